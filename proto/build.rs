@@ -1,0 +1,40 @@
+//! Compiles the .proto files with protox, so that nobody needs protoc.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use prost::Message;
+
+const FILES: [&str; 9] = [
+    "skilld/v1/errors.proto",
+    "skilld/v1/workspace.proto",
+    "skilld/v1/exec.proto",
+    "skilld/v1/file.proto",
+    "skilld/v1/skill.proto",
+    "skilld/v1/artifact.proto",
+    "skilld/v1/server.proto",
+    "skilld/v1/admin.proto",
+    "skilld/guest/v1/guest.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=skilld");
+    let descriptors = protox::compile(FILES, ["."])?;
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
+
+    // Reflection shows the public API only: what is private between daemon and guest stays out.
+    let mut public = descriptors.clone();
+    public
+        .file
+        .retain(|file| !file.name().starts_with("skilld/guest/"));
+    std::fs::write(out.join("skilld.v1.bin"), public.encode_to_vec())?;
+    std::fs::write(out.join("all.bin"), descriptors.encode_to_vec())?;
+
+    tonic_prost_build::configure()
+        // No connect() in generated code: transports are the business of daemon, guest and client.
+        .build_transport(false)
+        // Payloads are handed on without a copy.
+        .bytes(".")
+        .compile_fds(descriptors)?;
+    Ok(())
+}
