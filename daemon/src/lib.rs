@@ -1,1 +1,30 @@
-//! Placeholder.
+//! skilld: the daemon that runs Agent Skills in warm, locked-down containers.
+//!
+//! Modules in reading order, each of which may use those below it:
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`server`] | listeners, health, reflection, the order of start and stop |
+//! | [`rpc`] | one file per service: decode, call, encode; all request validation in `rpc/convert.rs` |
+//! | [`workspace`] | the slot's life: state table, one task per slot, record on disk, registry of names |
+//! | [`exec`] | what a command gets: argv, environment, working directory, effective limits |
+//! | [`paths`] | the lexical rules for paths inside a workspace |
+//! | [`skills`] | roots, front matter, the content-addressed store, staging into a slot |
+//! | [`pool`] | warm slots, refill on claim, the bounded queue |
+//! | [`guest`] | the connection to one guest: socket, handshake, channel |
+//! | [`engine`] | what makes containers: Docker, or a fake for tests |
+//! | [`config`], [`error`], [`shutdown`], [`telemetry`] | leaves that everything uses |
+
+pub mod config;
+pub mod engine;
+pub mod error;
+pub mod exec;
+pub mod guest;
+pub mod paths;
+pub mod pool;
+pub mod rpc;
+pub mod server;
+pub mod shutdown;
+pub mod skills;
+pub mod telemetry;
+pub mod workspace;

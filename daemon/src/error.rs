@@ -1,0 +1,383 @@
+//! The daemon's one error type, and its only mapping to a gRPC status.
+//!
+//! The mapping answers one question: may the caller retry? UNAVAILABLE promises that nothing was started.
+//! What a program did is never an error; see `ExecResult` in the API.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use skilld_proto::ERROR_DOMAIN;
+use skilld_proto::v1::Reason;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// One field of a request that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Path of the field, for instance `spec.env[FOO BAR]`.
+    pub field: String,
+    /// What is wrong and what would be right.
+    pub description: String,
+}
+
+/// Why skilld could not do its job.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request is malformed; every fault is listed.
+    #[error("invalid request: {}", Violations(.0))]
+    Invalid(Vec<Violation>),
+    /// No such workspace.
+    #[error("workspace {name} does not exist")]
+    WorkspaceNotFound {
+        /// As asked for.
+        name: String,
+    },
+    /// No such skill.
+    #[error("skill {name} does not exist{}", Nearest(.nearest))]
+    SkillNotFound {
+        /// As asked for.
+        name: String,
+        /// Similar names, best first.
+        nearest: Vec<String>,
+    },
+    /// The skill exists and cannot be used.
+    #[error("skill {name} cannot be used: {problem}")]
+    SkillInvalid {
+        /// As asked for.
+        name: String,
+        /// Why.
+        problem: String,
+    },
+    /// No such pool.
+    #[error("pool {name} does not exist; there are {}", .pools.join(", "))]
+    PoolNotFound {
+        /// As asked for.
+        name: String,
+        /// What there is.
+        pools: Vec<String>,
+    },
+    /// The id belongs to something that another request made.
+    #[error("{name} was made by a request with another body; use another id, or allow_existing")]
+    IdTaken {
+        /// Resource name.
+        name: String,
+    },
+    /// The workspace exists and is not usable.
+    #[error("workspace {name} is {state}")]
+    WorkspaceNotReady {
+        /// Resource name.
+        name: String,
+        /// For instance `closing`.
+        state: String,
+    },
+    /// A limit that cannot be enforced is refused, never ignored.
+    #[error("{field} cannot be enforced here: {why}")]
+    LimitUnsupported {
+        /// Path of the field.
+        field: String,
+        /// Why, and what would work.
+        why: String,
+    },
+    /// A path leaves the workspace.
+    #[error("{path} leaves the workspace")]
+    PathEscapes {
+        /// As given.
+        path: String,
+    },
+    /// A write beneath skills/.
+    #[error("{path} is read-only: only StageSkills writes beneath skills/")]
+    ReadOnly {
+        /// As given.
+        path: String,
+    },
+    /// No warm container within the time, or too many waiters.
+    #[error("pool {pool} has no container free: {why}")]
+    PoolExhausted {
+        /// Name of the pool.
+        pool: String,
+        /// Queue full, or waited too long, and for which reason the pool cannot fill.
+        why: String,
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// A count is used up.
+    #[error("{subject} is limited to {limit}")]
+    QuotaExceeded {
+        /// What is counted.
+        subject: String,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// More bytes or entries than a limit.
+    #[error("{what} is over the limit of {limit}")]
+    LimitExceeded {
+        /// What is too large.
+        what: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// The daemon is going down.
+    #[error("the server is draining; try another one, or this one again after its restart")]
+    Draining,
+    /// The container engine does not answer.
+    #[error("the container engine does not answer: {message}")]
+    EngineUnavailable {
+        /// What it said, or how it could not be reached, and what to do.
+        message: String,
+    },
+    /// The container engine refused something.
+    #[error("the container engine failed to {operation}: {message}")]
+    Engine {
+        /// For instance `create container`.
+        operation: &'static str,
+        /// What it said.
+        message: String,
+    },
+    /// The image is not there, or may not be used.
+    #[error("image {image} cannot be used: {why}")]
+    Image {
+        /// As configured.
+        image: String,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// The guest went away, or broke the protocol.
+    #[error("the guest of {workspace} is lost: {why}")]
+    GuestLost {
+        /// Workspace or slot.
+        workspace: String,
+        /// How it was noticed.
+        why: String,
+    },
+    /// The guest answered with an error that is the caller's business.
+    #[error("{message}")]
+    Guest {
+        /// As the guest gave it.
+        code: Code,
+        /// As the guest gave it, checked against the list of reasons.
+        reason: Reason,
+        /// For people.
+        message: String,
+        /// At most 16 entries.
+        metadata: HashMap<String, String>,
+    },
+    /// The RPC belongs to a later version.
+    #[error("{what} is not implemented in this version")]
+    NotImplemented {
+        /// Rpc or option.
+        what: &'static str,
+    },
+    /// The caller's deadline passed.
+    #[error("the deadline passed while {doing}")]
+    Deadline {
+        /// What was going on.
+        doing: &'static str,
+    },
+    /// Something on the host failed that should not.
+    #[error("failed to {operation}")]
+    Io {
+        /// For instance `write slot record /var/lib/…`.
+        operation: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A defect of skilld.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// One violation of one field.
+    pub fn invalid(field: impl Into<String>, description: impl Into<String>) -> Self {
+        Self::Invalid(vec![Violation {
+            field: field.into(),
+            description: description.into(),
+        }])
+    }
+
+    /// Turns what a call to a guest answered into an error. A status without one of our reasons means that the
+    /// transport broke: the guest may or may not have done what it was asked to.
+    pub fn from_guest(workspace: &str, status: &Status) -> Self {
+        let details = status.get_error_details();
+        let known = details
+            .error_info()
+            .filter(|info| info.domain == ERROR_DOMAIN)
+            .and_then(|info| {
+                let reason = Reason::from_str_name(&format!("REASON_{}", info.reason))?;
+                Some((reason, info.metadata.clone()))
+            });
+        match known {
+            Some((reason, mut metadata)) if reason != Reason::Internal => {
+                metadata.retain(|key, value| key.len() <= 64 && value.len() <= 4096);
+                Self::Guest {
+                    code: status.code(),
+                    reason,
+                    message: status.message().chars().take(1024).collect(),
+                    metadata,
+                }
+            }
+            Some(_) => Self::Internal(format!("guest of {workspace}: {}", status.message())),
+            None => Self::GuestLost {
+                workspace: workspace.to_owned(),
+                why: format!("{}: {}", status.code(), status.message()),
+            },
+        }
+    }
+
+    /// Code and reason on the wire.
+    #[must_use]
+    pub fn kind(&self) -> (Code, Reason) {
+        match self {
+            Self::Invalid(_) => (Code::InvalidArgument, Reason::InvalidRequest),
+            Self::WorkspaceNotFound { .. } => (Code::NotFound, Reason::WorkspaceNotFound),
+            Self::SkillNotFound { .. } => (Code::NotFound, Reason::SkillNotFound),
+            Self::SkillInvalid { .. } => (Code::FailedPrecondition, Reason::SkillInvalid),
+            Self::PoolNotFound { .. } => (Code::NotFound, Reason::PoolNotFound),
+            Self::IdTaken { .. } => (Code::AlreadyExists, Reason::IdTaken),
+            Self::WorkspaceNotReady { .. } => (Code::FailedPrecondition, Reason::WorkspaceNotReady),
+            Self::LimitUnsupported { .. } => (Code::FailedPrecondition, Reason::LimitUnsupported),
+            Self::PathEscapes { .. } => (Code::InvalidArgument, Reason::PathEscapes),
+            Self::ReadOnly { .. } => (Code::FailedPrecondition, Reason::ReadOnly),
+            Self::PoolExhausted { .. } => (Code::ResourceExhausted, Reason::PoolExhausted),
+            Self::QuotaExceeded { .. } => (Code::ResourceExhausted, Reason::QuotaExceeded),
+            Self::LimitExceeded { .. } => (Code::ResourceExhausted, Reason::LimitExceeded),
+            Self::Draining => (Code::Unavailable, Reason::Draining),
+            Self::EngineUnavailable { .. } => (Code::Unavailable, Reason::EngineUnavailable),
+            Self::GuestLost { .. } => (Code::Aborted, Reason::GuestLost),
+            Self::Guest { code, reason, .. } => (*code, *reason),
+            Self::NotImplemented { .. } => (Code::Unimplemented, Reason::NotImplemented),
+            Self::Deadline { .. } => (Code::DeadlineExceeded, Reason::Deadline),
+            Self::Engine { .. } | Self::Image { .. } | Self::Io { .. } | Self::Internal(_) => {
+                (Code::Internal, Reason::Internal)
+            }
+        }
+    }
+
+    /// Seconds to wait before trying again, where that helps.
+    fn retry_after(&self) -> Option<Duration> {
+        match self.kind().1 {
+            Reason::PoolExhausted => match self {
+                Self::PoolExhausted { retry_after, .. } => Some(*retry_after),
+                _ => None,
+            },
+            Reason::Draining | Reason::EngineUnavailable => Some(Duration::from_secs(1)),
+            _ => None,
+        }
+    }
+
+    fn metadata(&self) -> HashMap<String, String> {
+        let pairs: Vec<(&str, String)> = match self {
+            Self::SkillNotFound { nearest, .. } => vec![("nearest", nearest.join(","))],
+            Self::SkillInvalid { problem, .. } => vec![("problem", problem.clone())],
+            Self::PoolNotFound { pools, .. } => vec![("pools", pools.join(","))],
+            Self::WorkspaceNotReady { state, .. } => vec![("state", state.clone())],
+            Self::LimitUnsupported { field, .. } => vec![("field", field.clone())],
+            Self::PathEscapes { path } | Self::ReadOnly { path } => vec![("path", path.clone())],
+            Self::QuotaExceeded { limit, .. } | Self::LimitExceeded { limit, .. } => {
+                vec![("limit", limit.to_string())]
+            }
+            Self::Guest { metadata, .. } => return metadata.clone(),
+            Self::Invalid(_)
+            | Self::WorkspaceNotFound { .. }
+            | Self::IdTaken { .. }
+            | Self::PoolExhausted { .. }
+            | Self::Draining
+            | Self::EngineUnavailable { .. }
+            | Self::Engine { .. }
+            | Self::Image { .. }
+            | Self::GuestLost { .. }
+            | Self::NotImplemented { .. }
+            | Self::Deadline { .. }
+            | Self::Io { .. }
+            | Self::Internal(_) => vec![],
+        };
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+
+    /// The resource that does not exist or is taken, as (type, name).
+    fn resource(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Self::WorkspaceNotFound { name } => Some(("skilld.dev/Workspace", name)),
+            Self::SkillNotFound { name, .. } => Some(("skilld.dev/Skill", name)),
+            Self::PoolNotFound { name, .. } => Some(("skilld.dev/Pool", name)),
+            Self::IdTaken { name } => Some(("skilld.dev/Resource", name)),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let (code, reason) = error.kind();
+        let mut metadata = error.metadata();
+        let mut message = error.to_string();
+        if reason == Reason::Internal {
+            // The caller gets a number to ask about; what happened is the operator's business.
+            let request_id = uuid::Uuid::now_v7().simple().to_string();
+            tracing::error!(%request_id, error = %Chain(&error), "internal error");
+            message = format!("internal error; the server's log has it under {request_id}");
+            metadata = HashMap::from([("request_id".to_owned(), request_id)]);
+        }
+        let name = reason.as_str_name().trim_start_matches("REASON_");
+        let mut details = ErrorDetails::with_error_info(name, ERROR_DOMAIN, metadata);
+        if let Error::Invalid(violations) = &error {
+            for violation in violations {
+                details.add_bad_request_violation(&violation.field, &violation.description);
+            }
+        }
+        if let Error::QuotaExceeded { subject, .. } = &error {
+            details.add_quota_failure_violation(subject, &message);
+        }
+        if let Some(after) = error.retry_after() {
+            details.set_retry_info(Some(after));
+        }
+        if let Some((kind, name)) = error.resource() {
+            details.set_resource_info(kind, name, "", &message);
+        }
+        Self::with_error_details(code, message, details)
+    }
+}
+
+/// An error with its sources, for the log.
+#[derive(Debug)]
+pub struct Chain<'a>(pub &'a dyn std::error::Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+struct Violations<'a>(&'a [Violation]);
+
+impl fmt::Display for Violations<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, violation) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{}: {}", violation.field, violation.description)?;
+        }
+        Ok(())
+    }
+}
+
+struct Nearest<'a>(&'a [String]);
+
+impl fmt::Display for Nearest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        write!(f, "; did you mean {}?", self.0.join(", "))
+    }
+}

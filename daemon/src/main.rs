@@ -1,0 +1,3 @@
+//! The `skilld` binary.
+
+fn main() {}
