@@ -1,0 +1,54 @@
+# Every task of this repository. `make` or `make help` lists them; CI calls nothing else.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+# Where cargo puts things; the tests and the daemon are told of the guest by this path.
+export SKILLD_GUEST := $(CURDIR)/target/$(TRIPLE)/guest/skilld-guest
+STATE ?= $(CURDIR)/.demo
+
+.PHONY: help demo test check bench guest image build run fmt lint doc clean preflight
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+demo: build guest image ## run a sample skill on a CSV through a private daemon, and time it against docker run
+	@tests/demo.sh
+
+test: build guest image ## every test, end to end on real Docker; ends by proving that nothing is left
+	@tests/run.sh
+
+check: preflight-rust ## formatting, lints and documentation, all warnings refused
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+bench: build guest image ## measure against docker exec and a local spawn; adds an entry to docs/benchmarks.md
+	cargo run --release --locked -p skilld-tests --bin bench
+
+guest: preflight-rust ## build the static guest, PID 1 of every container
+	RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile guest -p skilld-guest --target $(TRIPLE)
+
+image: preflight-docker ## make the image skilld/base:latest, unless it is up to date
+	@images/base/build.sh
+
+build: preflight-rust ## build skilld and skillctl for release
+	cargo build --release --locked -p skilld -p skilld-client
+
+run: build guest image ## run a daemon in the foreground, its state in .demo (STATE=DIR for another place)
+	SKILLD_ENGINE__GUEST_PATH=$(SKILLD_GUEST) target/release/skilld --state-dir $(STATE)
+
+fmt: ## format the code
+	cargo fmt --all
+
+lint: check ## the same as check
+
+doc: ## build and name the documentation of the crates
+	cargo doc --workspace --no-deps --locked && echo "$(CURDIR)/target/doc/skilld/index.html"
+
+clean: ## remove build output and the state of make run
+	cargo clean && rm -rf .demo
+
+preflight-%:
+	@tests/preflight.sh $*

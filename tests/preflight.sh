@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Says what is missing on this machine, and what to do about it, before anything fails obscurely.
+# Usage: tests/preflight.sh rust|docker …
+set -euo pipefail
+
+missing=0
+say() { printf 'missing: %s\n' "$1" "         $2" >&2; missing=1; }
+
+need_rust() {
+    command -v cargo >/dev/null || { say 'cargo' 'install Rust from https://rustup.rs, or rustup from your distribution'; return; }
+    local want have
+    want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+    have=$(rustc --version | cut -d' ' -f2)
+    [ "$(printf '%s\n' "$want" "$have" | sort -V | head -1)" = "$want" ] ||
+        say "Rust $want (this is $have)" 'rustup update stable'
+    command -v cc >/dev/null || say 'a C linker' 'Debian, Ubuntu: sudo apt-get install build-essential'
+}
+
+need_docker() {
+    command -v docker >/dev/null || { say 'docker' 'Debian, Ubuntu: sudo apt-get install docker.io'; return; }
+    local why
+    why=$(timeout 20 docker version 2>&1 >/dev/null) && return
+    case $why in
+    *'permission denied'*) say 'permission to use Docker' "sudo usermod -aG docker $(id -un), then log in again; or work as root" ;;
+    *) say "an answer from Docker (${why%%$'\n'*})" 'start it: sudo systemctl start docker; DOCKER_HOST names another one' ;;
+    esac
+}
+
+for need in "$@"; do "need_$need"; done
+exit "$missing"
