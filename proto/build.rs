@@ -35,6 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_transport(false)
         // Payloads are handed on without a copy.
         .bytes(".")
+        // Maps are sorted, so that equal messages have equal bytes.
+        .btree_map(".")
         .compile_fds(descriptors)?;
     Ok(())
 }
