@@ -296,7 +296,10 @@ impl Error {
             | Self::Io { .. }
             | Self::Internal(_) => vec![],
         };
-        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+        pairs
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect()
     }
 
     /// The resource that does not exist or is taken, as (type, name).
@@ -365,7 +368,11 @@ impl fmt::Display for Violations<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, violation) in self.0.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
-            write!(f, "{separator}{}: {}", violation.field, violation.description)?;
+            write!(
+                f,
+                "{separator}{}: {}",
+                violation.field, violation.description
+            )?;
         }
         Ok(())
     }
