@@ -4,7 +4,7 @@
 set -euo pipefail
 
 missing=0
-say() { printf 'missing: %s\n' "$1" "         $2" >&2; missing=1; }
+say() { printf 'missing: %s\n         %s\n' "$1" "$2" >&2; missing=1; }
 
 need_rust() {
     command -v cargo >/dev/null || { say 'cargo' 'install Rust from https://rustup.rs, or rustup from your distribution'; return; }
