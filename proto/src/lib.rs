@@ -22,7 +22,6 @@ pub mod guest {
     #[expect(
         missing_docs,
         rustdoc::all,
-        clippy::all,
         reason = "generated: its comments are those of the .proto files"
     )]
     pub mod v1 {

@@ -1,0 +1,159 @@
+//! What to do next, in one sentence per reason.
+
+use std::error::Error as _;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use skilld_proto::v1::Reason;
+use tonic::Code;
+
+use super::Failure;
+use crate::endpoint::socket_path;
+
+/// For a status.
+pub(super) fn status(failure: &Failure) -> Option<String> {
+    let metadata = |key: &str| failure.metadata.get(key).map(String::as_str);
+    let Some(reason) = failure.reason else {
+        return transport(failure.code);
+    };
+    match reason {
+        Reason::SkillNotFound => Some(
+            match metadata("nearest").filter(|names| !names.is_empty()) {
+                Some(nearest) => format!("did you mean {}?", listed(nearest)),
+                None => "list the skills to see which there are".into(),
+            },
+        ),
+        Reason::PoolNotFound => {
+            metadata("pools").map(|pools| format!("there are {}", listed(pools)))
+        }
+        Reason::FileNotFound => {
+            metadata("nearest").map(|near| format!("did you mean {}?", listed(near)))
+        }
+        Reason::PoolExhausted | Reason::QuotaExceeded => Some(match failure.retry_after {
+            Some(wait) => format!(
+                "try again in {}, delete a workspace, or enlarge the pool",
+                humantime::format_duration(wait)
+            ),
+            None => "delete what is no longer needed, or ask for more".into(),
+        }),
+        Reason::Draining => Some("the daemon is going down: try again when it is back".into()),
+        Reason::EngineUnavailable => {
+            Some("the container engine does not answer: look at it with `docker info`".into())
+        }
+        Reason::WorkspaceNotFound => {
+            Some("it was deleted, has expired, or was never there: create one".into())
+        }
+        Reason::ExecNotFound => {
+            Some("its retention is over, or it was never there: list the workspace's execs".into())
+        }
+        Reason::IdTaken => Some("choose another id, or leave it out".into()),
+        Reason::WorkspaceNotReady => Some("create another workspace".into()),
+        Reason::PathEscapes => Some("paths are relative to the workspace and stay in it".into()),
+        Reason::ReadOnly => Some("write to work/ or out/ instead".into()),
+        Reason::DiskFull => Some("delete files, or create a workspace with a larger disk".into()),
+        Reason::GuestLost => {
+            Some("a command may have run: look at the workspace before repeating it".into())
+        }
+        Reason::OutputDropped => {
+            metadata("oldest_offset").map(|oldest| format!("attach from {oldest} or accept gaps"))
+        }
+        Reason::Internal => metadata("request_id")
+            .map(|id| format!("the daemon's log has it under request_id {id}")),
+        Reason::SkillInvalid => metadata("problem").map(ToOwned::to_owned),
+        Reason::LimitUnsupported => metadata("field").map(|field| format!("leave out {field}")),
+        Reason::Deadline => Some("an exec that was started goes on: attach to it".into()),
+        Reason::LimitExceeded => metadata("limit").map(|limit| format!("the limit is {limit}")),
+        Reason::NotImplemented => Some("it comes with a later version of skilld".into()),
+        Reason::Unspecified
+        | Reason::InvalidRequest
+        | Reason::Unauthenticated
+        | Reason::PermissionDenied
+        | Reason::ArtifactNotFound
+        | Reason::ArchiveInvalid
+        | Reason::ChecksumMismatch
+        | Reason::WrongFileType
+        | Reason::ExecNotRunning
+        | Reason::FilePermission => None,
+    }
+}
+
+/// For a status that skilld did not make.
+fn transport(code: Code) -> Option<String> {
+    match code {
+        Code::Unavailable | Code::Unknown | Code::Internal => {
+            Some("is the daemon still running?".into())
+        }
+        Code::Unimplemented => {
+            Some("this server does not know the call: is it a skilld of this release?".into())
+        }
+        Code::Ok
+        | Code::Cancelled
+        | Code::InvalidArgument
+        | Code::DeadlineExceeded
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::DataLoss
+        | Code::Unauthenticated => None,
+    }
+}
+
+/// For a connection that could not be made.
+pub(crate) fn connect(endpoint: &str, error: &tonic::transport::Error) -> String {
+    let start =
+        "start the daemon with `skilld`, or name another one with --endpoint or SKILLD_ENDPOINT";
+    match (io_kind(error), socket_path(endpoint)) {
+        (Some(io::ErrorKind::NotFound), Some(_)) => format!("there is no such socket: {start}"),
+        (Some(io::ErrorKind::ConnectionRefused), _) => format!("nobody listens there: {start}"),
+        (Some(io::ErrorKind::PermissionDenied), Some(path)) => socket_group(Path::new(path)),
+        (_, _) => start.to_owned(),
+    }
+}
+
+/// Who may use the socket.
+fn socket_group(path: &Path) -> String {
+    let Ok(metadata) = std::fs::symlink_metadata(path) else {
+        return "you may not enter the socket's directory: ask the daemon's owner".into();
+    };
+    match group_name(metadata.gid()) {
+        Some(group) => format!(
+            "the socket is for the group {group}: `sudo usermod -aG {group} $USER`, then log in again"
+        ),
+        None => format!("the socket is for the group with id {}", metadata.gid()),
+    }
+}
+
+fn group_name(gid: u32) -> Option<String> {
+    let groups = std::fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(gid)).then(|| name.to_owned())
+    })
+}
+
+fn io_kind(error: &tonic::transport::Error) -> Option<io::ErrorKind> {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return Some(error.kind());
+        }
+        source = error.source();
+    }
+    None
+}
+
+/// `a, b or c` from `a,b,c`.
+fn listed(names: &str) -> String {
+    let names: Vec<&str> = names.split(',').map(str::trim).collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,108 @@
+//! Resource names: bare ids become full names, and new ids are made here. Nothing is validated: the server
+//! says what is wrong with a name, in one place for all clients.
+
+use uuid::Uuid;
+
+/// `workspaces/{id}` from an id or from the name itself.
+#[must_use]
+pub fn workspace_name(name: &str) -> String {
+    prefixed("workspaces/", name)
+}
+
+/// `workspaces/{workspace}/execs/{exec}` from `{workspace}/{exec}` or from the name itself.
+#[must_use]
+pub fn exec_name(name: &str) -> String {
+    match name.split_once('/') {
+        Some((workspace, exec)) if !name.starts_with("workspaces/") => {
+            format!("workspaces/{workspace}/execs/{exec}")
+        }
+        Some(_) | None => name.to_owned(),
+    }
+}
+
+/// `skills/{skill}` from a skill's name, with a version or not, or from the resource name itself.
+#[must_use]
+pub fn skill_name(name: &str) -> String {
+    prefixed("skills/", name)
+}
+
+/// `pools/{pool}` from a pool's id or from the name itself.
+#[must_use]
+pub fn pool_name(name: &str) -> String {
+    prefixed("pools/", name)
+}
+
+/// What people type: `{workspace}`, `{workspace}/{exec}`, `{skill}` or `{pool}` for a full name.
+#[must_use]
+pub fn short_id(name: &str) -> String {
+    let id = ["workspaces/", "skills/", "pools/"]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix))
+        .unwrap_or(name);
+    id.replacen("/execs/", "/", 1)
+}
+
+/// A new id for a workspace. Chosen here rather than by the server so that a repeated request makes
+/// nothing twice.
+#[must_use]
+pub fn new_workspace_id() -> String {
+    Uuid::now_v7().to_string()
+}
+
+/// A new id for an exec, for the same reason.
+#[must_use]
+pub fn new_exec_id() -> String {
+    format!("x-{}", Uuid::now_v7().simple())
+}
+
+fn prefixed(prefix: &str, name: &str) -> String {
+    if name.starts_with(prefix) {
+        name.to_owned()
+    } else {
+        format!("{prefix}{name}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_names_and_bare_ids_mean_the_same() {
+        for name in ["w1", "workspaces/w1"] {
+            assert_eq!(workspace_name(name), "workspaces/w1");
+        }
+        for name in ["w1/x1", "workspaces/w1/execs/x1"] {
+            assert_eq!(exec_name(name), "workspaces/w1/execs/x1");
+        }
+        assert_eq!(
+            skill_name("csv@sha256:0f"),
+            skill_name("skills/csv@sha256:0f")
+        );
+        assert_eq!(pool_name("default"), pool_name("pools/default"));
+    }
+
+    #[test]
+    fn short_ids_are_what_the_command_line_takes() {
+        for name in ["workspaces/w1", "workspaces/w1/execs/x1", "skills/s"] {
+            let short = short_id(name);
+            let full = match short.split_once('/') {
+                Some(_) => exec_name(&short),
+                None if name.starts_with("skills/") => skill_name(&short),
+                None => workspace_name(&short),
+            };
+            assert_eq!(full, name);
+        }
+    }
+
+    #[test]
+    fn new_ids_are_valid_and_differ() {
+        let (a, b) = (new_exec_id(), new_exec_id());
+        assert_ne!(a, b);
+        assert!(a.len() <= 63 && a.starts_with("x-"));
+        assert!(
+            a.bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        );
+    }
+}
