@@ -4,8 +4,10 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
-# Where cargo puts things; the tests and the daemon are told of the guest by this path.
-export SKILLD_GUEST := $(CURDIR)/target/$(TRIPLE)/guest/skilld-guest
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+# The tests and the demo find the release binaries and the static guest by these.
+export SKILLD_BIN_DIR := $(TARGET)/release
+export SKILLD_GUEST := $(TARGET)/$(TRIPLE)/guest/skilld-guest
 STATE ?= $(CURDIR)/.demo
 
 .PHONY: help demo test check bench guest image build run fmt lint doc clean preflight
@@ -37,7 +39,7 @@ build: preflight-rust ## build skilld and skillctl for release
 	cargo build --release --locked -p skilld -p skilld-client
 
 run: build guest image ## run a daemon in the foreground, its state in .demo (STATE=DIR for another place)
-	SKILLD_ENGINE__GUEST_PATH=$(SKILLD_GUEST) target/release/skilld --state-dir $(STATE)
+	SKILLD_ENGINE__GUEST_PATH=$(SKILLD_GUEST) SKILLD_SKILLS__ROOTS='["$(CURDIR)/skills"]' $(SKILLD_BIN_DIR)/skilld --state-dir $(STATE)
 
 fmt: ## format the code
 	cargo fmt --all
@@ -45,7 +47,7 @@ fmt: ## format the code
 lint: check ## the same as check
 
 doc: ## build and name the documentation of the crates
-	cargo doc --workspace --no-deps --locked && echo "$(CURDIR)/target/doc/skilld/index.html"
+	cargo doc --workspace --no-deps --locked && echo "$(TARGET)/doc/skilld/index.html"
 
 clean: ## remove build output and the state of make run
 	cargo clean && rm -rf .demo

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Every test, and then the proof that nothing of theirs is left. Run by `make test`, which builds what it needs.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+# Everything temporary goes below here: what is left can then be told from what belongs to others. Kept short,
+# since the paths of sockets end at 107 bytes.
+TMPDIR=$(mktemp -d /tmp/skt.XXXXXX) || exit 1
+export TMPDIR
+before=$(tests/leftovers.sh --containers)
+failed=()
+
+step() {
+    local name=$1 start=$SECONDS
+    shift
+    echo "test: $name …" >&2
+    "$@" || failed+=("$name")
+    echo "test: $name took $((SECONDS - start)) s" >&2
+}
+
+# As a workspace would: an unprivileged uid, no network, nothing writable but /tmp.
+skills() {
+    docker run --rm --network none --read-only --user 200000:200000 --cap-drop ALL --tmpfs /tmp:exec \
+        --volume "$PWD:/repository:ro" --workdir /repository --label io.skilld.test=skills skilld/base:latest \
+        python3 -B -m unittest discover -s tests/skills
+}
+
+step 'the image' tests/image.sh
+step 'the sample skills' skills
+step 'the crates' cargo test --workspace --locked --no-fail-fast
+step 'nothing is left' env -u TMPDIR tests/leftovers.sh "$TMPDIR" "$before"
+
+if ((${#failed[@]})); then
+    printf 'test: failed: %s\n' "${failed[@]}" >&2
+    exit 1
+fi
+echo "test: everything passed in $SECONDS s"
