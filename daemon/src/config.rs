@@ -1,11 +1,43 @@
 //! Configuration as the daemon uses it: typed and checked. Each part takes its own small struct.
 //!
-//! Every key, its default and its reason stand in `default.toml`.
+//! Every key, its default and its reason stand in `default.toml`, which is embedded. Order of sources:
+//! `default.toml` < one file < `SKILLD_SECTION__KEY` < flags. Nothing else in the daemon reads the environment.
+//!
+//! | file | does |
+//! |---|---|
+//! | `sources.rs` | merges the sources, knows where each value came from |
+//! | `raw.rs` | the keys as written |
+//! | `check.rs`, `pools.rs` | units, ranges, relations: `RawConfig` → [`Config`], all faults together |
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::Limits;
+
+mod check;
+mod pools;
+mod raw;
+mod sources;
+
+pub use sources::{DEFAULT_TOML, Flags};
+
+/// Longest name of a slot, bytes: the state directory's length is checked against it, because the guests'
+/// sockets lie beneath it and a socket's path ends at 107 bytes.
+pub const SLOT_NAME_MAX: usize = 16;
+
+/// What is wrong with a configuration: one line per fault, each with its key and its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Faults(pub Vec<String>);
+
+/// A configuration that may be used.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// To be used.
+    pub config: Config,
+    /// The same as TOML with every key, for people; it loads to the same configuration.
+    pub effective: String,
+}
 
 /// Everything that is configured.
 #[derive(Debug, Clone)]
@@ -49,6 +81,12 @@ pub struct ServerConfig {
     pub streams_max: u32,
     /// Connections at once.
     pub connections_max: usize,
+    /// A connection without a first byte is closed after this long.
+    pub first_byte_timeout: Duration,
+    /// Between two questions whether the peer is alive.
+    pub keepalive_interval: Duration,
+    /// How long its answer may take.
+    pub keepalive_timeout: Duration,
     /// Unary calls are answered with DEADLINE after this long; the wait for a claim and a delete included.
     pub unary_timeout: Duration,
     /// How long a drain waits for what is running.
@@ -62,7 +100,7 @@ pub struct ServerConfig {
 /// How containers are made.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// `unix:///var/run/docker.sock`, or what DOCKER_HOST says if empty.
+    /// `unix:///PATH`; resolved, never empty.
     pub docker_host: String,
     /// Deadline of each call to the engine.
     pub timeout: Duration,
@@ -186,3 +224,105 @@ pub struct SkillsConfig {
     /// Skills in all.
     pub skills_max: usize,
 }
+
+// === impl Config ===
+
+impl Config {
+    /// Loads from all sources and checks that what the host must have is there.
+    ///
+    /// # Errors
+    /// All faults together.
+    pub fn load(flags: &Flags) -> Result<Loaded, Faults> {
+        let sources = sources::Sources::all(flags).map_err(|fault| Faults(vec![fault]))?;
+        let loaded = finish(&sources, docker_host())?;
+        let guest = &loaded.config.engine.guest_path;
+        if guest.is_file() {
+            return Ok(loaded);
+        }
+        Err(Faults(vec![format!(
+            "engine.guest_path: there is no guest binary at {}; build it with `make guest`, or set the path{}",
+            guest.display(),
+            sources.place("engine.guest_path"),
+        )]))
+    }
+
+    /// The defaults with `text` (TOML) over them; neither environment nor flags, and nothing of the host is
+    /// looked at. For tests and tools.
+    ///
+    /// # Errors
+    /// All faults together.
+    pub fn from_toml(text: &str) -> Result<Loaded, Faults> {
+        finish(&sources::Sources::text(text), None)
+    }
+}
+
+fn finish(sources: &sources::Sources, docker_host: Option<String>) -> Result<Loaded, Faults> {
+    let (mut raw, faults) = sources.raw().map_err(Faults)?;
+    if raw.listen.is_empty() {
+        let path = match raw.state_dir.as_str() {
+            DEFAULT_STATE_DIR => "/run/skilld/skilld.sock".to_owned(),
+            other => format!("{}/skilld.sock", other.trim_end_matches('/')),
+        };
+        raw.listen = format!("unix:{path}");
+    }
+    if raw.engine.docker_host.is_empty() {
+        raw.engine.docker_host = docker_host.unwrap_or_else(|| DEFAULT_DOCKER_HOST.to_owned());
+    }
+    if raw.engine.guest_path.is_empty() {
+        raw.engine.guest_path = find_guest().display().to_string();
+    }
+    let place = |key: &str| sources.place(key);
+    let mut check = check::Check {
+        faults,
+        place: &place,
+    };
+    let config = check::config(&mut check, &raw);
+    if !check.faults.is_empty() {
+        return Err(Faults(check.faults));
+    }
+    let effective = toml::to_string(&raw).map_err(|error| Faults(vec![error.to_string()]))?;
+    Ok(Loaded { config, effective })
+}
+
+const DEFAULT_STATE_DIR: &str = "/var/lib/skilld";
+const DEFAULT_DOCKER_HOST: &str = "unix:///var/run/docker.sock";
+const INSTALLED_GUEST: &str = "/usr/lib/skilld/skilld-guest";
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "config.rs is where the environment is read"
+)]
+fn docker_host() -> Option<String> {
+    std::env::var("DOCKER_HOST")
+        .ok()
+        .filter(|host| !host.is_empty())
+}
+
+/// The guest's binary: beside our own, installed, or where cargo puts it for a development build; if there is
+/// none, the path at which an installation has it.
+fn find_guest() -> PathBuf {
+    let installed = PathBuf::from(INSTALLED_GUEST);
+    let Ok(own) = std::env::current_exe() else {
+        return installed;
+    };
+    let beside = own.parent().map(|dir| dir.join("skilld-guest"));
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    // target/<profile>/skilld, and target/<profile>/deps/<test>.
+    let built = own.ancestors().skip(2).take(2);
+    let built = built.map(|dir| dir.join(&triple).join("guest/skilld-guest"));
+    let candidates = beside.into_iter().chain([installed.clone()]).chain(built);
+    candidates
+        .into_iter()
+        .find(|path| path.is_file())
+        .unwrap_or(installed)
+}
+
+// === impl Faults ===
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for Faults {}

@@ -1,3 +1,54 @@
-//! The `skilld` binary.
+//! The `skilld` binary: flags → configuration → server → exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+use skilld::config::Config;
+use skilld::server::{self, cli::Cli};
+
+/// `EX_USAGE`: the configuration or the command line is wrong.
+const EXIT_USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let wrong = error.use_stderr();
+            // What cannot be printed cannot be reported either.
+            drop(error.print());
+            return ExitCode::from(if wrong { EXIT_USAGE } else { 0 });
+        }
+    };
+    if let Some(shell) = cli.completion {
+        cli.print_completion(shell);
+        return ExitCode::SUCCESS;
+    }
+    let loaded = match Config::load(&cli.flags()) {
+        Ok(loaded) => loaded,
+        Err(faults) => {
+            complain(&faults.to_string());
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    if cli.check {
+        cli.print_effective(&loaded);
+        return ExitCode::SUCCESS;
+    }
+    match server::main(loaded.config) {
+        Ok(code) => code,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "the operator reads this before, or instead of, a log"
+)]
+fn complain(text: &str) {
+    for line in text.lines() {
+        eprintln!("error: {line}");
+    }
+}

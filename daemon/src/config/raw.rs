@@ -1,0 +1,124 @@
+//! The configuration as it is written: one struct per section of `default.toml`, same keys, same order.
+//!
+//! Values with a unit are strings here. Nothing is checked but names and types; `check.rs` does the rest.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawConfig {
+    pub(super) state_dir: String,
+    pub(super) listen: String,
+    pub(super) default_pool: String,
+    pub(super) log: String,
+    pub(super) log_format: String,
+    pub(super) server: RawServer,
+    pub(super) engine: RawEngine,
+    pub(super) pools: BTreeMap<String, RawPool>,
+    pub(super) workspaces: RawWorkspaces,
+    pub(super) execs: RawExecs,
+    pub(super) files: RawFiles,
+    pub(super) skills: RawSkills,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawServer {
+    pub(super) socket_mode: String,
+    pub(super) message_bytes_max: String,
+    pub(super) header_bytes_max: String,
+    pub(super) streams_max: u64,
+    pub(super) connections_max: u64,
+    pub(super) first_byte_timeout: String,
+    pub(super) keepalive_interval: String,
+    pub(super) keepalive_timeout: String,
+    pub(super) unary_timeout: String,
+    pub(super) drain_timeout: String,
+    pub(super) stop_timeout: String,
+    pub(super) reflection: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawEngine {
+    pub(super) docker_host: String,
+    pub(super) timeout: String,
+    pub(super) guest_path: String,
+    pub(super) uid_base: u64,
+    pub(super) uid_count: u64,
+    pub(super) uid_quarantine: String,
+    pub(super) boot_timeout: String,
+    pub(super) boots_max: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPool {
+    pub(super) image: String,
+    pub(super) oci_runtime: String,
+    pub(super) warm: u64,
+    pub(super) max: u64,
+    pub(super) queue_max: u64,
+    pub(super) claim_timeout: String,
+    pub(super) memory: String,
+    pub(super) cpus: f64,
+    pub(super) pids: u64,
+    pub(super) storage: String,
+    pub(super) disk: String,
+    pub(super) inodes: u64,
+    pub(super) tmp: String,
+    pub(super) shm: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawWorkspaces {
+    pub(super) count_max: u64,
+    pub(super) idle_timeout_default: String,
+    pub(super) idle_timeout_max: String,
+    pub(super) lifetime_default: String,
+    pub(super) lifetime_max: String,
+    pub(super) failed_retention: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawExecs {
+    pub(super) count_max: u64,
+    pub(super) retained_max: u64,
+    pub(super) timeout_default: String,
+    pub(super) timeout_max: String,
+    pub(super) retain_bytes_default: String,
+    pub(super) retain_bytes_max: String,
+    pub(super) retain_bytes_total: String,
+    pub(super) retain_after_exit_default: String,
+    pub(super) retain_after_exit_max: String,
+    pub(super) kill_grace: String,
+    pub(super) leak_grace: String,
+    pub(super) heartbeat: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFiles {
+    pub(super) archive_entries_max: u64,
+    pub(super) stage_bytes_max: String,
+    pub(super) collect_files_default: u64,
+    pub(super) collect_files_max: u64,
+    pub(super) collect_file_bytes_default: String,
+    pub(super) collect_file_bytes_max: String,
+    pub(super) collect_total_bytes_default: String,
+    pub(super) collect_total_bytes_max: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSkills {
+    pub(super) roots: Vec<String>,
+    pub(super) files_max: u64,
+    pub(super) bytes_max: String,
+    pub(super) skill_md_bytes_max: String,
+    pub(super) count_max: u64,
+}

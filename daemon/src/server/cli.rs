@@ -1,0 +1,72 @@
+//! The command line of `skilld`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
+
+use crate::config::{Flags, Loaded};
+
+/// Runs Agent Skills in warm, locked-down containers, over gRPC.
+#[derive(Debug, Parser)]
+#[command(name = "skilld", version, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// Configuration file (TOML); docs/configuration.md lists the keys
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where clients connect [default: unix:/run/skilld/skilld.sock]
+    #[arg(long, value_name = "unix:PATH")]
+    listen: Option<String>,
+    /// Where state is kept; with it the socket is DIR/skilld.sock unless --listen says else
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Log filter: a level, or for instance info,skilld::pool=debug
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+    /// Check the configuration, print it as it is in force, and exit
+    #[arg(long)]
+    pub check: bool,
+    /// Print a completion script for a shell and exit
+    #[arg(long, value_name = "SHELL", exclusive = true)]
+    pub completion: Option<Shell>,
+}
+
+const AFTER_HELP: &str = "\
+A flag overrides the environment (SKILLD_SECTION__KEY), which overrides the file.
+
+Examples:
+  skilld --check --config /etc/skilld.toml
+  skilld --state-dir ./state --log debug
+
+Exit codes: 0 clean, 1 failed to start or gave up on a task at the end, 64 bad configuration.";
+
+impl Cli {
+    /// What the configuration takes from here.
+    #[must_use]
+    pub fn flags(&self) -> Flags {
+        Flags {
+            config: self.config.clone(),
+            listen: self.listen.clone(),
+            state_dir: self.state_dir.clone(),
+            log: self.log.clone(),
+        }
+    }
+
+    /// Writes the completion script of a shell to stdout.
+    pub fn print_completion(&self, shell: Shell) {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Self::command(), "skilld", &mut script);
+        print(&script);
+    }
+
+    /// Writes the configuration in force to stdout.
+    pub fn print_effective(&self, loaded: &Loaded) {
+        print(loaded.effective.as_bytes());
+    }
+}
+
+fn print(bytes: &[u8]) {
+    // A reader that closed the pipe has seen enough.
+    drop(std::io::stdout().write_all(bytes));
+}

@@ -1,0 +1,475 @@
+//! Configuration: the defaults, every class of fault, the order of sources, and the generated reference.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use skilld::config::{Config, DEFAULT_TOML, Faults};
+
+/// Faults of the defaults with `text` over them.
+fn faults(text: &str) -> Vec<String> {
+    match Config::from_toml(text) {
+        Ok(_) => Vec::new(),
+        Err(Faults(faults)) => faults,
+    }
+}
+
+#[track_caller]
+fn check_fault(text: &str, expected: &[&str]) {
+    let found = faults(text);
+    assert_eq!(found.len(), expected.len(), "for {text:?}: {found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(
+            found.starts_with(expected),
+            "for {text:?}\n   found {found}\nexpected {expected}"
+        );
+    }
+}
+
+/// The binary with an environment of nothing but `env`.
+fn skilld(args: &[&str], env: &[(&str, &str)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_skilld"))
+        .args(args)
+        .env_clear()
+        .envs(env.iter().copied())
+        // Any file will do for a guest here.
+        .env("SKILLD_ENGINE__GUEST_PATH", env!("CARGO_BIN_EXE_skilld"))
+        .output()
+        .expect("run skilld")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn default_toml_is_complete_and_loads() {
+    let loaded = Config::from_toml("").expect("defaults load");
+    let config = loaded.config;
+    assert_eq!(config.state_dir, Path::new("/var/lib/skilld"));
+    assert_eq!(config.socket, Path::new("/run/skilld/skilld.sock"));
+    assert_eq!(config.server.socket_mode, 0o660);
+    assert_eq!(config.server.message_bytes_max, 4 << 20);
+    assert_eq!(config.server.header_bytes_max, 16 << 10);
+    assert_eq!(config.engine.docker_host, "unix:///var/run/docker.sock");
+    assert_eq!(
+        (config.engine.uid_base, config.engine.uid_count),
+        (200_000, 65_536)
+    );
+    assert_eq!(
+        config.workspaces.idle_timeout_default,
+        Duration::from_secs(15 * 60)
+    );
+    assert_eq!(
+        config.workspaces.idle_timeout_max,
+        Duration::from_secs(24 * 3600)
+    );
+    assert_eq!(config.execs.timeout_default, Duration::from_secs(300));
+    assert_eq!(config.execs.retain_bytes_default, 4 << 20);
+    assert_eq!(
+        config.execs.retain_after_exit_default,
+        Duration::from_secs(30 * 60)
+    );
+    assert_eq!(config.execs.kill_grace, Duration::from_secs(2));
+    assert_eq!(config.execs.leak_grace, Duration::from_millis(500));
+    assert_eq!(config.execs.heartbeat, Duration::from_secs(15));
+    assert_eq!(config.files.archive_entries_max, 20_000);
+    assert_eq!(config.files.collect_files_default, 100);
+    assert_eq!(config.files.collect_file_bytes_default, 4 << 20);
+    assert_eq!(config.files.collect_total_bytes_default, 64 << 20);
+    assert!(config.skills.roots.is_empty());
+    assert_eq!(config.pools.len(), 1);
+    let pool = &config.pools[0];
+    assert_eq!(
+        (pool.name.as_str(), pool.image.as_str()),
+        ("default", "skilld/base:latest")
+    );
+    assert_eq!((pool.warm, pool.max, pool.queue_max), (2, 64, 128));
+    assert_eq!(pool.claim_timeout, Duration::from_secs(10));
+    assert_eq!(pool.oci_runtime, None);
+    assert_eq!(pool.limits.memory_bytes, 512 << 20);
+    assert_eq!(pool.limits.cpu_millis, 1000);
+    assert_eq!(pool.limits.pids, 512);
+    assert_eq!(pool.limits.disk_bytes, 256 << 20);
+    assert_eq!(pool.limits.inodes, 65_536);
+    assert_eq!((pool.tmp_bytes, pool.shm_bytes), (64 << 20, 64 << 20));
+}
+
+#[test]
+fn what_check_prints_loads_to_the_same() {
+    let first = Config::from_toml("[pools.heavy]\nmemory = \"2GiB\"\n").expect("loads");
+    let second = Config::from_toml(&first.effective).expect("what was printed loads");
+    assert_eq!(first.effective, second.effective);
+    assert_eq!(second.config.pools[1].limits.memory_bytes, 2 << 30);
+}
+
+#[test]
+fn a_pool_inherits_what_it_leaves_out() {
+    let text = "[pools.default]\nwarm = 7\n[pools.heavy]\nmemory = \"2GiB\"\nmax = 3\n";
+    let pools = Config::from_toml(text).expect("loads").config.pools;
+    let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    assert_eq!(names, ["default", "heavy"]);
+    assert_eq!(pools[0].warm, 7);
+    // From the built-in defaults, and not from the file's other pool.
+    assert_eq!(pools[1].warm, 2);
+    assert_eq!(pools[1].limits.memory_bytes, 2 << 30);
+    assert_eq!(pools[1].limits.disk_bytes, 256 << 20);
+}
+
+#[test]
+fn a_pool_with_max_0_is_off() {
+    let text =
+        "default_pool = \"small\"\n[pools.default]\nwarm = 0\nmax = 0\n[pools.small]\nmax = 4\n";
+    let config = Config::from_toml(text).expect("loads").config;
+    assert_eq!(config.pools.len(), 1);
+    assert_eq!(config.default_pool, "small");
+}
+
+#[test]
+fn the_socket_of_a_private_instance_is_in_its_state_dir() {
+    let config = Config::from_toml("state_dir = \"/srv/one\"")
+        .expect("loads")
+        .config;
+    assert_eq!(config.socket, Path::new("/srv/one/skilld.sock"));
+    let text = "state_dir = \"/srv/one\"\nlisten = \"unix:/tmp/x.sock\"";
+    assert_eq!(
+        Config::from_toml(text).expect("loads").config.socket,
+        Path::new("/tmp/x.sock")
+    );
+}
+
+#[test]
+fn every_class_of_fault_is_named_with_its_key() {
+    check_fault(
+        "color = 1",
+        &["color: unknown field: found `color`, expected"],
+    );
+    check_fault(
+        "[server]\nexec_max = 1",
+        &["server.exec_max: unknown field: found `exec_max`"],
+    );
+    check_fault(
+        "[pools.default]\nram = 1",
+        &["pools.default.ram: unknown field: found `ram`"],
+    );
+    check_fault(
+        "[server]\nstreams_max = \"many\"",
+        &["server.streams_max: invalid type"],
+    );
+    check_fault(
+        "[server]\nstreams_max = -1",
+        &["server.streams_max: invalid"],
+    );
+    check_fault(
+        "[server]\nstreams_max = 0",
+        &["server.streams_max: must be at least 1"],
+    );
+    check_fault("[skills]\nroots = [1]", &["skills.roots.0: invalid type"]);
+    check_fault("log = \"=,=\"", &["log: "]);
+    check_fault("log_format = \"xml\"", &["log_format: \"xml\" is neither"]);
+    check_fault(
+        "[server]\nsocket_mode = \"0999\"",
+        &["server.socket_mode: \"0999\" is not a mode"],
+    );
+    check_fault(
+        "[execs]\nkill_grace = \"2\"",
+        &["execs.kill_grace: \"2\" is not a time"],
+    );
+    check_fault(
+        "[execs]\nkill_grace = \"0s\"",
+        &["execs.kill_grace: must be over zero"],
+    );
+    check_fault(
+        "[skills]\nbytes_max = \"2 apples\"",
+        &["skills.bytes_max: \"2 apples\" is not a size"],
+    );
+    check_fault(
+        "listen = \"https://0.0.0.0:443\"",
+        &["listen: only unix:PATH works in this version"],
+    );
+    check_fault(
+        "listen = \"/run/x.sock\"",
+        &["listen: \"/run/x.sock\" is not of the form unix:PATH"],
+    );
+    check_fault(
+        "[engine]\ndocker_host = \"tcp://1.2.3.4\"",
+        &["engine.docker_host: "],
+    );
+    check_fault(
+        "[engine]\nuid_base = 0",
+        &["engine.uid_base: must be at least 1000"],
+    );
+    check_fault(
+        "[engine]\nuid_base = 4294967290",
+        &["engine.uid_count: uid_base + uid_count"],
+    );
+    check_fault(
+        "[pools.default]\nstorage = \"disk\"",
+        &["pools.default.storage: \"disk\" is not in this version"],
+    );
+    check_fault(
+        "[pools.default]\ncpus = 0",
+        &["pools.default.cpus: must be between 0.01 and"],
+    );
+    check_fault(
+        "[pools.Bad_]\nwarm = 1",
+        &["pools.Bad_: is not a pool name"],
+    );
+}
+
+#[test]
+fn relations_between_values_are_checked() {
+    check_fault(
+        "default_pool = \"x\"",
+        &["default_pool: \"x\" is not a pool; there are: default"],
+    );
+    check_fault(
+        "[pools.default]\nwarm = 65",
+        &["pools.default.warm: must not be over pools.default.max"],
+    );
+    check_fault(
+        "[pools.default]\ndisk = \"512MiB\"",
+        &["pools.default.disk: must be below pools.default.memory"],
+    );
+    check_fault(
+        "[engine]\nuid_count = 63",
+        &["engine.uid_count: 63 are fewer than the 64"],
+    );
+    check_fault(
+        "[execs]\ntimeout_max = \"1s\"",
+        &["execs.timeout_default: must not be over execs.timeout_max"],
+    );
+    check_fault(
+        "[execs]\nretain_bytes_total = \"8MiB\"",
+        &["execs.retain_bytes_total: must be at least twice"],
+    );
+    check_fault(
+        "[execs]\nretain_bytes_total = \"1GiB\"",
+        &["execs.retain_bytes_total: must be below pools.default.memory"],
+    );
+    check_fault(
+        "[server]\nunary_timeout = \"60s\"",
+        &["server.unary_timeout: must be over the 60s"],
+    );
+    check_fault(
+        "[pools.default]\nclaim_timeout = \"90s\"",
+        &["pools.default.claim_timeout: must be below"],
+    );
+    check_fault(
+        "[server]\nmessage_bytes_max = \"1MiB\"",
+        &["server.message_bytes_max: must be between"],
+    );
+    check_fault(
+        "[files]\ncollect_files_max = 9",
+        &["files.collect_files_default: must not be over"],
+    );
+}
+
+#[test]
+fn paths_that_no_socket_can_have_are_refused() {
+    let long = "x".repeat(100);
+    check_fault(
+        &format!("listen = \"unix:/tmp/{long}.sock\""),
+        &["listen: the path of a Unix socket has at most 107 bytes"],
+    );
+    check_fault(
+        &format!(
+            "listen = \"unix:/tmp/s\"\nstate_dir = \"/{}\"",
+            "x".repeat(69)
+        ),
+        &["state_dir: "],
+    );
+    let fits = format!(
+        "listen = \"unix:/tmp/s\"\nstate_dir = \"/{}\"",
+        "x".repeat(68)
+    );
+    check_fault(&fits, &[]);
+}
+
+#[test]
+fn all_faults_are_reported_together() {
+    let text = "color = 1\n[server]\nshape = 2\nstreams_max = \"many\"\nstop_timeout = \"soon\"\n[execs]\ncount_max = 0\n";
+    let found = faults(text);
+    for key in [
+        "color",
+        "server.shape",
+        "server.streams_max",
+        "server.stop_timeout",
+        "execs.count_max",
+    ] {
+        let count = found
+            .iter()
+            .filter(|fault| fault.starts_with(&format!("{key}:")))
+            .count();
+        assert_eq!(count, 1, "{key} in {found:#?}");
+    }
+    assert_eq!(found.len(), 5, "{found:#?}");
+}
+
+#[test]
+fn flags_come_before_environment_before_file_before_defaults() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = dir.path().join("skilld.toml");
+    let written = "log = \"warn\"\nstate_dir = \"/srv/file\"\n[server]\nstreams_max = 7\ndrain_timeout = \"7s\"\n";
+    std::fs::write(&file, written).expect("write file");
+    let file = file.to_str().expect("utf-8 path");
+    let env = [
+        ("SKILLD_STATE_DIR", "/srv/env"),
+        ("SKILLD_SERVER__STREAMS_MAX", "8"),
+        ("SKILLD_POOLS__HEAVY__MEMORY", "1GiB"),
+        ("SKILLD_CONFIG", "/nowhere"),
+        ("SKILLD_ENDPOINT", "unix:/nowhere"),
+    ];
+    let output = skilld(
+        &["--check", "--config", file, "--state-dir", "/srv/flag"],
+        &env,
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let config = Config::from_toml(&text(&output.stdout))
+        .expect("effective configuration")
+        .config;
+    assert_eq!(config.state_dir, Path::new("/srv/flag"));
+    assert_eq!(config.socket, Path::new("/srv/flag/skilld.sock"));
+    assert_eq!(config.server.streams_max, 8);
+    assert_eq!(config.server.drain_timeout, Duration::from_secs(7));
+    assert_eq!(config.log, "warn");
+    assert_eq!(config.pools.len(), 2);
+}
+
+#[test]
+fn docker_host_is_taken_over_where_nothing_else_is_said() {
+    let output = skilld(
+        &["--check"],
+        &[("DOCKER_HOST", "unix:///run/user/docker.sock")],
+    );
+    assert!(text(&output.stdout).contains("docker_host = \"unix:///run/user/docker.sock\""));
+    let env = [
+        ("DOCKER_HOST", "unix:///run/user/docker.sock"),
+        ("SKILLD_ENGINE__DOCKER_HOST", "unix:///other.sock"),
+    ];
+    assert!(
+        text(&skilld(&["--check"], &env).stdout).contains("docker_host = \"unix:///other.sock\"")
+    );
+}
+
+#[test]
+fn a_bad_configuration_exits_64_and_says_where() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = dir.path().join("skilld.toml");
+    std::fs::write(&file, "[server]\nshape = 2\n").expect("write file");
+    let path = file.to_str().expect("utf-8 path");
+    let env = [("SKILLD_EXECS__KILL_GRACE", "soon")];
+    let output = skilld(&["--check", "--config", path], &env);
+    assert_eq!(output.status.code(), Some(64));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains(&format!(
+            "error: server.shape: unknown field: found `shape`, expected"
+        )),
+        "{stderr}"
+    );
+    assert!(stderr.contains(&format!("(in {path})")), "{stderr}");
+    assert!(
+        stderr.contains("error: execs.kill_grace: \"soon\" is not a time"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("SKILLD_EXECS__KILL_GRACE"), "{stderr}");
+    assert!(output.stdout.is_empty());
+
+    std::fs::write(&file, "[server\n").expect("write file");
+    let output = skilld(&["--config", path], &[]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(
+        text(&output.stderr).contains("error: "),
+        "{}",
+        text(&output.stderr)
+    );
+
+    let output = skilld(&["--config", "/nowhere/skilld.toml"], &[]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(text(&output.stderr).contains("/nowhere/skilld.toml: cannot be read"));
+
+    assert_eq!(skilld(&["--frobnicate"], &[]).status.code(), Some(64));
+}
+
+#[test]
+fn a_missing_guest_is_said_with_what_to_do() {
+    let output = Command::new(env!("CARGO_BIN_EXE_skilld"))
+        .arg("--check")
+        .env_clear()
+        .env("SKILLD_ENGINE__GUEST_PATH", "/nowhere/skilld-guest")
+        .output()
+        .expect("run skilld");
+    assert_eq!(output.status.code(), Some(64));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("no guest binary at /nowhere/skilld-guest; build it with `make guest`"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn version_and_completion_need_no_configuration() {
+    let output = skilld(&["--version"], &[("SKILLD_COLOR", "red")]);
+    assert!(output.status.success());
+    assert_eq!(
+        text(&output.stdout),
+        format!("skilld {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    let output = skilld(&["--completion", "bash"], &[]);
+    assert!(output.status.success());
+    assert!(text(&output.stdout).contains("_skilld()"));
+}
+
+// === docs/configuration.md ===
+
+/// `docs/configuration.md` from `default.toml`: its comments become text, its keys become a table's rows.
+fn reference() -> String {
+    let mut page = String::from(
+        "# Configuration\n\n<!-- Generated from daemon/default.toml: change that, then run \
+         UPDATE_DOCS=1 cargo test -p skilld --test config -->\n",
+    );
+    let (mut comment, mut section) = (Vec::new(), String::new());
+    for line in DEFAULT_TOML.lines() {
+        if let Some(words) = line.strip_prefix('#') {
+            // An empty line of a comment ends a paragraph.
+            let words = words.trim();
+            comment.push(if words.is_empty() { "\n\n" } else { words }.to_owned());
+            continue;
+        }
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']').to_owned();
+            page.push_str(&format!("\n## [{section}]\n"));
+        }
+        let text = std::mem::take(&mut comment)
+            .join(" ")
+            .replace(" \n\n ", "\n\n");
+        if !text.is_empty() && line.is_empty() || line.starts_with('[') && !text.is_empty() {
+            page.push_str(&format!("\n{text}\n"));
+        } else if let Some((key, value)) = line.split_once(" = ") {
+            let environment = format!("{section}.{key}").to_uppercase().replace('.', "__");
+            let environment = environment.trim_start_matches('_');
+            page.push_str(&format!(
+                "\n### `{key} = {value}`\n\n`SKILLD_{environment}`\n"
+            ));
+            if !text.is_empty() {
+                page.push_str(&format!("\n{text}\n"));
+            }
+        }
+    }
+    page
+}
+
+#[test]
+fn the_reference_is_what_default_toml_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
+    let expected = reference();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &expected).expect("write docs/configuration.md");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "docs/configuration.md is stale: run UPDATE_DOCS=1 cargo test -p skilld --test config"
+    );
+}
