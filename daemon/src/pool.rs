@@ -1,1 +1,551 @@
-//! To be written.
+//! Warm slots of one recipe: handed out at once, refilled on each claim, with a bounded queue when there is none.
+//!
+//! A slot enters the pool only after its guest answered, is handed out once, and never comes back. Refilling is
+//! triggered by what happens (a claim, a slot's end, a failed boot's back-off), never by a poll.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use crate::config::PoolConfig;
+use crate::engine::{ImageInfo, Limits};
+use crate::error::{Error, Result};
+use crate::workspace::Slot;
+use crate::workspace::actor::{Actor, Adopted};
+use crate::workspace::record::{Phase, Record};
+use crate::workspace::slot::{self, Context};
+use crate::workspace::state::State;
+
+/// Wait after a failed boot: the first and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+
+/// A pool. Everything in it happens under one short lock; nothing waits while holding it.
+#[derive(Debug)]
+pub struct Pool {
+    context: Arc<Context>,
+    config: PoolConfig,
+    image: ImageInfo,
+    inner: Mutex<Inner>,
+    /// True while requests can be served, for health.
+    healthy: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    warm_target: usize,
+    members: HashMap<u32, Member>,
+    warm: VecDeque<u32>,
+    waiters: VecDeque<oneshot::Sender<Reserved>>,
+    /// Why the last boot failed, until one works.
+    problem: Option<Problem>,
+    /// Draining: nothing is booted any more.
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Member {
+    slot: Slot,
+    phase: MemberPhase,
+    /// A slot of its own size for one request.
+    reserved_for: Option<oneshot::Sender<Reserved>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MemberPhase {
+    Booting,
+    Warm,
+    /// Handed out, a workspace, or ending.
+    Taken,
+}
+
+#[derive(Debug, Clone)]
+struct Problem {
+    message: String,
+    engine_away: bool,
+    wait: Duration,
+    retry_at: Instant,
+}
+
+/// Figures of a pool, for people.
+#[derive(Debug, Clone)]
+pub struct Stats {
+    /// As set.
+    pub warm_target: usize,
+    /// Ready to be handed out.
+    pub warm: usize,
+    /// Being made.
+    pub booting: usize,
+    /// Handed out, or ending.
+    pub claimed: usize,
+    /// Requests in the queue.
+    pub waiting: usize,
+    /// Why it cannot fill.
+    pub problem: Option<String>,
+}
+
+/// A warm slot that a request has taken. Dropped without [`Reserved::take`] it goes back.
+#[derive(Debug)]
+pub struct Reserved {
+    slot: Option<Slot>,
+    pool: Arc<Pool>,
+    /// Of the pool's own size: others can use it too.
+    common: bool,
+}
+
+impl Reserved {
+    /// The slot, for good.
+    ///
+    /// # Errors
+    /// Never: it can be taken once and this consumes it.
+    pub fn take(mut self) -> Result<Slot> {
+        self.slot
+            .take()
+            .ok_or_else(|| Error::Internal("slot was taken twice".into()))
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take() else { return };
+        if self.common {
+            self.pool.offer(slot.number());
+        } else {
+            let tasks = self.pool.context.tasks.clone();
+            tasks.spawn(async move {
+                if let Err(error) = slot.delete().await {
+                    tracing::warn!(slot = slot.number(), %error, "unused slot goes later");
+                }
+            });
+        }
+    }
+}
+
+impl Pool {
+    /// An empty pool; [`Pool::fill`] starts it.
+    #[must_use]
+    pub fn new(context: Arc<Context>, config: PoolConfig, image: ImageInfo) -> Arc<Self> {
+        let inner = Inner {
+            warm_target: config.warm,
+            ..Inner::default()
+        };
+        let healthy = watch::Sender::new(true);
+        Arc::new(Self {
+            context,
+            config,
+            image,
+            inner: Mutex::new(inner),
+            healthy,
+        })
+    }
+
+    /// The recipe.
+    #[must_use]
+    pub fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// The image as resolved at start.
+    #[must_use]
+    pub fn image(&self) -> &ImageInfo {
+        &self.image
+    }
+
+    /// True while requests can be served.
+    #[must_use]
+    pub fn healthy(&self) -> watch::Receiver<bool> {
+        self.healthy.subscribe()
+    }
+
+    /// Takes a warm slot, or waits in the queue for one.
+    ///
+    /// # Errors
+    /// [`Error::PoolExhausted`] when the queue is full or the wait is over; [`Error::EngineUnavailable`] when there is
+    /// none and none can be made.
+    pub async fn claim(self: &Arc<Self>) -> Result<Reserved> {
+        let waiting = {
+            let mut inner = self.lock();
+            let reserved = self.pop_warm(&mut inner);
+            if reserved.is_none() {
+                self.may_wait(&inner)?;
+            }
+            match reserved {
+                Some(reserved) => Ok(reserved),
+                None => {
+                    let (sender, receiver) = oneshot::channel();
+                    inner.waiters.push_back(sender);
+                    Err(receiver)
+                }
+            }
+        };
+        self.fill();
+        let receiver = match waiting {
+            Ok(reserved) => return Ok(reserved),
+            Err(receiver) => receiver,
+        };
+        let timeout = self.config.claim_timeout;
+        match tokio::time::timeout(timeout, receiver).await {
+            Ok(Ok(reserved)) => Ok(reserved),
+            Ok(Err(_)) => Err(Error::Draining),
+            Err(_) => {
+                let mut inner = self.lock();
+                inner.waiters.retain(|waiter| !waiter.is_closed());
+                Err(self.exhausted(&inner, &format!("none came within {timeout:?}")))
+            }
+        }
+    }
+
+    /// Makes a slot of another size than the pool's, for one request.
+    ///
+    /// # Errors
+    /// [`Error::PoolExhausted`] when the pool is at its maximum or the slot did not start.
+    pub async fn claim_sized(self: &Arc<Self>, limits: Limits) -> Result<Reserved> {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut inner = self.lock();
+            if inner.closed {
+                return Err(Error::Draining);
+            }
+            if inner.members.len() >= self.config.max {
+                return Err(self.exhausted(&inner, "it is at its maximum"));
+            }
+            self.boot(&mut inner, limits, Some(sender))?;
+        }
+        match receiver.await {
+            Ok(reserved) => Ok(reserved),
+            Err(_) => Err(self.exhausted(&self.lock(), "the container did not start")),
+        }
+    }
+
+    fn pop_warm(self: &Arc<Self>, inner: &mut Inner) -> Option<Reserved> {
+        let number = inner.warm.pop_front()?;
+        let member = inner.members.get_mut(&number)?;
+        member.phase = MemberPhase::Taken;
+        let slot = Some(member.slot.clone());
+        Some(Reserved {
+            slot,
+            pool: Arc::clone(self),
+            common: true,
+        })
+    }
+
+    fn may_wait(&self, inner: &Inner) -> Result<()> {
+        if inner.closed {
+            return Err(Error::Draining);
+        }
+        if let Some(problem) = inner.problem.as_ref().filter(|problem| problem.engine_away) {
+            return Err(Error::EngineUnavailable {
+                message: problem.message.clone(),
+            });
+        }
+        let waiting = inner
+            .waiters
+            .iter()
+            .filter(|waiter| !waiter.is_closed())
+            .count();
+        if waiting >= self.config.queue_max {
+            return Err(self.exhausted(inner, "its queue is full"));
+        }
+        Ok(())
+    }
+
+    fn exhausted(&self, inner: &Inner, why: &str) -> Error {
+        let why = match &inner.problem {
+            Some(problem) => format!("{why}; the last one did not start: {}", problem.message),
+            None if inner.members.len() >= self.config.max => {
+                format!("{why}; all {} that it may have are in use", self.config.max)
+            }
+            None => why.to_owned(),
+        };
+        let retry_after = Duration::from_secs(1);
+        Error::PoolExhausted {
+            pool: self.config.name.clone(),
+            why,
+            retry_after,
+        }
+    }
+
+    /// Starts as many boots as are missing: warm ones and those that somebody waits for, up to the maximum.
+    pub fn fill(self: &Arc<Self>) {
+        let mut inner = self.lock();
+        let Some(missing) = self.missing(&inner) else {
+            return;
+        };
+        for _ in 0..missing {
+            if let Err(error) = self.boot(&mut inner, self.config.limits, None) {
+                self.note_problem(&mut inner, &error);
+                break;
+            }
+        }
+    }
+
+    fn missing(&self, inner: &Inner) -> Option<usize> {
+        if inner.closed
+            || inner
+                .problem
+                .as_ref()
+                .is_some_and(|problem| problem.retry_at > Instant::now())
+        {
+            return None;
+        }
+        let waiting = inner
+            .waiters
+            .iter()
+            .filter(|waiter| !waiter.is_closed())
+            .count();
+        let coming = inner
+            .members
+            .values()
+            .filter(|member| member.phase != MemberPhase::Taken && member.reserved_for.is_none())
+            .count();
+        // After a failure one boot tries whether it works again.
+        let most = if inner.problem.is_some() {
+            1
+        } else {
+            usize::MAX
+        };
+        let room = self.config.max.saturating_sub(inner.members.len());
+        Some(
+            (inner.warm_target + waiting)
+                .saturating_sub(coming)
+                .min(room)
+                .min(most),
+        )
+    }
+
+    fn boot(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        limits: Limits,
+        reserved_for: Option<oneshot::Sender<Reserved>>,
+    ) -> Result<()> {
+        let (number, uid) = self.context.with_numbers(|numbers| {
+            let number = numbers.take()?;
+            Ok::<_, Error>((number, numbers.uid(number)))
+        })?;
+        let record = slot::new_record(&self.config, limits, &self.image.id, number, uid);
+        let (actor, slot) = Actor::new(
+            Arc::clone(&self.context),
+            Arc::clone(self),
+            record,
+            State::Booting,
+        );
+        inner.members.insert(
+            number,
+            Member {
+                slot,
+                phase: MemberPhase::Booting,
+                reserved_for,
+            },
+        );
+        self.context.tasks.spawn(actor.run_new());
+        Ok(())
+    }
+
+    /// Takes over a slot that was there before this start.
+    pub fn adopt(self: &Arc<Self>, record: Record, found: Adopted) -> Slot {
+        let state = match record.phase {
+            Phase::Claimed | Phase::Failed { .. } => State::Claimed,
+            Phase::Booting | Phase::Ready | Phase::Closing => State::Booting,
+        };
+        let number = record.number;
+        let (actor, slot) = Actor::new(Arc::clone(&self.context), Arc::clone(self), record, state);
+        let phase = if matches!(found, Adopted::Warm(_)) {
+            MemberPhase::Booting
+        } else {
+            MemberPhase::Taken
+        };
+        let member = Member {
+            slot: slot.clone(),
+            phase,
+            reserved_for: None,
+        };
+        self.lock().members.insert(number, member);
+        self.context.tasks.spawn(actor.run_adopted(found));
+        slot
+    }
+
+    /// A slot is ready: whoever waits longest gets it, else it becomes warm.
+    pub fn offer(self: &Arc<Self>, number: u32) {
+        let mut inner = self.lock();
+        inner.problem = None;
+        self.healthy
+            .send_if_modified(|healthy| !std::mem::replace(healthy, true));
+        let Some(member) = inner.members.get_mut(&number) else {
+            return;
+        };
+        member.phase = MemberPhase::Taken;
+        let slot = member.slot.clone();
+        let reserved = |common| Reserved {
+            slot: Some(slot.clone()),
+            pool: Arc::clone(self),
+            common,
+        };
+        let refused = if let Some(request) = member.reserved_for.take() {
+            request.send(reserved(false)).err()
+        } else {
+            let mut offer = reserved(true);
+            loop {
+                let Some(waiter) = inner.waiters.pop_front() else {
+                    // Nobody waits: it becomes warm, and the offer must not come back by itself.
+                    offer.slot = None;
+                    if let Some(member) = inner.members.get_mut(&number) {
+                        member.phase = MemberPhase::Warm;
+                    }
+                    inner.warm.push_back(number);
+                    break None;
+                };
+                match waiter.send(offer) {
+                    Ok(()) => break None,
+                    Err(back) => offer = back,
+                }
+            }
+        };
+        // Dropping what was refused asks the pool again, so the lock goes first.
+        drop(inner);
+        drop(refused);
+        self.fill();
+    }
+
+    /// A warm slot is ending: nobody gets it any more.
+    pub fn withdraw(&self, number: u32) {
+        let mut inner = self.lock();
+        inner.warm.retain(|warm| *warm != number);
+        if let Some(member) = inner.members.get_mut(&number) {
+            member.phase = MemberPhase::Taken;
+        }
+    }
+
+    /// Nothing of a slot is left.
+    pub fn gone(self: &Arc<Self>, number: u32) {
+        {
+            let mut inner = self.lock();
+            inner.members.remove(&number);
+            inner.warm.retain(|warm| *warm != number);
+        }
+        self.fill();
+    }
+
+    /// A slot did not start: the next try waits, longer each time.
+    pub fn boot_failed(self: &Arc<Self>, error: &Error) {
+        let retry_at = {
+            let mut inner = self.lock();
+            self.note_problem(&mut inner, error)
+        };
+        let pool = Arc::clone(self);
+        let stop = self.context.tasks.stop.clone();
+        self.context.tasks.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep_until(retry_at) => pool.fill(),
+            }
+        });
+    }
+
+    fn note_problem(&self, inner: &mut Inner, error: &Error) -> Instant {
+        let now = Instant::now();
+        let wait = match &inner.problem {
+            // Boots that failed together are one failure.
+            Some(problem) if problem.retry_at > now => problem.wait,
+            Some(problem) => (problem.wait * 2).min(BACKOFF.1),
+            None => BACKOFF.0,
+        };
+        let engine_away = matches!(error, Error::EngineUnavailable { .. });
+        let message = crate::error::Chain(error).to_string();
+        inner.problem = Some(Problem {
+            message,
+            engine_away,
+            wait,
+            retry_at: now + wait,
+        });
+        if inner.warm.is_empty() {
+            self.healthy
+                .send_if_modified(|healthy| std::mem::replace(healthy, false));
+        }
+        now + wait
+    }
+
+    /// Sets how many warm slots to keep; surplus ones are removed.
+    pub fn resize(self: &Arc<Self>, warm_target: usize) {
+        let surplus: Vec<Slot> = {
+            let mut inner = self.lock();
+            inner.warm_target = warm_target;
+            let keep = inner.warm.len().min(warm_target);
+            let numbers: Vec<u32> = inner.warm.split_off(keep).into();
+            numbers
+                .iter()
+                .filter_map(|number| {
+                    let member = inner.members.get_mut(number)?;
+                    member.phase = MemberPhase::Taken;
+                    Some(member.slot.clone())
+                })
+                .collect()
+        };
+        for slot in surplus {
+            // Dropping a reserved slot that is not common deletes it.
+            drop(Reserved {
+                slot: Some(slot),
+                pool: Arc::clone(self),
+                common: false,
+            });
+        }
+        self.fill();
+    }
+
+    /// Boots nothing any more and sends waiters away. Answers with every slot there is.
+    pub fn close(&self) -> Vec<Slot> {
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.waiters.clear();
+        inner.warm.clear();
+        inner
+            .members
+            .values()
+            .map(|member| member.slot.clone())
+            .collect()
+    }
+
+    /// Figures, for people.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let inner = self.lock();
+        let count = |phase| {
+            inner
+                .members
+                .values()
+                .filter(|member| member.phase == phase)
+                .count()
+        };
+        Stats {
+            warm_target: inner.warm_target,
+            warm: count(MemberPhase::Warm),
+            booting: count(MemberPhase::Booting),
+            claimed: count(MemberPhase::Taken),
+            waiting: inner
+                .waiters
+                .iter()
+                .filter(|waiter| !waiter.is_closed())
+                .count(),
+            problem: inner
+                .problem
+                .as_ref()
+                .map(|problem| problem.message.clone()),
+        }
+    }
+
+    /// Every slot there is.
+    #[must_use]
+    pub fn slots(&self) -> Vec<Slot> {
+        self.lock()
+            .members
+            .values()
+            .map(|member| member.slot.clone())
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

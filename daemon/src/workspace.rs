@@ -1,1 +1,297 @@
-//! To be written.
+//! Slots and the workspaces they become. One task owns one slot (`actor.rs`); everybody else has a handle
+//! and sends it messages. What may happen when is the table in `state.rs`; what survives a crash is the
+//! record in `record.rs`.
+//!
+//! Requests ask the task once, for a [`Grant`]; bytes then flow past it, from the guest to the client.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::error::{Error, Result};
+use crate::guest::GuestClient;
+
+pub mod actor;
+pub mod adopt;
+pub mod directory;
+pub mod lease;
+pub mod record;
+pub mod registry;
+pub mod slot;
+pub mod state;
+
+use lease::{Lease, Use};
+use record::Record;
+use state::{Cause, State};
+
+/// Requests that may wait for one slot's task.
+const COMMANDS_MAX: usize = 256;
+
+/// Id of a workspace: `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`, checked in `rpc/convert.rs`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkspaceId(String);
+
+impl WorkspaceId {
+    /// Wraps an id that was checked.
+    #[must_use]
+    pub fn new(checked: String) -> Self {
+        Self(checked)
+    }
+
+    /// Without `workspaces/`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// `workspaces/{workspace}`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("workspaces/{}", self.0)
+    }
+}
+
+impl fmt::Display for WorkspaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What is known of a slot without asking its task. A new one is published at every change.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Where it is in its life.
+    pub state: State,
+    /// As on disk.
+    pub record: Record,
+    /// Set once it is a workspace.
+    pub lease: Option<Lease>,
+    /// Version that the guest said.
+    pub guest_version: String,
+    /// Set when it failed.
+    pub failure: Option<Failure>,
+}
+
+/// Why and when a workspace was lost.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// For programs.
+    pub cause: Cause,
+    /// For people.
+    pub message: String,
+    /// When it was noticed.
+    pub time: SystemTime,
+}
+
+/// Handle of a slot's task.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    number: u32,
+    dir: Arc<PathBuf>,
+    commands: mpsc::Sender<Command>,
+    view: watch::Receiver<Arc<View>>,
+}
+
+/// Handle of a claimed slot.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    id: WorkspaceId,
+    slot: Slot,
+}
+
+/// Leave to use a workspace. It is not idle while one is alive: streams keep theirs to their end.
+#[derive(Debug)]
+pub struct Grant {
+    /// Calls to the guest.
+    pub guest: GuestClient,
+    /// The workspace as it was when the grant was given.
+    pub view: Arc<View>,
+    _use: Use,
+}
+
+/// What a slot's task can be asked.
+#[derive(Debug)]
+enum Command {
+    /// Become a workspace.
+    Claim {
+        claim: Box<record::Claim>,
+        reply: oneshot::Sender<Result<()>>,
+    },
+    /// Leave to use it.
+    Grant {
+        reply: oneshot::Sender<Result<Grant>>,
+    },
+    /// New times, counted from now.
+    Renew {
+        idle: Option<Duration>,
+        remaining: Option<Duration>,
+        reply: oneshot::Sender<Result<()>>,
+    },
+    /// Skills were staged: name → digest.
+    Skills {
+        staged: BTreeMap<String, String>,
+        reply: oneshot::Sender<Result<()>>,
+    },
+    /// End it; answered when nothing is left, or when that has to wait for the engine.
+    Delete { reply: oneshot::Sender<Result<()>> },
+    /// The engine reported something about its container: look.
+    Check,
+}
+
+impl Slot {
+    /// Counted from the configured first uid.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What is known of it now.
+    #[must_use]
+    pub fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.borrow())
+    }
+
+    /// Turns a warm slot into a workspace.
+    ///
+    /// # Errors
+    /// [`Error::WorkspaceNotReady`] when the slot was lost meanwhile: take another one.
+    pub async fn claim(&self, claim: record::Claim) -> Result<Workspace> {
+        let id = WorkspaceId::new(claim.workspace.clone());
+        let claim = Box::new(claim);
+        self.ask(|reply| Command::Claim { claim, reply }).await?;
+        Ok(Workspace {
+            id,
+            slot: self.clone(),
+        })
+    }
+
+    /// Ends the slot and waits until nothing of it is left.
+    ///
+    /// # Errors
+    /// [`Error::EngineUnavailable`]: the container goes as soon as the engine is back.
+    pub async fn delete(&self) -> Result<()> {
+        match self.ask(|reply| Command::Delete { reply }).await {
+            // The task ends when nothing is left.
+            Err(Error::WorkspaceNotReady { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Asks the task to look after its container. Never waits: a full queue means that it is looking already.
+    pub fn check(&self) {
+        if let Err(error) = self.commands.try_send(Command::Check) {
+            tracing::debug!(slot = self.number, %error, "slot has enough to do");
+        }
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
+    ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        self.commands
+            .send(command(reply))
+            .await
+            .map_err(|_| self.not_ready())?;
+        answer.await.map_err(|_| self.not_ready())?
+    }
+
+    fn not_ready(&self) -> Error {
+        let view = self.view.borrow();
+        let name = view.record.claim.as_ref().map_or_else(
+            || format!("slot {}", self.number),
+            |claim| format!("workspaces/{}", claim.workspace),
+        );
+        Error::WorkspaceNotReady {
+            name,
+            state: word(view.state).to_owned(),
+        }
+    }
+}
+
+impl Workspace {
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &WorkspaceId {
+        &self.id
+    }
+
+    /// What is known of it now.
+    #[must_use]
+    pub fn view(&self) -> Arc<View> {
+        self.slot.view()
+    }
+
+    /// The slot's `skills/` on the host, which the container has read-only. Only the daemon writes there.
+    #[must_use]
+    pub fn skills_dir(&self) -> PathBuf {
+        self.slot.dir.join("skills")
+    }
+
+    /// Leave to use it. Extends the lease.
+    ///
+    /// # Errors
+    /// [`Error::WorkspaceNotReady`] when it is closing or has failed.
+    pub async fn grant(&self) -> Result<Grant> {
+        if self.slot.view.borrow().state != State::Claimed {
+            return Err(self.slot.not_ready());
+        }
+        self.slot.ask(|reply| Command::Grant { reply }).await
+    }
+
+    /// Restarts the idle timeout, and sets a new one and a new end, counted from now.
+    ///
+    /// # Errors
+    /// [`Error::WorkspaceNotReady`].
+    pub async fn renew(&self, idle: Option<Duration>, remaining: Option<Duration>) -> Result<()> {
+        self.slot
+            .ask(|reply| Command::Renew {
+                idle,
+                remaining,
+                reply,
+            })
+            .await
+    }
+
+    /// Notes which skills were staged: name → digest.
+    ///
+    /// # Errors
+    /// [`Error::WorkspaceNotReady`], or the record could not be written.
+    pub async fn record_skills(&self, staged: BTreeMap<String, String>) -> Result<()> {
+        self.slot
+            .ask(|reply| Command::Skills { staged, reply })
+            .await
+    }
+
+    /// Ends it and waits until nothing is left.
+    ///
+    /// # Errors
+    /// [`Error::EngineUnavailable`]: the container goes as soon as the engine is back.
+    pub async fn delete(&self) -> Result<()> {
+        self.slot.delete().await
+    }
+
+    /// Waits until nothing of it is left.
+    pub async fn removed(&self) {
+        let mut view = self.slot.view.clone();
+        // An error means that the task has ended, and with it the slot.
+        let gone = view.wait_for(|view| view.state == State::Removed).await;
+        tracing::trace!(workspace_id = %self.id, watched = gone.is_ok(), "workspace is gone");
+    }
+}
+
+/// A state as users read it.
+#[must_use]
+pub fn word(state: State) -> &'static str {
+    match state {
+        State::Booting => "booting",
+        State::Ready | State::Claimed => "ready",
+        State::Closing => "closing",
+        State::Failed(_) => "failed",
+        State::Removed => "gone",
+    }
+}

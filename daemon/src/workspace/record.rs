@@ -1,0 +1,206 @@
+//! What a slot's `record.json` says: enough to take the slot over after a crash. Written atomically
+//! (temporary file, fsync, rename, fsync of the directory); never edited in place.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Limits;
+use crate::error::{Error, Result};
+use crate::workspace::state::Cause;
+
+/// Version of this format. A record of another version is treated as an orphan: its container is removed.
+pub const VERSION: u32 = 1;
+const FILE: &str = "record.json";
+
+/// A slot on disk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Slot number, counted from the configured first uid.
+    pub number: u32,
+    /// Owner of everything in the container.
+    pub uid: u32,
+    /// Name of the pool.
+    pub pool: String,
+    /// Image reference as configured when it was made.
+    pub image: String,
+    /// What that resolved to.
+    pub image_id: String,
+    /// Sizes of the container.
+    pub limits: Limits,
+    /// OCI runtime, if not the engine's default.
+    pub oci_runtime: Option<String>,
+    /// What the guest must prove to know, in hex.
+    pub nonce: String,
+    /// Set once the engine has created it.
+    pub container_id: Option<String>,
+    /// Where it was when this was written.
+    pub phase: Phase,
+    /// Set once it is a workspace.
+    pub claim: Option<Claim>,
+}
+
+/// The states that make a difference after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Half made: removed.
+    Booting,
+    /// Warm: goes back to its pool.
+    Ready,
+    /// A workspace: goes on.
+    Claimed,
+    /// Half removed: removed.
+    Closing,
+    /// A lost workspace that is still listed.
+    Failed {
+        /// Why.
+        cause: Cause,
+        /// When, in milliseconds since 1970.
+        time_ms: u64,
+    },
+}
+
+/// What makes a slot a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Workspace id.
+    pub workspace: String,
+    /// Digest of the request that made it, in hex.
+    pub request: String,
+    /// As given.
+    pub labels: BTreeMap<String, String>,
+    /// For every exec.
+    pub env: BTreeMap<String, String>,
+    /// Milliseconds since 1970.
+    pub create_time_ms: u64,
+    /// Milliseconds.
+    pub idle_timeout_ms: u64,
+    /// Milliseconds since 1970.
+    pub end_time_ms: u64,
+    /// Name → digest of staged skills.
+    pub skills: BTreeMap<String, String>,
+}
+
+impl Record {
+    /// Writes the record of a slot. Blocks.
+    ///
+    /// # Errors
+    /// When the host's disk fails or is full.
+    pub fn write(&self, slot_dir: &Path) -> Result<()> {
+        let bytes = serde_json::to_vec_pretty(self)
+            .map_err(|error| Error::Internal(format!("encode slot record: {error}")))?;
+        replace(&slot_dir.join(FILE), &bytes, true)
+    }
+
+    /// Reads the record of a slot. Blocks. `None` if there is none, or none that this version understands.
+    #[must_use]
+    pub fn read(slot_dir: &Path) -> Option<Self> {
+        let bytes = fs::read(slot_dir.join(FILE)).ok()?;
+        let record: Self = serde_json::from_slice(&bytes)
+            .inspect_err(|error| tracing::warn!(slot = %slot_dir.display(), %error, "slot record cannot be read"))
+            .ok()?;
+        (record.version == VERSION).then_some(record)
+    }
+}
+
+/// Writes a file by rename, so that readers see all of it or nothing. With `durable` it survives a power cut.
+///
+/// # Errors
+/// When the host's disk fails or is full.
+pub fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<()> {
+    let write = || -> io::Result<()> {
+        let dir = path.parent().unwrap_or(Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(dir)?;
+        file.write_all(bytes)?;
+        if durable {
+            file.as_file().sync_data()?;
+        }
+        // Slots' files are read by the container's uid; the directories above keep others out.
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        file.as_file().set_permissions(mode)?;
+        file.persist(path).map_err(|error| error.error)?;
+        if durable {
+            fs::File::open(dir)?.sync_all()?;
+        }
+        Ok(())
+    };
+    write().map_err(|source| Error::Io {
+        operation: format!("write {}", path.display()),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Record {
+        Record {
+            version: VERSION,
+            number: 7,
+            uid: 200_007,
+            pool: "default".into(),
+            image: "skilld/base:latest".into(),
+            image_id: "sha256:0".into(),
+            limits: Limits {
+                memory_bytes: 1,
+                cpu_millis: 2,
+                pids: 3,
+                disk_bytes: 4,
+                inodes: 5,
+            },
+            oci_runtime: None,
+            nonce: "00ff".into(),
+            container_id: Some("c".into()),
+            phase: Phase::Failed {
+                cause: Cause::OomKilled,
+                time_ms: 5,
+            },
+            claim: Some(Claim {
+                workspace: "w".into(),
+                request: "aa".into(),
+                labels: BTreeMap::from([("k".into(), "v".into())]),
+                env: BTreeMap::new(),
+                create_time_ms: 1,
+                idle_timeout_ms: 2,
+                end_time_ms: 3,
+                skills: BTreeMap::new(),
+            }),
+        }
+    }
+
+    #[test]
+    fn record_reads_back_as_written() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        sample().write(dir.path()).expect("write");
+        assert_eq!(Record::read(dir.path()), Some(sample()));
+        assert_eq!(
+            fs::read_dir(dir.path()).expect("list").count(),
+            1,
+            "no temporary file is left"
+        );
+    }
+
+    #[test]
+    fn damaged_and_foreign_records_are_no_records() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        assert_eq!(Record::read(dir.path()), None);
+        for bytes in [&b"{"[..], b"", b"{\"version\":1}", b"\xff\xfe"] {
+            fs::write(dir.path().join(FILE), bytes).expect("write");
+            assert_eq!(Record::read(dir.path()), None);
+        }
+        Record {
+            version: VERSION + 1,
+            ..sample()
+        }
+        .write(dir.path())
+        .expect("write");
+        assert_eq!(Record::read(dir.path()), None);
+    }
+}

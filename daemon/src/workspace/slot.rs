@@ -1,0 +1,213 @@
+//! A slot's directory on the host, and what its container is made of. Blocking file work only; no state.
+//!
+//! ```text
+//! slots/<number>/        0755, beneath slots/ (0700)
+//!   record.json          see record.rs
+//!   run/                 → /run/skilld, read-only: skilld-guest, and guest.sock while a guest is awaited
+//!   skills/              → /workspace/skills, read-only: staged skills, .metadata.json
+//!   passwd group         → /etc/passwd, /etc/group
+//! ```
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use skilld_proto::guest::GENERATION;
+use tokio::sync::Semaphore;
+
+use crate::config::{Config, PoolConfig};
+use crate::engine::{self, ContainerSpec, Engine, EngineInfo, Limits};
+use crate::error::{Error, Result};
+use crate::guest;
+use crate::shutdown::Tasks;
+use crate::workspace::directory::{Directory, Numbers};
+use crate::workspace::record::{self, Record};
+
+/// What every slot's task shares.
+#[derive(Debug)]
+pub struct Context {
+    /// As loaded.
+    pub config: Arc<Config>,
+    /// What makes containers.
+    pub engine: Arc<dyn Engine>,
+    /// What the engine said it is.
+    pub info: EngineInfo,
+    /// Owner of all tasks.
+    pub tasks: Tasks,
+    /// Id of this instance.
+    pub instance: String,
+    /// Slot numbers.
+    pub numbers: std::sync::Mutex<Numbers>,
+    /// Workspaces by id.
+    pub directory: Directory,
+    /// Containers that boot at once.
+    pub boots: Semaphore,
+}
+
+impl Context {
+    /// Directory of all slots.
+    #[must_use]
+    pub fn slots_dir(&self) -> PathBuf {
+        self.config.state_dir.join("slots")
+    }
+
+    /// Directory of one slot.
+    #[must_use]
+    pub fn slot_dir(&self, number: u32) -> PathBuf {
+        self.slots_dir().join(number.to_string())
+    }
+
+    /// Runs `f` on the slot numbers.
+    pub fn with_numbers<T>(&self, f: impl FnOnce(&mut Numbers) -> T) -> T {
+        f(&mut self
+            .numbers
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    /// What to check a guest against. `pid` is the container's first process.
+    #[must_use]
+    pub fn expected(&self, record: &Record, pid: i32) -> guest::Expected {
+        // gVisor and Kata put a process of their own between: there the nonce decides.
+        let shows_pid = record
+            .oci_runtime
+            .as_deref()
+            .is_none_or(|name| name == "runc" || name == "crun");
+        guest::Expected {
+            uid: (!self.info.userns_remap && shows_pid && self.info.name != "fake")
+                .then_some(record.uid),
+            pid: (shows_pid && pid != 0).then_some(pid),
+            nonce: from_hex(&record.nonce),
+        }
+    }
+}
+
+/// The record of a slot that is about to be made.
+#[must_use]
+pub fn new_record(
+    pool: &PoolConfig,
+    limits: Limits,
+    image_id: &str,
+    number: u32,
+    uid: u32,
+) -> Record {
+    // Two random UUIDs: 244 bits from the system's generator.
+    let nonce = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
+    Record {
+        version: record::VERSION,
+        number,
+        uid,
+        pool: pool.name.clone(),
+        image: pool.image.clone(),
+        image_id: image_id.to_owned(),
+        limits,
+        oci_runtime: pool.oci_runtime.clone(),
+        nonce: nonce.iter().map(|part| part.simple().to_string()).collect(),
+        container_id: None,
+        phase: record::Phase::Booting,
+        claim: None,
+    }
+}
+
+/// The container of a slot.
+#[must_use]
+pub fn container(context: &Context, pool: &PoolConfig, record: &Record) -> ContainerSpec {
+    let slot = record.number.to_string();
+    let labels = [
+        (engine::LABEL_INSTANCE, context.instance.clone()),
+        (engine::LABEL_SLOT, slot.clone()),
+        (engine::LABEL_POOL, record.pool.clone()),
+        (engine::LABEL_GENERATION, GENERATION.to_string()),
+        (engine::LABEL_UID, record.uid.to_string()),
+    ];
+    ContainerSpec {
+        name: format!("skilld-{}-{slot}", context.instance),
+        labels: labels
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect::<HashMap<_, _>>(),
+        image_id: record.image_id.clone(),
+        slot_dir: context.slot_dir(record.number),
+        uid: record.uid,
+        limits: record.limits,
+        tmp_bytes: pool.tmp_bytes,
+        shm_bytes: pool.shm_bytes,
+        oci_runtime: record.oci_runtime.clone(),
+        env: vec![format!("SKILLD_NONCE={}", record.nonce)],
+    }
+}
+
+/// Makes the directory of a slot with everything that its container binds, and its first record. Blocks.
+///
+/// # Errors
+/// When the host's disk fails or is full, or the guest's binary is missing.
+pub fn prepare(dir: &Path, record: &Record, guest_path: &Path) -> Result<()> {
+    let failed = |source| Error::Io {
+        operation: format!("prepare slot directory {}", dir.display()),
+        source,
+    };
+    let make = || -> io::Result<()> {
+        // What a crash left of an earlier slot of this number.
+        if dir.exists() {
+            fs::remove_dir_all(dir)?;
+        }
+        for path in [dir.to_path_buf(), dir.join("run"), dir.join("skills")] {
+            fs::create_dir_all(&path)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        }
+        let uid = record.uid;
+        let passwd = format!(
+            "root:x:0:0:root:/root:/usr/sbin/nologin\nskill:x:{uid}:{uid}:skill:/workspace/work:/bin/bash\n\
+             nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        );
+        write_readable(&dir.join("passwd"), passwd.as_bytes())?;
+        let group = format!("root:x:0:\nskill:x:{uid}:\nnogroup:x:65534:\n");
+        write_readable(&dir.join("group"), group.as_bytes())
+    };
+    make().map_err(failed)?;
+    record.write(dir)?;
+    // A copy for each slot: a lock on a shared inode would cross tenants.
+    let binary = dir.join("run").join(guest::BINARY);
+    let copy = || -> io::Result<()> {
+        fs::copy(guest_path, &binary)?;
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o555))
+    };
+    copy().map_err(|source| Error::Io {
+        operation: format!(
+            "copy the guest {} to {}",
+            guest_path.display(),
+            binary.display()
+        ),
+        source,
+    })
+}
+
+/// Deletes the directory of a slot. Blocks. OK if there is none.
+///
+/// # Errors
+/// When something in it cannot be deleted.
+pub fn erase(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Io {
+            operation: format!("delete slot directory {}", dir.display()),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn write_readable(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fs::write(path, bytes)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644))
+}
+
+/// Bytes of an even number of hex digits; nothing if there are others.
+fn from_hex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2)
+        .map_while(|index| text.get(2 * index..2 * index + 2))
+        .map_while(|pair| u8::from_str_radix(pair, 16).ok())
+        .collect()
+}
