@@ -1,1 +1,406 @@
-//! To be written.
+//! Containers from the Docker Engine, over its Unix socket.
+//!
+//! Create, start, inspect, remove, list and events; never exec, archive, commit or export, which would let a
+//! process of root's into a container that a tenant controls. Every call has a deadline. [`DockerEngine::connect`],
+//! `describe` and `image` together are the daemon's check before it starts to serve.
+
+use std::collections::HashMap;
+use std::fs;
+use std::future::Future;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bollard::errors::Error as DockerError;
+use bollard::models::{
+    ContainerSummaryStateEnum, EventMessage, SystemInfo, SystemInfoCgroupVersionEnum, SystemVersion,
+};
+use bollard::query_parameters::{
+    CreateContainerOptions, EventsOptions, ListContainersOptions, RemoveContainerOptions,
+    WaitContainerOptions,
+};
+use bollard::{API_DEFAULT_VERSION, Docker};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+
+use super::{
+    ContainerEvent, ContainerEventKind, ContainerSpec, ContainerState, ContainerSummary, Engine,
+    EngineInfo, ImageInfo, LABEL_INSTANCE,
+};
+use crate::error::{Error, Result};
+use body::{Host, body};
+use failure::{is_status, to_error};
+
+mod body;
+mod failure;
+
+/// Where Docker listens when nothing is said.
+const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
+
+/// Docker 20.10: the first with private cgroup namespaces for all.
+const API_VERSION_MIN: (u32, u32) = (1, 41);
+
+/// A connection to a Docker Engine on this host.
+#[derive(Debug)]
+pub struct DockerEngine {
+    docker: Docker,
+    socket: String,
+    timeout: Duration,
+    host: Host,
+}
+
+// === impl DockerEngine ===
+
+impl DockerEngine {
+    /// Connects to `docker_host` (`unix:///path`, a plain path, or empty for /var/run/docker.sock) and checks that
+    /// the engine is new enough. Each later call takes at most `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// `Error::EngineUnavailable` when nobody answers or the user may not ask, `Error::Engine` when Docker is too
+    /// old; both say what to do.
+    pub async fn connect(docker_host: &str, timeout: Duration) -> Result<Self> {
+        let socket = socket_path(docker_host)?;
+        // bollard's own deadline is in whole seconds and covers only the head of an answer: ours comes first.
+        let docker = Docker::connect_with_unix(
+            &socket,
+            timeout.as_secs().saturating_add(1),
+            API_DEFAULT_VERSION,
+        )
+        .map_err(|error| to_error(&socket, "connect", &error))?;
+        let mut engine = Self {
+            docker,
+            socket,
+            timeout,
+            host: Host::default(),
+        };
+        let info = engine.describe().await?;
+        check_version(&info)?;
+        engine.host = Host {
+            cgroup_version: info.cgroup_version,
+            apparmor: info.apparmor,
+            thermal_paths: thermal_paths(),
+        };
+        Ok(engine)
+    }
+
+    /// One call: bounded, and its failure mapped.
+    async fn call<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, DockerError>>,
+    ) -> Result<T> {
+        self.answer(call)
+            .await?
+            .map_err(|error| to_error(&self.socket, operation, &error))
+    }
+
+    /// One call, bounded; what Docker answered is the caller's business.
+    async fn answer<T>(
+        &self,
+        call: impl Future<Output = Result<T, DockerError>>,
+    ) -> Result<Result<T, DockerError>> {
+        tokio::time::timeout(self.timeout, call)
+            .await
+            .map_err(|_| Error::EngineUnavailable {
+                message: format!("{}: no answer within {:?}", self.socket, self.timeout),
+            })
+    }
+
+    /// Waits until a container that someone else removes is gone.
+    async fn wait_removed(&self, container_id: &str) -> Result<()> {
+        let options = WaitContainerOptions {
+            condition: "removed".to_owned(),
+        };
+        let mut ended = std::pin::pin!(self.docker.wait_container(container_id, Some(options)));
+        // Whatever it says, an exit code or that there is no such container: it is gone then.
+        match self.answer(async { Ok(ended.next().await) }).await? {
+            Ok(Some(Err(error)))
+                if !is_status(&error, 404)
+                    && !matches!(error, DockerError::DockerContainerWaitError { .. }) =>
+            {
+                Err(to_error(&self.socket, "wait for container", &error))
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(to_error(&self.socket, "wait for container", &error)),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Engine for DockerEngine {
+    async fn describe(&self) -> Result<EngineInfo> {
+        let version = self.call("tell its version", self.docker.version()).await?;
+        let info = self.call("describe itself", self.docker.info()).await?;
+        Ok(engine_info(version, info))
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.call("answer a ping", self.docker.ping())
+            .await
+            .map(drop)
+    }
+
+    async fn image(&self, reference: &str) -> Result<ImageInfo> {
+        let unusable = |why: &str| Error::Image {
+            image: reference.to_owned(),
+            why: why.to_owned(),
+        };
+        let image = match self.answer(self.docker.inspect_image(reference)).await? {
+            Ok(image) => image,
+            Err(error) if is_status(&error, 404) => {
+                return Err(unusable(
+                    "Docker has no such image; run `make image`, or `docker pull` it",
+                ));
+            }
+            Err(error) => return Err(to_error(&self.socket, "inspect image", &error)),
+        };
+        let volumes = image
+            .config
+            .and_then(|config| config.volumes)
+            .unwrap_or_default();
+        if !volumes.is_empty() {
+            // Docker would make each a writable directory on the host that no limit covers.
+            let paths = volumes.join(", ");
+            return Err(unusable(&format!(
+                "it declares VOLUME {paths}; build it without"
+            )));
+        }
+        let id = image
+            .id
+            .ok_or_else(|| unusable("Docker told no id for it"))?;
+        Ok(ImageInfo {
+            reference: reference.to_owned(),
+            id,
+        })
+    }
+
+    async fn create(&self, spec: &ContainerSpec) -> Result<String> {
+        let options = CreateContainerOptions {
+            name: Some(spec.name.clone()),
+            ..CreateContainerOptions::default()
+        };
+        let created = self
+            .answer(
+                self.docker
+                    .create_container(Some(options), body(spec, &self.host)),
+            )
+            .await?;
+        match created {
+            Ok(created) => {
+                for warning in &created.warnings {
+                    tracing::debug!(container = %created.id, %warning, "docker warns about a container");
+                }
+                Ok(created.id)
+            }
+            Err(error) if is_status(&error, 404) => Err(Error::Image {
+                image: spec.image_id.clone(),
+                why: "Docker has no such image any more; run `make image` and restart skilld"
+                    .to_owned(),
+            }),
+            Err(error) => Err(to_error(&self.socket, "create container", &error)),
+        }
+    }
+
+    async fn start(&self, container_id: &str) -> Result<()> {
+        self.call(
+            "start container",
+            self.docker.start_container(container_id, None),
+        )
+        .await
+    }
+
+    async fn inspect(&self, container_id: &str) -> Result<Option<ContainerState>> {
+        let container = match self
+            .answer(self.docker.inspect_container(container_id, None))
+            .await?
+        {
+            Ok(container) => container,
+            Err(error) if is_status(&error, 404) => return Ok(None),
+            Err(error) => return Err(to_error(&self.socket, "inspect container", &error)),
+        };
+        let state = container.state.unwrap_or_default();
+        let stalled = state.paused.unwrap_or(false) || state.restarting.unwrap_or(false);
+        Ok(Some(ContainerState {
+            running: state.running.unwrap_or(false) && !stalled,
+            pid: state
+                .pid
+                .and_then(|pid| i32::try_from(pid).ok())
+                .unwrap_or(0),
+            oom_killed: state.oom_killed.unwrap_or(false),
+            exit_code: state.exit_code.unwrap_or(0),
+        }))
+    }
+
+    async fn remove(&self, container_id: &str) -> Result<()> {
+        let options = RemoveContainerOptions {
+            force: true,
+            v: true,
+            link: false,
+        };
+        let removed = self
+            .answer(self.docker.remove_container(container_id, Some(options)))
+            .await?;
+        match removed {
+            Ok(()) => Ok(()),
+            Err(error) if is_status(&error, 404) => Ok(()),
+            Err(error) if is_status(&error, 409) => self.wait_removed(container_id).await,
+            Err(error) => Err(to_error(&self.socket, "remove container", &error)),
+        }
+    }
+
+    async fn list(&self, instance: Option<&str>) -> Result<Vec<ContainerSummary>> {
+        let options = ListContainersOptions {
+            all: true,
+            filters: Some(HashMap::from([(
+                "label".to_owned(),
+                vec![instance_label(instance)],
+            )])),
+            ..ListContainersOptions::default()
+        };
+        let containers = self
+            .call(
+                "list containers",
+                self.docker.list_containers(Some(options)),
+            )
+            .await?;
+        let summary = |container: bollard::models::ContainerSummary| {
+            Some(ContainerSummary {
+                id: container.id?,
+                running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
+                labels: container.labels.unwrap_or_default(),
+            })
+        };
+        Ok(containers.into_iter().filter_map(summary).collect())
+    }
+
+    async fn events(&self, instance: &str) -> Result<BoxStream<'static, Result<ContainerEvent>>> {
+        // Docker subscribes a moment after it answered. With a start time it replays what happened in between.
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        self.ping().await?;
+        let filters = HashMap::from([
+            ("type".to_owned(), vec!["container".to_owned()]),
+            ("label".to_owned(), vec![instance_label(Some(instance))]),
+            (
+                "event".to_owned(),
+                ["die", "destroy", "oom"].map(str::to_owned).to_vec(),
+            ),
+        ]);
+        let options = EventsOptions {
+            since: Some(format!("{}.{:09}", now.as_secs(), now.subsec_nanos())),
+            until: None,
+            filters: Some(filters),
+        };
+        let socket = self.socket.clone();
+        let events = self.docker.events(Some(options)).filter_map(move |event| {
+            let event = match event {
+                Ok(event) => container_event(event).map(Ok),
+                Err(error) => Some(Err(to_error(&socket, "tell events", &error))),
+            };
+            futures::future::ready(event)
+        });
+        let end = Error::EngineUnavailable {
+            message: format!("{}: the event stream ended", self.socket),
+        };
+        Ok(events.chain(stream::once(async { Err(end) })).boxed())
+    }
+}
+
+// === answers ===
+
+fn instance_label(instance: Option<&str>) -> String {
+    instance.map_or_else(
+        || LABEL_INSTANCE.to_owned(),
+        |instance| format!("{LABEL_INSTANCE}={instance}"),
+    )
+}
+
+/// Only a local socket will do: the slot directories are bound into the containers.
+fn socket_path(docker_host: &str) -> Result<String> {
+    if docker_host.is_empty() {
+        return Ok(DEFAULT_SOCKET.to_owned());
+    }
+    let path = docker_host.strip_prefix("unix://").unwrap_or(docker_host);
+    if path.starts_with('/') {
+        return Ok(path.to_owned());
+    }
+    Err(Error::EngineUnavailable {
+        message: format!(
+            "cannot use {docker_host}: skilld needs Docker on its own host, by a Unix socket; set engine.docker_host \
+             (or DOCKER_HOST) to unix:///var/run/docker.sock"
+        ),
+    })
+}
+
+fn engine_info(version: SystemVersion, info: SystemInfo) -> EngineInfo {
+    let options = info.security_options.unwrap_or_default();
+    let option = |name: &str| {
+        let named = format!("name={name}");
+        options
+            .iter()
+            .any(|option| option.split(',').any(|part| part == named))
+    };
+    let mut oci_runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
+    oci_runtimes.sort_unstable();
+    EngineInfo {
+        name: "docker".to_owned(),
+        version: version.version.unwrap_or_default(),
+        api_version: version.api_version.unwrap_or_default(),
+        cgroup_version: match info.cgroup_version {
+            Some(SystemInfoCgroupVersionEnum::_2) => 2,
+            _ => 1,
+        },
+        oci_runtimes,
+        apparmor: option("apparmor"),
+        userns_remap: option("userns"),
+    }
+}
+
+fn check_version(info: &EngineInfo) -> Result<()> {
+    let parsed = info
+        .api_version
+        .split_once('.')
+        .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
+    if parsed.is_some_and(|version| version >= API_VERSION_MIN) {
+        return Ok(());
+    }
+    let (major, minor) = API_VERSION_MIN;
+    Err(Error::Engine {
+        operation: "meet the minimum version",
+        message: format!(
+            "this is Docker {} with API {}, skilld needs API {major}.{minor} (Docker 20.10) or newer; upgrade Docker",
+            info.version, info.api_version
+        ),
+    })
+}
+
+/// Counters of the processor's throttling, as far as this host has them.
+fn thermal_paths() -> Vec<String> {
+    let Ok(entries) = fs::read_dir("/sys/devices/system/cpu") else {
+        return Vec::new();
+    };
+    let mut paths: Vec<String> = entries
+        .flatten()
+        .map(|entry| entry.path().join("thermal_throttle"))
+        .filter(|path| path.is_dir())
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect();
+    paths.sort_unstable();
+    paths
+}
+
+fn container_event(event: EventMessage) -> Option<ContainerEvent> {
+    let kind = match event.action?.as_str() {
+        "die" => ContainerEventKind::Died,
+        "destroy" => ContainerEventKind::Removed,
+        "oom" => ContainerEventKind::OutOfMemory,
+        _ => return None,
+    };
+    Some(ContainerEvent {
+        container_id: event.actor?.id?,
+        kind,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! The configuration of a container: a pure function from what the pool wants to what Docker is told.
+//!
+//! Everything that keeps a container in is here and nowhere else; the tests name every field, so that none is
+//! dropped by accident. docs/security.md has the reasons at length.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
+    RestartPolicy, RestartPolicyNameEnum,
+};
+
+use crate::engine::{ContainerSpec, seccomp};
+
+/// The guest, which is PID 1. It needs no argument.
+const ENTRYPOINT: &str = "/run/skilld/skilld-guest";
+
+/// Inodes of /tmp for each MiB of it, and at least this many MiB's worth: 16,384 for 64 MiB.
+const TMP_INODES_PER_MIB: u64 = 256;
+
+/// Half of what a container gets by default, so that the host's own services come first.
+const CPU_SHARES: i64 = 512;
+
+/// Containers go before the daemon when the host runs out of memory; the guest raises its commands further.
+const OOM_SCORE_ADJ: i64 = 500;
+
+/// What must not be seen: it tells about the host, or about other tenants. Docker's own list (29) and more; giving
+/// one replaces Docker's, so it is complete. Paths that a kernel does not have are skipped by the OCI runtime.
+const MASKED_PATHS: [&str; 20] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/config.gz",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/modules",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/dmi",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/sys/fs/selinux",
+    "/sys/kernel/debug",
+    "/sys/kernel/tracing",
+    "/sys/module",
+];
+
+/// What programs need to read and nobody may write.
+const READONLY_PATHS: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+
+/// What the configuration depends on beyond the spec: the same for all containers of one engine.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Host {
+    /// 1 or 2.
+    pub(super) cgroup_version: u32,
+    /// AppArmor is on.
+    pub(super) apparmor: bool,
+    /// `/sys/devices/system/cpu/cpu*/thermal_throttle` as far as they are there: their counters tell what other
+    /// tenants do.
+    pub(super) thermal_paths: Vec<String>,
+}
+
+/// What Docker is told to create.
+pub(super) fn body(spec: &ContainerSpec, host: &Host) -> ContainerCreateBody {
+    ContainerCreateBody {
+        image: Some(spec.image_id.clone()),
+        entrypoint: Some(vec![ENTRYPOINT.to_owned()]),
+        cmd: Some(Vec::new()),
+        // The image's own environment is added by Docker; the guest passes none of it on.
+        env: Some(spec.env.clone()),
+        user: Some(format!("{0}:{0}", spec.uid)),
+        working_dir: Some("/".to_owned()),
+        hostname: Some("sandbox".to_owned()),
+        domainname: Some(String::new()),
+        labels: Some(spec.labels.clone()),
+        // A health check runs the OCI runtime inside a container that a tenant controls.
+        healthcheck: Some(HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..HealthConfig::default()
+        }),
+        attach_stdin: Some(false),
+        attach_stdout: Some(false),
+        attach_stderr: Some(false),
+        open_stdin: Some(false),
+        tty: Some(false),
+        host_config: Some(host_config(spec, host)),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
+    let masked = MASKED_PATHS.iter().map(|path| (*path).to_owned());
+    HostConfig {
+        // Rights.
+        privileged: Some(false),
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        cap_add: Some(Vec::new()),
+        group_add: Some(Vec::new()),
+        security_opt: Some(security_opt(host)),
+        devices: Some(Vec::new()),
+        device_cgroup_rules: Some(Vec::new()),
+        masked_paths: Some(masked.chain(host.thermal_paths.iter().cloned()).collect()),
+        readonly_paths: Some(
+            READONLY_PATHS
+                .iter()
+                .map(|path| (*path).to_owned())
+                .collect(),
+        ),
+        runtime: spec.oci_runtime.clone(),
+        // Namespaces. A private pid and uts namespace is what Docker makes when nothing is said.
+        network_mode: Some("none".to_owned()),
+        ipc_mode: Some("private".to_owned()),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        // Without these Docker copies the host's resolv.conf into the container; nobody answers here.
+        dns: Some(vec!["127.0.0.1".to_owned()]),
+        dns_search: Some(vec![".".to_owned()]),
+        dns_options: Some(vec!["timeout:1".to_owned(), "attempts:1".to_owned()]),
+        // Files.
+        readonly_rootfs: Some(true),
+        mounts: Some(mounts(&spec.slot_dir)),
+        tmpfs: Some(tmpfs(spec)),
+        shm_size: Some(int(spec.shm_bytes)),
+        // Sizes.
+        memory: Some(int(spec.limits.memory_bytes)),
+        memory_swap: Some(int(spec.limits.memory_bytes)),
+        // cgroup v2 has no such setting, and Docker refuses it there.
+        memory_swappiness: (host.cgroup_version == 1).then_some(0),
+        nano_cpus: Some(int(spec.limits.cpu_millis).saturating_mul(1_000_000)),
+        cpu_shares: Some(CPU_SHARES),
+        pids_limit: Some(int(spec.limits.pids)),
+        ulimits: Some(ulimits(spec)),
+        oom_score_adj: Some(OOM_SCORE_ADJ),
+        // Life. What PID 1 prints goes nowhere: the host stores nothing that a tenant makes.
+        init: Some(false),
+        auto_remove: Some(false),
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("none".to_owned()),
+            config: None,
+        }),
+        publish_all_ports: Some(false),
+        ..HostConfig::default()
+    }
+}
+
+fn security_opt(host: &Host) -> Vec<String> {
+    let mut options = vec![
+        "no-new-privileges:true".to_owned(),
+        format!("seccomp={}", seccomp::profile()),
+    ];
+    if host.apparmor {
+        options.push("apparmor=docker-default".to_owned());
+    }
+    options
+}
+
+/// The four read-only binds. Their propagation is `rprivate`: nothing is mounted beneath them later, and `rslave`
+/// is refused by Docker where the state directory lies on a private mount, as it does when the daemon itself runs
+/// in a container. A missing source is an error, not a new directory of root's.
+fn mounts(slot_dir: &Path) -> Vec<Mount> {
+    [
+        ("run", "/run/skilld"),
+        ("skills", "/workspace/skills"),
+        ("passwd", "/etc/passwd"),
+        ("group", "/etc/group"),
+    ]
+    .into_iter()
+    .map(|(source, target)| Mount {
+        typ: Some(MountType::BIND),
+        source: Some(slot_dir.join(source).to_string_lossy().into_owned()),
+        target: Some(target.to_owned()),
+        read_only: Some(true),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    })
+    .collect()
+}
+
+/// The two places that can be written. Programs may be run from both: what is built is run, and a `noexec` that the
+/// workspace cannot have buys nothing on /tmp.
+fn tmpfs(spec: &ContainerSpec) -> HashMap<String, String> {
+    let uid = spec.uid;
+    let workspace = format!(
+        "rw,exec,nosuid,nodev,size={},nr_inodes={},uid={uid},gid={uid},mode=0700",
+        spec.limits.disk_bytes, spec.limits.inodes
+    );
+    let tmp_inodes = (spec.tmp_bytes >> 20)
+        .max(1)
+        .saturating_mul(TMP_INODES_PER_MIB);
+    let tmp = format!(
+        "rw,exec,nosuid,nodev,size={},nr_inodes={tmp_inodes},mode=1777",
+        spec.tmp_bytes
+    );
+    HashMap::from([
+        ("/workspace".to_owned(), workspace),
+        ("/tmp".to_owned(), tmp),
+    ])
+}
+
+/// Per process, or per uid, which only this slot has. A file may be larger than either tmpfs, so that a full disk
+/// is ENOSPC and not SIGXFSZ, but not so large that a sparse one becomes a weapon against whoever collects it.
+fn ulimits(spec: &ContainerSpec) -> Vec<ResourcesUlimits> {
+    let file_size = int(spec.limits.disk_bytes).saturating_add(int(spec.tmp_bytes));
+    [
+        ("core", 0, 0),
+        ("fsize", file_size, file_size),
+        ("memlock", 8 << 20, 8 << 20),
+        ("msgqueue", 819_200, 819_200),
+        ("nice", 0, 0),
+        ("nofile", 16_384, 16_384),
+        ("rtprio", 0, 0),
+        ("stack", 8 << 20, 64 << 20),
+    ]
+    .into_iter()
+    .map(|(name, soft, hard)| ResourcesUlimits {
+        name: Some(name.to_owned()),
+        soft: Some(soft),
+        hard: Some(hard),
+    })
+    .collect()
+}
+
+/// Docker's numbers are signed. Config refuses what does not fit long before.
+fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! Every field that keeps a container in, named.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::engine::Limits;
+
+fn spec() -> ContainerSpec {
+    ContainerSpec {
+        name: "skilld-i-s".to_owned(),
+        labels: HashMap::from([("io.skilld.slot".to_owned(), "s".to_owned())]),
+        image_id: "sha256:abc".to_owned(),
+        slot_dir: "/state/slots/s".into(),
+        uid: 900_001,
+        limits: Limits {
+            memory_bytes: 512 << 20,
+            cpu_millis: 1500,
+            pids: 512,
+            disk_bytes: 256 << 20,
+            inodes: 65_536,
+        },
+        tmp_bytes: 64 << 20,
+        shm_bytes: 32 << 20,
+        oci_runtime: None,
+        env: vec!["SKILLD_NONCE=00".to_owned()],
+    }
+}
+
+fn made(host: &Host) -> (ContainerCreateBody, HostConfig) {
+    let mut body = body(&spec(), host);
+    let host_config = body.host_config.take().expect("a host config");
+    (body, host_config)
+}
+
+fn strings(values: Option<&Vec<String>>) -> Vec<&str> {
+    values.expect("a list").iter().map(String::as_str).collect()
+}
+
+#[test]
+fn the_process_is_the_guest_as_the_slots_user_with_nothing_else() {
+    let (body, _) = made(&Host::default());
+    assert_eq!(body.image.as_deref(), Some("sha256:abc"));
+    assert_eq!(
+        strings(body.entrypoint.as_ref()),
+        ["/run/skilld/skilld-guest"]
+    );
+    assert_eq!(strings(body.cmd.as_ref()), Vec::<&str>::new());
+    assert_eq!(strings(body.env.as_ref()), ["SKILLD_NONCE=00"]);
+    assert_eq!(body.user.as_deref(), Some("900001:900001"));
+    assert_eq!(body.working_dir.as_deref(), Some("/"));
+    assert_eq!(body.hostname.as_deref(), Some("sandbox"));
+    assert_eq!(body.domainname.as_deref(), Some(""));
+    assert_eq!(
+        strings(body.healthcheck.expect("said").test.as_ref()),
+        ["NONE"]
+    );
+    assert_eq!(body.labels, Some(spec().labels));
+    let stdio = [
+        body.attach_stdin,
+        body.attach_stdout,
+        body.attach_stderr,
+        body.open_stdin,
+        body.tty,
+    ];
+    assert_eq!(stdio, [Some(false); 5]);
+    assert_eq!(
+        (body.volumes, body.exposed_ports, body.networking_config),
+        (None, None, None)
+    );
+}
+
+#[test]
+fn there_are_no_rights() {
+    let (_, host) = made(&Host::default());
+    assert_eq!(host.privileged, Some(false));
+    assert_eq!(strings(host.cap_drop.as_ref()), ["ALL"]);
+    assert_eq!(strings(host.cap_add.as_ref()), Vec::<&str>::new());
+    assert_eq!(strings(host.group_add.as_ref()), Vec::<&str>::new());
+    assert_eq!(host.devices, Some(vec![]));
+    assert_eq!(
+        strings(host.device_cgroup_rules.as_ref()),
+        Vec::<&str>::new()
+    );
+    assert_eq!((host.device_requests, host.sysctls), (None, None));
+    let seccomp = format!("seccomp={}", seccomp::profile());
+    assert_eq!(
+        strings(host.security_opt.as_ref()),
+        ["no-new-privileges:true", &seccomp]
+    );
+}
+
+#[test]
+fn apparmor_is_used_where_there_is_one() {
+    let (_, host) = made(&Host {
+        apparmor: true,
+        ..Host::default()
+    });
+    assert_eq!(
+        strings(host.security_opt.as_ref()).last(),
+        Some(&"apparmor=docker-default")
+    );
+}
+
+#[test]
+fn the_namespaces_are_its_own_and_there_is_no_network() {
+    let (_, host) = made(&Host::default());
+    assert_eq!(host.network_mode.as_deref(), Some("none"));
+    assert_eq!(host.ipc_mode.as_deref(), Some("private"));
+    assert_eq!(
+        host.cgroupns_mode,
+        Some(HostConfigCgroupnsModeEnum::PRIVATE)
+    );
+    // Docker's default for these is a namespace of its own (userns: the engine's).
+    assert_eq!(
+        (host.pid_mode, host.uts_mode, host.userns_mode),
+        (None, None, None)
+    );
+    assert_eq!(host.publish_all_ports, Some(false));
+    assert_eq!(
+        (
+            host.port_bindings,
+            host.links,
+            host.extra_hosts,
+            host.volumes_from
+        ),
+        (None, None, None, None)
+    );
+    assert_eq!(strings(host.dns.as_ref()), ["127.0.0.1"]);
+    assert_eq!(strings(host.dns_search.as_ref()), ["."]);
+    assert_eq!(
+        strings(host.dns_options.as_ref()),
+        ["timeout:1", "attempts:1"]
+    );
+}
+
+#[test]
+fn only_two_bounded_places_can_be_written() {
+    let (_, host) = made(&Host::default());
+    assert_eq!(host.readonly_rootfs, Some(true));
+    assert_eq!(host.binds, None);
+    let mounts: Vec<_> = host
+        .mounts
+        .expect("mounts")
+        .into_iter()
+        .map(|mount| {
+            assert_eq!(mount.typ, Some(MountType::BIND));
+            assert_eq!(mount.read_only, Some(true));
+            let propagation = mount.bind_options.expect("said").propagation;
+            assert_eq!(propagation, Some(MountBindOptionsPropagationEnum::RPRIVATE));
+            (
+                mount.source.expect("a source"),
+                mount.target.expect("a target"),
+            )
+        })
+        .collect();
+    let expected = [
+        ("/state/slots/s/run", "/run/skilld"),
+        ("/state/slots/s/skills", "/workspace/skills"),
+        ("/state/slots/s/passwd", "/etc/passwd"),
+        ("/state/slots/s/group", "/etc/group"),
+    ];
+    assert_eq!(
+        mounts,
+        expected.map(|(source, target)| (source.to_owned(), target.to_owned()))
+    );
+    let tmpfs = host.tmpfs.expect("tmpfs");
+    assert_eq!(tmpfs.len(), 2);
+    assert_eq!(
+        tmpfs["/workspace"],
+        "rw,exec,nosuid,nodev,size=268435456,nr_inodes=65536,uid=900001,gid=900001,mode=0700"
+    );
+    assert_eq!(
+        tmpfs["/tmp"],
+        "rw,exec,nosuid,nodev,size=67108864,nr_inodes=16384,mode=1777"
+    );
+    assert_eq!(host.shm_size, Some(32 << 20));
+    assert_eq!(host.storage_opt, None);
+}
+
+#[test]
+fn everything_has_a_size() {
+    let (_, host) = made(&Host {
+        cgroup_version: 1,
+        ..Host::default()
+    });
+    assert_eq!(host.memory, Some(512 << 20));
+    assert_eq!(host.memory_swap, host.memory);
+    assert_eq!(host.memory_swappiness, Some(0));
+    assert_eq!(host.oom_kill_disable, None);
+    assert_eq!(host.nano_cpus, Some(1_500_000_000));
+    assert_eq!(host.cpu_shares, Some(512));
+    assert_eq!(host.pids_limit, Some(512));
+    assert_eq!(host.oom_score_adj, Some(500));
+    let ulimits: Vec<_> = host
+        .ulimits
+        .expect("ulimits")
+        .into_iter()
+        .map(|limit| {
+            (
+                limit.name.expect("a name"),
+                limit.soft.expect("soft"),
+                limit.hard.expect("hard"),
+            )
+        })
+        .collect();
+    let expected = [
+        ("core", 0, 0),
+        ("fsize", 320 << 20, 320 << 20),
+        ("memlock", 8 << 20, 8 << 20),
+        ("msgqueue", 819_200, 819_200),
+        ("nice", 0, 0),
+        ("nofile", 16_384, 16_384),
+        ("rtprio", 0, 0),
+        ("stack", 8 << 20, 64 << 20),
+    ];
+    assert_eq!(
+        ulimits,
+        expected.map(|(name, soft, hard)| (name.to_owned(), soft, hard))
+    );
+}
+
+#[test]
+fn swappiness_is_left_out_on_cgroup_v2() {
+    let (_, host) = made(&Host {
+        cgroup_version: 2,
+        ..Host::default()
+    });
+    assert_eq!(host.memory_swappiness, None);
+}
+
+#[test]
+fn what_tells_about_the_host_is_masked() {
+    let thermal = "/sys/devices/system/cpu/cpu0/thermal_throttle";
+    let (_, host) = made(&Host {
+        thermal_paths: vec![thermal.to_owned()],
+        ..Host::default()
+    });
+    let masked: BTreeSet<_> = strings(host.masked_paths.as_ref()).into_iter().collect();
+    for path in MASKED_PATHS.into_iter().chain([thermal]) {
+        assert!(masked.contains(path), "{path}");
+    }
+    // Docker's own list as of 29: giving one replaces it.
+    for path in [
+        "/proc/acpi",
+        "/proc/asound",
+        "/proc/interrupts",
+        "/proc/kcore",
+        "/proc/keys",
+        "/proc/latency_stats",
+        "/proc/sched_debug",
+        "/proc/scsi",
+        "/proc/timer_list",
+        "/proc/timer_stats",
+        "/sys/devices/virtual/powercap",
+        "/sys/firmware",
+    ] {
+        assert!(masked.contains(path), "{path}");
+    }
+    assert_eq!(
+        strings(host.readonly_paths.as_ref()),
+        [
+            "/proc/bus",
+            "/proc/fs",
+            "/proc/irq",
+            "/proc/sys",
+            "/proc/sysrq-trigger"
+        ]
+    );
+}
+
+#[test]
+fn nothing_outlives_it_and_the_host_stores_nothing_of_it() {
+    let (_, host) = made(&Host::default());
+    assert_eq!(host.init, Some(false));
+    assert_eq!(host.auto_remove, Some(false));
+    assert_eq!(
+        host.restart_policy.expect("said").name,
+        Some(RestartPolicyNameEnum::NO)
+    );
+    assert_eq!(host.log_config.expect("said").typ.as_deref(), Some("none"));
+    assert_eq!(host.runtime, None);
+}
+
+#[test]
+fn the_pools_runtime_is_used() {
+    let mut spec = spec();
+    spec.oci_runtime = Some("runsc".to_owned());
+    let host = body(&spec, &Host::default())
+        .host_config
+        .expect("a host config");
+    assert_eq!(host.runtime.as_deref(), Some("runsc"));
+}

@@ -1,0 +1,284 @@
+//! The profile's rules, evaluated as the kernel would: entries of one syscall are alternatives, conditions within
+//! one entry must all hold, arguments are 64-bit.
+
+use super::*;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Profile {
+    default_action: String,
+    arch_map: Vec<Arch>,
+    syscalls: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Arch {
+    architecture: String,
+    sub_architectures: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Entry {
+    names: Vec<String>,
+    action: String,
+    #[serde(default)]
+    errno_ret: u32,
+    #[serde(default)]
+    args: Vec<Condition>,
+    #[serde(default, rename = "comment")]
+    _comment: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Condition {
+    index: usize,
+    value: u64,
+    value_two: u64,
+    op: String,
+}
+
+impl Condition {
+    fn holds(&self, args: [u64; 6]) -> bool {
+        let arg = args[self.index];
+        match self.op.as_str() {
+            "SCMP_CMP_EQ" => arg == self.value,
+            "SCMP_CMP_MASKED_EQ" => arg & self.value == self.value_two,
+            other => panic!(
+                "{other} is not used: NE cannot be combined and ignores how the kernel truncates"
+            ),
+        }
+    }
+}
+
+fn load() -> Profile {
+    serde_json::from_str(profile()).expect("the profile is JSON")
+}
+
+impl Profile {
+    fn allows(&self, name: &str, args: &[u64]) -> bool {
+        let mut all = [0; 6];
+        all[..args.len()].copy_from_slice(args);
+        self.syscalls.iter().any(|entry| {
+            entry.action == "SCMP_ACT_ALLOW"
+                && entry.names.iter().any(|candidate| candidate == name)
+                && entry.args.iter().all(|condition| condition.holds(all))
+        })
+    }
+}
+
+/// The same number to a kernel that reads 32 bits of the register.
+const UPPER: u64 = 1 << 32;
+
+#[test]
+fn what_is_not_listed_fails_with_eperm_on_two_architectures_only() {
+    let profile = load();
+    // Without errnoRet this is EPERM, in every version of Docker and runc.
+    assert_eq!(profile.default_action, "SCMP_ACT_ERRNO");
+    let names: Vec<_> = profile
+        .arch_map
+        .iter()
+        .map(|arch| arch.architecture.as_str())
+        .collect();
+    assert_eq!(names, ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]);
+    assert!(
+        profile
+            .arch_map
+            .iter()
+            .all(|arch| arch.sub_architectures.is_empty())
+    );
+}
+
+#[test]
+fn what_must_be_denied_is_not_listed() {
+    let profile = load();
+    for name in "ptrace process_vm_readv process_vm_writev kcmp pidfd_getfd name_to_handle_at open_by_handle_at \
+                 memfd_secret vmsplice modify_ldt userfaultfd io_uring_setup io_uring_enter io_uring_register \
+                 fanotify_init fanotify_mark quotactl quotactl_fd add_key keyctl request_key setns unshare mount \
+                 umount umount2 mount_setattr move_mount open_tree fsopen fsconfig fsmount fspick pivot_root chroot \
+                 bpf perf_event_open syslog acct reboot swapon swapoff init_module finit_module delete_module \
+                 kexec_load kexec_file_load iopl ioperm mbind set_mempolicy migrate_pages move_pages process_madvise \
+                 clock_settime settimeofday sethostname setdomainname vhangup lookup_dcookie socketcall"
+        .split_whitespace()
+    {
+        let entries: Vec<_> = profile.syscalls.iter().filter(|entry| entry.names.iter().any(|n| n == name)).collect();
+        assert!(entries.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_name_stands_once_unless_its_arguments_are_checked() {
+    let profile = load();
+    let mut free = std::collections::BTreeSet::new();
+    for entry in profile
+        .syscalls
+        .iter()
+        .filter(|entry| entry.args.is_empty())
+    {
+        for name in &entry.names {
+            assert!(free.insert(name.clone()), "{name} stands twice");
+        }
+    }
+    for entry in profile
+        .syscalls
+        .iter()
+        .filter(|entry| !entry.args.is_empty())
+    {
+        // runc takes two conditions on one argument of an entry for alternatives, crun does not.
+        let mut indices: Vec<_> = entry.args.iter().map(|condition| condition.index).collect();
+        indices.dedup();
+        assert_eq!(indices.len(), entry.args.len(), "{:?}", entry.names);
+        for name in &entry.names {
+            assert!(
+                !free.contains(name),
+                "{name} is also allowed without conditions"
+            );
+        }
+    }
+}
+
+#[test]
+fn sockets_are_local_inet_or_route() {
+    let profile = load();
+    let allowed: Vec<u64> = (0..64)
+        .filter(|family| profile.allows("socket", &[*family, 1, 0]))
+        .collect();
+    assert_eq!(allowed, [1, 2, 10, 16]);
+    // NETLINK_ROUTE, and none of the other netlink families.
+    assert!(profile.allows("socket", &[16, 3, 0]));
+    assert!((1..32).all(|protocol| !profile.allows("socket", &[16, 3, protocol])));
+    let (alg, vsock) = (38, 40);
+    for family in [alg, vsock, alg | UPPER, vsock | UPPER, 17] {
+        assert!(!profile.allows("socket", &[family, 5, 0]), "{family}");
+    }
+    assert!(profile.allows("socketpair", &[1, 1, 0]));
+    assert!(!profile.allows("socketpair", &[30, 1, 0]));
+}
+
+#[test]
+fn new_namespaces_are_denied_and_clone3_is_told_to_be_missing() {
+    let profile = load();
+    let (thread, process) = (0x003d_0f00, 17);
+    assert!(profile.allows("clone", &[thread]) && profile.allows("clone", &[process]));
+    for flag in [
+        0x0002_0000,
+        0x0200_0000,
+        0x0400_0000,
+        0x0800_0000,
+        0x1000_0000,
+        0x2000_0000,
+        0x4000_0000,
+    ] {
+        assert!(!profile.allows("clone", &[process | flag]), "{flag:x}");
+        assert!(
+            !profile.allows("clone", &[process | flag | UPPER]),
+            "{flag:x}"
+        );
+    }
+    let clone3: Vec<_> = profile
+        .syscalls
+        .iter()
+        .filter(|entry| entry.names.iter().any(|n| n == "clone3"))
+        .collect();
+    assert_eq!(clone3.len(), 1);
+    assert_eq!(
+        (clone3[0].action.as_str(), clone3[0].errno_ret),
+        ("SCMP_ACT_ERRNO", 38)
+    );
+}
+
+#[test]
+fn limits_are_only_for_oneself() {
+    let profile = load();
+    assert!(profile.allows("prlimit64", &[0, 7]));
+    for pid in [1, 2, 77, UPPER, UPPER | 1] {
+        assert!(!profile.allows("prlimit64", &[pid, 7]), "{pid:x}");
+    }
+}
+
+#[test]
+fn pid_1_keeps_its_scheduling_and_every_other_thread_may_change_its_own() {
+    let profile = load();
+    let calls: [(&str, fn(u64) -> Vec<u64>); 6] = [
+        ("sched_setaffinity", |pid| vec![pid]),
+        ("sched_setattr", |pid| vec![pid]),
+        ("sched_setparam", |pid| vec![pid]),
+        ("sched_setscheduler", |pid| vec![pid]),
+        ("setpriority", |pid| vec![0, pid]),
+        ("ioprio_set", |pid| vec![1, pid]),
+    ];
+    for (name, args) in calls {
+        assert!(!profile.allows(name, &args(1)), "{name}");
+        for upper in [UPPER, u64::MAX << 32, 1 << 63] {
+            assert!(
+                !profile.allows(name, &args(1 | upper)),
+                "{name}: the upper half hides pid 1"
+            );
+        }
+        for pid in (2..70_000).chain([0, 0x1f_ffff, 0x20_0000, 0x3f_ffff]) {
+            assert!(profile.allows(name, &args(pid)), "{name} {pid}");
+        }
+    }
+    // By group or by user they would reach the guest.
+    for which in [1, 2] {
+        assert!(!profile.allows("setpriority", &[which, 0]));
+    }
+    for which in [0, 2, 3] {
+        assert!(!profile.allows("ioprio_set", &[which, 0]));
+    }
+}
+
+#[test]
+fn no_command_types_into_a_terminal() {
+    let profile = load();
+    let (sti, linux) = (0x5412, 0x541c);
+    for command in [sti, linux] {
+        for upper in [0, UPPER, u64::MAX << 32] {
+            assert!(
+                !profile.allows("ioctl", &[0, command | upper]),
+                "{command:x}"
+            );
+        }
+    }
+    for command in (0..0x1_0000).chain([0x4004_5412, 0x8004_541c, 0xffff_ffff, 0x5412 << 16]) {
+        let expected = command != sti && command != linux;
+        assert_eq!(
+            profile.allows("ioctl", &[0, command]),
+            expected,
+            "{command:x}"
+        );
+    }
+}
+
+#[test]
+fn what_ordinary_programs_need_is_allowed() {
+    let profile = load();
+    for name in "read write openat2 execve vfork futex memfd_create splice landlock_create_ruleset landlock_add_rule \
+                 landlock_restrict_self rseq membarrier futex_waitv pkey_alloc close_range seccomp fchmodat2 \
+                 pidfd_open pidfd_send_signal epoll_pwait2 getrandom statx mknodat setsid prctl"
+        .split_whitespace()
+    {
+        assert!(profile.allows(name, &[]), "{name}");
+    }
+    for persona in [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff] {
+        assert!(profile.allows("personality", &[persona]));
+    }
+    // ADDR_NO_RANDOMIZE and READ_IMPLIES_EXEC.
+    for persona in [0x4_0000, 0x40_0000] {
+        assert!(!profile.allows("personality", &[persona]));
+    }
+}
+
+#[test]
+fn the_digest_is_over_the_bytes() {
+    assert!(digest().starts_with("sha256:"));
+    assert_eq!(digest().len(), 7 + 64);
+    let again: String = Sha256::digest(profile())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert!(digest().ends_with(&again));
+}
