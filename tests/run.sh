@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test, and then the proof that nothing of theirs is left. Run by `make test`, which builds what it needs.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 # Everything temporary goes below here: what is left can then be told from what belongs to others. Kept short,
 # since the paths of sockets end at 107 bytes.
@@ -27,6 +27,7 @@ skills() {
 
 step 'the image' tests/image.sh
 step 'the sample skills' skills
+step 'the documents' tests/docs.sh
 step 'the crates' cargo test --workspace --locked --no-fail-fast
 step 'nothing is left' env -u TMPDIR tests/leftovers.sh "$TMPDIR" "$before"
 

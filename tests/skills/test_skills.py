@@ -142,7 +142,15 @@ class PythonMath(SkillCase):
         self.assertEqual(json.loads(self.math("--json", "factor", 12).stdout), {"n": 12, "factors": [2, 2, 3]})
 
     def test_limits_are_usage_errors(self):
-        for args in ("fib -1", "fib 100001", "fib x", "fib 20000 --sequence", "primes", "factor 0", "primes --below 99999999"):
+        for args in (
+            "fib -1",
+            "fib 100001",
+            "fib x",
+            "fib 20000 --sequence",
+            "primes",
+            "factor 0",
+            "primes --below 99999999",
+        ):
             with self.subTest(args=args):
                 self.assertIn("error", self.math(*args.split(), code=2).stderr)
 
@@ -170,7 +178,7 @@ class CsvReport(SkillCase):
         self.assertIn("\n| West | 1,590 | 445,855.07 |\n", (self.root / "out" / "report.md").read_text())
 
     def test_numbers(self):
-        c = self.columns("a,b,c\n1,1.5,1\n2,-2,007\n3,1e2,3\n4,\"1,000\",4\n")
+        c = self.columns('a,b,c\n1,1.5,1\n2,-2,007\n3,1e2,3\n4,"1,000",4\n')
         self.assertEqual([c[name]["type"] for name in "abc"], ["integer", "number", "text"])
         self.assertEqual([c["a"][key] for key in ("min", "max", "mean", "median", "sum")], [1, 4, 2.5, 2.5, 10])
         self.assertEqual([c["b"][key] for key in ("min", "max")], [-2, 1000])
@@ -197,7 +205,9 @@ class CsvReport(SkillCase):
     def test_delimiters_are_found(self):
         for character in ",;\t|":
             with self.subTest(character=character):
-                c = self.columns(f"a{character}b\n1,5{character}x\n2,5{character}y\n" if character != "," else "a,b\n1,x\n")
+                c = self.columns(
+                    f"a{character}b\n1,5{character}x\n2,5{character}y\n" if character != "," else "a,b\n1,x\n"
+                )
                 self.assertEqual(list(c), ["a", "b"])
                 self.assertEqual(self.report["delimiter"], character)
 

@@ -61,7 +61,7 @@ def is_date(text: str) -> bool:
 
 
 class Sample:
-    """Every number, or an even sample of them once there are too many: each time the list is full, every second goes."""
+    """Every number, or an even sample once there are too many: when the list is full, every second one goes."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -389,7 +389,11 @@ def markdown(report: dict) -> str:
     numbers = [c for c in report["columns"] if c["type"] in ("integer", "number")]
     if numbers:
         keys = ["min", "max", "mean", "median", "sum"]
-        lines += ["## Numbers", "", *table_lines(["column", *keys], [[c["name"], *(c[k] for k in keys)] for c in numbers])]
+        lines += [
+            "## Numbers",
+            "",
+            *table_lines(["column", *keys], [[c["name"], *(c[k] for k in keys)] for c in numbers]),
+        ]
     dates = [[c["name"], c["min"], c["max"]] for c in report["columns"] if c["type"] == "date"]
     if dates:
         lines += ["## Dates", "", *table_lines(["column", "first", "last"], dates)]
@@ -397,7 +401,11 @@ def markdown(report: dict) -> str:
         # Where most values differ, the frequent ones say nothing.
         if column["top"] and column["distinct"] <= max(10, column["count"] / 20) and column["type"] != "number":
             rows = [[t["value"], t["count"], f"{100 * t['count'] / column['count']:.1f} %"] for t in column["top"]]
-            lines += [f"## Most frequent: {cell_text(column['name'])}", "", *table_lines(["value", "count", "share"], rows)]
+            lines += [
+                f"## Most frequent: {cell_text(column['name'])}",
+                "",
+                *table_lines(["value", "count", "share"], rows),
+            ]
     for group in report["groups"]:
         rows = [[entry["value"], entry["rows"], *entry["sums"].values()] for entry in group["values"][:50]]
         lines += [f"## By {cell_text(group['by'])}", "", *table_lines([group["by"], "rows", *group["sums"]], rows)]
