@@ -1,2 +1,55 @@
-//! Placeholder.
-fn main() {}
+//! `skillctl`: skilld from a shell. This file starts and ends the program; `cli` knows the commands, each group
+//! of commands has a file.
+
+mod cli;
+mod collect;
+mod context;
+mod exec;
+mod execs;
+mod fail;
+mod files;
+mod follow;
+mod interrupt;
+mod output;
+mod progress;
+mod result;
+mod run;
+mod server;
+mod signals;
+mod skill;
+mod stage;
+mod values;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to stdout with 0, a usage error to stderr with 2; nobody left to tell if that fails.
+            drop(error.print());
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    // Two workers: output that waits for its reader must not hold up the connection.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let ended = match runtime {
+        Ok(runtime) => {
+            let ended = runtime.block_on(cli.run());
+            // A read of stdin that never ends must not keep the program.
+            runtime.shutdown_background();
+            ended
+        }
+        Err(error) => Err(error.into()),
+    };
+    ExitCode::from(match ended {
+        Ok(code) => code,
+        Err(error) => fail::report(&error),
+    })
+}

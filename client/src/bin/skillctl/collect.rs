@@ -1,0 +1,216 @@
+//! `skillctl collect`, and collecting for `run`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use skilld_client::v1::collect_outputs_response::Payload;
+use skilld_client::v1::{
+    CollectFormat, CollectOutputsRequest, CollectSpec, CollectSummary, skipped_file,
+};
+use skilld_client::{Client, Collected};
+use tempfile::NamedTempFile;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use crate::context::Context;
+use crate::output::{self, Output};
+use crate::progress::Bar;
+use crate::values;
+
+/// Copy files out of a workspace.
+///
+/// Globs match paths relative to the workspace, ** across directories. Exits with 1 when a limit cut something.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  skillctl collect job-7 'out/**' 'work/*.log' --to results
+  skillctl collect job-7 '$OUTPUT_DIR/**' --tar - | tar tz")]
+pub(crate) struct Collect {
+    /// The workspace.
+    id: String,
+    #[arg(required = true, value_name = "GLOB")]
+    globs: Vec<String>,
+    /// Directory to write to, made if it is not there.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    to: PathBuf,
+    /// Write one archive instead, gzipped if its name ends with .gz or .tgz; - is stdout.
+    #[arg(long, value_name = "FILE", conflicts_with = "to")]
+    tar: Option<PathBuf>,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+/// What may be copied at most; the server's maximum where nothing is said.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Limits {
+    /// At most this many files.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+    max_files: Option<i64>,
+    /// Files are cut at this size.
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    max_file_bytes: Option<i64>,
+    /// At most this much in all.
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    max_total_bytes: Option<i64>,
+}
+
+impl Collect {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let spec = spec(&context.client, self.globs, &self.limits).await?;
+        let request = CollectOutputsRequest {
+            workspace: self.id,
+            spec: Some(spec),
+        };
+        let summary = match &self.tar {
+            Some(file) => archive(context, request, file).await?,
+            None => {
+                let collected = to_dir(&context.client, request, &self.to).await?;
+                print(&context.output, &collected)?;
+                collected.summary
+            }
+        };
+        Ok(if complete(&summary) { 0 } else { 1 })
+    }
+}
+
+/// With the server's maxima in place of its defaults: who copies by hand wants all of it.
+pub(crate) async fn spec(
+    client: &Client,
+    globs: Vec<String>,
+    limits: &Limits,
+) -> anyhow::Result<CollectSpec> {
+    let server = client.server_info().await?.limits.unwrap_or_default();
+    Ok(CollectSpec {
+        globs,
+        max_files: limits.max_files.unwrap_or(server.collect_files_max),
+        max_file_bytes: limits
+            .max_file_bytes
+            .unwrap_or(server.collect_file_bytes_max),
+        max_total_bytes: limits
+            .max_total_bytes
+            .unwrap_or(server.collect_total_bytes_max),
+        ..Default::default()
+    })
+}
+
+/// Copies into a directory with a bar; says on stderr what did not come.
+pub(crate) async fn to_dir(
+    client: &Client,
+    request: CollectOutputsRequest,
+    dir: &Path,
+) -> anyhow::Result<Collected> {
+    let bar = Bar::new("collect");
+    let collected = client.collect_to_dir(request, dir, bar.progress()).await?;
+    drop(bar);
+    for refused in &collected.refused {
+        output::note(&format!(
+            "left out {}: it {}",
+            refused.path, refused.problem
+        ));
+    }
+    warn(&collected.summary);
+    Ok(collected)
+}
+
+fn print(output: &Output, collected: &Collected) -> anyhow::Result<()> {
+    output.message("CollectSummary", &collected.summary, |_| {
+        let links = collected.links.iter().map(|link| link.path.clone());
+        let files = collected
+            .files
+            .iter()
+            .map(|file| file.display().to_string());
+        files.chain(links).map(|line| format!("{line}\n")).collect()
+    })
+}
+
+/// Whether everything that matched came whole.
+pub(crate) fn complete(summary: &CollectSummary) -> bool {
+    !summary.limits_hit && summary.truncated.is_empty()
+}
+
+fn warn(summary: &CollectSummary) {
+    for path in &summary.truncated {
+        output::note(&format!(
+            "cut {path}: see --max-file-bytes and --max-total-bytes"
+        ));
+    }
+    for skipped in &summary.skipped {
+        let flag = match skipped.reason() {
+            skipped_file::Reason::MaxFiles => "; see --max-files",
+            skipped_file::Reason::MaxTotalBytes => "; see --max-total-bytes",
+            skipped_file::Reason::Unspecified
+            | skipped_file::Reason::FileType
+            | skipped_file::Reason::Permission
+            | skipped_file::Reason::Gone
+            | skipped_file::Reason::IoError
+            | skipped_file::Reason::Depth => "",
+        };
+        let reason = values::word(skipped.reason().as_str_name(), "REASON_");
+        output::note(&format!("left out {}: {reason}{flag}", skipped.path));
+    }
+    if summary.matched == 0 {
+        output::note("nothing matched");
+    }
+}
+
+/// Copies into one archive, which appears under its name when it is whole.
+async fn archive(
+    context: &Context,
+    mut request: CollectOutputsRequest,
+    file: &Path,
+) -> anyhow::Result<CollectSummary> {
+    let gzipped = file
+        .extension()
+        .is_some_and(|extension| extension == "gz" || extension == "tgz");
+    let format = if gzipped || file.as_os_str() == "-" {
+        CollectFormat::TarGz
+    } else {
+        CollectFormat::Tar
+    };
+    if let Some(spec) = &mut request.spec {
+        spec.set_format(format);
+    }
+    let summary = if file.as_os_str() == "-" {
+        copy(&context.client, request, &mut tokio::io::stdout()).await?
+    } else {
+        let directory = match file.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            Some(_) | None => Path::new("."),
+        };
+        let temporary = NamedTempFile::new_in(directory)
+            .with_context(|| format!("cannot write beneath {}", directory.display()))?;
+        let mut writer = tokio::fs::File::from_std(temporary.reopen()?);
+        let summary = copy(&context.client, request, &mut writer).await?;
+        temporary.persist(file)?;
+        context
+            .output
+            .message("CollectSummary", &summary, |summary| {
+                format!("{} ({} files)\n", file.display(), summary.returned)
+            })?;
+        summary
+    };
+    warn(&summary);
+    Ok(summary)
+}
+
+async fn copy(
+    client: &Client,
+    request: CollectOutputsRequest,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> anyhow::Result<CollectSummary> {
+    let mut messages = client.collect(request).await?;
+    let bar = Bar::new("collect");
+    while let Some(message) = messages.next().await? {
+        match message.payload {
+            Some(Payload::Data(data)) => {
+                writer.write_all(&data).await?;
+                bar.add(data.len());
+            }
+            Some(Payload::Summary(summary)) => {
+                writer.flush().await?;
+                return Ok(summary);
+            }
+            Some(Payload::File(_) | Payload::FileEnd(_)) | None => {}
+        }
+    }
+    bail!("the server ended the archive without a summary: collect again")
+}

@@ -1,0 +1,131 @@
+//! `skillctl ls` and `skillctl cat`.
+
+use clap::Args;
+use skilld_client::v1::{
+    FileEntry, FileType, ListFilesRequest, ListFilesResponse, ReadFileRequest,
+};
+use tokio::io::AsyncWriteExt;
+
+use crate::context::Context;
+use crate::output::Table;
+use crate::values;
+
+/// List a directory of a workspace.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl ls job-7 out -R")]
+pub(crate) struct Ls {
+    /// The workspace.
+    id: String,
+    /// The directory; the workspace itself if left out.
+    #[arg(default_value = "", hide_default_value = true)]
+    path: String,
+    /// Everything beneath it.
+    #[arg(short = 'R', long)]
+    recursive: bool,
+}
+
+/// Print a file of a workspace, byte for byte.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl cat job-7 out/report.md | less")]
+pub(crate) struct Cat {
+    /// The workspace.
+    id: String,
+    path: String,
+    /// First byte to print.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+    offset: i64,
+    /// At most this many bytes; 0 means to the end.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = values::size)]
+    length: i64,
+}
+
+impl Ls {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let mut all = ListFilesResponse::default();
+        let mut request = ListFilesRequest {
+            workspace: self.id,
+            path: self.path,
+            recursive: self.recursive,
+            page_size: 10_000,
+            ..Default::default()
+        };
+        loop {
+            let page = context.client.list_files(request.clone()).await?;
+            all.files.extend(page.files);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        context.output.message("ListFilesResponse", &all, |all| {
+            let mut table = Table::new(["MODE", "SIZE", "CHANGED", "PATH"]);
+            for file in &all.files {
+                table.row([
+                    mode(file),
+                    file.size.to_string(),
+                    values::time(file.mtime.as_ref()),
+                    name(file),
+                ]);
+            }
+            table.text()
+        })?;
+        Ok(0)
+    }
+}
+
+/// As in `ls -l`.
+fn mode(file: &FileEntry) -> String {
+    let kind = match file.r#type() {
+        FileType::Directory => 'd',
+        FileType::Symlink => 'l',
+        FileType::File => '-',
+        FileType::Other | FileType::Unspecified => '?',
+    };
+    let bits = (0..9).map(|index| {
+        let set = file.mode >> (8 - index) & 1 == 1;
+        match (set, index % 3) {
+            (false, _) => '-',
+            (true, 0) => 'r',
+            (true, 1) => 'w',
+            (true, _) => 'x',
+        }
+    });
+    std::iter::once(kind).chain(bits).collect()
+}
+
+/// A program in the workspace chose it: what a terminal would obey is not passed on.
+fn name(file: &FileEntry) -> String {
+    let plain = |text: &str| -> String {
+        text.chars()
+            .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+            .collect()
+    };
+    let slash = if file.r#type() == FileType::Directory {
+        "/"
+    } else {
+        ""
+    };
+    if file.link_target.is_empty() {
+        format!("{}{slash}", plain(&file.path))
+    } else {
+        format!("{} -> {}", plain(&file.path), plain(&file.link_target))
+    }
+}
+
+impl Cat {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let request = ReadFileRequest {
+            workspace: self.id,
+            path: self.path,
+            offset: self.offset,
+            length: self.length,
+        };
+        let mut file = context.client.read_file(request).await?;
+        let mut stdout = tokio::io::stdout();
+        while let Some(data) = file.next().await? {
+            stdout.write_all(&data).await?;
+        }
+        stdout.flush().await?;
+        Ok(0)
+    }
+}

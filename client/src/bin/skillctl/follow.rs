@@ -1,0 +1,190 @@
+//! An exec's events onto this program's stdout and stderr, byte for byte and as they come.
+
+use std::pin::Pin;
+use std::time::Instant;
+
+use skilld_client::v1::exec_event::{Event, Output as Piece, output::Content};
+use skilld_client::v1::{ExecEvent, ExecResult, OutputStream, Reason};
+use skilld_client::{Client, Error, ExecStream};
+use tokio::io::{AsyncWriteExt, Stderr, Stdout};
+
+use crate::interrupt::{self, Interrupt, Interrupted};
+use crate::output::{self, json_line};
+use crate::{fail, result, values};
+
+/// How following an exec ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The exec did.
+    Finished(Box<ExecResult>),
+    /// Ctrl-C, and whatever that was to do to the exec is done.
+    Interrupted,
+    /// Nobody reads our output any more.
+    PipeClosed,
+}
+
+/// What Ctrl-C and a reader that leaves mean for the exec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnLeave {
+    /// It is killed.
+    Kill,
+    /// It goes on.
+    Detach,
+}
+
+/// Follows one exec.
+#[derive(Debug)]
+pub(crate) struct Follower<'a> {
+    client: &'a Client,
+    json: bool,
+    on_leave: OnLeave,
+    stdout: Stdout,
+    stderr: Stderr,
+    /// When the first byte of output came.
+    pub(crate) first_output: Option<Instant>,
+}
+
+impl<'a> Follower<'a> {
+    pub(crate) fn new(client: &'a Client, json: bool, on_leave: OnLeave) -> Self {
+        Self {
+            client,
+            json,
+            on_leave,
+            stdout: tokio::io::stdout(),
+            stderr: tokio::io::stderr(),
+            first_output: None,
+        }
+    }
+
+    /// Writes everything until the exec has ended, is left, or cannot be followed any more. After the first
+    /// Ctrl-C it goes on reading what the killed exec still says; a second one ends that.
+    pub(crate) async fn follow(
+        &mut self,
+        mut events: ExecStream,
+        interrupt: &mut Interrupt,
+    ) -> anyhow::Result<Ending> {
+        let name = events.name().to_owned();
+        let mut result = None;
+        let mut kill: Option<Pin<Box<_>>> = None;
+        let mut interrupted = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = interrupt.wait() => {
+                    if interrupted || self.on_leave == OnLeave::Detach {
+                        return Ok(Ending::Interrupted);
+                    }
+                    interrupted = true;
+                    kill = Some(Box::pin(kill_exec(self.client, &name)));
+                }
+                killed = poll_some(&mut kill) => {
+                    // From here the stream brings what is left of the output, and the end.
+                    kill = None;
+                    killed?;
+                }
+                event = events.next() => match event? {
+                    Some(event) => {
+                        if let Some(ending) = self.hand_over(&name, &event, interrupt).await? {
+                            return Ok(ending);
+                        }
+                        if let Some(Event::Exited(exited)) = event.event {
+                            result = exited.result;
+                        }
+                    }
+                    None if interrupted => return Ok(Ending::Interrupted),
+                    None => return Ok(Ending::Finished(Box::new(result.unwrap_or_default()))),
+                }
+            }
+        }
+    }
+
+    /// Writes an event; how it ended if that could not be done.
+    async fn hand_over(
+        &mut self,
+        name: &str,
+        event: &ExecEvent,
+        interrupt: &mut Interrupt,
+    ) -> anyhow::Result<Option<Ending>> {
+        let ending = match interrupt.race(self.write(event)).await {
+            Ok(Ok(())) => return Ok(None),
+            Ok(Err(error)) if !fail::is_broken_pipe(&error) => return Err(error),
+            Ok(Err(_)) => Ending::PipeClosed,
+            Err(Interrupted) => Ending::Interrupted,
+        };
+        if self.on_leave == OnLeave::Kill {
+            kill_exec(self.client, name).await?;
+        }
+        Ok(Some(ending))
+    }
+
+    async fn write(&mut self, event: &ExecEvent) -> anyhow::Result<()> {
+        if let Some(Event::Output(_)) = &event.event {
+            self.first_output.get_or_insert_with(Instant::now);
+        }
+        if self.json {
+            let line = json_line("ExecEvent", event)?;
+            self.stdout.write_all(line.as_bytes()).await?;
+            self.stdout.flush().await?;
+            return Ok(());
+        }
+        match &event.event {
+            Some(Event::Output(piece)) => self.write_piece(piece).await?,
+            Some(Event::Gap(gap)) => {
+                let stream = values::word(gap.stream().as_str_name(), "OUTPUT_STREAM_");
+                let lost = gap.to.saturating_sub(gap.from);
+                output::note(&format!(
+                    "{lost} bytes of {stream} are lost: they were not read in time"
+                ));
+            }
+            Some(Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_))
+            | None => {}
+        }
+        Ok(())
+    }
+
+    async fn write_piece(&mut self, piece: &Piece) -> std::io::Result<()> {
+        let bytes: &[u8] = match &piece.content {
+            Some(Content::Data(data)) => data,
+            Some(Content::Text(text)) => text.as_bytes(),
+            None => &[],
+        };
+        if piece.stream() == OutputStream::Stderr {
+            self.stderr.write_all(bytes).await?;
+            self.stderr.flush().await
+        } else {
+            self.stdout.write_all(bytes).await?;
+            self.stdout.flush().await
+        }
+    }
+}
+
+/// Says how it ended where that is not plain; the code to exit with.
+pub(crate) fn exit_code(ending: &Ending) -> u8 {
+    match ending {
+        Ending::Finished(ended) => {
+            if let Some(reason) = result::reason(ended) {
+                output::note(&reason);
+            }
+            result::exit_code(ended)
+        }
+        Ending::Interrupted => interrupt::EXIT_CODE,
+        Ending::PipeClosed => fail::PIPE_CLOSED,
+    }
+}
+
+/// Kills an exec; one that was never started is as good as killed.
+async fn kill_exec(client: &Client, name: &str) -> Result<(), Error> {
+    match client.kill_exec(name).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.reason() == Some(Reason::ExecNotFound) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits for a future if there is one, else for ever.
+async fn poll_some<F: Future>(future: &mut Option<Pin<Box<F>>>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

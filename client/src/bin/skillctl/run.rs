@@ -1,0 +1,225 @@
+//! `skillctl run`: a whole job in one command. Create, stage, exec, collect, and delete whatever happened.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use prost_types::Duration;
+use skilld_client::v1::{CollectOutputsRequest, CreateWorkspaceRequest, RunExecRequest};
+use skilld_client::{new_workspace_id, short_id, workspace_name};
+
+use crate::collect::{self, Limits};
+use crate::context::Context;
+use crate::follow::{self, Ending, Follower, OnLeave};
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::output::note;
+use crate::values::{self, Input};
+use crate::{exec, stage};
+
+/// Run a command of a skill in a fresh workspace: create, stage, exec, collect, delete.
+///
+/// The command starts in the skill's root; inputs are in $INPUTS_DIR, results belong to $OUTPUT_DIR. The workspace
+/// is deleted at the end, also after an error and after Ctrl-C.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  skillctl run csv-report --input sales.csv --to results -- \\
+      'python3 scripts/report.py $INPUTS_DIR/sales.csv $OUTPUT_DIR'")]
+pub(crate) struct Run {
+    /// The skill: name, name@version or name@sha256:DIGEST.
+    skill: String,
+    /// A file or directory; it goes to $INPUTS_DIR unless DEST says else; may be repeated.
+    #[arg(long, value_name = "SRC[=DEST]", value_parser = values::input)]
+    input: Vec<Input>,
+    /// What to copy out; may be repeated. `out/**` if only --to is given.
+    #[arg(long, value_name = "GLOB")]
+    collect: Vec<String>,
+    /// Where to copy it. The current directory if only --collect is given.
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+    #[command(flatten)]
+    limits: Limits,
+    /// Kill the command after this long. The server's default is 5 minutes.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    timeout: Option<Duration>,
+    /// Environment; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::pair)]
+    env: Vec<(String, String)>,
+    /// Pool to claim from; the server's default if left out.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pool: String,
+    /// Leave the workspace there and print its id on stderr.
+    #[arg(long)]
+    keep: bool,
+    /// Say on stderr how long each step took.
+    #[arg(long)]
+    timing: bool,
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl Run {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let keep = self.keep;
+        let mut job = Job {
+            context,
+            clock: Clock { say: self.timing },
+            // Known before it exists, so that it can be deleted whatever became of its creation.
+            workspace: workspace_name(&new_workspace_id()),
+            interrupt: Interrupt::new()?,
+        };
+        let ended = job.work(self).await;
+        let deleted = if keep {
+            note(&format!("kept workspace {}", short_id(&job.workspace)));
+            Ok(())
+        } else {
+            job.delete().await
+        };
+        let code = ended?;
+        deleted?;
+        Ok(code)
+    }
+}
+
+/// One run.
+struct Job<'a> {
+    context: &'a Context,
+    clock: Clock,
+    workspace: String,
+    interrupt: Interrupt,
+}
+
+impl Job<'_> {
+    async fn work(&mut self, run: Run) -> anyhow::Result<u8> {
+        let client = &self.context.client;
+        let start = Instant::now();
+        let request = CreateWorkspaceRequest {
+            name: self.workspace.clone(),
+            pool: run.pool,
+            ..Default::default()
+        };
+        self.interrupt
+            .race(client.create_workspace(request))
+            .await??;
+        self.clock.lap("claim", start);
+
+        let start = Instant::now();
+        let skill = self.stage(&run.skill, &run.input).await?;
+        self.clock.lap("stage", start);
+
+        let mut spec = exec::spec(run.command, &run.env, run.timeout);
+        spec.skill = skill;
+        let ending = self.exec(spec).await?;
+        let code = follow::exit_code(&ending);
+        if !matches!(ending, Ending::Finished(_)) {
+            return Ok(code);
+        }
+
+        let to = match (run.to, run.collect.is_empty()) {
+            (None, true) => return Ok(code),
+            (to, _) => to.unwrap_or_else(|| PathBuf::from(".")),
+        };
+        let globs = if run.collect.is_empty() {
+            vec!["out/**".to_owned()]
+        } else {
+            run.collect
+        };
+        let start = Instant::now();
+        let complete = self.collect(globs, &run.limits, &to).await?;
+        self.clock.lap("collect", start);
+        // The program's own failure says more than a cut file.
+        Ok(if code == 0 && !complete { 1 } else { code })
+    }
+
+    /// Sends the skill and the inputs; the skill's name without its version.
+    async fn stage(&mut self, skill: &str, inputs: &[Input]) -> anyhow::Result<String> {
+        let client = &self.context.client;
+        let skills = [skill];
+        let staging = client.stage_skills(&self.workspace, &skills);
+        let staged = self.interrupt.race(staging).await??;
+        for input in inputs {
+            let sending = stage::send(client, &self.workspace, input);
+            self.interrupt.race(sending).await??;
+        }
+        let staged = staged.into_iter().next();
+        Ok(staged.map_or_else(|| skill.to_owned(), |staged| staged.name))
+    }
+
+    async fn exec(&mut self, spec: skilld_client::v1::ExecSpec) -> anyhow::Result<Ending> {
+        let start = Instant::now();
+        let client = &self.context.client;
+        let events = client.run_resuming(RunExecRequest {
+            workspace: self.workspace.clone(),
+            spec: Some(spec),
+            ..Default::default()
+        });
+        let mut follower = Follower::new(client, self.context.output.is_json(), OnLeave::Kill);
+        let ending = follower.follow(events, &mut self.interrupt).await?;
+        if let Some(first) = follower.first_output {
+            self.clock.say("first output", first - start);
+        }
+        self.clock.lap("exec", start);
+        Ok(ending)
+    }
+
+    /// Copies the results; whether nothing was cut.
+    async fn collect(
+        &mut self,
+        globs: Vec<String>,
+        limits: &Limits,
+        to: &Path,
+    ) -> anyhow::Result<bool> {
+        let client = &self.context.client;
+        let collecting = async {
+            let request = CollectOutputsRequest {
+                workspace: self.workspace.clone(),
+                spec: Some(collect::spec(client, globs, limits).await?),
+            };
+            collect::to_dir(client, request, to).await
+        };
+        let collected = self.interrupt.race(collecting).await??;
+        let size = values::bytes(collected.bytes);
+        let count = collected.files.len() + collected.links.len();
+        note(&format!(
+            "collected {count} files ({size}) into {}",
+            to.display()
+        ));
+        Ok(collect::complete(&collected.summary))
+    }
+
+    /// A Ctrl-C here gives up, and the workspace's idle timeout does the rest.
+    async fn delete(&mut self) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let client = &self.context.client;
+        let deleting = client.delete_workspace_if_exists(&self.workspace);
+        match self.interrupt.race(deleting).await {
+            Ok(deleted) => deleted?,
+            Err(Interrupted) => {
+                let id = short_id(&self.workspace);
+                note(&format!("did not wait for the end of workspace {id}"));
+                return Err(Interrupted.into());
+            }
+        }
+        self.clock.lap("delete", start);
+        Ok(())
+    }
+}
+
+/// Says how long steps took, if asked to.
+struct Clock {
+    say: bool,
+}
+
+impl Clock {
+    fn lap(&self, step: &str, start: Instant) {
+        self.say(step, start.elapsed());
+    }
+
+    fn say(&self, step: &str, took: std::time::Duration) {
+        if self.say {
+            note(&format!(
+                "{step} took {:.1} ms",
+                took.as_secs_f64() * 1000.0
+            ));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `skillctl skill`: what can be staged.
+
+use clap::{Args, Subcommand};
+use skilld_client::short_id;
+use skilld_client::v1::{ListSkillsRequest, ListSkillsResponse, Problem, Skill as Message};
+
+use crate::context::Context;
+use crate::output::{self, Table};
+use crate::values;
+
+/// List and show skills.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Example:\n  skillctl skill list")]
+pub(crate) enum Skill {
+    List(List),
+    Show(Show),
+}
+
+/// List the skills that the daemon knows.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl skill list")]
+pub(crate) struct List {}
+
+/// Show one skill: what it is for and how to use it.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl skill show csv-report")]
+pub(crate) struct Show {
+    /// name, name@version or name@sha256:DIGEST.
+    name: String,
+}
+
+impl Skill {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        match self {
+            Self::List(List {}) => list(context).await,
+            Self::Show(Show { name }) => {
+                let skill = context.client.get_skill(&name).await?;
+                context.output.message("Skill", &skill, details)?;
+                Ok(0)
+            }
+        }
+    }
+}
+
+async fn list(context: &Context) -> anyhow::Result<u8> {
+    let mut all = ListSkillsResponse::default();
+    let mut request = ListSkillsRequest {
+        page_size: 1000,
+        ..Default::default()
+    };
+    loop {
+        let page = context.client.list_skills(request.clone()).await?;
+        all.skills.extend(page.skills);
+        all.problems.extend(page.problems);
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
+    context.output.message("ListSkillsResponse", &all, |all| {
+        let mut table = Table::new(["NAME", "VERSION", "STATE", "DESCRIPTION"]);
+        for skill in &all.skills {
+            table.row([
+                short_id(&skill.name),
+                skill.version.clone(),
+                state(skill),
+                summary(&skill.description),
+            ]);
+        }
+        table.text()
+    })?;
+    if !context.output.is_json() && !all.problems.is_empty() {
+        output::note(&problems(&all.problems));
+    }
+    Ok(0)
+}
+
+fn state(skill: &Message) -> String {
+    values::word(skill.state().as_str_name(), "SKILL_STATE_")
+}
+
+/// As much of a description as a line has room for.
+fn summary(description: &str) -> String {
+    const CHARS_MAX: usize = 80;
+    let line = description.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line,
+    }
+}
+
+/// One problem a line.
+pub(crate) fn problems(problems: &[Problem]) -> String {
+    let lines = problems.iter().map(|problem| {
+        let severity = values::word(problem.severity().as_str_name(), "SEVERITY_");
+        let line = match problem.line {
+            0 => String::new(),
+            line => format!(":{line}"),
+        };
+        format!(
+            "{severity} {} {}{line}: {}",
+            problem.code, problem.subject, problem.message
+        )
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn details(skill: &Message) -> String {
+    let size = values::bytes(u64::try_from(skill.bytes).unwrap_or(0));
+    let mut text = output::fields(&[
+        ("name", short_id(&skill.name)),
+        ("description", skill.description.clone()),
+        ("version", skill.version.clone()),
+        ("state", state(skill)),
+        ("digest", skill.digest.clone()),
+        ("size", format!("{} files, {size}", skill.files)),
+        ("root", skill.root.clone()),
+        ("tags", skill.tags.join(", ")),
+        ("author", skill.author.clone()),
+        ("license", skill.license.clone()),
+        ("compatibility", skill.compatibility.clone()),
+        ("tools", skill.tools.join(", ")),
+        ("problems", problems(&skill.problems)),
+    ]);
+    if !skill.body.is_empty() {
+        text.push('\n');
+        text.push_str(skill.body.trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,210 @@
+//! Values as people write and read them: durations, sizes, `K=V`, `SRC=DEST`, times, names of enums.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use bytesize::ByteSize;
+use prost_types::Timestamp;
+
+/// `1h30m`, `10s`, or a number of seconds.
+pub(crate) fn duration(text: &str) -> Result<prost_types::Duration, String> {
+    let parsed = match text.parse::<u64>() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => humantime::parse_duration(text)
+            .map_err(|error| format!("{error}; write for instance 90s, 10m or 1h30m"))?,
+    };
+    prost_types::Duration::try_from(parsed).map_err(|_| "is too long".to_owned())
+}
+
+/// `64MiB`, `4k`, or a number of bytes.
+pub(crate) fn size(text: &str) -> Result<i64, String> {
+    let size: ByteSize = text
+        .parse()
+        .map_err(|_| "write for instance 4096, 64KiB or 1GiB".to_owned())?;
+    i64::try_from(size.as_u64()).map_err(|_| "is too large".to_owned())
+}
+
+/// `KEY=VALUE`.
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        Some(_) | None => Err("write KEY=VALUE".to_owned()),
+    }
+}
+
+/// The last of pairs with the same key counts.
+pub(crate) fn map(pairs: &[(String, String)]) -> BTreeMap<String, String> {
+    pairs.iter().cloned().collect()
+}
+
+/// A local file or directory, or `-` for stdin, and where it goes in the workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Input {
+    pub(crate) local: PathBuf,
+    pub(crate) target: String,
+}
+
+/// `SRC` or `SRC=DEST`. A file whose own name has `=` in it is understood when it exists.
+pub(crate) fn input(text: &str) -> Result<Input, String> {
+    let (local, target) = match text.rsplit_once('=') {
+        Some((local, target)) if !Path::new(text).exists() => (local, target),
+        Some(_) | None => (text, ""),
+    };
+    if local.contains("://") {
+        return Err("only local files and directories so far".to_owned());
+    }
+    if local.is_empty() {
+        return Err("write SRC or SRC=DEST".to_owned());
+    }
+    if !target.is_empty() && !target.ends_with('/') {
+        return Ok(Input {
+            local: local.into(),
+            target: target.to_owned(),
+        });
+    }
+    let name = file_name(local)?;
+    let directory = if target.is_empty() { "inputs/" } else { target };
+    Ok(Input {
+        local: local.into(),
+        target: format!("{directory}{name}"),
+    })
+}
+
+fn file_name(local: &str) -> Result<String, String> {
+    if local == "-" {
+        return Err("stdin has no name: write -=DEST".to_owned());
+    }
+    let path = std::path::absolute(local).map_err(|error| error.to_string())?;
+    let path = match path.file_name() {
+        Some(_) => path,
+        // `.` and `..`
+        None => path.canonicalize().map_err(|error| error.to_string())?,
+    };
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .map(ToOwned::to_owned)
+        .ok_or_else(|| "has no name to go by: write SRC=DEST".to_owned())
+}
+
+/// One argument that only a shell understands is for a shell; anything else is a program and its arguments.
+pub(crate) fn command(words: Vec<String>) -> Command {
+    match <[String; 1]>::try_from(words) {
+        Ok([text])
+            if text.contains(|c: char| {
+                c.is_whitespace() || "|&;<>()$`\\\"'*?[]#~=%{}!".contains(c)
+            }) =>
+        {
+            Command::Shell(text)
+        }
+        Ok([program]) => Command::Argv(vec![program]),
+        Err(words) => Command::Argv(words),
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Shell(String),
+    Argv(Vec<String>),
+}
+
+/// `3.4 KiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    ByteSize::b(count).display().iec().to_string()
+}
+
+/// `1m 3s`; whole seconds from ten seconds on.
+pub(crate) fn span(duration: Option<&prost_types::Duration>) -> String {
+    let Some(duration) = duration.and_then(|given| Duration::try_from(*given).ok()) else {
+        return String::new();
+    };
+    humantime::format_duration(rounded(duration)).to_string()
+}
+
+fn rounded(duration: Duration) -> Duration {
+    if duration < Duration::from_secs(10) {
+        Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    } else {
+        Duration::from_secs(duration.as_secs())
+    }
+}
+
+/// `2026-01-02T03:04:05Z`.
+pub(crate) fn time(time: Option<&Timestamp>) -> String {
+    system_time(time)
+        .map(|time| humantime::format_rfc3339_seconds(time).to_string())
+        .unwrap_or_default()
+}
+
+/// `3m 4s ago` or `in 3m 4s`.
+pub(crate) fn relative(time: Option<&Timestamp>) -> String {
+    let Some(time) = system_time(time) else {
+        return String::new();
+    };
+    let whole = |duration: Duration| {
+        humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
+    };
+    match SystemTime::now().duration_since(time) {
+        Ok(past) => format!("{} ago", whole(past)),
+        Err(future) => format!("in {}", whole(future.duration())),
+    }
+}
+
+fn system_time(time: Option<&Timestamp>) -> Option<SystemTime> {
+    SystemTime::try_from(*time?).ok()
+}
+
+/// `loaded with warnings` from `SKILL_STATE_LOADED_WITH_WARNINGS`.
+pub(crate) fn word(name: &str, prefix: &str) -> String {
+    name.strip_prefix(prefix)
+        .unwrap_or(name)
+        .to_lowercase()
+        .replace('_', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_argument_with_shell_characters_is_for_a_shell() {
+        let shell = |text: &str| command(vec![text.into()]) == Command::Shell(text.into());
+        for text in ["echo hi", "a|b", "ls *.csv", "$SKILL_DIR/run", "x=1"] {
+            assert!(shell(text), "{text}");
+        }
+        for text in ["ls", "./run.sh", "/usr/bin/python3", "a-b_c.d"] {
+            assert!(!shell(text), "{text}");
+        }
+        let words = vec!["echo".to_owned(), "a b".to_owned()];
+        assert_eq!(command(words.clone()), Command::Argv(words));
+    }
+
+    #[test]
+    fn an_input_goes_to_inputs_unless_told_otherwise() {
+        let target = |text| input(text).map(|input| input.target);
+        assert_eq!(target("/data/sales.csv").as_deref(), Ok("inputs/sales.csv"));
+        assert_eq!(target("a.csv=work/b.csv").as_deref(), Ok("work/b.csv"));
+        assert_eq!(target("a.csv=work/x/").as_deref(), Ok("work/x/a.csv"));
+        assert_eq!(target("-=in.txt").as_deref(), Ok("in.txt"));
+        assert!(target("-").is_err());
+        assert!(target("artifact://report").is_err());
+        assert!(target("").is_err());
+        let name = std::env::current_dir().expect("a current directory");
+        let name = name
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("has a name");
+        assert_eq!(target("."), Ok(format!("inputs/{name}")));
+    }
+
+    #[test]
+    fn durations_and_sizes_are_read_as_people_write_them() {
+        assert_eq!(duration("90").expect("seconds").seconds, 90);
+        assert_eq!(duration("1h30m").expect("units").seconds, 5400);
+        assert!(duration("soon").is_err_and(|error| error.contains("90s")));
+        assert_eq!(size("64KiB"), Ok(65536));
+        assert_eq!(size("7"), Ok(7));
+        assert!(size("much").is_err());
+    }
+}

@@ -1,0 +1,274 @@
+//! `skillctl workspace`: create, list, get, renew, delete.
+
+use std::time::SystemTime;
+
+use clap::{Args, Subcommand};
+use prost_types::{Duration, Timestamp};
+use skilld_client::v1::create_workspace_request::Expiry;
+use skilld_client::v1::{
+    CreateWorkspaceRequest, ListWorkspacesRequest, ListWorkspacesResponse, RenewWorkspaceRequest,
+    Workspace as Message,
+};
+use skilld_client::{short_id, workspace_name};
+
+use crate::context::Context;
+use crate::output::{self, Table};
+use crate::values;
+
+/// Create, list, look at, renew and delete workspaces.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Example:\n  id=$(skillctl workspace create --idle-timeout 1h)")]
+pub(crate) enum Workspace {
+    Create(Create),
+    List(List),
+    Get(Get),
+    Renew(Renew),
+    Delete(Delete),
+}
+
+/// Claim a warm container and print the workspace's id.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  skillctl workspace create --id job-7 --pool default --idle-timeout 1h"
+)]
+pub(crate) struct Create {
+    /// Lower case letters, digits, '.', '_' and '-'; made up if left out.
+    #[arg(long)]
+    id: Option<String>,
+    /// Pool to claim from; the server's default if left out.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pool: String,
+    /// Delete it after this long without a call or a running exec.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    idle_timeout: Option<Duration>,
+    /// Delete it after this long, whatever happens.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    max_lifetime: Option<Duration>,
+    /// Environment of every exec; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::pair)]
+    env: Vec<(String, String)>,
+    /// A label to list by; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::pair)]
+    label: Vec<(String, String)>,
+    /// Take the workspace with this id if there is one.
+    #[arg(long, requires = "id")]
+    allow_existing: bool,
+}
+
+/// List workspaces.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl workspace list --label team=reports")]
+pub(crate) struct List {
+    /// Only those with this label; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::pair)]
+    label: Vec<(String, String)>,
+}
+
+/// Show one workspace.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl workspace get job-7")]
+pub(crate) struct Get {
+    id: String,
+}
+
+/// Restart a workspace's idle timeout, and change it or move the end of its life if asked.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  skillctl workspace renew job-7 --idle-timeout 2h --expires-in 8h"
+)]
+pub(crate) struct Renew {
+    id: String,
+    /// The new idle timeout.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    idle_timeout: Option<Duration>,
+    /// The new end of life, from now.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    expires_in: Option<Duration>,
+}
+
+/// Delete workspaces with everything in them.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl workspace delete job-7")]
+pub(crate) struct Delete {
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+    /// Do not mind if one is not there.
+    #[arg(long)]
+    allow_missing: bool,
+}
+
+impl Workspace {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        match self {
+            Self::Create(command) => command.run(context).await,
+            Self::List(command) => command.run(context).await,
+            Self::Get(Get { id }) => {
+                let workspace = context.client.get_workspace(&id).await?;
+                context.output.message("Workspace", &workspace, details)?;
+                Ok(0)
+            }
+            Self::Renew(command) => command.run(context).await,
+            Self::Delete(command) => command.run(context).await,
+        }
+    }
+}
+
+impl Create {
+    async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let request = CreateWorkspaceRequest {
+            name: self.id.as_deref().map(workspace_name).unwrap_or_default(),
+            pool: self.pool,
+            labels: values::map(&self.label),
+            idle_timeout: self.idle_timeout,
+            expiry: self.max_lifetime.map(Expiry::MaxLifetime),
+            env: values::map(&self.env),
+            limits: None,
+            allow_existing: self.allow_existing,
+        };
+        let workspace = context.client.create_workspace(request).await?;
+        context
+            .output
+            .message("Workspace", &workspace, |workspace| {
+                format!("{}\n", short_id(&workspace.name))
+            })?;
+        Ok(0)
+    }
+}
+
+impl List {
+    async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let mut all = ListWorkspacesResponse::default();
+        let mut request = ListWorkspacesRequest {
+            page_size: 1000,
+            labels: values::map(&self.label),
+            ..Default::default()
+        };
+        loop {
+            let page = context.client.list_workspaces(request.clone()).await?;
+            all.workspaces.extend(page.workspaces);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        context
+            .output
+            .message("ListWorkspacesResponse", &all, |all| {
+                let mut table = Table::new(["ID", "STATE", "POOL", "CREATED", "EXPIRES", "SKILLS"]);
+                for workspace in &all.workspaces {
+                    table.row([
+                        short_id(&workspace.name),
+                        state(workspace),
+                        workspace.pool.clone(),
+                        values::relative(workspace.create_time.as_ref()),
+                        values::relative(workspace.expire_time.as_ref()),
+                        skills(workspace),
+                    ]);
+                }
+                table.text()
+            })?;
+        Ok(0)
+    }
+}
+
+impl Renew {
+    async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let expire_time = match self.expires_in {
+            Some(wait) => {
+                let wait = std::time::Duration::try_from(wait)?;
+                Some(Timestamp::from(SystemTime::now() + wait))
+            }
+            None => None,
+        };
+        let request = RenewWorkspaceRequest {
+            name: self.id,
+            idle_timeout: self.idle_timeout,
+            expire_time,
+        };
+        let workspace = context.client.renew_workspace(request).await?;
+        context
+            .output
+            .message("Workspace", &workspace, |workspace| {
+                let when = values::relative(workspace.expire_time.as_ref());
+                format!("{} expires {when}\n", short_id(&workspace.name))
+            })?;
+        Ok(0)
+    }
+}
+
+impl Delete {
+    /// Tries all of them, so that one that is not there does not keep the others.
+    async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let mut failed = None;
+        for id in &self.ids {
+            let deleted = if self.allow_missing {
+                context.client.delete_workspace_if_exists(id).await
+            } else {
+                context.client.delete_workspace(id).await
+            };
+            if let Err(error) = deleted
+                && let Some(earlier) = failed.replace(error)
+            {
+                output::note(&earlier.to_string());
+            }
+        }
+        match failed {
+            Some(error) => Err(error.into()),
+            None => Ok(0),
+        }
+    }
+}
+
+fn state(workspace: &Message) -> String {
+    values::word(workspace.state().as_str_name(), "WORKSPACE_STATE_")
+}
+
+fn skills(workspace: &Message) -> String {
+    let names = workspace.skills.iter().map(|skill| skill.name.as_str());
+    names.collect::<Vec<_>>().join(",")
+}
+
+fn details(workspace: &Message) -> String {
+    let pairs = |map: &std::collections::BTreeMap<String, String>| {
+        let pairs = map.iter().map(|(key, value)| format!("{key}={value}"));
+        pairs.collect::<Vec<_>>().join(" ")
+    };
+    let limits = workspace.limits.unwrap_or_default();
+    let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
+    let limits = format!(
+        "memory {}, cpu {} m, pids {}, disk {}, inodes {}",
+        values::bytes(unsigned(limits.memory_bytes)),
+        limits.cpu_millis,
+        limits.pids,
+        values::bytes(unsigned(limits.disk_bytes)),
+        limits.inodes
+    );
+    let failure = workspace.failure.as_ref();
+    output::fields(&[
+        ("id", short_id(&workspace.name)),
+        ("state", state(workspace)),
+        (
+            "failure",
+            failure
+                .map(|failure| failure.message.clone())
+                .unwrap_or_default(),
+        ),
+        ("pool", workspace.pool.clone()),
+        ("image", workspace.image.clone()),
+        ("created", values::time(workspace.create_time.as_ref())),
+        ("expires", values::relative(workspace.expire_time.as_ref())),
+        (
+            "idle timeout",
+            values::span(workspace.idle_timeout.as_ref()),
+        ),
+        (
+            "max lifetime",
+            values::span(workspace.max_lifetime.as_ref()),
+        ),
+        ("limits", limits),
+        ("labels", pairs(&workspace.labels)),
+        ("env", pairs(&workspace.env)),
+        ("skills", skills(workspace)),
+        ("guest", workspace.guest_version.clone()),
+    ])
+}
