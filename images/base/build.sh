@@ -38,15 +38,15 @@ mirror() {
     echo "${uri:-http://deb.debian.org/debian$1}"
 }
 
-need_mmdebstrap() {
-    command -v mmdebstrap >/dev/null && [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] && return
+install_mmdebstrap() {
     local packages='mmdebstrap debian-archive-keyring'
-    command -v apt-get >/dev/null ||
-        die "no registry answers and mmdebstrap is missing: install mmdebstrap and debian-archive-keyring, then run make image again"
+    command -v apt-get >/dev/null || die "no registry answers: install $packages, then run make image again"
     [ "$(id -u)" = 0 ] ||
-        die "no registry answers and mmdebstrap is missing: run 'sudo apt-get install $packages uidmap', then make image again"
+        die "no registry answers: run 'sudo apt-get install $packages uidmap', then make image again"
+    # An index that can't be fetched is only a fault if the packages are not found without it.
+    apt-get update -qq >&2 || true
     # shellcheck disable=SC2086
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >&2
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >&2
 }
 
 make_local_base() {
@@ -72,7 +72,8 @@ from_registry() {
 }
 
 from_mmdebstrap() {
-    step 'install mmdebstrap' need_mmdebstrap
+    { command -v mmdebstrap >/dev/null && [ -e /usr/share/keyrings/debian-archive-keyring.gpg ]; } ||
+        step 'install mmdebstrap' install_mmdebstrap || return 1
     step "make a Debian $suite with mmdebstrap" make_local_base &&
         step "build $image" build --network none --build-arg "BASE=$local_base" || return 1
     # The layers stay, as the image's own; the name was only for the Dockerfile.
