@@ -15,30 +15,38 @@ pub(super) fn is_status(error: &DockerError, status: u16) -> bool {
 /// Turns a failure of `operation` (for instance `create container`) into our error. `socket` is the path that was
 /// asked, for the advice.
 pub(super) fn to_error(socket: &str, operation: &'static str, error: &DockerError) -> Error {
-    match error {
-        DockerError::DockerResponseServerError { message, .. } => Error::Engine {
-            operation,
-            message: message.trim().to_owned(),
-        },
-        DockerError::RequestTimeoutError
-        | DockerError::HyperResponseError { .. }
-        | DockerError::HyperLegacyError { .. }
-        | DockerError::IOError { .. }
-        | DockerError::SocketNotFoundError(_) => Error::EngineUnavailable {
+    if unreachable(error) {
+        return Error::EngineUnavailable {
             message: advice(socket, error),
-        },
-        other => Error::Engine {
-            operation,
-            message: Chain(other).to_string(),
-        },
+        };
     }
+    let message = if let DockerError::DockerResponseServerError { message, .. } = error {
+        message.trim().to_owned()
+    } else {
+        Chain(error).to_string()
+    };
+    Error::Engine { operation, message }
+}
+
+/// Docker gave no answer, as opposed to one that we do not like.
+fn unreachable(error: &DockerError) -> bool {
+    matches!(
+        error,
+        DockerError::RequestTimeoutError
+            | DockerError::HyperResponseError { .. }
+            | DockerError::HyperLegacyError { .. }
+            | DockerError::IOError { .. }
+            | DockerError::SocketNotFoundError(_)
+    )
 }
 
 /// What to say and do when the socket does not work.
 fn advice(socket: &str, error: &DockerError) -> String {
-    let missing = matches!(error, DockerError::SocketNotFoundError(_));
-    match io_kind(error) {
-        _ if missing => not_there(socket),
+    let kind = match error {
+        DockerError::SocketNotFoundError(_) => Some(ErrorKind::NotFound),
+        error => io_kind(error),
+    };
+    match kind {
         Some(ErrorKind::NotFound) => not_there(socket),
         Some(ErrorKind::ConnectionRefused) => format!(
             "Docker is not running: nobody listens at {socket}; start it (`systemctl start docker`)"
@@ -60,12 +68,10 @@ fn not_there(socket: &str) -> String {
 
 /// The system's answer that lies at the bottom of an error.
 fn io_kind(error: &DockerError) -> Option<ErrorKind> {
-    let mut next: Option<&(dyn StdError + 'static)> = match error {
-        DockerError::IOError { err } => Some(err),
-        DockerError::HyperResponseError { err } => Some(err),
-        DockerError::HyperLegacyError { err } => Some(err),
-        _ => None,
-    };
+    if let DockerError::IOError { err } = error {
+        return Some(err.kind());
+    }
+    let mut next = error.source();
     while let Some(current) = next {
         if let Some(system) = current.downcast_ref::<io::Error>() {
             return Some(system.kind());

@@ -202,7 +202,8 @@ fn limits_are_only_for_oneself() {
 #[test]
 fn pid_1_keeps_its_scheduling_and_every_other_thread_may_change_its_own() {
     let profile = load();
-    let calls: [(&str, fn(u64) -> Vec<u64>); 6] = [
+    type Args = fn(u64) -> Vec<u64>;
+    let calls: [(&str, Args); 6] = [
         ("sched_setaffinity", |pid| vec![pid]),
         ("sched_setattr", |pid| vec![pid]),
         ("sched_setparam", |pid| vec![pid]),
