@@ -444,6 +444,14 @@ impl Pool {
         });
     }
 
+    /// The engine is back: does not wait for the back-off to pass.
+    pub fn retry_now(self: &Arc<Self>) {
+        if let Some(problem) = &mut self.lock().problem {
+            problem.retry_at = Instant::now();
+        }
+        self.fill();
+    }
+
     fn note_problem(&self, inner: &mut Inner, error: &Error) -> Instant {
         let now = Instant::now();
         let wait = match &inner.problem {

@@ -1,1 +1,38 @@
-//! To be written.
+//! The services: one file each, decode → call → encode and nothing else. All request validation is in
+//! `convert.rs` and beneath it; what is wrong with a request is said completely, all fields at once.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::config::Config;
+use crate::engine::{Engine, EngineInfo};
+use crate::shutdown::Tasks;
+use crate::workspace::registry::Registry;
+
+pub mod admin;
+pub mod convert;
+pub mod exec;
+pub mod relay;
+pub mod workspace;
+
+/// What the services work with.
+#[derive(Debug)]
+pub struct Services {
+    /// As loaded.
+    pub config: Arc<Config>,
+    /// What makes containers.
+    pub engine: Arc<dyn Engine>,
+    /// What the engine said it is.
+    pub info: EngineInfo,
+    /// Owner of all tasks.
+    pub tasks: Tasks,
+    /// Id of this instance.
+    pub instance: String,
+    /// Pools and workspaces.
+    pub registry: Registry,
+    /// When the daemon started.
+    pub start_time: SystemTime,
+}
+
+/// Services are shared by all connections.
+pub type Shared = Arc<Services>;

@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use crate::engine::{ContainerEventKind, LABEL_INSTANCE, LABEL_UID, Limits};
 use crate::error::{Chain, Error, Result};
 use crate::pool::{Pool, Reserved};
-use crate::workspace::directory::Entry;
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record::Claim;
 use crate::workspace::slot::Context;
@@ -254,6 +253,9 @@ impl Registry {
         let mut events = self.context.engine.events(&self.context.instance).await?;
         for slot in self.slots() {
             slot.check();
+        }
+        for pool in self.pools.values() {
+            pool.retry_now();
         }
         while let Some(event) = events.next().await {
             let event = event?;

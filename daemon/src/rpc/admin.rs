@@ -1,0 +1,122 @@
+//! AdminService: pools, draining, problems.
+
+use skilld_proto::v1 as pb;
+use skilld_proto::v1::admin_service_server::AdminService;
+use tonic::{Request, Response, Status};
+
+use super::Shared;
+use super::convert::workspace::wire_limits;
+use super::convert::{self, int32};
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+
+/// The service.
+#[derive(Debug, Clone)]
+pub struct Admin(pub Shared);
+
+impl Admin {
+    fn find(&self, name: &str) -> Result<&std::sync::Arc<Pool>> {
+        let Some(id) = name.strip_prefix("pools/") else {
+            return Err(Error::invalid("name", "is not of the form pools/{pool}"));
+        };
+        self.0.registry.pool(Some(&convert::id("name", id)?))
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for Admin {
+    async fn list_pools(
+        &self,
+        _request: Request<pb::ListPoolsRequest>,
+    ) -> Result<Response<pb::ListPoolsResponse>, Status> {
+        let pools = self
+            .0
+            .registry
+            .pools()
+            .values()
+            .map(|pool| encode(pool))
+            .collect();
+        Ok(Response::new(pb::ListPoolsResponse { pools }))
+    }
+
+    async fn get_pool(
+        &self,
+        request: Request<pb::GetPoolRequest>,
+    ) -> Result<Response<pb::Pool>, Status> {
+        Ok(Response::new(encode(self.find(&request.get_ref().name)?)))
+    }
+
+    async fn resize_pool(
+        &self,
+        request: Request<pb::ResizePoolRequest>,
+    ) -> Result<Response<pb::Pool>, Status> {
+        let request = request.into_inner();
+        let pool = self.find(&request.name)?;
+        let max = pool.config().max;
+        let target = usize::try_from(request.warm_target)
+            .ok()
+            .filter(|target| *target <= max);
+        let Some(target) = target else {
+            let why = format!("must be 0 to {max}, the pool's maximum");
+            return Err(Error::invalid("warm_target", why).into());
+        };
+        pool.resize(target);
+        Ok(Response::new(encode(pool)))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<pb::DrainRequest>,
+    ) -> Result<Response<pb::DrainResponse>, Status> {
+        tracing::info!(remove = request.get_ref().remove, "draining on request");
+        self.0.tasks.drain.cancel();
+        let (workspaces, containers) = if request.get_ref().remove {
+            self.0.registry.remove_all().await?
+        } else {
+            (0, 0)
+        };
+        Ok(Response::new(pb::DrainResponse {
+            removed_workspaces: int32(workspaces),
+            removed_containers: int32(containers),
+        }))
+    }
+
+    async fn get_problems(
+        &self,
+        _request: Request<pb::GetProblemsRequest>,
+    ) -> Result<Response<pb::GetProblemsResponse>, Status> {
+        let pools = self.0.registry.pools().values();
+        let problems = pools.filter_map(|pool| pool_problem(pool)).collect();
+        Ok(Response::new(pb::GetProblemsResponse { problems }))
+    }
+}
+
+fn pool_problem(pool: &Pool) -> Option<pb::Problem> {
+    let message = pool.stats().problem?;
+    Some(pb::Problem {
+        severity: pb::problem::Severity::Error.into(),
+        code: "pool.boot_failed".into(),
+        subject: format!("pools/{}", pool.config().name),
+        message,
+        line: 0,
+        time: convert::timestamp(std::time::SystemTime::now()),
+    })
+}
+
+fn encode(pool: &Pool) -> pb::Pool {
+    let (config, stats) = (pool.config(), pool.stats());
+    pb::Pool {
+        name: format!("pools/{}", config.name),
+        image: config.image.clone(),
+        image_id: pool.image().id.clone(),
+        oci_runtime: config.oci_runtime.clone().unwrap_or_default(),
+        warm_target: int32(stats.warm_target),
+        max: int32(config.max),
+        warm: int32(stats.warm),
+        booting: int32(stats.booting),
+        claimed: int32(stats.claimed),
+        waiting: int32(stats.waiting),
+        limits: Some(wire_limits(config.limits)),
+        problem: stats.problem.unwrap_or_default(),
+    }
+}

@@ -1,0 +1,363 @@
+//! Exec requests → checked specs. What a spec becomes in a workspace is decided in `exec.rs`.
+
+use std::time::Duration;
+
+use skilld_proto::v1 as pb;
+
+use super::{Faults, duration, env};
+use crate::config::ExecConfig;
+use crate::error::{Error, Result};
+
+/// Most arguments.
+pub const ARGV_MAX: usize = 4096;
+/// Longest argument, and longest shell text, bytes: Linux's MAX_ARG_STRLEN.
+pub const ARG_BYTES_MAX: usize = (128 << 10) - 1;
+/// Arguments and environment together, bytes.
+pub const ARGS_BYTES_MAX: usize = 1 << 20;
+/// Most variables.
+pub const ENV_MAX: usize = 1024;
+/// Largest environment, bytes.
+pub const ENV_BYTES_MAX: usize = 256 << 10;
+/// Largest stdin that is given with the request, bytes.
+pub const STDIN_BYTES_MAX: usize = 1 << 20;
+/// Longest time between TERM and KILL.
+const GRACE_MAX: Duration = Duration::from_secs(60);
+/// Longest name of a skill, bytes.
+const SKILL_BYTES_MAX: usize = 64;
+
+/// Checks a spec on its own: everything that needs no workspace to look at.
+///
+/// # Errors
+/// `Invalid` with every fault; `NotImplemented` for options of later versions.
+pub fn spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecSpec> {
+    let spec = spec.ok_or_else(|| Error::invalid("spec", "is missing"))?;
+    let mut faults = Faults::default();
+    command(&mut faults, &spec);
+    env(&mut faults, "spec.env", &spec.env, ENV_MAX, ENV_BYTES_MAX);
+    if !spec.skill.is_empty() && !is_skill_name(&spec.skill) {
+        faults.add("spec.skill", "is not a skill's name");
+    }
+    if let Some(pb::stdin::Source::Data(data)) =
+        spec.stdin.as_ref().and_then(|stdin| stdin.source.as_ref())
+        && data.len() > STDIN_BYTES_MAX
+    {
+        faults.add(
+            "spec.stdin.data",
+            format!(
+                "{} bytes; at most {STDIN_BYTES_MAX}: stage a file instead",
+                data.len()
+            ),
+        );
+    }
+    faults.take("spec.timeout", duration("spec.timeout", spec.timeout));
+    faults.take(
+        "spec.no_output_timeout",
+        duration("spec.no_output_timeout", spec.no_output_timeout),
+    );
+    limits(&mut faults, spec.limits.as_ref());
+    retain(&mut faults, spec.retain.as_ref(), config);
+    enums(&mut faults, &spec);
+    faults.finish()?;
+    later(&spec)?;
+    Ok(spec)
+}
+
+fn command(faults: &mut Faults, spec: &pb::ExecSpec) {
+    match (spec.argv.is_empty(), spec.shell.is_empty()) {
+        (true, true) => faults.add("spec.argv", "is empty: give argv or shell"),
+        (false, false) => faults.add("spec.shell", "is given with argv: give one of them"),
+        _ => {}
+    }
+    if spec.argv.len() > ARGV_MAX {
+        faults.add(
+            "spec.argv",
+            format!("{} arguments; at most {ARGV_MAX}", spec.argv.len()),
+        );
+    }
+    if spec.argv.first().is_some_and(String::is_empty) {
+        faults.add("spec.argv[0]", "is empty: it names the program");
+    }
+    for (index, arg) in spec.argv.iter().enumerate() {
+        text(faults, &format!("spec.argv[{index}]"), arg);
+    }
+    text(faults, "spec.shell", &spec.shell);
+    let bytes: usize = spec.argv.iter().map(|arg| arg.len() + 1).sum();
+    let env: usize = spec
+        .env
+        .iter()
+        .map(|(name, value)| name.len() + value.len() + 2)
+        .sum();
+    if bytes + env > ARGS_BYTES_MAX {
+        faults.add(
+            "spec.argv",
+            format!(
+                "{} bytes with the environment; at most {ARGS_BYTES_MAX}",
+                bytes + env
+            ),
+        );
+    }
+}
+
+fn text(faults: &mut Faults, field: &str, text: &str) {
+    if text.len() > ARG_BYTES_MAX {
+        faults.add(
+            field,
+            format!("{} bytes; at most {ARG_BYTES_MAX}", text.len()),
+        );
+    }
+    if text.contains('\0') {
+        faults.add(field, "has a NUL byte");
+    }
+}
+
+fn is_skill_name(name: &str) -> bool {
+    name.len() <= SKILL_BYTES_MAX
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
+}
+
+fn limits(faults: &mut Faults, limits: Option<&pb::ExecLimits>) {
+    let limits = limits.copied().unwrap_or_default();
+    let fields = [
+        ("output_bytes", limits.output_bytes),
+        ("cpu_seconds", limits.cpu_seconds),
+        ("file_bytes", limits.file_bytes),
+        ("open_files", limits.open_files),
+        ("processes", limits.processes),
+        ("address_space_bytes", limits.address_space_bytes),
+    ];
+    for (field, value) in fields {
+        if value < 0 {
+            faults.add(format!("spec.limits.{field}"), "must not be negative");
+        }
+    }
+}
+
+fn retain(faults: &mut Faults, retain: Option<&pb::Retain>, config: &ExecConfig) {
+    let Some(retain) = retain else { return };
+    for (field, value) in [
+        ("stdout_bytes", retain.stdout_bytes),
+        ("stderr_bytes", retain.stderr_bytes),
+    ] {
+        if !u64::try_from(value).is_ok_and(|value| value <= config.retain_bytes_max) {
+            faults.add(
+                format!("spec.retain.{field}"),
+                format!("must be 0 to {}", config.retain_bytes_max),
+            );
+        }
+    }
+    let after = faults.take(
+        "spec.retain.after_exit",
+        duration("spec.retain.after_exit", retain.after_exit),
+    );
+    if after.unwrap_or(Duration::ZERO) > config.retain_after_exit_max {
+        let max = humantime::format_duration(config.retain_after_exit_max);
+        faults.add("spec.retain.after_exit", format!("must be at most {max}"));
+    }
+}
+
+fn enums(faults: &mut Faults, spec: &pb::ExecSpec) {
+    let known = [
+        ("spec.on_full", pb::OnFull::try_from(spec.on_full).is_ok()),
+        (
+            "spec.on_disconnect",
+            pb::OnDisconnect::try_from(spec.on_disconnect).is_ok(),
+        ),
+        (
+            "spec.stragglers",
+            pb::Stragglers::try_from(spec.stragglers).is_ok(),
+        ),
+    ];
+    for (field, known) in known {
+        if !known {
+            faults.add(field, "is not a value that this server knows");
+        }
+    }
+}
+
+/// Options whose work is not done yet are refused: what can't be done is never ignored.
+fn later(spec: &pb::ExecSpec) -> Result<()> {
+    let open = spec
+        .stdin
+        .as_ref()
+        .is_some_and(|stdin| matches!(stdin.source, Some(pb::stdin::Source::Open(true))));
+    let what = if open {
+        "spec.stdin.open"
+    } else if spec.terminal.is_some() {
+        "spec.terminal"
+    } else if spec.collect.is_some() {
+        "spec.collect"
+    } else if spec.on_disconnect() == pb::OnDisconnect::Kill {
+        "spec.on_disconnect KILL"
+    } else {
+        return Ok(());
+    };
+    Err(Error::NotImplemented { what })
+}
+
+/// Checks an output format.
+///
+/// # Errors
+/// `Invalid`.
+pub fn format(format: i32) -> Result<pb::OutputFormat> {
+    pb::OutputFormat::try_from(format)
+        .map_err(|_| Error::invalid("format", "is not a value that this server knows"))
+}
+
+/// Checks a kill's grace: unset means the default, 0 is allowed.
+///
+/// # Errors
+/// `Invalid`.
+pub fn grace(given: Option<prost_types::Duration>) -> Result<Option<prost_types::Duration>> {
+    let Some(given) = given else { return Ok(None) };
+    match Duration::try_from(given) {
+        Ok(grace) if grace <= GRACE_MAX => Ok(Some(given)),
+        _ => Err(Error::invalid("grace", "must be 0 to 60 s")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> ExecConfig {
+        ExecConfig {
+            execs_max: 1,
+            retained_max: 1,
+            timeout_default: Duration::from_secs(300),
+            timeout_max: Duration::from_secs(3600),
+            retain_bytes_default: 4 << 20,
+            retain_bytes_max: 16 << 20,
+            retain_bytes_total: 64 << 20,
+            retain_after_exit_default: Duration::from_secs(1800),
+            retain_after_exit_max: Duration::from_secs(3600),
+            kill_grace: Duration::from_secs(2),
+            leak_grace: Duration::from_millis(500),
+            heartbeat: Duration::from_secs(15),
+        }
+    }
+
+    /// Fields that are refused, in order.
+    fn faults(spec: pb::ExecSpec) -> Vec<String> {
+        match super::spec(Some(spec), &config()) {
+            Ok(_) => vec![],
+            Err(Error::Invalid(violations)) => violations
+                .into_iter()
+                .map(|violation| violation.field)
+                .collect(),
+            Err(other) => vec![other.to_string()],
+        }
+    }
+
+    fn argv(args: &[&str]) -> pb::ExecSpec {
+        pb::ExecSpec {
+            argv: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_spec_has_exactly_one_command() {
+        assert_eq!(faults(argv(&["true"])), Vec::<String>::new());
+        assert_eq!(
+            faults(pb::ExecSpec {
+                shell: "echo hi".into(),
+                ..Default::default()
+            }),
+            Vec::<String>::new()
+        );
+        assert_eq!(faults(pb::ExecSpec::default()), ["spec.argv"]);
+        assert_eq!(
+            faults(pb::ExecSpec {
+                shell: "x".into(),
+                ..argv(&["x"])
+            }),
+            ["spec.shell"]
+        );
+        assert_eq!(faults(argv(&[""])), ["spec.argv[0]"]);
+    }
+
+    #[test]
+    fn every_fault_is_named_at_once() {
+        let spec = pb::ExecSpec {
+            env: [("A B".to_owned(), String::new())].into(),
+            skill: "../x".into(),
+            timeout: Some(prost_types::Duration {
+                seconds: -1,
+                nanos: 0,
+            }),
+            limits: Some(pb::ExecLimits {
+                open_files: -1,
+                ..Default::default()
+            }),
+            retain: Some(pb::Retain {
+                stdout_bytes: i64::MAX,
+                ..Default::default()
+            }),
+            on_full: 99,
+            ..argv(&["a\0b"])
+        };
+        let expected = [
+            "spec.argv[0]",
+            "spec.env[\"A B\"]",
+            "spec.skill",
+            "spec.timeout",
+            "spec.limits.open_files",
+            "spec.retain.stdout_bytes",
+            "spec.on_full",
+        ];
+        assert_eq!(faults(spec), expected);
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        assert_eq!(
+            faults(argv(&["x".repeat(ARG_BYTES_MAX + 1).as_str()])),
+            ["spec.argv[0]"]
+        );
+        let many = vec!["x"; ARGV_MAX + 1];
+        assert_eq!(faults(argv(&many)), ["spec.argv"]);
+        let large = "x".repeat(ARG_BYTES_MAX);
+        assert_eq!(faults(argv(&[large.as_str(); 9])), ["spec.argv"]);
+        let data = pb::stdin::Source::Data(vec![0; STDIN_BYTES_MAX + 1].into());
+        let stdin = Some(pb::Stdin { source: Some(data) });
+        assert_eq!(
+            faults(pb::ExecSpec {
+                stdin,
+                ..argv(&["x"])
+            }),
+            ["spec.stdin.data"]
+        );
+    }
+
+    #[test]
+    fn later_options_are_refused_not_ignored() {
+        let open = Some(pb::Stdin {
+            source: Some(pb::stdin::Source::Open(true)),
+        });
+        let later = [
+            pb::ExecSpec {
+                stdin: open,
+                ..argv(&["x"])
+            },
+            pb::ExecSpec {
+                terminal: Some(pb::Terminal::default()),
+                ..argv(&["x"])
+            },
+            pb::ExecSpec {
+                collect: Some(pb::CollectSpec::default()),
+                ..argv(&["x"])
+            },
+            pb::ExecSpec {
+                on_disconnect: pb::OnDisconnect::Kill.into(),
+                ..argv(&["x"])
+            },
+        ];
+        for spec in later {
+            let error = super::spec(Some(spec), &config()).expect_err("refused");
+            assert!(matches!(error, Error::NotImplemented { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! ExecService: runs commands. The workspace's task is asked once; then bytes flow from the guest to the
+//! client without asking anyone.
+
+use prost::Message;
+use skilld_proto::guest::v1 as guest;
+use skilld_proto::v1 as pb;
+use skilld_proto::v1::exec_service_server::ExecService;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Shared;
+use super::convert::{self, exec as wire};
+use super::relay::{Relayed, relay};
+use crate::error::{Error, Result};
+use crate::exec::{self, Start, Surroundings};
+use crate::workspace::Grant;
+
+const PAGE_DEFAULT: usize = 100;
+const PAGE_MAX: usize = 1000;
+
+/// The service.
+#[derive(Debug, Clone)]
+pub struct Execs(pub Shared);
+
+/// A request that may go to the guest.
+struct Ready {
+    grant: Grant,
+    request: guest::StartExecRequest,
+    workspace: String,
+}
+
+impl Execs {
+    /// Checks, gets leave, resolves.
+    async fn prepare(
+        &self,
+        workspace: &str,
+        exec_id: &str,
+        spec: Option<pb::ExecSpec>,
+        start: Start,
+    ) -> Result<Ready> {
+        let id = convert::workspace_name("workspace", workspace)?;
+        let exec_id = match exec_id {
+            "" => uuid::Uuid::now_v7().to_string(),
+            given => convert::id("exec_id", given)?,
+        };
+        let spec = wire::spec(spec, &self.0.config.execs)?;
+        if self.0.tasks.drain.is_cancelled() {
+            return Err(Error::Draining);
+        }
+        let grant = self.0.registry.get(&id)?.grant().await?;
+        let digest = {
+            use sha2::Digest;
+            sha2::Sha256::digest(spec.encode_to_vec()).to_vec()
+        };
+        let none = std::collections::BTreeMap::new();
+        let claim = grant.view.record.claim.as_ref();
+        let around = Surroundings {
+            env: claim.map_or(&none, |claim| &claim.env),
+            skills: claim.map_or(&none, |claim| &claim.skills),
+            config: &self.0.config.execs,
+        };
+        let request = exec::resolve(exec_id, digest, spec, start, around)?;
+        Ok(Ready {
+            grant,
+            request,
+            workspace: id.name(),
+        })
+    }
+
+    /// Leave to talk about an exec that exists: its workspace's name, its id.
+    async fn find(&self, name: &str) -> Result<(Grant, String, String)> {
+        let (workspace, exec) = convert::exec_name("name", name)?;
+        let grant = self.0.registry.get(&workspace)?.grant().await?;
+        Ok((grant, workspace.name(), exec))
+    }
+}
+
+#[tonic::async_trait]
+impl ExecService for Execs {
+    type RunExecStream = Relayed<pb::ExecEvent>;
+    type AttachExecStream = Relayed<pb::ExecEvent>;
+
+    async fn run_exec(
+        &self,
+        request: Request<pb::RunExecRequest>,
+    ) -> Result<Response<Self::RunExecStream>, Status> {
+        let run = request.into_inner();
+        let format = wire::format(run.format)?;
+        let mut ready = self
+            .prepare(&run.workspace, &run.exec_id, run.spec, Start::Run)
+            .await?;
+        ready.request.set_format(format);
+        let mut guest = ready.grant.guest.clone();
+        let stream = guest.run_exec(ready.request).await;
+        let stream = stream
+            .map_err(|status| Error::from_guest(&ready.workspace, &status))?
+            .into_inner();
+        Ok(Response::new(relay(
+            stream,
+            ready.grant,
+            ready.workspace,
+            self.0.tasks.stop.clone(),
+        )))
+    }
+
+    async fn start_exec(
+        &self,
+        request: Request<pb::StartExecRequest>,
+    ) -> Result<Response<pb::Exec>, Status> {
+        let start = request.into_inner();
+        let ready = self
+            .prepare(
+                &start.workspace,
+                &start.exec_id,
+                start.spec,
+                Start::Detached,
+            )
+            .await?;
+        let mut guest = ready.grant.guest.clone();
+        let exec = guest.start_exec(ready.request).await;
+        Ok(exec.map_err(|status| Error::from_guest(&ready.workspace, &status))?)
+    }
+
+    async fn attach_exec(
+        &self,
+        request: Request<pb::AttachExecRequest>,
+    ) -> Result<Response<Self::AttachExecStream>, Status> {
+        let attach = request.into_inner();
+        let format = wire::format(attach.format)?;
+        pb::Gaps::try_from(attach.gaps)
+            .map_err(|_| Error::invalid("gaps", "is not a value that this server knows"))?;
+        let (grant, workspace, exec_id) = self.find(&attach.name).await?;
+        let request = guest::AttachExecRequest {
+            exec_id,
+            offsets: attach.offsets,
+            format: format.into(),
+            gaps: attach.gaps,
+        };
+        let stream = grant.guest.clone().attach_exec(request).await;
+        let stream = stream
+            .map_err(|status| Error::from_guest(&workspace, &status))?
+            .into_inner();
+        Ok(Response::new(relay(
+            stream,
+            grant,
+            workspace,
+            self.0.tasks.stop.clone(),
+        )))
+    }
+
+    async fn signal_exec(
+        &self,
+        request: Request<pb::SignalExecRequest>,
+    ) -> Result<Response<pb::Exec>, Status> {
+        let signal = request.into_inner();
+        if !(1..=64).contains(&signal.signal) {
+            return Err(Error::invalid("signal", "must be 1 to 64").into());
+        }
+        pb::signal_exec_request::Target::try_from(signal.target)
+            .map_err(|_| Error::invalid("target", "is not a value that this server knows"))?;
+        let (grant, workspace, exec_id) = self.find(&signal.name).await?;
+        let request = guest::SignalExecRequest {
+            exec_id,
+            signal: signal.signal,
+            target: signal.target,
+        };
+        let exec = grant.guest.clone().signal_exec(request).await;
+        Ok(exec.map_err(|status| Error::from_guest(&workspace, &status))?)
+    }
+
+    async fn kill_exec(
+        &self,
+        request: Request<pb::KillExecRequest>,
+    ) -> Result<Response<pb::Exec>, Status> {
+        let kill = request.into_inner();
+        let grace = wire::grace(kill.grace)?;
+        let (grant, workspace, exec_id) = self.find(&kill.name).await?;
+        let reason = pb::exec_result::Reason::KilledByClient.into();
+        let request = guest::KillExecRequest {
+            exec_id,
+            grace,
+            reason,
+        };
+        let exec = grant.guest.clone().kill_exec(request).await;
+        Ok(exec.map_err(|status| Error::from_guest(&workspace, &status))?)
+    }
+
+    async fn get_exec(
+        &self,
+        request: Request<pb::GetExecRequest>,
+    ) -> Result<Response<pb::Exec>, Status> {
+        let (grant, workspace, exec_id) = self.find(&request.get_ref().name).await?;
+        let exec = grant
+            .guest
+            .clone()
+            .get_exec(guest::GetExecRequest { exec_id })
+            .await;
+        Ok(exec.map_err(|status| Error::from_guest(&workspace, &status))?)
+    }
+
+    async fn list_execs(
+        &self,
+        request: Request<pb::ListExecsRequest>,
+    ) -> Result<Response<pb::ListExecsResponse>, Status> {
+        let list = request.into_inner();
+        let id = convert::workspace_name("workspace", &list.workspace)?;
+        let size = convert::page_size(list.page_size, PAGE_DEFAULT, PAGE_MAX)?;
+        let after = match convert::page_token(&list.page_token)? {
+            "" => String::new(),
+            token => convert::id("page_token", token)?,
+        };
+        let grant = self.0.registry.get(&id)?.grant().await?;
+        let page_size = u32::try_from(size).unwrap_or(u32::MAX);
+        let page = grant
+            .guest
+            .clone()
+            .list_execs(guest::ListExecsRequest { after, page_size })
+            .await;
+        let page = page
+            .map_err(|status| Error::from_guest(&id.name(), &status))?
+            .into_inner();
+        let last = page.execs.last().filter(|_| page.more);
+        let next_page_token = last
+            .map(|exec| last_segment(&exec.name))
+            .unwrap_or_default();
+        Ok(Response::new(pb::ListExecsResponse {
+            execs: page.execs,
+            next_page_token,
+        }))
+    }
+
+    async fn poll_exec(
+        &self,
+        _request: Request<pb::PollExecRequest>,
+    ) -> Result<Response<pb::PollExecResponse>, Status> {
+        Err(Error::NotImplemented { what: "PollExec" }.into())
+    }
+
+    async fn write_stdin(
+        &self,
+        _request: Request<pb::WriteStdinRequest>,
+    ) -> Result<Response<pb::WriteStdinResponse>, Status> {
+        Err(Error::NotImplemented { what: "WriteStdin" }.into())
+    }
+
+    async fn stream_stdin(
+        &self,
+        _request: Request<Streaming<pb::StreamStdinRequest>>,
+    ) -> Result<Response<pb::WriteStdinResponse>, Status> {
+        Err(Error::NotImplemented {
+            what: "StreamStdin",
+        }
+        .into())
+    }
+
+    async fn resize_terminal(
+        &self,
+        _request: Request<pb::ResizeTerminalRequest>,
+    ) -> Result<Response<()>, Status> {
+        Err(Error::NotImplemented {
+            what: "ResizeTerminal",
+        }
+        .into())
+    }
+
+    async fn delete_exec(
+        &self,
+        _request: Request<pb::DeleteExecRequest>,
+    ) -> Result<Response<()>, Status> {
+        Err(Error::NotImplemented { what: "DeleteExec" }.into())
+    }
+}
+
+fn last_segment(name: &str) -> String {
+    name.rsplit('/').next().unwrap_or_default().to_owned()
+}
