@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# The main job, end to end: a private daemon runs the skill csv-report on a table of 5,000 rows, streaming; then the
+# same by docker create, cp, start, cp, rm, for comparison. Leaves nothing. Run by `make demo`, which builds what it needs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly table=tests/data/sales.csv image=skilld/base:latest rounds=5
+readonly command=(python scripts/csv_report.py --group-by region --group-by product --sum revenue inputs/sales.csv)
+: "${SKILLD_BIN_DIR:?is set by make demo}" "${SKILLD_GUEST:?is set by make demo}"
+# Short, since the paths of sockets end at 107 bytes.
+dir=$(mktemp -d /tmp/skd.XXXXXX)
+before=$(tests/leftovers.sh --containers)
+daemon=
+
+bold='' plain=''
+[ ! -t 1 ] || bold=$'\e[1m' plain=$'\e[0m'
+say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
+now() { echo "${EPOCHREALTIME/./}"; }
+milliseconds() { awk -v us="$1" 'BEGIN { printf "%.1f ms", us / 1000 }'; }
+median() { sort -n | awk '{ v[NR] = $1 } END { printf "%.1f ms", v[int((NR + 1) / 2)] / 1000 }'; }
+skillctl() { "$SKILLD_BIN_DIR/skillctl" --endpoint "unix:$dir/state/skilld.sock" "$@"; }
+
+finish() {
+    local code=$?
+    trap - EXIT
+    # All this is done already if all went well.
+    if [ -n "$daemon" ]; then
+        skillctl drain --remove >/dev/null 2>&1 || true
+        kill "$daemon" 2>/dev/null || true
+        wait "$daemon" || true
+    fi
+    docker ps --all --quiet --filter "label=io.skilld.test=$dir" | xargs --no-run-if-empty docker rm --force >/dev/null
+    for id in $(docker ps --all --quiet --filter label=io.skilld.instance); do
+        ! docker inspect -f '{{json .Mounts}}' "$id" | grep -qF "$dir/" || docker rm --force "$id" >/dev/null
+    done
+    [ "$code" = 0 ] || [ ! -e "$dir/log" ] || tail -n 30 "$dir/log" >&2
+    rm -rf "${dir:?}"/*
+    tests/leftovers.sh "$dir" "$before" || code=1
+    exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+# Asks until it is so, for at most 60 s, and gives up at once when the daemon is gone.
+until_so() {
+    local deadline=$((SECONDS + 60))
+    until "$@" >/dev/null 2>&1; do
+        kill -0 "$daemon" 2>/dev/null || { echo "demo: the daemon ended; its log:" >&2; exit 1; }
+        ((SECONDS < deadline)) || { echo "demo: waited 60 s for: $*" >&2; exit 1; }
+        sleep 0.02
+    done
+}
+is_warm() { skillctl -o json pool list | grep -qE '"warm": *[1-9]'; }
+
+run() { # directory for the results
+    skillctl run csv-report --input "$table" --collect 'out/**' --to "$1" --timing -- "${command[@]}"
+}
+
+# One job by skilld: the microseconds of claim, stage, exec, collect, delete, and of all as the shell sees it.
+by_skilld() {
+    local start all
+    start=$(now)
+    run "$dir/again" >"$dir/output" 2>&1
+    all=$(($(now) - start))
+    for step in claim stage exec collect delete; do
+        sed -n "s/.*\b$step took \([0-9.]*\) ms$/\1/p" "$dir/output" | awk '{ printf "%d ", $1 * 1000 }'
+    done
+    echo "$all"
+    rm -r "$dir/again"
+}
+
+# The same by Docker alone: create, cp in, start, cp out, rm, and all.
+by_docker() {
+    local t=("$(now)") id i
+    id=$(docker create --network none --user 0 --workdir /skill --label "io.skilld.test=$dir" "$image" "${command[@]}")
+    t+=("$(now)")
+    docker cp skills/csv-report/. "$id:/skill" >/dev/null 2>&1
+    docker cp "$dir/inputs" "$id:/skill" >/dev/null 2>&1
+    t+=("$(now)")
+    docker start --attach "$id" >/dev/null 2>&1
+    t+=("$(now)")
+    docker cp "$id:/skill/out" "$dir/again" >/dev/null 2>&1
+    t+=("$(now)")
+    docker rm --force "$id" >/dev/null
+    t+=("$(now)")
+    rm -r "$dir/again"
+    for i in 1 2 3 4 5; do printf '%s ' $((t[i] - t[i - 1])); done
+    echo $((t[5] - t[0]))
+}
+
+row() { # label, column, note
+    printf '  %-24s %10s %12s   %s\n' "$1" "$(cut -d' ' -f"$2" "$dir/skilld" | median)" \
+        "$(cut -d' ' -f"$2" "$dir/docker" | median)" "$3"
+}
+
+say 'A daemon with a private state directory'
+# In a session of its own, so that a Ctrl-C reaches this script alone, which then ends it in good order.
+env SKILLD_ENGINE__GUEST_PATH="$SKILLD_GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
+    TMPDIR="$dir" setsid "$SKILLD_BIN_DIR/skilld" --state-dir "$dir/state" 2>"$dir/log" &
+daemon=$!
+start=$(now)
+until_so skillctl server info
+until_so is_warm
+echo "serving, with a warm container, after $(milliseconds $(($(now) - start)))"
+
+say "skillctl run csv-report --input $table --collect 'out/**' --to report -- ${command[*]}"
+run "$dir/report"
+
+say 'The report that it collected (its beginning)'
+find "$dir/report" -name report.md -exec head -n 32 {} +
+
+say "The same $rounds times, and $rounds times with docker create, cp, start, cp, rm (medians)"
+mkdir "$dir/inputs"
+cp "$table" "$dir/inputs/"
+for ((round = 0; round < rounds; round++)); do
+    until_so is_warm
+    by_skilld >>"$dir/skilld"
+    by_docker >>"$dir/docker"
+done
+printf '  %-24s %10s %12s\n' '' skilld docker
+row 'claim      create' 1 'skilld has the container ready'
+row 'stage      cp in' 2 ''
+row 'exec       start' 3 'most of it is the script itself'
+row 'collect    cp out' 4 ''
+row 'delete     rm' 5 ''
+row 'all' 6 'as the shell sees it, starts of skillctl and docker included'
+
+say 'The end'
+skillctl drain --remove
+kill "$daemon"
+wait "$daemon"
+daemon=
