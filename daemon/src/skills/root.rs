@@ -1,0 +1,391 @@
+//! Roots: directories with a folder per skill, each with its SKILL.md. Read when asked for, and again when
+//! anything that was looked at has changed.
+//!
+//! Only names and front matter are looked at here; the rest of a folder is `content.rs`'s. A root that cannot be
+//! read, and a folder that cannot be used, is a problem that is listed and logged, never an empty list.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use super::content::Stamp;
+use super::front_matter::{self, Document};
+use super::{FrontMatter, Problem, Skill, SkillState};
+use crate::config::SkillsConfig;
+
+/// Folders below a root in which skills are looked for.
+const DEPTH_MAX: usize = 4;
+/// Entries of one root that are looked at.
+const ENTRIES_MAX: usize = 20_000;
+/// The document.
+const SKILL_MD: &str = "SKILL.md";
+
+/// What the roots hold.
+#[derive(Debug, Default)]
+pub(super) struct Catalogue {
+    /// Sorted by name; usable ones first among equals. Without contents.
+    pub(super) skills: Vec<Skill>,
+    /// Those that belong to no skill.
+    pub(super) problems: Vec<Problem>,
+}
+
+/// The configured roots and what was last seen in them.
+#[derive(Debug)]
+pub(super) struct Roots {
+    dirs: Vec<PathBuf>,
+    skill_md_bytes_max: u64,
+    skills_max: usize,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    latest: Option<Arc<Latest>>,
+    /// What was logged last, so that a standing problem is logged once.
+    logged: Vec<Problem>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    catalogue: Arc<Catalogue>,
+    /// Everything that was looked at, and how it was; `None` where there was nothing.
+    stamps: Vec<(PathBuf, Option<Stamp>)>,
+}
+
+impl Roots {
+    pub(super) fn new(config: &SkillsConfig) -> Self {
+        Self {
+            dirs: config.roots.clone(),
+            skill_md_bytes_max: config.skill_md_bytes_max,
+            skills_max: config.skills_max,
+            seen: Mutex::default(),
+        }
+    }
+
+    /// What the roots hold now.
+    pub(super) fn catalogue(&self) -> Arc<Catalogue> {
+        let latest = self.seen().latest.clone();
+        if let Some(latest) = latest
+            && latest
+                .stamps
+                .iter()
+                .all(|(path, stamp)| stamp_of(path) == *stamp)
+        {
+            return Arc::clone(&latest.catalogue);
+        }
+        let started = SystemTime::now();
+        let mut scan = Scan::new(self);
+        for root in &self.dirs {
+            scan.root(root);
+        }
+        let recent = scan.stamps.iter().any(|(_, stamp)| {
+            // What was just changed may change again without a trace.
+            stamp.is_some_and(|stamp| stamp.is_recent(started))
+        });
+        let (catalogue, stamps) = scan.finish();
+        let catalogue = Arc::new(catalogue);
+        let mut seen = self.seen();
+        seen.log(&catalogue);
+        seen.latest = (!recent).then(|| {
+            Arc::new(Latest {
+                catalogue: Arc::clone(&catalogue),
+                stamps,
+            })
+        });
+        catalogue
+    }
+
+    /// Reads the SKILL.md of a folder.
+    pub(super) fn read(&self, dir: &Path) -> Result<Document, Problem> {
+        let path = dir.join(SKILL_MD);
+        let unreadable = |error: std::io::Error| {
+            let message = format!("cannot read SKILL.md: {error}");
+            Problem::error("skill.unreadable", message).about(dir)
+        };
+        let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).custom_flags(flags.bits()).open(path);
+        let file = file.map_err(unreadable)?;
+        if !file.metadata().map_err(unreadable)?.is_file() {
+            return Err(
+                Problem::error("skill.special_file", "SKILL.md is not a regular file").about(dir),
+            );
+        }
+        let mut bytes = Vec::new();
+        let mut bounded = file.take(self.skill_md_bytes_max + 1);
+        bounded.read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.len() as u64 > self.skill_md_bytes_max {
+            let message = format!("SKILL.md has more than {} bytes", self.skill_md_bytes_max);
+            return Err(Problem::error("skill.too_large", message).about(dir));
+        }
+        front_matter::parse(&bytes).map_err(|problem| problem.about(dir))
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    fn log(&mut self, catalogue: &Catalogue) {
+        let of_skills = catalogue.skills.iter().flat_map(|skill| &skill.problems);
+        let problems: Vec<Problem> = catalogue
+            .problems
+            .iter()
+            .chain(of_skills)
+            .cloned()
+            .collect();
+        for problem in problems
+            .iter()
+            .filter(|problem| !self.logged.contains(problem))
+        {
+            tracing::warn!(
+                code = problem.code,
+                subject = problem.subject,
+                line = problem.line,
+                problem = problem.message,
+                "skill problem"
+            );
+        }
+        self.logged = problems;
+    }
+}
+
+fn stamp_of(path: &Path) -> Option<Stamp> {
+    fs::symlink_metadata(path).ok().as_ref().map(Stamp::of)
+}
+
+/// One look at all roots.
+struct Scan<'a> {
+    roots: &'a Roots,
+    /// Real paths; a link may lead into any of them.
+    trusted: Vec<PathBuf>,
+    skills: Vec<Skill>,
+    problems: Vec<Problem>,
+    stamps: Vec<(PathBuf, Option<Stamp>)>,
+    /// Folders by device and inode: links can make circles.
+    visited: HashSet<(u64, u64)>,
+    /// Entries seen in the current root.
+    entries: usize,
+    /// The current root is deeper than it is read.
+    too_deep: Option<PathBuf>,
+    too_many: bool,
+}
+
+impl<'a> Scan<'a> {
+    fn new(roots: &'a Roots) -> Self {
+        Self {
+            roots,
+            trusted: roots
+                .dirs
+                .iter()
+                .filter_map(|dir| dir.canonicalize().ok())
+                .collect(),
+            skills: Vec::new(),
+            problems: Vec::new(),
+            stamps: Vec::new(),
+            visited: HashSet::new(),
+            entries: 0,
+            too_deep: None,
+            too_many: false,
+        }
+    }
+
+    fn root(&mut self, root: &Path) {
+        self.entries = 0;
+        self.too_deep = None;
+        self.stamps.push((root.to_owned(), stamp_of(root)));
+        match root.canonicalize() {
+            Ok(real) => self.directory(root, &real, 0),
+            Err(error) => self.unreadable(root, &error),
+        }
+        if self.entries > ENTRIES_MAX {
+            let message = format!("more than {ENTRIES_MAX} entries; the rest was not looked at");
+            self.problems
+                .push(Problem::error("root.too_many_entries", message).about(root));
+        }
+        if let Some(dir) = self.too_deep.take() {
+            let message = format!(
+                "{} is more than {DEPTH_MAX} folders deep and was not looked at",
+                dir.display()
+            );
+            self.problems
+                .push(Problem::warning("root.too_deep", message).about(root));
+        }
+    }
+
+    fn directory(&mut self, root: &Path, dir: &Path, depth: usize) {
+        self.stamps.push((dir.to_owned(), stamp_of(dir)));
+        match fs::metadata(dir) {
+            Ok(metadata) if !self.visited.insert((metadata.dev(), metadata.ino())) => return,
+            Ok(_) => {}
+            Err(error) => return self.unreadable(dir, &error),
+        }
+        let names = match self.names(dir) {
+            Ok(names) => names,
+            Err(error) => return self.unreadable(dir, &error),
+        };
+        if names.iter().any(|name| name == SKILL_MD) {
+            if depth > 0 {
+                return self.skill(root, dir);
+            }
+            let message = "the root is itself a skill; configure the directory above it";
+            self.problems
+                .push(Problem::error("root.is_skill", message).about(dir));
+        } else if let Some(name) = names
+            .iter()
+            .find(|name| name.eq_ignore_ascii_case(SKILL_MD))
+        {
+            let message = format!("{name} must be named SKILL.md");
+            self.problems
+                .push(Problem::error("skill.file_name", message).about(dir));
+        }
+        for name in names {
+            if !name.starts_with('.') && name != "node_modules" && name != "__pycache__" {
+                self.below(root, &dir.join(name), depth + 1);
+            }
+        }
+    }
+
+    /// Names in a directory, sorted. One that is not UTF-8 cannot lead to a skill that has a name.
+    fn names(&mut self, dir: &Path) -> std::io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            self.entries += 1;
+            if self.entries > ENTRIES_MAX {
+                break;
+            }
+            names.extend(entry?.file_name().into_string());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn below(&mut self, root: &Path, path: &Path, depth: usize) {
+        let Ok(metadata) = fs::symlink_metadata(path) else {
+            return;
+        };
+        if metadata.is_dir() {
+            if depth > DEPTH_MAX {
+                self.too_deep.get_or_insert_with(|| path.to_owned());
+            } else {
+                self.directory(root, path, depth);
+            }
+        } else if metadata.is_symlink() {
+            match path.canonicalize() {
+                Ok(real) if !real.is_dir() => {}
+                Ok(real) if self.trusted.iter().any(|root| real.starts_with(root)) => {
+                    if depth <= DEPTH_MAX {
+                        self.directory(root, &real, depth);
+                    }
+                }
+                Ok(real) => {
+                    let message = format!("the link leads out of the roots, to {}", real.display());
+                    self.problems
+                        .push(Problem::error("root.link_outside", message).about(path));
+                }
+                Err(error) => self.unreadable(path, &error),
+            }
+        }
+    }
+
+    fn skill(&mut self, root: &Path, dir: &Path) {
+        let path = dir.join(SKILL_MD);
+        let metadata = fs::symlink_metadata(&path).ok();
+        self.stamps.push((path, metadata.as_ref().map(Stamp::of)));
+        if self.skills.len() >= self.roots.skills_max {
+            if !std::mem::replace(&mut self.too_many, true) {
+                let message = format!(
+                    "there are more than {} skills; this one and others are left out",
+                    self.roots.skills_max
+                );
+                self.problems
+                    .push(Problem::error("root.too_many_skills", message).about(dir));
+            }
+            return;
+        }
+        let folder = dir
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let mut skill = Skill {
+            name: folder.to_owned(),
+            root: root.to_owned(),
+            dir: dir.to_owned(),
+            state: SkillState::Loaded,
+            front_matter: FrontMatter::default(),
+            content: None,
+            problems: Vec::new(),
+            update_time: metadata.and_then(|metadata| metadata.modified().ok()),
+        };
+        match self.roots.read(dir) {
+            Ok(document) => {
+                skill.name.clone_from(&document.front_matter.name);
+                if skill.name != folder {
+                    let message = format!("the skill is named {}, its folder {folder}", skill.name);
+                    skill
+                        .problems
+                        .push(Problem::warning("skill.folder_name", message));
+                }
+                skill.problems.extend(document.warnings);
+                skill.front_matter = document.front_matter;
+                if !skill.problems.is_empty() {
+                    skill.state = SkillState::LoadedWithWarnings;
+                }
+            }
+            Err(problem) if !super::is_name(folder) => {
+                self.problems.push(problem.about(dir));
+                return;
+            }
+            Err(problem) => {
+                skill.problems.push(problem);
+                skill.state = SkillState::Rejected;
+            }
+        }
+        skill.problems = skill
+            .problems
+            .into_iter()
+            .map(|problem| problem.about(dir))
+            .collect();
+        self.skills.push(skill);
+    }
+
+    fn unreadable(&mut self, path: &Path, error: &std::io::Error) {
+        let message = format!("cannot read {}: {error}", path.display());
+        self.problems
+            .push(Problem::error("root.unreadable", message).about(path));
+    }
+
+    fn finish(mut self) -> (Catalogue, Vec<(PathBuf, Option<Stamp>)>) {
+        let mut first: HashMap<String, PathBuf> = HashMap::new();
+        for skill in &mut self.skills {
+            if skill.state == SkillState::Rejected {
+                continue;
+            }
+            if let Some(winner) = first.get(&skill.name) {
+                let message = format!("{} has this name already and comes first", winner.display());
+                let problem = Problem::warning("skill.shadowed", message).about(&skill.dir);
+                skill.problems.insert(0, problem);
+                skill.state = SkillState::Shadowed;
+            } else {
+                first.insert(skill.name.clone(), skill.dir.clone());
+            }
+        }
+        let rank = |state: SkillState| match state {
+            SkillState::Loaded | SkillState::LoadedWithWarnings => 0,
+            SkillState::Rejected => 1,
+            SkillState::Shadowed => 2,
+        };
+        self.skills
+            .sort_by(|a, b| a.name.cmp(&b.name).then(rank(a.state).cmp(&rank(b.state))));
+        let catalogue = Catalogue {
+            skills: self.skills,
+            problems: self.problems,
+        };
+        (catalogue, self.stamps)
+    }
+}

@@ -1,0 +1,579 @@
+//! Skills from directories into a slot's folder: what is staged, what is refused and why. No Docker.
+
+use std::fs;
+use std::io::{Read, Seek};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use skilld::config::SkillsConfig;
+use skilld::error::Error;
+use skilld::shutdown::Tasks;
+use skilld::skills::{Severity, Skill, SkillRef, SkillState, Skills, Staged};
+
+/// A root, a state directory and slots, all temporary.
+struct Fixture {
+    dir: tempfile::TempDir,
+    config: SkillsConfig,
+    skills: Skills,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut SkillsConfig)) -> Self {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let mut config = SkillsConfig {
+            roots: vec![dir.path().join("root")],
+            files_max: 100,
+            bytes_max: 1 << 20,
+            skill_md_bytes_max: 64 << 10,
+            skills_max: 50,
+        };
+        for sub in ["root", "state/slots/s1/skills", "state/slots/s2/skills"] {
+            fs::create_dir_all(dir.path().join(sub)).expect("mkdir");
+        }
+        change(&mut config);
+        let skills =
+            Skills::open(&config, &dir.path().join("state"), Tasks::default()).expect("open");
+        Self {
+            dir,
+            config,
+            skills,
+        }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn slot(&self, slot: &str) -> PathBuf {
+        self.path("state/slots").join(slot).join("skills")
+    }
+
+    /// Writes a file below the root, making its directories.
+    fn write(&self, path: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path("root").join(path);
+        fs::create_dir_all(path.parent().expect("parent")).expect("mkdir");
+        fs::write(&path, text).expect("write");
+        path
+    }
+
+    /// A skill of that name, with a version and a script.
+    fn skill(&self, name: &str, version: &str) {
+        let front =
+            format!("---\nname: {name}\ndescription: d\nversion: {version}\n---\n# {name}\n");
+        self.write(&format!("{name}/SKILL.md"), front);
+        let script = self.write(&format!("{name}/bin/run.sh"), format!("echo {version}\n"));
+        fs::set_permissions(script, fs::Permissions::from_mode(0o750)).expect("chmod");
+    }
+
+    async fn stage(&self, slot: &str, refs: &[&str]) -> Result<Vec<Staged>, Error> {
+        let refs = refs
+            .iter()
+            .map(|text| SkillRef::parse("skills", text).expect("valid"));
+        self.skills.stage(&self.slot(slot), refs.collect()).await
+    }
+
+    fn script(&self, slot: &str) -> String {
+        fs::read_to_string(self.slot(slot).join("csv/bin/run.sh")).expect("staged")
+    }
+
+    async fn listed(&self, name: &str) -> Skill {
+        let listing = self.skills.list().await.expect("list");
+        let found = listing.skills.into_iter().find(|skill| skill.name == name);
+        found.unwrap_or_else(|| panic!("{name} is not listed; {:?}", listing.problems))
+    }
+
+    /// The reason that a skill is rejected for, the same in the listing and when it is staged.
+    async fn refusal(&self, name: &str) -> String {
+        let listed = self.listed(name).await;
+        assert_eq!(listed.state, SkillState::Rejected, "{listed:?}");
+        assert_eq!(listed.problems[0].severity, Severity::Error);
+        let error = self.stage("s1", &[name]).await.expect_err("rejected");
+        let Error::SkillInvalid { problem, .. } = error else {
+            panic!("not SkillInvalid: {error}");
+        };
+        assert_eq!(
+            problem,
+            format!(
+                "{}: {}",
+                listed.problems[0].code, listed.problems[0].message
+            )
+        );
+        assert_eq!(names(&self.slot("s1")), Vec::<String>::new());
+        problem
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("read dir");
+    let mut names: Vec<String> = entries
+        .map(|entry| {
+            entry
+                .expect("entry")
+                .file_name()
+                .into_string()
+                .expect("UTF-8")
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn a_staged_skill_has_its_files_and_the_four_links() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1.10");
+    let staged = fixture.stage("s1", &["csv"]).await.expect("staged");
+    assert_eq!(
+        (staged[0].name.as_str(), staged[0].version.as_str()),
+        ("csv", "1.10")
+    );
+    assert_eq!((staged[0].files, staged[0].unchanged), (2, false));
+    let skill = fixture.slot("s1").join("csv");
+    assert_eq!(
+        names(&skill),
+        [".venv", "SKILL.md", "bin", "inputs", "out", "work"]
+    );
+    for (link, target) in [
+        ("out", "../../out"),
+        ("work", "../../work"),
+        ("inputs", "../../work/inputs"),
+        (".venv", "../../work/.venvs/csv"),
+    ] {
+        assert_eq!(
+            fs::read_link(skill.join(link)).expect("link"),
+            Path::new(target)
+        );
+    }
+    let mode = |path: &str| fs::metadata(skill.join(path)).expect("there").mode() & 0o7777;
+    assert_eq!([mode("."), mode("bin")], [0o755, 0o755]);
+    assert_eq!([mode("SKILL.md"), mode("bin/run.sh")], [0o444, 0o555]);
+    assert_eq!(fixture.script("s1"), "echo 1.10\n");
+}
+
+#[tokio::test]
+async fn no_inode_is_shared_between_root_store_and_slots() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    let staged = fixture.stage("s1", &["csv"]).await.expect("staged");
+    fixture.stage("s2", &["csv"]).await.expect("staged");
+    let stored = fixture.path("state/skills/sha256").join(&staged[0].digest);
+    let inode = |dir: PathBuf| fs::metadata(dir.join("SKILL.md")).expect("there").ino();
+    let mut inodes = [
+        inode(fixture.path("root/csv")),
+        inode(stored),
+        inode(fixture.slot("s1").join("csv")),
+        inode(fixture.slot("s2").join("csv")),
+    ];
+    inodes.sort_unstable();
+    assert!(
+        inodes.windows(2).all(|pair| pair[0] != pair[1]),
+        "{inodes:?}"
+    );
+}
+
+#[tokio::test]
+async fn staging_again_is_unchanged_and_a_change_on_disk_is_seen() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    let first = fixture.stage("s1", &["csv"]).await.expect("staged");
+    let inode = || {
+        fs::metadata(fixture.slot("s1").join("csv"))
+            .expect("there")
+            .ino()
+    };
+    let before = inode();
+    let again = fixture.stage("s1", &["csv"]).await.expect("staged");
+    assert!(again[0].unchanged && again[0].digest == first[0].digest);
+    assert_eq!(inode(), before);
+
+    fixture.skill("csv", "2");
+    let newer = fixture.stage("s1", &["csv"]).await.expect("staged");
+    assert!(!newer[0].unchanged && newer[0].digest != first[0].digest);
+    assert_eq!(
+        (newer[0].version.as_str(), fixture.script("s1").as_str()),
+        ("2", "echo 2\n")
+    );
+    assert_eq!(names(&fixture.slot("s1")), ["csv"]);
+    assert_eq!(names(&fixture.path("state/slots/s1")), ["skills", "staged"]);
+
+    // The older one is still in the store, by its digest, also for a daemon that has just been started.
+    let skills =
+        Skills::open(&fixture.config, &fixture.path("state"), Tasks::default()).expect("open");
+    let older =
+        SkillRef::parse("skills", &format!("csv@sha256:{}", first[0].digest)).expect("valid");
+    let back = skills
+        .stage(&fixture.slot("s1"), vec![older])
+        .await
+        .expect("staged");
+    assert_eq!(
+        (&back[0].digest, fixture.script("s1").as_str()),
+        (&first[0].digest, "echo 1\n")
+    );
+    let missing = fixture
+        .stage("s1", &[&format!("csv@sha256:{}", "0".repeat(64))])
+        .await;
+    assert!(
+        matches!(missing, Err(Error::SkillNotFound { .. })),
+        "{missing:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_reader_keeps_what_it_has_open_when_a_skill_is_replaced() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    fixture.stage("s1", &["csv"]).await.expect("staged");
+    let mut open = fs::File::open(fixture.slot("s1").join("csv/bin/run.sh")).expect("open");
+    fixture.skill("csv", "2");
+    fixture.stage("s1", &["csv"]).await.expect("staged");
+    let mut text = String::new();
+    open.rewind().expect("rewind");
+    open.read_to_string(&mut text).expect("read");
+    assert_eq!(
+        (text.as_str(), fixture.script("s1").as_str()),
+        ("echo 1\n", "echo 2\n")
+    );
+}
+
+#[test]
+fn a_name_never_vanishes_while_it_is_replaced() {
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let fixture = Fixture::new();
+    fixture.skill("csv", "0");
+    runtime
+        .block_on(fixture.stage("s1", &["csv"]))
+        .expect("staged");
+    let path = fixture.slot("s1").join("csv/SKILL.md");
+    let done = AtomicBool::new(false);
+    let reads = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut results = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                results.push(fs::read(&path).is_ok());
+            }
+            results
+        });
+        for version in 1..20 {
+            fixture.skill("csv", &version.to_string());
+            let staged = runtime.block_on(fixture.stage("s1", &["csv"]));
+            assert_eq!(staged.map_or(0, |staged| staged.len()), 1);
+        }
+        done.store(true, Ordering::Relaxed);
+        reader.join().expect("reader")
+    });
+    assert!(!reads.is_empty() && reads.iter().all(|there| *there));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_can_stage_the_same_skill_at_once() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    let stagings = (0..16).map(|slot| {
+        let target = fixture.path(&format!("state/slots/t{}/skills", slot % 8));
+        fs::create_dir_all(&target).expect("mkdir");
+        let skills = fixture.skills.clone();
+        async move {
+            let csv = SkillRef::parse("skills", "csv").expect("valid");
+            let staged = skills.stage(&target, vec![csv]).await.expect("staged");
+            assert!(target.join("csv/SKILL.md").exists());
+            staged[0].digest.clone()
+        }
+    });
+    let digests = futures::future::join_all(stagings).await;
+    assert!(digests.iter().all(|digest| *digest == digests[0]));
+    assert_eq!(
+        names(&fixture.path("state/skills/sha256")),
+        [digests[0].clone()]
+    );
+    assert_eq!(
+        names(&fixture.path("state/skills/tmp")),
+        Vec::<String>::new()
+    );
+    for slot in 0..8 {
+        assert_eq!(
+            names(&fixture.path(&format!("state/slots/t{slot}"))),
+            ["skills", "staged"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn either_all_skills_are_staged_or_none() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    let error = fixture
+        .stage("s1", &["csv", "nope"])
+        .await
+        .expect_err("unknown");
+    assert!(matches!(error, Error::SkillNotFound { .. }), "{error}");
+    assert_eq!(names(&fixture.slot("s1")), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_unknown_skill_is_answered_with_the_nearest_names() {
+    let fixture = Fixture::new();
+    for name in ["csv-report", "csv-merge", "csv-split", "text-stats"] {
+        fixture.skill(name, "1.2");
+    }
+    for (asked, first) in [
+        ("csv-reprot", Some("csv-report")),
+        ("report", Some("csv-report")),
+        ("CSV-Split", Some("csv-split")),
+        ("csv-report@9", Some("csv-report@1.2")),
+        ("zzz", None),
+    ] {
+        let error = fixture.stage("s1", &[asked]).await.expect_err("unknown");
+        let Error::SkillNotFound { name, nearest } = error else {
+            panic!("not SkillNotFound: {error}");
+        };
+        assert_eq!(name, asked);
+        assert_eq!(
+            nearest.first().map(String::as_str),
+            first,
+            "{asked}: {nearest:?}"
+        );
+        assert!(nearest.len() <= 3);
+    }
+    fixture
+        .stage("s1", &["csv-report@1.2"])
+        .await
+        .expect("that version");
+}
+
+const HOSTILE: [(&str, &str); 11] = [
+    ("link-out", "skill.link_outside"),
+    ("link-absolute", "skill.link_outside"),
+    ("fifo", "skill.special_file"),
+    ("many-files", "skill.too_many_files"),
+    ("many-bytes", "skill.too_large"),
+    ("not-utf8", "skill.not_utf8"),
+    ("no-name", "skill.no_name"),
+    ("bad-name", "skill.bad_name"),
+    ("no-front", "skill.no_front_matter"),
+    ("long-document", "skill.too_large"),
+    ("fifo-document", "skill.special_file"),
+];
+
+#[tokio::test]
+async fn hostile_folders_are_rejected_with_their_reason() {
+    let fixture = Fixture::with(|config| {
+        config.files_max = 20;
+        config.bytes_max = 10_000;
+        config.skill_md_bytes_max = 2_000;
+    });
+    for (name, _) in HOSTILE {
+        fixture.skill(name, "1");
+    }
+    let root = fixture.path("root");
+    let fifo = |path: &str| {
+        nix::unistd::mkfifo(&root.join(path), nix::sys::stat::Mode::S_IRWXU).expect("mkfifo")
+    };
+    symlink("../../secret", root.join("link-out/data")).expect("symlink");
+    symlink("/etc/passwd", root.join("link-absolute/passwd")).expect("symlink");
+    fifo("fifo/pipe");
+    for file in 0..30 {
+        fixture.write(&format!("many-files/f{file}"), "");
+    }
+    fixture.write("many-bytes/big", vec![0; 10_001]);
+    fixture.write(
+        "not-utf8/SKILL.md",
+        b"---\nname: not-utf8\ndescription: \xff\n---\n",
+    );
+    fixture.write("no-name/SKILL.md", "---\ndescription: d\n---\n");
+    fixture.write(
+        "bad-name/SKILL.md",
+        "---\nname: ../x\ndescription: d\n---\n",
+    );
+    fixture.write("no-front/SKILL.md", "# Hello\n");
+    fixture.write("long-document/SKILL.md", vec![b'x'; 2_001]);
+    fs::remove_file(root.join("fifo-document/SKILL.md")).expect("remove");
+    fifo("fifo-document/SKILL.md");
+    for (name, reason) in HOSTILE {
+        let refusal = fixture.refusal(name).await;
+        assert!(refusal.starts_with(reason), "{name}: {refusal}");
+    }
+    assert!(fixture.refusal("link-out").await.contains("data"));
+    assert_eq!(
+        names(&fixture.path("state/skills/sha256")),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        names(&fixture.path("state/skills/tmp")),
+        Vec::<String>::new()
+    );
+}
+
+#[tokio::test]
+async fn links_inside_a_skill_are_kept_as_links() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    symlink("../SKILL.md", fixture.path("root/csv/bin/README.md")).expect("symlink");
+    fixture.stage("s1", &["csv"]).await.expect("staged");
+    let link = fixture.slot("s1").join("csv/bin/README.md");
+    assert_eq!(
+        fs::read_link(&link).expect("link"),
+        Path::new("../SKILL.md")
+    );
+    assert!(fs::read_to_string(link).expect("read").contains("# csv"));
+}
+
+#[tokio::test]
+async fn a_skill_keeps_its_own_out_with_a_warning() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    fixture.write("csv/out/mine", "x");
+    let listed = fixture.listed("csv").await;
+    assert_eq!(listed.state, SkillState::LoadedWithWarnings);
+    assert_eq!(listed.problems[0].code, "skill.own_link");
+    fixture.stage("s1", &["csv"]).await.expect("staged");
+    assert_eq!(names(&fixture.slot("s1").join("csv/out")), ["mine"]);
+    assert!(fixture.slot("s1").join("csv/work").is_symlink());
+}
+
+#[tokio::test]
+async fn nested_folders_are_found_and_the_first_root_wins() {
+    let fixture = Fixture::with(|config| {
+        let second = config.roots[0].with_file_name("second");
+        fs::create_dir_all(second.join("deep")).expect("mkdir");
+        let front = "---\nname: deep\ndescription: second\n---\n";
+        fs::write(second.join("deep/SKILL.md"), front).expect("write");
+        config.roots.push(second);
+    });
+    for (path, name) in [
+        ("a/b/c/deep", "deep"),
+        ("a/b/c/d/lost", "lost"),
+        (".hidden/x", "x"),
+        ("node_modules/y", "y"),
+    ] {
+        let front = format!("---\nname: {name}\ndescription: first\n---\n");
+        fixture.write(&format!("{path}/SKILL.md"), front);
+    }
+    let listing = fixture.skills.list().await.expect("list");
+    let listed: Vec<(&str, SkillState, &str)> = listing
+        .skills
+        .iter()
+        .map(|skill| {
+            let description = skill.front_matter.description.as_str();
+            (skill.name.as_str(), skill.state, description)
+        })
+        .collect();
+    assert_eq!(
+        listed,
+        [
+            ("deep", SkillState::Loaded, "first"),
+            ("deep", SkillState::Shadowed, "second")
+        ]
+    );
+    let codes: Vec<&str> = listing
+        .problems
+        .iter()
+        .map(|problem| problem.code)
+        .collect();
+    assert_eq!(codes, ["root.too_deep"]);
+}
+
+#[tokio::test]
+async fn a_root_that_cannot_be_read_is_a_problem_until_it_can() {
+    let fixture =
+        Fixture::with(|config| config.roots.push(config.roots[0].with_file_name("later")));
+    fixture.skill("csv", "1");
+    let listing = fixture.skills.list().await.expect("list");
+    assert_eq!(listing.skills.len(), 1);
+    assert_eq!(listing.problems[0].code, "root.unreadable");
+    assert!(
+        listing.problems[0].subject.ends_with("later"),
+        "{:?}",
+        listing.problems
+    );
+
+    let later = fixture.path("later/new");
+    fs::create_dir_all(&later).expect("mkdir");
+    fs::write(
+        later.join("SKILL.md"),
+        "---\nname: new\ndescription: d\n---\nBody\n",
+    )
+    .expect("write");
+    let new = SkillRef::parse("name", "new").expect("valid");
+    let (new, body) = fixture.skills.get(new).await.expect("there");
+    assert_eq!((new.state, body.as_str()), (SkillState::Loaded, "Body\n"));
+    assert!(
+        fixture
+            .skills
+            .list()
+            .await
+            .expect("list")
+            .problems
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn links_in_a_root_are_followed_only_into_roots() {
+    let fixture = Fixture::new();
+    fixture.skill("real", "1");
+    fs::create_dir_all(fixture.path("elsewhere")).expect("mkdir");
+    symlink(fixture.path("elsewhere"), fixture.path("root/out")).expect("symlink");
+    symlink(fixture.path("root"), fixture.path("root/circle")).expect("symlink");
+    symlink("real", fixture.path("root/again")).expect("symlink");
+    let listing = fixture.skills.list().await.expect("list");
+    assert_eq!(listing.skills.len(), 1, "{:?}", listing.skills);
+    let codes: Vec<&str> = listing
+        .problems
+        .iter()
+        .map(|problem| problem.code)
+        .collect();
+    assert_eq!(codes, ["root.link_outside"]);
+}
+
+#[tokio::test]
+async fn what_a_killed_daemon_left_behind_is_removed() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    fs::create_dir_all(fixture.path("state/slots/s1/.stage-x/csv")).expect("mkdir");
+    fs::create_dir_all(fixture.path("state/skills/tmp/x/content")).expect("mkdir");
+    fixture.stage("s1", &["csv"]).await.expect("staged");
+    assert_eq!(names(&fixture.path("state/slots/s1")), ["skills", "staged"]);
+    Skills::open(&fixture.config, &fixture.path("state"), Tasks::default()).expect("open");
+    assert_eq!(
+        names(&fixture.path("state/skills/tmp")),
+        Vec::<String>::new()
+    );
+}
+
+/// Not a promise of speed (that is the benches'), but a file system walk gone wild shows here.
+#[tokio::test]
+async fn staging_fifty_files_again_and_again_stays_cheap() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    for file in 0..48 {
+        fixture.write(&format!("csv/data/f{file}"), vec![b'x'; 2_000]);
+    }
+    // Until the kernel's clock has moved on, what was just written is read again each time.
+    let written = Instant::now();
+    while written.elapsed() < Duration::from_millis(100) {
+        fixture.stage("s1", &["csv"]).await.expect("staged");
+    }
+    let mut times = Vec::new();
+    for slot in 0..40 {
+        let target = fixture.path(&format!("state/slots/t{slot}/skills"));
+        fs::create_dir_all(&target).expect("mkdir");
+        let csv = SkillRef::parse("skills", "csv").expect("valid");
+        let started = Instant::now();
+        let staged = fixture
+            .skills
+            .stage(&target, vec![csv])
+            .await
+            .expect("staged");
+        times.push(started.elapsed());
+        assert_eq!((staged[0].files, staged[0].unchanged), (50, false));
+    }
+    times.sort();
+    println!("stage 50 files: p50 {:?}, p95 {:?}", times[20], times[38]);
+    assert!(times[20] < Duration::from_millis(100), "{:?}", times[20]);
+}
