@@ -12,6 +12,9 @@ use skilld_proto::v1::Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+/// What RetryInfo says where nothing better is known: long enough for a restart to make progress.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -258,16 +261,12 @@ impl Error {
         }
     }
 
-    /// Seconds to wait before trying again, where that helps.
+    /// How long to wait before trying again, where that helps.
     fn retry_after(&self) -> Option<Duration> {
-        match self.kind().1 {
-            Reason::PoolExhausted => match self {
-                Self::PoolExhausted { retry_after, .. } => Some(*retry_after),
-                _ => None,
-            },
-            Reason::Draining | Reason::EngineUnavailable => Some(Duration::from_secs(1)),
-            _ => None,
+        if let Self::PoolExhausted { retry_after, .. } = self {
+            return Some(*retry_after);
         }
+        matches!(self, Self::Draining | Self::EngineUnavailable { .. }).then_some(RETRY_AFTER)
     }
 
     fn metadata(&self) -> HashMap<String, String> {
@@ -304,12 +303,16 @@ impl Error {
 
     /// The resource that does not exist or is taken, as (type, name).
     fn resource(&self) -> Option<(&'static str, &str)> {
-        match self {
-            Self::WorkspaceNotFound { name } => Some(("skilld.dev/Workspace", name)),
-            Self::SkillNotFound { name, .. } => Some(("skilld.dev/Skill", name)),
-            Self::PoolNotFound { name, .. } => Some(("skilld.dev/Pool", name)),
-            Self::IdTaken { name } => Some(("skilld.dev/Resource", name)),
-            _ => None,
+        if let Self::WorkspaceNotFound { name } = self {
+            Some(("skilld.dev/Workspace", name))
+        } else if let Self::SkillNotFound { name, .. } = self {
+            Some(("skilld.dev/Skill", name))
+        } else if let Self::PoolNotFound { name, .. } = self {
+            Some(("skilld.dev/Pool", name))
+        } else if let Self::IdTaken { name } = self {
+            Some(("skilld.dev/Resource", name))
+        } else {
+            None
         }
     }
 }

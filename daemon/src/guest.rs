@@ -108,7 +108,7 @@ impl Socket {
             match greet(stream, expected).await {
                 Ok(link) => return Ok(link),
                 Err(why) => {
-                    tracing::warn!(socket = %self.path.display(), why, "turned away who is not the guest")
+                    tracing::warn!(socket = %self.path.display(), why, "turned away who is not the guest");
                 }
             }
         }

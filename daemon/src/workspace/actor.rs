@@ -9,25 +9,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use skilld_proto::guest::v1 as pb;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::error::{Chain, Error, Result};
-use crate::guest::{Link, Socket};
+use crate::guest::Link;
 use crate::pool::Pool;
 use crate::workspace::lease::{Lease, from_unix_ms, unix_ms};
 use crate::workspace::record::{self, Claim, Phase, Record};
 use crate::workspace::slot::{self, Context};
 use crate::workspace::state::{Cause, Effect, Event, State, step};
-use crate::workspace::{COMMANDS_MAX, Command, Failure, Grant, Slot, View, WorkspaceId};
+use crate::workspace::{COMMANDS_MAX, Command, Failure, Grant, Slot, View};
 
-/// Longest wait for an unary answer of a guest.
-const GUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a guest may take to connect again before it counts as lost.
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between tries to remove a container while the engine is away: the first and the longest wait.
-const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
+mod container;
+mod link;
 
 /// The task's own data.
 #[derive(Debug)]
@@ -152,56 +147,6 @@ impl Actor {
         self.publish();
         for waiter in self.deleting.drain(..) {
             answer(waiter, Ok(()));
-        }
-    }
-
-    /// Directory, container, guest: each step leaves something that the next start can clean up.
-    async fn boot(&mut self) -> Result<Link> {
-        let context = Arc::clone(&self.context);
-        let _turn = context.boots.acquire().await.map_err(|_| Error::Draining)?;
-        let started = Instant::now();
-        let (dir, record) = (self.dir.as_path().to_owned(), self.record.clone());
-        let guest_path = context.config.engine.guest_path.clone();
-        context
-            .tasks
-            .blocking(move || slot::prepare(&dir, &record, &guest_path))
-            .await?;
-        let socket = Socket::bind(&self.dir.join("run"))?;
-
-        let spec = slot::container(&context, self.pool.config(), &self.record);
-        let id = context.engine.create(&spec).await?;
-        self.record.container_id = Some(id.clone());
-        self.persist().await?;
-        context.engine.start(&id).await?;
-        let pid = context
-            .engine
-            .inspect(&id)
-            .await?
-            .map_or(0, |state| state.pid);
-
-        let expected = context.expected(&self.record, pid);
-        let timeout = context.config.engine.boot_timeout;
-        match tokio::time::timeout(timeout, socket.accept(&expected)).await {
-            Ok(link) => {
-                let boot_ms = started.elapsed().as_millis();
-                tracing::debug!(boot_ms, "slot is warm");
-                link
-            }
-            Err(_) => Err(Error::GuestLost {
-                workspace: format!("slot {}", self.record.number),
-                why: self.why_silent(&id, timeout).await,
-            }),
-        }
-    }
-
-    async fn why_silent(&self, container_id: &str, timeout: Duration) -> String {
-        match self.context.engine.inspect(container_id).await {
-            Ok(Some(state)) if !state.running => {
-                format!("its container ended with exit code {}", state.exit_code)
-            }
-            Ok(Some(_)) => format!("it did not connect within {timeout:?}"),
-            Ok(None) => "its container was removed by somebody else".to_owned(),
-            Err(error) => error.to_string(),
         }
     }
 
@@ -372,7 +317,7 @@ impl Actor {
         let (dir, record) = (Arc::clone(&self.dir), self.record.clone());
         let write = move || {
             if let Some(claim) = &record.claim {
-                let metadata = metadata(&record, claim);
+                let metadata = slot::metadata(&record, claim);
                 record::replace(
                     &dir.join("skills/.metadata.json"),
                     metadata.as_bytes(),
@@ -382,139 +327,6 @@ impl Actor {
             record.write(&dir)
         };
         self.context.tasks.blocking(write).await
-    }
-
-    /// Kills what runs and removes the container. On failure it is tried again until it works.
-    async fn remove_container(&mut self) {
-        if let Some(link) = self.link.take() {
-            let mut guest = link.client;
-            let asked = guest.shutdown(pb::ShutdownRequest {});
-            // The container's end is what counts; this only makes it quick for a guest that is well.
-            let told = tokio::time::timeout(Duration::from_secs(1), asked).await;
-            tracing::trace!(
-                ok = matches!(told, Ok(Ok(_))),
-                "guest was told to shut down"
-            );
-        }
-        let gone = match &self.record.container_id {
-            Some(id) => self.context.engine.remove(id).await,
-            None => Ok(()),
-        };
-        match gone {
-            Ok(()) => {
-                self.retry = None;
-                self.record.container_id = None;
-                Box::pin(self.apply(Event::ContainerGone)).await;
-            }
-            Err(error) => {
-                let wait = self
-                    .retry
-                    .map_or(RETRY.0, |(_, wait)| (wait * 2).min(RETRY.1));
-                tracing::warn!(error = %Chain(&error), retry_in = ?wait, "container was not removed");
-                self.retry = Some((Instant::now() + wait, wait));
-            }
-        }
-    }
-
-    fn refuse_deletes(&mut self) {
-        for waiter in self.deleting.drain(..) {
-            let message = "the container is removed as soon as it answers".to_owned();
-            answer(waiter, Err(Error::EngineUnavailable { message }));
-        }
-    }
-
-    async fn forget(&mut self) {
-        let dir = Arc::clone(&self.dir);
-        if let Err(error) = self.context.tasks.blocking(move || slot::erase(&dir)).await {
-            // The record says Closing, so the next start tries again.
-            tracing::error!(error = %Chain(&error), "slot directory is left");
-        }
-        if let Some(claim) = &self.record.claim {
-            let id = WorkspaceId::new(claim.workspace.clone());
-            self.context.directory.remove(&id);
-            tracing::info!(workspace_id = %id, "workspace is gone");
-        }
-        self.context
-            .with_numbers(|numbers| numbers.give_back(self.record.number));
-        self.pool.gone(self.record.number);
-    }
-
-    /// The guest's connection broke: the container died, or the guest will connect again.
-    async fn on_link_lost(&mut self) {
-        self.link = None;
-        let Some(id) = self.record.container_id.clone() else {
-            return;
-        };
-        match self.context.engine.inspect(&id).await {
-            Ok(None) => {
-                self.lose(
-                    Cause::ContainerLost,
-                    "the container was removed by somebody else".into(),
-                )
-                .await
-            }
-            Ok(Some(state)) if !state.running => {
-                let (cause, what) = if state.oom_killed {
-                    (Cause::OomKilled, "was killed for its memory")
-                } else {
-                    (Cause::ContainerLost, "ended")
-                };
-                self.lose(
-                    cause,
-                    format!("the container {what}, exit code {}", state.exit_code),
-                )
-                .await;
-            }
-            Ok(Some(state)) => self.reconnect(state.pid).await,
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "engine does not say what became of the container");
-                self.reconnect(0).await;
-            }
-        }
-    }
-
-    async fn reconnect(&mut self, pid: i32) {
-        let expected = self.context.expected(&self.record, pid);
-        let connected = match Socket::bind(&self.dir.join("run")) {
-            Ok(socket) => tokio::time::timeout(RECONNECT_TIMEOUT, socket.accept(&expected)).await,
-            Err(error) => Ok(Err(error)),
-        };
-        match connected {
-            Ok(Ok(link)) => {
-                tracing::info!("guest connected again");
-                self.link = Some(link);
-            }
-            Ok(Err(error)) => self.lose(Cause::GuestLost, error.to_string()).await,
-            Err(_) => {
-                let message =
-                    format!("the guest did not connect again within {RECONNECT_TIMEOUT:?}");
-                self.lose(Cause::GuestLost, message).await;
-            }
-        }
-    }
-
-    async fn check(&mut self) {
-        let Some(id) = self.record.container_id.clone() else {
-            return;
-        };
-        match self.context.engine.inspect(&id).await {
-            Ok(Some(state)) if state.running => {}
-            Ok(_) => self.on_link_lost().await,
-            Err(error) => {
-                tracing::debug!(error = %Chain(&error), "engine does not say how the container is")
-            }
-        }
-    }
-
-    async fn lose(&mut self, cause: Cause, message: String) {
-        tracing::warn!(?cause, message, "slot is lost");
-        self.failure = Some(Failure {
-            cause,
-            message,
-            time: SystemTime::now(),
-        });
-        self.retention = Some(Instant::now() + self.context.config.workspaces.failed_retention);
-        self.apply(Event::Lost(cause)).await;
     }
 
     fn timer(&self) -> Option<Instant> {
@@ -563,36 +375,6 @@ impl Actor {
         }
     }
 
-    async fn has_running_execs(&self) -> bool {
-        let Some(link) = &self.link else { return false };
-        let mut guest = link.client.clone();
-        let request = pb::HelloRequest {
-            generation: skilld_proto::guest::GENERATION,
-            daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
-        };
-        match tokio::time::timeout(GUEST_TIMEOUT, guest.hello(request)).await {
-            Ok(Ok(hello)) => hello.into_inner().running_execs > 0,
-            _ => false,
-        }
-    }
-
-    /// Tells the guest which workspace it is. Doing it again changes nothing.
-    fn configure(&self, link: Link, claim: &Claim) -> impl Future<Output = Result<()>> + use<> {
-        let request = configure_request(&self.context, &claim.workspace);
-        let workspace = claim.workspace.clone();
-        async move {
-            let mut guest = link.client;
-            match tokio::time::timeout(GUEST_TIMEOUT, guest.configure(request)).await {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err(status)) => Err(Error::from_guest(&workspace, &status)),
-                Err(_) => Err(Error::GuestLost {
-                    workspace,
-                    why: "no answer in time".into(),
-                }),
-            }
-        }
-    }
-
     fn restore_lease(&mut self) {
         let Some(claim) = &self.record.claim else {
             return;
@@ -632,35 +414,6 @@ pub enum Adopted {
     Lost(Cause, String),
     /// Half made or half removed.
     Garbage,
-}
-
-/// What a guest is told when its container becomes a workspace.
-#[must_use]
-pub fn configure_request(context: &Context, workspace: &str) -> pb::ConfigureRequest {
-    let execs = &context.config.execs;
-    pb::ConfigureRequest {
-        workspace: format!("workspaces/{workspace}"),
-        execs_max: execs.execs_max,
-        leak_grace: prost_types::Duration::try_from(execs.leak_grace).ok(),
-        kill_grace: prost_types::Duration::try_from(execs.kill_grace).ok(),
-        heartbeat: prost_types::Duration::try_from(execs.heartbeat).ok(),
-        retain_bytes_total: execs.retain_bytes_total,
-        retained_execs_max: execs.retained_max,
-    }
-}
-
-/// What commands can read of the record: nothing that is secret.
-fn metadata(record: &Record, claim: &Claim) -> String {
-    let value = serde_json::json!({
-        "workspace": format!("workspaces/{}", claim.workspace),
-        "pool": record.pool,
-        "image": record.image,
-        "create_time_ms": claim.create_time_ms,
-        "labels": claim.labels,
-        "skills": claim.skills,
-        "limits": record.limits,
-    });
-    format!("{value:#}\n")
 }
 
 /// Completes when the guest's connection is gone; never without one.

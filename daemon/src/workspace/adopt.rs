@@ -20,7 +20,7 @@ use crate::engine::{ContainerState, ContainerSummary};
 use crate::error::{Chain, Error, Result};
 use crate::guest::{Link, Socket};
 use crate::pool::Pool;
-use crate::workspace::actor::{Adopted, configure_request};
+use crate::workspace::actor::Adopted;
 use crate::workspace::record::{Phase, Record};
 use crate::workspace::slot::{self, Context};
 use crate::workspace::state::Cause;
@@ -158,7 +158,10 @@ async fn connect(context: &Arc<Context>, record: &Record) -> Result<Link> {
 /// The record may have been written and the guest not told: telling it again changes nothing.
 async fn resume(context: &Context, link: Link, workspace: &str) -> Adopted {
     let mut guest = link.client.clone();
-    match guest.configure(configure_request(context, workspace)).await {
+    match guest
+        .configure(slot::configure_request(context, workspace))
+        .await
+    {
         Ok(_) => Adopted::Workspace(link),
         Err(status) => Adopted::Lost(Cause::GuestLost, status.message().to_owned()),
     }

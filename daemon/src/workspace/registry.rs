@@ -138,15 +138,14 @@ impl Registry {
                 .context
                 .directory
                 .enter(&create.id, &create.request, max)?;
-            if let Some(there) = entry.workspace.get() {
-                match there.view().state {
-                    // On its way out: its name is free in a moment.
-                    State::Closing | State::Removed => {
-                        there.removed().await;
-                        continue;
-                    }
-                    _ => {}
-                }
+            let ending = entry
+                .workspace
+                .get()
+                .filter(|there| matches!(there.view().state, State::Closing | State::Removed));
+            if let Some(there) = ending {
+                // Its name is free in a moment.
+                there.removed().await;
+                continue;
             }
             if entry.request != create.request && !create.allow_existing {
                 return Err(Error::IdTaken {
@@ -264,7 +263,7 @@ impl Registry {
             });
             match (member, event.kind) {
                 (Some(slot), ContainerEventKind::Died | ContainerEventKind::Removed) => {
-                    slot.check()
+                    slot.check();
                 }
                 (slot, kind) => tracing::debug!(?kind, known = slot.is_some(), "engine event"),
             }

@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use skilld_proto::guest::GENERATION;
+use skilld_proto::guest::{GENERATION, v1 as pb};
 use tokio::sync::Semaphore;
 
 use crate::config::{Config, PoolConfig};
@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::guest;
 use crate::shutdown::Tasks;
 use crate::workspace::directory::{Directory, Numbers};
-use crate::workspace::record::{self, Record};
+use crate::workspace::record::{self, Claim, Record};
 
 /// What every slot's task shares.
 #[derive(Debug)]
@@ -183,6 +183,36 @@ pub fn prepare(dir: &Path, record: &Record, guest_path: &Path) -> Result<()> {
         ),
         source,
     })
+}
+
+/// What a guest is told when its container becomes a workspace.
+#[must_use]
+pub fn configure_request(context: &Context, workspace: &str) -> pb::ConfigureRequest {
+    let execs = &context.config.execs;
+    pb::ConfigureRequest {
+        workspace: format!("workspaces/{workspace}"),
+        execs_max: execs.execs_max,
+        leak_grace: prost_types::Duration::try_from(execs.leak_grace).ok(),
+        kill_grace: prost_types::Duration::try_from(execs.kill_grace).ok(),
+        heartbeat: prost_types::Duration::try_from(execs.heartbeat).ok(),
+        retain_bytes_total: execs.retain_bytes_total,
+        retained_execs_max: execs.retained_max,
+    }
+}
+
+/// What commands can read of the record: nothing that is secret.
+#[must_use]
+pub fn metadata(record: &Record, claim: &Claim) -> String {
+    let value = serde_json::json!({
+        "workspace": format!("workspaces/{}", claim.workspace),
+        "pool": record.pool,
+        "image": record.image,
+        "create_time_ms": claim.create_time_ms,
+        "labels": claim.labels,
+        "skills": claim.skills,
+        "limits": record.limits,
+    });
+    format!("{value:#}\n")
 }
 
 /// Deletes the directory of a slot. Blocks. OK if there is none.

@@ -1,0 +1,126 @@
+//! The part of a slot's task that deals with its container: making it, removing it, forgetting it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use skilld_proto::guest::v1 as pb;
+use tokio::time::Instant;
+
+use super::{Actor, answer};
+use crate::error::{Chain, Error, Result};
+use crate::guest::{Link, Socket};
+use crate::workspace::WorkspaceId;
+use crate::workspace::slot;
+use crate::workspace::state::Event;
+
+/// Between tries to remove a container while the engine is away: the first and the longest wait.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
+/// How long a guest may take to kill what runs. Its container is removed either way.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Actor {
+    /// Directory, container, guest: each step leaves something that the next start can clean up.
+    pub(super) async fn boot(&mut self) -> Result<Link> {
+        let context = Arc::clone(&self.context);
+        let _turn = context.boots.acquire().await.map_err(|_| Error::Draining)?;
+        let started = Instant::now();
+        let (dir, record) = (self.dir.as_path().to_owned(), self.record.clone());
+        let guest_path = context.config.engine.guest_path.clone();
+        context
+            .tasks
+            .blocking(move || slot::prepare(&dir, &record, &guest_path))
+            .await?;
+        let socket = Socket::bind(&self.dir.join("run"))?;
+
+        let spec = slot::container(&context, self.pool.config(), &self.record);
+        let id = context.engine.create(&spec).await?;
+        self.record.container_id = Some(id.clone());
+        self.persist().await?;
+        context.engine.start(&id).await?;
+        let pid = context
+            .engine
+            .inspect(&id)
+            .await?
+            .map_or(0, |state| state.pid);
+
+        let expected = context.expected(&self.record, pid);
+        let timeout = context.config.engine.boot_timeout;
+        match tokio::time::timeout(timeout, socket.accept(&expected)).await {
+            Ok(link) => {
+                let boot_ms = started.elapsed().as_millis();
+                tracing::debug!(boot_ms, "slot is warm");
+                link
+            }
+            Err(_) => Err(Error::GuestLost {
+                workspace: format!("slot {}", self.record.number),
+                why: self.why_silent(&id, timeout).await,
+            }),
+        }
+    }
+
+    pub(super) async fn why_silent(&self, container_id: &str, timeout: Duration) -> String {
+        match self.context.engine.inspect(container_id).await {
+            Ok(Some(state)) if !state.running => {
+                format!("its container ended with exit code {}", state.exit_code)
+            }
+            Ok(Some(_)) => format!("it did not connect within {timeout:?}"),
+            Ok(None) => "its container was removed by somebody else".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// Kills what runs and removes the container. On failure it is tried again until it works.
+    pub(super) async fn remove_container(&mut self) {
+        if let Some(link) = self.link.take() {
+            let mut guest = link.client;
+            let asked = guest.shutdown(pb::ShutdownRequest {});
+            // The container's end is what counts; this only makes it quick for a guest that is well.
+            let told = tokio::time::timeout(SHUTDOWN_TIMEOUT, asked).await;
+            tracing::trace!(
+                ok = matches!(told, Ok(Ok(_))),
+                "guest was told to shut down"
+            );
+        }
+        let gone = match &self.record.container_id {
+            Some(id) => self.context.engine.remove(id).await,
+            None => Ok(()),
+        };
+        match gone {
+            Ok(()) => {
+                self.retry = None;
+                self.record.container_id = None;
+                Box::pin(self.apply(Event::ContainerGone)).await;
+            }
+            Err(error) => {
+                let wait = self
+                    .retry
+                    .map_or(RETRY.0, |(_, wait)| (wait * 2).min(RETRY.1));
+                tracing::warn!(error = %Chain(&error), retry_in = ?wait, "container was not removed");
+                self.retry = Some((Instant::now() + wait, wait));
+            }
+        }
+    }
+
+    pub(super) fn refuse_deletes(&mut self) {
+        for waiter in self.deleting.drain(..) {
+            let message = "the container is removed as soon as it answers".to_owned();
+            answer(waiter, Err(Error::EngineUnavailable { message }));
+        }
+    }
+
+    pub(super) async fn forget(&mut self) {
+        let dir = Arc::clone(&self.dir);
+        if let Err(error) = self.context.tasks.blocking(move || slot::erase(&dir)).await {
+            // The record says Closing, so the next start tries again.
+            tracing::error!(error = %Chain(&error), "slot directory is left");
+        }
+        if let Some(claim) = &self.record.claim {
+            let id = WorkspaceId::new(claim.workspace.clone());
+            self.context.directory.remove(&id);
+            tracing::info!(workspace_id = %id, "workspace is gone");
+        }
+        self.context
+            .with_numbers(|numbers| numbers.give_back(self.record.number));
+        self.pool.gone(self.record.number);
+    }
+}
