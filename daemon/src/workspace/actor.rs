@@ -312,21 +312,25 @@ impl Actor {
         }
     }
 
-    /// Writes the record, and what the commands see of it.
+    /// Writes the record, and what the commands see of it. The disk has it a moment later; see `record.rs`.
     async fn persist(&self) -> Result<()> {
         let (dir, record) = (Arc::clone(&self.dir), self.record.clone());
         let write = move || {
             if let Some(claim) = &record.claim {
                 let metadata = slot::metadata(&record, claim);
-                record::replace(
-                    &dir.join("skills/.metadata.json"),
-                    metadata.as_bytes(),
-                    false,
-                )?;
+                record::replace(&dir.join("skills/.metadata.json"), metadata.as_bytes())?;
             }
             record.write(&dir)
         };
-        self.context.tasks.blocking(write).await
+        let tasks = &self.context.tasks;
+        tasks.blocking(write).await?;
+        let (dir, syncing) = (Arc::clone(&self.dir), tasks.clone());
+        tasks.spawn(async move {
+            if let Err(error) = syncing.blocking(move || record::sync(&dir)).await {
+                tracing::error!(error = %Chain(&error), "slot record may not survive a power cut");
+            }
+        });
+        Ok(())
     }
 
     fn timer(&self) -> Option<Instant> {
