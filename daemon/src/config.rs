@@ -22,9 +22,9 @@ mod sources;
 
 pub use sources::{DEFAULT_TOML, Flags};
 
-/// Longest name of a slot, bytes: the state directory's length is checked against it, because the guests'
+/// Longest name of a slot (its number), bytes: the state directory's length is checked against it, because the guests'
 /// sockets lie beneath it and a socket's path ends at 107 bytes.
-pub const SLOT_NAME_MAX: usize = 16;
+pub const SLOT_NAME_MAX: usize = 10;
 
 /// What is wrong with a configuration: one line per fault, each with its key and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,8 +81,8 @@ pub struct ServerConfig {
     pub streams_max: u32,
     /// Connections at once.
     pub connections_max: usize,
-    /// A connection without a first byte is closed after this long.
-    pub first_byte_timeout: Duration,
+    /// A connection without the preface of HTTP/2 is closed after this long.
+    pub handshake_timeout: Duration,
     /// Between two questions whether the peer is alive.
     pub keepalive_interval: Duration,
     /// How long its answer may take.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use skilld::config::Config;
+use skilld::error::Chain;
 use skilld::server::{self, cli::Cli};
 
 /// `EX_USAGE`: the configuration or the command line is wrong.
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
     match server::main(loaded.config) {
         Ok(code) => code,
         Err(error) => {
-            complain(&format!("{error:#}"));
+            complain(&Chain(&error).to_string());
             ExitCode::FAILURE
         }
     }

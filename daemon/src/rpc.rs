@@ -13,6 +13,7 @@ pub mod admin;
 pub mod convert;
 pub mod exec;
 pub mod relay;
+pub mod server;
 pub mod workspace;
 
 /// What the services work with.

@@ -275,13 +275,13 @@ fn paths_that_no_socket_can_have_are_refused() {
     check_fault(
         &format!(
             "listen = \"unix:/tmp/s\"\nstate_dir = \"/{}\"",
-            "x".repeat(69)
+            "x".repeat(75)
         ),
         &["state_dir: "],
     );
     let fits = format!(
         "listen = \"unix:/tmp/s\"\nstate_dir = \"/{}\"",
-        "x".repeat(68)
+        "x".repeat(74)
     );
     check_fault(&fits, &[]);
 }

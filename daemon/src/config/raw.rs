@@ -31,7 +31,7 @@ pub(super) struct RawServer {
     pub(super) header_bytes_max: String,
     pub(super) streams_max: u64,
     pub(super) connections_max: u64,
-    pub(super) first_byte_timeout: String,
+    pub(super) handshake_timeout: String,
     pub(super) keepalive_interval: String,
     pub(super) keepalive_timeout: String,
     pub(super) unary_timeout: String,

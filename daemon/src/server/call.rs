@@ -1,0 +1,294 @@
+//! The layer around every call: counts it, names it in the log, ends it at its deadline, and turns a panic or
+//! an error of the transport's own into an error of ours.
+//!
+//! | | unary | client streams | server streams |
+//! |---|---|---|---|
+//! | deadline | the shorter of the client's and `unary_timeout` | the client's | the client's, up to the last byte |
+//! | at stop | runs on until `stop_timeout` | its handler ends it | ends with UNAVAILABLE |
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{HeaderMap, Request, Response};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tower::{Layer, Service};
+use tracing::{Instrument, Span};
+
+use super::body::CallBody;
+use super::methods::{Method, Methods, grpc_timeout};
+use crate::error::Error;
+
+/// How many calls of skilld's own services are open, up to the end of their bodies. Clones share it.
+#[derive(Debug, Clone)]
+pub struct OpenCalls(Arc<watch::Sender<usize>>);
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct OpenCall(OpenCalls);
+
+/// Wraps every call.
+#[derive(Debug, Clone)]
+pub(super) struct CallLayer {
+    shared: Arc<Shared>,
+}
+
+/// A wrapped service.
+#[derive(Debug, Clone)]
+pub(super) struct Calls<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    methods: Arc<Methods>,
+    open: OpenCalls,
+    unary_timeout: Duration,
+    stop: CancellationToken,
+}
+
+// === impl OpenCalls ===
+
+impl Default for OpenCalls {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(0)))
+    }
+}
+
+impl OpenCalls {
+    /// Waits until there is none.
+    pub async fn none(&self) {
+        // Fails only if the sender is gone, and we hold it.
+        drop(self.0.subscribe().wait_for(|count| *count == 0).await);
+    }
+
+    /// Right now.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        *self.0.borrow()
+    }
+
+    fn open(&self) -> OpenCall {
+        self.0.send_modify(|count| *count += 1);
+        OpenCall(self.clone())
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| *count -= 1);
+    }
+}
+
+// === impl CallLayer ===
+
+impl CallLayer {
+    pub(super) fn new(
+        methods: Arc<Methods>,
+        open: OpenCalls,
+        unary_timeout: Duration,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                methods,
+                open,
+                unary_timeout,
+                stop,
+            }),
+        }
+    }
+}
+
+impl<S> Layer<S> for CallLayer {
+    type Service = Calls<S>;
+
+    fn layer(&self, inner: S) -> Calls<S> {
+        Calls {
+            inner,
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+// === impl Calls ===
+
+impl<S> Service<Request<Body>> for Calls<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let shared = Arc::clone(&self.shared);
+        let Some((path, method)) = shared.methods.get(request.uri().path()) else {
+            // What a client made up is not logged as it is.
+            tracing::debug!(path = ?request.uri().path(), "call of an unknown method");
+            let status = Status::from(Error::NotImplemented {
+                what: "this method",
+            });
+            return std::future::ready(Ok(status.into_http())).boxed();
+        };
+        let span = span(path, request.headers());
+        let open = method.own.then(|| shared.open.open());
+        let start = Instant::now();
+        let deadline =
+            deadline(method, request.headers(), shared.unary_timeout).map(|after| start + after);
+        let response = {
+            let _entered = span.enter();
+            self.inner.call(request)
+        };
+        let stop = method.server_streams.then(|| shared.stop.clone());
+        async move {
+            let response = within(
+                deadline,
+                AssertUnwindSafe(response)
+                    .catch_unwind()
+                    .instrument(span.clone()),
+            )
+            .await;
+            let response = match response {
+                Ok(Ok(Ok(response))) => translate(response),
+                Ok(Ok(Err(never))) => match never {},
+                Ok(Err(_panic)) => {
+                    Status::from(Error::Internal("a handler panicked".into())).into_http()
+                }
+                Err(error) => Status::from(error).into_http(),
+            };
+            let deadline = deadline.filter(|_| method.server_streams);
+            Ok(response
+                .map(|body| Body::new(CallBody::new(body, open, span, start, deadline, stop))))
+        }
+        .boxed()
+    }
+}
+
+fn span(path: &str, headers: &HeaderMap) -> Span {
+    let span = tracing::info_span!("rpc", method = path, traceparent = tracing::field::Empty);
+    if let Some(traceparent) = traceparent(headers) {
+        span.record("traceparent", traceparent);
+    }
+    span
+}
+
+/// W3C trace context, if it is well formed: `00-<32 hex>-<16 hex>-<2 hex>`.
+fn traceparent(headers: &HeaderMap) -> Option<&str> {
+    let text = headers.get("traceparent")?.to_str().ok()?;
+    let mut parts = text.split('-');
+    let hex = |part: Option<&str>, length: usize| {
+        part.is_some_and(|part| {
+            part.len() == length && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+    };
+    let well_formed = hex(parts.next(), 2)
+        && hex(parts.next(), 32)
+        && hex(parts.next(), 16)
+        && hex(parts.next(), 2);
+    (well_formed && parts.next().is_none()).then_some(text)
+}
+
+fn deadline(method: Method, headers: &HeaderMap, unary_timeout: Duration) -> Option<Duration> {
+    let asked = grpc_timeout(headers);
+    if method.client_streams || method.server_streams {
+        return asked;
+    }
+    Some(asked.map_or(unary_timeout, |asked| asked.min(unary_timeout)))
+}
+
+async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Result<F::Output, Error> {
+    match deadline {
+        None => Ok(future.await),
+        Some(deadline) => tokio::time::timeout_at(deadline, future)
+            .await
+            .map_err(|_| Error::Deadline {
+                doing: "answering the call",
+            }),
+    }
+}
+
+/// Gives tonic's own refusals, which come before any of our code, the form that all our errors have.
+fn translate(response: Response<Body>) -> Response<Body> {
+    let Some(status) = Status::from_header_map(response.headers()) else {
+        return response;
+    };
+    if !status.details().is_empty() {
+        return response;
+    }
+    let code = status.code();
+    let error = if code == Code::OutOfRange
+        && let Some(limit) = message_limit(&status)
+    {
+        Error::LimitExceeded {
+            what: "the message".into(),
+            limit,
+        }
+    } else if code == Code::Internal {
+        // Ours always have details, so this is a message that could not be decoded.
+        Error::invalid("request", status.message())
+    } else if code == Code::Unimplemented && status.message().is_empty() {
+        // A service of the API that this version does not have.
+        Error::NotImplemented {
+            what: "this method",
+        }
+    } else {
+        return response;
+    };
+    Status::from(error).into_http()
+}
+
+/// From tonic's words for a message that is too long.
+fn message_limit(status: &Status) -> Option<u64> {
+    let (_, limit) = status.message().rsplit_once("the limit is: ")?;
+    limit.trim_end_matches(" bytes").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_well_formed_traceparent_reaches_the_log() {
+        let read = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("traceparent", http::HeaderValue::from_static(text));
+            traceparent(&headers).map(str::to_owned)
+        };
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert_eq!(read(good).as_deref(), Some(good));
+        for bad in [
+            "",
+            "x",
+            "00-zz-00-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",
+        ] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn open_calls_are_counted_until_they_are_dropped() {
+        let calls = OpenCalls::default();
+        let (one, two) = (calls.open(), calls.open());
+        assert_eq!(calls.count(), 2);
+        drop(one);
+        assert!(calls.none().now_or_never().is_none());
+        drop(two);
+        calls.none().await;
+    }
+}
