@@ -1,1 +1,10 @@
-//! Placeholder.
+//! What the end-to-end tests and benches share: a private daemon, real Docker, short ways to say what they do.
+//!
+//! The binaries are those of `make test`, found by SKILLD_BIN_DIR and SKILLD_GUEST.
+
+pub mod binaries;
+pub mod daemon;
+pub mod docker;
+pub mod exec;
+
+pub use daemon::{Daemon, Options};

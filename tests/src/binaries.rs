@@ -1,0 +1,57 @@
+//! Where the binaries under test are.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// Path of `skilld` or `skillctl`.
+///
+/// # Errors
+/// When it was not built.
+pub fn binary(name: &str) -> Result<PathBuf> {
+    existing(match std::env::var_os("SKILLD_BIN_DIR") {
+        Some(dir) => PathBuf::from(dir).join(name),
+        None => target_dir()?.join("release").join(name),
+    })
+}
+
+/// Path of the static guest.
+///
+/// # Errors
+/// When it was not built.
+pub fn guest() -> Result<PathBuf> {
+    existing(match std::env::var_os("SKILLD_GUEST") {
+        Some(path) => PathBuf::from(path),
+        None => {
+            let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+            target_dir()?.join(triple).join("guest/skilld-guest")
+        }
+    })
+}
+
+/// The repository.
+#[must_use]
+pub fn repository() -> &'static Path {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().unwrap_or(tests)
+}
+
+/// `target/`, found from the test's own binary in `target/debug/deps/`.
+fn target_dir() -> Result<PathBuf> {
+    let exe = std::env::current_exe()?;
+    let dir = exe
+        .ancestors()
+        .find(|dir| dir.join("CACHEDIR.TAG").exists());
+    Ok(dir
+        .context("the test does not run from cargo's target directory")?
+        .to_owned())
+}
+
+fn existing(path: PathBuf) -> Result<PathBuf> {
+    ensure!(
+        path.exists(),
+        "{} is missing: run `make build guest`, or `make test`",
+        path.display()
+    );
+    Ok(path)
+}

@@ -1,0 +1,315 @@
+//! A private daemon: its own state directory, socket, uids and containers. It is stopped with
+//! [`Daemon::stop`], which proves that nothing is left; a test that fails on its way leaves the clean-up to `Drop`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use skilld_client::Client;
+use skilld_proto::v1::{DrainRequest, ServerInfo};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use crate::{binaries, docker};
+
+/// A daemon has to serve within this.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// A daemon has to end within this.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Uids of one daemon under test.
+const UIDS: u32 = 64;
+
+/// Each daemon of a test run gets uids of its own, and each process another start.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// What differs from the defaults.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Environment of the daemon: `SKILLD_SECTION__KEY`.
+    pub env: Vec<(String, String)>,
+    /// Roots of skills; the repository's own if empty.
+    pub skill_roots: Vec<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            env: Vec::new(),
+            skill_roots: vec![binaries::repository().join("skills")],
+        }
+    }
+}
+
+impl Options {
+    /// Sets one key, given as `section.key`.
+    #[must_use]
+    pub fn set(mut self, key: &str, value: &str) -> Self {
+        let name = format!("SKILLD_{}", key.replace('.', "__").to_uppercase());
+        self.env.push((name, value.to_owned()));
+        self
+    }
+
+    /// Takes skills from here.
+    #[must_use]
+    pub fn skills(mut self, root: &Path) -> Self {
+        self.skill_roots = vec![root.to_owned()];
+        self
+    }
+}
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Option<Child>,
+    dir: TempDir,
+    options: Options,
+    /// Connected to it.
+    pub client: Client,
+    /// What it said it is.
+    pub info: ServerInfo,
+}
+
+impl Daemon {
+    /// Starts one with one warm container.
+    ///
+    /// # Errors
+    /// When it does not serve in time; its log is in the error.
+    pub async fn start() -> Result<Self> {
+        Self::start_with(Options::default()).await
+    }
+
+    /// Starts one.
+    ///
+    /// # Errors
+    /// When it does not serve in time; its log is in the error.
+    pub async fn start_with(options: Options) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("skd").tempdir()?;
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
+        let process = std::process::id() % 10_000;
+        let number = process * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
+        let mut options = options;
+        // First, so that a test's own settings win.
+        let roots: Vec<String> = options
+            .skill_roots
+            .iter()
+            .map(|root| format!("{root:?}"))
+            .collect();
+        let base = [
+            (
+                "SKILLD_ENGINE__UID_BASE",
+                (1_000_000 + number * UIDS).to_string(),
+            ),
+            ("SKILLD_ENGINE__UID_COUNT", UIDS.to_string()),
+            (
+                "SKILLD_ENGINE__GUEST_PATH",
+                binaries::guest()?.display().to_string(),
+            ),
+            ("SKILLD_SKILLS__ROOTS", format!("[{}]", roots.join(","))),
+            ("SKILLD_POOLS__DEFAULT__WARM", "1".to_owned()),
+            ("SKILLD_POOLS__DEFAULT__MAX", "16".to_owned()),
+            (
+                "SKILLD_LOG",
+                "debug,h2=info,hyper=info,tonic=info,tower=info,bollard=info".to_owned(),
+            ),
+        ];
+        let base = base
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value));
+        options.env.splice(0..0, base);
+        let (child, client, info) = launch(dir.path(), &options).await?;
+        Ok(Self {
+            child: Some(child),
+            dir,
+            options,
+            client,
+            info,
+        })
+    }
+
+    /// As the client takes it.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        endpoint(self.dir.path())
+    }
+
+    /// Its state directory.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    /// Process id.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().and_then(Child::id)
+    }
+
+    /// What it has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        read_log(self.dir.path())
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = self.pid().context("the daemon has ended")?;
+        Ok(kill(Pid::from_raw(i32::try_from(pid)?), signal)?)
+    }
+
+    /// Kills it without warning, as a crash would. Its containers stay.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub async fn crash(&mut self) -> Result<()> {
+        self.signal(Signal::SIGKILL)?;
+        self.wait().await?;
+        Ok(())
+    }
+
+    /// Waits until it has ended: its exit code, or `None` for a signal.
+    ///
+    /// # Errors
+    /// When it does not end in time.
+    pub async fn wait(&mut self) -> Result<Option<i32>> {
+        let mut child = self.child.take().context("the daemon has ended")?;
+        let status = tokio::time::timeout(STOP_TIMEOUT, child.wait()).await;
+        match status {
+            Ok(status) => Ok(status?.code()),
+            Err(_) => {
+                self.child = Some(child);
+                bail!(
+                    "the daemon did not end within {STOP_TIMEOUT:?}; its log:\n{}",
+                    self.log()
+                )
+            }
+        }
+    }
+
+    /// Starts it again on the same state, and says how long it took until it served.
+    ///
+    /// # Errors
+    /// When it does not serve in time.
+    pub async fn restart(&mut self) -> Result<Duration> {
+        let started = Instant::now();
+        let (child, client, info) = launch(self.dir.path(), &self.options).await?;
+        (self.child, self.client, self.info) = (Some(child), client, info);
+        Ok(started.elapsed())
+    }
+
+    /// Deletes every workspace and warm container, ends the daemon, and proves that nothing is left.
+    ///
+    /// # Errors
+    /// When something is left, or the daemon did not end well.
+    pub async fn stop(mut self) -> Result<()> {
+        if self.child.is_none() {
+            self.restart().await?;
+        }
+        self.client
+            .drain(DrainRequest { remove: true })
+            .await
+            .context("drain")?;
+        self.signal(Signal::SIGTERM)?;
+        let code = self.wait().await?;
+        ensure!(
+            code == Some(0),
+            "the daemon ended with {code:?}; its log:\n{}",
+            self.log()
+        );
+        let left = docker::containers(&self.info.instance).await?;
+        ensure!(
+            left.is_empty(),
+            "containers are left: {left:?}; the log:\n{}",
+            self.log()
+        );
+        let slots = std::fs::read_dir(self.state_dir().join("slots"))?.count();
+        ensure!(slots == 0, "{slots} slot directories are left");
+        ensure!(!socket(self.dir.path()).exists(), "the socket is left");
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let Some(child) = &mut self.child else { return };
+        // A test failed on its way. What it left is removed, so that the next one meets a clean host.
+        let killed = child.start_kill();
+        let filter = format!("label={}={}", docker::LABEL_INSTANCE, self.info.instance);
+        let script = r#"docker ps -aq --filter "$1" | xargs -r docker rm -fv"#;
+        let removed = std::process::Command::new("bash")
+            .args(["-c", script, "-", &filter])
+            .output();
+        if std::thread::panicking() || killed.is_err() || removed.is_err() {
+            let log = read_log(self.dir.path());
+            let tail: Vec<&str> = log.lines().rev().take(60).collect();
+            let tail: Vec<&str> = tail.into_iter().rev().collect();
+            let text = format!("log of the daemon (last lines):\n{}\n", tail.join("\n"));
+            // Through std's handle: the test harness captures it.
+            if std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes()).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn socket(dir: &Path) -> PathBuf {
+    dir.join("s/skilld.sock")
+}
+
+fn endpoint(dir: &Path) -> String {
+    format!("unix:{}", socket(dir).display())
+}
+
+fn read_log(dir: &Path) -> String {
+    std::fs::read_to_string(dir.join("log")).unwrap_or_default()
+}
+
+async fn launch(dir: &Path, options: &Options) -> Result<(Child, Client, ServerInfo)> {
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join("log"))?;
+    let mut command = Command::new(binaries::binary("skilld")?);
+    command
+        .arg("--state-dir")
+        .arg(dir.join("s"))
+        .envs(options.env.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .kill_on_drop(true);
+    let mut child = command.spawn().context("start skilld")?;
+    match tokio::time::timeout(START_TIMEOUT, serving(dir, &mut child)).await {
+        Ok(Ok((client, info))) => Ok((child, client, info)),
+        Ok(Err(error)) => bail!("{error:#}; its log:\n{}", read_log(dir)),
+        Err(_) => bail!(
+            "skilld did not serve within {START_TIMEOUT:?}; its log:\n{}",
+            read_log(dir)
+        ),
+    }
+}
+
+/// Waits until it serves. There is no event across processes for a socket that appears, so this looks.
+async fn serving(dir: &Path, child: &mut Child) -> Result<(Client, ServerInfo)> {
+    let mut tick = tokio::time::interval(Duration::from_millis(10));
+    loop {
+        tick.tick().await;
+        if let Some(status) = child.try_wait()? {
+            bail!("skilld ended with {status}");
+        }
+        let Ok(client) = Client::connect(&endpoint(dir)).await else {
+            continue;
+        };
+        if client.is_serving("").await.unwrap_or(false) {
+            let info = client.server_info().await?;
+            return Ok((client, info));
+        }
+    }
+}
