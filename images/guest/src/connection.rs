@@ -1,0 +1,64 @@
+//! The connection to the daemon: made by the guest, served by the guest, made again when it breaks.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use skilld_proto::guest::v1::guest_service_server::GuestServiceServer;
+use tokio::net::UnixStream;
+
+use crate::guest::Guest;
+use crate::service::Service;
+
+/// Between attempts to connect.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_millis(200);
+
+const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
+/// Covers every stream's window that matters: one that stalls must not starve the others.
+const CONNECTION_WINDOW: u32 = 256 * 1024 * 1024;
+const STREAMS_MAX: u32 = 1024;
+/// Of one stream, waiting for the daemon to read.
+const SEND_BUFFER: usize = 512 * 1024;
+const FRAME_BYTES: u32 = 256 * 1024;
+
+/// Serves one connection after the other.
+pub(crate) async fn serve_for_ever(socket: &Path, guest: &Arc<Guest>) -> Infallible {
+    loop {
+        let stream = connect(socket).await;
+        serve(stream, Arc::clone(guest)).await;
+    }
+}
+
+async fn connect(socket: &Path) -> UnixStream {
+    let mut wait = RETRY_MIN;
+    loop {
+        match UnixStream::connect(socket).await {
+            Ok(stream) => return stream,
+            // A daemon that is not there now binds the same path when it is back.
+            Err(_) => tokio::time::sleep(wait).await,
+        }
+        wait = (wait * 2).min(RETRY_MAX);
+    }
+}
+
+/// Until the daemon closes it, or breaks the protocol.
+async fn serve(stream: UnixStream, guest: Arc<Guest>) {
+    let service = GuestServiceServer::new(Service::new(guest))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_frame_size(FRAME_BYTES)
+        .max_send_buf_size(SEND_BUFFER);
+    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    // How it ended makes no difference: execs go on, and the next connection is made.
+    let _ended = connection.await;
+}

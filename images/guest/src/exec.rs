@@ -1,0 +1,292 @@
+//! One exec: what is known of it, shared by the task that runs it (`run`), its readers (`reader`) and the
+//! rpcs. Only `run` changes what happened; readers only move themselves.
+//!
+//! ```text
+//! Starting ──Started──► Running ──leader gone──► Exited ──both streams at their end──► Closed
+//!     └──────Failed (SPAWN_FAILED)──────────────────────────────────────────────────────┘
+//! ```
+//! Beside it `gone` says that no process of the exec is left; stragglers may outlive Closed.
+
+pub(crate) mod reader;
+pub(crate) mod registry;
+pub(crate) mod run;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use nix::errno::Errno;
+use nix::time::{ClockId, clock_gettime};
+use prost_types::Timestamp;
+use skilld_proto::v1;
+use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::v1::spawn_failure;
+use tokio::sync::{Notify, mpsc, watch};
+use tonic::codegen::Bytes;
+
+use crate::output::{Budget, Window};
+use crate::supervisor::wire::{Report, Target};
+use crate::sys::{Exit, Stage};
+
+/// Of each stream, where a spec says nothing.
+const RETAIN_BYTES: u64 = 4 * 1024 * 1024;
+/// After the end, where a spec says nothing.
+const RETAIN_AFTER_EXIT: Duration = Duration::from_secs(30 * 60);
+/// Commands that wait for the exec's task.
+const COMMANDS_MAX: usize = 16;
+
+/// Index of a stream.
+pub(crate) const STREAMS: [v1::OutputStream; 2] =
+    [v1::OutputStream::Stdout, v1::OutputStream::Stderr];
+
+/// How far an exec has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Starting,
+    Running,
+    Exited,
+    Closed,
+}
+
+/// What an rpc asks of an exec's task.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Signal {
+        target: Target,
+        signal: i32,
+    },
+    Kill {
+        grace: Option<Duration>,
+        reason: Reason,
+    },
+}
+
+/// One exec.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) id: String,
+    /// `workspaces/{workspace}/execs/{exec}`.
+    pub(crate) name: String,
+    pub(crate) digest: Bytes,
+    /// Effective, without stdin's data.
+    pub(crate) spec: v1::ExecSpec,
+    pub(crate) start_time: SystemTime,
+    /// By the clock that the kernel stamps files with, which runs behind the real one.
+    pub(crate) start_of_files: Duration,
+    state: Mutex<State>,
+    /// Something happened that a reader or an rpc may wait for.
+    changed: watch::Sender<()>,
+    /// A reader took something: a full window may have room.
+    room: Notify,
+    commands: mpsc::Sender<Command>,
+}
+
+/// What happened so far.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) phase: Phase,
+    pub(crate) pid: i32,
+    pub(crate) end_time: Option<SystemTime>,
+    result: Option<v1::ExecResult>,
+    /// Where the streams were when the leader was gone: Exited comes after these bytes.
+    pub(crate) exit_offsets: [u64; 2],
+    pub(crate) windows: [Window; 2],
+    /// Nothing is left of its tree.
+    pub(crate) gone: bool,
+    /// Positions of those that are attached.
+    pub(crate) readers: HashMap<u64, [u64; 2]>,
+    next_reader: u64,
+}
+
+impl Exec {
+    /// One that has not been spawned yet, and where its task hears of commands.
+    pub(crate) fn new(
+        name: String,
+        id: String,
+        digest: Bytes,
+        spec: v1::ExecSpec,
+        budget: &Arc<Budget>,
+    ) -> (Arc<Self>, mpsc::Receiver<Command>) {
+        let retain = spec.retain.unwrap_or_default();
+        let capacity = |bytes: i64| match u64::try_from(bytes) {
+            Ok(bytes) if bytes > 0 => bytes,
+            _ => RETAIN_BYTES,
+        };
+        let window = |bytes| Window::new(capacity(bytes), Arc::clone(budget));
+        let windows = [window(retain.stdout_bytes), window(retain.stderr_bytes)];
+        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let exec = Self {
+            id,
+            name,
+            digest,
+            spec,
+            start_time: SystemTime::now(),
+            start_of_files: coarse_now(),
+            state: Mutex::new(State {
+                phase: Phase::Starting,
+                pid: 0,
+                end_time: None,
+                result: None,
+                exit_offsets: [0; 2],
+                windows,
+                gone: false,
+                readers: HashMap::new(),
+                next_reader: 0,
+            }),
+            changed: watch::Sender::new(()),
+            room: Notify::new(),
+            commands,
+        };
+        (Arc::new(exec), receiver)
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes readers and waiting rpcs.
+    fn notify(&self) {
+        self.changed.send_replace(());
+    }
+
+    /// Waits until `done` says so of the state.
+    pub(crate) async fn until(&self, done: impl Fn(&State) -> bool) {
+        let mut changed = self.changed.subscribe();
+        while !done(&self.state()) {
+            if changed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Asks the exec's task; false when it has ended, and nothing is left to ask it about.
+    pub(crate) async fn command(&self, command: Command) -> bool {
+        self.commands.send(command).await.is_ok()
+    }
+
+    /// How long it is kept after its end.
+    pub(crate) fn retain_after_exit(&self) -> Duration {
+        let retain = self.spec.retain.as_ref();
+        retain
+            .and_then(|retain| retain.after_exit)
+            .and_then(|after| Duration::try_from(after).ok())
+            .unwrap_or(RETAIN_AFTER_EXIT)
+    }
+
+    /// As the API shows it.
+    pub(crate) fn describe(&self) -> v1::Exec {
+        let state = self.state();
+        let api_state = match state.phase {
+            Phase::Starting | Phase::Running => v1::ExecState::Running,
+            Phase::Exited => v1::ExecState::Exited,
+            Phase::Closed => v1::ExecState::Closed,
+        };
+        v1::Exec {
+            name: self.name.clone(),
+            state: api_state.into(),
+            effective_spec: Some(self.spec.clone()),
+            pid: state.pid,
+            start_time: Some(Timestamp::from(self.start_time)),
+            end_time: state.end_time.map(Timestamp::from),
+            result: state.result(),
+            total: Some(state.total()),
+            oldest: Some(state.oldest()),
+        }
+    }
+}
+
+impl State {
+    /// Of the leader, once it is gone; what was dropped is as of now.
+    pub(crate) fn result(&self) -> Option<v1::ExecResult> {
+        let mut result = self.result.clone()?;
+        result.dropped_bytes = Some(self.oldest());
+        Some(result)
+    }
+
+    pub(crate) fn total(&self) -> v1::StreamOffsets {
+        let [stdout, stderr] = self.windows.each_ref().map(Window::end);
+        v1::StreamOffsets { stdout, stderr }
+    }
+
+    fn oldest(&self) -> v1::StreamOffsets {
+        let [stdout, stderr] = self.windows.each_ref().map(Window::start);
+        v1::StreamOffsets { stdout, stderr }
+    }
+
+    /// Bytes of a stream that a BLOCKing exec may take now: nothing that an attached reader still needs
+    /// is dropped for it, and without a reader nothing at all.
+    pub(crate) fn room(&self, stream: usize) -> u64 {
+        let Some(window) = self.windows.get(stream) else {
+            return 0;
+        };
+        let positions = self.readers.values().filter_map(|at| at.get(stream));
+        window.room(positions.min().copied().unwrap_or(window.start()))
+    }
+}
+
+/// The kernel's clock for file times.
+fn coarse_now() -> Duration {
+    clock_gettime(ClockId::CLOCK_REALTIME_COARSE).map_or(Duration::ZERO, Duration::from)
+}
+
+/// A whole, non-negative Duration from a message; `None` when unset, zero or out of range.
+pub(crate) fn positive(duration: Option<prost_types::Duration>) -> Option<Duration> {
+    let duration = Duration::try_from(duration?).ok()?;
+    (!duration.is_zero()).then_some(duration)
+}
+
+/// The result of an exec whose leader ended. What was done to it comes before how it looked.
+pub(crate) fn ended(exit: Exit, wall: Duration, cause: Option<Reason>) -> v1::ExecResult {
+    let by_itself = if exit.signaled {
+        Reason::Signaled
+    } else {
+        Reason::Exited
+    };
+    let outcome = if exit.signaled {
+        Outcome::Signal(exit.code)
+    } else {
+        Outcome::ExitCode(exit.code)
+    };
+    v1::ExecResult {
+        reason: cause.unwrap_or(by_itself).into(),
+        wall_time: duration(wall),
+        user_time: duration(Duration::from_micros(exit.user_us)),
+        sys_time: duration(Duration::from_micros(exit.sys_us)),
+        peak_memory_bytes: i64::try_from(exit.peak_bytes).unwrap_or(i64::MAX),
+        outcome: Some(outcome),
+        ..Default::default()
+    }
+}
+
+/// The result of an exec that could not be spawned.
+pub(crate) fn not_spawned(stage: Stage, errno: i32, about: &str) -> v1::ExecResult {
+    let api_stage = match stage {
+        Stage::Fork => spawn_failure::Stage::Fork,
+        Stage::Cwd => spawn_failure::Stage::Cwd,
+        Stage::Limits => spawn_failure::Stage::Limits,
+        Stage::Exec => spawn_failure::Stage::Exec,
+    };
+    let known = Errno::from_raw(errno);
+    v1::ExecResult {
+        reason: Reason::SpawnFailed.into(),
+        spawn_failure: Some(v1::SpawnFailure {
+            stage: api_stage.into(),
+            errno,
+            message: format!("{known:?} ({}): {about}", known.desc()),
+        }),
+        ..Default::default()
+    }
+}
+
+fn duration(duration: Duration) -> Option<prost_types::Duration> {
+    prost_types::Duration::try_from(duration).ok()
+}
+
+/// A report that says how the start went; `None` for one that comes later.
+pub(crate) fn spawned(report: Report) -> Option<Result<i32, (Stage, i32)>> {
+    match report {
+        Report::Started { pid } => Some(Ok(pid)),
+        Report::Failed { stage, errno } => Some(Err((stage, errno))),
+        Report::Exited { .. } | Report::Empty => None,
+    }
+}

@@ -1,0 +1,324 @@
+//! The workspace's root and the only way to open something in it: nothing resolves to a place outside,
+//! whatever links a tenant has laid, and however it moves them meanwhile.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+
+use crate::error::Error;
+
+/// Bytes of a path.
+const PATH_MAX: usize = 4096;
+/// Bytes of one component.
+pub(crate) const NAME_MAX: usize = 255;
+/// Links followed on one way, as in the kernel.
+const LINKS_MAX: usize = 40;
+/// A directory that is only needed to name what is in it.
+const DIRECTORY: OFlag = OFlag::O_PATH
+    .union(OFlag::O_DIRECTORY)
+    .union(OFlag::O_CLOEXEC);
+
+/// The workspace.
+#[derive(Debug)]
+pub(crate) struct Root {
+    directory: OwnedFd,
+    /// Older gVisor has no openat2.
+    walks: AtomicBool,
+}
+
+impl Root {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let directory = nix::fcntl::open(path, DIRECTORY, Mode::empty());
+        let directory =
+            directory.map_err(|errno| Error::file(&path.display().to_string(), errno))?;
+        Ok(Self {
+            directory,
+            walks: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Opens a path, empty for the workspace itself. Links are followed as long as they stay beneath the
+    /// workspace, the last one unless `flags` has O_NOFOLLOW. EXDEV for a way out.
+    pub(crate) fn openat(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlag::O_CLOEXEC;
+        let path = if path.is_empty() { b"." } else { path };
+        if !self.walks.load(Ordering::Relaxed) {
+            let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+            let how = OpenHow::new().flags(flags).resolve(resolve);
+            let opened = retry(|| openat2(&self.directory, path, how));
+            if opened.as_ref().err() != Some(&Errno::ENOSYS) {
+                return opened;
+            }
+            self.walks.store(true, Ordering::Relaxed);
+        }
+        self.walk(path, flags)
+    }
+
+    /// The same without openat2: one component after the other, never through a link but by its text.
+    fn walk(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
+        if path.starts_with(b"/") {
+            return Err(Errno::EXDEV);
+        }
+        let mut above: Vec<OwnedFd> = Vec::new();
+        let mut ahead: VecDeque<Vec<u8>> = components(path);
+        let mut links = 0;
+        while let Some(name) = ahead.pop_front() {
+            if name == b".." {
+                above.pop().ok_or(Errno::EXDEV)?;
+                continue;
+            }
+            let here = above.last().unwrap_or(&self.directory);
+            let last = ahead.is_empty();
+            if !(last && flags.contains(OFlag::O_NOFOLLOW)) {
+                if let Ok(target) = readlinkat(here, name.as_slice()) {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(Errno::ELOOP);
+                    }
+                    if target.as_bytes().starts_with(b"/") {
+                        return Err(Errno::EXDEV);
+                    }
+                    for name in components(target.as_bytes()).into_iter().rev() {
+                        ahead.push_front(name);
+                    }
+                    continue;
+                }
+            }
+            if last {
+                let flags = flags | OFlag::O_NOFOLLOW;
+                return openat(here, name.as_slice(), flags, Mode::empty());
+            }
+            let flags = DIRECTORY | OFlag::O_NOFOLLOW;
+            above.push(openat(here, name.as_slice(), flags, Mode::empty())?);
+        }
+        let here = above.last().unwrap_or(&self.directory);
+        openat(here, ".", flags, Mode::empty())
+    }
+
+    /// A directory, with those on its way made where they are missing.
+    pub(crate) fn make_directories(&self, path: &[u8]) -> Result<OwnedFd, Error> {
+        self.make_directories_noting(path, &mut Vec::new())
+    }
+
+    /// The same; `made` gets the paths of those that were missing.
+    pub(crate) fn make_directories_noting(
+        &self,
+        path: &[u8],
+        made: &mut Vec<Vec<u8>>,
+    ) -> Result<OwnedFd, Error> {
+        let failed = |errno| Error::file(&show(path), errno);
+        match self.openat(path, DIRECTORY) {
+            Err(Errno::ENOENT) => {}
+            opened => return opened.map_err(failed),
+        }
+        let mut here = self.openat(b"", DIRECTORY).map_err(failed)?;
+        let mut so_far = Vec::with_capacity(path.len());
+        for name in components(path) {
+            if !so_far.is_empty() {
+                so_far.push(b'/');
+            }
+            so_far.extend_from_slice(&name);
+            match mkdirat(&here, name.as_slice(), Mode::S_IRWXU) {
+                Ok(()) => made.push(so_far.clone()),
+                Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+            here = self.openat(&so_far, DIRECTORY).map_err(failed)?;
+        }
+        Ok(here)
+    }
+
+    /// Takes back what [`Self::make_directories_noting`] made, if it is still empty.
+    pub(crate) fn remove_directories(&self, made: &[Vec<u8>]) {
+        for path in made.iter().rev() {
+            let (parent, name) = split(path);
+            if let Ok(parent) = self.openat(parent, DIRECTORY) {
+                let _not_empty = unlinkat(&parent, name, UnlinkatFlags::RemoveDir);
+            }
+        }
+    }
+
+    /// The view of the daemon's record: it writes the file beside the skills.
+    pub(crate) fn link_metadata(&self) -> Result<(), Error> {
+        match symlinkat(c"skills/.metadata.json", &self.directory, c"metadata.json") {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(Error::file("metadata.json", errno)),
+        }
+    }
+}
+
+/// Concurrent renames can make openat2 give up on `..`.
+fn retry(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+    for _ in 0..16 {
+        match open() {
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            opened => return opened,
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
+fn components(path: &[u8]) -> VecDeque<Vec<u8>> {
+    path.split(|byte| *byte == b'/')
+        .filter(|name| !name.is_empty() && *name != b".")
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+/// A path's directory and its last component.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (
+            path.get(..slash).unwrap_or_default(),
+            path.get(slash + 1..).unwrap_or_default(),
+        ),
+        None => (&[], path),
+    }
+}
+
+/// A path for messages, cut to a length that fits into them.
+pub(crate) fn show(path: &[u8]) -> String {
+    let text = String::from_utf8_lossy(path);
+    text.chars().take(1024).collect()
+}
+
+/// A path of a request, in its plain form: no empty components, no dots.
+pub(crate) fn plain(path: &str) -> Result<Vec<u8>, Error> {
+    let invalid = |problem| Error::Invalid {
+        field: "path",
+        problem,
+    };
+    if path.len() > PATH_MAX {
+        return Err(invalid("is longer than 4,096 bytes"));
+    }
+    if path.contains('\0') {
+        return Err(invalid("has a NUL in it"));
+    }
+    let names = components(path.as_bytes());
+    if path.starts_with('/') || names.iter().any(|name| name == b"..") {
+        let path = show(path.as_bytes());
+        return Err(Error::PathEscapes { path });
+    }
+    if names.iter().any(|name| name.len() > NAME_MAX) {
+        return Err(invalid("has a component longer than 255 bytes"));
+    }
+    Ok(names.into_iter().collect::<Vec<_>>().join(&b'/'))
+}
+
+/// Refuses what would change skills/.
+pub(crate) fn writable(path: &[u8]) -> Result<(), Error> {
+    if path == b"skills" || path.starts_with(b"skills/") {
+        return Err(Error::ReadOnly { path: show(path) });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    /// Both ways of opening must agree.
+    fn check(path: &str, expected: Result<&str, Errno>) {
+        let place = tempfile::tempdir().expect("a directory");
+        let root = place.path().join("root");
+        fs::create_dir_all(root.join("a/b")).expect("directories");
+        fs::write(place.path().join("secret"), "secret").expect("a file");
+        fs::write(root.join("a/b/f"), "f").expect("a file");
+        for (target, link) in [
+            ("../../secret", "a/out"),
+            ("../..", "a/up"),
+            ("../a/b/f", "a/in"),
+            ("/etc/passwd", "abs"),
+            ("loop", "loop"),
+            ("a/b", "dir"),
+            ("a/up/root/a", "around"),
+        ] {
+            symlink(target, root.join(link)).expect("a link");
+        }
+        for walks in [false, true] {
+            let root = Root::open(&root).expect("the root");
+            root.walks.store(walks, Ordering::Relaxed);
+            let opened = root.openat(path.as_bytes(), OFlag::O_RDONLY);
+            let read = opened.map(|fd| {
+                let mut text = String::new();
+                fs::File::from(fd)
+                    .read_to_string(&mut text)
+                    .map(|_| text)
+                    .unwrap_or_default()
+            });
+            assert_eq!(
+                read,
+                expected.map(str::to_owned),
+                "{path}, walking: {walks}"
+            );
+        }
+    }
+
+    #[test]
+    fn links_are_followed_inside_and_never_outside() {
+        check("a/b/f", Ok("f"));
+        check("a/in", Ok("f"));
+        check("dir/f", Ok("f"));
+        check("a/../a/b/f", Ok("f"));
+        check("", Ok(""));
+        check("a/out", Err(Errno::EXDEV));
+        check("a/up/secret", Err(Errno::EXDEV));
+        check("around/b/f", Err(Errno::EXDEV));
+        check("abs", Err(Errno::EXDEV));
+        check("../secret", Err(Errno::EXDEV));
+        check("/etc/passwd", Err(Errno::EXDEV));
+        check("loop", Err(Errno::ELOOP));
+        check("nothing", Err(Errno::ENOENT));
+        check("a/b/f/x", Err(Errno::ENOTDIR));
+    }
+
+    #[test]
+    fn request_paths_are_made_plain_or_refused() {
+        assert_eq!(plain("a//./b/").expect("good"), b"a/b");
+        assert_eq!(plain("").expect("good"), b"");
+        assert!(matches!(plain("/a"), Err(Error::PathEscapes { .. })));
+        assert!(matches!(plain("a/../b"), Err(Error::PathEscapes { .. })));
+        assert!(matches!(plain("a\0"), Err(Error::Invalid { .. })));
+        assert!(matches!(
+            plain(&"x".repeat(256)),
+            Err(Error::Invalid { .. })
+        ));
+        assert!(matches!(
+            plain(&"x/".repeat(4096)),
+            Err(Error::Invalid { .. })
+        ));
+        assert!(matches!(writable(b"skills/x"), Err(Error::ReadOnly { .. })));
+        assert!(writable(b"skillset").is_ok());
+    }
+
+    #[test]
+    fn missing_directories_are_made_beneath_only() {
+        let place = tempfile::tempdir().expect("a directory");
+        symlink("..", place.path().join("up")).expect("a link");
+        let root = Root::open(place.path()).expect("the root");
+        let mut made = Vec::new();
+        root.make_directories_noting(b"x/y", &mut made)
+            .expect("made");
+        assert_eq!(made, [b"x".to_vec(), b"x/y".to_vec()]);
+        assert!(matches!(
+            root.make_directories(b"up/z"),
+            Err(Error::PathEscapes { .. })
+        ));
+        root.remove_directories(&made);
+        assert!(!place.path().join("x").exists());
+    }
+}

@@ -1,0 +1,254 @@
+//! The retained window of one stream of one exec: bytes with offsets. It never waits and never reads;
+//! `exec::run` fills it, `exec::reader` reads it.
+//!
+//! ```text
+//!   dropped   │         retained            │ room
+//! ────────────┼──────────┬─────────┬────────┼───────►
+//!           start     reader    reader     end
+//! ```
+//!
+//! Large reads are kept as they came, small ones are joined, so that a program that writes byte by byte
+//! costs no more than its bytes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{Bytes, BytesMut};
+
+/// Bytes of one event at most, and of one read from a pipe.
+pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
+/// Reads smaller than this are joined.
+const JOIN_BELOW: usize = CHUNK_BYTES / 2;
+/// What every window may hold when all together hold too much.
+const PRESSED_BYTES: u64 = CHUNK_BYTES as u64;
+
+/// What all windows together hold, and may hold.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    used: AtomicU64,
+    max: AtomicU64,
+}
+
+impl Budget {
+    pub(crate) fn new(max: u64) -> Arc<Self> {
+        Arc::new(Self {
+            used: AtomicU64::new(0),
+            max: AtomicU64::new(max),
+        })
+    }
+
+    pub(crate) fn set_max(&self, max: u64) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    /// More is held than may be.
+    pub(crate) fn is_over(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > self.max.load(Ordering::Relaxed)
+    }
+}
+
+/// One stream's window.
+#[derive(Debug)]
+pub(crate) struct Window {
+    capacity: u64,
+    /// The first byte that is retained.
+    start: u64,
+    /// With the offset of the first byte; contiguous, and followed by `tail`.
+    segments: VecDeque<(u64, Bytes)>,
+    tail: BytesMut,
+    tail_start: u64,
+    budget: Arc<Budget>,
+}
+
+impl Window {
+    pub(crate) fn new(capacity: u64, budget: Arc<Budget>) -> Self {
+        Self {
+            capacity,
+            start: 0,
+            segments: VecDeque::new(),
+            tail: BytesMut::new(),
+            tail_start: 0,
+            budget,
+        }
+    }
+
+    /// The first byte that is retained.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The first byte that has not come yet.
+    pub(crate) fn end(&self) -> u64 {
+        self.tail_start + self.tail.len() as u64
+    }
+
+    fn capacity(&self) -> u64 {
+        if self.budget.is_over() {
+            self.capacity.min(PRESSED_BYTES)
+        } else {
+            self.capacity
+        }
+    }
+
+    /// How much fits without dropping a byte at or after `needed`.
+    pub(crate) fn room(&self, needed: u64) -> u64 {
+        let held = self.end() - needed.clamp(self.start, self.end());
+        self.capacity().saturating_sub(held)
+    }
+
+    /// Takes the filled part of a read buffer, and drops the oldest bytes beyond the capacity.
+    pub(crate) fn push(&mut self, data: &mut BytesMut) {
+        self.budget
+            .used
+            .fetch_add(data.len() as u64, Ordering::Relaxed);
+        if data.len() < JOIN_BELOW {
+            self.tail.extend_from_slice(data);
+            data.clear();
+            if self.tail.len() >= JOIN_BELOW {
+                self.seal();
+            }
+        } else {
+            self.seal();
+            let segment = data.split().freeze();
+            let next = self.tail_start + segment.len() as u64;
+            self.segments.push_back((self.tail_start, segment));
+            self.tail_start = next;
+        }
+        self.trim(self.end().saturating_sub(self.capacity()));
+    }
+
+    fn seal(&mut self) {
+        if !self.tail.is_empty() {
+            let next = self.end();
+            let segment = std::mem::take(&mut self.tail).freeze();
+            self.segments.push_back((self.tail_start, segment));
+            self.tail_start = next;
+        }
+    }
+
+    /// Drops what lies before `start`.
+    fn trim(&mut self, start: u64) {
+        if start <= self.start {
+            return;
+        }
+        self.budget
+            .used
+            .fetch_sub(start - self.start, Ordering::Relaxed);
+        self.start = start;
+        while let Some((first, segment)) = self.segments.front() {
+            if first + segment.len() as u64 > start {
+                break;
+            }
+            self.segments.pop_front();
+        }
+    }
+
+    /// Retained bytes from `from` on, which must not lie before the start: what lies together, at most
+    /// `max`. Empty at the end.
+    pub(crate) fn read(&self, from: u64, max: usize) -> Bytes {
+        if from >= self.tail_start {
+            let skip = usize::try_from(from - self.tail_start).unwrap_or(usize::MAX);
+            let rest = self.tail.get(skip..).unwrap_or_default();
+            return Bytes::copy_from_slice(rest.get(..max).unwrap_or(rest));
+        }
+        let index = self.segments.partition_point(|(first, _)| *first <= from);
+        let Some((first, segment)) = index.checked_sub(1).and_then(|i| self.segments.get(i)) else {
+            return Bytes::new();
+        };
+        let skip = usize::try_from(from - first)
+            .unwrap_or(usize::MAX)
+            .min(segment.len());
+        segment.slice(skip..segment.len().min(skip.saturating_add(max)))
+    }
+
+    /// The same, joined across the seams of what was read.
+    pub(crate) fn read_joined(&self, mut from: u64, max: usize) -> Vec<u8> {
+        let mut joined = Vec::new();
+        while joined.len() < max {
+            let part = self.read(from, max - joined.len());
+            if part.is_empty() {
+                break;
+            }
+            from += part.len() as u64;
+            joined.extend_from_slice(&part);
+        }
+        joined
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.budget
+            .used
+            .fetch_sub(self.end() - self.start, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(length: usize, seed: u64) -> BytesMut {
+        (0..length as u64)
+            .map(|i| (i.wrapping_mul(31) ^ seed) as u8)
+            .collect::<Vec<_>>()
+            .as_slice()
+            .into()
+    }
+
+    #[test]
+    fn room_counts_only_what_is_needed() {
+        let mut window = Window::new(100, Budget::new(1000));
+        window.push(&mut bytes(60, 1));
+        assert_eq!(window.room(0), 40);
+        assert_eq!(window.room(60), 100);
+        window.push(&mut bytes(60, 2));
+        assert_eq!((window.start(), window.end()), (20, 120));
+        assert_eq!(window.room(0), 0);
+    }
+
+    #[test]
+    fn a_spent_budget_shrinks_windows() {
+        let budget = Budget::new(PRESSED_BYTES);
+        let mut window = Window::new(10 * PRESSED_BYTES, Arc::clone(&budget));
+        for _ in 0..4 {
+            window.push(&mut bytes(CHUNK_BYTES, 3));
+        }
+        assert_eq!(window.end() - window.start(), PRESSED_BYTES);
+        drop(window);
+        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+    }
+
+    proptest! {
+        /// The model is a plain vector of everything and a cut.
+        #[test]
+        fn a_window_is_the_end_of_what_was_pushed(
+            capacity in 1u64..200_000,
+            pushes in proptest::collection::vec((0usize..70_000, any::<u64>()), 0..20),
+            from in any::<u64>(),
+            max in 0usize..100_000,
+        ) {
+            let mut window = Window::new(capacity, Budget::new(u64::MAX));
+            let mut model = Vec::new();
+            for (length, seed) in pushes {
+                let mut data = bytes(length, seed);
+                model.extend_from_slice(&data);
+                window.push(&mut data);
+                prop_assert!(data.is_empty());
+                let start = (model.len() as u64).saturating_sub(capacity);
+                prop_assert_eq!(window.start(), start);
+                prop_assert_eq!(window.end(), model.len() as u64);
+                let from = start + from % (model.len() as u64 - start + 1);
+                let rest = &model[from as usize..];
+                let expected = &rest[..rest.len().min(max)];
+                let joined = window.read_joined(from, max);
+                prop_assert_eq!(joined.as_slice(), expected);
+                let part = window.read(from, max);
+                prop_assert!(expected.starts_with(&part));
+                prop_assert_eq!(part.is_empty(), expected.is_empty());
+            }
+        }
+    }
+}

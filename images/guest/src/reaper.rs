@@ -1,0 +1,147 @@
+//! Owns every exit that reaches the guest: its supervisors', and those of processes whose supervisor was
+//! killed. One loop, driven by SIGCHLD through a descriptor; there is no signal handler.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+use tokio::sync::watch;
+
+use crate::supervisor::Supervisors;
+use crate::sys::{self, Exit};
+
+/// Exits of unknown processes that are remembered: a leader may be reaped here before the exec has read
+/// that it was started.
+const RECENT_MAX: usize = 64;
+
+/// Statuses of leaders that the guest itself reaped.
+#[derive(Debug)]
+pub(crate) struct Reaper {
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    leaders: HashMap<Pid, Option<Exit>>,
+    recent: VecDeque<(Pid, Exit, Instant)>,
+}
+
+/// A leader that is known to the reaper for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Leader {
+    reaper: Arc<Reaper>,
+    pid: Pid,
+}
+
+impl Reaper {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::default(),
+            changed: watch::Sender::new(()),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers a leader that was spawned after `since`.
+    pub(crate) fn leader(self: &Arc<Self>, pid: Pid, since: Instant) -> Leader {
+        let mut state = self.state();
+        let early = state.recent.iter().rev();
+        let early = early.filter(|(_, _, at)| *at >= since);
+        let early = early
+            .filter(|(ended, _, _)| *ended == pid)
+            .map(|(_, exit, _)| *exit);
+        let early = early.last();
+        state.leaders.insert(pid, early);
+        drop(state);
+        let reaper = Arc::clone(self);
+        Leader { reaper, pid }
+    }
+
+    /// Reaps for ever.
+    pub(crate) async fn run(self: Arc<Self>, supervisors: Arc<Supervisors>) -> io::Result<()> {
+        let mut children = SigSet::empty();
+        children.add(Signal::SIGCHLD);
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        let signals = sys::watch(SignalFd::with_flags(&children, flags)?)?;
+        loop {
+            self.reap(&supervisors);
+            let mut ready = signals.readable().await?;
+            while let Ok(Some(_)) = signals.get_ref().read_signal() {}
+            ready.clear_ready();
+        }
+    }
+
+    fn reap(&self, supervisors: &Supervisors) {
+        let mut any = false;
+        loop {
+            match sys::peek_exit() {
+                Ok(Some((pid, exit))) => {
+                    sys::reap(pid);
+                    if !supervisors.ended(pid) {
+                        self.record(pid, exit);
+                        any = true;
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        if any {
+            self.changed.send_replace(());
+        }
+    }
+
+    fn record(&self, pid: Pid, exit: Exit) {
+        let mut state = self.state();
+        if let Some(status) = state.leaders.get_mut(&pid) {
+            *status = Some(exit);
+            return;
+        }
+        if state.recent.len() == RECENT_MAX {
+            state.recent.pop_front();
+        }
+        state.recent.push_back((pid, exit, Instant::now()));
+    }
+}
+
+impl Leader {
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Waits until the guest has reaped it, which is only ever so when its supervisor is gone. Safe to
+    /// cancel.
+    pub(crate) async fn ended(&self) -> Exit {
+        let mut changed = self.reaper.changed.subscribe();
+        loop {
+            if let Some(exit) = self
+                .reaper
+                .state()
+                .leaders
+                .get(&self.pid)
+                .copied()
+                .flatten()
+            {
+                return exit;
+            }
+            if changed.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.reaper.state().leaders.remove(&self.pid);
+    }
+}

@@ -1,0 +1,94 @@
+//! Finds and ends process trees by `/proc`. A snapshot of it is never atomic, so ending a tree is a loop:
+//! stop what is seen until nothing new appears (what is stopped cannot fork), then kill it all.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Rounds of stopping before the first kill; a fork bomb has run into the pids limit by then.
+const STOP_ROUNDS_MAX: usize = 32;
+
+/// Every process below `root`, without those in `skip` and what is below them.
+pub(crate) fn descendants(root: Pid, skip: &HashSet<Pid>) -> Vec<Pid> {
+    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    for (pid, parent) in processes() {
+        children.entry(parent).or_default().push(pid);
+    }
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(parent) = open.pop() {
+        for child in children.remove(&parent).unwrap_or_default() {
+            if !skip.contains(&child) {
+                found.push(child);
+                open.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// Sends a signal to everything below `root`.
+pub(crate) fn signal_tree(root: Pid, skip: &HashSet<Pid>, signal: Signal) {
+    for pid in descendants(root, skip) {
+        let _gone = kill(pid, signal);
+    }
+}
+
+/// One pass of ending everything below `root`; to be repeated until there are no children.
+pub(crate) fn kill_tree(root: Pid, skip: &HashSet<Pid>) {
+    let mut stopped = HashSet::new();
+    for _ in 0..STOP_ROUNDS_MAX {
+        let mut any_new = false;
+        for pid in descendants(root, skip) {
+            if stopped.insert(pid) {
+                any_new = true;
+                let _gone = kill(pid, Signal::SIGSTOP);
+            }
+        }
+        if !any_new {
+            break;
+        }
+    }
+    for pid in stopped {
+        let _gone = kill(pid, Signal::SIGKILL);
+    }
+}
+
+/// All processes that can be seen, with their parents.
+fn processes() -> Vec<(Pid, Pid)> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| {
+            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+            Some((Pid::from_raw(pid), parent(&stat)?))
+        })
+        .collect()
+}
+
+/// The fourth field of `/proc/PID/stat`. The second is the program's name in parentheses, which may
+/// itself have spaces and parentheses in it.
+fn parent(stat: &[u8]) -> Option<Pid> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = str::from_utf8(stat.get(end + 1..)?).ok()?;
+    let parent = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(Pid::from_raw(parent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_program_name_does_not_hide_the_parent() {
+        let check = |stat: &str, expected| assert_eq!(parent(stat.as_bytes()), expected, "{stat}");
+        check("12 (sh) S 7 12 12 0", Some(Pid::from_raw(7)));
+        check("12 (a) S 1 (b)) R 9 12", Some(Pid::from_raw(9)));
+        check("12 (sh", None);
+        check("", None);
+    }
+}

@@ -1,0 +1,458 @@
+//! Running commands: outcomes, failures to spawn, timeouts, trees.
+
+use std::time::{Duration, Instant};
+
+use skilld_proto::guest::v1 as wire;
+use skilld_proto::v1;
+use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::v1::spawn_failure::Stage;
+use tonic::Code;
+
+use crate::support::{Guest, Seen, alive, duration, reason, until};
+
+#[tokio::test]
+async fn outcomes_are_the_programs_own() {
+    let guest = Guest::start().await;
+    let seen = guest.run(guest.request("true", &["true"])).await;
+    assert_eq!(seen.outcome(), Outcome::ExitCode(0));
+    assert_eq!(seen.reason(), Reason::Exited);
+    assert!(seen.started.expect("started").pid > 1);
+    let result = seen.result.expect("a result");
+    assert!(result.peak_memory_bytes > 0);
+    let wall = Duration::try_from(result.wall_time.expect("a time")).expect("a duration");
+    assert!(
+        wall > Duration::ZERO && wall < Duration::from_secs(2),
+        "{wall:?}"
+    );
+
+    let seen = guest.sh("code", "echo out; echo err >&2; exit 41").await;
+    assert_eq!(seen.outcome(), Outcome::ExitCode(41));
+    assert_eq!((&*seen.out, &*seen.err), (&b"out\n"[..], &b"err\n"[..]));
+    assert_eq!(
+        seen.total,
+        Some(v1::StreamOffsets {
+            stdout: 4,
+            stderr: 4
+        })
+    );
+
+    let seen = guest.sh("signal", "kill -9 $$").await;
+    assert_eq!(seen.outcome(), Outcome::Signal(9));
+    assert_eq!(seen.reason(), Reason::Signaled);
+}
+
+#[tokio::test]
+async fn a_command_gets_what_it_was_given_and_nothing_else() {
+    let guest = Guest::start().await;
+    let mut request = guest.request(
+        "given",
+        &["bash", "-c", "env; pwd; ls -l /proc/self/fd; cat"],
+    );
+    request.env.push("A=1".to_owned());
+    if let Some(spec) = &mut request.spec {
+        let source = Some(v1::stdin::Source::Data(b"from stdin".as_slice().into()));
+        spec.stdin = Some(v1::Stdin { source });
+    }
+    let seen = guest.run(request).await;
+    let out = seen.stdout();
+    assert!(out.contains("\nA=1\n") || out.starts_with("A=1\n"), "{out}");
+    assert!(!out.contains("NONCE"), "{out}");
+    assert!(
+        out.contains(&format!("\n{}\n", guest.workspace().display())),
+        "{out}"
+    );
+    assert!(out.ends_with("from stdin"), "{out}");
+    let fds = out.lines().filter(|line| line.contains(" -> ")).count();
+    assert_eq!(
+        fds, 4,
+        "0, 1, 2 and the directory that ls itself reads: {out}"
+    );
+    let spec = seen
+        .started
+        .expect("started")
+        .effective_spec
+        .expect("a spec");
+    assert_eq!(spec.stdin.expect("stdin").source, None);
+
+    let script = "grep -E 'SigBlk|SigIgn|NoNewPrivs' /proc/self/status; ps -o pid=,sid= -p $$";
+    let seen = guest.sh("state", script).await;
+    let out = seen.stdout();
+    assert!(out.contains("SigBlk:\t0000000000000000"), "{out}");
+    assert!(out.contains("SigIgn:\t0000000000000000"), "{out}");
+    assert!(out.contains("NoNewPrivs:\t1"), "{out}");
+    let ids: Vec<&str> = out
+        .lines()
+        .last()
+        .expect("ids")
+        .split_whitespace()
+        .collect();
+    assert_eq!(ids[0], ids[1], "the leader leads its session");
+    assert!(guest.workspace().join("runs/state").is_dir());
+}
+
+#[tokio::test]
+async fn large_stdin_and_large_specs_arrive_whole() {
+    let guest = Guest::start().await;
+    let mut request = guest.request("wc", &["wc", "-c"]);
+    let data = vec![b'x'; 1 << 20];
+    if let Some(spec) = &mut request.spec {
+        let source = Some(v1::stdin::Source::Data(data.into()));
+        spec.stdin = Some(v1::Stdin { source });
+    }
+    assert_eq!(guest.run(request).await.stdout(), "1048576\n");
+    let long = "y".repeat(100_000);
+    let args = ["printf", "%s", &long, &long, &long, &long];
+    let seen = guest.run(guest.request("long", &args)).await;
+    assert_eq!(seen.out.len(), 400_000);
+}
+
+#[tokio::test]
+async fn what_cannot_be_spawned_says_where_and_why() {
+    let guest = Guest::start().await;
+    std::fs::write(guest.workspace().join("plain"), "x").expect("a file");
+    std::fs::write(guest.workspace().join("garbage"), "\x01\x02").expect("a file");
+    let garbage = guest.workspace().join("garbage");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&garbage, mode).expect("a mode");
+    let check = async |id: &str, argv: &[&str], cwd: Option<&str>, stage, errno, name: &str| {
+        let mut request = guest.request(id, argv);
+        if let Some(cwd) = cwd {
+            request.cwd = cwd.to_owned();
+        }
+        let seen = guest.run(request).await;
+        assert_eq!(seen.reason(), Reason::SpawnFailed);
+        let failure = seen
+            .result
+            .and_then(|result| result.spawn_failure)
+            .expect("a failure");
+        assert_eq!(
+            (failure.stage(), failure.errno),
+            (stage, errno),
+            "{failure:?}"
+        );
+        assert!(failure.message.starts_with(name), "{failure:?}");
+        assert_eq!(seen.started.expect("started").pid, 0);
+    };
+    check("none", &["no-such-program"], None, Stage::Exec, 2, "ENOENT").await;
+    check("path", &["./nothing"], None, Stage::Exec, 2, "ENOENT").await;
+    check("mode", &["./plain"], None, Stage::Exec, 13, "EACCES").await;
+    check("format", &["./garbage"], None, Stage::Exec, 8, "ENOEXEC").await;
+    check("cwd", &["true"], Some("/nowhere"), Stage::Cwd, 2, "ENOENT").await;
+    let long = "z".repeat(200_000);
+    check("big", &["true", &long], None, Stage::Exec, 7, "E2BIG").await;
+
+    let started = guest
+        .client
+        .clone()
+        .start_exec(guest.request("absent", &["no-such"]))
+        .await;
+    let exec = started.expect("an exec").into_inner();
+    assert_eq!(exec.result.expect("a result").reason(), Reason::SpawnFailed);
+}
+
+#[tokio::test]
+async fn the_same_request_is_the_same_exec() {
+    let guest = Guest::start().await;
+    let request = guest.request("once", &["bash", "-c", "echo $RANDOM$RANDOM"]);
+    let first = guest.run(request.clone()).await;
+    let again = guest.run(request.clone()).await;
+    assert_eq!(first.out, again.out);
+    assert_eq!(first.started, again.started);
+    let mut other = request;
+    other.request_digest = b"other".as_slice().into();
+    let refused = guest
+        .client
+        .clone()
+        .run_exec(other)
+        .await
+        .expect_err("taken");
+    assert_eq!(
+        (refused.code(), &*reason(&refused)),
+        (Code::AlreadyExists, "ID_TAKEN")
+    );
+}
+
+#[tokio::test]
+async fn bad_requests_are_refused_with_reasons() {
+    let guest = Guest::bare().await;
+    let mut client = guest.client.clone();
+    let early = client
+        .run_exec(guest.request("early", &["true"]))
+        .await
+        .expect_err("early");
+    assert_eq!(reason(&early), "WORKSPACE_NOT_READY");
+    let settings = wire::ConfigureRequest {
+        workspace: "workspaces/w".to_owned(),
+        execs_max: 1,
+        retained_execs_max: 2,
+        retain_bytes_total: 1 << 20,
+        ..Default::default()
+    };
+    client.configure(settings).await.expect("configured");
+    let long = "x".repeat(300);
+    for id in ["", "..", "a/b", "a\0", "A", &long] {
+        let refused = client
+            .run_exec(guest.request(id, &["true"]))
+            .await
+            .expect_err(id);
+        assert_eq!(reason(&refused), "INVALID_REQUEST", "{id}");
+    }
+    let mut terminal = guest.request("t", &["true"]);
+    terminal.spec = Some(v1::ExecSpec {
+        terminal: Some(v1::Terminal::default()),
+        ..Default::default()
+    });
+    let refused = client.run_exec(terminal).await.expect_err("later");
+    assert_eq!(
+        (refused.code(), &*reason(&refused)),
+        (Code::Unimplemented, "NOT_IMPLEMENTED")
+    );
+
+    client
+        .start_exec(guest.request("long", &["sleep", "100"]))
+        .await
+        .expect("started");
+    let refused = client
+        .run_exec(guest.request("two", &["true"]))
+        .await
+        .expect_err("full");
+    assert_eq!(
+        (refused.code(), &*reason(&refused)),
+        (Code::ResourceExhausted, "QUOTA_EXCEEDED")
+    );
+    let unknown = wire::GetExecRequest {
+        exec_id: "nobody".to_owned(),
+    };
+    let unknown = client.get_exec(unknown).await.expect_err("unknown");
+    assert_eq!(
+        (unknown.code(), &*reason(&unknown)),
+        (Code::NotFound, "EXEC_NOT_FOUND")
+    );
+    kill(&guest, "long", 0).await;
+
+    // Two ended execs are kept, the oldest goes.
+    for id in ["a", "b", "c"] {
+        guest.sh(id, ":").await;
+    }
+    let list = wire::ListExecsRequest {
+        after: String::new(),
+        page_size: 1,
+    };
+    let page = client.list_execs(list).await.expect("a list").into_inner();
+    assert!(
+        page.more && page.execs[0].name == "workspaces/w/execs/b",
+        "{page:?}"
+    );
+    let list = wire::ListExecsRequest {
+        after: "b".to_owned(),
+        page_size: 10,
+    };
+    let page = client.list_execs(list).await.expect("a list").into_inner();
+    assert!(
+        !page.more && page.execs[0].name == "workspaces/w/execs/c",
+        "{page:?}"
+    );
+}
+
+async fn kill(guest: &Guest, id: &str, grace: u64) -> v1::Exec {
+    let request = wire::KillExecRequest {
+        exec_id: id.to_owned(),
+        grace: duration(grace),
+        reason: Reason::Unspecified.into(),
+    };
+    guest
+        .client
+        .clone()
+        .kill_exec(request)
+        .await
+        .expect("killed")
+        .into_inner()
+}
+
+/// A child that left the session twice, ignores TERM, and says who it is.
+const ESCAPEE: &str = "trap '' TERM; \
+    setsid bash -c 'trap \"\" TERM; (setsid bash -c \"trap : TERM; echo \\$\\$ > $0; while :; do sleep 1; done\" &) ; sleep 100' \"$PWD/$1\" & \
+    while :; do sleep 1; done";
+
+async fn pid_in(guest: &Guest, name: &str) -> String {
+    let file = guest.workspace().join(name);
+    let read = || std::fs::read_to_string(&file).unwrap_or_default();
+    until("a pid", || read().ends_with('\n')).await;
+    read().trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_timeout_ends_the_whole_tree_and_keeps_the_output() {
+    let guest = Guest::start().await;
+    let script = "echo before; setsid bash -c 'trap \"\" TERM; echo $$ > pid; (setsid sleep 1000 &); \
+                  while :; do sleep 1; done' & trap '' TERM; while :; do sleep 1; done";
+    let mut request = guest.request("late", &["bash", "-c", script]);
+    if let Some(spec) = &mut request.spec {
+        spec.timeout = duration(400);
+    }
+    let begin = Instant::now();
+    let seen = guest.run(request).await;
+    let took = begin.elapsed();
+    assert_eq!(seen.reason(), Reason::Timeout);
+    assert_eq!(seen.outcome(), Outcome::Signal(9));
+    assert_eq!(seen.out, b"before\n");
+    // 400 ms, 200 ms of grace, and at most 100 ms to kill.
+    assert!(
+        took >= Duration::from_millis(600) && took < Duration::from_millis(700),
+        "{took:?}"
+    );
+    let wall = seen
+        .result
+        .and_then(|result| result.wall_time)
+        .expect("a time");
+    assert!(wall.nanos >= 590_000_000 && wall.seconds == 0, "{wall:?}");
+    let pid = pid_in(&guest, "pid").await;
+    assert!(!alive(&pid));
+    let exec = kill(&guest, "late", 0).await;
+    assert_eq!(exec.state(), v1::ExecState::Closed);
+}
+
+#[tokio::test]
+async fn kill_answers_when_nothing_is_left() {
+    let guest = Guest::start().await;
+    let mut client = guest.client.clone();
+    let request = guest.request("wild", &["bash", "-c", ESCAPEE, "bash", "deep"]);
+    client.start_exec(request).await.expect("started");
+    let pid = pid_in(&guest, "deep").await;
+    assert!(alive(&pid));
+    let begin = Instant::now();
+    let exec = kill(&guest, "wild", 100).await;
+    assert!(
+        begin.elapsed() < Duration::from_millis(300),
+        "{:?}",
+        begin.elapsed()
+    );
+    assert!(!alive(&pid));
+    assert_eq!(
+        exec.result.expect("a result").reason(),
+        Reason::KilledByClient
+    );
+
+    // One that TERM ends is not waited for.
+    client
+        .start_exec(guest.request("tame", &["sleep", "100"]))
+        .await
+        .expect("started");
+    let begin = Instant::now();
+    let exec = kill(&guest, "tame", 10_000).await;
+    assert!(
+        begin.elapsed() < Duration::from_millis(300),
+        "{:?}",
+        begin.elapsed()
+    );
+    let result = exec.result.expect("a result");
+    assert_eq!(result.outcome, Some(Outcome::Signal(15)));
+    assert_eq!(result.reason(), Reason::KilledByClient);
+}
+
+#[tokio::test]
+async fn a_background_child_that_holds_the_pipe_does_not_delay_exited() {
+    let guest = Guest::start().await;
+    let begin = Instant::now();
+    let seen = guest.sh("bg", "sleep 100 & echo $! > pid; echo done").await;
+    let exited = seen.exited_after.expect("exited");
+    assert!(exited < Duration::from_millis(50), "{exited:?}");
+    let closed = begin.elapsed();
+    assert!(
+        closed >= Duration::from_millis(480) && closed < Duration::from_millis(700),
+        "{closed:?}"
+    );
+    assert_eq!(seen.out, b"done\n");
+    let pid = pid_in(&guest, "pid").await;
+    until("the straggler is killed", || !alive(&pid)).await;
+
+    let mut keep = guest.request("keep", &["bash", "-c", "sleep 100 & echo $! > kept"]);
+    if let Some(spec) = &mut keep.spec {
+        spec.stragglers = v1::Stragglers::Keep.into();
+    }
+    guest.run(keep).await;
+    let kept = pid_in(&guest, "kept").await;
+    assert!(alive(&kept));
+    kill(&guest, "keep", 0).await;
+    assert!(!alive(&kept));
+}
+
+#[tokio::test]
+async fn silence_and_output_have_limits() {
+    let guest = Guest::start().await;
+    let mut silent = guest.request(
+        "silent",
+        &[
+            "bash",
+            "-c",
+            "for i in 1 2 3; do echo $i; sleep 0.2; done; sleep 100",
+        ],
+    );
+    if let Some(spec) = &mut silent.spec {
+        spec.no_output_timeout = duration(400);
+    }
+    let seen = guest.run(silent).await;
+    assert_eq!(seen.reason(), Reason::NoOutputTimeout);
+    assert_eq!(seen.out, b"1\n2\n3\n");
+
+    let mut loud = guest.request("loud", &["yes"]);
+    if let Some(spec) = &mut loud.spec {
+        spec.limits = Some(v1::ExecLimits {
+            output_bytes: 100_001,
+            ..Default::default()
+        });
+    }
+    let seen = guest.run(loud).await;
+    assert_eq!(seen.reason(), Reason::OutputLimit);
+    assert_eq!(seen.out.len(), 100_001);
+
+    let mut files = guest.request("files", &["bash", "-c", "ulimit -n; ulimit -f; ulimit -t"]);
+    if let Some(spec) = &mut files.spec {
+        spec.limits = Some(v1::ExecLimits {
+            open_files: 77,
+            file_bytes: 1024 * 5,
+            cpu_seconds: 9,
+            ..Default::default()
+        });
+    }
+    assert_eq!(guest.run(files).await.stdout(), "77\n5\n9\n");
+}
+
+#[tokio::test]
+async fn signals_reach_whom_they_are_for() {
+    let guest = Guest::start().await;
+    let mut client = guest.client.clone();
+    let script = "trap 'echo usr1' USR1; echo ready; while :; do sleep 0.02; done";
+    let request = guest.request("sig", &["bash", "-c", script]);
+    let mut stream = client.run_exec(request).await.expect("runs").into_inner();
+    let mut seen = Seen::default();
+    let begin = Instant::now();
+    while seen.out != b"ready\n" {
+        seen.take(
+            stream.message().await.expect("an event").expect("open"),
+            begin,
+        );
+    }
+    let signal = |signal| wire::SignalExecRequest {
+        exec_id: "sig".to_owned(),
+        signal,
+        ..Default::default()
+    };
+    client.signal_exec(signal(10)).await.expect("sent");
+    while seen.out != b"ready\nusr1\n" {
+        seen.take(
+            stream.message().await.expect("an event").expect("open"),
+            begin,
+        );
+    }
+    client.signal_exec(signal(15)).await.expect("sent");
+    while let Some(event) = stream.message().await.expect("an event") {
+        seen.take(event, begin);
+    }
+    assert_eq!(seen.outcome(), Outcome::Signal(15));
+    assert_eq!(seen.reason(), Reason::Signaled);
+    let late = client.signal_exec(signal(15)).await.expect_err("over");
+    assert_eq!(reason(&late), "EXEC_NOT_RUNNING");
+    let bad = client.signal_exec(signal(65)).await.expect_err("no signal");
+    assert_eq!(reason(&bad), "INVALID_REQUEST");
+}

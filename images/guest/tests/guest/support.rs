@@ -1,0 +1,282 @@
+//! A daemon's side of the guest's socket, and short ways to say what tests say often.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use hyper_util::rt::TokioIo;
+use skilld_proto::guest::v1 as wire;
+use skilld_proto::guest::v1::guest_service_client::GuestServiceClient;
+use skilld_proto::v1;
+use skilld_proto::v1::exec_event::Event;
+use skilld_proto::v1::exec_event::output::Content;
+use tempfile::TempDir;
+use tokio::net::{UnixListener, UnixStream};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+use tonic_types::StatusExt;
+
+pub(crate) type Client = GuestServiceClient<Channel>;
+
+const MESSAGE_MAX: usize = 4 * 1024 * 1024;
+
+/// A guest process and the daemon's end of its socket.
+pub(crate) struct Guest {
+    pub(crate) client: Client,
+    pub(crate) child: Child,
+    listener: UnixListener,
+    place: TempDir,
+}
+
+/// Everything that one stream of events said.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) out: Vec<u8>,
+    pub(crate) err: Vec<u8>,
+    pub(crate) text: String,
+    pub(crate) gaps: Vec<(u64, u64)>,
+    pub(crate) started: Option<v1::exec_event::Started>,
+    pub(crate) result: Option<v1::ExecResult>,
+    pub(crate) total: Option<v1::StreamOffsets>,
+    pub(crate) heartbeats: usize,
+    /// When Exited came.
+    pub(crate) exited_after: Option<Duration>,
+    pub(crate) seqs: Vec<u64>,
+}
+
+impl Guest {
+    /// Started, greeted and configured.
+    pub(crate) async fn start() -> Self {
+        Self::configured(wire::ConfigureRequest {
+            workspace: "workspaces/test".to_owned(),
+            execs_max: 64,
+            leak_grace: duration(500),
+            kill_grace: duration(200),
+            heartbeat: duration(15_000),
+            retain_bytes_total: 1 << 30,
+            retained_execs_max: 1000,
+        })
+        .await
+    }
+
+    pub(crate) async fn configured(settings: wire::ConfigureRequest) -> Self {
+        let mut guest = Self::bare().await;
+        guest.client.configure(settings).await.expect("configured");
+        guest
+    }
+
+    /// Connected, and told nothing yet.
+    pub(crate) async fn bare() -> Self {
+        let place = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(place.path().join("ws")).expect("a workspace");
+        let socket = place.path().join("guest.sock");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let child = Command::new(env!("CARGO_BIN_EXE_skilld-guest"))
+            .arg("--socket")
+            .arg(&socket)
+            .arg("--workspace")
+            .arg(place.path().join("ws"))
+            .env("SKILLD_NONCE", "00ff10")
+            .spawn()
+            .expect("the guest starts");
+        let client = accept(&listener).await;
+        Self {
+            client,
+            child,
+            listener,
+            place,
+        }
+    }
+
+    /// Drops the connection and takes the next one, as a daemon that was restarted.
+    pub(crate) async fn reconnect(&mut self) {
+        let socket = self.place.path().join("guest.sock");
+        std::fs::remove_file(&socket).expect("unlinked");
+        self.listener = UnixListener::bind(&socket).expect("a socket");
+        // With its last channel the old connection ends.
+        self.client =
+            GuestServiceClient::new(Endpoint::from_static("http://nobody").connect_lazy());
+        self.client = accept(&self.listener).await;
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.place.path().join("ws")
+    }
+
+    /// A request that runs `argv` in the workspace.
+    pub(crate) fn request(&self, id: &str, argv: &[&str]) -> wire::StartExecRequest {
+        wire::StartExecRequest {
+            exec_id: id.to_owned(),
+            request_digest: format!("{id} {argv:?}").into_bytes().into(),
+            spec: Some(v1::ExecSpec {
+                on_full: v1::OnFull::Block.into(),
+                ..Default::default()
+            }),
+            argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
+            cwd: self.workspace().display().to_string(),
+            env: vec!["PATH=/usr/local/bin:/usr/bin:/bin".to_owned()],
+            format: v1::OutputFormat::Bytes.into(),
+        }
+    }
+
+    /// Runs a request to its end.
+    pub(crate) async fn run(&self, request: wire::StartExecRequest) -> Seen {
+        let stream = self.client.clone().run_exec(request).await.expect("runs");
+        Seen::all(stream.into_inner()).await.expect("ends well")
+    }
+
+    /// Runs shell text to its end.
+    pub(crate) async fn sh(&self, id: &str, text: &str) -> Seen {
+        self.run(self.request(id, &["bash", "-c", text])).await
+    }
+
+    pub(crate) async fn attach(&self, id: &str, stdout: u64) -> Streaming<v1::ExecEvent> {
+        let request = wire::AttachExecRequest {
+            exec_id: id.to_owned(),
+            offsets: Some(v1::StreamOffsets { stdout, stderr: 0 }),
+            ..Default::default()
+        };
+        let stream = self.client.clone().attach_exec(request).await;
+        stream.expect("attached").into_inner()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+async fn accept(listener: &UnixListener) -> Client {
+    let (stream, _) = listener.accept().await.expect("the guest connects");
+    let channel = channel(stream).await;
+    let mut client = GuestServiceClient::new(channel)
+        .max_decoding_message_size(MESSAGE_MAX)
+        .max_encoding_message_size(MESSAGE_MAX);
+    let hello = wire::HelloRequest {
+        generation: 1,
+        daemon_version: "test".to_owned(),
+    };
+    let hello = client.hello(hello).await.expect("says hello").into_inner();
+    assert_eq!(hello.generation, 1);
+    assert_eq!(&*hello.nonce, [0x00, 0xff, 0x10]);
+    client
+}
+
+async fn channel(stream: UnixStream) -> Channel {
+    let mut stream = Some(stream);
+    Endpoint::from_static("http://guest")
+        .initial_stream_window_size(2 * 1024 * 1024)
+        .initial_connection_window_size(64 * 1024 * 1024)
+        .connect_with_connector(tower::service_fn(move |_| {
+            let stream = stream.take().map(TokioIo::new);
+            std::future::ready(stream.ok_or_else(|| std::io::Error::other("closed")))
+        }))
+        .await
+        .expect("a channel")
+}
+
+impl Seen {
+    /// Reads a stream to its end.
+    pub(crate) async fn all(mut stream: Streaming<v1::ExecEvent>) -> Result<Self, Status> {
+        let begin = Instant::now();
+        let mut seen = Self::default();
+        while let Some(event) = stream.message().await? {
+            seen.take(event, begin);
+        }
+        assert!(seen.total.is_some(), "a stream ends with Closed");
+        assert!(seen.seqs.is_sorted(), "{:?}", seen.seqs);
+        Ok(seen)
+    }
+
+    pub(crate) fn take(&mut self, event: v1::ExecEvent, begin: Instant) {
+        self.seqs.push(event.seq);
+        match event.event.expect("an event") {
+            Event::Started(started) => {
+                assert!(self.started.replace(started).is_none());
+            }
+            Event::Output(output) => self.output(output),
+            Event::Gap(gap) => self.gaps.push((gap.from, gap.to)),
+            Event::Heartbeat(_) => self.heartbeats += 1,
+            Event::Exited(exited) => {
+                assert!(self.result.is_none() && self.total.is_none());
+                self.result = exited.result;
+                self.exited_after = Some(begin.elapsed());
+            }
+            Event::Closed(closed) => {
+                assert!(self.result.is_some() && self.total.is_none());
+                self.total = closed.total;
+            }
+        }
+    }
+
+    fn output(&mut self, output: v1::exec_event::Output) {
+        let stream = output.stream();
+        match output.content.expect("content") {
+            Content::Data(data) => {
+                assert!(!data.is_empty() && data.len() <= 64 * 1024);
+                let to = match stream {
+                    v1::OutputStream::Stdout => &mut self.out,
+                    v1::OutputStream::Stderr => &mut self.err,
+                    v1::OutputStream::Unspecified => panic!("no stream"),
+                };
+                if self.gaps.is_empty() {
+                    assert_eq!(output.offset, to.len() as u64);
+                }
+                to.extend_from_slice(&data);
+            }
+            Content::Text(text) => self.text.push_str(&text),
+        }
+    }
+
+    pub(crate) fn outcome(&self) -> v1::exec_result::Outcome {
+        let result = self.result.as_ref().expect("a result");
+        result.outcome.expect("an outcome")
+    }
+
+    pub(crate) fn reason(&self) -> v1::exec_result::Reason {
+        self.result.as_ref().expect("a result").reason()
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+}
+
+pub(crate) fn duration(millis: u64) -> Option<prost_types::Duration> {
+    prost_types::Duration::try_from(Duration::from_millis(millis)).ok()
+}
+
+/// The reason in a status's ErrorInfo.
+pub(crate) fn reason(status: &Status) -> String {
+    let info = status.get_details_error_info().expect("an ErrorInfo");
+    assert_eq!(info.domain, "skilld.dev");
+    info.reason
+}
+
+/// A process's field of /proc/PID/status, in KiB.
+pub(crate) fn status_kib(pid: u32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let line = status
+        .lines()
+        .find(|line| line.starts_with(field))
+        .expect("the field");
+    let number = line.split_whitespace().nth(1).expect("a number");
+    number.parse().expect("a number")
+}
+
+/// Waits until a condition of the outside world holds; panics after ten seconds.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "never: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Whether a process is there and not a zombie.
+pub(crate) fn alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
