@@ -42,11 +42,7 @@ fn unreachable(error: &DockerError) -> bool {
 
 /// What to say and do when the socket does not work.
 fn advice(socket: &str, error: &DockerError) -> String {
-    let kind = match error {
-        DockerError::SocketNotFoundError(_) => Some(ErrorKind::NotFound),
-        error => io_kind(error),
-    };
-    match kind {
+    match io_kind(error) {
         Some(ErrorKind::NotFound) => not_there(socket),
         Some(ErrorKind::ConnectionRefused) => format!(
             "Docker is not running: nobody listens at {socket}; start it (`systemctl start docker`)"
@@ -68,6 +64,9 @@ fn not_there(socket: &str) -> String {
 
 /// The system's answer that lies at the bottom of an error.
 fn io_kind(error: &DockerError) -> Option<ErrorKind> {
+    if let DockerError::SocketNotFoundError(_) = error {
+        return Some(ErrorKind::NotFound);
+    }
     if let DockerError::IOError { err } = error {
         return Some(err.kind());
     }
