@@ -7,13 +7,17 @@ use std::time::SystemTime;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::shutdown::Tasks;
+use crate::skills::Skills;
 use crate::workspace::registry::Registry;
 
 pub mod admin;
 pub mod convert;
 pub mod exec;
+pub mod file;
 pub mod relay;
 pub mod server;
+pub mod skill;
+pub mod upload;
 pub mod workspace;
 
 /// What the services work with.
@@ -31,6 +35,8 @@ pub struct Services {
     pub instance: String,
     /// Pools and workspaces.
     pub registry: Registry,
+    /// What can be staged.
+    pub skills: Skills,
     /// When the daemon started.
     pub start_time: SystemTime,
 }

@@ -264,6 +264,23 @@ impl Skills {
         })
     }
 
+    /// Reads everything once in the background, so that problems are in the log from the start and the first
+    /// request finds what it needs remembered.
+    pub fn warm(&self) {
+        let skills = self.clone();
+        // Detached from here, owned by the tracker; reading is bounded, so it needs no token.
+        drop(self.tasks.spawn(async move {
+            match skills.list().await {
+                Ok(listing) => tracing::info!(
+                    skills = listing.skills.len(),
+                    problems = listing.problems.len(),
+                    "skills read"
+                ),
+                Err(error) => tracing::debug!(%error, "skills were not read"),
+            }
+        }));
+    }
+
     /// All skills and problems, as they are on disk now.
     ///
     /// # Errors

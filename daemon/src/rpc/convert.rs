@@ -8,6 +8,8 @@ use crate::error::{Error, Result, Violation};
 use crate::workspace::WorkspaceId;
 
 pub mod exec;
+pub mod file;
+pub mod skill;
 pub mod workspace;
 
 /// Longest id, bytes.

@@ -7,7 +7,9 @@ use std::time::SystemTime;
 use skilld_proto::v1::FILE_DESCRIPTOR_SET;
 use skilld_proto::v1::admin_service_server::AdminServiceServer;
 use skilld_proto::v1::exec_service_server::ExecServiceServer;
+use skilld_proto::v1::file_service_server::FileServiceServer;
 use skilld_proto::v1::server_service_server::ServerServiceServer;
+use skilld_proto::v1::skill_service_server::SkillServiceServer;
 use skilld_proto::v1::workspace_service_server::WorkspaceServiceServer;
 use tokio::sync::{Semaphore, watch};
 use tonic::service::Routes;
@@ -19,10 +21,13 @@ use crate::engine::{Engine, EngineInfo};
 use crate::error::{Error, Result};
 use crate::rpc::admin::Admin;
 use crate::rpc::exec::Execs;
+use crate::rpc::file::Files;
 use crate::rpc::server::Server;
+use crate::rpc::skill::SkillsRpc;
 use crate::rpc::workspace::Workspaces;
 use crate::rpc::{Services, Shared};
 use crate::shutdown::Tasks;
+use crate::skills::Skills;
 use crate::workspace::directory::{Directory, Numbers};
 use crate::workspace::registry::Registry;
 use crate::workspace::slot::Context;
@@ -35,6 +40,8 @@ pub(super) async fn boot(
     tasks: &Tasks,
     instance: &str,
 ) -> Result<Services> {
+    let skills = Skills::open(&config.skills, &config.state_dir, tasks.clone())?;
+    skills.warm();
     let numbers = Numbers::new(
         config.engine.uid_base,
         config.engine.uid_count,
@@ -57,6 +64,7 @@ pub(super) async fn boot(
         tasks: tasks.clone(),
         instance: instance.to_owned(),
         registry: Registry::boot(Arc::new(context)).await?,
+        skills,
         start_time: SystemTime::now(),
     })
 }
@@ -81,6 +89,12 @@ pub(super) fn routes(
     let execs = ExecServiceServer::new(execs)
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
+    let files = FileServiceServer::new(Files(Arc::clone(&shared)))
+        .max_decoding_message_size(bytes)
+        .max_encoding_message_size(bytes);
+    let skills = SkillServiceServer::new(SkillsRpc(Arc::clone(&shared)))
+        .max_decoding_message_size(bytes)
+        .max_encoding_message_size(bytes);
     let server = ServerServiceServer::new(server)
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
@@ -90,6 +104,8 @@ pub(super) fn routes(
     let health = HealthServer::new(HealthService::from_health_reporter(reporter));
     let routes = Routes::new(workspaces)
         .add_service(execs)
+        .add_service(files)
+        .add_service(skills)
         .add_service(server)
         .add_service(admin)
         .add_service(health);

@@ -1,0 +1,128 @@
+//! FileService: stages and collects. Skills are staged on the host; all else is the guest's work, and bytes pass
+//! through unbuffered.
+
+use std::collections::BTreeMap;
+
+use skilld_proto::v1 as pb;
+use skilld_proto::v1::file_service_server::FileService;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Shared;
+use super::convert::file as wire;
+use super::relay::{Relayed, relay};
+use super::upload::{broken, upload};
+use crate::error::{Error, Result};
+use crate::workspace::{Grant, WorkspaceId};
+
+/// The service.
+#[derive(Debug, Clone)]
+pub struct Files(pub Shared);
+
+impl Files {
+    async fn grant(&self, workspace: &WorkspaceId) -> Result<Grant> {
+        self.0.registry.get(workspace)?.grant().await
+    }
+}
+
+#[tonic::async_trait]
+impl FileService for Files {
+    type ReadFileStream = Relayed<pb::ReadFileResponse>;
+    type CollectOutputsStream = Relayed<pb::CollectOutputsResponse>;
+
+    async fn stage_skills(
+        &self,
+        request: Request<pb::StageSkillsRequest>,
+    ) -> Result<Response<pb::StageSkillsResponse>, Status> {
+        let (id, skills) = wire::stage_skills(request.get_ref())?;
+        let workspace = self.0.registry.get(&id)?;
+        let grant = workspace.grant().await?;
+        let staged = self.0.skills.stage(&workspace.skills_dir(), skills).await?;
+        let digests: BTreeMap<String, String> = staged
+            .iter()
+            .map(|skill| (skill.name.clone(), format!("sha256:{}", skill.digest)))
+            .collect();
+        let recorded = grant.view.record.claim.as_ref().map(|claim| &claim.skills);
+        let known = |(name, digest): (&String, &String)| {
+            recorded.is_some_and(|skills| skills.get(name) == Some(digest))
+        };
+        if !digests.iter().all(known) {
+            workspace.record_skills(digests).await?;
+        }
+        Ok(Response::new(wire::staged(&staged)))
+    }
+
+    async fn stage_inputs(
+        &self,
+        _request: Request<pb::StageInputsRequest>,
+    ) -> Result<Response<pb::StageInputsResponse>, Status> {
+        Err(Error::NotImplemented {
+            what: "StageInputs",
+        }
+        .into())
+    }
+
+    async fn stage_files(
+        &self,
+        request: Request<Streaming<pb::StageFilesRequest>>,
+    ) -> Result<Response<pb::StageFilesResponse>, Status> {
+        let mut client = request.into_inner();
+        let first = client.message().await.map_err(|status| broken(&status))?;
+        let first =
+            first.ok_or_else(|| Error::invalid("header", "is missing: the stream is empty"))?;
+        let (id, header) = wire::stage_files(first, &self.0.config.files)?;
+        let grant = self.grant(&id).await?;
+        let (stream, failure) = upload(header, client);
+        let mut guest = grant.guest.clone();
+        let put = guest.put_files(stream);
+        // Dropping `put` before its end resets the guest's stream, and the guest keeps nothing.
+        tokio::select! {
+            put = put => Ok(put.map_err(|status| Error::from_guest(&id.name(), &status))?),
+            Ok(error) = failure => Err(error.into()),
+            () = self.0.tasks.stop.cancelled() => Err(Error::Draining.into()),
+        }
+    }
+
+    async fn list_files(
+        &self,
+        request: Request<pb::ListFilesRequest>,
+    ) -> Result<Response<pb::ListFilesResponse>, Status> {
+        let (id, request) = wire::list_files(request.get_ref())?;
+        let grant = self.grant(&id).await?;
+        let listed = grant.guest.clone().list_files(request).await;
+        Ok(listed.map_err(|status| Error::from_guest(&id.name(), &status))?)
+    }
+
+    async fn read_file(
+        &self,
+        request: Request<pb::ReadFileRequest>,
+    ) -> Result<Response<Self::ReadFileStream>, Status> {
+        let (id, request) = wire::read_file(request.get_ref())?;
+        let grant = self.grant(&id).await?;
+        let stream = grant.guest.clone().read_file(request).await;
+        let stream = stream.map_err(|status| Error::from_guest(&id.name(), &status))?;
+        let stop = self.0.tasks.stop.clone();
+        Ok(Response::new(relay(
+            stream.into_inner(),
+            grant,
+            id.name(),
+            stop,
+        )))
+    }
+
+    async fn collect_outputs(
+        &self,
+        request: Request<pb::CollectOutputsRequest>,
+    ) -> Result<Response<Self::CollectOutputsStream>, Status> {
+        let (id, request) = wire::collect(request.into_inner(), &self.0.config.files)?;
+        let grant = self.grant(&id).await?;
+        let stream = grant.guest.clone().collect(request).await;
+        let stream = stream.map_err(|status| Error::from_guest(&id.name(), &status))?;
+        let stop = self.0.tasks.stop.clone();
+        Ok(Response::new(relay(
+            stream.into_inner(),
+            grant,
+            id.name(),
+            stop,
+        )))
+    }
+}

@@ -1,0 +1,83 @@
+//! SkillService: what can be staged.
+
+use futures::stream::BoxStream;
+use skilld_proto::v1 as pb;
+use skilld_proto::v1::skill_service_server::SkillService;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Shared;
+use super::convert::skill as wire;
+use crate::error::{Error, Result};
+
+/// The service.
+#[derive(Debug, Clone)]
+pub struct SkillsRpc(pub Shared);
+
+fn later<T>(what: &'static str) -> Result<Response<T>, Status> {
+    Err(Error::NotImplemented { what }.into())
+}
+
+#[tonic::async_trait]
+impl SkillService for SkillsRpc {
+    type ReadSkillFileStream = BoxStream<'static, Result<pb::ReadSkillFileResponse, Status>>;
+
+    async fn list_skills(
+        &self,
+        request: Request<pb::ListSkillsRequest>,
+    ) -> Result<Response<pb::ListSkillsResponse>, Status> {
+        let page = wire::list(request.get_ref())?;
+        let listing = self.0.skills.list().await?;
+        Ok(Response::new(wire::page(&listing, &page)))
+    }
+
+    async fn get_skill(
+        &self,
+        request: Request<pb::GetSkillRequest>,
+    ) -> Result<Response<pb::Skill>, Status> {
+        let wanted = wire::get(request.get_ref())?;
+        let (skill, body) = self.0.skills.get(wanted).await?;
+        Ok(Response::new(wire::skill(&skill, body)))
+    }
+
+    async fn search_skills(
+        &self,
+        _request: Request<pb::SearchSkillsRequest>,
+    ) -> Result<Response<pb::SearchSkillsResponse>, Status> {
+        later("SearchSkills")
+    }
+
+    async fn list_skill_files(
+        &self,
+        _request: Request<pb::ListSkillFilesRequest>,
+    ) -> Result<Response<pb::ListSkillFilesResponse>, Status> {
+        later("ListSkillFiles")
+    }
+
+    async fn read_skill_file(
+        &self,
+        _request: Request<pb::ReadSkillFileRequest>,
+    ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
+        later("ReadSkillFile")
+    }
+
+    async fn publish_skill(
+        &self,
+        _request: Request<Streaming<pb::PublishSkillRequest>>,
+    ) -> Result<Response<pb::Skill>, Status> {
+        later("PublishSkill")
+    }
+
+    async fn delete_skill(
+        &self,
+        _request: Request<pb::DeleteSkillRequest>,
+    ) -> Result<Response<()>, Status> {
+        later("DeleteSkill")
+    }
+
+    async fn refresh_skills(
+        &self,
+        _request: Request<pb::RefreshSkillsRequest>,
+    ) -> Result<Response<pb::RefreshSkillsResponse>, Status> {
+        later("RefreshSkills")
+    }
+}
