@@ -4,8 +4,8 @@
 //! engine's promises about states, labels and events; it keeps nobody in. Containers live as long as the
 //! [`FakeEngine`], so a test that drops its daemon and makes another one over the same engine sees what a restart sees.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -20,11 +20,10 @@ use super::{
     EngineInfo, ImageInfo, LABEL_INSTANCE,
 };
 use crate::error::{Error, Result};
+use state::{Container, Life, Shared, Signal};
 
 mod process;
-
-/// Events that a reader may be behind; one that is further behind has to list again.
-const EVENTS_MAX: usize = 1024;
+mod state;
 
 /// A call to the engine, as tests name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,52 +55,6 @@ pub struct FakeEngine {
     tasks: TaskTracker,
 }
 
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    signals: broadcast::Sender<Signal>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// By id; ids grow, so that lists are in the order of creation.
-    containers: BTreeMap<String, Container>,
-    created: u64,
-    calls: HashMap<Operation, usize>,
-    faults: HashMap<Operation, VecDeque<Error>>,
-    delays: HashMap<Operation, Duration>,
-    unavailable: bool,
-    without_guest: bool,
-}
-
-#[derive(Debug)]
-struct Container {
-    spec: ContainerSpec,
-    life: Life,
-}
-
-#[derive(Debug, Clone)]
-enum Life {
-    Created,
-    /// `pid` is 0 for a container without a guest. `ended` is cancelled once the process was reaped.
-    Running {
-        pid: i32,
-        ended: CancellationToken,
-    },
-    Ended {
-        exit_code: i64,
-    },
-}
-
-#[derive(Debug, Clone)]
-enum Signal {
-    Event {
-        instance: String,
-        event: ContainerEvent,
-    },
-    Gone,
-}
-
 // === impl FakeEngine ===
 
 impl Default for FakeEngine {
@@ -115,10 +68,7 @@ impl FakeEngine {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
-                state: Mutex::default(),
-                signals: broadcast::channel(EVENTS_MAX).0,
-            }),
+            shared: Arc::new(Shared::new()),
             tasks: TaskTracker::new(),
         }
     }
@@ -239,38 +189,6 @@ impl Drop for FakeEngine {
         }
         for pid in running {
             process::wait_dead(pid);
-        }
-    }
-}
-
-// === impl Shared ===
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Nobody may be listening.
-    fn send(&self, signal: Signal) {
-        drop(self.signals.send(signal));
-    }
-
-    fn tell(&self, container_id: &str, spec: &ContainerSpec, kind: ContainerEventKind) {
-        if let Some(instance) = spec.labels.get(LABEL_INSTANCE).cloned() {
-            let container_id = container_id.to_owned();
-            self.send(Signal::Event {
-                instance,
-                event: ContainerEvent { container_id, kind },
-            });
-        }
-    }
-
-    /// A container's process has ended.
-    fn ended(&self, container_id: &str, exit_code: i64) {
-        let mut state = self.state();
-        if let Some(container) = state.containers.get_mut(container_id) {
-            container.life = Life::Ended { exit_code };
-            self.tell(container_id, &container.spec, ContainerEventKind::Died);
         }
     }
 }

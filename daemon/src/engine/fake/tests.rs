@@ -1,6 +1,7 @@
 //! The fake keeps the engine's promises. Its guest here is a shell script; the real one is used by the tests of the
 //! whole daemon.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
