@@ -5,9 +5,8 @@ SHELL := bash
 
 TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
-# The tests and the demo find the release binaries and the static guest by these.
-export SKILLD_BIN_DIR := $(TARGET)/release
-export SKILLD_GUEST := $(TARGET)/$(TRIPLE)/guest/skilld-guest
+BIN := $(TARGET)/release
+GUEST := $(TARGET)/$(TRIPLE)/guest/skilld-guest
 STATE ?= $(CURDIR)/.demo
 
 .PHONY: help demo test check bench guest image build run fmt lint doc clean preflight
@@ -16,7 +15,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
 demo: build guest image ## run a sample skill on a CSV through a private daemon, and time it against docker run
-	@tests/demo.sh
+	@BIN='$(BIN)' GUEST='$(GUEST)' tests/demo.sh
 
 test: build guest image ## every test, end to end on real Docker; ends by proving that nothing is left
 	@tests/run.sh
@@ -39,7 +38,7 @@ build: preflight-rust ## build skilld and skillctl for release
 	cargo build --release --locked -p skilld -p skilld-client
 
 run: build guest image ## run a daemon in the foreground, its state in .demo (STATE=DIR for another place)
-	SKILLD_ENGINE__GUEST_PATH=$(SKILLD_GUEST) SKILLD_SKILLS__ROOTS='["$(CURDIR)/skills"]' $(SKILLD_BIN_DIR)/skilld --state-dir $(STATE)
+	SKILLD_ENGINE__GUEST_PATH='$(GUEST)' SKILLD_SKILLS__ROOTS='["$(CURDIR)/skills"]' '$(BIN)/skilld' --state-dir '$(STATE)'
 
 fmt: ## format the code
 	cargo fmt --all

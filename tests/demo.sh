@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 readonly table=tests/data/sales.csv image=skilld/base:latest rounds=5
 readonly command=(python scripts/csv_report.py --group-by region --group-by product --sum revenue inputs/sales.csv)
-: "${SKILLD_BIN_DIR:?is set by make demo}" "${SKILLD_GUEST:?is set by make demo}"
+: "${BIN:?is set by make demo}" "${GUEST:?is set by make demo}"
 # Short, since the paths of sockets end at 107 bytes.
 dir=$(mktemp -d /tmp/skd.XXXXXX)
 before=$(tests/leftovers.sh --containers)
@@ -18,7 +18,7 @@ say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 now() { echo "${EPOCHREALTIME/./}"; }
 milliseconds() { awk -v us="$1" 'BEGIN { printf "%.1f ms", us / 1000 }'; }
 median() { sort -n | awk '{ v[NR] = $1 } END { printf "%.1f ms", v[int((NR + 1) / 2)] / 1000 }'; }
-skillctl() { "$SKILLD_BIN_DIR/skillctl" --endpoint "unix:$dir/state/skilld.sock" "$@"; }
+skillctl() { "$BIN/skillctl" --endpoint "unix:$dir/state/skilld.sock" "$@"; }
 
 finish() {
     local code=$?
@@ -95,8 +95,8 @@ row() { # label, column, note
 
 say 'A daemon with a private state directory'
 # In a session of its own, so that a Ctrl-C reaches this script alone, which then ends it in good order.
-env SKILLD_ENGINE__GUEST_PATH="$SKILLD_GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
-    TMPDIR="$dir" setsid "$SKILLD_BIN_DIR/skilld" --state-dir "$dir/state" 2>"$dir/log" &
+env SKILLD_ENGINE__GUEST_PATH="$GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
+    TMPDIR="$dir" setsid "$BIN/skilld" --state-dir "$dir/state" 2>"$dir/log" &
 daemon=$!
 start=$(now)
 until_so skillctl server info
