@@ -57,7 +57,7 @@ pub(super) fn engine_info(version: SystemVersion, info: SystemInfo) -> EngineInf
         },
         oci_runtimes,
         apparmor: option("apparmor"),
-        userns_remap: option("userns"),
+        userns_remap: option("userns") || option("rootless"),
     }
 }
 

@@ -1,6 +1,110 @@
 //! Without Docker: how its absence is told. Docker itself is asked by the end-to-end tests.
 
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixListener;
+use tokio_util::task::AbortOnDropHandle;
+
 use super::*;
+use crate::engine::ContainerEventKind;
+
+/// Answers each request as Docker would, one per connection, and closes it. `answer` gets `GET /path?query`.
+struct Stand {
+    dir: tempfile::TempDir,
+    _server: AbortOnDropHandle<()>,
+}
+
+impl Stand {
+    fn new(answer: impl Fn(&str) -> String + Send + 'static) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = UnixListener::bind(dir.path().join("docker.sock")).expect("bound");
+        let server = async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let mut stream = BufReader::new(stream);
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n")
+                    && stream.read_line(&mut head).await.is_ok_and(|read| read > 0)
+                {
+                }
+                let request = head.split(" HTTP/").next().unwrap_or_default();
+                let body = answer(request);
+                let reply = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{body}"
+                );
+                stream.write_all(reply.as_bytes()).await.expect("written");
+            }
+        };
+        let tasks = tokio_util::task::TaskTracker::new();
+        Self {
+            dir,
+            _server: AbortOnDropHandle::new(tasks.spawn(server)),
+        }
+    }
+
+    async fn connect(&self) -> Result<DockerEngine> {
+        let path = self.dir.path().join("docker.sock");
+        DockerEngine::connect(&path.to_string_lossy(), Duration::from_secs(5)).await
+    }
+}
+
+/// A request names no API version, so that an engine that has left ours behind answers in its own.
+fn answer(api_version: &'static str) -> impl Fn(&str) -> String {
+    move |request| match request.split('?').next().unwrap_or_default() {
+        "GET /version" => format!(r#"{{"Version":"99.0","ApiVersion":"{api_version}"}}"#),
+        "GET /info" => r#"{"CgroupVersion":"2"}"#.to_owned(),
+        "GET /_ping" => "OK".to_owned(),
+        "GET /events" => {
+            r#"{"Type":"container","Action":"die","Actor":{"ID":"abc"}}"#.to_owned() + "\n"
+        }
+        other => panic!("{other} was not expected"),
+    }
+}
+
+#[tokio::test]
+async fn a_docker_that_is_too_old_is_refused_and_a_newer_one_is_not() {
+    let error = Stand::new(answer("1.40"))
+        .connect()
+        .await
+        .expect_err("too old")
+        .to_string();
+    assert!(
+        error.contains("Docker 99.0 with API 1.40") && error.contains("needs API 1.41"),
+        "{error}"
+    );
+    let stand = Stand::new(answer("1.99"));
+    let info = stand
+        .connect()
+        .await
+        .expect("new")
+        .describe()
+        .await
+        .expect("described");
+    assert_eq!(
+        (info.api_version.as_str(), info.cgroup_version),
+        ("1.99", 2)
+    );
+}
+
+#[tokio::test]
+async fn the_event_stream_ends_with_an_error_when_docker_goes_away() {
+    let stand = Stand::new(answer("1.41"));
+    let engine = stand.connect().await.expect("connected");
+    let mut events = engine.events("one").await.expect("events");
+    let first = events.next().await.expect("an event").expect("fine");
+    assert_eq!(
+        (first.container_id.as_str(), first.kind),
+        ("abc", ContainerEventKind::Died)
+    );
+    let end = events.next().await.expect("an end");
+    assert!(
+        matches!(end, Err(Error::EngineUnavailable { .. })),
+        "{end:?}"
+    );
+    drop(stand);
+    assert!(matches!(
+        engine.ping().await,
+        Err(Error::EngineUnavailable { .. })
+    ));
+}
 
 #[tokio::test]
 async fn says_what_to_do_when_docker_is_missing_or_stopped() {
