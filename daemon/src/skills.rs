@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::shutdown::Tasks;
 
 mod content;
+mod fingerprint;
 pub mod front_matter;
 mod root;
 mod stage;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use super::content::Stamp;
+use super::fingerprint::Stamp;
 use super::front_matter::{self, Document};
 use super::{FrontMatter, Problem, Skill, SkillState};
 use crate::config::SkillsConfig;

@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use super::Problem;
-use super::content::{self, Bounds, Content, Fault, Fingerprint};
+use super::content::{self, Bounds, Content, Fault};
+use super::fingerprint::Fingerprint;
 use crate::config::SkillsConfig;
 use crate::error::{Error, Result};
 
