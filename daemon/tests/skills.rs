@@ -11,6 +11,11 @@ use skilld::config::SkillsConfig;
 use skilld::error::Error;
 use skilld::shutdown::Tasks;
 use skilld::skills::{Severity, Skill, SkillRef, SkillState, Skills, Staged};
+use skilld_proto::v1::{self as pb, Reason};
+
+#[path = "support/server.rs"]
+mod server;
+use server::TestServer;
 
 /// A root, a state directory and slots, all temporary.
 struct Fixture {
@@ -92,18 +97,13 @@ impl Fixture {
     async fn refusal(&self, name: &str) -> String {
         let listed = self.listed(name).await;
         assert_eq!(listed.state, SkillState::Rejected, "{listed:?}");
-        assert_eq!(listed.problems[0].severity, Severity::Error);
+        let first = listed.problems.first().expect("a reason");
+        assert_eq!(first.severity, Severity::Error);
         let error = self.stage("s1", &[name]).await.expect_err("rejected");
         let Error::SkillInvalid { problem, .. } = error else {
             panic!("not SkillInvalid: {error}");
         };
-        assert_eq!(
-            problem,
-            format!(
-                "{}: {}",
-                listed.problems[0].code, listed.problems[0].message
-            )
-        );
+        assert_eq!(problem, format!("{}: {}", first.code, first.message));
         assert_eq!(names(&self.slot("s1")), Vec::<String>::new());
         problem
     }
@@ -574,6 +574,105 @@ async fn staging_fifty_files_again_and_again_stays_cheap() {
         assert_eq!((staged[0].files, staged[0].unchanged), (50, false));
     }
     times.sort();
-    println!("stage 50 files: p50 {:?}, p95 {:?}", times[20], times[38]);
+    println!(
+        "stage 50 files: min {:?}, p50 {:?}, p95 {:?}",
+        times[0], times[20], times[38]
+    );
     assert!(times[20] < Duration::from_millis(100), "{:?}", times[20]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn skills_are_listed_staged_and_recorded() {
+    let server = TestServer::start("").await;
+    let skill = |name: &str, front: &str| {
+        let dir = server.skills_root().join(name);
+        fs::create_dir_all(&dir).expect("mkdir");
+        fs::write(dir.join("SKILL.md"), format!("---\n{front}\n---\n# Body\n")).expect("write");
+    };
+    skill(
+        "csv",
+        "name: csv\ndescription: Reads tables.\nversion: 1.10",
+    );
+    skill("broken", "description: Has no name.");
+    let request = pb::ListSkillsRequest::default();
+    let listed = server
+        .client
+        .skills()
+        .list_skills(request)
+        .await
+        .expect("listed")
+        .into_inner();
+    let states: Vec<(&str, pb::SkillState)> = listed
+        .skills
+        .iter()
+        .map(|skill| (skill.name.as_str(), skill.state()))
+        .collect();
+    assert_eq!(
+        states,
+        [
+            ("skills/broken", pb::SkillState::Rejected),
+            ("skills/csv", pb::SkillState::Loaded)
+        ]
+    );
+    assert_eq!(listed.skills[0].problems[0].code, "skill.no_name");
+    let csv = server.client.get_skill("csv@1.10").await.expect("there");
+    assert_eq!(
+        (csv.body.as_str(), csv.version.as_str()),
+        ("# Body\n", "1.10")
+    );
+    assert_eq!(csv.digest, listed.skills[1].digest);
+
+    let workspace = server.workspace().await;
+    let staged = server
+        .client
+        .stage_skills(&workspace, &["csv"])
+        .await
+        .expect("staged");
+    assert_eq!(
+        (staged[0].digest.as_str(), staged[0].unchanged),
+        (csv.digest.as_str(), false)
+    );
+    assert_eq!(
+        (staged[0].path.as_str(), staged[0].files),
+        ("/workspace/skills/csv", 1)
+    );
+    let again = server
+        .client
+        .stage_skills(&workspace, &["csv"])
+        .await
+        .expect("staged");
+    assert!(again[0].unchanged);
+    let seen = server
+        .client
+        .get_workspace(&workspace)
+        .await
+        .expect("there");
+    assert_eq!(
+        (seen.skills[0].name.as_str(), &seen.skills[0].digest),
+        ("csv", &csv.digest)
+    );
+
+    let error = server
+        .client
+        .stage_skills(&workspace, &["csw"])
+        .await
+        .expect_err("unknown");
+    assert_eq!(error.reason(), Some(Reason::SkillNotFound));
+    let failure = error.failure().expect("failure");
+    assert_eq!(
+        failure.metadata.get("nearest").map(String::as_str),
+        Some("csv")
+    );
+    let error = server
+        .client
+        .stage_skills(&workspace, &["broken"])
+        .await
+        .expect_err("rejected");
+    assert_eq!(error.reason(), Some(Reason::SkillInvalid));
+    assert!(
+        Path::new(&server.state_dir())
+            .join("skills/sha256")
+            .is_dir()
+    );
+    assert!(server.stop().await);
 }

@@ -1,0 +1,112 @@
+//! A whole server in this process, over the fake engine and the real guest, with a client on its socket.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use skilld::config::Config;
+use skilld::engine::fake::FakeEngine;
+use skilld::server::Server;
+use skilld::shutdown::Tasks;
+use skilld_client::Client;
+use skilld_proto::v1::CreateWorkspaceRequest;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// A server of its own for one test, in a temporary directory.
+pub(crate) struct TestServer {
+    /// Connected.
+    pub(crate) client: Client,
+    stop: mpsc::Sender<()>,
+    run: JoinHandle<bool>,
+    /// Its containers end with it, after the server.
+    _engine: Arc<FakeEngine>,
+    dir: tempfile::TempDir,
+}
+
+impl TestServer {
+    /// Starts with the default configuration, one warm container and one empty root for skills, and `toml` over that.
+    pub(crate) async fn start(toml: &str) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("skilld-")
+            .tempdir()
+            .expect("temp dir");
+        let root = dir.path().join("skills");
+        std::fs::create_dir(&root).expect("mkdir");
+        let base = format!(
+            "state_dir = {:?}\nengine.guest_path = {:?}\nskills.roots = [{root:?}]\npools.default.warm = 1\n",
+            dir.path().join("state"),
+            guest_path(),
+        );
+        let config = Config::from_toml(&(base + toml))
+            .expect("configuration")
+            .config;
+        let endpoint = format!("unix:{}", config.socket.display());
+        let engine = Arc::new(FakeEngine::new());
+        let server = Server::start(config, Arc::clone(&engine) as _)
+            .await
+            .expect("started");
+        let (stop, signals) = mpsc::channel(2);
+        let run = Tasks::default().spawn(server.run(signals));
+        let client = Client::connect(&endpoint).await.expect("connected");
+        Self {
+            client,
+            stop,
+            run,
+            _engine: engine,
+            dir,
+        }
+    }
+
+    /// The root that skills are read from.
+    pub(crate) fn skills_root(&self) -> PathBuf {
+        self.dir.path().join("skills")
+    }
+
+    /// The server's state directory.
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// Claims a workspace and returns its name.
+    pub(crate) async fn workspace(&self) -> String {
+        let created = self
+            .client
+            .create_workspace(CreateWorkspaceRequest::default())
+            .await;
+        created.expect("claimed").name
+    }
+
+    /// Asks the server to drain and then at once to stop; `true` if everything ended in time.
+    pub(crate) async fn stop(self) -> bool {
+        for _ in 0..2 {
+            self.stop.send(()).await.expect("running");
+        }
+        self.run.await.expect("no panic")
+    }
+}
+
+/// The guest: as the Makefile says, or beside this test's own build, or where `make guest` puts it.
+fn guest_path() -> PathBuf {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the Makefile names the guest this way"
+    )]
+    if let Ok(path) = std::env::var("SKILLD_GUEST") {
+        return path.into();
+    }
+    let own = std::env::current_exe().expect("own path");
+    let target = own
+        .parent()
+        .and_then(Path::parent)
+        .expect("target directory");
+    let beside = target.join("skilld-guest");
+    if beside.is_file() {
+        return beside;
+    }
+    let config = Config::from_toml("").expect("defaults").config;
+    assert!(
+        config.engine.guest_path.is_file(),
+        "no guest to test with; run `make guest`"
+    );
+    config.engine.guest_path
+}
