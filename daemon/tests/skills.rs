@@ -372,7 +372,7 @@ async fn hostile_folders_are_rejected_with_their_reason() {
     }
     let root = fixture.path("root");
     let fifo = |path: &str| {
-        nix::unistd::mkfifo(&root.join(path), nix::sys::stat::Mode::S_IRWXU).expect("mkfifo")
+        nix::unistd::mkfifo(&root.join(path), nix::sys::stat::Mode::S_IRWXU).expect("mkfifo");
     };
     symlink("../../secret", root.join("link-out/data")).expect("symlink");
     symlink("/etc/passwd", root.join("link-absolute/passwd")).expect("symlink");
@@ -581,98 +581,79 @@ async fn staging_fifty_files_again_and_again_stays_cheap() {
     assert!(times[20] < Duration::from_millis(100), "{:?}", times[20]);
 }
 
+/// Writes a SKILL.md into a server's root.
+fn publish(server: &TestServer, name: &str, front: &str) {
+    let dir = server.skills_root().join(name);
+    fs::create_dir_all(&dir).expect("mkdir");
+    fs::write(dir.join("SKILL.md"), format!("---\n{front}\n---\n# Body\n")).expect("write");
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn skills_are_listed_staged_and_recorded() {
+async fn clients_see_skills_with_their_state_and_problems() {
     let server = TestServer::start("").await;
-    let skill = |name: &str, front: &str| {
-        let dir = server.skills_root().join(name);
-        fs::create_dir_all(&dir).expect("mkdir");
-        fs::write(dir.join("SKILL.md"), format!("---\n{front}\n---\n# Body\n")).expect("write");
-    };
-    skill(
+    publish(
+        &server,
         "csv",
         "name: csv\ndescription: Reads tables.\nversion: 1.10",
     );
-    skill("broken", "description: Has no name.");
+    publish(&server, "broken", "description: Has no name.");
     let request = pb::ListSkillsRequest::default();
-    let listed = server
-        .client
-        .skills()
-        .list_skills(request)
-        .await
-        .expect("listed")
-        .into_inner();
-    let states: Vec<(&str, pb::SkillState)> = listed
-        .skills
+    let listed = server.client.skills().list_skills(request).await;
+    let skills = listed.expect("listed").into_inner().skills;
+    let states: Vec<(&str, pb::SkillState)> = skills
         .iter()
         .map(|skill| (skill.name.as_str(), skill.state()))
         .collect();
-    assert_eq!(
-        states,
-        [
-            ("skills/broken", pb::SkillState::Rejected),
-            ("skills/csv", pb::SkillState::Loaded)
-        ]
-    );
-    assert_eq!(listed.skills[0].problems[0].code, "skill.no_name");
+    let expected = [
+        ("skills/broken", pb::SkillState::Rejected),
+        ("skills/csv", pb::SkillState::Loaded),
+    ];
+    assert_eq!(states, expected);
+    assert_eq!(skills[0].problems[0].code, "skill.no_name");
     let csv = server.client.get_skill("csv@1.10").await.expect("there");
     assert_eq!(
         (csv.body.as_str(), csv.version.as_str()),
         ("# Body\n", "1.10")
     );
-    assert_eq!(csv.digest, listed.skills[1].digest);
+    assert_eq!(csv.digest, skills[1].digest);
+    let problems = server.client.problems().await.expect("listed");
+    assert!(
+        problems
+            .iter()
+            .any(|problem| problem.code == "skill.no_name")
+    );
+    assert!(server.stop().await);
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_stage_skills_and_the_workspace_says_which() {
+    let server = TestServer::start("").await;
+    publish(&server, "csv", "name: csv\ndescription: Reads tables.");
+    publish(&server, "broken", "description: Has no name.");
     let workspace = server.workspace().await;
-    let staged = server
-        .client
-        .stage_skills(&workspace, &["csv"])
-        .await
-        .expect("staged");
-    assert_eq!(
-        (staged[0].digest.as_str(), staged[0].unchanged),
-        (csv.digest.as_str(), false)
-    );
-    assert_eq!(
-        (staged[0].path.as_str(), staged[0].files),
-        ("/workspace/skills/csv", 1)
-    );
-    let again = server
-        .client
-        .stage_skills(&workspace, &["csv"])
-        .await
-        .expect("staged");
-    assert!(again[0].unchanged);
+    let stage = |name: &'static str| {
+        let (client, workspace) = (server.client.clone(), workspace.clone());
+        async move { client.stage_skills(&workspace, &[name]).await }
+    };
+    let staged = stage("csv").await.expect("staged");
+    assert_eq!((staged[0].files, staged[0].unchanged), (1, false));
+    assert_eq!(staged[0].path, "/workspace/skills/csv");
+    assert!(stage("csv").await.expect("staged")[0].unchanged);
     let seen = server
         .client
         .get_workspace(&workspace)
         .await
         .expect("there");
-    assert_eq!(
-        (seen.skills[0].name.as_str(), &seen.skills[0].digest),
-        ("csv", &csv.digest)
-    );
+    assert_eq!(seen.skills[0].name, "csv");
+    assert_eq!(seen.skills[0].digest, staged[0].digest);
 
-    let error = server
-        .client
-        .stage_skills(&workspace, &["csw"])
-        .await
-        .expect_err("unknown");
+    let error = stage("csw").await.expect_err("unknown");
     assert_eq!(error.reason(), Some(Reason::SkillNotFound));
-    let failure = error.failure().expect("failure");
-    assert_eq!(
-        failure.metadata.get("nearest").map(String::as_str),
-        Some("csv")
-    );
-    let error = server
-        .client
-        .stage_skills(&workspace, &["broken"])
-        .await
-        .expect_err("rejected");
+    let nearest = error
+        .failure()
+        .and_then(|failure| failure.metadata.get("nearest"));
+    assert_eq!(nearest.map(String::as_str), Some("csv"));
+    let error = stage("broken").await.expect_err("rejected");
     assert_eq!(error.reason(), Some(Reason::SkillInvalid));
-    assert!(
-        Path::new(&server.state_dir())
-            .join("skills/sha256")
-            .is_dir()
-    );
     assert!(server.stop().await);
 }

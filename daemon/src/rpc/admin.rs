@@ -86,7 +86,9 @@ impl AdminService for Admin {
         _request: Request<pb::GetProblemsRequest>,
     ) -> Result<Response<pb::GetProblemsResponse>, Status> {
         let pools = self.0.registry.pools().values();
-        let problems = pools.filter_map(|pool| pool_problem(pool)).collect();
+        let mut problems: Vec<_> = pools.filter_map(|pool| pool_problem(pool)).collect();
+        let skills = self.0.skills.list().await?;
+        problems.extend(convert::skill::problems(&skills));
         Ok(Response::new(pb::GetProblemsResponse { problems }))
     }
 }

@@ -12,7 +12,8 @@ use super::convert::file as wire;
 use super::relay::{Relayed, relay};
 use super::upload::{broken, upload};
 use crate::error::{Error, Result};
-use crate::workspace::{Grant, WorkspaceId};
+use crate::skills::Staged;
+use crate::workspace::{Grant, Workspace, WorkspaceId};
 
 /// The service.
 #[derive(Debug, Clone)]
@@ -22,6 +23,22 @@ impl Files {
     async fn grant(&self, workspace: &WorkspaceId) -> Result<Grant> {
         self.0.registry.get(workspace)?.grant().await
     }
+}
+
+/// Notes what was staged, unless that is on record already: a record costs a write to disk.
+async fn record(workspace: &Workspace, grant: &Grant, staged: &[Staged]) -> Result<()> {
+    let digests: BTreeMap<String, String> = staged
+        .iter()
+        .map(|skill| (skill.name.clone(), format!("sha256:{}", skill.digest)))
+        .collect();
+    let recorded = grant.view.record.claim.as_ref().map(|claim| &claim.skills);
+    let known = |(name, digest): (&String, &String)| {
+        recorded.is_some_and(|skills| skills.get(name) == Some(digest))
+    };
+    if digests.iter().all(known) {
+        return Ok(());
+    }
+    workspace.record_skills(digests).await
 }
 
 #[tonic::async_trait]
@@ -36,18 +53,16 @@ impl FileService for Files {
         let (id, skills) = wire::stage_skills(request.get_ref())?;
         let workspace = self.0.registry.get(&id)?;
         let grant = workspace.grant().await?;
-        let staged = self.0.skills.stage(&workspace.skills_dir(), skills).await?;
-        let digests: BTreeMap<String, String> = staged
-            .iter()
-            .map(|skill| (skill.name.clone(), format!("sha256:{}", skill.digest)))
-            .collect();
-        let recorded = grant.view.record.claim.as_ref().map(|claim| &claim.skills);
-        let known = |(name, digest): (&String, &String)| {
-            recorded.is_some_and(|skills| skills.get(name) == Some(digest))
+        let staged = self.0.skills.stage(&workspace.skills_dir(), skills).await;
+        let staged = match staged {
+            Ok(staged) => staged,
+            Err(error) => {
+                // A workspace that is being removed meanwhile looks like a host that fails.
+                workspace.grant().await?;
+                return Err(error.into());
+            }
         };
-        if !digests.iter().all(known) {
-            workspace.record_skills(digests).await?;
-        }
+        record(&workspace, &grant, &staged).await?;
         Ok(Response::new(wire::staged(&staged)))
     }
 

@@ -52,7 +52,13 @@ pub(super) fn publish(
         return Ok(skills);
     }
     remove_leftovers(slot).map_err(failed("clean"))?;
-    fs::create_dir_all(&digests).map_err(failed("prepare"))?;
+    // Not with its parents: a slot that is being removed must not come back.
+    match fs::create_dir(&digests) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(failed("prepare")(error));
+        }
+        _ => {}
+    }
     let prepared = tempfile::Builder::new().prefix(PREPARED).tempdir_in(slot);
     let prepared = prepared.map_err(failed("prepare"))?;
     let changed: Vec<&Staged> = skills.iter().filter(|skill| !skill.unchanged).collect();

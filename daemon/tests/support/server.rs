@@ -62,11 +62,6 @@ impl TestServer {
         self.dir.path().join("skills")
     }
 
-    /// The server's state directory.
-    pub(crate) fn state_dir(&self) -> PathBuf {
-        self.dir.path().join("state")
-    }
-
     /// Claims a workspace and returns its name.
     pub(crate) async fn workspace(&self) -> String {
         let created = self

@@ -126,6 +126,18 @@ pub fn skill(skill: &Skill, body: String) -> pb::Skill {
     }
 }
 
+/// All problems of roots and of skills, for the wire.
+#[must_use]
+pub fn problems(listing: &Listing) -> Vec<pb::Problem> {
+    let of_skills = listing.skills.iter().flat_map(|skill| &skill.problems);
+    listing
+        .problems
+        .iter()
+        .chain(of_skills)
+        .map(problem)
+        .collect()
+}
+
 fn problem(problem: &Problem) -> pb::Problem {
     let severity = match problem.severity {
         Severity::Warning => pb::problem::Severity::Warning,
