@@ -281,6 +281,117 @@ mod tests {
         }
     }
 
+    /// Calls a method whose handler is `handle`, and answers with status and trailers of the response.
+    async fn call<F>(
+        path: &str,
+        timeout: Option<&str>,
+        stop: &CancellationToken,
+        handle: F,
+    ) -> Status
+    where
+        F: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+    {
+        let open = OpenCalls::default();
+        let layer = CallLayer::new(
+            Arc::new(Methods::new()),
+            open.clone(),
+            Duration::from_secs(90),
+            stop.clone(),
+        );
+        let handle = std::sync::Mutex::new(Some(handle));
+        let mut service = layer.layer(tower::service_fn(move |_request: Request<Body>| {
+            handle.lock().expect("lock").take().expect("one call")
+        }));
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = path.parse().expect("path");
+        if let Some(timeout) = timeout {
+            request
+                .headers_mut()
+                .insert("grpc-timeout", timeout.parse().expect("header"));
+        }
+        let response = service.call(request).await.expect("infallible");
+        let (head, mut body) = response.into_parts();
+        let mut status = Status::from_header_map(&head.headers);
+        while let Some(frame) = std::future::poll_fn(|context| {
+            http_body::Body::poll_frame(std::pin::Pin::new(&mut body), context)
+        })
+        .await
+        {
+            if let Ok(trailers) = frame.expect("frame").into_trailers() {
+                status = Status::from_header_map(&trailers);
+            }
+        }
+        drop(body);
+        assert_eq!(open.count(), 0, "a call that ended is not counted");
+        status.expect("a status")
+    }
+
+    const UNARY: &str = "/skilld.v1.ServerService/GetServerInfo";
+    const STREAM: &str = "/skilld.v1.ExecService/RunExec";
+
+    /// A body that never says anything, or panics.
+    struct Silent(bool);
+
+    impl http_body::Body for Silent {
+        type Data = bytes::Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _context: &mut Context<'_>,
+        ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Infallible>>> {
+            assert!(!self.0, "a stream that panics");
+            Poll::Pending
+        }
+    }
+
+    fn answer(panics: bool) -> Response<Body> {
+        Response::new(Body::new(Silent(panics)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_unary_call_ends_at_the_shorter_deadline() {
+        let stop = CancellationToken::new();
+        for (asked, seconds) in [(None, 90), (Some("5S"), 5), (Some("1H"), 90)] {
+            let start = Instant::now();
+            let status = call(UNARY, asked, &stop, std::future::pending()).await;
+            assert_eq!(status.code(), Code::DeadlineExceeded);
+            assert_eq!(start.elapsed().as_secs(), seconds);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_at_the_clients_deadline_up_to_its_last_byte() {
+        let (stop, start) = (CancellationToken::new(), Instant::now());
+        let status = call(STREAM, Some("7S"), &stop, async { Ok(answer(false)) }).await;
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+        assert_eq!(start.elapsed().as_secs(), 7);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_with_unavailable_when_the_server_stops() {
+        let stop = CancellationToken::new();
+        let (_, status) = tokio::join!(
+            async {
+                tokio::time::sleep(Duration::from_secs(1000)).await;
+                stop.cancel();
+            },
+            call(STREAM, None, &stop, async { Ok(answer(false)) })
+        );
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(!status.details().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_internal_error_and_nothing_more() {
+        let stop = CancellationToken::new();
+        let status = call(UNARY, None, &stop, async { panic!("secret") }).await;
+        assert_eq!(status.code(), Code::Internal);
+        assert!(!status.message().contains("secret"), "{}", status.message());
+        let status = call(STREAM, None, &stop, async { Ok(answer(true)) }).await;
+        assert_eq!(status.code(), Code::Internal);
+    }
+
     #[tokio::test]
     async fn open_calls_are_counted_until_they_are_dropped() {
         let calls = OpenCalls::default();

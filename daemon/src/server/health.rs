@@ -17,7 +17,7 @@ use crate::shutdown::Tasks;
 
 /// Between two questions to the engine. It also tells when it is gone by ending its event stream; this is for the
 /// times when it hangs.
-const PING_INTERVAL: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What health depends on.
 #[derive(Debug)]
