@@ -581,22 +581,18 @@ async fn staging_fifty_files_again_and_again_stays_cheap() {
     assert!(times[20] < Duration::from_millis(100), "{:?}", times[20]);
 }
 
-/// Writes a SKILL.md into a server's root.
-fn publish(server: &TestServer, name: &str, front: &str) {
-    let dir = server.skills_root().join(name);
-    fs::create_dir_all(&dir).expect("mkdir");
-    fs::write(dir.join("SKILL.md"), format!("---\n{front}\n---\n# Body\n")).expect("write");
-}
+/// One skill that works and one that does not.
+const FRONTS: [(&str, &str); 2] = [
+    (
+        "csv",
+        "name: csv\ndescription: Reads tables.\nversion: 1.10",
+    ),
+    ("broken", "description: Has no name."),
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_see_skills_with_their_state_and_problems() {
-    let server = TestServer::start("").await;
-    publish(
-        &server,
-        "csv",
-        "name: csv\ndescription: Reads tables.\nversion: 1.10",
-    );
-    publish(&server, "broken", "description: Has no name.");
+    let server = TestServer::start("", &FRONTS).await;
     let request = pb::ListSkillsRequest::default();
     let listed = server.client.skills().list_skills(request).await;
     let skills = listed.expect("listed").into_inner().skills;
@@ -627,9 +623,7 @@ async fn clients_see_skills_with_their_state_and_problems() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_stage_skills_and_the_workspace_says_which() {
-    let server = TestServer::start("").await;
-    publish(&server, "csv", "name: csv\ndescription: Reads tables.");
-    publish(&server, "broken", "description: Has no name.");
+    let server = TestServer::start("", &FRONTS).await;
     let workspace = server.workspace().await;
     let stage = |name: &'static str| {
         let (client, workspace) = (server.client.clone(), workspace.clone());

@@ -20,18 +20,24 @@ pub(crate) struct TestServer {
     run: JoinHandle<bool>,
     /// Its containers end with it, after the server.
     _engine: Arc<FakeEngine>,
-    dir: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 impl TestServer {
-    /// Starts with the default configuration, one warm container and one empty root for skills, and `toml` over that.
-    pub(crate) async fn start(toml: &str) -> Self {
+    /// Starts with the default configuration, one warm container and `toml` over that. `skills` are folders with
+    /// the front matter of their SKILL.md.
+    pub(crate) async fn start(toml: &str, skills: &[(&str, &str)]) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("skilld-")
             .tempdir()
             .expect("temp dir");
         let root = dir.path().join("skills");
         std::fs::create_dir(&root).expect("mkdir");
+        for (name, front) in skills {
+            let text = format!("---\n{front}\n---\n# Body\n");
+            std::fs::create_dir(root.join(name)).expect("mkdir");
+            std::fs::write(root.join(name).join("SKILL.md"), text).expect("write");
+        }
         let base = format!(
             "state_dir = {:?}\nengine.guest_path = {:?}\nskills.roots = [{root:?}]\npools.default.warm = 1\n",
             dir.path().join("state"),
@@ -53,13 +59,8 @@ impl TestServer {
             stop,
             run,
             _engine: engine,
-            dir,
+            _dir: dir,
         }
-    }
-
-    /// The root that skills are read from.
-    pub(crate) fn skills_root(&self) -> PathBuf {
-        self.dir.path().join("skills")
     }
 
     /// Claims a workspace and returns its name.
