@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::FutureExt;
-use http::HeaderMap;
+use http::{HeaderMap, Response};
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::Status;
 use tonic::body::Body;
+use tonic::{Code, Status};
 use tracing::Span;
 
 use super::call::OpenCall;
@@ -28,27 +28,44 @@ pub(super) struct CallBody {
     start: Instant,
     deadline: Option<Pin<Box<Sleep>>>,
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// The status, once it is known; a call whose client went away has none.
+    code: Option<Code>,
     ended: bool,
 }
 
+/// How a response ends a call, and from when on it is watched.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) open: Option<OpenCall>,
+    pub(super) span: Span,
+    pub(super) start: Instant,
+    pub(super) deadline: Option<Instant>,
+    pub(super) stop: Option<CancellationToken>,
+}
+
 impl CallBody {
-    pub(super) fn new(
-        inner: Body,
-        open: Option<OpenCall>,
-        span: Span,
-        start: Instant,
-        deadline: Option<Instant>,
-        stop: Option<CancellationToken>,
-    ) -> Self {
-        Self {
-            inner,
-            _open: open,
+    pub(super) fn wrap(response: Response<Body>, watch: Watch) -> Response<Body> {
+        let Watch {
+            open,
             span,
             start,
-            deadline: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline))),
-            stop: stop.map(|stop| Box::pin(stop.cancelled_owned())),
-            ended: false,
-        }
+            deadline,
+            stop,
+        } = watch;
+        // A unary refusal has its status in the head.
+        let code = Status::from_header_map(response.headers()).map(|status| status.code());
+        response.map(|inner| {
+            Body::new(Self {
+                inner,
+                _open: open,
+                span,
+                start,
+                deadline: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline))),
+                stop: stop.map(|stop| Box::pin(stop.cancelled_owned())),
+                code,
+                ended: false,
+            })
+        })
     }
 
     /// Why the stream must end now, if it must.
@@ -70,8 +87,9 @@ impl CallBody {
     }
 
     fn end(&mut self, error: Error) -> Frame<Bytes> {
-        self.ended = true;
         let status = Status::from(error);
+        self.ended = true;
+        self.code = Some(status.code());
         let mut trailers = HeaderMap::new();
         if let Err(status) = status.add_header(&mut trailers) {
             tracing::error!(error = %status, "status does not fit into trailers");
@@ -101,7 +119,14 @@ impl http_body::Body for CallBody {
             std::panic::catch_unwind(AssertUnwindSafe(|| inner.poll_frame(context)))
         };
         match polled {
-            Ok(poll) => poll,
+            Ok(poll) => {
+                if let Poll::Ready(Some(Ok(frame))) = &poll
+                    && let Some(trailers) = frame.trailers_ref()
+                {
+                    self.code = Status::from_header_map(trailers).map(|status| status.code());
+                }
+                poll
+            }
             Err(_panic) => {
                 let error = Error::Internal("a stream panicked".into());
                 Poll::Ready(Some(Ok(self.end(error))))
@@ -121,6 +146,9 @@ impl http_body::Body for CallBody {
 impl Drop for CallBody {
     fn drop(&mut self) {
         let _entered = self.span.enter();
-        tracing::debug!(elapsed_us = self.start.elapsed().as_micros(), "call ended");
+        let elapsed_us = self.start.elapsed().as_micros();
+        // Without a code the client went away first.
+        let code = self.code.map(tracing::field::debug);
+        tracing::debug!(code, elapsed_us, "call ended");
     }
 }

@@ -23,7 +23,7 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span};
 
-use super::body::CallBody;
+use super::body::{CallBody, Watch};
 use super::methods::{Method, Methods, grpc_timeout};
 use crate::error::Error;
 
@@ -172,8 +172,14 @@ where
                 Err(error) => Status::from(error).into_http(),
             };
             let deadline = deadline.filter(|_| method.server_streams);
-            Ok(response
-                .map(|body| Body::new(CallBody::new(body, open, span, start, deadline, stop))))
+            let watch = Watch {
+                open,
+                span,
+                start,
+                deadline,
+                stop,
+            };
+            Ok(CallBody::wrap(response, watch))
         }
         .boxed()
     }

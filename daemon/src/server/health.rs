@@ -19,6 +19,9 @@ use crate::shutdown::Tasks;
 /// times when it hangs.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 
+/// An engine that takes longer to say that it is there is of no use.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// What health depends on.
 #[derive(Debug)]
 pub(super) struct Health {
@@ -60,7 +63,8 @@ impl Health {
     async fn ping(&self) {
         let answer = tokio::select! {
             () = self.tasks.stop.cancelled() => return,
-            answer = tokio::time::timeout(PING_INTERVAL, self.engine.ping()) => answer,
+            () = self.tasks.drain.cancelled(), if !self.tasks.drain.is_cancelled() => return,
+            answer = tokio::time::timeout(PING_TIMEOUT, self.engine.ping()) => answer,
         };
         let (available, why) = match answer {
             Ok(Ok(())) => (true, String::new()),

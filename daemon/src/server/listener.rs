@@ -85,6 +85,7 @@ impl Listener {
     }
 
     async fn accept(&self) -> UnixStream {
+        let mut failing = false;
         loop {
             match self.inner.accept().await {
                 Ok((stream, _)) => {
@@ -99,7 +100,11 @@ impl Listener {
                     return stream;
                 }
                 Err(error) => {
-                    tracing::warn!(error = %error, "a connection could not be accepted");
+                    // Once per streak: it fails twenty times a second while descriptors are short.
+                    if !failing {
+                        tracing::warn!(error = %error, "connections cannot be accepted");
+                    }
+                    failing = true;
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
