@@ -19,8 +19,9 @@ pub(crate) struct TestServer {
     stop: mpsc::Sender<()>,
     run: JoinHandle<bool>,
     /// Its containers end with it, after the server.
-    _engine: Arc<FakeEngine>,
-    _dir: tempfile::TempDir,
+    pub(crate) engine: Arc<FakeEngine>,
+    config: Config,
+    dir: tempfile::TempDir,
 }
 
 impl TestServer {
@@ -46,9 +47,12 @@ impl TestServer {
         let config = Config::from_toml(&(base + toml))
             .expect("configuration")
             .config;
+        Self::serve(config, Arc::new(FakeEngine::new()), dir).await
+    }
+
+    async fn serve(config: Config, engine: Arc<FakeEngine>, dir: tempfile::TempDir) -> Self {
         let endpoint = format!("unix:{}", config.socket.display());
-        let engine = Arc::new(FakeEngine::new());
-        let server = Server::start(config, Arc::clone(&engine) as _)
+        let server = Server::start(config.clone(), Arc::clone(&engine) as _)
             .await
             .expect("started");
         let (stop, signals) = mpsc::channel(2);
@@ -58,9 +62,21 @@ impl TestServer {
             client,
             stop,
             run,
-            _engine: engine,
-            _dir: dir,
+            engine,
+            config,
+            dir,
         }
+    }
+
+    /// Stops and starts again on the same state and the same engine; `between` sees the state directory.
+    pub(crate) async fn restart(self, between: impl FnOnce(&Path)) -> Self {
+        let (stop, run) = (self.stop, self.run);
+        for _ in 0..2 {
+            stop.send(()).await.expect("running");
+        }
+        assert!(run.await.expect("no panic"), "stopped in time");
+        between(&self.config.state_dir);
+        Self::serve(self.config, self.engine, self.dir).await
     }
 
     /// Claims a workspace and returns its name.
