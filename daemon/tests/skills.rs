@@ -14,6 +14,7 @@ use skilld::skills::{Severity, Skill, SkillRef, SkillState, Skills, Staged};
 use skilld_proto::v1::{self as pb, Reason};
 
 #[path = "support/server.rs"]
+#[expect(dead_code, reason = "shared with tests that use more of it")]
 mod server;
 use server::TestServer;
 

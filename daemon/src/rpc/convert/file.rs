@@ -336,12 +336,14 @@ mod tests {
 
     /// Fields that are refused, in order, or the reason.
     fn refused<T: std::fmt::Debug>(result: Result<T>) -> Vec<String> {
-        match result.expect_err("must be refused") {
-            Error::Invalid(violations) => violations
+        let error = result.expect_err("must be refused");
+        if let Error::Invalid(violations) = error {
+            violations
                 .into_iter()
                 .map(|violation| violation.field)
-                .collect(),
-            other => vec![other.kind().1.as_str_name().to_owned()],
+                .collect()
+        } else {
+            vec![error.kind().1.as_str_name().to_owned()]
         }
     }
 
