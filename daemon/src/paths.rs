@@ -104,6 +104,8 @@ pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
     }
     globset::GlobBuilder::new(&glob)
         .literal_separator(true)
+        .backslash_escape(true)
+        .empty_alternates(true)
         .build()
         .map_err(|error| Error::invalid(field, error.to_string()))?;
     Ok(glob)

@@ -196,8 +196,17 @@ impl Slot {
         self.commands
             .send(command(reply))
             .await
-            .map_err(|_| self.not_ready())?;
-        answer.await.map_err(|_| self.not_ready())?
+            .map_err(|_| self.unanswered())?;
+        answer.await.map_err(|_| self.unanswered())?
+    }
+
+    /// The task has ended: with its slot, or with the daemon, which leaves the slot as it is.
+    fn unanswered(&self) -> Error {
+        let state = self.view.borrow().state;
+        match state {
+            State::Booting | State::Ready | State::Claimed => Error::Draining,
+            State::Closing | State::Failed(_) | State::Removed => self.not_ready(),
+        }
     }
 
     fn not_ready(&self) -> Error {
