@@ -22,7 +22,10 @@ skillctl() { "$BIN/skillctl" --endpoint "unix:$dir/state/skilld.sock" "$@"; }
 
 finish() {
     local code=$?
-    trap - EXIT
+    set +e
+    trap '' EXIT INT TERM
+    # The signal may have come while a function wrote into a file.
+    exec >&3 2>&4
     # All this is done already if all went well.
     if [ -n "$daemon" ]; then
         skillctl drain --remove >/dev/null 2>&1 || true
@@ -38,8 +41,11 @@ finish() {
     tests/leftovers.sh "$dir" "$before" || code=1
     exit "$code"
 }
+exec 3>&1 4>&2
 trap finish EXIT
 trap 'exit 130' INT TERM
+# A closed pipe, as after `make demo | head`, is a failed write and not the end of this script before its time.
+trap '' PIPE
 
 # Asks until it is so, for at most 60 s, and gives up at once when the daemon is gone.
 until_so() {
@@ -96,7 +102,7 @@ row() { # label, column, note
 say 'A daemon with a private state directory'
 # In a session of its own, so that a Ctrl-C reaches this script alone, which then ends it in good order.
 env SKILLD_ENGINE__GUEST_PATH="$GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
-    TMPDIR="$dir" setsid "$BIN/skilld" --state-dir "$dir/state" 2>"$dir/log" &
+    TMPDIR="$dir" setsid "$BIN/skilld" --state-dir "$dir/state" 2>"$dir/log" 3>&- 4>&- &
 daemon=$!
 start=$(now)
 until_so skillctl server info
@@ -122,7 +128,7 @@ row 'claim      create' 1 'skilld has the container ready'
 row 'stage      cp in' 2 ''
 row 'exec       start' 3 'most of it is the script itself'
 row 'collect    cp out' 4 ''
-row 'delete     rm' 5 ''
+row 'delete     rm' 5 'both wait until the container is gone'
 row 'all' 6 'as the shell sees it, starts of skillctl and docker included'
 
 say 'The end'
