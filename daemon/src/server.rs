@@ -37,6 +37,7 @@ mod health;
 mod instance;
 mod listener;
 mod methods;
+mod request;
 mod services;
 
 use call::CallLayer;

@@ -25,6 +25,7 @@ use tracing::{Instrument, Span};
 
 use super::body::{CallBody, Watch};
 use super::methods::{Method, Methods, grpc_timeout};
+use super::request::RequestBody;
 use crate::error::Error;
 
 /// How many calls of skilld's own services are open, up to the end of their bodies. Clones share it.
@@ -152,7 +153,8 @@ where
             deadline(method, request.headers(), shared.unary_timeout).map(|after| start + after);
         let response = {
             let _entered = span.enter();
-            self.inner.call(request)
+            self.inner
+                .call(request.map(|body| Body::new(RequestBody::new(body))))
         };
         let stop = method.server_streams.then(|| shared.stop.clone());
         async move {

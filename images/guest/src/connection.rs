@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http2;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use skilld_proto::guest::v1::guest_service_server::GuestServiceServer;
 use tokio::net::UnixStream;
 
+use self::request::RequestBody;
 use crate::guest::Guest;
 use crate::service::Service;
+
+mod request;
 
 /// Between attempts to connect.
 const RETRY_MIN: Duration = Duration::from_millis(20);
@@ -58,7 +62,9 @@ async fn serve(stream: UnixStream, guest: Arc<Guest>) {
         .max_concurrent_streams(STREAMS_MAX)
         .max_frame_size(FRAME_BYTES)
         .max_send_buf_size(SEND_BUFFER);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let service = TowerToHyperService::new(service);
+    let service = service_fn(move |request| service.call(request.map(RequestBody)));
+    let connection = http.serve_connection(TokioIo::new(stream), service);
     // How it ended makes no difference: execs go on, and the next connection is made.
     let _ended = connection.await;
 }
