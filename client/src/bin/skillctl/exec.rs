@@ -27,7 +27,7 @@ const STDIN_BYTES_MAX: u64 = 1024 * 1024;
 /// that a shell understands is run by bash. Ctrl-C kills the command with everything that it started.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  skillctl exec job-7 --skill csv-report --timeout 2m -- python3 scripts/report.py in.csv
+  skillctl exec job-7 --skill csv-report --timeout 2m -- python3 scripts/csv_report.py in.csv
   skillctl exec job-7 -- 'ls work | wc -l'
   skillctl exec job-7 -i -- sort < names.txt")]
 pub(crate) struct Exec {

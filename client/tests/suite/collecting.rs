@@ -1,0 +1,231 @@
+//! Writing files whose names somebody else chose.
+
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use skilld_client::v1::collect_outputs_response::Payload;
+use skilld_client::v1::{
+    CollectOutputsRequest, CollectOutputsResponse, CollectSpec, CollectSummary, CollectedFile,
+    FileEnd,
+};
+use skilld_client::{Collected, Error, Progress};
+
+use crate::fake::{Fake, noise};
+
+pub(crate) fn file(path: &str, data: &[u8]) -> Vec<CollectOutputsResponse> {
+    let digest = Sha256::digest(data);
+    let sha256 = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut payloads = vec![Payload::File(CollectedFile {
+        path: path.into(),
+        mode: 0o640,
+        ..Default::default()
+    })];
+    payloads.extend(
+        data.chunks(256 * 1024)
+            .map(|chunk| Payload::Data(Bytes::copy_from_slice(chunk))),
+    );
+    payloads.push(Payload::FileEnd(FileEnd {
+        sha256,
+        ..Default::default()
+    }));
+    payloads.into_iter().map(message).collect()
+}
+
+fn link(path: &str, target: &str) -> Vec<CollectOutputsResponse> {
+    vec![message(Payload::File(CollectedFile {
+        path: path.into(),
+        link_target: target.into(),
+        ..Default::default()
+    }))]
+}
+
+pub(crate) fn summary() -> CollectOutputsResponse {
+    message(Payload::Summary(CollectSummary {
+        matched: 1,
+        ..Default::default()
+    }))
+}
+
+fn message(payload: Payload) -> CollectOutputsResponse {
+    CollectOutputsResponse {
+        payload: Some(payload),
+    }
+}
+
+async fn collect(fake: &Fake, parts: Vec<Vec<CollectOutputsResponse>>) -> Result<Collected, Error> {
+    let mut messages = parts.concat();
+    messages.push(summary());
+    fake.state.lock().collect = messages;
+    let request = CollectOutputsRequest {
+        workspace: "w".into(),
+        spec: Some(CollectSpec::default()),
+    };
+    let client = fake.client().await;
+    client
+        .collect_to_dir(request, &fake.path("to"), Progress::none())
+        .await
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .expect("a directory")
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("utf-8")
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn files_come_whole_and_keep_their_directories() {
+    let fake = Fake::start();
+    let data = noise(600_000);
+    let parts = vec![
+        file("out/a/b/data", &data),
+        file("out/empty", b""),
+        link("out/latest", "a/b/data"),
+    ];
+    let collected = collect(&fake, parts).await.expect("collects");
+    let to = fake.path("to");
+    assert_eq!(std::fs::read(to.join("out/a/b/data")).expect("reads"), data);
+    assert_eq!(std::fs::read(to.join("out/empty")).expect("reads"), b"");
+    assert_eq!(std::fs::read(to.join("out/latest")).expect("reads"), data);
+    assert_eq!((collected.files.len(), collected.links.len()), (2, 1));
+    assert_eq!(collected.bytes, 600_000);
+    assert_eq!(
+        names(&to.join("out")),
+        ["a", "empty", "latest"],
+        "no temporary file is left"
+    );
+}
+
+#[tokio::test]
+async fn names_that_lead_out_are_refused() {
+    for hostile in [
+        "../evil",
+        "/tmp/evil",
+        "out/../../evil",
+        "a/../evil",
+        "",
+        ".",
+        "..",
+        "out/\0evil",
+    ] {
+        let fake = Fake::start();
+        let error = collect(&fake, vec![file(hostile, b"evil")])
+            .await
+            .expect_err(hostile);
+        assert!(
+            matches!(error, Error::UnsafeName { .. }),
+            "{hostile}: {error}"
+        );
+        assert!(!fake.path("evil").exists());
+        assert!(names(&fake.path("to")).is_empty(), "{hostile}");
+    }
+}
+
+#[tokio::test]
+async fn links_are_never_written_through() {
+    let fake = Fake::start();
+    let outside = fake.path("outside");
+    std::fs::create_dir_all(fake.path("to")).expect("makes");
+    std::fs::create_dir(&outside).expect("makes");
+    std::fs::write(outside.join("file"), "mine").expect("writes");
+    symlink(&outside, fake.path("to/dir")).expect("links");
+    symlink(outside.join("file"), fake.path("to/file")).expect("links");
+    // A directory that is a link is refused; a link in the place of a file is replaced, its target kept.
+    let error = collect(&fake, vec![file("dir/x", b"evil")])
+        .await
+        .expect_err("through a link");
+    assert!(matches!(error, Error::UnsafeName { .. }), "{error}");
+    collect(&fake, vec![file("file", b"new")])
+        .await
+        .expect("collects");
+    assert_eq!(names(&outside), ["file"]);
+    assert_eq!(
+        std::fs::read_to_string(outside.join("file")).expect("reads"),
+        "mine"
+    );
+    assert_eq!(
+        std::fs::read_to_string(fake.path("to/file")).expect("reads"),
+        "new"
+    );
+    // Nor through a link that came on the same stream.
+    let parts = vec![link("here", "there"), file("here/x", b"evil")];
+    collect(&fake, parts).await.expect_err("through a link");
+}
+
+#[tokio::test]
+async fn links_that_lead_out_are_left_out_and_said() {
+    let fake = Fake::start();
+    let parts = vec![
+        link("out/passwd", "/etc/passwd"),
+        link("out/up", "../../x"),
+        link("out/zigzag", "a/../../../x"),
+        link("out/sibling", "../work/x"),
+    ];
+    let collected = collect(&fake, parts).await.expect("collects");
+    let refused: Vec<_> = collected
+        .refused
+        .iter()
+        .map(|refused| refused.path.as_str())
+        .collect();
+    assert_eq!(refused, ["out/passwd", "out/up", "out/zigzag"]);
+    assert_eq!(names(&fake.path("to/out")), ["sibling"]);
+}
+
+#[tokio::test]
+async fn damaged_bytes_are_not_kept() {
+    let fake = Fake::start();
+    let mut messages = file("out/data", b"good bytes");
+    messages[1] = message(Payload::Data(Bytes::from_static(b"evil bytes")));
+    let error = collect(&fake, vec![messages]).await.expect_err("damaged");
+    assert!(matches!(error, Error::Checksum { .. }), "{error}");
+    assert!(names(&fake.path("to/out")).is_empty());
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_early_leaves_no_half_file() {
+    let fake = Fake::start();
+    let mut messages = file("out/data", b"all of it");
+    messages.truncate(2);
+    fake.state.lock().collect = messages;
+    let request = CollectOutputsRequest::default();
+    let to = fake.path("to");
+    let error = fake
+        .client()
+        .await
+        .collect_to_dir(request, &to, Progress::none())
+        .await
+        .expect_err("early");
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    assert!(names(&to.join("out")).is_empty());
+}
+
+#[tokio::test]
+async fn of_a_mode_only_executable_is_taken() {
+    let fake = Fake::start();
+    let mut messages = file("run.sh", b"#!/bin/sh");
+    messages[0] = message(Payload::File(CollectedFile {
+        path: "run.sh".into(),
+        mode: 0o6777,
+        ..Default::default()
+    }));
+    collect(&fake, vec![messages, file("data", b"x")])
+        .await
+        .expect("collects");
+    let mode = |name: &str| {
+        std::fs::metadata(fake.path("to").join(name))
+            .expect("is there")
+            .mode()
+    };
+    assert_eq!(mode("run.sh") & 0o7100, 0o100);
+    assert_eq!(mode("data") & 0o7111, 0);
+}

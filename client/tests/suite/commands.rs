@@ -1,0 +1,295 @@
+//! `skillctl` as a process: what it prints, and its exit codes.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use skilld_client::v1::Workspace;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::collecting::{file, summary};
+use crate::fake::{Fake, PRINTED};
+
+pub(crate) fn skillctl(fake: &Fake, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skillctl"));
+    command
+        .args(words)
+        .env("SKILLD_ENDPOINT", fake.endpoint())
+        .current_dir(fake.dir.path())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+async fn run(fake: &Fake, words: &[&str]) -> Output {
+    skillctl(fake, words).output().await.expect("runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("utf-8")
+}
+
+pub(crate) fn fake() -> Fake {
+    let fake = Fake::start();
+    let workspace = Workspace {
+        name: "workspaces/w".into(),
+        ..Default::default()
+    };
+    fake.state
+        .lock()
+        .workspaces
+        .insert("workspaces/w".into(), workspace);
+    fake
+}
+
+#[tokio::test]
+async fn exec_passes_on_the_programs_code_and_says_why_it_was_killed() {
+    let fake = fake();
+    for (program, code, why) in [
+        (vec!["exit", "0"], 0, ""),
+        (vec!["exit", "7"], 7, ""),
+        (vec!["exit", "255"], 255, ""),
+        (vec!["timeout", "x"], 137, "timeout"),
+        (vec!["segv"], 139, "SIGSEGV"),
+        (vec!["missing"], 127, "ENOENT"),
+    ] {
+        let words = [vec!["exec", "w", "--"], program.clone()].concat();
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(code), "{program:?}");
+        let said = text(&output.stderr);
+        assert!(
+            said.contains(why) && said.is_empty() == why.is_empty(),
+            "{program:?}: {said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn output_comes_through_byte_for_byte() {
+    let fake = fake();
+    let output = run(&fake, &["exec", "w", "--", "print"]).await;
+    assert_eq!(output.stdout, *PRINTED);
+    assert_eq!(output.stderr.get(..32_768), PRINTED.get(..32_768));
+}
+
+#[tokio::test]
+async fn a_command_is_for_a_shell_or_not() {
+    let fake = fake();
+    let output = run(&fake, &["exec", "w", "--env", "A=b", "--", "spec a|b"]).await;
+    assert_eq!(text(&output.stdout), "[] spec a|b {\"A\": \"b\"}\n");
+    let output = run(&fake, &["exec", "w", "--", "spec", "a b"]).await;
+    assert_eq!(text(&output.stdout), "[\"spec\", \"a b\"]  {}\n");
+}
+
+#[tokio::test]
+async fn stdin_is_given_up_front_and_has_a_limit() {
+    let fake = fake();
+    for (len, code) in [(0, 0), (1024 * 1024, 0), (1024 * 1024 + 1, 1)] {
+        let data = crate::fake::noise(len);
+        let mut command = skillctl(&fake, &["exec", "w", "-i", "--", "cat"]);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("starts");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        let (_, output) = tokio::join!(
+            async move {
+                // It need not read all of what is too much.
+                drop(stdin.write_all(&data).await);
+            },
+            child.wait_with_output()
+        );
+        let output = output.expect("ends");
+        assert_eq!(output.status.code(), Some(code), "{len}");
+        if code == 0 {
+            assert_eq!(output.stdout, crate::fake::noise(len));
+        } else {
+            assert!(text(&output.stderr).contains("skillctl stage"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn json_is_the_apis_messages_one_a_line() {
+    let fake = fake();
+    let output = run(&fake, &["-o", "json", "exec", "w", "--", "hello"]).await;
+    let lines: Vec<serde_json::Value> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("json"))
+        .collect();
+    assert_eq!(lines.len(), 4);
+    assert_eq!(lines[0]["started"]["pid"], 7);
+    assert_eq!(lines[1]["output"]["data"], "aGVsbG8K");
+    assert_eq!(lines[2]["exited"]["result"]["exitCode"], 0);
+    let output = run(&fake, &["workspace", "get", "w", "-o", "json"]).await;
+    assert_eq!(text(&output.stdout), "{\"name\":\"workspaces/w\"}\n");
+    let output = run(&fake, &["pool", "resize", "default", "3", "-o", "json"]).await;
+    assert_eq!(
+        text(&output.stdout),
+        "{\"name\":\"pools/default\",\"warmTarget\":3}\n"
+    );
+}
+
+#[tokio::test]
+async fn tables_are_aligned_and_pages_are_one_list() {
+    let fake = fake();
+    for id in ["a", "b", "c", "d"] {
+        let output = run(
+            &fake,
+            &["workspace", "create", "--id", id, "--label", "k=v"],
+        )
+        .await;
+        assert_eq!(text(&output.stdout), format!("{id}\n"));
+    }
+    let output = run(&fake, &["workspace", "list"]).await;
+    let ids: Vec<_> = text(&output.stdout)
+        .lines()
+        .skip(1)
+        .map(|line| &line[..1])
+        .collect();
+    assert_eq!(ids, ["a", "b", "c", "d", "w"]);
+    let output = run(&fake, &["pool", "list"]).await;
+    let columns: Vec<_> = text(&output.stdout)
+        .lines()
+        .map(|line| line.find("/4").or(line.find("WARM")))
+        .collect();
+    assert_eq!(columns, [Some(20), Some(21), Some(21)]);
+    let output = run(&fake, &["workspace", "delete", "a", "nope", "b"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("skillctl workspace list"));
+    assert!(
+        !fake.state.lock().workspaces.contains_key("workspaces/b"),
+        "the others are deleted"
+    );
+}
+
+#[tokio::test]
+async fn files_go_in_and_come_out() {
+    let fake = fake();
+    std::fs::write(fake.path("sales.csv"), "a,b\n").expect("writes");
+    let output = run(
+        &fake,
+        &[
+            "stage",
+            "w",
+            "--skill",
+            "csv-report",
+            "sales.csv",
+            "sales.csv=work/x/",
+        ],
+    )
+    .await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = run(&fake, &["cat", "w", "work/x/sales.csv"]).await;
+    assert_eq!(text(&output.stdout), "a,b\n");
+    let output = run(&fake, &["ls", "w"]).await;
+    assert!(
+        text(&output.stdout).contains("-rw-r--r--  4"),
+        "{}",
+        text(&output.stdout)
+    );
+
+    fake.state.lock().collect = [file("out/report.md", b"# Report"), vec![summary()]].concat();
+    let output = run(&fake, &["collect", "w", "out/**", "--to", "results"]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = std::fs::read_to_string(fake.path("results/out/report.md"));
+    assert_eq!(report.expect("reads"), "# Report");
+    let spec = fake.state.lock().collect_spec.clone().expect("was asked");
+    assert_eq!(
+        spec.max_files, 9999,
+        "the server's maximum unless told otherwise"
+    );
+}
+
+#[tokio::test]
+async fn failures_say_what_to_do_next() {
+    let fake = fake();
+    for (words, said) in [
+        (
+            vec!["stage", "w", "--skill", "csv"],
+            "did you mean csv-report or csv-merge?",
+        ),
+        (
+            vec!["stage", "w", "--skill", "csv"],
+            "`skillctl skill list`",
+        ),
+        (
+            vec!["exec", "nope", "--", "ls"],
+            "`skillctl workspace list`",
+        ),
+        (vec!["kill", "w/nope"], "`skillctl ps ID`"),
+        (
+            vec!["workspace", "create", "--pool", "full"],
+            "try again in 3s",
+        ),
+        (vec!["cat", "w", "nope"], "FILE_NOT_FOUND"),
+        (vec!["stage", "w"], "nothing to stage"),
+        (
+            vec!["--endpoint", "unix:/nowhere.sock", "ps", "w"],
+            "start the daemon",
+        ),
+        (vec!["--endpoint", "https://x", "ps", "w"], "TLS"),
+    ] {
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(output.stdout.is_empty());
+        let text = text(&output.stderr);
+        assert!(
+            text.starts_with("error: ") && text.contains(said),
+            "{words:?}: {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn run_stages_executes_collects_and_deletes() {
+    let fake = fake();
+    std::fs::write(fake.path("in.txt"), "x").expect("writes");
+    fake.state.lock().collect = [file("out/r", b"result"), vec![summary()]].concat();
+    let words = [
+        "run",
+        "csv-report@1",
+        "--input",
+        "in.txt",
+        "--to",
+        "res",
+        "--timing",
+        "--",
+        "exit",
+        "3",
+    ];
+    let output = run(&fake, &words).await;
+    assert_eq!(output.status.code(), Some(3));
+    let said = text(&output.stderr);
+    for step in ["claim", "stage", "exec", "collect", "delete"] {
+        assert!(said.contains(&format!("{step} took ")), "{said}");
+    }
+    assert_eq!(
+        std::fs::read_to_string(fake.path("res/out/r")).expect("reads"),
+        "result"
+    );
+    let state = fake.state.lock();
+    assert!(state.staged.contains_key("inputs/in.txt"));
+    assert_eq!(state.workspaces.len(), 1, "its own workspace is gone");
+    assert_eq!(
+        state.execs.values().next().expect("one").spec.skill,
+        "csv-report"
+    );
+}
+
+#[tokio::test]
+async fn run_deletes_its_workspace_after_a_failure_too() {
+    let fake = fake();
+    let output = run(&fake, &["run", "csv", "--", "ls"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(fake.state.lock().workspaces.len(), 1);
+    let output = run(&fake, &["run", "ok", "--input", "missing.txt", "--", "ls"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("missing.txt"));
+    assert_eq!(fake.state.lock().workspaces.len(), 1);
+    let output = run(&fake, &["run", "ok", "--keep", "--", "ls"]).await;
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(fake.state.lock().workspaces.len(), 2);
+    assert!(Path::new(&fake.path("s")).exists());
+}

@@ -1,0 +1,180 @@
+//! A server with the API's rules and no containers: what a command prints is decided by its words, what a
+//! workspace has by the test. Connections and streams break where the test says.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use skilld_client::{Client, RetryPolicy, v1};
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+mod execs;
+mod files;
+mod others;
+mod program;
+mod proxy;
+mod reset;
+
+pub(crate) use program::PRINTED;
+
+/// The state that tests look at and change.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) workspaces: BTreeMap<String, v1::Workspace>,
+    pub(crate) execs: BTreeMap<String, Running>,
+    /// How many programs were started.
+    pub(crate) starts: u32,
+    /// Answers of GetWorkspace, before it goes to work.
+    pub(crate) refusals: VecDeque<Status>,
+    pub(crate) get_workspace_calls: u32,
+    /// How the next streams of events end; none means well.
+    pub(crate) breaks: VecDeque<Break>,
+    /// Offsets of each stream of events that was opened.
+    pub(crate) opened_at: Vec<v1::StreamOffsets>,
+    /// What was staged: path to bytes.
+    pub(crate) staged: BTreeMap<String, Vec<u8>>,
+    pub(crate) collect: Vec<v1::CollectOutputsResponse>,
+    pub(crate) collect_spec: Option<v1::CollectSpec>,
+}
+
+/// An exec of the fake.
+#[derive(Clone)]
+pub(crate) struct Running {
+    pub(crate) spec: v1::ExecSpec,
+    pub(crate) killed: watch::Sender<bool>,
+}
+
+/// After so many events a stream ends: with this status, or as if all were well.
+pub(crate) struct Break {
+    pub(crate) after: usize,
+    pub(crate) status: Option<Status>,
+}
+
+/// The server; ends with this value.
+pub(crate) struct Fake {
+    pub(crate) state: Shared,
+    pub(crate) dir: TempDir,
+    tasks: JoinSet<()>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Shared {
+    state: Arc<Mutex<State>>,
+    /// Counts streams of StageFiles that broke.
+    pub(crate) aborted: Arc<watch::Sender<u32>>,
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics with it")
+    }
+}
+
+impl Fake {
+    pub(crate) fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = UnixListener::bind(dir.path().join("s")).expect("a socket");
+        let state = Shared::default();
+        let server = tonic::transport::Server::builder()
+            .layer(tower::util::MapRequestLayer::new(reset::seen))
+            .add_service(v1::workspace_service_server::WorkspaceServiceServer::new(
+                state.clone(),
+            ))
+            .add_service(v1::exec_service_server::ExecServiceServer::new(
+                state.clone(),
+            ))
+            .add_service(v1::file_service_server::FileServiceServer::new(
+                state.clone(),
+            ))
+            .add_service(v1::skill_service_server::SkillServiceServer::new(
+                state.clone(),
+            ))
+            .add_service(v1::server_service_server::ServerServiceServer::new(
+                state.clone(),
+            ))
+            .add_service(v1::admin_service_server::AdminServiceServer::new(
+                state.clone(),
+            ))
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { server.await.expect("serves") });
+        Self { state, dir, tasks }
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("unix:{}", self.dir.path().join("s").display())
+    }
+
+    /// A client that waits no longer than it must.
+    pub(crate) async fn client(&self) -> Client {
+        let client = Client::connect(&self.endpoint()).await.expect("connects");
+        client.with_retry(hasty())
+    }
+
+    /// Another endpoint of the same server, whose connections break when they have carried so many bytes to
+    /// the client: the first connection after the first number, and so on, the rest never.
+    pub(crate) fn breaking_endpoint(&mut self, cuts: Vec<u64>) -> String {
+        let path = self.dir.path().join("p");
+        proxy::start(
+            &mut self.tasks,
+            self.dir.path().join("s"),
+            path.clone(),
+            cuts,
+        );
+        format!("unix:{}", path.display())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+/// The usual bounds with shorter waits.
+pub(crate) fn hasty() -> RetryPolicy {
+    RetryPolicy {
+        backoff_first: Duration::from_millis(1),
+        ..RetryPolicy::default()
+    }
+}
+
+/// A status as skilld makes it.
+pub(crate) fn refusal(code: Code, reason: &str, metadata: &[(&str, &str)]) -> Status {
+    let metadata: Vec<(String, String)> = metadata
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    let mut details = ErrorDetails::new();
+    details.set_error_info(
+        reason,
+        "skilld.dev",
+        metadata
+            .into_iter()
+            .collect::<std::collections::HashMap<_, _>>(),
+    );
+    let message = format!("{} happened", reason.to_lowercase());
+    Status::with_error_details(code, message, details)
+}
+
+pub(crate) fn unimplemented<T>() -> Result<T, Status> {
+    Err(refusal(Code::Unimplemented, "NOT_IMPLEMENTED", &[]))
+}
+
+/// Bytes that differ everywhere.
+pub(crate) fn noise(len: usize) -> Bytes {
+    let mut x: u32 = 0x9e37_79b9;
+    let bytes = std::iter::repeat_with(|| {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        x.to_le_bytes()[0]
+    });
+    bytes.take(len).collect()
+}

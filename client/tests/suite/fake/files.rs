@@ -1,0 +1,151 @@
+//! FileService of the fake: keeps what is staged, lists and reads it, collects what the test put there.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
+use skilld_client::v1::file_service_server::FileService;
+use skilld_client::v1::{
+    CollectOutputsRequest, CollectOutputsResponse, FileEntry, FileType, ListFilesRequest,
+    ListFilesResponse, ReadFileRequest, ReadFileResponse, StageFilesHeader, StageFilesRequest,
+    StageFilesResponse, StageInputsRequest, StageInputsResponse, StageSkillsRequest,
+    StageSkillsResponse, StagedSkill, read_file_response, stage_files_request,
+};
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::{Shared, refusal, unimplemented};
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl FileService for Shared {
+    type ReadFileStream = Answers<ReadFileResponse>;
+    type CollectOutputsStream = Answers<CollectOutputsResponse>;
+
+    async fn stage_skills(
+        &self,
+        request: Request<StageSkillsRequest>,
+    ) -> Result<Response<StageSkillsResponse>, Status> {
+        let skills = request.into_inner().skills;
+        if skills.iter().any(|skill| skill == "csv") {
+            let near = [("nearest", "csv-report,csv-merge")];
+            return Err(refusal(Code::NotFound, "SKILL_NOT_FOUND", &near));
+        }
+        let skills = skills.iter().map(|skill| StagedSkill {
+            name: skill.split('@').next().unwrap_or(skill).to_owned(),
+            path: format!("/workspace/skills/{skill}"),
+            ..Default::default()
+        });
+        Ok(Response::new(StageSkillsResponse {
+            skills: skills.collect(),
+        }))
+    }
+
+    async fn stage_files(
+        &self,
+        request: Request<Streaming<StageFilesRequest>>,
+    ) -> Result<Response<StageFilesResponse>, Status> {
+        let mut messages = request.into_inner();
+        match receive(&mut messages).await {
+            Ok((header, bytes)) if header.path.starts_with("skills/") => {
+                drop(bytes);
+                let path = [("path", header.path.as_str())];
+                Err(refusal(Code::FailedPrecondition, "READ_ONLY", &path))
+            }
+            Ok((header, bytes)) => {
+                let answer = StageFilesResponse {
+                    files_total: 1,
+                    bytes_total: i64::try_from(bytes.len()).expect("small"),
+                    ..Default::default()
+                };
+                self.lock().staged.insert(header.path, bytes);
+                Ok(Response::new(answer))
+            }
+            Err(status) => {
+                self.aborted.send_modify(|count| *count += 1);
+                Err(status)
+            }
+        }
+    }
+
+    async fn list_files(
+        &self,
+        _: Request<ListFilesRequest>,
+    ) -> Result<Response<ListFilesResponse>, Status> {
+        let state = self.lock();
+        let files = state.staged.iter().map(|(path, bytes)| entry(path, bytes));
+        Ok(Response::new(ListFilesResponse {
+            files: files.collect(),
+            ..Default::default()
+        }))
+    }
+
+    async fn read_file(
+        &self,
+        request: Request<ReadFileRequest>,
+    ) -> Result<Response<Self::ReadFileStream>, Status> {
+        let path = request.into_inner().path;
+        let state = self.lock();
+        let Some(bytes) = state.staged.get(&path) else {
+            return Err(refusal(
+                Code::NotFound,
+                "FILE_NOT_FOUND",
+                &[("path", &path)],
+            ));
+        };
+        let mut payloads = vec![read_file_response::Payload::File(entry(&path, bytes))];
+        for chunk in bytes.chunks(256 * 1024) {
+            payloads.push(read_file_response::Payload::Data(Bytes::copy_from_slice(
+                chunk,
+            )));
+        }
+        let answers = payloads.into_iter().map(|payload| {
+            Ok(ReadFileResponse {
+                payload: Some(payload),
+            })
+        });
+        Ok(Response::new(stream::iter(answers).boxed()))
+    }
+
+    async fn collect_outputs(
+        &self,
+        request: Request<CollectOutputsRequest>,
+    ) -> Result<Response<Self::CollectOutputsStream>, Status> {
+        let mut state = self.lock();
+        state.collect_spec = request.into_inner().spec;
+        let answers = state.collect.clone().into_iter().map(Ok);
+        Ok(Response::new(stream::iter(answers).boxed()))
+    }
+
+    async fn stage_inputs(
+        &self,
+        _: Request<StageInputsRequest>,
+    ) -> Result<Response<StageInputsResponse>, Status> {
+        unimplemented()
+    }
+}
+
+/// Everything of a stream that ends well.
+async fn receive(
+    messages: &mut Streaming<StageFilesRequest>,
+) -> Result<(StageFilesHeader, Vec<u8>), Status> {
+    let (mut header, mut bytes) = (StageFilesHeader::default(), Vec::new());
+    while let Some(message) = messages.message().await? {
+        match message.payload {
+            Some(stage_files_request::Payload::Header(given)) => header = given,
+            Some(stage_files_request::Payload::Data(data)) => bytes.extend_from_slice(&data),
+            None => return Err(Status::invalid_argument("a message without payload")),
+        }
+    }
+    Ok((header, bytes))
+}
+
+fn entry(path: &str, bytes: &[u8]) -> FileEntry {
+    FileEntry {
+        path: path.to_owned(),
+        r#type: FileType::File.into(),
+        size: i64::try_from(bytes.len()).expect("small"),
+        mode: 0o644,
+        ..Default::default()
+    }
+}

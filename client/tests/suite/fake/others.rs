@@ -1,0 +1,240 @@
+//! The other services of the fake, as far as tests ask them.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::Stream;
+use skilld_client::v1::admin_service_server::AdminService;
+use skilld_client::v1::server_service_server::ServerService;
+use skilld_client::v1::skill_service_server::SkillService;
+use skilld_client::v1::workspace_service_server::WorkspaceService;
+use skilld_client::v1::*;
+use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::{Shared, refusal, unimplemented};
+
+#[tonic::async_trait]
+impl WorkspaceService for Shared {
+    async fn create_workspace(
+        &self,
+        request: Request<CreateWorkspaceRequest>,
+    ) -> Result<Response<Workspace>, Status> {
+        let request = request.into_inner();
+        if request.pool == "full" {
+            let mut details = ErrorDetails::with_retry_info(Some(Duration::from_secs(3)));
+            let none: [(String, String); 0] = [];
+            details.set_error_info("POOL_EXHAUSTED", "skilld.dev", none);
+            return Err(Status::with_error_details(
+                Code::ResourceExhausted,
+                "no warm container",
+                details,
+            ));
+        }
+        let workspace = Workspace {
+            name: request.name.clone(),
+            pool: request.pool,
+            labels: request.labels,
+            state: WorkspaceState::Ready.into(),
+            ..Default::default()
+        };
+        self.lock()
+            .workspaces
+            .insert(request.name, workspace.clone());
+        Ok(Response::new(workspace))
+    }
+
+    async fn get_workspace(
+        &self,
+        request: Request<GetWorkspaceRequest>,
+    ) -> Result<Response<Workspace>, Status> {
+        let mut state = self.lock();
+        state.get_workspace_calls += 1;
+        if let Some(status) = state.refusals.pop_front() {
+            return Err(status);
+        }
+        let workspace = state.workspaces.get(&request.into_inner().name).cloned();
+        let missing = || refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]);
+        workspace.map(Response::new).ok_or_else(missing)
+    }
+
+    /// Two to a page.
+    async fn list_workspaces(
+        &self,
+        request: Request<ListWorkspacesRequest>,
+    ) -> Result<Response<ListWorkspacesResponse>, Status> {
+        let after = request.into_inner().page_token;
+        let state = self.lock();
+        let mut rest = state
+            .workspaces
+            .values()
+            .filter(|workspace| workspace.name > after);
+        let workspaces: Vec<Workspace> = rest.by_ref().take(2).cloned().collect();
+        let last = workspaces.last().map(|workspace| workspace.name.clone());
+        let next_page_token = rest.next().and(last).unwrap_or_default();
+        Ok(Response::new(ListWorkspacesResponse {
+            workspaces,
+            next_page_token,
+        }))
+    }
+
+    async fn renew_workspace(
+        &self,
+        request: Request<RenewWorkspaceRequest>,
+    ) -> Result<Response<Workspace>, Status> {
+        let name = request.into_inner().name;
+        self.get_workspace(Request::new(GetWorkspaceRequest { name }))
+            .await
+    }
+
+    async fn delete_workspace(
+        &self,
+        request: Request<DeleteWorkspaceRequest>,
+    ) -> Result<Response<()>, Status> {
+        let request = request.into_inner();
+        match self.lock().workspaces.remove(&request.name) {
+            None if !request.allow_missing => {
+                Err(refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]))
+            }
+            Some(_) | None => Ok(Response::new(())),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl ServerService for Shared {
+    async fn get_server_info(
+        &self,
+        _: Request<GetServerInfoRequest>,
+    ) -> Result<Response<ServerInfo>, Status> {
+        Ok(Response::new(ServerInfo {
+            version: "0.1.0-fake".into(),
+            limits: Some(ServerLimits {
+                collect_files_max: 9999,
+                ..Default::default()
+            }),
+            ..Default::default()
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for Shared {
+    async fn list_pools(
+        &self,
+        _: Request<ListPoolsRequest>,
+    ) -> Result<Response<ListPoolsResponse>, Status> {
+        let pool = |name: &str, warm| Pool {
+            name: format!("pools/{name}"),
+            warm,
+            warm_target: 4,
+            ..Default::default()
+        };
+        Ok(Response::new(ListPoolsResponse {
+            pools: vec![pool("default", 3), pool("a-much-longer-name", 4)],
+        }))
+    }
+
+    async fn get_pool(&self, _: Request<GetPoolRequest>) -> Result<Response<Pool>, Status> {
+        unimplemented()
+    }
+
+    async fn resize_pool(
+        &self,
+        request: Request<ResizePoolRequest>,
+    ) -> Result<Response<Pool>, Status> {
+        let request = request.into_inner();
+        Ok(Response::new(Pool {
+            name: request.name,
+            warm_target: request.warm_target,
+            ..Default::default()
+        }))
+    }
+
+    async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
+        Ok(Response::new(DrainResponse {
+            removed_workspaces: 2,
+            removed_containers: 5,
+        }))
+    }
+
+    async fn get_problems(
+        &self,
+        _: Request<GetProblemsRequest>,
+    ) -> Result<Response<GetProblemsResponse>, Status> {
+        Ok(Response::new(GetProblemsResponse::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl SkillService for Shared {
+    type ReadSkillFileStream =
+        Pin<Box<dyn Stream<Item = Result<ReadSkillFileResponse, Status>> + Send>>;
+
+    async fn list_skills(
+        &self,
+        _: Request<ListSkillsRequest>,
+    ) -> Result<Response<ListSkillsResponse>, Status> {
+        let skill = Skill {
+            name: "skills/csv-report".into(),
+            description: "Profiles a CSV file.\nAnd more.".into(),
+            state: SkillState::LoadedWithWarnings.into(),
+            ..Default::default()
+        };
+        Ok(Response::new(ListSkillsResponse {
+            skills: vec![skill],
+            ..Default::default()
+        }))
+    }
+
+    async fn get_skill(
+        &self,
+        request: Request<GetSkillRequest>,
+    ) -> Result<Response<Skill>, Status> {
+        let name = request.into_inner().name;
+        Ok(Response::new(Skill {
+            name,
+            body: "# How to use it".into(),
+            ..Default::default()
+        }))
+    }
+
+    async fn search_skills(
+        &self,
+        _: Request<SearchSkillsRequest>,
+    ) -> Result<Response<SearchSkillsResponse>, Status> {
+        unimplemented()
+    }
+
+    async fn list_skill_files(
+        &self,
+        _: Request<ListSkillFilesRequest>,
+    ) -> Result<Response<ListSkillFilesResponse>, Status> {
+        unimplemented()
+    }
+
+    async fn read_skill_file(
+        &self,
+        _: Request<ReadSkillFileRequest>,
+    ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
+        unimplemented()
+    }
+
+    async fn publish_skill(
+        &self,
+        _: Request<Streaming<PublishSkillRequest>>,
+    ) -> Result<Response<Skill>, Status> {
+        unimplemented()
+    }
+
+    async fn delete_skill(&self, _: Request<DeleteSkillRequest>) -> Result<Response<()>, Status> {
+        unimplemented()
+    }
+
+    async fn refresh_skills(
+        &self,
+        _: Request<RefreshSkillsRequest>,
+    ) -> Result<Response<RefreshSkillsResponse>, Status> {
+        unimplemented()
+    }
+}

@@ -1,0 +1,106 @@
+//! Leaving an exec: Ctrl-C, a reader that goes away, attach later.
+
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::commands::{fake, skillctl};
+use crate::fake::Fake;
+
+/// Starts it and waits for its first line.
+async fn start(fake: &Fake, words: &[&str]) -> Child {
+    let mut command = skillctl(fake, words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("starts");
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+    stdout.read_line(&mut line).await.expect("reads");
+    assert_eq!(line, "started\n", "output comes while the program runs");
+    child.stdout = Some(stdout.into_inner());
+    child
+}
+
+async fn signal(child: &Child, signal: &str) {
+    let pid = child.id().expect("runs").to_string();
+    let sent = Command::new("kill")
+        .args([signal, &pid])
+        .status()
+        .await
+        .expect("runs");
+    assert!(sent.success());
+}
+
+#[tokio::test]
+async fn ctrl_c_kills_the_exec() {
+    for name in ["-INT", "-TERM"] {
+        let fake = fake();
+        let mut child = start(&fake, &["exec", "w", "--id", "x", "--", "forever"]).await;
+        signal(&child, name).await;
+        assert_eq!(child.wait().await.expect("ends").code(), Some(130));
+        assert!(
+            *fake.state.lock().execs["workspaces/w/execs/x"]
+                .killed
+                .borrow()
+        );
+    }
+}
+
+#[tokio::test]
+async fn ctrl_c_makes_run_delete_its_workspace() {
+    let fake = fake();
+    let mut child = start(&fake, &["run", "ok", "--", "forever"]).await;
+    assert_eq!(fake.state.lock().workspaces.len(), 2);
+    signal(&child, "-INT").await;
+    assert_eq!(child.wait().await.expect("ends").code(), Some(130));
+    assert_eq!(fake.state.lock().workspaces.len(), 1);
+}
+
+#[tokio::test]
+async fn ctrl_c_leaves_what_was_attached_to() {
+    let fake = fake();
+    let words = ["exec", "w", "-d", "--id", "x", "--", "forever"];
+    let output = skillctl(&fake, &words).output().await.expect("runs");
+    assert_eq!(output.stdout, b"w/x\n");
+    let child = start(&fake, &["attach", "w/x"]).await;
+    signal(&child, "-INT").await;
+    let output = child.wait_with_output().await.expect("ends");
+    assert_eq!(output.status.code(), Some(130));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("skillctl kill w/x"));
+    assert!(
+        !*fake.state.lock().execs["workspaces/w/execs/x"]
+            .killed
+            .borrow()
+    );
+    let output = skillctl(&fake, &["kill", "w/x"])
+        .output()
+        .await
+        .expect("runs");
+    assert_eq!(output.stdout, b"w/x killed by client\n");
+    let output = skillctl(&fake, &["attach", "w/x", "--from", "5"])
+        .output()
+        .await
+        .expect("runs");
+    assert_eq!(output.stdout, b"ed\n");
+    assert_eq!(output.status.code(), Some(143));
+}
+
+#[tokio::test]
+async fn a_reader_that_leaves_ends_it_quietly() {
+    let fake = fake();
+    let mut command = skillctl(&fake, &["exec", "w", "--id", "x", "--", "flood"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("starts");
+    let mut first = [0; 2];
+    let mut stdout = child.stdout.take().expect("a pipe");
+    stdout.read_exact(&mut first).await.expect("reads");
+    drop(stdout);
+    let output = child.wait_with_output().await.expect("ends");
+    assert_eq!(output.status.code(), Some(141));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(
+        *fake.state.lock().execs["workspaces/w/execs/x"]
+            .killed
+            .borrow()
+    );
+}

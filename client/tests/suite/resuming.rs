@@ -1,0 +1,212 @@
+//! `run_resuming`: whatever breaks and wherever, the events are those of an unbroken stream.
+
+use sha2::{Digest, Sha256};
+use skilld_client::v1::exec_event::{Event, output::Content};
+use skilld_client::v1::{ExecSpec, OutputStream, Reason, RunExecRequest, Workspace};
+use skilld_client::{Client, Error, ExecStream, RetryPolicy};
+use tonic::{Code, Status};
+
+use crate::fake::{Break, Fake, PRINTED, hasty, refusal};
+
+/// What a stream gave.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Got {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    started: u32,
+    exited: u32,
+    closed: u32,
+}
+
+async fn read(events: &mut ExecStream) -> Result<Got, Error> {
+    let mut got = Got::default();
+    while let Some(event) = events.next().await? {
+        match event.event.expect("an event") {
+            Event::Started(_) => got.started += 1,
+            Event::Output(output) => {
+                let stream = output.stream();
+                let Some(Content::Data(data)) = output.content else {
+                    panic!("bytes were asked for");
+                };
+                match stream {
+                    OutputStream::Stderr => got.stderr.extend_from_slice(&data),
+                    OutputStream::Stdout | OutputStream::Unspecified => {
+                        got.stdout.extend_from_slice(&data);
+                    }
+                }
+            }
+            Event::Exited(_) => got.exited += 1,
+            Event::Closed(_) => got.closed += 1,
+            Event::Gap(_) | Event::Heartbeat(_) => {}
+        }
+    }
+    Ok(got)
+}
+
+fn check_whole(got: &Got) {
+    assert_eq!((got.started, got.exited, got.closed), (1, 1, 1));
+    assert_eq!(Sha256::digest(&got.stdout), Sha256::digest(&*PRINTED));
+    let half: usize = PRINTED
+        .chunks(65536)
+        .step_by(2)
+        .map(|chunk| chunk.len() / 2)
+        .sum();
+    assert_eq!(got.stderr.len(), half);
+}
+
+fn workspace(fake: &Fake) {
+    let workspaces = &mut fake.state.lock().workspaces;
+    workspaces.insert("workspaces/w".into(), Workspace::default());
+}
+
+fn print(client: &Client) -> ExecStream {
+    client.run_resuming(request("print"))
+}
+
+fn request(word: &str) -> RunExecRequest {
+    RunExecRequest {
+        workspace: "w".into(),
+        spec: Some(ExecSpec {
+            argv: vec![word.into()],
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_after_any_event_loses_and_repeats_nothing() {
+    let fake = Fake::start();
+    workspace(&fake);
+    let client = fake.client().await;
+    let unbroken = read(&mut print(&client)).await.expect("reads");
+    check_whole(&unbroken);
+    // Started, 9 pieces of stderr, 17 of stdout, Exited, Closed.
+    for after in 0..29 {
+        let ways = [
+            None,
+            Some(Status::unknown("h2 protocol error")),
+            Some(refusal(Code::Unavailable, "DRAINING", &[])),
+            Some(refusal(Code::Aborted, "GUEST_LOST", &[])),
+        ];
+        for status in ways {
+            fake.state.lock().breaks.push_back(Break { after, status });
+            let mut events = print(&client);
+            let got = read(&mut events).await.expect("resumes");
+            assert_eq!(got, unbroken, "broken after {after} events");
+            assert_eq!(events.times_resumed(), u32::from(after < 29), "{after}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_again_and_again_goes_on_while_something_comes() {
+    let fake = Fake::start();
+    workspace(&fake);
+    let client = fake.client().await;
+    let breaks = (0..9).map(|_| Break {
+        after: 4,
+        status: None,
+    });
+    fake.state.lock().breaks.extend(breaks);
+    let mut events = print(&client);
+    check_whole(&read(&mut events).await.expect("resumes"));
+    assert_eq!(events.times_resumed(), 9);
+    assert_eq!(fake.state.lock().starts, 1, "started once");
+    let opened_at = fake.state.lock().opened_at.clone();
+    assert!(
+        opened_at
+            .windows(2)
+            .all(|pair| pair[0].stdout < pair[1].stdout)
+    );
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_at_any_byte_loses_and_repeats_nothing() {
+    for cut in [120, 400, 1_000, 65_000, 65_700, 300_000, 1_000_001] {
+        let mut fake = Fake::start();
+        workspace(&fake);
+        let endpoint = fake.breaking_endpoint(vec![cut, 200_000]);
+        let client = Client::connect(&endpoint)
+            .await
+            .expect("connects")
+            .with_retry(hasty());
+        let mut events = print(&client);
+        check_whole(&read(&mut events).await.expect("resumes"));
+        assert!(
+            events.times_resumed() > 0 || fake.state.lock().opened_at.len() > 1,
+            "cut at {cut}"
+        );
+        assert_eq!(fake.state.lock().starts, 1, "started once, cut at {cut}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_gives_up_when_nothing_new_comes_and_says_where() {
+    let fake = Fake::start();
+    workspace(&fake);
+    let client = fake.client().await.with_retry(RetryPolicy {
+        resume_window: std::time::Duration::from_millis(50),
+        ..hasty()
+    });
+    // Started and two pieces, then Started again and again.
+    let breaks = (0..10_000).map(|index| Break {
+        after: if index == 0 { 3 } else { 1 },
+        status: None,
+    });
+    fake.state.lock().breaks.extend(breaks);
+    let mut events = print(&client);
+    let error = read(&mut events).await.expect_err("gives up");
+    let Error::StreamLost { stdout, stderr, .. } = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!((*stdout, *stderr), (65_536, 32_768));
+    assert_eq!(events.offsets().stdout, 65_536);
+    assert!(events.next().await.expect("no second error").is_none());
+}
+
+#[tokio::test]
+async fn a_refusal_is_handed_over_at_once() {
+    let fake = Fake::start();
+    let client = fake.client().await;
+    let mut events = print(&client);
+    let error = events.next().await.expect_err("there is no workspace");
+    assert_eq!(error.reason(), Some(Reason::WorkspaceNotFound));
+    workspace(&fake);
+    fake.state.lock().breaks.push_back(Break {
+        after: 2,
+        status: Some(refusal(
+            Code::OutOfRange,
+            "OUTPUT_DROPPED",
+            &[("oldest_offset", "7")],
+        )),
+    });
+    let error = read(&mut print(&client)).await.expect_err("refused");
+    assert_eq!(error.reason(), Some(Reason::OutputDropped));
+    assert!(error.to_string().contains("from 7"), "{error}");
+    assert_eq!(fake.state.lock().opened_at.len(), 1, "not tried again");
+}
+
+#[tokio::test]
+async fn attaching_starts_at_the_offsets_given() {
+    let fake = Fake::start();
+    workspace(&fake);
+    let client = fake.client().await;
+    let mut events = client.run_resuming(RunExecRequest {
+        exec_id: "x".into(),
+        ..request("print")
+    });
+    assert_eq!(events.name(), "workspaces/w/execs/x");
+    check_whole(&read(&mut events).await.expect("reads"));
+    let mut events = client.attach_resuming(skilld_client::v1::AttachExecRequest {
+        name: "w/x".into(),
+        offsets: Some(skilld_client::v1::StreamOffsets {
+            stdout: 1_000_000,
+            stderr: 300_000,
+        }),
+        ..Default::default()
+    });
+    let got = read(&mut events).await.expect("reads");
+    assert_eq!(got.stdout, PRINTED[1_000_000..]);
+    assert_eq!((got.exited, got.closed), (1, 1));
+}
