@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -19,8 +18,12 @@ use crate::workspace::record::{Phase, Record};
 use crate::workspace::slot::{self, Context};
 use crate::workspace::state::State;
 
-/// Wait after a failed boot: the first and the longest.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+mod claim;
+mod problem;
+mod reserved;
+
+use problem::Problem;
+pub use reserved::Reserved;
 
 /// A pool. Everything in it happens under one short lock; nothing waits while holding it.
 #[derive(Debug)]
@@ -61,14 +64,6 @@ enum MemberPhase {
     Taken,
 }
 
-#[derive(Debug, Clone)]
-struct Problem {
-    message: String,
-    engine_away: bool,
-    wait: Duration,
-    retry_at: Instant,
-}
-
 /// Figures of a pool, for people.
 #[derive(Debug, Clone)]
 pub struct Stats {
@@ -84,43 +79,6 @@ pub struct Stats {
     pub waiting: usize,
     /// Why it cannot fill.
     pub problem: Option<String>,
-}
-
-/// A warm slot that a request has taken. Dropped without [`Reserved::take`] it goes back.
-#[derive(Debug)]
-pub struct Reserved {
-    slot: Option<Slot>,
-    pool: Arc<Pool>,
-    /// Of the pool's own size: others can use it too.
-    common: bool,
-}
-
-impl Reserved {
-    /// The slot, for good.
-    ///
-    /// # Errors
-    /// Never: it can be taken once and this consumes it.
-    pub fn take(mut self) -> Result<Slot> {
-        self.slot
-            .take()
-            .ok_or_else(|| Error::Internal("slot was taken twice".into()))
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        let Some(slot) = self.slot.take() else { return };
-        if self.common {
-            self.pool.offer(slot.number());
-        } else {
-            let tasks = self.pool.context.tasks.clone();
-            tasks.spawn(async move {
-                if let Err(error) = slot.delete().await {
-                    tracing::warn!(slot = slot.number(), %error, "unused slot goes later");
-                }
-            });
-        }
-    }
 }
 
 impl Pool {
@@ -157,114 +115,6 @@ impl Pool {
     #[must_use]
     pub fn healthy(&self) -> watch::Receiver<bool> {
         self.healthy.subscribe()
-    }
-
-    /// Takes a warm slot, or waits in the queue for one.
-    ///
-    /// # Errors
-    /// [`Error::PoolExhausted`] when the queue is full or the wait is over; [`Error::EngineUnavailable`] when there is
-    /// none and none can be made.
-    pub async fn claim(self: &Arc<Self>) -> Result<Reserved> {
-        let waiting = {
-            let mut inner = self.lock();
-            let reserved = self.pop_warm(&mut inner);
-            if reserved.is_none() {
-                self.may_wait(&inner)?;
-            }
-            match reserved {
-                Some(reserved) => Ok(reserved),
-                None => {
-                    let (sender, receiver) = oneshot::channel();
-                    inner.waiters.push_back(sender);
-                    Err(receiver)
-                }
-            }
-        };
-        self.fill();
-        let receiver = match waiting {
-            Ok(reserved) => return Ok(reserved),
-            Err(receiver) => receiver,
-        };
-        let timeout = self.config.claim_timeout;
-        match tokio::time::timeout(timeout, receiver).await {
-            Ok(Ok(reserved)) => Ok(reserved),
-            Ok(Err(_)) => Err(Error::Draining),
-            Err(_) => {
-                let mut inner = self.lock();
-                inner.waiters.retain(|waiter| !waiter.is_closed());
-                Err(self.exhausted(&inner, &format!("none came within {timeout:?}")))
-            }
-        }
-    }
-
-    /// Makes a slot of another size than the pool's, for one request.
-    ///
-    /// # Errors
-    /// [`Error::PoolExhausted`] when the pool is at its maximum or the slot did not start.
-    pub async fn claim_sized(self: &Arc<Self>, limits: Limits) -> Result<Reserved> {
-        let (sender, receiver) = oneshot::channel();
-        {
-            let mut inner = self.lock();
-            if inner.closed {
-                return Err(Error::Draining);
-            }
-            if inner.members.len() >= self.config.max {
-                return Err(self.exhausted(&inner, "it is at its maximum"));
-            }
-            self.boot(&mut inner, limits, Some(sender))?;
-        }
-        match receiver.await {
-            Ok(reserved) => Ok(reserved),
-            Err(_) => Err(self.exhausted(&self.lock(), "the container did not start")),
-        }
-    }
-
-    fn pop_warm(self: &Arc<Self>, inner: &mut Inner) -> Option<Reserved> {
-        let number = inner.warm.pop_front()?;
-        let member = inner.members.get_mut(&number)?;
-        member.phase = MemberPhase::Taken;
-        let slot = Some(member.slot.clone());
-        Some(Reserved {
-            slot,
-            pool: Arc::clone(self),
-            common: true,
-        })
-    }
-
-    fn may_wait(&self, inner: &Inner) -> Result<()> {
-        if inner.closed {
-            return Err(Error::Draining);
-        }
-        if let Some(problem) = inner.problem.as_ref().filter(|problem| problem.engine_away) {
-            return Err(Error::EngineUnavailable {
-                message: problem.message.clone(),
-            });
-        }
-        let waiting = inner
-            .waiters
-            .iter()
-            .filter(|waiter| !waiter.is_closed())
-            .count();
-        if waiting >= self.config.queue_max {
-            return Err(self.exhausted(inner, "its queue is full"));
-        }
-        Ok(())
-    }
-
-    fn exhausted(&self, inner: &Inner, why: &str) -> Error {
-        let why = match &inner.problem {
-            Some(problem) => format!("{why}; the last one did not start: {}", problem.message),
-            None if inner.members.len() >= self.config.max => {
-                format!("{why}; all {} that it may have are in use", self.config.max)
-            }
-            None => why.to_owned(),
-        };
-        let retry_after = Duration::from_secs(1);
-        Error::PoolExhausted {
-            pool: self.config.name.clone(),
-            why,
-            retry_after,
-        }
     }
 
     /// Starts as many boots as are missing: warm ones and those that somebody waits for, up to the maximum.
@@ -453,26 +303,14 @@ impl Pool {
     }
 
     fn note_problem(&self, inner: &mut Inner, error: &Error) -> Instant {
-        let now = Instant::now();
-        let wait = match &inner.problem {
-            // Boots that failed together are one failure.
-            Some(problem) if problem.retry_at > now => problem.wait,
-            Some(problem) => (problem.wait * 2).min(BACKOFF.1),
-            None => BACKOFF.0,
-        };
-        let engine_away = matches!(error, Error::EngineUnavailable { .. });
-        let message = crate::error::Chain(error).to_string();
-        inner.problem = Some(Problem {
-            message,
-            engine_away,
-            wait,
-            retry_at: now + wait,
-        });
+        let problem = Problem::after(inner.problem.as_ref(), error);
+        let retry_at = problem.retry_at;
+        inner.problem = Some(problem);
         if inner.warm.is_empty() {
             self.healthy
                 .send_if_modified(|healthy| std::mem::replace(healthy, false));
         }
-        now + wait
+        retry_at
     }
 
     /// Sets how many warm slots to keep; surplus ones are removed.

@@ -122,7 +122,7 @@ impl Directory {
         if entries.len() >= max {
             let limit = u64::try_from(max).unwrap_or(u64::MAX);
             return Err(Error::QuotaExceeded {
-                subject: "workspaces (workspaces.workspaces_max)".into(),
+                subject: "workspaces (workspaces.count_max)".into(),
                 limit,
             });
         }
