@@ -280,6 +280,9 @@ async fn launch(dir: &Path, options: &Options) -> Result<(Child, Client, ServerI
     command
         .arg("--state-dir")
         .arg(dir.join("s"))
+        // These are the tests' own; a daemon takes every SKILLD_ variable for a key of its configuration.
+        .env_remove("SKILLD_BIN_DIR")
+        .env_remove("SKILLD_GUEST")
         .envs(options.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
