@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 use futures::StreamExt;
 use tokio::sync::watch;
 
-use crate::engine::{ContainerEventKind, LABEL_INSTANCE, LABEL_UID, Limits};
+use crate::config::PoolConfig;
+use crate::engine::{ContainerEventKind, EngineInfo, LABEL_INSTANCE, LABEL_UID, Limits};
 use crate::error::{Chain, Error, Result};
 use crate::pool::{Pool, Reserved};
 use crate::workspace::lease::unix_ms;
@@ -71,6 +72,7 @@ impl Registry {
 
         let mut pools = BTreeMap::new();
         for config in &context.config.pools {
+            check_runtime(config, &context.info)?;
             let image = context.engine.image(&config.image).await?;
             pools.insert(
                 config.name.clone(),
@@ -274,6 +276,25 @@ impl Registry {
     fn slots(&self) -> impl Iterator<Item = Slot> {
         self.pools.values().flat_map(|pool| pool.slots())
     }
+}
+
+/// A pool whose runtime the engine does not have would try in vain for ever.
+fn check_runtime(config: &PoolConfig, info: &EngineInfo) -> Result<()> {
+    let Some(runtime) = &config.oci_runtime else {
+        return Ok(());
+    };
+    if info.oci_runtimes.contains(runtime) {
+        return Ok(());
+    }
+    Err(Error::Engine {
+        operation: "find an OCI runtime",
+        message: format!(
+            "pool {name} wants {runtime}, which is not registered with it (there are {there}); register it, see \
+             docs/operations.md, or change pools.{name}.oci_runtime",
+            name = config.name,
+            there = info.oci_runtimes.join(", "),
+        ),
+    })
 }
 
 /// Removes a slot that was claimed in vain.
