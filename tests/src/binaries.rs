@@ -37,7 +37,10 @@ pub fn repository() -> &'static Path {
 }
 
 /// `target/`, found from the test's own binary in `target/debug/deps/`.
-fn target_dir() -> Result<PathBuf> {
+///
+/// # Errors
+/// When the test was not built by cargo.
+pub fn target_dir() -> Result<PathBuf> {
     let exe = std::env::current_exe()?;
     let dir = exe
         .ancestors()

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use skilld_client::Client;
 use skilld_proto::v1::{DrainRequest, ServerInfo};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::{binaries, docker};
+use crate::{binaries, docker, wait};
 
 /// A daemon has to serve within this.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -141,6 +142,57 @@ impl Daemon {
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("s")
+    }
+
+    /// What is on disk of its slots, in no order: every `record.json`.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub fn records(&self) -> Result<Vec<Value>> {
+        let mut records = Vec::new();
+        for slot in std::fs::read_dir(self.state_dir().join("slots"))? {
+            // One that is being made or removed has none.
+            let Ok(text) = std::fs::read(slot?.path().join("record.json")) else {
+                continue;
+            };
+            records.push(serde_json::from_slice(&text)?);
+        }
+        Ok(records)
+    }
+
+    /// What is on disk of a workspace's slot.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn record(&self, workspace: &str) -> Result<Value> {
+        let id = workspace.trim_start_matches("workspaces/");
+        let is_its = |record: &Value| record.pointer("/claim/workspace") == Some(&Value::from(id));
+        let found = self.records()?.into_iter().find(is_its);
+        found.with_context(|| format!("no record of {workspace}"))
+    }
+
+    /// Id of a workspace's container.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn container(&self, workspace: &str) -> Result<String> {
+        let record = self.record(workspace)?;
+        let id = record.get("container_id").and_then(Value::as_str);
+        Ok(id.context("no container")?.to_owned())
+    }
+
+    /// Waits until the default pool has this many warm containers, and says how long that took.
+    ///
+    /// # Errors
+    /// When it takes more than 60 s.
+    pub async fn warm(&self, count: i32) -> Result<Duration> {
+        let started = Instant::now();
+        wait::until("the pool is warm", START_TIMEOUT, async || {
+            let pool = self.client.get_pool("default").await?;
+            Ok((pool.warm == count).then_some(()))
+        })
+        .await?;
+        Ok(started.elapsed())
     }
 
     /// Process id.

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result};
 use bollard::Docker;
-use bollard::query_parameters::{ListContainersOptionsBuilder, RemoveContainerOptionsBuilder};
+use bollard::models::{ContainerCreateBody, ContainerSummary, HostConfig};
+use bollard::query_parameters::{
+    CreateContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+};
 
 /// Label with the id of the daemon instance that owns a container.
 pub const LABEL_INSTANCE: &str = "io.skilld.instance";
@@ -45,4 +48,71 @@ pub async fn remove(id: &str) -> Result<()> {
         .v(true)
         .build();
     Ok(connect()?.remove_container(id, Some(options)).await?)
+}
+
+/// Process id of a container's first process on the host; none if it does not run.
+///
+/// # Errors
+/// When Docker does not answer, or there is no such container.
+pub async fn pid(id: &str) -> Result<Option<i32>> {
+    let container = connect()?.inspect_container(id, None).await?;
+    let pid = container.state.and_then(|state| state.pid).unwrap_or(0);
+    Ok(i32::try_from(pid).ok().filter(|pid| *pid > 0))
+}
+
+/// A container that sleeps and that no daemon made. Removed when it is dropped.
+#[derive(Debug)]
+pub struct Sleeper {
+    /// Docker's id.
+    pub id: String,
+}
+
+impl Sleeper {
+    /// Starts one with these labels, and one more that tells that it is a test's.
+    ///
+    /// # Errors
+    /// When Docker refuses.
+    pub async fn start(labels: &[(&str, &str)]) -> Result<Self> {
+        let labels = labels.iter().chain(&[("io.skilld.test", "sleeper")]);
+        let body = ContainerCreateBody {
+            image: Some("skilld/base:latest".to_owned()),
+            entrypoint: Some(vec!["sleep".to_owned(), "infinity".to_owned()]),
+            labels: Some(
+                labels
+                    .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                    .collect(),
+            ),
+            host_config: Some(HostConfig {
+                network_mode: Some("none".to_owned()),
+                ..HostConfig::default()
+            }),
+            ..ContainerCreateBody::default()
+        };
+        let docker = connect()?;
+        let id = docker
+            .create_container(None::<CreateContainerOptions>, body)
+            .await?
+            .id;
+        let sleeper = Self { id };
+        docker.start_container(&sleeper.id, None).await?;
+        Ok(sleeper)
+    }
+
+    /// Whether it is there and runs.
+    ///
+    /// # Errors
+    /// When Docker does not answer.
+    pub async fn runs(&self) -> Result<bool> {
+        let list = ListContainersOptionsBuilder::default().build();
+        let running = connect()?.list_containers(Some(list)).await?;
+        let is_it = |container: &ContainerSummary| container.id.as_deref() == Some(&self.id);
+        Ok(running.iter().any(is_it))
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let remove = ["rm", "-fv", &self.id];
+        drop(std::process::Command::new("docker").args(remove).output());
+    }
 }

@@ -7,8 +7,8 @@ use skilld_client::Client;
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_event::output::Content;
 use skilld_proto::v1::{
-    CreateWorkspaceRequest, ExecResult, ExecSpec, OutputStream, RunExecRequest, StreamOffsets,
-    Workspace,
+    CreateWorkspaceRequest, ExecEvent, ExecResult, ExecSpec, OutputStream, RunExecRequest,
+    StreamOffsets, Workspace,
 };
 
 /// Everything that one exec said.
@@ -79,6 +79,21 @@ pub fn argv<const N: usize>(args: [&str; N]) -> ExecSpec {
     ExecSpec {
         argv: args.map(str::to_owned).to_vec(),
         ..ExecSpec::default()
+    }
+}
+
+/// Bytes of stdout that one event brings; none if it brings something else.
+#[must_use]
+pub fn stdout(event: &ExecEvent) -> &[u8] {
+    match &event.event {
+        Some(Event::Output(output)) if output.stream() == OutputStream::Stdout => {
+            match &output.content {
+                Some(Content::Data(data)) => data,
+                Some(Content::Text(text)) => text.as_bytes(),
+                None => &[],
+            }
+        }
+        _ => &[],
     }
 }
 

@@ -6,5 +6,7 @@ pub mod binaries;
 pub mod daemon;
 pub mod docker;
 pub mod exec;
+pub mod proxy;
+pub mod wait;
 
 pub use daemon::{Daemon, Options};

@@ -1,12 +1,6 @@
 //! A container as the engine makes it, without the daemon: what Docker stored, what can be done from inside, and
 //! what ordinary programs still can do. Needs Docker and the image that `make image` makes.
 
-#![expect(
-    clippy::panic_in_result_fn,
-    clippy::indexing_slicing,
-    reason = "an assertion, and a JSON value without the key, are how a test fails"
-)]
-
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

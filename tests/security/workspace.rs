@@ -1,0 +1,162 @@
+//! One workspace: what a command finds around it, and what it cannot do.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use skilld_tests::{Daemon, binaries, exec};
+
+use crate::{all_ok, python, sh};
+
+fn probe(name: &str) -> Result<String> {
+    let path = binaries::repository().join("tests/probes").join(name);
+    std::fs::read_to_string(&path).with_context(|| path.display().to_string())
+}
+
+#[tokio::test]
+async fn nothing_gets_out_of_a_workspace() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    let uid = daemon.record(&workspace)?["uid"].to_string();
+    let spec = python(&probe("isolation.py")?, &[&uid], "");
+    let outcome = exec::run(&daemon.client, &workspace, spec).await?;
+    let report = all_ok("isolation.py", &outcome)?;
+    let checks = report["checks"].as_object().context("checks")?.len();
+    assert!(checks >= 130, "only {checks} checks were made");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn ordinary_programs_run_in_a_workspace() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    let spec = python(&probe("compatibility.py")?, &[], "");
+    let outcome = exec::run(&daemon.client, &workspace, spec).await?;
+    let report = all_ok("compatibility.py", &outcome)?;
+    for needed in ["python multiprocessing", "node", "git", "sqlite3", "curl"] {
+        assert!(
+            report["checks"].get(needed).is_some(),
+            "{needed} is missing"
+        );
+    }
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_command_starts_with_the_documented_minimum() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    let run = |spec| exec::run(&daemon.client, &workspace, spec);
+
+    let printed = run(exec::argv(["/usr/bin/env", "-0"])).await?.text();
+    let mut env: BTreeMap<&str, &str> = printed
+        .split_terminator('\0')
+        .filter_map(|pair| pair.split_once('='))
+        .collect();
+    let run_dir = env.remove("RUN_DIR").context("RUN_DIR")?;
+    assert!(run_dir.starts_with("/workspace/runs/"), "{run_dir}");
+    let expected = BTreeMap::from([
+        ("HOME", "/workspace/work"),
+        ("INPUTS_DIR", "/workspace/work/inputs"),
+        ("LANG", "C.UTF-8"),
+        ("OUTPUT_DIR", "/workspace/out"),
+        (
+            "PATH",
+            "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+        ),
+        ("SKILLS_DIR", "/workspace/skills"),
+        ("TMPDIR", "/tmp"),
+        ("USER", "skill"),
+        ("WORKSPACE_DIR", "/workspace"),
+        ("WORK_DIR", "/workspace/work"),
+    ]);
+    assert_eq!(env, expected);
+
+    // The last one is the directory that is being listed.
+    let descriptors = run(exec::argv(["/bin/ls", "/proc/self/fd"])).await?.text();
+    assert_eq!(descriptors, "0\n1\n2\n3\n");
+    let cwd = run(exec::argv(["/bin/pwd"])).await?.text();
+    assert_eq!(cwd, "/workspace/work\n");
+    // Its own session, no terminal, no parent but its supervisor, signals as they come with a process.
+    let status = run(exec::shell(
+        "grep -E '^Sig(Blk|Ign)' /proc/self/status; ps -o tty= -p $$",
+    ));
+    let status = status.await?.text();
+    assert_eq!(
+        status,
+        "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n?\n"
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn what_is_read_only_is_so_by_the_kernel() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    let staged = daemon.client.stage_skills(&workspace, &["text-stats"]);
+    let skill = staged.await?.remove(0);
+    let digest = format!(
+        "cd {} && find . -type f -exec sha256sum {{}} + | sort",
+        skill.path
+    );
+    let before = sh(&daemon.client, &workspace, &digest).await?;
+    for attempt in [
+        ": >> SKILL.md",
+        "rm SKILL.md",
+        "chmod 777 SKILL.md",
+        "mv SKILL.md x",
+        "ln -s /etc/passwd x",
+        "rm out",
+        "mkdir ../x",
+        ": > ../.metadata.json",
+        ": > /run/skilld/x",
+        "rm /run/skilld/skilld-guest",
+        ": >> /etc/passwd",
+        "chmod 777 /etc/passwd",
+        ": > /usr/x",
+        "mount -o remount,rw /workspace/skills",
+        "umount /workspace/skills",
+    ] {
+        let spec = exec::shell(&format!("cd {} && {attempt}", skill.path));
+        let outcome = exec::run(&daemon.client, &workspace, spec).await?;
+        assert_ne!(outcome.exit_code(), Some(0), "{attempt} went through");
+    }
+    // Whoever owns the files: the mounts themselves are read-only.
+    let mounts = "awk '{ print $5, substr($6, 1, 3) }' /proc/self/mountinfo";
+    let mounts = sh(&daemon.client, &workspace, mounts).await?;
+    for path in [
+        "/",
+        "/run/skilld",
+        "/workspace/skills",
+        "/etc/passwd",
+        "/etc/group",
+    ] {
+        let read_only = format!("{path} ro,");
+        assert!(
+            mounts.lines().any(|line| line == read_only),
+            "{path}: {mounts}"
+        );
+    }
+    assert_eq!(sh(&daemon.client, &workspace, &digest).await?, before);
+    // Where a skill may write, it can, through the links in its folder.
+    let write = format!("cd {} && echo yes > out/x && echo yes > work/y", skill.path);
+    sh(&daemon.client, &workspace, &write).await?;
+    let read = sh(&daemon.client, &workspace, "cat ../out/x y").await?;
+    assert_eq!(read, "yes\nyes\n");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn no_program_runs_with_more_rights_than_its_caller() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    let find = "find / -xdev -type f -perm /6000 2>/dev/null || true";
+    assert_eq!(sh(&daemon.client, &workspace, find).await?, "");
+    // One that a tenant makes gains nothing: it is its own.
+    let own = "cp /usr/bin/id /tmp/id && chmod 6755 /tmp/id && /tmp/id -u && id -u";
+    let uids = sh(&daemon.client, &workspace, own).await?;
+    let uid = daemon.record(&workspace)?["uid"].to_string();
+    assert_eq!(uids, format!("{uid}\n{uid}\n"));
+    let capabilities = "getcap -r / 2>/dev/null || true";
+    assert_eq!(sh(&daemon.client, &workspace, capabilities).await?, "");
+    daemon.stop().await
+}

@@ -1,0 +1,80 @@
+//! A stand-in for Docker's socket that a test can cut off: to the daemon behind it Docker has stopped, to everybody
+//! else on the host it has not.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+
+/// Where Docker listens.
+const DOCKER_SOCKET: &str = "/var/run/docker.sock";
+
+/// Passes connections on while it is open.
+#[derive(Debug)]
+pub struct Proxy {
+    path: PathBuf,
+    target: PathBuf,
+    /// Dropping it ends every connection.
+    tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    /// Listens at `path`, in front of the local Docker.
+    ///
+    /// # Errors
+    /// When it cannot listen there.
+    pub fn open(path: &Path) -> Result<Self> {
+        let host = std::env::var_os("DOCKER_HOST").and_then(|host| host.into_string().ok());
+        let target = host
+            .as_deref()
+            .and_then(|host| host.strip_prefix("unix://"));
+        let mut proxy = Self {
+            path: path.to_owned(),
+            target: target.unwrap_or(DOCKER_SOCKET).into(),
+            tasks: JoinSet::new(),
+        };
+        proxy.reopen()?;
+        Ok(proxy)
+    }
+
+    /// As `engine.docker_host` takes it.
+    #[must_use]
+    pub fn host(&self) -> String {
+        format!("unix://{}", self.path.display())
+    }
+
+    /// Docker stops: its socket is gone, and every connection ends.
+    ///
+    /// # Errors
+    /// When the socket cannot be removed.
+    pub async fn close(&mut self) -> Result<()> {
+        std::fs::remove_file(&self.path).context("remove the proxy's socket")?;
+        self.tasks.shutdown().await;
+        Ok(())
+    }
+
+    /// Docker is back.
+    ///
+    /// # Errors
+    /// When it cannot listen.
+    pub fn reopen(&mut self) -> Result<()> {
+        let listener = UnixListener::bind(&self.path).context("bind the proxy's socket")?;
+        let target = self.target.clone();
+        self.tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((near, _)) = listener.accept().await {
+                connections.spawn(pass_on(near, target.clone()));
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        Ok(())
+    }
+}
+
+async fn pass_on(mut near: UnixStream, target: PathBuf) {
+    // A connection that fails ends, as it would with Docker itself.
+    if let Ok(mut far) = UnixStream::connect(&target).await {
+        drop(tokio::io::copy_bidirectional(&mut near, &mut far).await);
+    }
+}
