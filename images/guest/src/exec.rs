@@ -278,6 +278,14 @@ pub(crate) fn not_spawned(stage: Stage, errno: i32, about: &str) -> v1::ExecResu
     }
 }
 
+/// The result of an exec whose status nobody can know: its supervisor was killed before it reported it.
+pub(crate) fn lost() -> v1::ExecResult {
+    v1::ExecResult {
+        reason: Reason::WorkspaceLost.into(),
+        ..Default::default()
+    }
+}
+
 fn duration(duration: Duration) -> Option<prost_types::Duration> {
     prost_types::Duration::try_from(duration).ok()
 }

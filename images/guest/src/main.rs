@@ -5,6 +5,7 @@
 //! `exec` (one command: its task, its readers), `supervisor` (who runs it), `reaper` (who hears of its
 //! end), `output` (its bytes), `files` and `collect` (the workspace), `sys` (the only unsafe code).
 
+mod collect;
 mod connection;
 mod error;
 mod exec;

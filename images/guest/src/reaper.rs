@@ -77,6 +77,9 @@ impl Reaper {
             let mut ready = signals.readable().await?;
             while let Ok(Some(_)) = signals.get_ref().read_signal() {}
             ready.clear_ready();
+            while let Some(pid) = sys::next_stopped() {
+                supervisors.wake(pid);
+            }
         }
     }
 

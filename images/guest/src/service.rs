@@ -13,9 +13,11 @@ use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::signal_exec_request::Target as ApiTarget;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::collect;
 use crate::error::Error;
 use crate::exec::reader::{self, Wish};
 use crate::exec::{Command, Exec, Phase};
+use crate::files::{list, put, read};
 use crate::guest::{Guest, Settings};
 use crate::supervisor::wire::Target;
 
@@ -177,29 +179,31 @@ impl GuestService for Service {
 
     async fn put_files(
         &self,
-        _request: Request<Streaming<wire::PutFilesRequest>>,
+        request: Request<Streaming<wire::PutFilesRequest>>,
     ) -> Answer<v1::StageFilesResponse> {
-        Err(Error::NotImplemented { what: "PutFiles" }.into())
+        let stream = request.into_inner();
+        put::put(&self.guest, stream).await.map(Response::new)
     }
 
     async fn read_file(
         &self,
-        _request: Request<wire::ReadFileRequest>,
+        request: Request<wire::ReadFileRequest>,
     ) -> Answer<Self::ReadFileStream> {
-        Err(Error::NotImplemented { what: "ReadFile" }.into())
+        let file = read::read(&self.guest, request.get_ref())?;
+        Ok(Response::new(Box::pin(file)))
     }
 
     async fn list_files(
         &self,
-        _request: Request<wire::ListFilesRequest>,
+        request: Request<wire::ListFilesRequest>,
     ) -> Answer<v1::ListFilesResponse> {
-        Err(Error::NotImplemented { what: "ListFiles" }.into())
+        let files = list::list(&self.guest, request.get_ref()).await?;
+        Ok(Response::new(files))
     }
 
-    async fn collect(
-        &self,
-        _request: Request<wire::CollectRequest>,
-    ) -> Answer<Self::CollectStream> {
-        Err(Error::NotImplemented { what: "Collect" }.into())
+    async fn collect(&self, request: Request<wire::CollectRequest>) -> Answer<Self::CollectStream> {
+        let spec = request.into_inner().spec.unwrap_or_default();
+        let messages = collect::collect(&self.guest, spec)?;
+        Ok(Response::new(Box::pin(messages)))
     }
 }

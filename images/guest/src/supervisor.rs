@@ -225,6 +225,13 @@ impl Supervisors {
         state.pids.remove(&pid)
     }
 
+    /// Continues a supervisor that a tenant has stopped; others may stay stopped.
+    pub(crate) fn wake(&self, pid: Pid) {
+        if self.state().pids.contains(&pid) {
+            let _gone = kill(pid, Signal::SIGCONT);
+        }
+    }
+
     /// All that live.
     pub(crate) fn pids(&self) -> HashSet<Pid> {
         self.state().pids.clone()

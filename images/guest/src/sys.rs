@@ -118,11 +118,21 @@ pub(crate) fn scrub_environment(name: &str) {
 }
 
 /// Gives every signal its default disposition. For processes that will start programs: what is ignored
-/// stays ignored across execve.
+/// stays ignored across execve. By system call, because libc refuses for the two signals it uses itself.
 pub(crate) fn default_signals() {
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: SIG_DFL is a valid disposition; KILL, STOP and libc's own signals just refuse.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // The kernel's struct sigaction: handler (0 is SIG_DFL), flags, restorer, mask.
+    let default = [0u64; 4];
+    for signal in 1..=64 {
+        // SAFETY: the kernel reads 32 bytes that outlive the call; it refuses for KILL and STOP.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                ptr::null_mut::<u64>(),
+                8,
+            )
+        };
     }
 }
 
@@ -260,6 +270,18 @@ pub(crate) fn peek_exit() -> Result<Option<(Pid, Exit)>, Errno> {
 fn microseconds(time: libc::timeval) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+}
+
+/// A child that was stopped since this was asked last.
+pub(crate) fn next_stopped() -> Option<Pid> {
+    // SAFETY: all bits zero is a valid siginfo_t; the kernel leaves it so when nothing was stopped.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WSTOPPED | libc::WNOHANG;
+    // SAFETY: the struct outlives the call.
+    let done = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, options) };
+    // SAFETY: waitid filled the SIGCHLD part, or left zeros.
+    let pid = unsafe { info.si_pid() };
+    (done == 0 && pid != 0).then(|| Pid::from_raw(pid))
 }
 
 /// Reaps one child that [`peek_exit`] reported.

@@ -30,6 +30,9 @@ const PIPE_BYTES: i32 = 1024 * 1024;
 /// A healthy supervisor has killed its tree long before; after it the guest does what only it can.
 const KILL_PATIENCE: Duration = Duration::from_millis(150);
 
+/// For a supervisor to say how a start went.
+const SPAWN_PATIENCE: Duration = Duration::from_secs(10);
+
 /// What is needed to start an exec, resolved.
 #[derive(Debug)]
 pub(crate) struct Start {
@@ -113,13 +116,17 @@ pub(crate) async fn run(
             run.watch(&mut commands).await;
             run.tree.release(&guest);
         }
-        Err((stage, errno)) => {
+        Err(Some((stage, errno))) => {
             let about = match stage {
                 Stage::Cwd => start.launch.cwd.as_str(),
                 Stage::Exec => start.launch.argv.first().map_or("", String::as_str),
                 Stage::Fork | Stage::Limits => "starting",
             };
             finish(&guest, &exec, super::not_spawned(stage, errno, about));
+            close(&exec);
+        }
+        Err(None) => {
+            finish(&guest, &exec, super::lost());
             close(&exec);
         }
     }
@@ -130,8 +137,9 @@ pub(crate) async fn run(
 
 type Spawned = (Supervisor, i32, [Pipe; 2]);
 
-async fn spawn(guest: &Guest, start: &Start) -> Result<Spawned, (Stage, i32)> {
-    let failed = |errno: Errno| (Stage::Fork, errno as i32);
+/// Where it failed; `None` if the supervisor was killed before it could say anything.
+async fn spawn(guest: &Guest, start: &Start) -> Result<Spawned, Option<(Stage, i32)>> {
+    let failed = |errno: Errno| Some((Stage::Fork, errno as i32));
     let (out, out_writer) = output_pipe().map_err(failed)?;
     let (err, err_writer) = output_pipe().map_err(failed)?;
     let pipes = [open(out)?, open(err)?];
@@ -148,23 +156,24 @@ async fn spawn(guest: &Guest, start: &Start) -> Result<Spawned, (Stage, i32)> {
         Err(errno) => return Err(failed(errno)),
     };
     drop((out_writer, err_writer));
-    match supervisor.report().await.and_then(super::spawned) {
+    let report = tokio::time::timeout(SPAWN_PATIENCE, supervisor.report()).await;
+    match report.ok().flatten().and_then(super::spawned) {
         Some(Ok(pid)) => Ok((supervisor, pid, pipes)),
         Some(Err(failure)) => {
             guest.supervisors.give_back(supervisor);
-            Err(failure)
+            Err(Some(failure))
         }
         None => {
             supervisor.end();
             tree::sweep_orphans(guest);
-            Err(failed(Errno::ESRCH))
+            Err(None)
         }
     }
 }
 
-fn open(fd: OwnedFd) -> Result<Pipe, (Stage, i32)> {
+fn open(fd: OwnedFd) -> Result<Pipe, Option<(Stage, i32)>> {
     let reader = pipe::Receiver::from_owned_fd(fd);
-    let reader = reader.map_err(|error| (Stage::Fork, error.raw_os_error().unwrap_or(0)))?;
+    let reader = reader.map_err(|error| Some((Stage::Fork, error.raw_os_error().unwrap_or(0))))?;
     Ok(Pipe {
         reader,
         left: None,
@@ -330,12 +339,8 @@ impl Run {
                 self.deadlines.patience = None;
                 if self.phase() < Phase::Exited {
                     // No supervisor of ours forgets the leader: whatever this was, its status is lost.
-                    let lost = v1::ExecResult {
-                        reason: Reason::WorkspaceLost.into(),
-                        ..Default::default()
-                    };
                     self.deadlines = Deadlines::default();
-                    finish(&self.guest, &self.exec, lost);
+                    finish(&self.guest, &self.exec, super::lost());
                 }
                 self.limit_pipes();
             }

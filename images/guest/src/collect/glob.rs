@@ -1,0 +1,196 @@
+//! Which paths are wanted, and which directories cannot hold any.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use crate::error::Error;
+
+const GLOBS_MAX: usize = 64;
+const GLOB_BYTES_MAX: usize = 1024;
+/// Characters that make a component more than its text.
+const SPECIAL: [char; 5] = ['*', '?', '[', '{', '\\'];
+/// What is in there was not made by a command: it has to be asked for by name.
+const SKILLS: &str = "skills";
+
+/// The globs of one request.
+#[derive(Debug)]
+pub(crate) struct Globs {
+    /// Match outside of skills/.
+    all: GlobSet,
+    /// Those that name skills/.
+    of_skills: GlobSet,
+    shapes: Vec<Shape>,
+}
+
+/// What a glob says of the directories above its files.
+#[derive(Debug)]
+struct Shape {
+    /// Leading components that are plain text.
+    literal: Vec<String>,
+    /// Components of a match; `None` when there may be any number.
+    depth: Option<usize>,
+}
+
+impl Globs {
+    pub(crate) fn new(globs: &[String]) -> Result<Self, Error> {
+        let invalid = |problem| Error::Invalid {
+            field: "spec.globs",
+            problem,
+        };
+        if globs.is_empty() || globs.len() > GLOBS_MAX {
+            return Err(invalid("must be 1 to 64"));
+        }
+        let mut all = GlobSetBuilder::new();
+        let mut of_skills = GlobSetBuilder::new();
+        let mut shapes = Vec::new();
+        for glob in globs {
+            if glob.is_empty() || glob.len() > GLOB_BYTES_MAX {
+                return Err(invalid("must have 1 to 1,024 bytes each"));
+            }
+            if glob.starts_with('/') || glob.split('/').any(|name| name == "..") {
+                let path = glob.clone();
+                return Err(Error::PathEscapes { path });
+            }
+            let built = GlobBuilder::new(glob)
+                .literal_separator(true)
+                .backslash_escape(true)
+                .empty_alternates(true)
+                .build()
+                .map_err(|_| invalid("has one that is no glob"))?;
+            let shape = Shape::of(glob);
+            if shape.literal.first().is_some_and(|name| name == SKILLS) {
+                of_skills.add(built.clone());
+            }
+            all.add(built);
+            shapes.push(shape);
+        }
+        let build =
+            |set: GlobSetBuilder| set.build().map_err(|_| invalid("are too large together"));
+        Ok(Self {
+            all: build(all)?,
+            of_skills: build(of_skills)?,
+            shapes,
+        })
+    }
+
+    /// For paths relative to the workspace.
+    pub(crate) fn matches(&self, path: &[u8]) -> bool {
+        let set = if is_of_skills(path) {
+            &self.of_skills
+        } else {
+            &self.all
+        };
+        set.is_match(Path::new(OsStr::from_bytes(path)))
+    }
+
+    /// False only if nothing beneath the directory can match.
+    pub(crate) fn may_match_beneath(&self, directory: &[u8]) -> bool {
+        let of_skills = is_of_skills(directory);
+        let names: Vec<&[u8]> = directory.split(|byte| *byte == b'/').collect();
+        self.shapes.iter().any(|shape| {
+            let named = shape.literal.first().is_some_and(|name| name == SKILLS);
+            (!of_skills || named) && shape.may_match_beneath(&names)
+        })
+    }
+}
+
+impl Shape {
+    fn of(glob: &str) -> Self {
+        let names: Vec<&str> = glob.split('/').filter(|name| !name.is_empty()).collect();
+        let plain = names.iter().take_while(|name| !name.contains(SPECIAL));
+        let mut literal: Vec<String> = plain.map(|name| (*name).to_owned()).collect();
+        // The last component is a file's name, not a directory's.
+        literal.truncate(names.len().saturating_sub(1));
+        // Alternatives and classes may have slashes in them.
+        let any_depth = glob.contains("**") || glob.contains(['{', '[', '\\']);
+        Self {
+            literal,
+            depth: (!any_depth).then_some(names.len()),
+        }
+    }
+
+    fn may_match_beneath(&self, names: &[&[u8]]) -> bool {
+        let on_the_way = names
+            .iter()
+            .zip(&self.literal)
+            .all(|(name, literal)| *name == literal.as_bytes());
+        on_the_way && self.depth.is_none_or(|depth| names.len() < depth)
+    }
+}
+
+fn is_of_skills(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').next() == Some(SKILLS.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn globs(globs: &[&str]) -> Globs {
+        let globs: Vec<String> = globs.iter().map(|glob| (*glob).to_owned()).collect();
+        Globs::new(&globs).expect("globs")
+    }
+
+    #[test]
+    fn the_dialect() {
+        let check = |glob: &str, path: &str, expected| {
+            assert_eq!(
+                globs(&[glob]).matches(path.as_bytes()),
+                expected,
+                "{glob} {path}"
+            );
+        };
+        check("out/*", "out/a", true);
+        check("out/*", "out/.hidden", true);
+        check("out/*", "out/a/b", false);
+        check("out/**", "out/a/b", true);
+        check("**/*.txt", "a.txt", true);
+        check("**/*.txt", "x/y/a.txt", true);
+        check("out/?.{csv,json}", "out/a.csv", true);
+        check("out/?.{csv,json}", "out/ab.csv", false);
+        check("out/[a-c]", "out/b", true);
+        check("out/[!a-c]", "out/b", false);
+        check("out/a b\\*", "out/a b*", true);
+        check("**", "skills/x/SKILL.md", false);
+        check("skills/**", "skills/x/SKILL.md", true);
+        check("*/x", "skills/x", false);
+    }
+
+    #[test]
+    fn directories_that_cannot_match_are_not_entered() {
+        let check = |glob: &str, directory: &str, expected| {
+            let globs = globs(&[glob]);
+            assert_eq!(
+                globs.may_match_beneath(directory.as_bytes()),
+                expected,
+                "{glob} {directory}"
+            );
+        };
+        check("out/*", "out", true);
+        check("out/*", "work", false);
+        check("out/*", "out/a", false);
+        check("out/a/*.txt", "out", true);
+        check("out/a/*.txt", "out/b", false);
+        check("out/**", "out/a/b", true);
+        check("**/x", "skills", false);
+        check("skills/*/x", "skills", true);
+        check("*", "out", false);
+        check("out/a.txt", "out", true);
+        check("{out,work}/*", "work", true);
+    }
+
+    #[test]
+    fn bad_globs_are_refused() {
+        let check = |glob: &str| assert!(Globs::new(&[glob.to_owned()]).is_err(), "{glob}");
+        check("");
+        check("/etc/*");
+        check("out/../../x");
+        check("a[");
+        check(&"x".repeat(1025));
+        assert!(Globs::new(&[]).is_err());
+        assert!(Globs::new(&vec!["a".to_owned(); 65]).is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! ListFiles: what lstat says of the entries of a directory, a page at a time.
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, readlinkat};
+use nix::sys::stat::{fstat, fstatat};
+use skilld_proto::guest::v1::ListFilesRequest;
+use skilld_proto::v1::{FileEntry, FileType, ListFilesResponse};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+
+use super::root::{plain, show, split};
+use super::walk::{Step, Walk};
+use super::{ANSWER_BYTES_MAX, entry, file_type, hex};
+use crate::error::Error;
+use crate::guest::Guest;
+
+const PAGE_DEFAULT: usize = 1000;
+const PAGE_MAX: usize = 10_000;
+/// Entries described before others get their turn.
+const SLICE: usize = 128;
+
+/// One page.
+pub(crate) async fn list(
+    guest: &Guest,
+    request: &ListFilesRequest,
+) -> Result<ListFilesResponse, Error> {
+    let path = plain(&request.path)?;
+    let failed = |errno| Error::file(&show(&path), errno);
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    let directory = match guest.root.openat(&path, flags) {
+        Err(Errno::ENOTDIR) => return one(guest, &path).map_err(failed),
+        opened => opened.map_err(failed)?,
+    };
+    let prefix = if path.is_empty() {
+        Vec::new()
+    } else {
+        [&path, b"/".as_slice()].concat()
+    };
+    let recursive = request.recursive;
+    let mut walk = Walk::new(directory, prefix, Box::new(move |_| recursive)).map_err(failed)?;
+    walk.start_after(unhex(&request.page_token)?);
+    let size = match usize::try_from(request.page_size) {
+        Ok(0) => PAGE_DEFAULT,
+        Ok(size) => size.min(PAGE_MAX),
+        Err(_) => PAGE_MAX,
+    };
+    page(&mut walk, size).await
+}
+
+async fn page(walk: &mut Walk, size: usize) -> Result<ListFilesResponse, Error> {
+    let mut response = ListFilesResponse::default();
+    let mut last = Vec::new();
+    let mut bytes = 0;
+    while let Some(step) = walk.next().await {
+        // A directory that cannot be entered is listed itself; what is beneath it is nobody's to see.
+        let Step::Entry { path, .. } = step else {
+            continue;
+        };
+        if response.files.len() == size || bytes > ANSWER_BYTES_MAX {
+            response.next_page_token = hex(&last);
+            break;
+        }
+        // Gone meanwhile.
+        let Some(entry) = walk
+            .parent()
+            .and_then(|parent| describe(parent, &path).ok())
+        else {
+            continue;
+        };
+        bytes += entry.path.len() + entry.path_bytes.len() + entry.link_target.len() + 64;
+        response.files.push(entry);
+        last = path;
+        if response.files.len().is_multiple_of(SLICE) {
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(response)
+}
+
+/// An entry of a directory.
+pub(crate) fn describe(parent: impl AsFd, path: &[u8]) -> Result<FileEntry, Errno> {
+    let (_, name) = split(path);
+    let parent = parent.as_fd();
+    let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    let mut target = String::new();
+    if file_type(&stat) == FileType::Symlink {
+        let read = readlinkat(parent, name)?;
+        target = String::from_utf8_lossy(read.as_bytes()).into_owned();
+    }
+    Ok(entry(path, &stat, target))
+}
+
+fn one(guest: &Guest, path: &[u8]) -> Result<ListFilesResponse, Errno> {
+    let (parent, _) = split(path);
+    let parent = guest
+        .root
+        .openat(parent, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+    fstat(&parent)?;
+    let files = vec![describe(parent, path)?];
+    Ok(ListFilesResponse {
+        files,
+        next_page_token: String::new(),
+    })
+}
+
+/// A token is the last path, in hex because paths are bytes.
+fn unhex(token: &str) -> Result<Vec<u8>, Error> {
+    let bad = Error::Invalid {
+        field: "page_token",
+        problem: "is not one of ours",
+    };
+    let (pairs, rest) = token.as_bytes().as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(bad);
+    }
+    let bytes = pairs.iter().map(|pair| {
+        let text = str::from_utf8(pair).ok()?;
+        u8::from_str_radix(text, 16).ok()
+    });
+    bytes.collect::<Option<Vec<u8>>>().ok_or(bad)
+}

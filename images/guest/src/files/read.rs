@@ -1,0 +1,110 @@
+//! ReadFile: one file, from an offset, in slices.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
+
+use futures::Stream;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::fstat;
+use skilld_proto::guest::v1::ReadFileRequest;
+use skilld_proto::v1::read_file_response::Payload;
+use skilld_proto::v1::{FileType, ReadFileResponse};
+use tonic::Status;
+
+use super::root::{Root, plain, show};
+use super::{SLICE_BYTES, entry, file_type};
+use crate::error::Error;
+use crate::guest::Guest;
+
+struct Reading {
+    file: File,
+    path: Vec<u8>,
+    left: u64,
+    first: bool,
+    broken: bool,
+}
+
+/// Opens a file and describes it; the stream's later messages are its bytes.
+pub(crate) fn read(
+    guest: &Arc<Guest>,
+    request: &ReadFileRequest,
+) -> Result<impl Stream<Item = Result<ReadFileResponse, Status>> + Send + use<>, Error> {
+    let path = plain(&request.path)?;
+    let failed = |errno| Error::file(&show(&path), errno);
+    let mut file = open_file(&guest.root, &path)?;
+    let length = if request.length == 0 {
+        u64::MAX
+    } else {
+        request.length
+    };
+    file.seek(SeekFrom::Start(request.offset.min(i64::MAX.unsigned_abs())))
+        .map_err(|_| failed(Errno::EINVAL))?;
+    let reading = Reading {
+        file,
+        path,
+        left: length,
+        first: true,
+        broken: false,
+    };
+    Ok(futures::stream::unfold(reading, |mut reading| async move {
+        tokio::task::yield_now().await;
+        let message = reading.next()?;
+        reading.broken = message.is_err();
+        Some((message.map_err(Status::from), reading))
+    }))
+}
+
+/// Opens a regular file for reading. What a tenant put there is looked at before: opening a FIFO waits,
+/// opening a device may do anything.
+pub(crate) fn open_file(root: &Root, path: &[u8]) -> Result<File, Error> {
+    let failed = |errno| Error::file(&show(path), errno);
+    for flags in [OFlag::O_PATH, OFlag::O_RDONLY | OFlag::O_NONBLOCK] {
+        let opened = root.openat(path, flags).map_err(failed)?;
+        if file_type(&fstat(&opened).map_err(failed)?) != FileType::File {
+            let path = show(path);
+            return Err(Error::WrongFileType {
+                path,
+                wanted: "a file",
+            });
+        }
+        if flags != OFlag::O_PATH {
+            return Ok(opened.into());
+        }
+    }
+    Err(failed(Errno::EIO))
+}
+
+impl Reading {
+    fn next(&mut self) -> Option<Result<ReadFileResponse, Error>> {
+        if self.broken {
+            return None;
+        }
+        let payload = if std::mem::take(&mut self.first) {
+            fstat(&self.file)
+                .map(|stat| Some(Payload::File(entry(&self.path, &stat, String::new()))))
+                .map_err(|errno| Error::file(&show(&self.path), errno))
+        } else {
+            self.slice()
+        };
+        let payload = payload.transpose()?;
+        Some(payload.map(|payload| ReadFileResponse {
+            payload: Some(payload),
+        }))
+    }
+
+    fn slice(&mut self) -> Result<Option<Payload>, Error> {
+        let length = self.left.min(SLICE_BYTES as u64);
+        let mut data = Vec::with_capacity(usize::try_from(length).unwrap_or(SLICE_BYTES));
+        let read = (&self.file)
+            .take(length)
+            .read_to_end(&mut data)
+            .map_err(|error| {
+                let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+                Error::file(&show(&self.path), errno)
+            })?;
+        self.left -= read as u64;
+        Ok((read > 0).then(|| Payload::Data(data.into())))
+    }
+}

@@ -1,0 +1,344 @@
+//! Archives in: round trips, and hostile ones that must leave nothing.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+
+use skilld_proto::v1::stage_files_header::Kind;
+use tar::{Builder, EntryType, Header};
+
+use crate::files::{header, sha256};
+use crate::support::{Guest, reason};
+
+/// An entry with any name, also those that `tar` itself refuses to write.
+fn entry(kind: EntryType, name: &[u8], link: &[u8], data: &[u8], mode: u32) -> Vec<u8> {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(data.len() as u64);
+    header.set_mode(mode);
+    if let Some(gnu) = header.as_gnu_mut() {
+        gnu.name[..name.len()].copy_from_slice(name);
+        gnu.linkname[..link.len()].copy_from_slice(link);
+    }
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend_from_slice(data);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+fn file(name: &str, data: &str) -> Vec<u8> {
+    entry(
+        EntryType::Regular,
+        name.as_bytes(),
+        b"",
+        data.as_bytes(),
+        0o644,
+    )
+}
+
+fn archive(entries: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = entries.concat();
+    bytes.resize(bytes.len() + 1024, 0);
+    bytes
+}
+
+fn gzip(data: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(data).expect("in memory");
+    encoder.finish().expect("in memory")
+}
+
+#[tokio::test]
+async fn archives_of_real_tar_unpack_as_they_were() {
+    let guest = Guest::start().await;
+    let source = tempfile::tempdir().expect("a directory");
+    let long = format!("dir/{}/{}", "l".repeat(120), "m".repeat(130));
+    let script = format!(
+        "mkdir -p dir/sub empty {long}; echo hi > dir/a; head -c 100000 /dev/zero > dir/sub/zeros; \
+         echo x > {long}/f; ln -s ../a dir/sub/link; chmod 750 dir/a; : > nothing"
+    );
+    let made = std::process::Command::new("bash")
+        .arg("-c")
+        .arg(script)
+        .current_dir(&source)
+        .status();
+    assert!(made.expect("bash").success());
+    for (format, kind) in [("gnu", Kind::Tar), ("pax", Kind::Tar), ("gnu", Kind::TarGz)] {
+        let flags = if kind == Kind::TarGz { "-cz" } else { "-c" };
+        let output = std::process::Command::new("tar")
+            .args([flags, "--format", format, "."])
+            .current_dir(&source)
+            .output()
+            .expect("tar");
+        let base = format!("work/{format}{}", i32::from(kind));
+        let mut request = header(kind, &base);
+        request.file.as_mut().expect("a file").sha256 = sha256(&output.stdout);
+        let put = guest.put(request, &output.stdout).await.expect("unpacks");
+        assert_eq!(put.files_total, 5, "{put:?}");
+        assert_eq!(put.bytes_total, 100_000 + 3 + 2);
+        assert!(put.files.is_sorted_by_key(|file| file.path.clone()));
+        let place = guest.workspace().join(base);
+        let same = std::process::Command::new("diff")
+            .args(["-r", "--no-dereference"])
+            .arg(source.path())
+            .arg(&place)
+            .output()
+            .expect("diff");
+        assert!(
+            same.status.success(),
+            "{}",
+            String::from_utf8_lossy(&same.stdout)
+        );
+        let mode = fs::metadata(place.join("dir/a"))
+            .expect("there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o7777, 0o750);
+    }
+    assert!(!guest.workspace().join(".stage").exists());
+}
+
+#[tokio::test]
+async fn hostile_archives_are_refused_and_leave_nothing() {
+    let guest = Guest::start().await;
+    let before = guest.tree();
+    let good = file("good", "good");
+    let check = async |name: &str, bytes: Vec<u8>, expected: &str| {
+        for (kind, bytes) in [(Kind::Tar, bytes.clone()), (Kind::TarGz, gzip(&bytes))] {
+            let refused = guest
+                .put(header(kind, "work/x"), &bytes)
+                .await
+                .expect_err(name);
+            assert_eq!(reason(&refused), expected, "{name}: {}", refused.message());
+            assert_eq!(guest.tree(), before, "{name}");
+        }
+    };
+    let with = |entry: Vec<u8>| archive(&[good.clone(), entry]);
+    let link = |name: &[u8], target: &[u8]| entry(EntryType::Symlink, name, target, b"", 0o777);
+    let special = |kind| entry(kind, b"special", b"", b"", 0o644);
+    check("climbs", with(file("../x", "x")), "ARCHIVE_INVALID").await;
+    check(
+        "climbs inside",
+        with(file("a/../../x", "x")),
+        "ARCHIVE_INVALID",
+    )
+    .await;
+    check("absolute", with(file("/tmp/x", "x")), "ARCHIVE_INVALID").await;
+    check(
+        "link out",
+        with(link(b"l", b"../../../x")),
+        "ARCHIVE_INVALID",
+    )
+    .await;
+    check(
+        "link absolute",
+        with(link(b"l", b"/etc/passwd")),
+        "ARCHIVE_INVALID",
+    )
+    .await;
+    check("link empty", with(link(b"l", b"")), "ARCHIVE_INVALID").await;
+    check(
+        "through a link",
+        archive(&[link(b"l", b".."), file("l/x", "x")]),
+        "ARCHIVE_INVALID",
+    )
+    .await;
+    check(
+        "file above file",
+        archive(&[file("f", "x"), file("f/g", "x")]),
+        "ARCHIVE_INVALID",
+    )
+    .await;
+    let hard = entry(EntryType::Link, b"h", b"good", b"", 0o644);
+    check("hard link", with(hard), "ARCHIVE_INVALID").await;
+    for kind in [
+        EntryType::Char,
+        EntryType::Block,
+        EntryType::Fifo,
+        EntryType::GNUSparse,
+    ] {
+        check("special", with(special(kind)), "ARCHIVE_INVALID").await;
+    }
+    check(
+        "unknown",
+        with(special(EntryType::new(b'?'))),
+        "ARCHIVE_INVALID",
+    )
+    .await;
+    let full_directory = entry(EntryType::Directory, b"d/", b"", b"contents", 0o755);
+    check(
+        "directory with contents",
+        with(full_directory),
+        "ARCHIVE_INVALID",
+    )
+    .await;
+    let mut damaged = with(file("x", "x"));
+    damaged[600] ^= 1;
+    let mut damaged_header = archive(&[good.clone()]);
+    damaged_header[0] ^= 1;
+    check("damaged header", damaged_header, "ARCHIVE_INVALID").await;
+    let whole = archive(&[file("big", &"x".repeat(5000)), good.clone()]);
+    for cut in [100, 512, 600, 5000, 6144, whole.len() - 1024] {
+        check("cut off", whole[..cut].to_vec(), "ARCHIVE_INVALID").await;
+    }
+    check("empty", Vec::new(), "ARCHIVE_INVALID").await;
+    let deep = "d/".repeat(49) + "f";
+    let pax = |path: &str| {
+        let record = |length: usize| format!("{length} path={path}\n");
+        let mut length = record(0).len();
+        while record(length).len() != length {
+            length = record(length).len();
+        }
+        entry(
+            EntryType::XHeader,
+            b"pax",
+            b"",
+            record(length).as_bytes(),
+            0o644,
+        )
+    };
+    check(
+        "pax climbs",
+        archive(&[pax("../../x"), good.clone()]),
+        "ARCHIVE_INVALID",
+    )
+    .await;
+    check(
+        "too deep",
+        archive(&[pax(&"d/".repeat(200)), file(&deep, "x")]),
+        "ARCHIVE_INVALID",
+    )
+    .await;
+    check(
+        "long name",
+        archive(&[pax(&"n".repeat(256)), good.clone()]),
+        "ARCHIVE_INVALID",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn limits_of_archives_hold() {
+    let guest = Guest::start().await;
+    let before = guest.tree();
+    let many: Vec<Vec<u8>> = (0..50).map(|n| file(&format!("f{n}"), "x")).collect();
+    let mut request = header(Kind::Tar, "work");
+    request.entries_max = 49;
+    let refused = guest
+        .put(request, &archive(&many))
+        .await
+        .expect_err("too many");
+    assert_eq!(reason(&refused), "LIMIT_EXCEEDED");
+    // Said to be large: refused before a byte of it has come.
+    let mut huge = Header::new_gnu();
+    huge.set_size(1 << 40);
+    huge.set_mode(0o644);
+    huge.set_path("huge").expect("a name");
+    huge.set_cksum();
+    let refused = guest
+        .put(header(Kind::Tar, "work"), huge.as_bytes())
+        .await
+        .expect_err("too large");
+    assert_eq!(reason(&refused), "LIMIT_EXCEEDED");
+    // A bomb of zeros, stopped at the limit.
+    let bomb = gzip(&archive(&[file("bomb", &"\0".repeat(20_000_000))]));
+    let mut request = header(Kind::TarGz, "work");
+    request.bytes_max = 10_000_000;
+    let refused = guest.put(request, &bomb).await.expect_err("a bomb");
+    assert_eq!(reason(&refused), "LIMIT_EXCEEDED");
+    let mut request = header(Kind::Tar, "work");
+    request.file.as_mut().expect("a file").sha256 = sha256(b"other");
+    let refused = guest
+        .put(request, &archive(&many))
+        .await
+        .expect_err("a wrong sum");
+    assert_eq!(reason(&refused), "CHECKSUM_MISMATCH");
+    let refused = guest
+        .put(header(Kind::TarGz, "work"), b"not gzip at all")
+        .await
+        .expect_err("garbage");
+    assert_eq!(reason(&refused), "ARCHIVE_INVALID");
+    assert_eq!(guest.tree(), before);
+}
+
+#[tokio::test]
+async fn the_last_of_equal_names_wins_and_set_id_bits_go() {
+    let guest = Guest::start().await;
+    let entries = [
+        file("same", "first"),
+        entry(EntryType::Regular, b"same", b"", b"second", 0o6755),
+        entry(EntryType::Symlink, b"in/link", b"../same", b"", 0o777),
+    ];
+    let put = guest
+        .put(header(Kind::Tar, "out"), &archive(&entries))
+        .await
+        .expect("unpacks");
+    assert_eq!((put.files_total, put.bytes_total), (2, 6));
+    let path = guest.workspace().join("out/same");
+    assert_eq!(fs::read(&path).expect("there"), b"second");
+    assert_eq!(
+        fs::metadata(&path).expect("there").permissions().mode() & 0o7777,
+        0o755
+    );
+    assert_eq!(
+        fs::read(guest.workspace().join("out/in/link")).expect("there"),
+        b"second"
+    );
+}
+
+#[tokio::test]
+async fn a_conflict_with_what_is_there_moves_nothing() {
+    let guest = Guest::start().await;
+    fs::create_dir(guest.workspace().join("out/b")).expect("made");
+    fs::write(guest.workspace().join("out/c"), "old").expect("made");
+    let before = guest.tree();
+    let check = async |entries: &[Vec<u8>], expected: &str| {
+        let refused = guest.put(header(Kind::Tar, "out"), &archive(entries)).await;
+        assert_eq!(reason(&refused.expect_err("a conflict")), expected);
+        assert_eq!(guest.tree(), before);
+    };
+    check(&[file("a", "x"), file("b", "x")], "WRONG_FILE_TYPE").await;
+    check(&[file("a", "x"), file("c/d", "x")], "WRONG_FILE_TYPE").await;
+    let refused = guest
+        .put(
+            header(Kind::Tar, ""),
+            &archive(&[file("a", "x"), file("skills/x", "x")]),
+        )
+        .await;
+    assert_eq!(reason(&refused.expect_err("read-only")), "READ_ONLY");
+    assert_eq!(guest.tree(), before);
+}
+
+#[tokio::test]
+async fn twenty_thousand_files_unpack_and_ten_thousand_are_named() {
+    let guest = Guest::start().await;
+    let mut builder = Builder::new(Vec::new());
+    for number in 0..12_000 {
+        let mut header = Header::new_gnu();
+        header.set_size(4);
+        header.set_mode(0o644);
+        builder
+            .append_data(
+                &mut header,
+                format!("d{}/f{number}", number % 50),
+                &b"data"[..],
+            )
+            .expect("in memory");
+    }
+    let bytes = builder.into_inner().expect("in memory");
+    let put = guest
+        .put(header(Kind::Tar, "work/many"), &bytes)
+        .await
+        .expect("unpacks");
+    assert_eq!(
+        (put.files_total, put.bytes_total, put.files.len()),
+        (12_000, 48_000, 10_000)
+    );
+    assert_eq!(
+        fs::read_dir(guest.workspace().join("work/many"))
+            .expect("there")
+            .count(),
+        50
+    );
+}

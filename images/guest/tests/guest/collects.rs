@@ -1,0 +1,252 @@
+//! Collecting: what matches, in which order, under which limits, in which form.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::Instant;
+
+use skilld_proto::guest::v1 as wire;
+use skilld_proto::v1;
+use skilld_proto::v1::collect_outputs_response::Payload;
+use skilld_proto::v1::skipped_file::Reason;
+use tonic::Status;
+
+use crate::files::sha256;
+use crate::support::{Guest, reason};
+
+#[derive(Debug, Default)]
+struct Collected {
+    files: Vec<(v1::CollectedFile, Vec<u8>, Option<v1::FileEnd>)>,
+    archive: Vec<u8>,
+    summary: v1::CollectSummary,
+}
+
+impl Collected {
+    fn paths(&self) -> Vec<&str> {
+        self.files
+            .iter()
+            .map(|(file, ..)| file.path.as_str())
+            .collect()
+    }
+}
+
+async fn collect(guest: &Guest, spec: v1::CollectSpec) -> Result<Collected, Status> {
+    let request = wire::CollectRequest { spec: Some(spec) };
+    let mut stream = guest.client.clone().collect(request).await?.into_inner();
+    let mut collected = Collected::default();
+    let mut summaries = 0;
+    while let Some(message) = stream.message().await? {
+        assert_eq!(summaries, 0, "the summary is last");
+        match message.payload.expect("a payload") {
+            Payload::File(file) => collected.files.push((file, Vec::new(), None)),
+            Payload::Data(data) => {
+                assert!(data.len() <= 256 * 1024);
+                match collected.files.last_mut() {
+                    Some((_, bytes, _)) => bytes.extend_from_slice(&data),
+                    None => collected.archive.extend_from_slice(&data),
+                }
+            }
+            Payload::FileEnd(end) => {
+                let (_, bytes, slot) = collected.files.last_mut().expect("a file");
+                assert_eq!(end.sha256, sha256(bytes));
+                assert_eq!(end.sent_bytes, bytes.len() as i64);
+                assert!(slot.replace(end).is_none());
+            }
+            Payload::Summary(summary) => {
+                summaries += 1;
+                collected.summary = summary;
+            }
+        }
+    }
+    assert_eq!(summaries, 1);
+    Ok(collected)
+}
+
+fn spec(globs: &[&str]) -> v1::CollectSpec {
+    v1::CollectSpec {
+        globs: globs.iter().map(|glob| (*glob).to_owned()).collect(),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn files_come_whole_in_path_order_with_what_they_are() {
+    let guest = Guest::start().await;
+    let ws = guest.workspace();
+    fs::create_dir_all(ws.join("out/sub")).expect("made");
+    fs::create_dir_all(ws.join("skills/s")).expect("made");
+    fs::write(ws.join("skills/s/SKILL.md"), "skill").expect("made");
+    fs::write(ws.join("out/report.md"), "# hi\n").expect("made");
+    fs::write(ws.join("out/.hidden"), "h").expect("made");
+    fs::write(ws.join("out/sub/p.png"), b"\x89PNG\r\n\x1a\n\0\0").expect("made");
+    let big: Vec<u8> = (0..700_000u32).map(|i| (i % 251) as u8).collect();
+    fs::write(ws.join("out/sub/big.bin"), &big).expect("made");
+    symlink("/etc/passwd", ws.join("out/link")).expect("made");
+    nix::unistd::mkfifo(&ws.join("out/fifo"), nix::sys::stat::Mode::S_IRWXU).expect("made");
+    let got = collect(&guest, spec(&["out/**"])).await.expect("collected");
+    let expected = [
+        "out/.hidden",
+        "out/link",
+        "out/report.md",
+        "out/sub/big.bin",
+        "out/sub/p.png",
+    ];
+    assert_eq!(got.paths(), expected);
+    assert_eq!(got.files[1].0.link_target, "/etc/passwd");
+    assert!(got.files[1].1.is_empty());
+    assert_eq!(got.files[2].0.mime_type, "text/markdown");
+    assert!(got.files[2].0.is_text);
+    assert_eq!(got.files[3].1, big);
+    assert_eq!(got.files[4].0.mime_type, "image/png");
+    assert!(!got.files[4].0.is_text);
+    let summary = &got.summary;
+    assert_eq!(
+        (summary.matched, summary.returned, summary.bytes),
+        (6, 5, 700_016)
+    );
+    assert_eq!(summary.skipped[0].path, "out/fifo");
+    assert_eq!(summary.skipped[0].reason(), Reason::FileType);
+    assert!(!summary.limits_hit);
+
+    let everything = collect(&guest, spec(&["**/*.md"]))
+        .await
+        .expect("collected");
+    assert_eq!(everything.paths(), ["out/report.md"]);
+    let skills = collect(&guest, spec(&["skills/**"]))
+        .await
+        .expect("collected");
+    assert_eq!(skills.paths(), ["skills/s/SKILL.md"]);
+    let none = collect(&guest, spec(&["out/*.nothing"]))
+        .await
+        .expect("collected");
+    assert_eq!(none.summary, v1::CollectSummary::default());
+}
+
+#[tokio::test]
+async fn limits_cut_the_answer_and_say_so() {
+    let guest = Guest::start().await;
+    for name in ["a", "b", "c", "d"] {
+        fs::write(guest.workspace().join("out").join(name), name.repeat(1000)).expect("made");
+    }
+    let mut few = spec(&["out/*"]);
+    few.max_files = 2;
+    let got = collect(&guest, few).await.expect("collected");
+    assert_eq!(got.paths(), ["out/a", "out/b"]);
+    assert_eq!((got.summary.matched, got.summary.returned), (4, 2));
+    assert!(got.summary.limits_hit);
+    assert_eq!(got.summary.skipped[1].reason(), Reason::MaxFiles);
+
+    let mut short = spec(&["out/*"]);
+    short.max_file_bytes = 10;
+    let got = collect(&guest, short).await.expect("collected");
+    assert!(got.files.iter().all(|(file, bytes, end)| {
+        file.size == 1000 && bytes.len() == 10 && end.as_ref().is_some_and(|end| end.truncated)
+    }));
+    assert_eq!(got.summary.truncated, ["out/a", "out/b", "out/c", "out/d"]);
+
+    let mut total = spec(&["out/*"]);
+    total.max_total_bytes = 2500;
+    let got = collect(&guest, total).await.expect("collected");
+    assert_eq!(got.paths(), ["out/a", "out/b"]);
+    assert_eq!(got.summary.skipped[0].reason(), Reason::MaxTotalBytes);
+
+    for globs in [&["/etc/*"][..], &["../*"], &["a["], &[]] {
+        let refused = collect(&guest, spec(globs)).await.expect_err("bad");
+        assert!(
+            ["INVALID_REQUEST", "PATH_ESCAPES"].contains(&&*reason(&refused)),
+            "{globs:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn archives_hold_the_same_files() {
+    let guest = Guest::start().await;
+    let ws = guest.workspace();
+    let long = format!("out/{}/{}", "l".repeat(90), "m".repeat(90));
+    fs::create_dir_all(ws.join(&long)).expect("made");
+    fs::write(ws.join(&long).join("f"), "deep").expect("made");
+    fs::write(ws.join("out/a"), vec![7u8; 600_001]).expect("made");
+    fs::write(ws.join("out/empty"), "").expect("made");
+    symlink("a", ws.join("out/z")).expect("made");
+    for (format, flag) in [
+        (v1::CollectFormat::Tar, "-x"),
+        (v1::CollectFormat::TarGz, "-xz"),
+    ] {
+        let mut wanted = spec(&["out/**"]);
+        wanted.format = format.into();
+        let got = collect(&guest, wanted).await.expect("collected");
+        assert_eq!((got.summary.matched, got.summary.returned), (4, 4));
+        let place = tempfile::tempdir().expect("a directory");
+        fs::write(place.path().join("t"), &got.archive).expect("written");
+        let tar = std::process::Command::new("tar")
+            .args([flag, "-f", "t"])
+            .current_dir(&place)
+            .status();
+        assert!(tar.expect("tar").success());
+        let same = std::process::Command::new("diff")
+            .args(["-r", "--no-dereference"])
+            .arg(ws.join("out"))
+            .arg(place.path().join("out"))
+            .status();
+        assert!(same.expect("diff").success());
+    }
+}
+
+#[tokio::test]
+async fn changed_since_exec_leaves_out_what_was_there() {
+    let guest = Guest::start().await;
+    guest
+        .sh(
+            "before",
+            "echo old > out/old; echo same > out/same; sleep 0.02",
+        )
+        .await;
+    guest
+        .sh(
+            "exec",
+            "echo new > out/new; echo more >> out/same; touch -d 1999-01-01 out/back",
+        )
+        .await;
+    let mut wanted = spec(&["out/*"]);
+    wanted.changed_since_exec = "workspaces/test/execs/exec".to_owned();
+    let got = collect(&guest, wanted.clone()).await.expect("collected");
+    assert_eq!(got.paths(), ["out/back", "out/new", "out/same"]);
+    assert_eq!(got.summary.matched, 3);
+    wanted.changed_since_exec = "workspaces/test/execs/none".to_owned();
+    let refused = collect(&guest, wanted).await.expect_err("unknown");
+    assert_eq!(reason(&refused), "EXEC_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_tree_that_is_too_deep_is_skipped_and_said() {
+    let guest = Guest::start().await;
+    let script = "cd out; for i in $(seq 140); do mkdir d; cd d; echo x > f; done";
+    guest.sh("deep", script).await;
+    let mut wanted = spec(&["out/**"]);
+    wanted.max_files = 1000;
+    let got = collect(&guest, wanted).await.expect("collected");
+    assert!(got.summary.limits_hit);
+    assert_eq!(got.summary.skipped.len(), 1);
+    assert_eq!(got.summary.skipped[0].reason(), Reason::Depth);
+    assert!((120..140).contains(&got.files.len()), "{}", got.files.len());
+}
+
+#[tokio::test]
+async fn ten_thousand_small_files_come_complete() {
+    let guest = Guest::start().await;
+    let script = "mkdir out/many; cd out/many; for d in $(seq 100); do mkdir $d; done; \
+                  seq 10000 | awk '{print > ($1 % 100 + 1) \"/f\" $1}'";
+    let made = guest.sh("make", script).await;
+    assert!(
+        made.err.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&made.err)
+    );
+    let mut wanted = spec(&["out/**"]);
+    wanted.max_files = 20_000;
+    let begin = Instant::now();
+    let got = collect(&guest, wanted).await.expect("collected");
+    println!("10,000 files in {:?}", begin.elapsed());
+    assert_eq!(got.summary.returned, 10_000);
+    assert!(got.paths().is_sorted());
+}

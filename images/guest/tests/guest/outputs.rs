@@ -1,0 +1,278 @@
+//! Output: nothing lost, nothing twice, gaps said, across readers and connections.
+
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+use skilld_proto::guest::v1 as wire;
+use skilld_proto::v1;
+use skilld_proto::v1::exec_event::Event;
+use skilld_proto::v1::exec_result::Outcome;
+use tonic::Code;
+
+use crate::support::{Guest, Seen, duration, reason, until};
+
+const MEBI: usize = 1024 * 1024;
+
+/// Deterministic and without a period that windows could hide.
+const SOURCE: &str = "openssl enc -aes-128-ctr -K 00 -iv 00 -nosalt -in /dev/zero 2>/dev/null";
+
+#[tokio::test]
+async fn sixty_four_mebibytes_arrive_as_they_were_written() {
+    let guest = Guest::start().await;
+    let script = format!("{SOURCE} | head -c 67108864 | tee >(sha256sum > sum)");
+    let seen = guest.sh("bulk", &script).await;
+    assert_eq!(seen.out.len(), 64 * MEBI);
+    assert!(seen.gaps.is_empty());
+    let file = guest.workspace().join("sum");
+    until("a sum", || {
+        std::fs::metadata(&file).is_ok_and(|stat| stat.len() > 64)
+    })
+    .await;
+    let sum = std::fs::read_to_string(file).expect("a sum");
+    let ours: String = Sha256::digest(&seen.out)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert!(sum.starts_with(&ours), "{sum} {ours}");
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_a_blocking_exec_loses_nothing() {
+    let guest = Guest::start().await;
+    let mut request = guest.request(
+        "slow",
+        &[
+            "bash",
+            "-c",
+            "head -c 20000000 /dev/zero; echo end; echo x > done",
+        ],
+    );
+    if let Some(spec) = &mut request.spec {
+        let retain = v1::Retain {
+            stdout_bytes: 100_000,
+            ..Default::default()
+        };
+        spec.retain = Some(retain);
+    }
+    let mut client = guest.client.clone();
+    let stream = client.run_exec(request).await.expect("runs").into_inner();
+    // The windows of the connection fill, then the program waits.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(
+        !guest.workspace().join("done").exists(),
+        "the program waits for its reader"
+    );
+    let seen = Seen::all(stream).await.expect("ends well");
+    assert_eq!(seen.out.len(), 20_000_004);
+    assert!(seen.gaps.is_empty());
+    assert!(seen.out.ends_with(b"\0end\n"));
+}
+
+#[tokio::test]
+async fn without_a_reader_a_blocking_exec_waits_and_loses_nothing() {
+    let guest = Guest::start().await;
+    let mut client = guest.client.clone();
+    let mut request = guest.request(
+        "wait",
+        &["bash", "-c", "head -c 3000000 /dev/zero; echo x > done"],
+    );
+    if let Some(spec) = &mut request.spec {
+        spec.retain = Some(v1::Retain {
+            stdout_bytes: 50_000,
+            ..Default::default()
+        });
+    }
+    client.start_exec(request).await.expect("started");
+    let get = wire::GetExecRequest {
+        exec_id: "wait".to_owned(),
+    };
+    let mut total = 0;
+    while total < 50_000 {
+        let exec = client
+            .get_exec(get.clone())
+            .await
+            .expect("there")
+            .into_inner();
+        total = exec.total.expect("offsets").stdout;
+    }
+    assert_eq!(total, 50_000);
+    assert!(!guest.workspace().join("done").exists());
+    let seen = Seen::all(guest.attach("wait", 0).await)
+        .await
+        .expect("ends well");
+    assert_eq!((seen.out.len(), seen.gaps.len()), (3_000_000, 0));
+}
+
+#[tokio::test]
+async fn drop_oldest_reports_a_gap_with_offsets() {
+    let guest = Guest::start().await;
+    let mut client = guest.client.clone();
+    let mut request = guest.request(
+        "drop",
+        &["bash", "-c", "head -c 1000000 /dev/zero; echo -n end"],
+    );
+    if let Some(spec) = &mut request.spec {
+        spec.on_full = v1::OnFull::DropOldest.into();
+        spec.retain = Some(v1::Retain {
+            stdout_bytes: 70_000,
+            ..Default::default()
+        });
+    }
+    client.start_exec(request).await.expect("started");
+    let get = wire::GetExecRequest {
+        exec_id: "drop".to_owned(),
+    };
+    let mut exec = v1::Exec::default();
+    while exec.state() != v1::ExecState::Closed {
+        exec = client
+            .get_exec(get.clone())
+            .await
+            .expect("there")
+            .into_inner();
+    }
+    assert_eq!(exec.total.expect("offsets").stdout, 1_000_003);
+    assert_eq!(exec.oldest.expect("offsets").stdout, 930_003);
+    let dropped = exec
+        .result
+        .and_then(|result| result.dropped_bytes)
+        .expect("a count");
+    assert_eq!(dropped.stdout, 930_003);
+    let seen = Seen::all(guest.attach("drop", 0).await)
+        .await
+        .expect("ends well");
+    assert_eq!(seen.gaps, [(0, 930_003)]);
+    assert_eq!(seen.out.len(), 70_000);
+    assert!(seen.out.ends_with(b"\0end"));
+
+    let refuse = wire::AttachExecRequest {
+        exec_id: "drop".to_owned(),
+        gaps: v1::Gaps::Refuse.into(),
+        ..Default::default()
+    };
+    let refused = client.attach_exec(refuse).await.expect_err("dropped");
+    assert_eq!(
+        (refused.code(), &*reason(&refused)),
+        (Code::OutOfRange, "OUTPUT_DROPPED")
+    );
+}
+
+#[tokio::test]
+async fn a_broken_connection_changes_nothing_for_the_exec() {
+    let mut guest = Guest::start().await;
+    let script = "for i in $(seq 400); do echo line $i; sleep 0.001; done; exit 5";
+    let request = guest.request("lasting", &["bash", "-c", script]);
+    let mut stream = guest
+        .client
+        .clone()
+        .run_exec(request)
+        .await
+        .expect("runs")
+        .into_inner();
+    let mut first = Seen::default();
+    while first.out.len() < 500 {
+        let event = stream.message().await.expect("an event").expect("open");
+        first.take(event, Instant::now());
+    }
+    drop(stream);
+    guest.reconnect().await;
+    let at = first.out.len() as u64;
+    let mut stream = guest.attach("lasting", at).await;
+    while let Some(event) = stream.message().await.expect("an event") {
+        match event.event.expect("an event") {
+            Event::Output(output) => {
+                assert_eq!(output.offset, first.out.len() as u64);
+                let Some(v1::exec_event::output::Content::Data(data)) = output.content else {
+                    panic!("bytes");
+                };
+                first.out.extend_from_slice(&data);
+            }
+            Event::Exited(exited) => first.result = exited.result,
+            Event::Gap(_) => panic!("nothing is lost"),
+            Event::Started(_) | Event::Heartbeat(_) | Event::Closed(_) => {}
+        }
+    }
+    let expected: String = (1..=400).map(|i| format!("line {i}\n")).collect();
+    assert_eq!(String::from_utf8_lossy(&first.out), expected);
+    assert_eq!(first.outcome(), Outcome::ExitCode(5));
+}
+
+#[tokio::test]
+async fn text_comes_in_whole_characters() {
+    let guest = Guest::start().await;
+    let script = r"printf 'a\xc3'; sleep 0.05; printf '\xa9b\xff\xe2\x82'";
+    let mut request = guest.request("text", &["bash", "-c", script]);
+    request.format = v1::OutputFormat::Text.into();
+    let seen = guest.run(request).await;
+    assert_eq!(seen.text, "a\u{e9}b\u{fffd}\u{fffd}");
+}
+
+#[tokio::test]
+async fn silence_is_filled_with_heartbeats() {
+    let guest = Guest::configured(wire::ConfigureRequest {
+        workspace: "workspaces/w".to_owned(),
+        execs_max: 4,
+        heartbeat: duration(50),
+        retain_bytes_total: 1 << 20,
+        retained_execs_max: 10,
+        ..Default::default()
+    })
+    .await;
+    let seen = guest.sh("quiet", "sleep 0.4").await;
+    assert!((4..=8).contains(&seen.heartbeats), "{}", seen.heartbeats);
+}
+
+#[tokio::test]
+async fn readers_at_different_offsets_get_the_same_bytes() {
+    let guest = Guest::start().await;
+    let whole = guest.sh("many", "seq 20000; seq 100 >&2").await;
+    for at in [0, 1, 4096, 65536, whole.out.len() as u64] {
+        let mut stream = guest.attach("many", at).await;
+        let mut seen = Seen::default();
+        seen.out = whole.out[..usize::try_from(at).expect("small")].to_vec();
+        while let Some(event) = stream.message().await.expect("an event") {
+            seen.take(event, Instant::now());
+        }
+        assert_eq!((&seen.out, &seen.err), (&whole.out, &whole.err));
+        assert_eq!(seen.seqs.last(), whole.seqs.last());
+    }
+    let beyond = wire::AttachExecRequest {
+        exec_id: "many".to_owned(),
+        offsets: Some(v1::StreamOffsets {
+            stdout: 1 << 40,
+            stderr: 0,
+        }),
+        ..Default::default()
+    };
+    let refused = guest
+        .client
+        .clone()
+        .attach_exec(beyond)
+        .await
+        .expect_err("beyond");
+    assert_eq!(reason(&refused), "INVALID_REQUEST");
+}
+
+#[tokio::test]
+async fn output_is_kept_for_as_long_as_asked() {
+    let guest = Guest::start().await;
+    let mut request = guest.request("brief", &["true"]);
+    if let Some(spec) = &mut request.spec {
+        spec.retain = Some(v1::Retain {
+            after_exit: duration(50),
+            ..Default::default()
+        });
+    }
+    guest.run(request).await;
+    let get = wire::GetExecRequest {
+        exec_id: "brief".to_owned(),
+    };
+    let begin = Instant::now();
+    while guest.client.clone().get_exec(get.clone()).await.is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(5), "never forgotten");
+    }
+    assert!(
+        begin.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        begin.elapsed()
+    );
+}

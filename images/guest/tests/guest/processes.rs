@@ -1,0 +1,227 @@
+//! The guest as a process: its size, its zombies, what a hostile command can do to it.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use skilld_proto::guest::v1 as wire;
+use skilld_proto::v1;
+use skilld_proto::v1::exec_result::{Outcome, Reason};
+
+use crate::support::{Guest, duration, status_kib, until};
+
+/// Direct children of a process, zombies included, with their states.
+fn children(pid: u32) -> Vec<(u32, char)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
+        let Some((head, rest)) = stat.rsplit_once(") ") else {
+            continue;
+        };
+        let mut fields = rest.split(' ');
+        let state = fields.next().and_then(|state| state.chars().next());
+        let parent = fields.next().and_then(|parent| parent.parse().ok());
+        let own = head.split(' ').next().and_then(|pid| pid.parse().ok());
+        if let (Some(state), Some(own), true) = (state, own, parent == Some(pid)) {
+            found.push((own, state));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn two_hundred_execs_leave_no_zombie_and_no_descriptor() {
+    let guest = Guest::start().await;
+    let pid = guest.child.id();
+    guest.sh("first", ":").await;
+    let fds = || {
+        std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .expect("root reads it")
+            .count()
+    };
+    let before = fds();
+    for number in 0..200 {
+        guest.sh(&format!("n{number}"), "sleep 0 & :").await;
+    }
+    until("supervisors reap", || {
+        let supervisors = children(pid);
+        let below: Vec<_> = supervisors
+            .iter()
+            .flat_map(|(pid, _)| children(*pid))
+            .collect();
+        below.is_empty() && supervisors.iter().all(|(_, state)| *state != 'Z')
+    })
+    .await;
+    assert!(children(pid).len() <= 16, "{:?}", children(pid));
+    until("descriptors are closed", || fds() <= before + 1).await;
+    let rss = status_kib(pid, "VmRSS:");
+    println!("VmRSS after 200 execs: {rss} KiB");
+}
+
+#[tokio::test]
+async fn the_guest_cannot_be_dumped_or_read() {
+    let guest = Guest::start().await;
+    let pid = guest.child.id();
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).expect("root reads it");
+    let environ = String::from_utf8_lossy(&environ);
+    assert!(!environ.contains("00ff10"), "{environ}");
+    // An undumpable process's files belong to root, whatever its uid.
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("readable");
+    assert!(status.contains("SigCgt:\t0000000000000"), "{status}");
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("readable");
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core"))
+        .expect("a line");
+    assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
+}
+
+#[tokio::test]
+async fn a_killed_supervisor_neither_loses_nor_invents_an_exit() {
+    let guest = Guest::start().await;
+    let mut client = guest.client.clone();
+    // The leader kills its parent, which is its supervisor, and goes on.
+    let script =
+        "echo before; (sleep 1000; :) & sleep 0.1; kill -9 $PPID; sleep 0.1; echo after; exit 7";
+    let seen = guest.sh("orphan", script).await;
+    assert_eq!(seen.out, b"before\nafter\n");
+    assert_eq!(seen.outcome(), Outcome::ExitCode(7));
+    assert_eq!(seen.reason(), Reason::Exited);
+    let pid = guest.child.id();
+    let sleepers = || {
+        let all = children(pid);
+        all.iter()
+            .filter(|(pid, _)| cmdline(*pid).contains("1000"))
+            .count()
+    };
+    until("its straggler is killed", || sleepers() == 0).await;
+
+    // And one that is killed after it lost its supervisor.
+    let script = "sleep 0.1; kill -9 $PPID; trap '' TERM; echo ready; while :; do sleep 1; done";
+    client
+        .start_exec(guest.request("stubborn", &["bash", "-c", script]))
+        .await
+        .expect("started");
+    let get = wire::GetExecRequest {
+        exec_id: "stubborn".to_owned(),
+    };
+    let mut total = 0;
+    let begin = Instant::now();
+    while total == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "never ready");
+        let exec = client
+            .get_exec(get.clone())
+            .await
+            .expect("there")
+            .into_inner();
+        total = exec.total.expect("offsets").stdout;
+    }
+    let kill = wire::KillExecRequest {
+        exec_id: "stubborn".to_owned(),
+        grace: duration(50),
+        ..Default::default()
+    };
+    let exec = client.kill_exec(kill).await.expect("killed").into_inner();
+    let result = exec.result.expect("a result");
+    assert_eq!(result.outcome, Some(Outcome::Signal(9)));
+    assert_eq!(result.reason(), Reason::KilledByClient);
+    assert_eq!(guest.sh("next", "echo fine").await.out, b"fine\n");
+}
+
+fn cmdline(pid: u32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ")
+}
+
+#[tokio::test]
+async fn a_stopped_supervisor_does_not_save_its_tree() {
+    let guest = Guest::start().await;
+    let mut request = guest.request("stop", &["bash", "-c", "kill -STOP $PPID; sleep 1000"]);
+    if let Some(spec) = &mut request.spec {
+        spec.timeout = duration(200);
+    }
+    let seen = guest.run(request).await;
+    assert_eq!(seen.reason(), Reason::Timeout);
+    assert_eq!(seen.outcome(), Outcome::Signal(15));
+}
+
+#[tokio::test]
+async fn a_fork_bomb_is_ended_by_its_timeout() {
+    let guest = Guest::start().await;
+    // Bounded by itself as well, lest a defect here takes the machine along.
+    let script = "trap '' TERM; grow() { [ $1 -gt 6 ] && sleep 100; setsid bash -c \"$(declare -f grow); \
+                  trap '' TERM; grow $(($1+1)) & grow $(($1+1)) & wait\" & wait; }; grow 0 & grow 0 & wait";
+    let mut request = guest.request("bomb", &["bash", "-c", script]);
+    if let Some(spec) = &mut request.spec {
+        spec.timeout = duration(500);
+    }
+    let begin = Instant::now();
+    let seen = guest.run(request).await;
+    assert_eq!(seen.reason(), Reason::Timeout);
+    println!("{} ms", begin.elapsed().as_millis());
+    let supervisors = children(guest.child.id());
+    until("nothing is left", || {
+        supervisors.iter().all(|(pid, _)| children(*pid).is_empty())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shutdown_kills_everything_and_refuses_what_comes_after() {
+    let guest = Guest::start().await;
+    let mut client = guest.client.clone();
+    let before: HashSet<u32> = children(guest.child.id())
+        .iter()
+        .map(|(pid, _)| *pid)
+        .collect();
+    for id in ["a", "b"] {
+        let request = guest.request(
+            id,
+            &["bash", "-c", "trap '' TERM; setsid sleep 1000 & wait"],
+        );
+        client.start_exec(request).await.expect("started");
+    }
+    client
+        .shutdown(wire::ShutdownRequest {})
+        .await
+        .expect("answers");
+    let left = children(guest.child.id());
+    assert!(
+        left.iter()
+            .all(|(pid, _)| !before.contains(pid) || cmdline(*pid).is_empty()),
+        "{left:?}"
+    );
+    assert!(
+        client
+            .run_exec(guest.request("c", &["true"]))
+            .await
+            .is_err()
+    );
+    let get = wire::GetExecRequest {
+        exec_id: "a".to_owned(),
+    };
+    let begin = Instant::now();
+    loop {
+        let exec = client
+            .get_exec(get.clone())
+            .await
+            .expect("kept")
+            .into_inner();
+        if exec.state() == v1::ExecState::Closed {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(5), "{exec:?}");
+    }
+}
+
+/// A debug build is not what is shipped; its idle size still has a bound.
+#[tokio::test]
+async fn an_idle_guest_is_small() {
+    let guest = Guest::start().await;
+    guest.sh("one", "seq 1000").await;
+    let rss = status_kib(guest.child.id(), "VmRSS:");
+    let anonymous = status_kib(guest.child.id(), "RssAnon:");
+    println!("idle: VmRSS {rss} KiB, RssAnon {anonymous} KiB");
+    assert!(anonymous <= 5 * 1024, "{anonymous} KiB");
+}
