@@ -26,7 +26,7 @@ check: preflight-rust ## formatting, lints and documentation, all warnings refus
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 bench: build guest image ## measure against docker exec and a local spawn; adds an entry to docs/benchmarks.md
-	cargo run --release --locked -p skilld-tests --bin bench
+	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --release --locked -p skilld-tests --bin bench -- --record
 
 guest: preflight-rust ## build the static guest, PID 1 of every container
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile guest -p skilld-guest --target $(TRIPLE)

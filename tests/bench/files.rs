@@ -1,0 +1,209 @@
+//! Sections `big` and `small`: one file of a GiB in and out, one small file, ten thousand of them.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
+use skilld_client::{Progress, StageTarget};
+use skilld_proto::v1::collect_outputs_response::Payload;
+use skilld_proto::v1::{CollectFormat, CollectOutputsRequest, CollectSpec, CollectSummary};
+use skilld_tests::exec::{shell, workspace};
+use skilld_tests::{Daemon, Options};
+
+use crate::reference::{Limits, Reference, spawn};
+use crate::report::{Budget, Row, Series};
+use crate::{Wish, ours};
+
+const SMALL_FILES: usize = 10_000;
+/// Makes that many files of 1 KiB in `many/` of the working directory.
+const MAKE: &str = r#"mkdir -p many && cd many && python3 -c "
+for i in range(10000): open(f'{i:05}.txt','w').write(f'{i:05} '*170+'abcd')""#;
+
+fn options() -> Result<Options> {
+    let cpus = std::thread::available_parallelism()?.get();
+    Ok(ours::options()
+        .set("default_pool", "large")
+        .set("pools.large.warm", "1")
+        .set("pools.large.max", "2")
+        .set("pools.large.memory", "4GiB")
+        .set("pools.large.disk", "3GiB")
+        .set("pools.large.cpus", &format!("{cpus}.0"))
+        .set("pools.default.warm", "0"))
+}
+
+/// One file of 1 GiB, from a file in memory to a file in memory, its sha256 checked both ways.
+pub(crate) async fn big(wish: &Wish) -> Result<Vec<Row>> {
+    let bytes: u64 = if wish.quick { 256 << 20 } else { 1 << 30 };
+    let daemon = Daemon::start_with(options()?).await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    ours::warm(client, "large").await?;
+    let dir = in_memory()?;
+    let source = dir.path().join("source");
+    let sha256 = random_file(&source, bytes)?;
+    let (mut stage, mut collect, mut copy) =
+        (Series::speeds()?, Series::speeds()?, Series::speeds()?);
+    let mut memory = Series::bytes()?;
+    for _ in 0..wish.times(5, 2) {
+        let before = ours::forget_peak(&daemon)?;
+        let started = Instant::now();
+        let mut target = StageTarget::file(&name, "out/big");
+        target.sha256.clone_from(&sha256);
+        let file = tokio::fs::File::open(&source).await?;
+        let staged = client.stage(target, file).await?;
+        stage.rate(bytes, started.elapsed())?;
+        ensure!(staged.files_total == 1, "{staged:?}");
+        let started = Instant::now();
+        let request = request(&name, "out/big", CollectFormat::Files);
+        let collected = client
+            .collect_to_dir(request, &dir.path().join("collected"), Progress::none())
+            .await?;
+        collect.rate(bytes, started.elapsed())?;
+        memory.size(ours::peak(&daemon)?.saturating_sub(before))?;
+        ensure!(collected.bytes == bytes, "{} bytes came", collected.bytes);
+        std::fs::remove_dir_all(dir.path().join("collected"))?;
+        ours::run(client, &name, shell("rm $OUTPUT_DIR/big")).await?;
+        let target = dir.path().join("copy");
+        let started = Instant::now();
+        spawn(&["cp", text(&source)?, text(&target)?]).await?;
+        copy.rate(bytes, started.elapsed())?;
+        std::fs::remove_file(&target)?;
+    }
+    daemon.stop().await?;
+    let stage = Row::new("stage one file of 1 GiB", &stage, Budget::Share(0.3));
+    let collect = Row::new("collect one file of 1 GiB", &collect, Budget::Share(0.3));
+    Ok(vec![
+        stage.against("cp within tmpfs", &copy),
+        collect.against("cp within tmpfs", &copy),
+        Row::new(
+            "daemon's memory for either",
+            &memory,
+            Budget::AtMost(16 << 20),
+        ),
+    ])
+}
+
+/// One small file and ten thousand, as files and as a tar.
+pub(crate) async fn small(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
+    let daemon = Daemon::start_with(options()?).await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    ours::warm(client, "large").await?;
+    let limits = Limits {
+        memory_bytes: 4 << 30,
+        cpus: std::thread::available_parallelism()?.get(),
+    };
+    let container = reference.container(limits).await?;
+    let dir = in_memory()?;
+    let make = format!("cd {} && {MAKE}", text(dir.path())?);
+    spawn(&["bash", "-c", &make]).await?;
+    ours::run(client, &name, shell(&format!("cd $OUTPUT_DIR && {MAKE}"))).await?;
+    let make = format!("cd /tmp && {MAKE}");
+    reference.exec(&container, &["bash", "-c", &make]).await?;
+
+    let (mut one, mut docker_one) = (Series::times()?, Series::times()?);
+    for turn in 0..wish.times(500, 50) {
+        let started = Instant::now();
+        collect(&daemon, &name, "out/many/00000.txt", CollectFormat::Files).await?;
+        one.time(started.elapsed())?;
+        if turn % 5 == 0 {
+            let started = Instant::now();
+            reference.get(&container, "/tmp/many/00000.txt").await?;
+            docker_one.time(started.elapsed())?;
+        }
+    }
+    let (mut files, mut archive) = (Series::times()?, Series::times()?);
+    let (mut tar, mut docker) = (Series::times()?, Series::times()?);
+    for turn in 0..wish.times(15, 3) {
+        for (format, series) in [
+            (CollectFormat::Files, &mut files),
+            (CollectFormat::Tar, &mut archive),
+        ] {
+            let started = Instant::now();
+            let summary = collect(&daemon, &name, "out/many/**", format).await?;
+            series.time(started.elapsed())?;
+            let returned = usize::try_from(summary.returned)?;
+            ensure!(returned == SMALL_FILES, "{summary:?}");
+        }
+        let started = Instant::now();
+        // To a pipe: tar does not read the files when it writes to /dev/null.
+        spawn(&["tar", "-C", text(dir.path())?, "-c", "many"]).await?;
+        tar.time(started.elapsed())?;
+        if turn % 3 == 0 {
+            let started = Instant::now();
+            reference.get(&container, "/tmp/many").await?;
+            docker.time(started.elapsed())?;
+        }
+    }
+    reference.remove(&container).await?;
+    daemon.stop().await?;
+    let collect_one = Row::new("collect 1 file", &one, Budget::None);
+    let as_files = |budget| Row::new("collect 10,000 files, with sha256 each", &files, budget);
+    let as_tar = |budget| Row::new("collect 10,000 files as a tar", &archive, budget);
+    Ok(vec![
+        collect_one.against("archive get (API)", &docker_one),
+        as_files(Budget::Within(2.0)).against("tar c in tmpfs", &tar),
+        as_tar(Budget::Within(2.0)).against("tar c in tmpfs", &tar),
+        as_tar(Budget::None).against("archive get (API)", &docker),
+    ])
+}
+
+async fn collect(
+    daemon: &Daemon,
+    name: &str,
+    glob: &str,
+    format: CollectFormat,
+) -> Result<CollectSummary> {
+    let mut messages = daemon.client.collect(request(name, glob, format)).await?;
+    let mut summary = None;
+    while let Some(message) = messages.next().await? {
+        if let Some(Payload::Summary(last)) = message.payload {
+            summary = Some(last);
+        }
+    }
+    let summary = summary.context("the stream ended without a summary")?;
+    ensure!(summary.returned > 0, "nothing came: {summary:?}");
+    Ok(summary)
+}
+
+fn request(name: &str, glob: &str, format: CollectFormat) -> CollectOutputsRequest {
+    CollectOutputsRequest {
+        workspace: name.to_owned(),
+        spec: Some(CollectSpec {
+            globs: vec![glob.to_owned()],
+            max_files: 50_000,
+            max_file_bytes: 2 << 30,
+            max_total_bytes: 2 << 30,
+            format: format.into(),
+            ..CollectSpec::default()
+        }),
+    }
+}
+
+/// A directory whose files are in memory, as a workspace's are.
+fn in_memory() -> Result<tempfile::TempDir> {
+    let made = tempfile::Builder::new()
+        .prefix("skb")
+        .tempdir_in("/dev/shm");
+    made.context("make a directory in /dev/shm")
+}
+
+/// Writes bytes that do not compress, and returns their sha256.
+fn random_file(path: &Path, bytes: u64) -> Result<String> {
+    use std::io::{Read, Write};
+    let mut chunk = vec![0; 1 << 20];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut chunk)?;
+    let mut file = std::fs::File::create(path)?;
+    let mut digest = Sha256::new();
+    for _ in 0..bytes >> 20 {
+        file.write_all(&chunk)?;
+        digest.update(&chunk);
+    }
+    let hex = digest.finalize();
+    Ok(hex.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path that is not text")
+}
