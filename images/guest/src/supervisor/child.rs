@@ -31,6 +31,7 @@ struct Supervised<'a> {
     busy: bool,
     /// Until it is reaped.
     leader: Option<Pid>,
+    /// When the last exec was spawned.
     started: Instant,
     killing: bool,
 }
@@ -156,6 +157,7 @@ impl Supervised<'_> {
         } else {
             inline
         };
+        self.started = Instant::now();
         let report = match launch(start, body, &fds) {
             Ok(pid) => {
                 self.busy = true;

@@ -42,6 +42,18 @@ async fn outcomes_are_the_programs_own() {
 }
 
 #[tokio::test]
+async fn wall_time_counts_from_the_spawn() {
+    let guest = Guest::start().await;
+    // Supervisors are forked ahead of need: the next one has waited for as long as this runs.
+    let seen = guest.sh("first", "sleep 1").await;
+    let first = seen.result.and_then(|result| result.wall_time);
+    assert_eq!(first.expect("a time").seconds, 1);
+    let seen = guest.run(guest.request("second", &["true"])).await;
+    let second = seen.result.and_then(|result| result.wall_time);
+    assert_eq!(second.expect("a time").seconds, 0, "{second:?}");
+}
+
+#[tokio::test]
 async fn a_command_gets_what_it_was_given_and_nothing_else() {
     let guest = Guest::start().await;
     let mut request = guest.request(
