@@ -84,7 +84,7 @@ struct Collector {
 /// Starts collecting; the stream ends with a summary.
 pub(crate) fn collect(
     guest: &Arc<Guest>,
-    spec: CollectSpec,
+    spec: &CollectSpec,
 ) -> Result<ReceiverStream<Message>, Error> {
     let since = match spec.changed_since_exec.rsplit('/').next() {
         Some(id) if !id.is_empty() => Some(guest.exec(id)?.start_of_files),

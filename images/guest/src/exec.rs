@@ -49,7 +49,7 @@ pub(crate) enum Phase {
 }
 
 /// What an rpc asks of an exec's task.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Command {
     Signal {
         target: Target,

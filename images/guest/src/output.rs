@@ -192,7 +192,7 @@ mod tests {
 
     fn bytes(length: usize, seed: u64) -> BytesMut {
         (0..length as u64)
-            .map(|i| (i.wrapping_mul(31) ^ seed) as u8)
+            .map(|i| (i.wrapping_mul(31) ^ seed).to_le_bytes()[0])
             .collect::<Vec<_>>()
             .as_slice()
             .into()
@@ -241,7 +241,7 @@ mod tests {
                 prop_assert_eq!(window.start(), start);
                 prop_assert_eq!(window.end(), model.len() as u64);
                 let from = start + from % (model.len() as u64 - start + 1);
-                let rest = &model[from as usize..];
+                let rest = &model[usize::try_from(from).expect("small")..];
                 let expected = &rest[..rest.len().min(max)];
                 let joined = window.read_joined(from, max);
                 prop_assert_eq!(joined.as_slice(), expected);

@@ -54,12 +54,11 @@ impl Reaper {
     /// Remembers a leader that was spawned after `since`.
     pub(crate) fn leader(self: &Arc<Self>, pid: Pid, since: Instant) -> Leader {
         let mut state = self.state();
-        let early = state.recent.iter().rev();
-        let early = early.filter(|(_, _, at)| *at >= since);
-        let early = early
-            .filter(|(ended, _, _)| *ended == pid)
-            .map(|(_, exit, _)| *exit);
-        let early = early.last();
+        let ended = state.recent.iter();
+        let early = ended
+            .filter(|(ended, _, at)| *ended == pid && *at >= since)
+            .map(|(_, exit, _)| *exit)
+            .next();
         state.leaders.insert(pid, early);
         drop(state);
         let reaper = Arc::clone(self);

@@ -132,10 +132,10 @@ impl GuestService for Service {
     async fn kill_exec(&self, request: Request<wire::KillExecRequest>) -> Answer<v1::Exec> {
         let request = request.into_inner();
         let exec = self.guest.exec(&request.exec_id)?;
-        let reason = match request.reason() {
-            Reason::Unspecified => Reason::KilledByClient,
-            reason => reason,
-        };
+        let mut reason = request.reason();
+        if reason == Reason::Unspecified {
+            reason = Reason::KilledByClient;
+        }
         let grace = request
             .grace
             .and_then(|grace| Duration::try_from(grace).ok());
@@ -203,7 +203,7 @@ impl GuestService for Service {
 
     async fn collect(&self, request: Request<wire::CollectRequest>) -> Answer<Self::CollectStream> {
         let spec = request.into_inner().spec.unwrap_or_default();
-        let messages = collect::collect(&self.guest, spec)?;
+        let messages = collect::collect(&self.guest, &spec)?;
         Ok(Response::new(Box::pin(messages)))
     }
 }

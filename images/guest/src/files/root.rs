@@ -80,20 +80,19 @@ impl Root {
             }
             let here = above.last().unwrap_or(&self.directory);
             let last = ahead.is_empty();
-            if !(last && flags.contains(OFlag::O_NOFOLLOW)) {
-                if let Ok(target) = readlinkat(here, name.as_slice()) {
-                    links += 1;
-                    if links > LINKS_MAX {
-                        return Err(Errno::ELOOP);
-                    }
-                    if target.as_bytes().starts_with(b"/") {
-                        return Err(Errno::EXDEV);
-                    }
-                    for name in components(target.as_bytes()).into_iter().rev() {
-                        ahead.push_front(name);
-                    }
-                    continue;
+            let follow = !(last && flags.contains(OFlag::O_NOFOLLOW));
+            if follow && let Ok(target) = readlinkat(here, name.as_slice()) {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(Errno::ELOOP);
                 }
+                if target.as_bytes().starts_with(b"/") {
+                    return Err(Errno::EXDEV);
+                }
+                for name in components(target.as_bytes()).into_iter().rev() {
+                    ahead.push_front(name);
+                }
+                continue;
             }
             if last {
                 let flags = flags | OFlag::O_NOFOLLOW;

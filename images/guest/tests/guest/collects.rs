@@ -48,7 +48,7 @@ async fn collect(guest: &Guest, spec: v1::CollectSpec) -> Result<Collected, Stat
             Payload::FileEnd(end) => {
                 let (_, bytes, slot) = collected.files.last_mut().expect("a file");
                 assert_eq!(end.sha256, sha256(bytes));
-                assert_eq!(end.sent_bytes, bytes.len() as i64);
+                assert_eq!(usize::try_from(end.sent_bytes), Ok(bytes.len()));
                 assert!(slot.replace(end).is_none());
             }
             Payload::Summary(summary) => {
@@ -78,7 +78,7 @@ async fn files_come_whole_in_path_order_with_what_they_are() {
     fs::write(ws.join("out/report.md"), "# hi\n").expect("made");
     fs::write(ws.join("out/.hidden"), "h").expect("made");
     fs::write(ws.join("out/sub/p.png"), b"\x89PNG\r\n\x1a\n\0\0").expect("made");
-    let big: Vec<u8> = (0..700_000u32).map(|i| (i % 251) as u8).collect();
+    let big: Vec<u8> = (0..=250).cycle().take(700_000).collect();
     fs::write(ws.join("out/sub/big.bin"), &big).expect("made");
     symlink("/etc/passwd", ws.join("out/link")).expect("made");
     nix::unistd::mkfifo(&ws.join("out/fifo"), nix::sys::stat::Mode::S_IRWXU).expect("made");

@@ -241,7 +241,19 @@ async fn bad_requests_are_refused_with_reasons() {
         (Code::NotFound, "EXEC_NOT_FOUND")
     );
     kill(&guest, "long", 0).await;
+}
 
+#[tokio::test]
+async fn lists_are_paged_and_only_the_newest_are_kept() {
+    let guest = Guest::configured(wire::ConfigureRequest {
+        workspace: "workspaces/w".to_owned(),
+        execs_max: 1,
+        retained_execs_max: 2,
+        retain_bytes_total: 1 << 20,
+        ..Default::default()
+    })
+    .await;
+    let mut client = guest.client.clone();
     // Two ended execs are kept, the oldest goes.
     for id in ["a", "b", "c"] {
         guest.sh(id, ":").await;

@@ -227,8 +227,10 @@ async fn readers_at_different_offsets_get_the_same_bytes() {
     let whole = guest.sh("many", "seq 20000; seq 100 >&2").await;
     for at in [0, 1, 4096, 65536, whole.out.len() as u64] {
         let mut stream = guest.attach("many", at).await;
-        let mut seen = Seen::default();
-        seen.out = whole.out[..usize::try_from(at).expect("small")].to_vec();
+        let mut seen = Seen {
+            out: whole.out[..usize::try_from(at).expect("small")].to_vec(),
+            ..Default::default()
+        };
         while let Some(event) = stream.message().await.expect("an event") {
             seen.take(event, Instant::now());
         }

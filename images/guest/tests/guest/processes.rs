@@ -225,3 +225,26 @@ async fn an_idle_guest_is_small() {
     println!("idle: VmRSS {rss} KiB, RssAnon {anonymous} KiB");
     assert!(anonymous <= 5 * 1024, "{anonymous} KiB");
 }
+
+/// Prints figures; the bounds are loose, since builds and machines differ.
+#[tokio::test]
+async fn an_exec_takes_about_as_long_as_its_program() {
+    let guest = Guest::start().await;
+    let mut times = Vec::new();
+    for number in 0..300 {
+        let request = guest.request(&format!("t{number}"), &["true"]);
+        let begin = Instant::now();
+        guest.run(request).await;
+        times.push(begin.elapsed());
+    }
+    times.sort();
+    println!(
+        "true: p50 {:?}, p90 {:?}, p99 {:?}",
+        times[150], times[270], times[297]
+    );
+    assert!(times[150] < Duration::from_millis(20), "{:?}", times[150]);
+    let begin = Instant::now();
+    let seen = guest.sh("bulk", "head -c 200000000 /dev/zero").await;
+    assert_eq!(seen.out.len(), 200_000_000);
+    println!("200 MB of output in {:?}", begin.elapsed());
+}

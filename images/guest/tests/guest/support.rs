@@ -71,7 +71,10 @@ impl Guest {
         std::fs::create_dir(place.path().join("ws")).expect("a workspace");
         let socket = place.path().join("guest.sock");
         let listener = UnixListener::bind(&socket).expect("a socket");
-        let child = Command::new(env!("CARGO_BIN_EXE_skilld-guest"))
+        // Another build of it, for instance the static one that is shipped.
+        let binary = std::env::var_os("SKILLD_TEST_GUEST");
+        let binary = binary.unwrap_or_else(|| env!("CARGO_BIN_EXE_skilld-guest").into());
+        let child = Command::new(binary)
             .arg("--socket")
             .arg(&socket)
             .arg("--workspace")
