@@ -181,8 +181,7 @@ impl Guest {
         let given = spec.stdin.as_mut().and_then(|stdin| stdin.source.take());
         let stdin = self.stdin(given)?;
         let launch = launch(request.argv, request.env, request.cwd, spec.limits.as_ref())?;
-        self.root
-            .make_directories(format!("runs/{id}").as_bytes())?;
+        self.root.make_run_directory(&id)?;
         let name = format!("{}/execs/{id}", settings.workspace);
         let (exec, commands) =
             Exec::new(name, id, request.request_digest, spec, &self.execs.budget);

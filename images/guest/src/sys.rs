@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
+use bytes::BytesMut;
 use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::{ForkResult, Pid};
@@ -311,6 +312,24 @@ pub(crate) fn bytes_in_pipe(fd: BorrowedFd<'_>) -> u64 {
     } else {
         0
     }
+}
+
+/// Reads at most `most` bytes behind what a buffer holds, whether or not the runtime knows of them yet.
+pub(crate) fn read_behind(
+    fd: BorrowedFd<'_>,
+    buffer: &mut BytesMut,
+    most: usize,
+) -> io::Result<usize> {
+    buffer.reserve(most);
+    let space = buffer.spare_capacity_mut();
+    let most = most.min(space.len());
+    // SAFETY: the kernel writes at most `most` bytes, which the spare capacity has room for.
+    let count = unsafe { libc::read(fd.as_raw_fd(), space.as_mut_ptr().cast::<c_void>(), most) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    let length = buffer.len() + count;
+    // SAFETY: the kernel has initialised that many bytes behind the old length.
+    unsafe { buffer.set_len(length) };
+    Ok(count)
 }
 
 /// Takes over descriptors that came with a message.

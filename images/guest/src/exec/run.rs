@@ -1,6 +1,7 @@
 //! The task that runs one exec: starts it through a supervisor, moves its output into the windows, keeps
 //! its deadlines, and ends its tree. It lives until nothing of the exec is left.
 
+mod stream;
 mod tree;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +13,6 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::Reason;
-use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
 use super::{Command, Exec, Phase};
@@ -21,6 +21,7 @@ use crate::output::CHUNK_BYTES;
 use crate::supervisor::wire::{Launch, Report, Target};
 use crate::supervisor::{Supervisor, output_pipe};
 use crate::sys::{self, Exit, Stage};
+use stream::{Pipe, open, readable, would_block};
 use tree::Tree;
 
 /// Bytes read from one pipe before others get their turn.
@@ -38,13 +39,6 @@ const SPAWN_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Start {
     pub(crate) launch: Launch,
     pub(crate) stdin: OwnedFd,
-}
-
-struct Pipe {
-    reader: pipe::Receiver,
-    /// What is still read of it; unset, everything.
-    left: Option<u64>,
-    enlarged: bool,
 }
 
 #[derive(Default)]
@@ -73,6 +67,8 @@ struct Run {
     /// Bytes of output until the limit.
     output_left: u64,
     block: bool,
+    /// Pipes are read for what is in them, not for what the runtime has heard of.
+    draining: bool,
 }
 
 /// Runs an exec from its start to its last process.
@@ -108,6 +104,7 @@ pub(crate) async fn run(
                     .filter(|l| *l > 0)
                     .unwrap_or(u64::MAX),
                 block: spec.on_full() == v1::OnFull::Block,
+                draining: false,
                 guest: Arc::clone(&guest),
                 exec: Arc::clone(&exec),
             };
@@ -169,16 +166,6 @@ async fn spawn(guest: &Guest, start: &Start) -> Result<Spawned, Option<(Stage, i
             Err(None)
         }
     }
-}
-
-fn open(fd: OwnedFd) -> Result<Pipe, Option<(Stage, i32)>> {
-    let reader = pipe::Receiver::from_owned_fd(fd);
-    let reader = reader.map_err(|error| Some((Stage::Fork, error.raw_os_error().unwrap_or(0))))?;
-    Ok(Pipe {
-        reader,
-        left: None,
-        enlarged: false,
-    })
 }
 
 /// Records the result: the leader is gone, or never was.
@@ -285,14 +272,16 @@ impl Run {
             return 0;
         }
         self.scratch.reserve(CHUNK_BYTES);
-        let read = pipe
+        let mut read = pipe
             .reader
             .try_read_buf(&mut (&mut self.scratch).limit(most));
-        let count = match read {
-            Ok(count) if count > 0 => count,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && pipe.left.is_none() => {
-                return 0;
-            }
+        if (self.draining || pipe.left.is_some()) && would_block(&read) {
+            // The runtime may not have heard yet of bytes that came before the end.
+            read = sys::read_behind(pipe.reader.as_fd(), &mut self.scratch, most);
+        }
+        let count = match &read {
+            Ok(count) if *count > 0 => *count,
+            Err(_) if would_block(&read) && pipe.left.is_none() => return 0,
             Ok(_) | Err(_) => {
                 *slot = None;
                 return 0;
@@ -361,6 +350,7 @@ impl Run {
             return;
         }
         // What it wrote before its end comes before Exited, as far as there is room.
+        self.draining = true;
         for stream in [0, 1] {
             let mut left = PIPE_BYTES.unsigned_abs() as usize;
             while left > 0 {
@@ -370,6 +360,7 @@ impl Run {
                 }
             }
         }
+        self.draining = false;
         let wall = if wall.is_zero() {
             self.started.elapsed()
         } else {
@@ -481,14 +472,6 @@ impl Run {
             self.deadlines.patience = Some(now + KILL_PATIENCE);
             self.tree.insist(&self.guest);
         }
-    }
-}
-
-async fn readable(pipe: Option<&Pipe>) {
-    match pipe {
-        // An error shows itself in the read that follows.
-        Some(pipe) => drop(pipe.reader.readable().await),
-        None => std::future::pending().await,
     }
 }
 

@@ -138,6 +138,19 @@ impl Root {
         Ok(here)
     }
 
+    /// `runs/{exec}`, with two calls where all is as it should be: every exec waits for this.
+    pub(crate) fn make_run_directory(&self, exec: &str) -> Result<(), Error> {
+        let made = self
+            .openat(b"runs", DIRECTORY)
+            .and_then(|runs| mkdirat(runs, exec, Mode::S_IRWXU));
+        match made {
+            Ok(()) => Ok(()),
+            Err(_) => self
+                .make_directories(format!("runs/{exec}").as_bytes())
+                .map(drop),
+        }
+    }
+
     /// Takes back what [`Self::make_directories_noting`] made, if it is still empty.
     pub(crate) fn remove_directories(&self, made: &[Vec<u8>]) {
         for path in made.iter().rev() {

@@ -111,7 +111,8 @@ async fn large_stdin_and_large_specs_arrive_whole() {
         let source = Some(v1::stdin::Source::Data(data.into()));
         spec.stdin = Some(v1::Stdin { source });
     }
-    assert_eq!(guest.run(request).await.stdout(), "1048576\n");
+    let seen = guest.run(request).await;
+    assert_eq!(seen.stdout(), "1048576\n", "{:?}", seen.result);
     let long = "y".repeat(100_000);
     let args = ["printf", "%s", &long, &long, &long, &long];
     let seen = guest.run(guest.request("long", &args)).await;
