@@ -19,6 +19,9 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 64 * 1024 * 1024;
 
+/// A message of the largest usual size comes in one frame; HTTP/2's default would cut it into 16.
+const FRAME_BYTES_MAX: u32 = 256 * 1024 + 1024;
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer that does not answer a ping for this long is gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
@@ -39,6 +42,7 @@ pub(crate) async fn connect(endpoint: &str) -> Result<Channel, Error> {
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true);

@@ -32,6 +32,8 @@ const SOCKET: &str = "guest.sock";
 const STREAM_WINDOW: u32 = 2 << 20;
 /// Of the connection: it covers every stream at once, so that stalled readers cannot starve the others.
 const CONNECTION_WINDOW: u32 = 512 << 20;
+/// A message of the largest usual size comes in one frame; HTTP/2's default would cut it into 16.
+const FRAME_BYTES_MAX: u32 = (256 << 10) + 1024;
 /// Largest message from a guest, bytes.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// A guest answers its first call within this.
@@ -191,6 +193,7 @@ async fn channel(
     let channel = Endpoint::from_static("http://guest")
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME_BYTES_MAX)
         .connect_with_connector(connect)
         .await?;
     Ok((channel, lost))

@@ -47,6 +47,8 @@ use instance::Instance;
 use listener::Listener;
 use methods::Methods;
 
+/// A message of the largest usual size comes in one frame; HTTP/2's default would cut it into 16.
+const FRAME_BYTES_MAX: u32 = (256 << 10) + 1024;
 /// HTTP/2 windows for what clients send. A Unix socket has no latency to hide: a stream's window covers what is
 /// under way while a chunk is written, the connection's is the most memory that a client can take.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -242,6 +244,7 @@ fn limits(config: &ServerConfig) -> tonic::transport::Server {
         .http2_max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME_BYTES_MAX)
         .http2_adaptive_window(Some(false))
         .http2_keepalive_interval(Some(config.keepalive_interval))
         .http2_keepalive_timeout(Some(config.keepalive_timeout))

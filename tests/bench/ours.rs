@@ -16,6 +16,8 @@ use skilld_tests::{Daemon, Options};
 pub(crate) struct Ran {
     /// Of stdout and stderr.
     pub(crate) bytes: u64,
+    /// Messages that carried them.
+    pub(crate) events: u64,
     /// From the call.
     pub(crate) first_output: Option<Duration>,
 }
@@ -40,6 +42,7 @@ pub(crate) async fn run(client: &Client, workspace: &str, spec: ExecSpec) -> Res
             Some(Event::Output(output)) => {
                 ran.first_output.get_or_insert(started.elapsed());
                 if let Some(Content::Data(data)) = output.content {
+                    ran.events += 1;
                     ran.bytes += u64::try_from(data.len())?;
                 }
             }

@@ -8,7 +8,7 @@ use skilld_tests::exec::{argv, workspace};
 
 use crate::reference::spawn;
 use crate::report::{Budget, Row, Series};
-use crate::{Wish, ours};
+use crate::{Wish, ours, progress};
 
 /// Bytes per second, and what the daemon's memory grew by at most.
 pub(crate) async fn throughput(wish: &Wish) -> Result<Vec<Row>> {
@@ -29,6 +29,7 @@ pub(crate) async fn throughput(wish: &Wish) -> Result<Vec<Row>> {
         skilld.rate(bytes, started.elapsed())?;
         memory.size(ours::peak(&daemon)?.saturating_sub(before))?;
         ensure!(ran.bytes == bytes, "{} bytes came", ran.bytes);
+        progress(&format!("  {} bytes per event", bytes / ran.events.max(1)));
         let started = Instant::now();
         let came = spawn(&["head", "-c", &text, "/dev/zero"]).await?;
         local.rate(bytes, started.elapsed())?;
