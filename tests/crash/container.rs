@@ -1,0 +1,131 @@
+//! A container goes behind the daemon's back.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use skilld_proto::v1::exec_event::Event;
+use skilld_proto::v1::workspace_failure::Cause;
+use skilld_proto::v1::{RunExecRequest, WorkspaceState};
+use skilld_tests::{Daemon, docker, exec, wait};
+
+use crate::{containers, read, refusal, sh};
+
+#[tokio::test]
+async fn a_removed_container_fails_its_workspace() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let workspace = exec::workspace(client).await?.name;
+    let neighbour = exec::workspace(client).await?.name;
+    daemon.warm(1).await?;
+    let container = daemon.container(&workspace)?;
+    let request = RunExecRequest {
+        workspace: workspace.clone(),
+        spec: Some(exec::shell("echo started; sleep 300")),
+        ..RunExecRequest::default()
+    };
+    let mut events = client.run_exec(request).await?;
+    read(&mut events, 8).await?;
+
+    docker::remove(&container).await?;
+    let removed = Instant::now();
+    let ended = loop {
+        match events.next().await {
+            Ok(Some(event)) => assert!(
+                !matches!(event.event, Some(Event::Exited(_) | Event::Closed(_))),
+                "an end was made up: {event:?}"
+            ),
+            Ok(None) => anyhow::bail!("the stream ended as if all had come"),
+            Err(error) => break Err::<(), _>(error),
+        }
+    };
+    assert_eq!(
+        refusal(ended)?,
+        ("Aborted".into(), "REASON_GUEST_LOST".into())
+    );
+    let failed = wait::until(
+        "the workspace has failed",
+        Duration::from_secs(2),
+        async || {
+            let now = client.get_workspace(&workspace).await?;
+            Ok(Some(now).filter(|now| now.state() == WorkspaceState::Failed))
+        },
+    );
+    let failed = failed.await?;
+    println!("from docker rm -f to FAILED: {:?}", removed.elapsed());
+    assert!(
+        removed.elapsed() <= Duration::from_secs(2),
+        "{:?}",
+        removed.elapsed()
+    );
+    let failure = failed.failure.context("failure")?;
+    assert_eq!(failure.cause(), Cause::ContainerLost, "{failure:?}");
+    assert!(failure.message.contains("container"), "{failure:?}");
+
+    let exec = exec::run(client, &workspace, exec::shell("true")).await;
+    let exec = exec.err().context("it ran")?.downcast()?;
+    let refused = refusal(Err::<(), skilld_client::Error>(exec))?;
+    assert_eq!(
+        refused,
+        (
+            "FailedPrecondition".into(),
+            "REASON_WORKSPACE_NOT_READY".into()
+        )
+    );
+    assert_eq!(sh(client, &neighbour, "echo fine").await?, "fine\n");
+    client.delete_workspace(&workspace).await?;
+    let gone = refusal(client.get_workspace(&workspace).await)?;
+    assert_eq!(gone.1, "REASON_WORKSPACE_NOT_FOUND");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_removed_warm_container_is_replaced() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    daemon.warm(1).await?;
+    let before = containers(&daemon).await?;
+    for container in &before {
+        docker::remove(container).await?;
+    }
+    let replaced = wait::until("it is replaced", Duration::from_secs(20), async || {
+        let now = containers(&daemon).await?;
+        let pool = daemon.client.get_pool("default").await?;
+        Ok((pool.warm == 1 && now.is_disjoint(&before) && now.len() == 1).then_some(()))
+    });
+    replaced.await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    assert_eq!(sh(&daemon.client, &workspace, "echo new").await?, "new\n");
+    daemon.stop().await
+}
+
+/// One that is claimed in the moment of its end is replaced by another, and the client does not notice.
+#[tokio::test]
+async fn a_claim_never_gets_a_dead_container() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    for _ in 0..3 {
+        daemon.warm(1).await?;
+        let warm = containers(&daemon).await?;
+        let kill = async {
+            for container in &warm {
+                // The ones that are workspaces already went with an earlier round.
+                drop(docker::remove(container).await);
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        let (killed, claimed) = tokio::join!(kill, exec::workspace(&daemon.client));
+        killed?;
+        let workspace = claimed?.name;
+        // Either it was claimed before its end, and is lost as any; or it works.
+        match exec::run(&daemon.client, &workspace, exec::shell("echo here")).await {
+            Ok(outcome) => assert_eq!(outcome.text(), "here\n"),
+            Err(error) => {
+                let refused = refusal(Err::<(), skilld_client::Error>(error.downcast()?))?;
+                assert!(
+                    ["REASON_GUEST_LOST", "REASON_WORKSPACE_NOT_READY"].contains(&&*refused.1),
+                    "{refused:?}"
+                );
+            }
+        }
+        daemon.client.delete_workspace(&workspace).await?;
+    }
+    daemon.stop().await
+}

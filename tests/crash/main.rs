@@ -1,0 +1,56 @@
+//! What survives when something ends without warning: the daemon, a container, Docker.
+
+#![expect(
+    clippy::panic_in_result_fn,
+    reason = "an assertion is how a test fails"
+)]
+
+mod container;
+mod daemon;
+mod engine;
+mod start;
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use skilld_client::{Client, Error, Messages};
+use skilld_proto::v1::ExecEvent;
+use skilld_tests::{Daemon, docker, exec};
+
+/// Ids of the daemon's containers.
+async fn containers(daemon: &Daemon) -> Result<BTreeSet<String>> {
+    let ids = docker::containers(&daemon.info.instance).await?;
+    Ok(ids.into_iter().collect())
+}
+
+/// Runs shell text that must succeed, and returns what it printed.
+async fn sh(client: &Client, workspace: &str, text: &str) -> Result<String> {
+    let outcome = exec::run(client, workspace, exec::shell(text)).await?;
+    assert_eq!(
+        outcome.exit_code(),
+        Some(0),
+        "{text}: {}",
+        outcome.error_text()
+    );
+    Ok(outcome.text())
+}
+
+/// Reads a stream of events until this many bytes of stdout have come.
+async fn read(events: &mut Messages<ExecEvent>, bytes: usize) -> Result<Vec<u8>> {
+    let mut read = Vec::new();
+    while read.len() < bytes {
+        let event = events.next().await?.context("the stream ended")?;
+        read.extend_from_slice(exec::stdout(&event));
+    }
+    Ok(read)
+}
+
+/// Code and reason of a call that must have failed.
+fn refusal<T: std::fmt::Debug>(answer: Result<T, Error>) -> Result<(String, String)> {
+    let error = answer.err().context("it was answered well")?;
+    let reason = error.reason().context(error.to_string())?;
+    Ok((
+        format!("{:?}", error.code().context("code")?),
+        reason.as_str_name().to_owned(),
+    ))
+}

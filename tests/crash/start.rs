@@ -1,0 +1,153 @@
+//! A daemon that cannot start says why and what to do, and ends with the exit code that tells a supervisor whether to
+//! try again.
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use skilld_tests::{Daemon, binaries};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+const DOCKER: &str = "SKILLD_ENGINE__DOCKER_HOST";
+const GUEST: &str = "SKILLD_ENGINE__GUEST_PATH";
+const IMAGE: &str = "SKILLD_POOLS__DEFAULT__IMAGE";
+const RUNTIME: &str = "SKILLD_POOLS__DEFAULT__OCI_RUNTIME";
+const WARM: &str = "SKILLD_POOLS__DEFAULT__WARM";
+
+/// Starts a daemon that must end by itself; answers with its exit code and what it wrote to stderr.
+async fn fails(state_dir: &Path, env: &[(&str, &str)], args: &[&str]) -> Result<(i32, String)> {
+    let mut command = Command::new(binaries::binary("skilld")?);
+    command
+        .arg("--state-dir")
+        .arg(state_dir)
+        .args(args)
+        .env_clear()
+        .env(GUEST, binaries::guest()?)
+        .envs(env.iter().copied())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let ended = tokio::time::timeout(Duration::from_secs(20), command.output());
+    let output = ended.await.context("it did not end")??;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok((output.status.code().context(said.clone())?, said))
+}
+
+/// A start that must fail: one variable of the environment, exit code, and what the message has to name.
+struct Case {
+    name: &'static str,
+    env: (&'static str, String),
+    code: i32,
+    says: [&'static str; 2],
+}
+
+fn cases(dir: &Path) -> Vec<Case> {
+    let case = |name, (key, value): (&'static str, &str), code, says| Case {
+        name,
+        env: (key, value.to_owned()),
+        code,
+        says,
+    };
+    let docker = |name, socket: &str, says| {
+        let host = format!("unix://{}", dir.join(socket).display());
+        case(name, (DOCKER, &host), 1, says)
+    };
+    vec![
+        docker("no socket", "none.sock", ["not running", "docker_host"]),
+        docker(
+            "nobody listens",
+            "silent.sock",
+            ["not running", "systemctl start docker"],
+        ),
+        docker("not Docker", "web.sock", ["web.sock", "answer"]),
+        docker("not a socket", "file", ["Docker", "file"]),
+        case(
+            "tcp",
+            (DOCKER, "tcp://127.0.0.1:1"),
+            64,
+            ["docker_host", "unix://"],
+        ),
+        case(
+            "image",
+            (IMAGE, "skilld/none:1"),
+            1,
+            ["skilld/none:1", "make image"],
+        ),
+        case(
+            "guest",
+            (GUEST, "/nonexistent/guest"),
+            64,
+            ["guest_path", "/nonexistent/guest"],
+        ),
+        case(
+            "runtime",
+            (RUNTIME, "none"),
+            1,
+            ["registered", "oci_runtime"],
+        ),
+        case("configuration", (WARM, "many"), 64, ["warm", "many"]),
+    ]
+}
+
+#[tokio::test]
+async fn what_keeps_it_from_starting_is_said() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    drop(UnixListener::bind(dir.path().join("silent.sock"))?);
+    std::fs::write(dir.path().join("file"), "")?;
+    let listener = tokio::net::UnixListener::bind(dir.path().join("web.sock"))?;
+    let answering = async {
+        // Somebody listens there who is not Docker.
+        while let Ok((mut peer, _)) = listener.accept().await {
+            drop(
+                peer.write_all(b"HTTP/1.1 418 I'm a teapot\r\ncontent-length: 0\r\n\r\n")
+                    .await,
+            );
+        }
+    };
+    let checks = async {
+        for case in cases(dir.path()) {
+            let (name, value) = (case.env.0, case.env.1.as_str());
+            let (code, said) = fails(&dir.path().join("state"), &[(name, value)], &[]).await?;
+            assert_eq!(code, case.code, "{}: {said}", case.name);
+            for part in case.says {
+                assert!(said.contains(part), "{}: no {part:?} in: {said}", case.name);
+            }
+            let plain = said.contains("error: ") && !said.contains("panicked");
+            assert!(plain, "{}: {said}", case.name);
+        }
+        Ok(())
+    };
+    tokio::select! {
+        () = answering => anyhow::bail!("the listener ended"),
+        checked = checks => checked,
+    }
+}
+
+#[tokio::test]
+async fn every_fault_of_a_configuration_is_said() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let config = dir.path().join("bad.toml");
+    std::fs::write(&config, "[pools.default]\nwarm = -1\ncolour = \"red\"\n")?;
+    let args = ["--config", &config.to_string_lossy()];
+    let (code, said) = fails(&dir.path().join("state"), &[], &args).await?;
+    assert_eq!(code, 64, "{said}");
+    assert!(said.contains("warm") && said.contains("colour"), "{said}");
+    assert!(!dir.path().join("state").exists(), "it opened something");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_daemon_on_the_same_state_is_refused() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let (code, said) = fails(&daemon.state_dir(), &[], &[]).await?;
+    assert_eq!(code, 1, "{said}");
+    assert!(
+        said.contains("another skilld runs on it") && said.contains("--state-dir"),
+        "{said}"
+    );
+    // The first one is as it was.
+    assert!(daemon.client.is_serving("").await?);
+    daemon.stop().await
+}

@@ -1,0 +1,33 @@
+//! Clients in other languages, which know the API by reflection only.
+
+#![expect(
+    clippy::panic_in_result_fn,
+    clippy::indexing_slicing,
+    reason = "an assertion, and a JSON value without the key, are how a test fails"
+)]
+
+mod buf;
+mod python;
+mod venv;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tokio::process::Command;
+
+/// Every command here ends by then.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs a command that must succeed, and returns what it wrote to stdout.
+async fn output(command: &mut Command) -> Result<String> {
+    let ended = tokio::time::timeout(LIMIT, command.kill_on_drop(true).output()).await;
+    let output = ended.with_context(|| format!("{command:?} did not end"))??;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{command:?} ended with {}:\n{}{said}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout)
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
