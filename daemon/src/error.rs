@@ -15,6 +15,11 @@ use tonic_types::{ErrorDetails, StatusExt};
 /// What RetryInfo says where nothing better is known: long enough for a restart to make progress.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// Entries of a guest's metadata that are passed on.
+const METADATA_MAX: usize = 16;
+/// Characters of a guest's message that are passed on.
+const MESSAGE_CHARS_MAX: usize = 1024;
+
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -45,6 +50,14 @@ pub enum Error {
         /// As asked for.
         name: String,
         /// Similar names, best first.
+        nearest: Vec<String>,
+    },
+    /// The skill is not staged in the workspace.
+    #[error("skill {name} is not staged in this workspace: stage it first{}", Nearest(.nearest))]
+    SkillNotStaged {
+        /// As asked for.
+        name: String,
+        /// What is staged, at most three.
         nearest: Vec<String>,
     },
     /// The skill exists and cannot be used.
@@ -207,6 +220,7 @@ impl Error {
     /// transport broke: the guest may or may not have done what it was asked to.
     pub fn from_guest(workspace: &str, status: &Status) -> Self {
         let details = status.get_error_details();
+        let message: String = status.message().chars().take(MESSAGE_CHARS_MAX).collect();
         let known = details
             .error_info()
             .filter(|info| info.domain == ERROR_DOMAIN)
@@ -217,17 +231,18 @@ impl Error {
         match known {
             Some((reason, mut metadata)) if reason != Reason::Internal => {
                 metadata.retain(|key, value| key.len() <= 64 && value.len() <= 4096);
+                let metadata = metadata.into_iter().take(METADATA_MAX).collect();
                 Self::Guest {
                     code: status.code(),
                     reason,
-                    message: status.message().chars().take(1024).collect(),
+                    message,
                     metadata,
                 }
             }
-            Some(_) => Self::Internal(format!("guest of {workspace}: {}", status.message())),
+            Some(_) => Self::Internal(format!("guest of {workspace}: {message}")),
             None => Self::GuestLost {
                 workspace: workspace.to_owned(),
-                why: format!("{}: {}", status.code(), status.message()),
+                why: format!("{}: {message}", status.code()),
             },
         }
     }
@@ -238,7 +253,9 @@ impl Error {
         match self {
             Self::Invalid(_) => (Code::InvalidArgument, Reason::InvalidRequest),
             Self::WorkspaceNotFound { .. } => (Code::NotFound, Reason::WorkspaceNotFound),
-            Self::SkillNotFound { .. } => (Code::NotFound, Reason::SkillNotFound),
+            Self::SkillNotFound { .. } | Self::SkillNotStaged { .. } => {
+                (Code::NotFound, Reason::SkillNotFound)
+            }
             Self::SkillInvalid { .. } => (Code::FailedPrecondition, Reason::SkillInvalid),
             Self::PoolNotFound { .. } => (Code::NotFound, Reason::PoolNotFound),
             Self::IdTaken { .. } => (Code::AlreadyExists, Reason::IdTaken),
@@ -266,12 +283,18 @@ impl Error {
         if let Self::PoolExhausted { retry_after, .. } = self {
             return Some(*retry_after);
         }
-        matches!(self, Self::Draining | Self::EngineUnavailable { .. }).then_some(RETRY_AFTER)
+        let later = matches!(
+            self,
+            Self::Draining | Self::EngineUnavailable { .. } | Self::QuotaExceeded { .. }
+        );
+        later.then_some(RETRY_AFTER)
     }
 
     fn metadata(&self) -> HashMap<String, String> {
         let pairs: Vec<(&str, String)> = match self {
-            Self::SkillNotFound { nearest, .. } => vec![("nearest", nearest.join(","))],
+            Self::SkillNotFound { nearest, .. } | Self::SkillNotStaged { nearest, .. } => {
+                vec![("nearest", nearest.join(","))]
+            }
             Self::SkillInvalid { problem, .. } => vec![("problem", problem.clone())],
             Self::PoolNotFound { pools, .. } => vec![("pools", pools.join(","))],
             Self::WorkspaceNotReady { state, .. } => vec![("state", state.clone())],
@@ -305,7 +328,7 @@ impl Error {
     fn resource(&self) -> Option<(&'static str, &str)> {
         if let Self::WorkspaceNotFound { name } = self {
             Some(("skilld.dev/Workspace", name))
-        } else if let Self::SkillNotFound { name, .. } = self {
+        } else if let Self::SkillNotFound { name, .. } | Self::SkillNotStaged { name, .. } = self {
             Some(("skilld.dev/Skill", name))
         } else if let Self::PoolNotFound { name, .. } = self {
             Some(("skilld.dev/Pool", name))

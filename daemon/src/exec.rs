@@ -50,10 +50,8 @@ pub fn resolve(
         name if around.skills.contains_key(name) => Some(name.to_owned()),
         name => {
             let nearest = around.skills.keys().take(3).cloned().collect();
-            return Err(Error::SkillNotFound {
-                name: format!("{name} (not staged in this workspace)"),
-                nearest,
-            });
+            let name = name.to_owned();
+            return Err(Error::SkillNotStaged { name, nearest });
         }
     };
     let base = skill
@@ -101,6 +99,8 @@ fn effective(mut spec: pb::ExecSpec, start: Start, config: &ExecConfig) -> pb::E
         .unwrap_or(config.timeout_default)
         .min(config.timeout_max);
     spec.timeout = wire(timeout);
+    spec.no_output_timeout =
+        given(spec.no_output_timeout).and_then(|silence| wire(silence.min(config.timeout_max)));
     let asked = spec.retain.unwrap_or_default();
     let default = i64::try_from(config.retain_bytes_default).unwrap_or(i64::MAX);
     let or_default = |bytes: i64| if bytes == 0 { default } else { bytes };
@@ -368,6 +368,6 @@ mod tests {
             Start::Run,
         )
         .expect_err("not staged");
-        assert!(matches!(error, Error::SkillNotFound { .. }), "{error}");
+        assert!(matches!(error, Error::SkillNotStaged { .. }), "{error}");
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -64,6 +65,25 @@ enum MemberPhase {
     Taken,
 }
 
+impl Inner {
+    /// Slots that take a place: a failed one has no container any more.
+    fn occupied(&self) -> usize {
+        let failed = |member: &&Member| matches!(member.slot.view().state, State::Failed(_));
+        self.members.len() - self.members.values().filter(failed).count()
+    }
+
+    /// Gives a slot to whoever waits longest; comes back if nobody waits.
+    fn offer_to_waiters(&mut self, mut offer: Reserved) -> Option<Reserved> {
+        while let Some(waiter) = self.waiters.pop_front() {
+            match waiter.send(offer) {
+                Ok(()) => return None,
+                Err(back) => offer = back,
+            }
+        }
+        Some(offer)
+    }
+}
+
 /// Figures of a pool, for people.
 #[derive(Debug, Clone)]
 pub struct Stats {
@@ -77,8 +97,8 @@ pub struct Stats {
     pub claimed: usize,
     /// Requests in the queue.
     pub waiting: usize,
-    /// Why it cannot fill.
-    pub problem: Option<String>,
+    /// Why it cannot fill, and since when.
+    pub problem: Option<(String, SystemTime)>,
 }
 
 impl Pool {
@@ -125,10 +145,23 @@ impl Pool {
         };
         for _ in 0..missing {
             if let Err(error) = self.boot(&mut inner, self.config.limits, None) {
-                self.note_problem(&mut inner, &error);
+                let retry_at = self.note_problem(&mut inner, &error);
+                self.fill_at(retry_at);
                 break;
             }
         }
+    }
+
+    /// Fills again at a point in time.
+    fn fill_at(self: &Arc<Self>, at: Instant) {
+        let pool = Arc::clone(self);
+        let stop = self.context.tasks.stop.clone();
+        self.context.tasks.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep_until(at) => pool.fill(),
+            }
+        });
     }
 
     fn missing(&self, inner: &Inner) -> Option<usize> {
@@ -156,7 +189,7 @@ impl Pool {
         } else {
             usize::MAX
         };
-        let room = self.config.max.saturating_sub(inner.members.len());
+        let room = self.config.max.saturating_sub(inner.occupied());
         Some(
             (inner.warm_target + waiting)
                 .saturating_sub(coming)
@@ -217,46 +250,58 @@ impl Pool {
         slot
     }
 
-    /// A slot is ready: whoever waits longest gets it, else it becomes warm.
+    /// A slot is ready for the first time, or again: whoever waits longest gets it, else it becomes warm.
     pub fn offer(self: &Arc<Self>, number: u32) {
+        {
+            let mut inner = self.lock();
+            inner.problem = None;
+            self.healthy
+                .send_if_modified(|healthy| !std::mem::replace(healthy, true));
+        }
+        self.hand_out(number);
+        self.fill();
+    }
+
+    /// A slot that was handed out was not taken. If it is still ready others can have it.
+    fn give_back(self: &Arc<Self>, slot: &Slot) {
+        if slot.view().state == State::Ready {
+            self.hand_out(slot.number());
+        }
+        self.fill();
+    }
+
+    fn hand_out(self: &Arc<Self>, number: u32) {
         let mut inner = self.lock();
-        inner.problem = None;
-        self.healthy
-            .send_if_modified(|healthy| !std::mem::replace(healthy, true));
         let Some(member) = inner.members.get_mut(&number) else {
             return;
         };
         member.phase = MemberPhase::Taken;
-        let slot = member.slot.clone();
-        let reserved = |common| Reserved {
-            slot: Some(slot.clone()),
+        let own = member.reserved_for.take();
+        let offer = Reserved {
+            slot: Some(member.slot.clone()),
             pool: Arc::clone(self),
-            common,
+            common: own.is_none(),
         };
-        let refused = if let Some(request) = member.reserved_for.take() {
-            request.send(reserved(false)).err()
-        } else {
-            let mut offer = reserved(true);
-            loop {
-                let Some(waiter) = inner.waiters.pop_front() else {
-                    // Nobody waits: it becomes warm, and the offer must not come back by itself.
-                    offer.slot = None;
-                    if let Some(member) = inner.members.get_mut(&number) {
-                        member.phase = MemberPhase::Warm;
-                    }
-                    inner.warm.push_back(number);
-                    break None;
-                };
-                match waiter.send(offer) {
-                    Ok(()) => break None,
-                    Err(back) => offer = back,
-                }
+        let unwanted = match own {
+            Some(request) => request.send(offer).err(),
+            None => inner.offer_to_waiters(offer),
+        };
+        let Some(mut unwanted) = unwanted else {
+            return;
+        };
+        if unwanted.common && !inner.closed && inner.warm.len() < inner.warm_target {
+            // It becomes warm; the offer must not come back by itself.
+            unwanted.slot = None;
+            if let Some(member) = inner.members.get_mut(&number) {
+                member.phase = MemberPhase::Warm;
             }
-        };
-        // Dropping what was refused asks the pool again, so the lock goes first.
+            inner.warm.push_back(number);
+        } else {
+            unwanted.common = false;
+        }
+        // Dropping one that nobody wants deletes it.
         drop(inner);
-        drop(refused);
-        self.fill();
+        drop(unwanted);
     }
 
     /// A warm slot is ending: nobody gets it any more.
@@ -278,20 +323,16 @@ impl Pool {
         self.fill();
     }
 
-    /// A slot did not start: the next try waits, longer each time.
-    pub fn boot_failed(self: &Arc<Self>, error: &Error) {
+    /// A slot did not start: whoever it was made for is told, and the next try waits, longer each time.
+    pub fn boot_failed(self: &Arc<Self>, number: u32, error: &Error) {
         let retry_at = {
             let mut inner = self.lock();
+            if let Some(member) = inner.members.get_mut(&number) {
+                member.reserved_for = None;
+            }
             self.note_problem(&mut inner, error)
         };
-        let pool = Arc::clone(self);
-        let stop = self.context.tasks.stop.clone();
-        self.context.tasks.spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = tokio::time::sleep_until(retry_at) => pool.fill(),
-            }
-        });
+        self.fill_at(retry_at);
     }
 
     /// The engine is back: does not wait for the back-off to pass.
@@ -377,7 +418,7 @@ impl Pool {
             problem: inner
                 .problem
                 .as_ref()
-                .map(|problem| problem.message.clone()),
+                .map(|problem| (problem.message.clone(), problem.time)),
         }
     }
 

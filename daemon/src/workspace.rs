@@ -12,11 +12,13 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::engine::ContainerState;
 use crate::error::{Error, Result};
 use crate::guest::GuestClient;
 
 pub mod actor;
 pub mod adopt;
+pub mod create;
 pub mod directory;
 pub mod lease;
 pub mod record;
@@ -138,8 +140,8 @@ enum Command {
     },
     /// End it; answered when nothing is left, or when that has to wait for the engine.
     Delete { reply: oneshot::Sender<Result<()>> },
-    /// The engine reported something about its container: look.
-    Check,
+    /// Its container has ended, as the engine says; `None` if it was removed.
+    ContainerEnded(Option<ContainerState>),
 }
 
 impl Slot {
@@ -181,10 +183,15 @@ impl Slot {
         }
     }
 
-    /// Asks the task to look after its container. Never waits: a full queue means that it is looking already.
-    pub fn check(&self) {
-        if let Err(error) = self.commands.try_send(Command::Check) {
-            tracing::debug!(slot = self.number, %error, "slot has enough to do");
+    /// Tells the task that its container has ended. `None` if it was removed.
+    pub async fn container_ended(&self, state: Option<ContainerState>) {
+        if self
+            .commands
+            .send(Command::ContainerEnded(state))
+            .await
+            .is_err()
+        {
+            tracing::trace!(slot = self.number, "slot is gone");
         }
     }
 

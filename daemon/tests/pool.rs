@@ -466,3 +466,174 @@ async fn resize_and_drain_remove_what_is_too_much() {
     );
     assert!(server.stop().await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_that_its_caller_gives_up_leaves_nothing() {
+    let toml = "pools.default.max = 1\nworkspaces.count_max = 3\n";
+    let server = TestServer::start(toml, &[]).await;
+    let first = server.workspace().await;
+    for round in 0..8 {
+        let create = server
+            .client
+            .create_workspace(CreateWorkspaceRequest::default());
+        let given_up = tokio::time::timeout(Duration::from_millis(50), create).await;
+        assert!(
+            given_up.is_err(),
+            "round {round}: none is free, so it waits: {given_up:?}"
+        );
+        pool_becomes(&server, "quiet", |pool| pool.waiting == 0).await;
+    }
+    assert_eq!(names(&server).await, [first.clone()]);
+    server
+        .client
+        .delete_workspace(&first)
+        .await
+        .expect("deleted");
+    // Nothing of them counts against the three that there may be.
+    server
+        .client
+        .create_workspace(named("a"))
+        .await
+        .expect("room");
+    assert_eq!(names(&server).await, ["workspaces/a"]);
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_one_of_two_equal_creates_gives_up_the_other_is_found_by_its_name() {
+    let server = TestServer::start("pools.default.max = 1\n", &[]).await;
+    let first = server.workspace().await;
+    let patient = server.client.create_workspace(named("same"));
+    let others = async {
+        let impatient = server.client.create_workspace(named("same"));
+        let given_up = tokio::time::timeout(Duration::from_millis(50), impatient).await;
+        assert!(given_up.is_err(), "it gave up: {given_up:?}");
+        pool_becomes(&server, "waited for", |pool| pool.waiting == 1).await;
+        server.client.delete_workspace(&first).await
+    };
+    let (deleted, patient) = tokio::join!(others, patient);
+    deleted.expect("deleted");
+    let made = patient.expect("it waited long enough");
+    assert_eq!(
+        server
+            .client
+            .get_workspace(&made.name)
+            .await
+            .expect("found")
+            .name,
+        made.name
+    );
+    server
+        .client
+        .list_execs(list(&made.name))
+        .await
+        .expect("usable");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_can_be_used_again_as_soon_as_it_is_deleted() {
+    let server = TestServer::start("", &[]).await;
+    for _ in 0..5 {
+        server
+            .client
+            .create_workspace(named("again"))
+            .await
+            .expect("created");
+        let (deleted, created) = tokio::join!(
+            server.client.delete_workspace("again"),
+            server.client.create_workspace(CreateWorkspaceRequest {
+                allow_existing: true,
+                ..named("again")
+            })
+        );
+        deleted.expect("deleted");
+        // Either it found the old one before its end, or it made a new one, which stays.
+        created.expect("created");
+        server
+            .client
+            .delete_workspace_if_exists("again")
+            .await
+            .expect("deleted");
+        assert_eq!(names(&server).await, Vec::<String>::new());
+    }
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_time_counts_from_the_end_of_the_last_exec() {
+    use skilld_proto::v1::{ExecSpec, StartExecRequest};
+    let server = TestServer::start("", &[]).await;
+    let second = Some(prost_types::Duration {
+        seconds: 1,
+        nanos: 0,
+    });
+    let create = CreateWorkspaceRequest {
+        idle_timeout: second,
+        ..named("busy")
+    };
+    server
+        .client
+        .create_workspace(create)
+        .await
+        .expect("created");
+    let started = Instant::now();
+    let start = StartExecRequest {
+        workspace: "workspaces/busy".into(),
+        // Ends just before the second look at the idle time.
+        spec: Some(ExecSpec {
+            argv: ["sleep", "1.8"].map(str::to_owned).to_vec(),
+            cwd: "/workspace".into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    // The fake has no /workspace, so where it starts does not matter: a failed spawn ends at once.
+    let exec = server.client.start_exec(start).await.expect("started");
+    let ran = exec.pid != 0;
+    while names(&server).await.contains(&"workspaces/busy".to_owned()) {
+        assert!(started.elapsed() < DEADLINE, "it is idle and stays");
+        tokio::task::yield_now().await;
+    }
+    let least = if ran {
+        Duration::from_millis(2_700)
+    } else {
+        Duration::from_millis(900)
+    };
+    assert!(
+        started.elapsed() >= least,
+        "{:?} after an exec that ran: {ran}",
+        started.elapsed()
+    );
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_cannot_see_the_engine_removes_nothing() {
+    let server = TestServer::start("", &[]).await;
+    server
+        .client
+        .create_workspace(named("kept"))
+        .await
+        .expect("created");
+    pool_becomes(&server, "warm", |pool| pool.warm == 1).await;
+    let away = skilld::error::Error::EngineUnavailable {
+        message: "for a moment".into(),
+    };
+    server.engine.fail_next(Operation::Inspect, away);
+    let (error, stopped) = server.restart_in_vain().await;
+    assert!(
+        matches!(error, skilld::error::Error::EngineUnavailable { .. }),
+        "{error}"
+    );
+    let server = stopped.start_again().await;
+    assert_eq!(names(&server).await, ["workspaces/kept"]);
+    let kept = server.client.get_workspace("kept").await.expect("listed");
+    assert_eq!(kept.state(), WorkspaceState::Ready, "{kept:?}");
+    server
+        .client
+        .list_execs(list("workspaces/kept"))
+        .await
+        .expect("usable");
+    assert!(server.stop().await);
+}

@@ -29,6 +29,7 @@ impl Pool {
                 Some(reserved) => Ok(reserved),
                 None => {
                     let (sender, receiver) = oneshot::channel();
+                    inner.waiters.retain(|waiter| !waiter.is_closed());
                     inner.waiters.push_back(sender);
                     Err(receiver)
                 }
@@ -43,33 +44,31 @@ impl Pool {
         match tokio::time::timeout(timeout, receiver).await {
             Ok(Ok(reserved)) => Ok(reserved),
             Ok(Err(_)) => Err(Error::Draining),
-            Err(_) => {
-                let mut inner = self.lock();
-                inner.waiters.retain(|waiter| !waiter.is_closed());
-                Err(self.exhausted(&inner, &format!("none came within {timeout:?}")))
-            }
+            Err(_) => Err(self.exhausted(&self.lock(), &format!("none came within {timeout:?}"))),
         }
     }
 
     /// Makes a slot of another size than the pool's, for one request.
     ///
     /// # Errors
-    /// [`Error::PoolExhausted`] when the pool is at its maximum or the slot did not start.
+    /// As [`Pool::claim`], or the pool is at its maximum.
     pub async fn claim_sized(self: &Arc<Self>, limits: Limits) -> Result<Reserved> {
         let (sender, receiver) = oneshot::channel();
         {
             let mut inner = self.lock();
-            if inner.closed {
-                return Err(Error::Draining);
-            }
-            if inner.members.len() >= self.config.max {
+            self.may_wait(&inner)?;
+            if inner.occupied() >= self.config.max {
                 return Err(self.exhausted(&inner, "it is at its maximum"));
             }
             self.boot(&mut inner, limits, Some(sender))?;
         }
-        match receiver.await {
-            Ok(reserved) => Ok(reserved),
-            Err(_) => Err(self.exhausted(&self.lock(), "the container did not start")),
+        let timeout = self.config.claim_timeout;
+        match tokio::time::timeout(timeout, receiver).await {
+            Ok(Ok(reserved)) => Ok(reserved),
+            Ok(Err(_)) => Err(self.exhausted(&self.lock(), "the container did not start")),
+            Err(_) => {
+                Err(self.exhausted(&self.lock(), &format!("it took longer than {timeout:?}")))
+            }
         }
     }
 
@@ -89,10 +88,12 @@ impl Pool {
         if inner.closed {
             return Err(Error::Draining);
         }
-        if let Some(problem) = inner.problem.as_ref().filter(|problem| problem.engine_away) {
-            return Err(Error::EngineUnavailable {
-                message: problem.message.clone(),
-            });
+        if inner
+            .problem
+            .as_ref()
+            .is_some_and(|problem| problem.engine_away)
+        {
+            return Err(self.exhausted(inner, "none is warm"));
         }
         let waiting = inner
             .waiters
@@ -105,10 +106,17 @@ impl Pool {
         Ok(())
     }
 
+    /// Why there is none. What exactly went wrong is the operator's business: GetProblems and the log have it.
     fn exhausted(&self, inner: &Inner, why: &str) -> Error {
         let why = match &inner.problem {
-            Some(problem) => format!("{why}; the last one did not start: {}", problem.message),
-            None if inner.members.len() >= self.config.max => {
+            Some(problem) if problem.engine_away => {
+                let message = "no container can be made until it is back".to_owned();
+                return Error::EngineUnavailable { message };
+            }
+            Some(_) => {
+                format!("{why}; the last one did not start, and the server's problems say why")
+            }
+            None if inner.occupied() >= self.config.max => {
                 format!("{why}; all {} that it may have are in use", self.config.max)
             }
             None => why.to_owned(),

@@ -1,6 +1,6 @@
 //! Why a pool cannot fill, and when it tries again.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -16,6 +16,8 @@ pub(super) struct Problem {
     pub(super) message: String,
     /// It failed because the engine does not answer.
     pub(super) engine_away: bool,
+    /// When that was noticed.
+    pub(super) time: SystemTime,
     /// When to try again.
     pub(super) retry_at: Instant,
     wait: Duration,
@@ -33,6 +35,7 @@ impl Problem {
         Self {
             message: Chain(error).to_string(),
             engine_away: matches!(error, Error::EngineUnavailable { .. }),
+            time: SystemTime::now(),
             retry_at: now + wait,
             wait,
         }

@@ -31,7 +31,7 @@ impl Drop for Reserved {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         if self.common {
-            self.pool.offer(slot.number());
+            self.pool.give_back(&slot);
         } else {
             let tasks = self.pool.context.tasks.clone();
             tasks.spawn(async move {

@@ -94,14 +94,14 @@ impl AdminService for Admin {
 }
 
 fn pool_problem(pool: &Pool) -> Option<pb::Problem> {
-    let message = pool.stats().problem?;
+    let (message, time) = pool.stats().problem?;
     Some(pb::Problem {
         severity: pb::problem::Severity::Error.into(),
         code: "pool.boot_failed".into(),
         subject: format!("pools/{}", pool.config().name),
         message,
         line: 0,
-        time: convert::timestamp(std::time::SystemTime::now()),
+        time: convert::timestamp(time),
     })
 }
 
@@ -119,6 +119,9 @@ fn encode(pool: &Pool) -> pb::Pool {
         claimed: int32(stats.claimed),
         waiting: int32(stats.waiting),
         limits: Some(wire_limits(config.limits)),
-        problem: stats.problem.unwrap_or_default(),
+        problem: stats
+            .problem
+            .map(|(message, _)| message)
+            .unwrap_or_default(),
     }
 }

@@ -1,5 +1,6 @@
 //! WorkspaceService: claims, looks at and gives back workspaces.
 
+use prost::Message;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::workspace_service_server::WorkspaceService;
 use tonic::{Request, Response, Status};
@@ -7,6 +8,9 @@ use tonic::{Request, Response, Status};
 use super::Shared;
 use super::convert::{self, workspace as wire};
 use crate::error::Error;
+
+/// A page is cut before it could be larger than a message may be.
+const PAGE_BYTES_MAX: usize = 3 << 20;
 
 /// The service.
 #[derive(Debug, Clone)]
@@ -39,7 +43,7 @@ impl WorkspaceService for Workspaces {
         let request = request.into_inner();
         let (size, after) = wire::list(&request)?;
         let all = self.0.registry.list_after(after.as_ref());
-        let mut matching = all.iter().filter(|workspace| {
+        let matching = all.iter().filter(|workspace| {
             let view = workspace.view();
             let labels = view.record.claim.as_ref().map(|claim| &claim.labels);
             request
@@ -47,17 +51,21 @@ impl WorkspaceService for Workspaces {
                 .iter()
                 .all(|(key, value)| labels.is_some_and(|labels| labels.get(key) == Some(value)))
         });
-        let page: Vec<_> = matching.by_ref().take(size).collect();
-        let next = matching
-            .next()
-            .and(page.last())
-            .map(|last| last.id().to_string());
+        let (mut page, mut last, mut bytes) = (Vec::new(), None, 0);
+        let mut more = false;
+        for workspace in matching {
+            let message = wire::workspace(&workspace.view());
+            bytes += message.encoded_len();
+            more = page.len() == size || (bytes > PAGE_BYTES_MAX && !page.is_empty());
+            if more {
+                break;
+            }
+            page.push(message);
+            last = Some(workspace.id().to_string());
+        }
         Ok(Response::new(pb::ListWorkspacesResponse {
-            workspaces: page
-                .iter()
-                .map(|workspace| wire::workspace(&workspace.view()))
-                .collect(),
-            next_page_token: next.unwrap_or_default(),
+            workspaces: page,
+            next_page_token: last.filter(|_| more).unwrap_or_default(),
         }))
     }
 

@@ -103,7 +103,7 @@ impl Actor {
             }
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "slot did not start");
-                self.pool.boot_failed(&error);
+                self.pool.boot_failed(self.record.number, &error);
                 self.apply(Event::Lost(Cause::StartFailed)).await;
             }
         }
@@ -123,11 +123,13 @@ impl Actor {
                 self.restore_lease();
                 self.publish();
             }
-            Adopted::Lost(cause, message) => {
+            Adopted::Lost(cause, message, time) => {
                 self.restore_lease();
-                self.lose(cause, message).await;
+                self.lose(cause, message, time).await;
             }
-            Adopted::Garbage => self.apply(Event::Delete).await,
+            Adopted::Garbage => {
+                self.apply(Event::Delete).await;
+            }
         }
         self.run().await;
     }
@@ -179,7 +181,7 @@ impl Actor {
                     self.refuse_deletes();
                 }
             }
-            Command::Check => self.check().await,
+            Command::ContainerEnded(state) => self.on_container_ended(state).await,
         }
     }
 
@@ -191,7 +193,12 @@ impl Actor {
         let configure = self.configure(link, &claim);
         self.record.claim = Some(claim);
         self.restore_lease();
-        self.apply_with(Event::Claim, Some(configure)).await
+        if !self.apply(Event::Claim).await {
+            return Err(self.not_ready());
+        }
+        self.record.phase = self.phase();
+        let (written, configured) = tokio::join!(self.persist(), configure);
+        written.and(configured)
     }
 
     fn grant(&self) -> Result<Grant> {
@@ -242,55 +249,39 @@ impl Actor {
         }
     }
 
-    /// Applies an event whose effects cannot fail, or whose failure is the slot's end.
-    async fn apply(&mut self, event: Event) {
-        if let Err(error) = self
-            .apply_with(event, None::<std::future::Ready<Result<()>>>)
-            .await
-        {
-            tracing::error!(error = %Chain(&error), ?event, "slot effect failed");
-        }
-    }
-
-    /// Applies an event; `beside` runs while the record is written.
-    async fn apply_with<F>(&mut self, event: Event, beside: Option<F>) -> Result<()>
-    where
-        F: Future<Output = Result<()>>,
-    {
+    /// Applies an event. False if it has no place in this state.
+    ///
+    /// An effect that fails does not keep the others from happening: a slot that cannot be written down still has to
+    /// be removed. What the record then says is older, and the next start removes what it finds.
+    async fn apply(&mut self, event: Event) -> bool {
         let Ok(step) = step(self.state, event) else {
             tracing::debug!(?event, state = ?self.state, "event has no place in this state");
-            return Err(self.not_ready());
+            return false;
         };
         if step.next != self.state {
             tracing::debug!(from = ?self.state, to = ?step.next, ?event, "slot changes state");
         }
         self.state = step.next;
-        self.publish();
-        let mut beside = beside;
+        if self.state != State::Removed {
+            // That nothing is left is said when it is true.
+            self.publish();
+        }
         for effect in step.effects {
             match effect {
-                Effect::Persist => self.persist_beside(beside.take()).await?,
+                Effect::Persist => {
+                    self.record.phase = self.phase();
+                    if let Err(error) = self.persist().await {
+                        tracing::error!(error = %Chain(&error), ?event, "slot record was not written");
+                    }
+                }
                 Effect::Offer => self.pool.offer(self.record.number),
                 Effect::Withdraw => self.pool.withdraw(self.record.number),
                 Effect::RemoveContainer => self.remove_container().await,
                 Effect::Forget => self.forget().await,
             }
         }
-        Ok(())
-    }
-
-    async fn persist_beside<F: Future<Output = Result<()>>>(
-        &mut self,
-        beside: Option<F>,
-    ) -> Result<()> {
-        self.record.phase = self.phase();
-        match beside {
-            Some(beside) => {
-                let (written, done) = tokio::join!(self.persist(), beside);
-                written.and(done)
-            }
-            None => self.persist().await,
-        }
+        self.publish();
+        true
     }
 
     fn phase(&self) -> Phase {
@@ -361,7 +352,8 @@ impl Actor {
         }
     }
 
-    /// Ends the workspace if its time is over. A running exec counts as use.
+    /// Ends the workspace if its time is over. A running exec counts as use; so does a guest that does not answer, since
+    /// it may run one.
     async fn expire(&mut self) {
         let Some(lease) = self.lease.clone() else {
             return;
@@ -370,11 +362,14 @@ impl Actor {
             tracing::info!("workspace reached its maximum lifetime");
             self.apply(Event::Expire).await;
         } else if lease.is_idle() {
-            if self.has_running_execs().await {
-                lease.touch();
-            } else {
-                tracing::info!("workspace was idle for its timeout");
-                self.apply(Event::Expire).await;
+            match self.idle_time().await {
+                // It was in use until then.
+                Some(idle) if idle < lease.idle_timeout() => lease.touch_ago(idle),
+                Some(_) => {
+                    tracing::info!("workspace was idle for its timeout");
+                    self.apply(Event::Expire).await;
+                }
+                None => lease.touch(),
             }
         }
     }
@@ -414,8 +409,8 @@ pub enum Adopted {
     Warm(Link),
     /// A workspace whose guest answers.
     Workspace(Link),
-    /// A workspace that was lost, now or before.
-    Lost(Cause, String),
+    /// A workspace that was lost, and when.
+    Lost(Cause, String, SystemTime),
     /// Half made or half removed.
     Garbage,
 }

@@ -14,13 +14,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::engine::{ContainerState, ContainerSummary};
 use crate::error::{Chain, Error, Result};
 use crate::guest::{Link, Socket};
 use crate::pool::Pool;
 use crate::workspace::actor::Adopted;
+use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::{Phase, Record};
 use crate::workspace::slot::{self, Context};
 use crate::workspace::state::Cause;
@@ -51,12 +52,11 @@ pub async fn all(context: &Arc<Context>, pools: &BTreeMap<String, Arc<Pool>>) ->
         .filter(|container| !known.contains(&container.id.as_str()));
     let removals = orphans.map(|container| async {
         tracing::info!(container_id = %container.id, "removing a container without a record");
-        context.engine.remove(&container.id).await
+        if let Err(error) = context.engine.remove(&container.id).await {
+            tracing::warn!(container_id = %container.id, error = %Chain(&error), "it stays until the next start");
+        }
     });
-    futures::future::join_all(removals)
-        .await
-        .into_iter()
-        .collect::<Result<Vec<()>>>()?;
+    futures::future::join_all(removals).await;
 
     let finds = records.into_iter().map(|record| {
         let running = record
@@ -65,13 +65,17 @@ pub async fn all(context: &Arc<Context>, pools: &BTreeMap<String, Arc<Pool>>) ->
             .and_then(|id| by_id.get(id))
             .is_some_and(|found| found.running);
         async move {
-            let found = find(context, pools, &record, running).await;
-            (record, found)
+            let found = find(context, pools, &record, running).await?;
+            Ok((record, found))
         }
     });
-    let found = futures::future::join_all(finds).await;
+    // One that could not be looked at is no reason to remove it: the start fails, and can be tried again.
+    let found: Vec<(Record, Adopted)> = futures::future::join_all(finds)
+        .await
+        .into_iter()
+        .collect::<Result<_>>()?;
     for (record, found) in found {
-        take_over(context, pools, record, found);
+        take_over(context, pools, record, found)?;
     }
     Ok(())
 }
@@ -85,7 +89,7 @@ fn read_all(slots_dir: &Path) -> Result<Vec<Record>> {
     let mut records = Vec::new();
     for entry in std::fs::read_dir(slots_dir).map_err(failed)? {
         let dir = entry.map_err(failed)?.path();
-        match Record::read(&dir) {
+        match Record::read(&dir)? {
             Some(record) if dir.ends_with(record.number.to_string()) => records.push(record),
             _ => {
                 tracing::warn!(dir = %dir.display(), "deleting a slot directory without a usable record");
@@ -101,13 +105,9 @@ async fn find(
     pools: &BTreeMap<String, Arc<Pool>>,
     record: &Record,
     running: bool,
-) -> Adopted {
-    let gone = || {
-        Adopted::Lost(
-            Cause::ContainerLost,
-            "the container ended while skilld was away".into(),
-        )
-    };
+) -> Result<Adopted> {
+    let lost =
+        |cause, message: &str| Ok(Adopted::Lost(cause, message.to_owned(), SystemTime::now()));
     let usable = pools.get(&record.pool).is_some_and(|pool| {
         let config = pool.config();
         record.image_id == pool.image().id
@@ -115,55 +115,68 @@ async fn find(
             && record.oci_runtime == config.oci_runtime
     });
     match (record.phase, &record.claim) {
-        (Phase::Claimed, Some(_)) if !running => gone(),
-        (Phase::Claimed, Some(claim)) => match connect(context, record).await {
-            Ok(link) => resume(context, link, &claim.workspace).await,
-            Err(error) => Adopted::Lost(Cause::GuestLost, error.to_string()),
-        },
-        (Phase::Failed { cause, .. }, Some(_)) => {
-            Adopted::Lost(cause, "lost before skilld was started again".into())
-        }
-        (Phase::Ready, None) if running && usable => match connect(context, record).await {
-            // A guest that was configured belongs to a claim whose answer nobody got.
-            Ok(link) if link.workspace.is_empty() => Adopted::Warm(link),
-            Ok(_) => Adopted::Garbage,
-            Err(error) => {
-                tracing::info!(slot = record.number, error = %Chain(&error), "warm slot is not kept");
-                Adopted::Garbage
+        (Phase::Claimed, Some(claim)) => {
+            let link = if running {
+                connect(context, record).await?
+            } else {
+                None
+            };
+            match link {
+                Some(link) => Ok(resume(context, link, &claim.workspace).await),
+                None if running => lost(Cause::GuestLost, "the guest did not connect again"),
+                None => lost(
+                    Cause::ContainerLost,
+                    "the container ended while skilld was away",
+                ),
             }
+        }
+        (Phase::Failed { cause, time_ms }, Some(_)) => {
+            let message = "lost before skilld was started again".to_owned();
+            Ok(Adopted::Lost(cause, message, from_unix_ms(time_ms)))
+        }
+        (Phase::Ready, None) if running && usable => match connect(context, record).await? {
+            // A guest that was configured belongs to a claim whose answer nobody got.
+            Some(link) if link.workspace.is_empty() => Ok(Adopted::Warm(link)),
+            _ => Ok(Adopted::Garbage),
         },
         (
             Phase::Booting | Phase::Ready | Phase::Closing | Phase::Claimed | Phase::Failed { .. },
             _,
-        ) => Adopted::Garbage,
+        ) => Ok(Adopted::Garbage),
     }
 }
 
-async fn connect(context: &Arc<Context>, record: &Record) -> Result<Link> {
+/// The guest of a container that ran a moment ago; `None` if it does not connect again.
+async fn connect(context: &Arc<Context>, record: &Record) -> Result<Option<Link>> {
     let id = record.container_id.as_deref().unwrap_or_default();
     let socket = Socket::bind(&context.slot_dir(record.number).join("run"))?;
-    let pid = match context.engine.inspect(id).await? {
-        Some(ContainerState {
-            running: true, pid, ..
-        }) => pid,
-        _ => return Err(lost(record, "its container has ended")),
+    let Some(ContainerState {
+        running: true, pid, ..
+    }) = context.engine.inspect(id).await?
+    else {
+        return Ok(None);
     };
     let expected = context.expected(record, pid);
     match tokio::time::timeout(RECONNECT_TIMEOUT, socket.accept(&expected)).await {
-        Ok(link) => link,
-        Err(_) => Err(lost(record, "it did not connect again")),
+        Ok(link) => link.map(Some),
+        Err(_) => Ok(None),
     }
 }
 
 /// The record may have been written and the guest not told: telling it again changes nothing.
 async fn resume(context: &Context, link: Link, workspace: &str) -> Adopted {
     let mut guest = link.client.clone();
-    match guest
-        .configure(slot::configure_request(context, workspace))
-        .await
-    {
-        Ok(_) => Adopted::Workspace(link),
-        Err(status) => Adopted::Lost(Cause::GuestLost, status.message().to_owned()),
+    let told = guest.configure(slot::configure_request(context, workspace));
+    match tokio::time::timeout(RECONNECT_TIMEOUT, told).await {
+        Ok(Ok(_)) => Adopted::Workspace(link),
+        other => {
+            tracing::warn!(workspace_id = workspace, answer = ?other, "guest connected and does not answer");
+            Adopted::Lost(
+                Cause::GuestLost,
+                "the guest does not answer".to_owned(),
+                SystemTime::now(),
+            )
+        }
     }
 }
 
@@ -172,37 +185,37 @@ fn take_over(
     pools: &BTreeMap<String, Arc<Pool>>,
     record: Record,
     found: Adopted,
-) {
+) -> Result<()> {
     // A pool that is not configured any more keeps what it has under the default pool's roof.
-    let Some(pool) = pools
+    let pool = pools
         .get(&record.pool)
-        .or_else(|| pools.get(&context.config.default_pool))
-    else {
-        return;
-    };
-    if !context.with_numbers(|numbers| numbers.adopt(record.number)) {
-        tracing::error!(
-            slot = record.number,
-            "slot number is out of range (engine.uid_count); not taken over"
+        .or_else(|| pools.get(&context.config.default_pool));
+    let adopted = context.with_numbers(|numbers| {
+        if record.uid != numbers.uid(record.number) {
+            // From before a change of the range.
+            numbers.avoid([record.uid]);
+        }
+        numbers.adopt(record.number)
+    });
+    let Some(pool) = pool.filter(|_| adopted) else {
+        let why = format!(
+            "slot {} of an earlier run lies beyond it; raise it",
+            record.number
         );
-        return;
-    }
+        return Err(Error::LimitUnsupported {
+            field: "engine.uid_count".into(),
+            why,
+        });
+    };
     let visible = matches!(found, Adopted::Workspace(_) | Adopted::Lost(..));
     let claim = record.claim.clone().filter(|_| visible);
     tracing::info!(slot = record.number, phase = ?record.phase, visible, "taking over a slot");
     let slot = pool.adopt(record, found);
     if let Some(claim) = claim {
-        let workspace = Workspace {
-            id: WorkspaceId::new(claim.workspace),
-            slot,
-        };
-        context.directory.adopt(claim.request, workspace);
+        let id = WorkspaceId::new(claim.workspace);
+        context
+            .directory
+            .adopt(claim.request, Workspace { id, slot });
     }
-}
-
-fn lost(record: &Record, why: &str) -> Error {
-    Error::GuestLost {
-        workspace: format!("slot {}", record.number),
-        why: why.to_owned(),
-    }
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
@@ -25,14 +25,14 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Numbers `0..count`, for uids from `base` on.
+    /// Numbers `0..count`, for uids from `base` on. The first one taken is `first`, modulo `count`.
     #[must_use]
-    pub fn new(base: u32, count: u32, quarantine: Duration) -> Self {
+    pub fn new(base: u32, count: u32, quarantine: Duration, first: u32) -> Self {
         Self {
             base,
             count,
             quarantine,
-            next: 0,
+            next: first.checked_rem(count).unwrap_or(0),
             used: BTreeSet::new(),
             resting: VecDeque::new(),
             foreign: BTreeSet::new(),
@@ -99,8 +99,24 @@ impl Numbers {
 pub struct Entry {
     /// Digest of the request that made it.
     pub request: String,
-    /// Set once there is one.
-    pub workspace: Arc<OnceCell<Workspace>>,
+    made: watch::Receiver<Option<Workspace>>,
+}
+
+/// Who has to make the workspace of a new entry. Dropped without [`Making::done`] the entry goes away.
+#[derive(Debug)]
+pub struct Making {
+    directory: Arc<Directory>,
+    id: WorkspaceId,
+    made: watch::Sender<Option<Workspace>>,
+}
+
+/// What there is for an id.
+#[derive(Debug)]
+pub enum Entered {
+    /// Somebody else made it, or is making it.
+    There(Entry),
+    /// Nothing was there: the caller makes it.
+    New(Making),
 }
 
 /// Workspaces by id.
@@ -109,61 +125,103 @@ pub struct Directory {
     entries: Mutex<BTreeMap<WorkspaceId, Entry>>,
 }
 
+// === impl Entry ===
+
+impl Entry {
+    /// The workspace, once there is one.
+    #[must_use]
+    pub fn workspace(&self) -> Option<Workspace> {
+        self.made.borrow().clone()
+    }
+
+    /// Waits for the workspace; `None` if whoever made it gave up.
+    pub async fn made(mut self) -> Option<Workspace> {
+        self.made.wait_for(Option::is_some).await.ok()?.clone()
+    }
+
+    fn is_of(&self, slot: u32) -> bool {
+        self.made
+            .borrow()
+            .as_ref()
+            .is_some_and(|workspace| workspace.slot.number() == slot)
+    }
+}
+
+// === impl Making ===
+
+impl Making {
+    /// The workspace is there: everybody finds it from now on.
+    pub fn done(self, workspace: &Workspace) {
+        self.made.send_replace(Some(workspace.clone()));
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let made = self.made.subscribe();
+        if made.borrow().is_none() {
+            let mut entries = self.directory.lock();
+            if entries
+                .get(&self.id)
+                .is_some_and(|entry| entry.made.same_channel(&made))
+            {
+                entries.remove(&self.id);
+            }
+        }
+    }
+}
+
+// === impl Directory ===
+
 impl Directory {
     /// The entry of an id: the one there is, or a new one if there are fewer than `max`.
     ///
     /// # Errors
     /// [`Error::QuotaExceeded`].
-    pub fn enter(&self, id: &WorkspaceId, request: &str, max: usize) -> Result<Entry> {
+    pub fn enter(self: &Arc<Self>, id: &WorkspaceId, request: &str, max: usize) -> Result<Entered> {
         let mut entries = self.lock();
         if let Some(entry) = entries.get(id) {
-            return Ok(entry.clone());
+            return Ok(Entered::There(entry.clone()));
         }
         if entries.len() >= max {
             let limit = u64::try_from(max).unwrap_or(u64::MAX);
-            return Err(Error::QuotaExceeded {
-                subject: "workspaces (workspaces.count_max)".into(),
-                limit,
-            });
+            let subject = "workspaces (workspaces.count_max)".to_owned();
+            return Err(Error::QuotaExceeded { subject, limit });
         }
-        let entry = Entry {
-            request: request.to_owned(),
-            workspace: Arc::default(),
-        };
-        entries.insert(id.clone(), entry.clone());
-        Ok(entry)
-    }
-
-    /// Takes an entry away that never became a workspace.
-    pub fn leave(&self, id: &WorkspaceId, entry: &Entry) {
-        let mut entries = self.lock();
-        let same = entries
-            .get(id)
-            .is_some_and(|there| Arc::ptr_eq(&there.workspace, &entry.workspace));
-        if same && !entry.workspace.initialized() {
-            entries.remove(id);
-        }
+        let (sender, made) = watch::channel(None);
+        entries.insert(
+            id.clone(),
+            Entry {
+                request: request.to_owned(),
+                made,
+            },
+        );
+        Ok(Entered::New(Making {
+            directory: Arc::clone(self),
+            id: id.clone(),
+            made: sender,
+        }))
     }
 
     /// Puts a workspace in that was there before this start.
     pub fn adopt(&self, request: String, workspace: Workspace) {
         let id = workspace.id().clone();
-        let entry = Entry {
-            request,
-            workspace: Arc::new(OnceCell::new_with(Some(workspace))),
-        };
-        self.lock().insert(id, entry);
+        let (_, made) = watch::channel(Some(workspace));
+        self.lock().insert(id, Entry { request, made });
     }
 
-    /// Takes a workspace out that is gone.
-    pub fn remove(&self, id: &WorkspaceId) {
-        self.lock().remove(id);
+    /// Takes out the workspace that a slot was. Another slot's under the same id stays.
+    pub fn remove(&self, id: &WorkspaceId, slot: u32) {
+        let mut entries = self.lock();
+        if entries.get(id).is_some_and(|entry| entry.is_of(slot)) {
+            entries.remove(id);
+        }
     }
 
     /// Finds one.
     #[must_use]
     pub fn get(&self, id: &WorkspaceId) -> Option<Workspace> {
-        self.lock().get(id)?.workspace.get().cloned()
+        self.lock().get(id)?.workspace()
     }
 
     /// All after an id, in order.
@@ -174,7 +232,7 @@ impl Directory {
         let from = id.map_or(Unbounded, Excluded);
         entries
             .range::<WorkspaceId, _>((from, Unbounded))
-            .filter_map(|(_, entry)| entry.workspace.get().cloned())
+            .filter_map(|(_, entry)| entry.workspace())
             .collect()
     }
 
@@ -190,7 +248,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn uid_rests_before_reuse() {
-        let mut numbers = Numbers::new(1000, 2, Duration::from_secs(60));
+        let mut numbers = Numbers::new(1000, 2, Duration::from_secs(60), 0);
         let first = numbers.take().expect("free");
         let second = numbers.take().expect("free");
         assert_ne!(numbers.uid(first), numbers.uid(second));
@@ -203,7 +261,7 @@ mod tests {
 
     #[test]
     fn uids_of_other_instances_are_avoided() {
-        let mut numbers = Numbers::new(1000, 3, Duration::ZERO);
+        let mut numbers = Numbers::new(1000, 3, Duration::ZERO, 0);
         numbers.avoid([1000, 1001, 77]);
         assert_eq!(numbers.take().expect("free"), 2);
         assert!(numbers.take().is_err());
@@ -211,7 +269,7 @@ mod tests {
 
     #[test]
     fn adopted_numbers_are_used_once() {
-        let mut numbers = Numbers::new(1000, 3, Duration::ZERO);
+        let mut numbers = Numbers::new(1000, 3, Duration::ZERO, 0);
         assert!(numbers.adopt(1));
         assert!(!numbers.adopt(1), "twice");
         assert!(!numbers.adopt(3), "out of range");
@@ -220,16 +278,21 @@ mod tests {
     }
 
     #[test]
-    fn directory_has_a_limit() {
-        let directory = Directory::default();
+    fn directory_has_a_limit_and_forgets_what_was_given_up() {
+        let directory = Arc::new(Directory::default());
         let id = |text: &str| WorkspaceId::new(text.to_owned());
-        let a = directory.enter(&id("a"), "1", 1).expect("room");
+        let Entered::New(making) = directory.enter(&id("a"), "1", 1).expect("room") else {
+            panic!("nothing was there");
+        };
         assert!(directory.enter(&id("b"), "1", 1).is_err());
-        assert_eq!(
-            directory.enter(&id("a"), "2", 1).expect("there").request,
-            "1"
-        );
-        directory.leave(&id("a"), &a);
-        assert!(directory.enter(&id("b"), "1", 1).is_ok());
+        let Entered::There(entry) = directory.enter(&id("a"), "2", 1).expect("there") else {
+            panic!("it is being made");
+        };
+        assert_eq!(entry.request, "1");
+        drop(making);
+        assert!(matches!(
+            directory.enter(&id("b"), "1", 1),
+            Ok(Entered::New(_))
+        ));
     }
 }

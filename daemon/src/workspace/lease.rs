@@ -59,6 +59,12 @@ impl Lease {
         self.shared.touch();
     }
 
+    /// It was used last this long ago.
+    pub fn touch_ago(&self, ago: Duration) {
+        let at = self.shared.now_ms().saturating_sub(millis(ago));
+        self.shared.last_use_ms.fetch_max(at, Ordering::AcqRel);
+    }
+
     /// Sets the idle timeout and, if given, the end as time from now. It counts as a use.
     pub fn renew(&self, idle: Option<Duration>, remaining: Option<Duration>) {
         if let Some(idle) = idle {

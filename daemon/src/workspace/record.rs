@@ -103,13 +103,34 @@ impl Record {
     }
 
     /// Reads the record of a slot. Blocks. `None` if there is none, or none that this version understands.
-    #[must_use]
-    pub fn read(slot_dir: &Path) -> Option<Self> {
-        let bytes = fs::read(slot_dir.join(FILE)).ok()?;
-        let record: Self = serde_json::from_slice(&bytes)
-            .inspect_err(|error| tracing::warn!(slot = %slot_dir.display(), %error, "slot record cannot be read"))
-            .ok()?;
-        (record.version == VERSION).then_some(record)
+    ///
+    /// # Errors
+    /// When there may be one and the host's disk fails: that is no reason to take the slot for an orphan.
+    pub fn read(slot_dir: &Path) -> Result<Option<Self>> {
+        let path = slot_dir.join(FILE);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(source) => {
+                return Err(Error::Io {
+                    operation: format!("read {}", path.display()),
+                    source,
+                });
+            }
+        };
+        let record = serde_json::from_slice(&bytes).inspect_err(|error| {
+            tracing::warn!(slot = %slot_dir.display(), %error, "slot record cannot be understood");
+        });
+        Ok(record
+            .ok()
+            .filter(|record: &Self| record.version == VERSION))
     }
 }
 
@@ -196,7 +217,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         sample().write(dir.path()).expect("write");
         sync(dir.path()).expect("sync");
-        assert_eq!(Record::read(dir.path()), Some(sample()));
+        assert_eq!(Record::read(dir.path()).expect("readable"), Some(sample()));
         assert_eq!(
             fs::read_dir(dir.path()).expect("list").count(),
             1,
@@ -207,10 +228,10 @@ mod tests {
     #[test]
     fn damaged_and_foreign_records_are_no_records() {
         let dir = tempfile::tempdir().expect("temp dir");
-        assert_eq!(Record::read(dir.path()), None);
+        assert_eq!(Record::read(dir.path()).expect("readable"), None);
         for bytes in [&b"{"[..], b"", b"{\"version\":1}", b"\xff\xfe"] {
             fs::write(dir.path().join(FILE), bytes).expect("write");
-            assert_eq!(Record::read(dir.path()), None);
+            assert_eq!(Record::read(dir.path()).expect("readable"), None);
         }
         Record {
             version: VERSION + 1,
@@ -218,6 +239,6 @@ mod tests {
         }
         .write(dir.path())
         .expect("write");
-        assert_eq!(Record::read(dir.path()), None);
+        assert_eq!(Record::read(dir.path()).expect("readable"), None);
     }
 }

@@ -1,48 +1,23 @@
 //! The front of pools and workspaces: what the rpcs call. Creates, finds, lists and ends workspaces, and
 //! listens to what the engine says about containers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::StreamExt;
 use tokio::sync::watch;
 
 use crate::config::PoolConfig;
-use crate::engine::{ContainerEventKind, EngineInfo, LABEL_INSTANCE, LABEL_UID, Limits};
+use crate::engine::{ContainerEventKind, EngineInfo, LABEL_INSTANCE, LABEL_UID};
 use crate::error::{Chain, Error, Result};
-use crate::pool::{Pool, Reserved};
-use crate::workspace::lease::unix_ms;
-use crate::workspace::record::Claim;
+use crate::pool::Pool;
 use crate::workspace::slot::Context;
 use crate::workspace::state::State;
 use crate::workspace::{Slot, Workspace, WorkspaceId, adopt};
 
 /// Between tries to hear the engine's events again.
 const EVENTS_RETRY: Duration = Duration::from_secs(1);
-
-/// A checked request for a workspace.
-#[derive(Debug, Clone)]
-pub struct Create {
-    /// Chosen by the client or made by the server.
-    pub id: WorkspaceId,
-    /// Digest of the request, in hex: equal requests have equal ones.
-    pub request: String,
-    /// Name of the pool; `None` means the default one.
-    pub pool: Option<String>,
-    /// As given.
-    pub labels: BTreeMap<String, String>,
-    /// For every exec.
-    pub env: BTreeMap<String, String>,
-    /// Effective.
-    pub idle_timeout: Duration,
-    /// Effective, from now.
-    pub lifetime: Duration,
-    /// Asked for; zero means the pool's.
-    pub limits: Limits,
-    /// Return what has this id, whoever made it.
-    pub allow_existing: bool,
-}
 
 /// Pools and workspaces. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -124,80 +99,6 @@ impl Registry {
         self.pools.values().map(|pool| pool.healthy()).collect()
     }
 
-    /// Claims a warm slot, or finds the workspace that an equal request made.
-    ///
-    /// # Errors
-    /// As `CreateWorkspace` says.
-    pub async fn create(&self, create: Create) -> Result<Workspace> {
-        if self.context.tasks.drain.is_cancelled() {
-            return Err(Error::Draining);
-        }
-        let pool = Arc::clone(self.pool(create.pool.as_deref())?);
-        let limits = effective(create.limits, pool.config().limits)?;
-        let max = self.context.config.workspaces.workspaces_max;
-        loop {
-            let entry = self
-                .context
-                .directory
-                .enter(&create.id, &create.request, max)?;
-            let ending = entry
-                .workspace
-                .get()
-                .filter(|there| matches!(there.view().state, State::Closing | State::Removed));
-            if let Some(there) = ending {
-                // Its name is free in a moment.
-                there.removed().await;
-                continue;
-            }
-            if entry.request != create.request && !create.allow_existing {
-                return Err(Error::IdTaken {
-                    name: create.id.name(),
-                });
-            }
-            let made = entry
-                .workspace
-                .get_or_try_init(|| self.make(Arc::clone(&pool), &create, limits))
-                .await
-                .cloned();
-            if made.is_err() {
-                self.context.directory.leave(&create.id, &entry);
-            }
-            return made;
-        }
-    }
-
-    /// Claims slots until one was still alive.
-    async fn make(&self, pool: Arc<Pool>, create: &Create, limits: Limits) -> Result<Workspace> {
-        loop {
-            let reserved = if limits == pool.config().limits {
-                pool.claim().await?
-            } else {
-                pool.claim_sized(limits).await?
-            };
-            match self.commit(reserved, claim(create)).await {
-                Err(Error::WorkspaceNotReady { .. } | Error::GuestLost { .. }) => {
-                    tracing::info!(workspace_id = %create.id, "warm slot was lost before its claim; taking another");
-                }
-                other => return other,
-            }
-        }
-    }
-
-    /// The claim itself runs to its end even if the caller goes away: half a claim would be nobody's.
-    async fn commit(&self, reserved: Reserved, claim: Claim) -> Result<Workspace> {
-        let slot = reserved.take()?;
-        let claiming = self.context.tasks.spawn(async move {
-            let claimed = slot.claim(claim).await;
-            if claimed.is_err() {
-                discard(&slot).await;
-            }
-            claimed
-        });
-        claiming
-            .await
-            .map_err(|error| Error::Internal(format!("claim: {error}")))?
-    }
-
     /// Finds a workspace.
     ///
     /// # Errors
@@ -251,9 +152,22 @@ impl Registry {
     }
 
     async fn follow_events(&self) -> Result<()> {
-        let mut events = self.context.engine.events(&self.context.instance).await?;
+        let engine = &self.context.engine;
+        let mut events = engine.events(&self.context.instance).await?;
+        let running: BTreeSet<String> = engine
+            .list(Some(&self.context.instance))
+            .await?
+            .into_iter()
+            .filter_map(|container| container.running.then_some(container.id))
+            .collect();
         for slot in self.slots() {
-            slot.check();
+            let view = slot.view();
+            let id = view.record.container_id.as_ref();
+            // A slot that boots has its own eye on its container.
+            let settled = matches!(view.state, State::Ready | State::Claimed);
+            if let Some(id) = id.filter(|id| settled && !running.contains(*id)) {
+                self.look(slot, id.clone());
+            }
         }
         for pool in self.pools.values() {
             pool.retry_now();
@@ -265,12 +179,24 @@ impl Registry {
             });
             match (member, event.kind) {
                 (Some(slot), ContainerEventKind::Died | ContainerEventKind::Removed) => {
-                    slot.check();
+                    self.look(slot, event.container_id);
                 }
                 (slot, kind) => tracing::debug!(?kind, known = slot.is_some(), "engine event"),
             }
         }
         Ok(())
+    }
+
+    /// Asks the engine how a container is, in a task of its own: the slot's task serves requests meanwhile.
+    fn look(&self, slot: Slot, container_id: String) {
+        let engine = Arc::clone(&self.context.engine);
+        self.context.tasks.spawn(async move {
+            match engine.inspect(&container_id).await {
+                Ok(Some(state)) if state.running => {}
+                Ok(state) => slot.container_ended(state).await,
+                Err(error) => tracing::debug!(error = %Chain(&error), "engine does not say how a container is"),
+            }
+        });
     }
 
     fn slots(&self) -> impl Iterator<Item = Slot> {
@@ -294,46 +220,5 @@ fn check_runtime(config: &PoolConfig, info: &EngineInfo) -> Result<()> {
             name = config.name,
             there = info.oci_runtimes.join(", "),
         ),
-    })
-}
-
-/// Removes a slot that was claimed in vain.
-async fn discard(slot: &Slot) {
-    if let Err(error) = slot.delete().await {
-        tracing::warn!(slot = slot.number(), error = %Chain(&error), "slot claimed in vain goes later");
-    }
-}
-
-fn claim(create: &Create) -> Claim {
-    let now = SystemTime::now();
-    Claim {
-        workspace: create.id.as_str().to_owned(),
-        request: create.request.clone(),
-        labels: create.labels.clone(),
-        env: create.env.clone(),
-        create_time_ms: unix_ms(now),
-        idle_timeout_ms: u64::try_from(create.idle_timeout.as_millis()).unwrap_or(u64::MAX),
-        end_time_ms: unix_ms(now + create.lifetime),
-        skills: BTreeMap::new(),
-    }
-}
-
-/// The pool's limits with those of the request in their place. Only smaller ones can be enforced: the pool's are what
-/// the host was planned for.
-fn effective(asked: Limits, pool: Limits) -> Result<Limits> {
-    let pick = |field: &str, asked: u64, pool: u64| match asked {
-        0 => Ok(pool),
-        _ if asked <= pool => Ok(asked),
-        _ => Err(Error::LimitUnsupported {
-            field: format!("limits.{field}"),
-            why: format!("the pool's limit is {pool}, asked for is {asked}"),
-        }),
-    };
-    Ok(Limits {
-        memory_bytes: pick("memory_bytes", asked.memory_bytes, pool.memory_bytes)?,
-        cpu_millis: pick("cpu_millis", asked.cpu_millis, pool.cpu_millis)?,
-        pids: pick("pids", asked.pids, pool.pids)?,
-        disk_bytes: pick("disk_bytes", asked.disk_bytes, pool.disk_bytes)?,
-        inodes: pick("inodes", asked.inodes, pool.inodes)?,
     })
 }

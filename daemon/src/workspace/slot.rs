@@ -5,6 +5,7 @@
 //!   record.json          see record.rs
 //!   run/                 → /run/skilld, read-only: skilld-guest, and guest.sock while a guest is awaited
 //!   skills/              → /workspace/skills, read-only: staged skills, .metadata.json
+//!   staged/ .stage-*     which digest is staged, and skills on their way in; see skills/stage.rs
 //!   passwd group         → /etc/passwd, /etc/group
 //! ```
 
@@ -42,7 +43,7 @@ pub struct Context {
     /// Slot numbers.
     pub numbers: std::sync::Mutex<Numbers>,
     /// Workspaces by id.
-    pub directory: Directory,
+    pub directory: Arc<Directory>,
     /// Containers that boot at once.
     pub boots: Semaphore,
 }
@@ -112,6 +113,12 @@ pub fn new_record(
     }
 }
 
+/// Name of a slot's container. Unique on the host while the slot lives.
+#[must_use]
+pub fn container_name(context: &Context, number: u32) -> String {
+    format!("skilld-{}-{number}", context.instance)
+}
+
 /// The container of a slot.
 #[must_use]
 pub fn container(context: &Context, pool: &PoolConfig, record: &Record) -> ContainerSpec {
@@ -124,7 +131,7 @@ pub fn container(context: &Context, pool: &PoolConfig, record: &Record) -> Conta
         (engine::LABEL_UID, record.uid.to_string()),
     ];
     ContainerSpec {
-        name: format!("skilld-{}-{slot}", context.instance),
+        name: container_name(context, record.number),
         labels: labels
             .into_iter()
             .map(|(key, value)| (key.to_owned(), value))
@@ -215,12 +222,18 @@ pub fn metadata(record: &Record, claim: &Claim) -> String {
     format!("{value:#}\n")
 }
 
-/// Deletes the directory of a slot. Blocks. OK if there is none.
+/// Deletes the directory of a slot, or whatever else has its name. Blocks. OK if there is none.
 ///
 /// # Errors
 /// When something in it cannot be deleted.
 pub fn erase(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
+    let erased = match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(dir),
+        // Somebody was still writing skills into it: nothing new comes once its workspace is gone.
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => fs::remove_dir_all(dir),
+        other => other,
+    };
+    match erased {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Io {
             operation: format!("delete slot directory {}", dir.display()),
             source,

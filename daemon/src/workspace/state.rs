@@ -103,7 +103,8 @@ pub fn step(state: State, event: Event) -> Result<Step, Refused> {
         (S::Booting, E::GuestAnswered) => go(S::Ready, &[Persist, Offer]),
         (S::Booting, E::Lost(_) | E::Delete) => go(S::Closing, &[Persist, RemoveContainer]),
 
-        (S::Ready, E::Claim) => go(S::Claimed, &[Persist]),
+        // The claim writes the record itself: it alone can still be refused.
+        (S::Ready, E::Claim) => go(S::Claimed, &[]),
         (S::Ready, E::Lost(_) | E::Delete) => go(S::Closing, &[Withdraw, Persist, RemoveContainer]),
 
         (S::Claimed, E::Delete | E::Expire) => go(S::Closing, &[Persist, RemoveContainer]),

@@ -24,6 +24,20 @@ pub(crate) struct TestServer {
     dir: tempfile::TempDir,
 }
 
+/// A server that was stopped, with all that it left.
+pub(crate) struct Stopped {
+    config: Config,
+    engine: Arc<FakeEngine>,
+    dir: tempfile::TempDir,
+}
+
+impl Stopped {
+    /// Starts it again.
+    pub(crate) async fn start_again(self) -> TestServer {
+        TestServer::serve(self.config, self.engine, self.dir).await
+    }
+}
+
 impl TestServer {
     /// Starts with the default configuration, one warm container and `toml` over that. `skills` are folders with
     /// the front matter of their SKILL.md.
@@ -70,9 +84,30 @@ impl TestServer {
 
     /// Stops and starts again on the same state and the same engine; `between` sees the state directory.
     pub(crate) async fn restart(self, between: impl FnOnce(&Path)) -> Self {
-        assert!(stop(self.stop, self.run).await, "stopped in time");
-        between(&self.config.state_dir);
-        Self::serve(self.config, self.engine, self.dir).await
+        let stopped = self.stopped().await;
+        between(&stopped.config.state_dir);
+        stopped.start_again().await
+    }
+
+    /// Stops, and starts again although that must fail.
+    pub(crate) async fn restart_in_vain(self) -> (skilld::error::Error, Stopped) {
+        let stopped = self.stopped().await;
+        let engine = Arc::clone(&stopped.engine);
+        let started = Server::start(stopped.config.clone(), engine as _).await;
+        (started.expect_err("it must not start"), stopped)
+    }
+
+    async fn stopped(self) -> Stopped {
+        for _ in 0..2 {
+            // It stops at the first when nothing is open.
+            drop(self.stop.send(()).await);
+        }
+        assert!(self.run.await.expect("no panic"), "stopped in time");
+        Stopped {
+            config: self.config,
+            engine: self.engine,
+            dir: self.dir,
+        }
     }
 
     /// Claims a workspace and returns its name.

@@ -71,6 +71,11 @@ impl GuestService for Service {
             nonce: self.guest.nonce.clone(),
             running_execs: u32::try_from(self.guest.execs.running()).unwrap_or(u32::MAX),
             workspace: self.guest.workspace(),
+            idle_time: self
+                .guest
+                .execs
+                .idle_time()
+                .and_then(|idle| idle.try_into().ok()),
         }))
     }
 

@@ -14,8 +14,8 @@ use crate::config::WorkspaceConfig;
 use crate::engine::Limits;
 use crate::error::Result;
 use crate::paths;
+use crate::workspace::create::Create;
 use crate::workspace::lease::from_unix_ms;
-use crate::workspace::registry::Create;
 use crate::workspace::state::{Cause, State};
 use crate::workspace::{View, WorkspaceId};
 
@@ -72,6 +72,7 @@ pub fn create(request: pb::CreateWorkspaceRequest, config: &WorkspaceConfig) -> 
     faults.finish()?;
     Ok(Create {
         id: WorkspaceId::new(id),
+        named: !request.name.is_empty(),
         request: digest,
         pool,
         labels: request.labels,

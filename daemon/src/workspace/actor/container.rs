@@ -7,6 +7,7 @@ use skilld_proto::guest::v1 as pb;
 use tokio::time::Instant;
 
 use super::{Actor, answer};
+use crate::engine::LABEL_UID;
 use crate::error::{Chain, Error, Result};
 use crate::guest::{Link, Socket};
 use crate::workspace::WorkspaceId;
@@ -37,36 +38,38 @@ impl Actor {
         self.record.container_id = Some(id.clone());
         self.persist().await?;
         context.engine.start(&id).await?;
-        let pid = context
-            .engine
-            .inspect(&id)
-            .await?
-            .map_or(0, |state| state.pid);
-
-        let expected = context.expected(&self.record, pid);
+        self.check_uid(&id).await?;
         let timeout = context.config.engine.boot_timeout;
-        match tokio::time::timeout(timeout, socket.accept(&expected)).await {
-            Ok(link) => {
-                let boot_ms = started.elapsed().as_millis();
-                tracing::debug!(boot_ms, "slot is warm");
-                link
-            }
-            Err(_) => Err(Error::GuestLost {
+        let link = self
+            .await_guest(socket, &id, timeout)
+            .await
+            .map_err(|lost| Error::GuestLost {
                 workspace: format!("slot {}", self.record.number),
-                why: self.why_silent(&id, timeout).await,
-            }),
-        }
+                why: lost.message,
+            })?;
+        let boot_ms = started.elapsed().as_millis();
+        tracing::debug!(boot_ms, "slot is warm");
+        Ok(link)
     }
 
-    pub(super) async fn why_silent(&self, container_id: &str, timeout: Duration) -> String {
-        match self.context.engine.inspect(container_id).await {
-            Ok(Some(state)) if !state.running => {
-                format!("its container ended with exit code {}", state.exit_code)
-            }
-            Ok(Some(_)) => format!("it did not connect within {timeout:?}"),
-            Ok(None) => "its container was removed by somebody else".to_owned(),
-            Err(error) => error.to_string(),
+    /// No other instance's container may have the same uid. Both look after they have made theirs, so at least one of
+    /// two sees the other, and gives up.
+    async fn check_uid(&self, container_id: &str) -> Result<()> {
+        let uid = self.record.uid.to_string();
+        let all = self.context.engine.list(None).await?;
+        let clash = all
+            .iter()
+            .any(|other| other.id != container_id && other.labels.get(LABEL_UID) == Some(&uid));
+        if clash {
+            self.context
+                .with_numbers(|numbers| numbers.avoid([self.record.uid]));
+            let message = format!("uid {uid} belongs to another instance's container");
+            return Err(Error::Engine {
+                operation: "give a container a uid of its own",
+                message,
+            });
         }
+        Ok(())
     }
 
     /// Kills what runs and removes the container. On failure it is tried again until it works.
@@ -81,15 +84,17 @@ impl Actor {
                 "guest was told to shut down"
             );
         }
-        let gone = match &self.record.container_id {
-            Some(id) => self.context.engine.remove(id).await,
-            None => Ok(()),
-        };
+        // A creation whose answer did not come in time may have worked: then the name finds it.
+        let name = slot::container_name(&self.context, self.record.number);
+        let container = self.record.container_id.as_ref().unwrap_or(&name);
+        let gone = self.context.engine.remove(container).await;
         match gone {
             Ok(()) => {
                 self.retry = None;
                 self.record.container_id = None;
                 Box::pin(self.apply(Event::ContainerGone)).await;
+                // A failed workspace without a container takes no place in its pool.
+                self.pool.fill();
             }
             Err(error) => {
                 let wait = self
@@ -116,7 +121,7 @@ impl Actor {
         }
         if let Some(claim) = &self.record.claim {
             let id = WorkspaceId::new(claim.workspace.clone());
-            self.context.directory.remove(&id);
+            self.context.directory.remove(&id, self.record.number);
             tracing::info!(workspace_id = %id, "workspace is gone");
         }
         self.context

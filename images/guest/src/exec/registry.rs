@@ -30,6 +30,8 @@ struct State {
     retained_max: usize,
     /// Execs whose leader runs.
     running: usize,
+    /// When the last leader ended.
+    idle_since: Option<Instant>,
     /// Execs of which a process may be left.
     living: usize,
 }
@@ -50,6 +52,7 @@ impl Registry {
                 started: 0,
                 retained_max: usize::MAX,
                 running: 0,
+                idle_since: None,
                 living: 0,
             }),
             ended: Notify::new(),
@@ -96,6 +99,11 @@ impl Registry {
         self.state().running
     }
 
+    /// Since the last leader ended; `None` if there was none.
+    pub(crate) fn idle_time(&self) -> Option<Duration> {
+        self.state().idle_since.map(|since| since.elapsed())
+    }
+
     /// Execs of which a process may be left.
     pub(crate) fn living(&self) -> usize {
         self.state().living
@@ -105,6 +113,7 @@ impl Registry {
     pub(crate) fn leader_ended(&self) {
         let mut state = self.state();
         state.running = state.running.saturating_sub(1);
+        state.idle_since = Some(Instant::now());
     }
 
     /// Says that nothing is left of an exec, and nothing more will come: it is kept for a while.
