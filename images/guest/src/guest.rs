@@ -181,7 +181,16 @@ impl Guest {
         let given = spec.stdin.as_mut().and_then(|stdin| stdin.source.take());
         let stdin = self.stdin(given)?;
         let launch = launch(request.argv, request.env, request.cwd, spec.limits.as_ref())?;
-        self.root.make_run_directory(&id)?;
+        match self.root.make_run_directory(&id) {
+            // Without a directory of its own, it can still make room: nothing else in a workspace can.
+            Err(Error::DiskFull { .. }) => {}
+            made => made?,
+        }
+        if !spec.skill.is_empty() {
+            // The skill's link .venv leads there. The tenant may have put something else in its place: its own loss.
+            let venv = format!("work/.venvs/{}", spec.skill);
+            drop(self.root.make_directories(venv.as_bytes()));
+        }
         let name = format!("{}/execs/{id}", settings.workspace);
         let (exec, commands) =
             Exec::new(name, id, request.request_digest, spec, &self.execs.budget);
