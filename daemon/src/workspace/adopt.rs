@@ -16,6 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
+
 use crate::engine::{ContainerState, ContainerSummary};
 use crate::error::{Chain, Error, Result};
 use crate::guest::{Link, Socket};
@@ -26,6 +28,10 @@ use crate::workspace::record::{Phase, Record};
 use crate::workspace::slot::{self, Context};
 use crate::workspace::state::Cause;
 use crate::workspace::{Workspace, WorkspaceId};
+
+/// A container whose making the engine was asked for before our start is complete, and can be removed, within this.
+const VANISH_TIMEOUT: Duration = Duration::from_secs(5);
+const VANISH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long a guest of before may take to connect again. It tries every 200 ms at least.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,16 +53,9 @@ pub async fn all(context: &Arc<Context>, pools: &BTreeMap<String, Arc<Pool>>) ->
         .iter()
         .filter_map(|record| record.container_id.as_deref())
         .collect();
-    let orphans = containers
-        .iter()
-        .filter(|container| !known.contains(&container.id.as_str()));
-    let removals = orphans.map(|container| async {
-        tracing::info!(container_id = %container.id, "removing a container without a record");
-        if let Err(error) = context.engine.remove(&container.id).await {
-            tracing::warn!(container_id = %container.id, error = %Chain(&error), "it stays until the next start");
-        }
-    });
-    futures::future::join_all(removals).await;
+    if let Err(error) = remove_others(context, &known).await {
+        tracing::warn!(error = %Chain(&error), "containers without a record stay until the next start");
+    }
 
     let finds = records.into_iter().map(|record| {
         let running = record
@@ -78,6 +77,39 @@ pub async fn all(context: &Arc<Context>, pools: &BTreeMap<String, Arc<Pool>>) ->
         take_over(context, pools, record, found)?;
     }
     Ok(())
+}
+
+/// Removes the instance's containers but those that are `known`. The engine lists a container that it is still making
+/// before it can remove it, so this looks again until none is listed.
+///
+/// # Errors
+/// When the engine does not answer, or one is still there after a while.
+pub async fn remove_others(context: &Context, known: &[&str]) -> Result<()> {
+    let deadline = Instant::now() + VANISH_TIMEOUT;
+    loop {
+        let containers = context.engine.list(Some(&context.instance)).await?;
+        let others: Vec<&str> = containers
+            .iter()
+            .map(|container| container.id.as_str())
+            .filter(|id| !known.contains(id))
+            .collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let removals = others.into_iter().map(|id| async move {
+            tracing::info!(container_id = id, "removing a container without a record");
+            context.engine.remove(id).await
+        });
+        let removed = futures::future::join_all(removals).await;
+        removed.into_iter().collect::<Result<Vec<()>>>()?;
+        if Instant::now() > deadline {
+            return Err(Error::Engine {
+                operation: "remove containers",
+                message: "some are listed after their removal".to_owned(),
+            });
+        }
+        tokio::time::sleep(VANISH_INTERVAL).await;
+    }
 }
 
 /// Records of all slots; directories without a usable one are deleted, since nothing points at them. Blocks.

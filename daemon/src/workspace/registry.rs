@@ -129,6 +129,7 @@ impl Registry {
         let removals = slots.iter().map(Slot::delete);
         let results = futures::future::join_all(removals).await;
         results.into_iter().collect::<Result<Vec<()>>>()?;
+        adopt::remove_others(&self.context, &[]).await?;
         Ok((claimed, slots.len() - claimed))
     }
 

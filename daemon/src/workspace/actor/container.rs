@@ -34,7 +34,15 @@ impl Actor {
         let socket = Socket::bind(&self.dir.join("run"))?;
 
         let spec = slot::container(&context, self.pool.config(), &self.record);
-        let id = context.engine.create(&spec).await?;
+        // A daemon that stops waits for this: a container that comes into being afterwards would be missed by the next
+        // start. The engine's deadline bounds it.
+        let engine = Arc::clone(&context.engine);
+        let creating = context
+            .tasks
+            .spawn(async move { engine.create(&spec).await });
+        let id = creating
+            .await
+            .map_err(|error| Error::Internal(format!("create container: {error}")))??;
         self.record.container_id = Some(id.clone());
         self.persist().await?;
         context.engine.start(&id).await?;
