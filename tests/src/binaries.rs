@@ -1,6 +1,7 @@
 //! Where the binaries under test are.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -13,6 +14,21 @@ pub fn binary(name: &str) -> Result<PathBuf> {
         Some(dir) => PathBuf::from(dir).join(name),
         None => target_dir()?.join("release").join(name),
     })
+}
+
+/// The daemon as a command, without the settings of whoever runs the tests: it would take every SKILLD_ variable as
+/// its own, and refuse those that only tests know.
+///
+/// # Errors
+/// When it was not built.
+pub fn skilld() -> Result<Command> {
+    let mut command = Command::new(binary("skilld")?);
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"SKILLD_") {
+            command.env_remove(name);
+        }
+    }
+    Ok(command)
 }
 
 /// Path of the static guest.

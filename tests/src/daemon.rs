@@ -15,6 +15,7 @@ use skilld_client::Client;
 use skilld_proto::v1::{DrainRequest, ServerInfo};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::{binaries, docker, wait};
 
@@ -24,6 +25,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Uids of one daemon under test.
 const UIDS: u32 = 64;
+
+/// Daemons at once: more of them only slow each other down, and the times that tests measure with them.
+static GATE: Semaphore = Semaphore::const_new(4);
 
 /// Each daemon of a test run gets uids of its own, and each process another start.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -69,6 +73,8 @@ pub struct Daemon {
     child: Option<Child>,
     dir: TempDir,
     options: Options,
+    stopped: bool,
+    _permit: SemaphorePermit<'static>,
     /// Connected to it.
     pub client: Client,
     /// What it said it is.
@@ -89,6 +95,7 @@ impl Daemon {
     /// # Errors
     /// When it does not serve in time; its log is in the error.
     pub async fn start_with(options: Options) -> Result<Self> {
+        let permit = GATE.acquire().await?;
         let dir = tempfile::Builder::new().prefix("skd").tempdir()?;
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
         let process = std::process::id() % 10_000;
@@ -127,9 +134,19 @@ impl Daemon {
             child: Some(child),
             dir,
             options,
+            stopped: false,
+            _permit: permit,
             client,
             info,
         })
+    }
+
+    /// Ids of its containers, by label.
+    ///
+    /// # Errors
+    /// When Docker does not answer.
+    pub async fn containers(&self) -> Result<Vec<String>> {
+        docker::containers(&self.info.instance).await
     }
 
     /// As the client takes it.
@@ -284,29 +301,35 @@ impl Daemon {
         let slots = std::fs::read_dir(self.state_dir().join("slots"))?.count();
         ensure!(slots == 0, "{slots} slot directories are left");
         ensure!(!socket(self.dir.path()).exists(), "the socket is left");
+        self.stopped = true;
         Ok(())
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let Some(child) = &mut self.child else { return };
-        // A test failed on its way. What it left is removed, so that the next one meets a clean host.
-        let killed = child.start_kill();
+        if self.stopped {
+            return;
+        }
+        // A test failed on its way. What it left is removed, so that the next one meets a clean host; the daemon
+        // goes first, so that it makes no more.
+        let pid = self.pid().and_then(|pid| i32::try_from(pid).ok());
+        let killed = pid.map(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL));
         let filter = format!("label={}={}", docker::LABEL_INSTANCE, self.info.instance);
         let script = r#"docker ps -aq --filter "$1" | xargs -r docker rm -fv"#;
         let removed = std::process::Command::new("bash")
             .args(["-c", script, "-", &filter])
             .output();
-        if std::thread::panicking() || killed.is_err() || removed.is_err() {
-            let log = read_log(self.dir.path());
-            let tail: Vec<&str> = log.lines().rev().take(60).collect();
-            let tail: Vec<&str> = tail.into_iter().rev().collect();
-            let text = format!("log of the daemon (last lines):\n{}\n", tail.join("\n"));
-            // Through std's handle: the test harness captures it.
-            if std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes()).is_err() {
-                return;
-            }
+        let log = read_log(self.dir.path());
+        let mut tail: Vec<&str> = log.lines().rev().take(80).collect();
+        tail.reverse();
+        #[expect(
+            clippy::print_stderr,
+            reason = "the test harness captures it, and shows it for failed tests only"
+        )]
+        {
+            eprintln!("killed: {killed:?}; removed: {removed:?}");
+            eprintln!("the daemon's log, last lines:\n{}", tail.join("\n"));
         }
     }
 }
@@ -328,13 +351,10 @@ async fn launch(dir: &Path, options: &Options) -> Result<(Child, Client, ServerI
         .create(true)
         .append(true)
         .open(dir.join("log"))?;
-    let mut command = Command::new(binaries::binary("skilld")?);
+    let mut command = Command::from(binaries::skilld()?);
     command
         .arg("--state-dir")
         .arg(dir.join("s"))
-        // These are the tests' own; a daemon takes every SKILLD_ variable for a key of its configuration.
-        .env_remove("SKILLD_BIN_DIR")
-        .env_remove("SKILLD_GUEST")
         .envs(options.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)

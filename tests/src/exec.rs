@@ -3,17 +3,22 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use skilld_client::Client;
+use skilld_client::{Client, Messages};
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_event::output::Content;
+use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::{
-    CreateWorkspaceRequest, ExecEvent, ExecResult, ExecSpec, OutputStream, RunExecRequest,
-    StreamOffsets, Workspace,
+    AttachExecRequest, CreateWorkspaceRequest, ExecEvent, ExecResult, ExecSpec, OutputStream,
+    RunExecRequest, StreamOffsets, Workspace,
 };
 
 /// Everything that one exec said.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
+    /// `workspaces/{workspace}/execs/{exec}`.
+    pub name: String,
+    /// What was in force.
+    pub spec: ExecSpec,
     /// All of stdout.
     pub stdout: Vec<u8>,
     /// All of stderr.
@@ -41,6 +46,31 @@ impl Outcome {
     #[must_use]
     pub fn error_text(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    /// Why it ended.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.result.reason()
+    }
+
+    /// Its wall time as the guest measured it.
+    #[must_use]
+    pub fn wall_time(&self) -> Duration {
+        let given = self.result.wall_time;
+        given
+            .and_then(|given| Duration::try_from(given).ok())
+            .unwrap_or_default()
+    }
+
+    /// The signal that ended it, if one did.
+    #[must_use]
+    pub fn signal(&self) -> Option<i32> {
+        use skilld_proto::v1::exec_result::Outcome::Signal;
+        match self.result.outcome {
+            Some(Signal(signal)) => Some(signal),
+            _ => None,
+        }
     }
 
     /// Its exit code, if it has one.
@@ -108,7 +138,34 @@ pub async fn run(client: &Client, workspace: &str, spec: ExecSpec) -> Result<Out
         ..RunExecRequest::default()
     };
     let started = Instant::now();
-    let mut events = client.run_exec(request).await?;
+    let events = client.run_exec(request).await?;
+    gather(events, StreamOffsets::default(), started).await
+}
+
+/// Reads an exec from given offsets to its end, with the same checks. The outcome has the bytes from there on.
+///
+/// # Errors
+/// As the daemon answers, or when the stream breaks the API's rules.
+pub async fn attach(client: &Client, name: &str, offsets: StreamOffsets) -> Result<Outcome> {
+    let request = AttachExecRequest {
+        name: name.to_owned(),
+        offsets: Some(offsets),
+        ..AttachExecRequest::default()
+    };
+    let started = Instant::now();
+    let events = client.attach_exec(request).await?;
+    gather(events, offsets, started).await
+}
+
+/// Reads events to the end of their stream, checking their order and that no byte is missing or comes twice.
+///
+/// # Errors
+/// As the daemon answers, or when the stream breaks the API's rules.
+pub async fn gather(
+    mut events: Messages<ExecEvent>,
+    from: StreamOffsets,
+    started: Instant,
+) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let (mut exited, mut closed, mut seq) = (false, false, 0);
     while let Some(event) = events.next().await? {
@@ -116,22 +173,26 @@ pub async fn run(client: &Client, workspace: &str, spec: ExecSpec) -> Result<Out
         ensure!(event.seq >= seq, "seq goes back from {seq}: {event:?}");
         seq = event.seq;
         match event.event.context("an empty event")? {
-            Event::Started(_) | Event::Heartbeat(_) => {}
+            Event::Heartbeat(_) => {}
+            Event::Started(start) => {
+                ensure!(outcome.name.is_empty(), "a second Started");
+                outcome.name = start.name;
+                outcome.spec = start.effective_spec.unwrap_or_default();
+            }
             Event::Output(output) => {
                 outcome.first_output.get_or_insert(started.elapsed());
                 let Some(Content::Data(data)) = output.content else {
                     continue;
                 };
-                let buffer = match OutputStream::try_from(output.stream)? {
-                    OutputStream::Stderr => &mut outcome.stderr,
-                    OutputStream::Stdout | OutputStream::Unspecified => &mut outcome.stdout,
+                let (buffer, from) = match OutputStream::try_from(output.stream)? {
+                    OutputStream::Stderr => (&mut outcome.stderr, from.stderr),
+                    OutputStream::Stdout | OutputStream::Unspecified => {
+                        (&mut outcome.stdout, from.stdout)
+                    }
                 };
-                ensure!(
-                    output.offset == u64::try_from(buffer.len())?,
-                    "output at {} follows {}",
-                    output.offset,
-                    buffer.len()
-                );
+                let next = from + u64::try_from(buffer.len())?;
+                ensure!(output.offset == next, "{} follows {next}", output.offset);
+                ensure!(data.len() <= 64 << 10, "{} bytes at once", data.len());
                 buffer.extend_from_slice(&data);
             }
             Event::Gap(gap) => anyhow::bail!("a gap: {gap:?}"),

@@ -6,7 +6,10 @@ pub mod binaries;
 pub mod daemon;
 pub mod docker;
 pub mod exec;
+pub mod files;
 pub mod proxy;
+pub mod refused;
 pub mod wait;
 
 pub use daemon::{Daemon, Options};
+pub use refused::{refused, refused_status};

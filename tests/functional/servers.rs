@@ -1,0 +1,196 @@
+//! The server as a client meets it: health, limits, deadlines, what is not there yet, and its end.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use skilld_client::RetryPolicy;
+use skilld_client::v1::{
+    AttachExecRequest, CreateWorkspaceRequest, ExecState, PollExecRequest, Reason, RunExecRequest,
+    SearchSkillsRequest, StartExecRequest, StreamOffsets, WriteStdinRequest,
+};
+use skilld_tests::exec::{argv, attach, run, shell, workspace};
+use skilld_tests::{Daemon, Options, refused, refused_status};
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+#[tokio::test]
+async fn health_can_be_watched_and_ends_with_the_drain() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut health = HealthClient::new(daemon.client.channel());
+    let request = HealthCheckRequest {
+        service: "skilld.v1.ExecService".to_owned(),
+    };
+    let mut watch = health.watch(request).await?.into_inner();
+    let first = watch.message().await?.context("no answer")?;
+    assert_eq!(first.status(), ServingStatus::Serving);
+    daemon.signal(Signal::SIGTERM)?;
+    let second = tokio::time::timeout(Duration::from_secs(5), watch.message()).await?;
+    assert_eq!(
+        second?.context("it ended without a word")?.status(),
+        ServingStatus::NotServing
+    );
+    drop(watch);
+    let mut daemon = daemon;
+    assert_eq!(daemon.wait().await?, Some(0));
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn the_limits_shown_are_those_in_force() -> Result<()> {
+    let options = Options::default()
+        .set("execs.timeout_max", "77s")
+        .set("execs.timeout_default", "33s")
+        .set("workspaces.count_max", "5")
+        .set("files.collect_files_max", "123")
+        .set("server.message_bytes_max", "2MiB");
+    let daemon = Daemon::start_with(options).await?;
+    let limits = daemon.info.limits.context("no limits")?;
+    let seconds = |given: Option<prost_types::Duration>| given.map(|given| given.seconds);
+    assert_eq!(seconds(limits.exec_timeout_max), Some(77));
+    assert_eq!(seconds(limits.exec_timeout_default), Some(33));
+    assert_eq!((limits.workspaces, limits.collect_files_max), (5, 123));
+    assert_eq!(limits.message_bytes, 2 << 20);
+    assert_eq!(limits.stage_archive_entries, 20_000);
+    let engine = daemon.info.engine.clone().context("no engine")?;
+    assert_eq!((engine.name.as_str(), engine.available), ("docker", true));
+    assert!(engine.oci_runtimes.contains(&"runc".to_owned()));
+    assert_eq!(
+        (
+            daemon.info.pools.as_slice(),
+            daemon.info.default_pool.as_str()
+        ),
+        (&["default".to_owned()][..], "default")
+    );
+    ensure!(
+        daemon.info.seccomp_digest.starts_with("sha256:"),
+        "{:?}",
+        daemon.info
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn what_is_not_there_yet_says_so() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let name = format!("{}/execs/none", workspace(client).await?.name);
+    let poll = PollExecRequest {
+        name: name.clone(),
+        ..PollExecRequest::default()
+    };
+    refused_status(
+        client.execs().poll_exec(poll).await,
+        Code::Unimplemented,
+        Reason::NotImplemented,
+    )?;
+    let write = WriteStdinRequest {
+        name,
+        ..WriteStdinRequest::default()
+    };
+    refused_status(
+        client.execs().write_stdin(write).await,
+        Code::Unimplemented,
+        Reason::NotImplemented,
+    )?;
+    let search = SearchSkillsRequest {
+        query: "csv".to_owned(),
+        limit: 0,
+    };
+    refused_status(
+        client.skills().search_skills(search).await,
+        Code::Unimplemented,
+        Reason::NotImplemented,
+    )?;
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_clients_deadline_ends_its_call_and_not_the_exec() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    let mut request = tonic::Request::new(RunExecRequest {
+        workspace: name.clone(),
+        exec_id: "slow".to_owned(),
+        spec: Some(shell("echo one; sleep 1.5; echo two")),
+        ..RunExecRequest::default()
+    });
+    request.set_timeout(Duration::from_millis(500));
+    let started = Instant::now();
+    let mut events = client.execs().run_exec(request).await?.into_inner();
+    let status = loop {
+        match events.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => anyhow::bail!("the stream ended with OK"),
+            Err(status) => break status,
+        }
+    };
+    let took = started.elapsed();
+    ensure!(
+        matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled),
+        "{status:?}"
+    );
+    assert!(
+        (Duration::from_millis(450)..Duration::from_millis(1200)).contains(&took),
+        "{took:?}"
+    );
+    let exec = client.get_exec(&format!("{name}/execs/slow")).await?;
+    assert_eq!(exec.state(), ExecState::Running);
+    let outcome = attach(client, &exec.name, StreamOffsets::default()).await?;
+    assert_eq!(
+        (outcome.text().as_str(), outcome.exit_code()),
+        ("one\ntwo\n", Some(0))
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn an_exec_goes_on_while_the_daemon_is_replaced() -> Result<()> {
+    let options = Options::default().set("server.drain_timeout", "300ms");
+    let mut daemon = Daemon::start_with(options).await?;
+    let client = daemon.client.clone().with_retry(RetryPolicy::none());
+    let name = workspace(&client).await?.name;
+    let text = "for i in {1..30}; do echo line $i; sleep 0.1; done; exit 5";
+    let start = StartExecRequest {
+        workspace: name.clone(),
+        exec_id: "steady".to_owned(),
+        spec: Some(shell(text)),
+    };
+    let exec = client.start_exec(start).await?.name;
+    let request = AttachExecRequest {
+        name: exec.clone(),
+        ..AttachExecRequest::default()
+    };
+    let mut events = client.attach_exec(request).await?;
+    events.next().await?.context("no event")?;
+    daemon.signal(Signal::SIGTERM)?;
+    let error = loop {
+        match tokio::time::timeout(Duration::from_secs(10), events.next()).await? {
+            Ok(Some(_)) => {}
+            Ok(None) => anyhow::bail!("the stream ended with OK"),
+            Err(error) => break error,
+        }
+    };
+    refused::<()>(Err(error), Code::Unavailable, Reason::Draining)?;
+    let refusal = client
+        .create_workspace(CreateWorkspaceRequest::default())
+        .await;
+    assert!(refusal.is_err(), "{refusal:?}");
+    assert_eq!(daemon.wait().await?, Some(0));
+
+    daemon.restart().await?;
+    let client = &daemon.client;
+    let found = client.get_exec(&exec).await?;
+    assert_eq!(found.state(), ExecState::Running, "{found:?}");
+    let outcome = attach(client, &exec, StreamOffsets::default()).await?;
+    let whole: String = (1..=30).map(|i| format!("line {i}\n")).collect();
+    assert_eq!((outcome.text(), outcome.exit_code()), (whole, Some(5)));
+    assert_eq!(
+        run(client, &name, argv(["echo", "new"])).await?.text(),
+        "new\n"
+    );
+    daemon.stop().await
+}

@@ -1,0 +1,527 @@
+//! Workspaces: made once, found again, bounded in time and size, and gone without a trace.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
+use skilld_client::Client;
+use skilld_client::v1::create_workspace_request::Expiry;
+use skilld_client::v1::{
+    CreateWorkspaceRequest, ListWorkspacesRequest, Reason, RenewWorkspaceRequest, StartExecRequest,
+    Workspace, WorkspaceLimits, WorkspaceState,
+};
+use skilld_tests::exec::{argv, run, shell, workspace};
+use skilld_tests::{Daemon, Options, refused};
+use tonic::Code;
+
+fn named(id: &str) -> CreateWorkspaceRequest {
+    CreateWorkspaceRequest {
+        name: format!("workspaces/{id}"),
+        ..CreateWorkspaceRequest::default()
+    }
+}
+
+fn labelled(id: &str, labels: &[(&str, &str)]) -> CreateWorkspaceRequest {
+    let labels = labels.iter();
+    CreateWorkspaceRequest {
+        labels: labels
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect(),
+        ..named(id)
+    }
+}
+
+fn seconds(seconds: i64) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration { seconds, nanos: 0 })
+}
+
+/// Waits until a workspace is gone: there is no event for it, so this looks. From the call to then.
+async fn gone(client: &Client, name: &str, within: Duration) -> Result<Duration> {
+    let started = Instant::now();
+    let mut tick = tokio::time::interval(Duration::from_millis(20));
+    loop {
+        tick.tick().await;
+        match client.get_workspace(name).await {
+            Err(error) if error.reason() == Some(Reason::WorkspaceNotFound) => {
+                return Ok(started.elapsed());
+            }
+            answer => ensure!(started.elapsed() < within, "still there: {answer:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_same_request_makes_one_workspace() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let first = client
+        .create_workspace(labelled("job", &[("a", "1")]))
+        .await?;
+    assert_eq!(first.name, "workspaces/job");
+    assert_eq!(first.state(), WorkspaceState::Ready);
+    run(client, &first.name, shell("touch $WORK_DIR/mine")).await?;
+    let again = client
+        .create_workspace(labelled("job", &[("a", "1")]))
+        .await?;
+    assert_eq!(again.create_time, first.create_time);
+    let there = run(client, &again.name, argv(["ls", "/workspace/work/mine"])).await?;
+    assert_eq!(there.exit_code(), Some(0));
+    assert_eq!(client.get_pool("default").await?.claimed, 1);
+
+    let other = client
+        .create_workspace(labelled("job", &[("a", "2")]))
+        .await;
+    let failure = refused(other, Code::AlreadyExists, Reason::IdTaken)?;
+    assert_eq!(failure.resource.as_deref(), Some("workspaces/job"));
+    let existing = CreateWorkspaceRequest {
+        allow_existing: true,
+        ..labelled("job", &[("a", "2")])
+    };
+    let found = client.create_workspace(existing).await?;
+    assert_eq!(
+        (found.create_time, found.labels),
+        (first.create_time, first.labels)
+    );
+    assert_eq!(client.get_pool("default").await?.claimed, 1);
+
+    // Its name is free once it is gone.
+    client.delete_workspace("job").await?;
+    let new = client
+        .create_workspace(labelled("job", &[("a", "2")]))
+        .await?;
+    assert_ne!(new.create_time, first.create_time);
+    let there = run(client, &new.name, argv(["ls", "/workspace/work/mine"])).await?;
+    assert_ne!(there.exit_code(), Some(0));
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn sixteen_equal_requests_at_once_make_one_workspace() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let requests = (0..16).map(|_| client.create_workspace(named("race")));
+    let made = try_join_all(requests).await?;
+    for workspace in &made {
+        assert_eq!(workspace.create_time, made[0].create_time);
+    }
+    daemon.warm(1).await?;
+    let pool = client.get_pool("default").await?;
+    assert_eq!((pool.claimed, pool.warm), (1, 1), "{pool:?}");
+    assert_eq!(daemon.containers().await?.len(), 2);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_workspace_says_what_it_is() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let before = SystemTime::now();
+    let made = client
+        .create_workspace(CreateWorkspaceRequest {
+            idle_timeout: seconds(60),
+            expiry: Some(Expiry::MaxLifetime(prost_types::Duration {
+                seconds: 600,
+                nanos: 0,
+            })),
+            ..labelled("full", &[("team", "blue")])
+        })
+        .await?;
+    assert_eq!(
+        (made.pool.as_str(), made.image.as_str()),
+        ("default", "skilld/base:latest")
+    );
+    assert_eq!(
+        (made.idle_timeout, made.max_lifetime),
+        (seconds(60), seconds(600))
+    );
+    let created = SystemTime::try_from(made.create_time.context("no create_time")?)?;
+    let expires = SystemTime::try_from(made.expire_time.context("no expire_time")?)?;
+    let left = expires.duration_since(created)?;
+    assert!(
+        created >= before - Duration::from_millis(2),
+        "{created:?} {before:?}"
+    );
+    assert!(
+        (Duration::from_secs(59)..Duration::from_secs(62)).contains(&left),
+        "{left:?}"
+    );
+    let paths = made.paths.clone().context("no paths")?;
+    assert_eq!(
+        (
+            paths.workspace_dir.as_str(),
+            paths.output_dir.as_str(),
+            paths.inputs_dir.as_str()
+        ),
+        ("/workspace", "/workspace/out", "/workspace/work/inputs")
+    );
+    let limits = made.limits.context("no limits")?;
+    assert_eq!(
+        (limits.memory_bytes, limits.disk_bytes),
+        (512 << 20, 256 << 20)
+    );
+    assert_eq!(made.guest_version, daemon.info.guest_version);
+    let found = client.get_workspace("full").await?;
+    assert_eq!(
+        (found.labels, found.create_time),
+        (made.labels, made.create_time)
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn workspaces_are_listed_by_page_and_label() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    for (id, team) in [("d", "blue"), ("b", "red"), ("a", "blue"), ("c", "blue")] {
+        client
+            .create_workspace(labelled(id, &[("team", team), ("all", "yes")]))
+            .await?;
+    }
+    let pages = async |labels: &[(&str, &str)], page_size| -> Result<Vec<Vec<String>>> {
+        let mut request = ListWorkspacesRequest {
+            page_size,
+            labels: labelled("x", labels).labels,
+            ..ListWorkspacesRequest::default()
+        };
+        let mut pages = Vec::new();
+        loop {
+            let page = client.list_workspaces(request.clone()).await?;
+            let ids = page
+                .workspaces
+                .iter()
+                .map(|found| skilld_client::short_id(&found.name));
+            pages.push(ids.collect());
+            if page.next_page_token.is_empty() {
+                return Ok(pages);
+            }
+            request.page_token = page.next_page_token;
+        }
+    };
+    assert_eq!(pages(&[], 0).await?, [["a", "b", "c", "d"]]);
+    assert_eq!(pages(&[], 2).await?, [["a", "b"], ["c", "d"]]);
+    assert_eq!(
+        pages(&[("team", "blue")], 2).await?,
+        [vec!["a", "c"], vec!["d"]]
+    );
+    assert_eq!(
+        pages(&[("team", "blue"), ("all", "yes")], 0).await?,
+        [["a", "c", "d"]]
+    );
+    assert_eq!(
+        pages(&[("team", "blue"), ("all", "no")], 0).await?,
+        [Vec::<String>::new()]
+    );
+    // A page that was begun goes on, whatever happens to the one it ended with.
+    let request = ListWorkspacesRequest {
+        page_size: 2,
+        ..ListWorkspacesRequest::default()
+    };
+    let page = client.list_workspaces(request.clone()).await?;
+    client.delete_workspace("b").await?;
+    let page_token = page.next_page_token;
+    let rest = client
+        .list_workspaces(ListWorkspacesRequest {
+            page_token,
+            ..request
+        })
+        .await?;
+    let names: Vec<&str> = rest
+        .workspaces
+        .iter()
+        .map(|found| found.name.as_str())
+        .collect();
+    assert_eq!(names, ["workspaces/c", "workspaces/d"]);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_deleted_workspace_leaves_no_container() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    daemon.warm(1).await?;
+    let before: BTreeSet<String> = daemon.containers().await?.into_iter().collect();
+    let [mine] = &before.iter().collect::<Vec<_>>()[..] else {
+        anyhow::bail!("one warm container was to be there: {before:?}");
+    };
+    let name = workspace(client).await?.name;
+    let spec = Some(shell("trap '' TERM; setsid sleep 1000 & sleep 1001"));
+    let start = StartExecRequest {
+        workspace: name.clone(),
+        spec,
+        ..StartExecRequest::default()
+    };
+    client.start_exec(start).await?;
+    client.delete_workspace(&name).await?;
+    // The answer means that it is gone, not that it will go.
+    ensure!(
+        !daemon.containers().await?.contains(mine),
+        "its container is still there"
+    );
+    refused(
+        client.get_workspace(&name).await,
+        Code::NotFound,
+        Reason::WorkspaceNotFound,
+    )?;
+    refused(
+        client.delete_workspace(&name).await,
+        Code::NotFound,
+        Reason::WorkspaceNotFound,
+    )?;
+    client.delete_workspace_if_exists(&name).await?;
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn an_idle_workspace_is_removed_and_a_busy_one_is_not() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let brief = |id: &str| CreateWorkspaceRequest {
+        idle_timeout: seconds(1),
+        ..named(id)
+    };
+    let idle = client.create_workspace(brief("idle")).await?;
+    let busy = client.create_workspace(brief("busy")).await?;
+    let spec = Some(shell("sleep 3; echo done"));
+    let start = StartExecRequest {
+        workspace: busy.name.clone(),
+        exec_id: "work".to_owned(),
+        spec,
+    };
+    let started = Instant::now();
+    client.start_exec(start).await?;
+    // GetWorkspace does not extend it, so looking does no harm.
+    gone(client, &idle.name, Duration::from_secs(6)).await?;
+    // The exec is over after 3 s, then the timeout starts.
+    while started.elapsed() < Duration::from_millis(2800) {
+        assert_eq!(
+            client.get_workspace(&busy.name).await?.state(),
+            WorkspaceState::Ready
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    gone(client, &busy.name, Duration::from_secs(8)).await?;
+    assert!(
+        started.elapsed() >= Duration::from_millis(3900),
+        "{:?}",
+        started.elapsed()
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_lifetime_ends_a_workspace_that_is_busy() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let lifetime = prost_types::Duration {
+        seconds: 2,
+        nanos: 0,
+    };
+    let made = client
+        .create_workspace(CreateWorkspaceRequest {
+            expiry: Some(Expiry::MaxLifetime(lifetime)),
+            ..named("short")
+        })
+        .await?;
+    let started = Instant::now();
+    let spec = Some(shell("sleep 1000"));
+    let start = StartExecRequest {
+        workspace: made.name.clone(),
+        spec,
+        ..StartExecRequest::default()
+    };
+    client.start_exec(start).await?;
+    gone(client, &made.name, Duration::from_secs(8)).await?;
+    let lived = started.elapsed();
+    assert!(lived >= Duration::from_millis(1800), "{lived:?}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_workspace_can_be_renewed_up_to_its_maximum() -> Result<()> {
+    let options = Options::default()
+        .set("workspaces.lifetime_default", "60s")
+        .set("workspaces.lifetime_max", "120s");
+    let daemon = Daemon::start_with(options).await?;
+    let client = &daemon.client;
+    let made = client
+        .create_workspace(CreateWorkspaceRequest {
+            idle_timeout: seconds(1),
+            ..named("w")
+        })
+        .await?;
+    let later =
+        |seconds| prost_types::Timestamp::from(SystemTime::now() + Duration::from_secs(seconds));
+    let renew = |idle: i64, end: u64| RenewWorkspaceRequest {
+        name: made.name.clone(),
+        idle_timeout: seconds(idle),
+        expire_time: Some(later(end)),
+    };
+    let renewed = client.renew_workspace(renew(90, 80)).await?;
+    assert_eq!(renewed.idle_timeout, seconds(90));
+    let left = |workspace: &Workspace| -> Result<Duration> {
+        let expires = SystemTime::try_from(workspace.expire_time.context("no expire_time")?)?;
+        Ok(expires.duration_since(SystemTime::now())?)
+    };
+    let about = |left: Duration, wanted: u64| {
+        left.as_secs_f64() > wanted as f64 - 4.0 && left.as_secs() <= wanted
+    };
+    assert!(about(left(&renewed)?, 80), "{renewed:?}");
+    let capped = client.renew_workspace(renew(100_000_000, 1)).await;
+    let failure = refused(capped, Code::InvalidArgument, Reason::InvalidRequest)?;
+    assert_eq!(failure.violations[0].field, "idle_timeout");
+    let capped = client.renew_workspace(renew(3600, 3600)).await?;
+    assert!(about(left(&capped)?, 120), "{capped:?}");
+    // It lived longer than the idle timeout that it was made with.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(
+        client.get_workspace("w").await?.state(),
+        WorkspaceState::Ready
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn lower_limits_are_enforced() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let limits = WorkspaceLimits {
+        memory_bytes: 96 << 20,
+        cpu_millis: 500,
+        pids: 64,
+        disk_bytes: 4 << 20,
+        inodes: 300,
+    };
+    let made = client
+        .create_workspace(CreateWorkspaceRequest {
+            limits: Some(limits),
+            ..named("small")
+        })
+        .await?;
+    assert_eq!(made.limits, Some(limits));
+    let sizes = run(
+        client,
+        &made.name,
+        shell("stat -f -c '%b %S %c' /workspace"),
+    )
+    .await?;
+    let text = sizes.text();
+    let numbers = text.split_whitespace().map(str::parse);
+    let numbers: Vec<u64> = numbers.collect::<Result<_, _>>()?;
+    assert_eq!((numbers[0] * numbers[1], numbers[2]), (4 << 20, 300));
+    let full = run(
+        client,
+        &made.name,
+        shell("head -c 5M /dev/zero >$WORK_DIR/big"),
+    )
+    .await?;
+    assert!(
+        full.error_text().contains("No space left on device"),
+        "{full:?}"
+    );
+    run(client, &made.name, shell("rm $WORK_DIR/big")).await?;
+    let many = run(
+        client,
+        &made.name,
+        shell("cd $WORK_DIR; for i in {1..400}; do : >f$i || exit 7; done"),
+    )
+    .await?;
+    assert_eq!(many.exit_code(), Some(7), "{many:?}");
+    // A full disk keeps nobody from making room on it.
+    let room = run(client, &made.name, shell("rm -f $WORK_DIR/f*")).await?;
+    assert_eq!(room.exit_code(), Some(0), "{room:?}");
+    let forks = run(
+        client,
+        &made.name,
+        shell("for i in {1..80}; do sleep 5 & done; wait"),
+    )
+    .await?;
+    assert!(
+        forks
+            .error_text()
+            .contains("Resource temporarily unavailable"),
+        "{forks:?}"
+    );
+    let greedy = "python3 -c 'b = bytearray(200 << 20); print(len(b))'";
+    let oom = run(client, &made.name, shell(&format!("{greedy}; echo $?"))).await?;
+    assert!(!oom.text().contains("209715200"), "{oom:?}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn higher_limits_than_the_pools_are_refused() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let none = WorkspaceLimits::default();
+    for (field, limits) in [
+        (
+            "limits.memory_bytes",
+            WorkspaceLimits {
+                memory_bytes: 1 << 40,
+                ..none
+            },
+        ),
+        (
+            "limits.cpu_millis",
+            WorkspaceLimits {
+                cpu_millis: 64_000,
+                ..none
+            },
+        ),
+        (
+            "limits.pids",
+            WorkspaceLimits {
+                pids: 1_000_000,
+                ..none
+            },
+        ),
+        (
+            "limits.disk_bytes",
+            WorkspaceLimits {
+                disk_bytes: 1 << 40,
+                ..none
+            },
+        ),
+        (
+            "limits.inodes",
+            WorkspaceLimits {
+                inodes: 1 << 40,
+                ..none
+            },
+        ),
+    ] {
+        let request = CreateWorkspaceRequest {
+            limits: Some(limits),
+            ..named("large")
+        };
+        let failure = refused(
+            client.create_workspace(request).await,
+            Code::FailedPrecondition,
+            Reason::LimitUnsupported,
+        )?;
+        assert_eq!(
+            failure.metadata.get("field").map(String::as_str),
+            Some(field)
+        );
+    }
+    refused(
+        client.get_workspace("large").await,
+        Code::NotFound,
+        Reason::WorkspaceNotFound,
+    )?;
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn workspaces_over_the_count_are_refused() -> Result<()> {
+    let daemon = Daemon::start_with(Options::default().set("workspaces.count_max", "2")).await?;
+    let client = &daemon.client;
+    client.create_workspace(named("a")).await?;
+    client.create_workspace(named("b")).await?;
+    let third = client.create_workspace(named("c")).await;
+    refused(third, Code::ResourceExhausted, Reason::QuotaExceeded)?;
+    client.create_workspace(named("b")).await?;
+    client.delete_workspace("a").await?;
+    client.create_workspace(named("c")).await?;
+    daemon.stop().await
+}
