@@ -7,6 +7,7 @@
 )]
 
 mod container;
+mod files;
 mod guest;
 mod gvisor;
 mod neighbours;
