@@ -18,22 +18,37 @@ use tonic_health::pb::health_client::HealthClient;
 
 #[tokio::test]
 async fn health_can_be_watched_and_ends_with_the_drain() -> Result<()> {
-    let daemon = Daemon::start().await?;
-    let mut health = HealthClient::new(daemon.client.channel());
+    let mut daemon = Daemon::start().await?;
+    let client = daemon.client.clone();
+    let mut health = HealthClient::new(client.channel());
     let request = HealthCheckRequest {
         service: "skilld.v1.ExecService".to_owned(),
     };
     let mut watch = health.watch(request).await?.into_inner();
     let first = watch.message().await?.context("no answer")?;
     assert_eq!(first.status(), ServingStatus::Serving);
+    // An open stream keeps the drain from being over at once.
+    let request = RunExecRequest {
+        workspace: workspace(&client).await?.name,
+        spec: Some(shell("sleep 1000")),
+        ..RunExecRequest::default()
+    };
+    let mut events = client.run_exec(request).await?;
+    events.next().await?.context("no event")?;
     daemon.signal(Signal::SIGTERM)?;
     let second = tokio::time::timeout(Duration::from_secs(5), watch.message()).await?;
-    assert_eq!(
-        second?.context("it ended without a word")?.status(),
-        ServingStatus::NotServing
-    );
-    drop(watch);
-    let mut daemon = daemon;
+    let second = second?.context("it ended without a word")?;
+    assert_eq!(second.status(), ServingStatus::NotServing);
+    drop(events);
+    assert_eq!(daemon.wait().await?, Some(0));
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_stop_in_the_middle_of_a_boot_leaves_no_container() -> Result<()> {
+    let mut daemon = Daemon::start().await?;
+    // It serves, and its first container is being made.
+    daemon.signal(Signal::SIGTERM)?;
     assert_eq!(daemon.wait().await?, Some(0));
     daemon.stop().await
 }
