@@ -20,6 +20,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use skilld_tests::binaries;
+use tokio::signal::unix::{SignalKind, signal};
 
 use environment::Environment;
 use reference::Reference;
@@ -97,7 +98,7 @@ async fn run(wish: &Wish) -> Result<()> {
     let reference = Reference::new()?;
     let measured = tokio::select! {
         measured = measure(wish, &reference) => measured,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+        told = told_to_end() => told.and(Err(anyhow::anyhow!("interrupted"))),
     };
     // Also after a failure: nothing of ours stays.
     let removed = reference.remove_all().await;
@@ -111,6 +112,15 @@ async fn run(wish: &Wish) -> Result<()> {
         writeln!(out, "added an entry to {}", path.display())?;
     }
     Ok(())
+}
+
+/// Ctrl-C, or what `kill` and `timeout` send.
+async fn told_to_end() -> Result<()> {
+    let mut term = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = term.recv() => Ok(()),
+        pressed = tokio::signal::ctrl_c() => Ok(pressed?),
+    }
 }
 
 async fn measure(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
