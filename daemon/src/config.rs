@@ -141,6 +141,8 @@ pub struct PoolConfig {
     pub tmp_bytes: u64,
     /// Size of /dev/shm, bytes.
     pub shm_bytes: u64,
+    /// Program and arguments that are run once in each container before it is warm; none if empty.
+    pub warm_up: Vec<String>,
 }
 
 /// Life of workspaces.

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::paths::{self, Scope};
 
 /// Where programs are looked for, as Debian has it.
-const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
 /// Which rpc starts the exec; their defaults differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

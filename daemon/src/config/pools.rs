@@ -57,6 +57,7 @@ fn one(check: &mut Check<'_>, name: &str, raw: &RawPool) -> PoolConfig {
         },
         tmp_bytes: check.bytes(&key("tmp"), &raw.tmp),
         shm_bytes: check.bytes(&key("shm"), &raw.shm),
+        warm_up: raw.warm_up.clone(),
     };
     check.order((&key("warm"), pool.warm), (&key("max"), pool.max));
     let memory = pool.limits.memory_bytes;

@@ -70,6 +70,7 @@ pub(super) struct RawPool {
     pub(super) inodes: u64,
     pub(super) tmp: String,
     pub(super) shm: String,
+    pub(super) warm_up: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]

@@ -54,7 +54,8 @@ impl TestServer {
             std::fs::write(root.join(name).join("SKILL.md"), text).expect("write");
         }
         let base = format!(
-            "state_dir = {:?}\nengine.guest_path = {:?}\nskills.roots = [{root:?}]\npools.default.warm = 1\n",
+            "state_dir = {:?}\nengine.guest_path = {:?}\nskills.roots = [{root:?}]\npools.default.warm = 1\n\
+             pools.default.warm_up = []\n",
             dir.path().join("state"),
             guest_path(),
         );

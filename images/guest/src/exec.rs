@@ -10,6 +10,7 @@
 pub(crate) mod reader;
 pub(crate) mod registry;
 pub(crate) mod run;
+pub(crate) mod warm_up;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

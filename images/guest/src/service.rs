@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::collect;
 use crate::error::Error;
 use crate::exec::reader::{self, Wish};
-use crate::exec::{Command, Exec, Phase};
+use crate::exec::{Command, Exec, Phase, warm_up};
 use crate::files::{list, put, read};
 use crate::guest::{Guest, Settings};
 use crate::supervisor::wire::Target;
@@ -81,6 +81,11 @@ impl GuestService for Service {
 
     async fn configure(&self, request: Request<wire::ConfigureRequest>) -> Answer<()> {
         self.guest.configure(request.get_ref())?;
+        Ok(Response::new(()))
+    }
+
+    async fn warm_up(&self, request: Request<wire::WarmUpRequest>) -> Answer<()> {
+        warm_up::warm_up(&self.guest, request.into_inner()).await?;
         Ok(Response::new(()))
     }
 

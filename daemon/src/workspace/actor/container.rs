@@ -55,6 +55,7 @@ impl Actor {
                 workspace: format!("slot {}", self.record.number),
                 why: lost.message,
             })?;
+        self.warm_up(&link).await?;
         let boot_ms = started.elapsed().as_millis();
         tracing::debug!(boot_ms, "slot is warm");
         Ok(link)

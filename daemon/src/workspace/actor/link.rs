@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::Actor;
 use crate::engine::ContainerState;
 use crate::error::{Chain, Error, Result};
+use crate::exec::PATH;
 use crate::guest::{Link, Socket};
 use crate::workspace::Failure;
 use crate::workspace::record::Claim;
@@ -144,6 +145,37 @@ impl Actor {
             .idle_time
             .and_then(|idle| Duration::try_from(idle).ok());
         Some(since.unwrap_or(Duration::MAX))
+    }
+
+    /// Runs the pool's program once, so that the first command finds it in the kernel's caches.
+    pub(super) async fn warm_up(&self, link: &Link) -> Result<()> {
+        let argv = self.pool.config().warm_up.clone();
+        if argv.is_empty() {
+            return Ok(());
+        }
+        let timeout = self.context.config.engine.boot_timeout;
+        let request = pb::WarmUpRequest {
+            argv,
+            env: vec![
+                format!("PATH={PATH}"),
+                "HOME=/tmp".into(),
+                "LANG=C.UTF-8".into(),
+            ],
+            timeout: timeout.try_into().ok(),
+        };
+        let mut guest = link.client.clone();
+        // The guest ends it at the timeout; this is for a guest that does not.
+        let warmed = tokio::time::timeout(timeout + GUEST_TIMEOUT, guest.warm_up(request)).await;
+        let why = match warmed {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(status)) => status.message().to_owned(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        let workspace = format!("slot {}", self.record.number);
+        Err(Error::GuestLost {
+            workspace,
+            why: format!("warm_up did not end well: {why}"),
+        })
     }
 
     /// Tells the guest which workspace it is. Doing it again changes nothing.

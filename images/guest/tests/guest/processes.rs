@@ -248,3 +248,53 @@ async fn an_exec_takes_about_as_long_as_its_program() {
     assert_eq!(seen.out.len(), 200_000_000);
     println!("200 MB of output in {:?}", begin.elapsed());
 }
+
+#[tokio::test]
+async fn a_warm_up_runs_to_its_end_and_leaves_nothing() {
+    let mut guest = Guest::bare().await;
+    let mark = guest.workspace().join("mark");
+    let run = |script: String, millis| wire::WarmUpRequest {
+        argv: ["bash", "-c", &script].map(str::to_owned).to_vec(),
+        env: vec!["PATH=/usr/bin:/bin".to_owned()],
+        timeout: duration(millis),
+    };
+    let script = format!("echo noise; (sleep 0.2; touch {}) &", mark.display());
+    let ran = guest.client.warm_up(run(script, 5_000)).await;
+    ran.expect("it ran");
+    assert!(mark.exists(), "it answers when all of it has ended");
+
+    let begin = Instant::now();
+    let ran = guest
+        .client
+        .warm_up(run("setsid sleep 1000 & sleep 1000".into(), 200))
+        .await;
+    ran.expect("it was ended");
+    let took = begin.elapsed();
+    assert!(
+        took >= Duration::from_millis(200) && took < Duration::from_secs(2),
+        "{took:?}"
+    );
+    let below: Vec<_> = children(guest.child.id())
+        .iter()
+        .flat_map(|(pid, _)| children(*pid))
+        .collect();
+    assert!(below.is_empty(), "{below:?}");
+
+    let missing = wire::WarmUpRequest {
+        argv: vec!["no-such-program".into()],
+        ..Default::default()
+    };
+    guest
+        .client
+        .warm_up(missing)
+        .await
+        .expect("a program that is missing is no fault");
+    let configured = Guest::start().await;
+    let late = configured
+        .client
+        .clone()
+        .warm_up(run("true".into(), 1_000))
+        .await;
+    let late = late.expect_err("only before it is a workspace");
+    assert_eq!(late.code(), tonic::Code::FailedPrecondition);
+}
