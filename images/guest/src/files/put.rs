@@ -15,6 +15,7 @@ use skilld_proto::guest::v1::put_files_request::Payload;
 use skilld_proto::guest::v1::{PutFilesHeader, PutFilesRequest};
 use skilld_proto::v1::stage_files_header::Kind;
 use skilld_proto::v1::{FileType, StageFilesHeader, StageFilesResponse, StagedFile};
+use tokio::sync::oneshot;
 use tonic::codegen::Bytes;
 use tonic::{Status, Streaming};
 
@@ -38,10 +39,23 @@ const PLACE_SLICE: usize = 32;
 
 type Incoming = Streaming<PutFilesRequest>;
 
-/// Receives a stream and puts it into place.
+/// Receives a stream and puts it into place. When this answers, nothing that waited is left: what failed takes no room
+/// from what comes next.
 pub(crate) async fn put(
     guest: &Arc<Guest>,
+    stream: Incoming,
+) -> Result<StageFilesResponse, Status> {
+    let (cleared, is_cleared) = oneshot::channel();
+    let answer = receive(guest, stream, cleared).await;
+    // Nothing is sent: it is closed once the staging directory is gone, or if there was none.
+    let _closed = is_cleared.await;
+    answer
+}
+
+async fn receive(
+    guest: &Arc<Guest>,
     mut stream: Incoming,
+    cleared: oneshot::Sender<()>,
 ) -> Result<StageFilesResponse, Status> {
     let Some(Payload::Header(header)) = stream.message().await?.and_then(|first| first.payload)
     else {
@@ -53,7 +67,8 @@ pub(crate) async fn put(
     let kind = file.kind();
     let (base, (staging, entries)) = match kind {
         Kind::Unspecified | Kind::File => {
-            let received = receive_file(guest, &mut stream, &header, &file, &path).await?;
+            let staging = || Staging::new(guest, cleared);
+            let received = receive_file(staging, &mut stream, &header, &file, &path).await?;
             (Vec::new(), received)
         }
         Kind::Tar | Kind::TarGz => {
@@ -61,7 +76,7 @@ pub(crate) async fn put(
                 .split(|byte| *byte == b'/')
                 .filter(|name| !name.is_empty())
                 .count();
-            let unpacker = Unpacker::new(Staging::new(guest)?, depth, limits(&header));
+            let unpacker = Unpacker::new(Staging::new(guest, cleared)?, depth, limits(&header));
             let received = receive_archive(&mut stream, unpacker, kind, &file.sha256).await?;
             (path, received)
         }
@@ -113,7 +128,7 @@ fn check_sha256(wanted: &str, digest: &[u8]) -> Result<(), Error> {
 }
 
 async fn receive_file(
-    guest: &Arc<Guest>,
+    staging: impl FnOnce() -> Result<Staging, Error>,
     stream: &mut Incoming,
     header: &PutFilesHeader,
     file: &StageFilesHeader,
@@ -127,7 +142,7 @@ async fn receive_file(
     }
     let mode = if file.mode == 0 { 0o644 } else { file.mode };
     let limit = limits(header).bytes;
-    let mut staging = Staging::new(guest)?;
+    let mut staging = staging()?;
     let mut writing = staging.create(path)?;
     let mut left = limit;
     while let Some(data) = next_data(stream).await? {

@@ -13,6 +13,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
 
 use super::root::show;
 use crate::error::Error;
@@ -38,6 +39,7 @@ struct Inner {
     directory: OwnedFd,
     path: String,
     count: u64,
+    _cleared: oneshot::Sender<()>,
 }
 
 /// A file that is being written.
@@ -60,7 +62,8 @@ pub(crate) struct Written {
 }
 
 impl Staging {
-    pub(crate) fn new(guest: &Arc<Guest>) -> Result<Self, Error> {
+    /// `cleared` is dropped when nothing is left of it.
+    pub(crate) fn new(guest: &Arc<Guest>, cleared: oneshot::Sender<()>) -> Result<Self, Error> {
         let failed = |errno| Error::file(DIRECTORY, errno);
         let path = format!("{DIRECTORY}/{}", NEXT.fetch_add(1, Ordering::Relaxed));
         // Another stream's end may remove the directory in between; then it is made again.
@@ -82,6 +85,7 @@ impl Staging {
                 directory,
                 path,
                 count: 0,
+                _cleared: cleared,
             }),
         })
     }
