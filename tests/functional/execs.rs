@@ -152,7 +152,12 @@ async fn a_working_directory_is_in_the_workspace_or_refused() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
-    run(client, &name, shell("mkdir -p $WORK_DIR/a/b")).await?;
+    run(
+        client,
+        &name,
+        shell("mkdir -p $WORK_DIR/a/b; ln -s /etc $WORK_DIR/out; ln -s a $WORK_DIR/in"),
+    )
+    .await?;
     for (cwd, expected) in [
         ("", "/workspace/work"),
         ("work/a", "/workspace/work/a"),
@@ -160,13 +165,20 @@ async fn a_working_directory_is_in_the_workspace_or_refused() -> Result<()> {
         ("${OUTPUT_DIR}", "/workspace/out"),
         ("inputs", "/workspace/work/inputs"),
         ("/workspace/work/a/../a", "/workspace/work/a"),
+        ("work/in/b", "/workspace/work/a/b"),
     ] {
         let mut spec = argv(["pwd", "-P"]);
         spec.cwd = cwd.to_owned();
         let outcome = run(client, &name, spec).await?;
         assert_eq!(outcome.text().trim_end(), expected, "{cwd}: {outcome:?}");
     }
-    for cwd in ["..", "/etc", "work/../../etc", "$WORK_DIR/../.."] {
+    for cwd in [
+        "..",
+        "/etc",
+        "work/../../etc",
+        "$WORK_DIR/../..",
+        "work/out",
+    ] {
         let mut spec = argv(["pwd"]);
         spec.cwd = cwd.to_owned();
         let result = run(client, &name, spec).await;

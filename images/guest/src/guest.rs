@@ -191,6 +191,7 @@ impl Guest {
             let venv = format!("work/.venvs/{}", spec.skill);
             drop(self.root.make_directories(venv.as_bytes()));
         }
+        self.root.refuse_way_out(&launch.cwd)?;
         let name = format!("{}/execs/{id}", settings.workspace);
         let (exec, commands) =
             Exec::new(name, id, request.request_digest, spec, &self.execs.budget);

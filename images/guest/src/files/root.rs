@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
@@ -29,6 +29,8 @@ const DIRECTORY: OFlag = OFlag::O_PATH
 #[derive(Debug)]
 pub(crate) struct Root {
     directory: OwnedFd,
+    /// Where commands find it.
+    path: PathBuf,
     /// Older gVisor has no openat2.
     walks: AtomicBool,
 }
@@ -40,6 +42,7 @@ impl Root {
             directory.map_err(|errno| Error::file(&path.display().to_string(), errno))?;
         Ok(Self {
             directory,
+            path: path.to_owned(),
             walks: AtomicBool::new(false),
         })
     }
@@ -103,6 +106,20 @@ impl Root {
         }
         let here = above.last().unwrap_or(&self.directory);
         openat(here, ".", flags, Mode::empty())
+    }
+
+    /// Refuses an absolute path that begins in the workspace and whose links lead out of it. What else may be wrong
+    /// with it shows itself where it is used.
+    pub(crate) fn refuse_way_out(&self, path: &str) -> Result<(), Error> {
+        let Ok(beneath) = Path::new(path).strip_prefix(&self.path) else {
+            return Ok(());
+        };
+        match self.openat(beneath.as_os_str().as_bytes(), DIRECTORY) {
+            Err(Errno::EXDEV) => Err(Error::PathEscapes {
+                path: path.to_owned(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// A directory, with those on its way made where they are missing.

@@ -164,6 +164,22 @@ async fn what_cannot_be_spawned_says_where_and_why() {
 }
 
 #[tokio::test]
+async fn a_working_directory_behind_a_link_out_is_refused() {
+    let guest = Guest::start().await;
+    std::os::unix::fs::symlink("/etc", guest.workspace().join("way-out")).expect("a link");
+    std::os::unix::fs::symlink("work", guest.workspace().join("way-in")).expect("a link");
+    let mut request = guest.request("in", &["pwd", "-P"]);
+    request.cwd = format!("{}/way-in", guest.workspace().display());
+    assert!(guest.run(request).await.out.ends_with(b"/ws/work\n"));
+    let mut request = guest.request("out", &["pwd", "-P"]);
+    request.cwd = format!("{}/way-out", guest.workspace().display());
+    let refused = guest.client.clone().start_exec(request).await;
+    let refused = refused.expect_err("it leads out");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(reason(&refused), "PATH_ESCAPES");
+}
+
+#[tokio::test]
 async fn the_same_request_is_the_same_exec() {
     let guest = Guest::start().await;
     let request = guest.request("once", &["bash", "-c", "echo $RANDOM$RANDOM"]);
