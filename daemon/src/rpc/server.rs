@@ -20,11 +20,18 @@ const PATH: (i64, i64) = (4096, 128);
 /// What this version can do, sorted. Every entry is something that a client may have to know before it asks.
 const FEATURES: &[&str] = &[
     "exec.attach",
+    "exec.kill",
     "exec.run",
+    "exec.signal",
     "exec.start",
     "files.collect",
+    "files.list",
+    "files.read",
     "files.stage",
     "health",
+    "pools.warm_up",
+    "skills.list",
+    "skills.stage",
     "storage.tmpfs",
     "workspaces.adopt",
 ];
