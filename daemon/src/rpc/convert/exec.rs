@@ -223,20 +223,11 @@ mod tests {
     use super::*;
 
     fn config() -> ExecConfig {
-        ExecConfig {
-            execs_max: 1,
-            retained_max: 1,
-            timeout_default: Duration::from_secs(300),
-            timeout_max: Duration::from_secs(3600),
-            retain_bytes_default: 4 << 20,
-            retain_bytes_max: 16 << 20,
-            retain_bytes_total: 64 << 20,
-            retain_after_exit_default: Duration::from_secs(1800),
-            retain_after_exit_max: Duration::from_secs(3600),
-            kill_grace: Duration::from_secs(2),
-            leak_grace: Duration::from_millis(500),
-            heartbeat: Duration::from_secs(15),
-        }
+        let text = "execs.timeout_max = \"10m\"\n";
+        crate::config::Config::from_toml(text)
+            .expect("good")
+            .config
+            .execs
     }
 
     /// Fields that are refused, in order.
