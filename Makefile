@@ -17,7 +17,7 @@ help: ## list the targets
 demo: build guest image ## run a sample skill on a CSV through a private daemon, and time it against docker run
 	@BIN='$(BIN)' GUEST='$(GUEST)' tests/demo.sh
 
-test: build guest image ## every test, end to end on real Docker; ends by proving that nothing is left
+test: preflight-python build guest image ## every test, end to end on real Docker; ends by proving that nothing is left
 	@tests/run.sh
 
 check: preflight-rust ## formatting, lints and documentation, all warnings refused

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Says what is missing on this machine, and what to do about it, before anything fails obscurely.
-# Usage: tests/preflight.sh rust|docker …
+# Usage: tests/preflight.sh rust|docker|python …
 set -euo pipefail
 
 missing=0
@@ -24,6 +24,12 @@ need_docker() {
     *'permission denied'*) say 'permission to use Docker' "sudo usermod -aG docker $(id -un), then log in again; or work as root" ;;
     *) say "an answer from Docker (${why%%$'\n'*})" 'start it: sudo systemctl start docker; DOCKER_HOST names another one' ;;
     esac
+}
+
+# The tests make a virtual environment for foreign clients and install grpcio and buf into it, from PyPI.
+need_python() {
+    python3 -c 'import venv, ensurepip' 2>/dev/null ||
+        say 'python3 with venv' 'Debian, Ubuntu: sudo apt-get install python3-venv'
 }
 
 for need in "$@"; do "need_$need"; done

@@ -143,6 +143,11 @@ impl Pool {
         let Some(missing) = self.missing(&inner) else {
             return;
         };
+        if missing == 0 && inner.problem.take().is_some() {
+            // Nothing has to be made, so nothing can tell whether it would work: the next request finds out.
+            self.healthy
+                .send_if_modified(|healthy| !std::mem::replace(healthy, true));
+        }
         for _ in 0..missing {
             if let Err(error) = self.boot(&mut inner, self.config.limits, None) {
                 let retry_at = self.note_problem(&mut inner, &error);
@@ -327,8 +332,11 @@ impl Pool {
     pub fn boot_failed(self: &Arc<Self>, number: u32, error: &Error) {
         let retry_at = {
             let mut inner = self.lock();
-            if let Some(member) = inner.members.get_mut(&number) {
-                member.reserved_for = None;
+            let member = inner.members.get_mut(&number);
+            let own = member.and_then(|member| member.reserved_for.take());
+            if own.is_some() && !matches!(error, Error::EngineUnavailable { .. }) {
+                // A request's own sizes may be what it failed for; that says nothing of the pool's.
+                return;
             }
             self.note_problem(&mut inner, error)
         };

@@ -452,12 +452,14 @@ async fn a_message_that_may_not_be_sent_ends_the_upload_and_leaves_nothing() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let good = data(&pattern(1 << 20));
-    for bad in [
-        data(&vec![0; (1 << 20) + 1]),
+    let invalid = (Code::InvalidArgument, Reason::InvalidRequest);
+    let too_large = (Code::ResourceExhausted, Reason::LimitExceeded);
+    for (bad, (code, reason)) in [
+        (data(&vec![0; (1 << 20) + 1]), invalid),
         // Over the limit of a message.
-        data(&vec![0; 5 << 20]),
-        first(&workspace, header(Kind::File, "work/part")),
-        pb::StageFilesRequest::default(),
+        (data(&vec![0; 5 << 20]), too_large),
+        (first(&workspace, header(Kind::File, "work/part")), invalid),
+        (pb::StageFilesRequest::default(), invalid),
     ] {
         let messages = vec![
             first(&workspace, header(Kind::File, "work/part")),
@@ -466,7 +468,7 @@ async fn a_message_that_may_not_be_sent_ends_the_upload_and_leaves_nothing() {
             bad,
         ];
         let staged = send(&server, stream::iter(messages)).await;
-        check_refused(staged, Code::InvalidArgument, Reason::InvalidRequest);
+        check_refused(staged, code, reason);
         eventually_empty(&server, &workspace).await;
     }
     let none = send(&server, stream::empty()).await;

@@ -483,7 +483,7 @@ async fn a_create_that_its_caller_gives_up_leaves_nothing() {
         );
         pool_becomes(&server, "quiet", |pool| pool.waiting == 0).await;
     }
-    assert_eq!(names(&server).await, [first.clone()]);
+    assert_eq!(names(&server).await, std::slice::from_ref(&first));
     server
         .client
         .delete_workspace(&first)
@@ -635,5 +635,84 @@ async fn a_start_that_cannot_see_the_engine_removes_nothing() {
         .list_execs(list("workspaces/kept"))
         .await
         .expect("usable");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_keeps_none_warm_recovers_by_itself() {
+    let toml = "engine.boot_timeout = \"200ms\"\npools.default.claim_timeout = \"1s\"\n";
+    let server = TestServer::start(toml, &[]).await;
+    server
+        .client
+        .resize_pool("default", 0)
+        .await
+        .expect("resized");
+    pool_becomes(&server, "empty", |pool| {
+        pool.warm + pool.booting + pool.claimed == 0
+    })
+    .await;
+    server.engine.start_without_guest();
+    let failed = server.client.create_workspace(named("fails")).await;
+    assert_eq!(reason(failed), Reason::PoolExhausted);
+    server.engine.start_with_guest();
+    // Nobody asks it for anything, and yet it must not stay in trouble.
+    pool_becomes(&server, "fine", |pool| pool.problem.is_empty()).await;
+    let started = Instant::now();
+    while !server.client.is_serving("").await.expect("health") {
+        assert!(started.elapsed() < DEADLINE, "health stays NOT_SERVING");
+        tokio::task::yield_now().await;
+    }
+    server
+        .client
+        .create_workspace(named("works"))
+        .await
+        .expect("it works");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_of_its_own_size_that_fails_does_not_trouble_the_pool() {
+    let toml = "engine.boot_timeout = \"300ms\"\npools.default.max = 4\n";
+    let server = TestServer::start(toml, &[]).await;
+    pool_becomes(&server, "warm", |pool| pool.warm == 1).await;
+    server.engine.start_without_guest();
+    let own = CreateWorkspaceRequest {
+        limits: Some(WorkspaceLimits {
+            pids: 64,
+            ..Default::default()
+        }),
+        ..named("own")
+    };
+    assert_eq!(
+        reason(server.client.create_workspace(own).await),
+        Reason::PoolExhausted
+    );
+    let pool = server.client.get_pool("default").await.expect("pool");
+    assert_eq!((pool.warm, pool.problem.as_str()), (1, ""));
+    server.engine.start_with_guest();
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_its_memory_cannot_hold_is_refused() {
+    let server = TestServer::start("", &[]).await;
+    let small = CreateWorkspaceRequest {
+        limits: Some(WorkspaceLimits {
+            memory_bytes: 64 << 20,
+            ..Default::default()
+        }),
+        ..named("small")
+    };
+    assert_eq!(
+        reason(server.client.create_workspace(small.clone()).await),
+        Reason::LimitUnsupported
+    );
+    let mut fits = small;
+    fits.limits.as_mut().expect("limits").disk_bytes = 32 << 20;
+    server
+        .client
+        .create_workspace(fits)
+        .await
+        .expect("made for it");
     assert!(server.stop().await);
 }

@@ -81,12 +81,16 @@ impl FileService for Files {
         request: Request<Streaming<pb::StageFilesRequest>>,
     ) -> Result<Response<pb::StageFilesResponse>, Status> {
         let mut client = request.into_inner();
-        let first = client.message().await.map_err(|status| broken(&status))?;
+        let limit = self.0.config.server.message_bytes_max as u64;
+        let first = tokio::select! {
+            first = client.message() => first.map_err(|status| broken(&status, limit))?,
+            () = self.0.tasks.drain.cancelled() => return Err(Error::Draining.into()),
+        };
         let first =
             first.ok_or_else(|| Error::invalid("header", "is missing: the stream is empty"))?;
         let (id, header) = wire::stage_files(first, &self.0.config.files)?;
         let grant = self.grant(&id).await?;
-        let (stream, failure) = upload(header, client);
+        let (stream, failure) = upload(header, client, limit);
         let mut guest = grant.guest.clone();
         let put = guest.put_files(stream);
         // Dropping `put` before its end resets the guest's stream, and the guest keeps nothing.

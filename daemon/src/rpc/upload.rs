@@ -19,6 +19,8 @@ use crate::error::Error;
 pub struct Upload {
     header: Option<guest::PutFilesHeader>,
     client: Streaming<pb::StageFilesRequest>,
+    /// For the error about a larger one.
+    message_bytes_max: u64,
     /// Taken once it has failed.
     failed: Option<oneshot::Sender<Error>>,
 }
@@ -28,11 +30,13 @@ pub struct Upload {
 pub fn upload(
     header: guest::PutFilesHeader,
     client: Streaming<pb::StageFilesRequest>,
+    message_bytes_max: u64,
 ) -> (Upload, oneshot::Receiver<Error>) {
     let (failed, failure) = oneshot::channel();
     let upload = Upload {
         header: Some(header),
         client,
+        message_bytes_max,
         failed: Some(failed),
     };
     (upload, failure)
@@ -52,7 +56,7 @@ impl Stream for Upload {
         let checked = match futures::ready!(Pin::new(&mut self.client).poll_next(cx)) {
             None => return Poll::Ready(None),
             Some(Ok(message)) => wire::stage_data(message),
-            Some(Err(status)) => Err(broken(&status)),
+            Some(Err(status)) => Err(broken(&status, self.message_bytes_max)),
         };
         match checked {
             Ok(request) => Poll::Ready(Some(request)),
@@ -68,7 +72,14 @@ impl Stream for Upload {
 /// A client's stream that cannot be read on: most often the client is gone and nobody hears this. A message that
 /// is too large comes here too.
 #[must_use]
-pub fn broken(status: &tonic::Status) -> Error {
+pub fn broken(status: &tonic::Status, message_bytes_max: u64) -> Error {
     let message: String = status.message().chars().take(256).collect();
+    if status.code() == tonic::Code::OutOfRange {
+        let what = format!("a message of the stream ({message})");
+        return Error::LimitExceeded {
+            what,
+            limit: message_bytes_max,
+        };
+    }
     Error::invalid("data", format!("the stream broke off: {message}"))
 }

@@ -92,7 +92,10 @@ pub(super) fn publish(
         }
     }
     for skill in &changed {
-        fs::write(digests.join(&skill.name), &skill.digest).map_err(failed("stage"))?;
+        // Without it the next stage of the same skill copies again, which is all that it saves.
+        if let Err(error) = fs::write(digests.join(&skill.name), &skill.digest) {
+            tracing::warn!(skill = skill.name, %error, "digest of a staged skill was not noted");
+        }
     }
     // Dropping `prepared` removes what was replaced.
     Ok(skills)

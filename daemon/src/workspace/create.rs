@@ -185,11 +185,22 @@ fn effective(asked: Limits, pool: Limits) -> Result<Limits> {
             why: format!("the pool's limit is {pool}, asked for is {asked}"),
         }),
     };
-    Ok(Limits {
+    let limits = Limits {
         memory_bytes: pick("memory_bytes", asked.memory_bytes, pool.memory_bytes)?,
         cpu_millis: pick("cpu_millis", asked.cpu_millis, pool.cpu_millis)?,
         pids: pick("pids", asked.pids, pool.pids)?,
         disk_bytes: pick("disk_bytes", asked.disk_bytes, pool.disk_bytes)?,
         inodes: pick("inodes", asked.inodes, pool.inodes)?,
-    })
+    };
+    if limits.disk_bytes >= limits.memory_bytes {
+        // The workspace is memory: one that cannot be filled without killing what fills it has no limit.
+        return Err(Error::LimitUnsupported {
+            field: "limits.disk_bytes".to_owned(),
+            why: format!(
+                "the workspace counts in its memory, so {} bytes of disk need more than {} bytes of memory",
+                limits.disk_bytes, limits.memory_bytes
+            ),
+        });
+    }
+    Ok(limits)
 }

@@ -101,7 +101,7 @@ impl TestServer {
     async fn stopped(self) -> Stopped {
         for _ in 0..2 {
             // It stops at the first when nothing is open.
-            drop(self.stop.send(()).await);
+            let _ended = self.stop.send(()).await;
         }
         assert!(self.run.await.expect("no panic"), "stopped in time");
         Stopped {

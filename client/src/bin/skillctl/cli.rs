@@ -25,7 +25,7 @@ pub(crate) struct Cli {
 const EXAMPLE: &str = "\
 Example:
   skillctl run csv-report --input sales.csv --to results -- \\
-      'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv $OUTPUT_DIR'
+      'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv'
 
 Exit codes: 0 ok, 1 failed, 2 usage; exec, run and attach pass on the program's own code, or
 128 + the signal that killed it.";

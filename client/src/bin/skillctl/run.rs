@@ -23,7 +23,7 @@ use crate::{exec, stage};
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl run csv-report --input sales.csv --to results -- \\
-      'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv $OUTPUT_DIR'")]
+      'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv'")]
 pub(crate) struct Run {
     /// The skill: name, name@version or name@sha256:DIGEST.
     skill: String,

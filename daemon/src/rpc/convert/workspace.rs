@@ -31,7 +31,7 @@ const PAGE_MAX: usize = 1000;
 /// The smallest sizes that a container works with, as the API's comments promise.
 const FLOOR: Limits = Limits {
     memory_bytes: 32 << 20,
-    cpu_millis: 10,
+    cpu_millis: 100,
     pids: 64,
     disk_bytes: 1 << 20,
     inodes: 256,
