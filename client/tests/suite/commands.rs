@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use skilld_client::v1::Workspace;
+use prost_types::Timestamp;
+use skilld_client::v1::{FileEntry, Workspace};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -199,6 +200,40 @@ async fn files_go_in_and_come_out() {
     assert_eq!(
         spec.max_files, 9999,
         "the server's maximum unless told otherwise"
+    );
+}
+
+#[tokio::test]
+async fn files_of_any_time_are_listed() {
+    let fake = fake();
+    let times = [-62_135_596_800, -1, 0, 253_402_300_800, 99_999_999_999_999];
+    fake.state.lock().listed = times
+        .iter()
+        .map(|seconds| FileEntry {
+            path: "out/f".into(),
+            mtime: Some(Timestamp {
+                seconds: *seconds,
+                nanos: 0,
+            }),
+            ..Default::default()
+        })
+        .collect();
+    let output = run(&fake, &["ls", "w", "out"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let shown: Vec<_> = text(&output.stdout)
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "@-62135596800",
+            "@-1",
+            "1970-01-01T00:00:00Z",
+            "@253402300800",
+            "@99999999999999"
+        ]
     );
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) opened_at: Vec<v1::StreamOffsets>,
     /// What was staged: path to bytes.
     pub(crate) staged: BTreeMap<String, Vec<u8>>,
+    /// What is listed besides.
+    pub(crate) listed: Vec<v1::FileEntry>,
     pub(crate) collect: Vec<v1::CollectOutputsResponse>,
     pub(crate) collect_spec: Option<v1::CollectSpec>,
 }

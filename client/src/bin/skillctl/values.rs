@@ -1,6 +1,7 @@
 //! Values as people write and read them: durations, sizes, `K=V`, `SRC=DEST`, times, names of enums.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -130,11 +131,23 @@ fn rounded(duration: Duration) -> Duration {
     }
 }
 
-/// `2026-01-02T03:04:05Z`.
+/// `2026-01-02T03:04:05Z`; seconds since 1970, as `@-1`, before that year and after the year 9999.
 pub(crate) fn time(time: Option<&Timestamp>) -> String {
-    system_time(time)
-        .map(|time| humantime::format_rfc3339_seconds(time).to_string())
-        .unwrap_or_default()
+    let Some(stamp) = time else {
+        return String::new();
+    };
+    let mut text = String::new();
+    // Programs in a workspace choose their files' times. humantime panics before 1970, and after 9999 it fails,
+    // which `to_string` would make a panic.
+    match system_time(time) {
+        Some(time)
+            if time >= SystemTime::UNIX_EPOCH
+                && write!(text, "{}", humantime::format_rfc3339_seconds(time)).is_ok() =>
+        {
+            text
+        }
+        Some(_) | None => format!("@{}", stamp.seconds),
+    }
 }
 
 /// `3m 4s ago` or `in 3m 4s`.

@@ -75,7 +75,7 @@ impl FileService for Shared {
         let state = self.lock();
         let files = state.staged.iter().map(|(path, bytes)| entry(path, bytes));
         Ok(Response::new(ListFilesResponse {
-            files: files.collect(),
+            files: files.chain(state.listed.iter().cloned()).collect(),
             ..Default::default()
         }))
     }
