@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use skilld_client::Client;
-use skilld_proto::v1::ExecSpec;
+use skilld_proto::v1::{ExecSpec, ListExecsRequest};
 use skilld_tests::exec::{argv, shell, workspace};
 use skilld_tests::{Daemon, Options};
 use tokio::task::JoinSet;
@@ -95,12 +95,34 @@ pub(crate) async fn latency(wish: &Wish, reference: &Reference) -> Result<Vec<Ro
         }
     }
     let inside = inside(wish, &daemon, &name).await?;
+    let hops = hops(wish, client, &name).await?;
     reference.remove(&container).await?;
     daemon.stop().await?;
     let mut rows = Vec::from(bare.rows("exec of true", 1.5));
     rows.extend(bash.rows("exec of bash -c 'echo hi'", 1.3));
     rows.push(inside);
+    rows.push(hops);
     Ok(rows)
+}
+
+/// What an exec costs before anything is started: an answer from the guest, beside one from the daemon.
+async fn hops(wish: &Wish, client: &Client, name: &str) -> Result<Row> {
+    let (mut guest, mut near) = (Series::times()?, Series::times()?);
+    let list = ListExecsRequest {
+        workspace: name.to_owned(),
+        page_size: 1,
+        ..ListExecsRequest::default()
+    };
+    for _ in 0..wish.times(1_000, 200) {
+        let started = Instant::now();
+        client.list_execs(list.clone()).await?;
+        guest.time(started.elapsed())?;
+        let started = Instant::now();
+        client.get_workspace(name).await?;
+        near.time(started.elapsed())?;
+    }
+    let row = Row::new("an answer from the guest (ListExecs)", &guest, Budget::None);
+    Ok(row.against("one from the daemon (GetWorkspace)", &near))
 }
 
 /// What starting a process costs inside a container and outside, without skilld: the share that is the storage
