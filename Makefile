@@ -49,7 +49,7 @@ doc: ## build and name the documentation of the crates
 	cargo doc --workspace --no-deps --locked && echo "$(TARGET)/doc/skilld/index.html"
 
 clean: ## remove build output and the state of make run
-	cargo clean && rm -rf .demo
+	cargo clean && tests/clean.sh .demo
 
 preflight-%:
 	@tests/preflight.sh $*
