@@ -220,8 +220,15 @@ impl State {
         let Some(window) = self.windows.get(stream) else {
             return 0;
         };
+        window.room(self.needed(stream))
+    }
+
+    /// The first byte of a stream that a BLOCKing exec may not drop: where its slowest reader is; without
+    /// a reader the oldest that there is.
+    pub(crate) fn needed(&self, stream: usize) -> u64 {
         let positions = self.readers.values().filter_map(|at| at.get(stream));
-        window.room(positions.min().copied().unwrap_or(window.start()))
+        let oldest = self.windows.get(stream).map_or(0, Window::start);
+        positions.min().copied().unwrap_or(oldest)
     }
 }
 

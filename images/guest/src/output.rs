@@ -97,8 +97,9 @@ impl Window {
         self.capacity().saturating_sub(held)
     }
 
-    /// Takes the filled part of a read buffer, and drops the oldest bytes beyond the capacity.
-    pub(crate) fn push(&mut self, data: &mut BytesMut) {
+    /// Takes the filled part of a read buffer, and drops the oldest bytes beyond the capacity, but none at
+    /// or after `needed`.
+    pub(crate) fn push(&mut self, data: &mut BytesMut, needed: u64) {
         self.budget
             .used
             .fetch_add(data.len() as u64, Ordering::Relaxed);
@@ -115,7 +116,8 @@ impl Window {
             self.segments.push_back((self.tail_start, segment));
             self.tail_start = next;
         }
-        self.trim(self.end().saturating_sub(self.capacity()));
+        let oldest = self.end().saturating_sub(self.capacity());
+        self.trim(oldest.min(needed));
     }
 
     fn seal(&mut self) {
@@ -201,10 +203,10 @@ mod tests {
     #[test]
     fn room_counts_only_what_is_needed() {
         let mut window = Window::new(100, Budget::new(1000));
-        window.push(&mut bytes(60, 1));
+        window.push(&mut bytes(60, 1), u64::MAX);
         assert_eq!(window.room(0), 40);
         assert_eq!(window.room(60), 100);
-        window.push(&mut bytes(60, 2));
+        window.push(&mut bytes(60, 2), u64::MAX);
         assert_eq!((window.start(), window.end()), (20, 120));
         assert_eq!(window.room(0), 0);
     }
@@ -214,9 +216,12 @@ mod tests {
         let budget = Budget::new(PRESSED_BYTES);
         let mut window = Window::new(10 * PRESSED_BYTES, Arc::clone(&budget));
         for _ in 0..4 {
-            window.push(&mut bytes(CHUNK_BYTES, 3));
+            window.push(&mut bytes(CHUNK_BYTES, 3), u64::MAX);
         }
         assert_eq!(window.end() - window.start(), PRESSED_BYTES);
+        let needed = window.start() + 10;
+        window.push(&mut bytes(CHUNK_BYTES, 4), needed);
+        assert_eq!(window.start(), needed);
         drop(window);
         assert_eq!(budget.used.load(Ordering::Relaxed), 0);
     }
@@ -235,7 +240,7 @@ mod tests {
             for (length, seed) in pushes {
                 let mut data = bytes(length, seed);
                 model.extend_from_slice(&data);
-                window.push(&mut data);
+                window.push(&mut data, u64::MAX);
                 prop_assert!(data.is_empty());
                 let start = (model.len() as u64).saturating_sub(capacity);
                 prop_assert_eq!(window.start(), start);

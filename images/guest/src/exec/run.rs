@@ -225,8 +225,15 @@ impl Run {
     }
 
     fn room(&self, stream: usize) -> u64 {
-        // What goes beyond the output limit is thrown away, so it always fits.
-        if self.block && self.output_left > 0 {
+        // The rest of a pipe that ends here is bounded by the pipe: it comes without a reader, or the exec would wait for
+        // one for ever. What goes beyond the output limit is thrown away, so it always fits.
+        let ends = |pipe: &Pipe| pipe.left.is_some();
+        let last = self
+            .pipes
+            .get(stream)
+            .and_then(Option::as_ref)
+            .is_some_and(ends);
+        if self.block && !last && self.output_left > 0 {
             self.exec.state().room(stream)
         } else {
             u64::MAX
@@ -309,8 +316,13 @@ impl Run {
         }
         self.output_left -= count.min(self.output_left);
         let mut state = self.exec.state();
+        let needed = if self.block {
+            state.needed(stream)
+        } else {
+            u64::MAX
+        };
         if let Some(window) = state.windows.get_mut(stream) {
-            window.push(&mut self.scratch);
+            window.push(&mut self.scratch, needed);
         }
     }
 
@@ -332,6 +344,8 @@ impl Run {
                     finish(&self.guest, &self.exec, super::lost());
                 }
                 self.limit_pipes();
+                self.exec.state().gone = true;
+                self.exec.notify();
             }
             // Said once, at the start; anything else is nonsense.
             Some(Report::Started { .. } | Report::Failed { .. }) => {}

@@ -278,3 +278,79 @@ async fn output_is_kept_for_as_long_as_asked() {
         begin.elapsed()
     );
 }
+
+#[tokio::test]
+async fn a_spent_budget_drops_nothing_of_a_blocking_exec() {
+    let guest = Guest::configured(wire::ConfigureRequest {
+        workspace: "workspaces/w".to_owned(),
+        execs_max: 4,
+        retain_bytes_total: 100_000,
+        retained_execs_max: 10,
+        ..Default::default()
+    })
+    .await;
+    let request = guest.request("tight", &["head", "-c", "4000000", "/dev/zero"]);
+    guest
+        .client
+        .clone()
+        .start_exec(request)
+        .await
+        .expect("started");
+    total_reaches(&guest, "tight", 100_000).await;
+    let seen = Seen::all(guest.attach("tight", 0).await)
+        .await
+        .expect("ends well");
+    assert_eq!((seen.out.len(), seen.gaps.len()), (4_000_000, 0));
+}
+
+/// Waits until a stream of an exec that nobody reads has grown to a size; the exec as it is then.
+async fn total_reaches(guest: &Guest, id: &str, bytes: u64) -> v1::Exec {
+    let request = wire::GetExecRequest {
+        exec_id: id.to_owned(),
+    };
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < Duration::from_secs(10), "never {bytes}");
+        let exec = guest.client.clone().get_exec(request.clone()).await;
+        let exec = exec.expect("there").into_inner();
+        if exec.total.expect("offsets").stdout >= bytes {
+            return exec;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_blocked_exec_that_nobody_reads_is_killed_and_keeps_what_it_wrote() {
+    let guest = Guest::start().await;
+    let mut client = guest.client.clone();
+    let mut request = guest.request("yes", &["yes"]);
+    if let Some(spec) = &mut request.spec {
+        spec.retain = Some(v1::Retain {
+            stdout_bytes: 100_000,
+            after_exit: duration(500),
+            ..Default::default()
+        });
+    }
+    client.start_exec(request).await.expect("started");
+    total_reaches(&guest, "yes", 100_000).await;
+    let kill = wire::KillExecRequest {
+        exec_id: "yes".to_owned(),
+        ..Default::default()
+    };
+    let killed = tokio::time::timeout(Duration::from_secs(5), client.kill_exec(kill)).await;
+    let killed = killed.expect("answers").expect("killed").into_inner();
+    assert_eq!(killed.state(), v1::ExecState::Closed);
+    let total = killed.total.expect("offsets").stdout;
+    assert!(total > 100_000, "what was in the pipe: {killed:?}");
+    let seen = Seen::all(guest.attach("yes", 0).await)
+        .await
+        .expect("ends well");
+    assert_eq!((seen.out.len() as u64, seen.gaps.len()), (total, 0));
+    let get = wire::GetExecRequest {
+        exec_id: "yes".to_owned(),
+    };
+    let begin = Instant::now();
+    while client.get_exec(get.clone()).await.is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(5), "never forgotten");
+    }
+}
