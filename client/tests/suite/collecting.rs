@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
     CollectOutputsRequest, CollectOutputsResponse, CollectSpec, CollectSummary, CollectedFile,
-    FileEnd,
+    FileEnd, SkippedFile,
 };
 use skilld_client::{Collected, Error, Progress};
 
@@ -44,6 +44,19 @@ fn link(path: &str, target: &str) -> Vec<CollectOutputsResponse> {
 pub(crate) fn summary() -> CollectOutputsResponse {
     message(Payload::Summary(CollectSummary {
         matched: 1,
+        ..Default::default()
+    }))
+}
+
+/// A summary that cut and skipped a file of this name.
+pub(crate) fn skipping(path: &str) -> CollectOutputsResponse {
+    message(Payload::Summary(CollectSummary {
+        matched: 1,
+        truncated: vec![path.into()],
+        skipped: vec![SkippedFile {
+            path: path.into(),
+            ..Default::default()
+        }],
         ..Default::default()
     }))
 }

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use prost_types::Timestamp;
-use skilld_client::v1::{FileEntry, Workspace};
+use skilld_client::v1::{FileEntry, Workspace, WorkspaceFailure, WorkspaceState};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::collecting::{file, summary};
+use crate::collecting::{file, skipping, summary};
 use crate::fake::{Fake, PRINTED};
 
 pub(crate) fn skillctl(fake: &Fake, words: &[&str]) -> Command {
@@ -235,6 +235,61 @@ async fn files_of_any_time_are_listed() {
             "@99999999999999"
         ]
     );
+}
+
+/// A terminal obeys none of it; `lines` is how many there are to be, so that nothing makes up a line either.
+fn assert_plain(what: &str, bytes: &[u8], lines: usize) {
+    let text = text(bytes);
+    assert!(text.contains("EVIL"), "{what}: {text:?}");
+    assert!(
+        !text.contains(|c: char| c.is_control() && c != '\n' && c != '\t'),
+        "{what}: {text:?}"
+    );
+    assert_eq!(text.lines().count(), lines, "{what}: {text:?}");
+}
+
+#[tokio::test]
+async fn what_others_wrote_does_not_command_the_terminal() {
+    const EVIL: &str = "a\x1b]0;EVIL\x07\u{9b}2J\r\nb";
+    let fake = fake();
+    {
+        let mut state = fake.state.lock();
+        state.listed = vec![FileEntry {
+            path: EVIL.into(),
+            ..Default::default()
+        }];
+        let workspace = state.workspaces.get_mut("workspaces/w").expect("is there");
+        workspace.failure = Some(WorkspaceFailure {
+            message: EVIL.into(),
+            ..Default::default()
+        });
+        workspace.pool = EVIL.into();
+        workspace.state = WorkspaceState::Failed.into();
+        state.skill_body = format!("{EVIL}\n\tcode");
+        state.collect = [file(EVIL, b"x"), vec![skipping(EVIL)]].concat();
+    }
+    for (words, lines) in [
+        (vec!["ls", "w"], 2),
+        (vec!["workspace", "get", "w"], 5),
+        (vec!["workspace", "list"], 2),
+        (vec!["collect", "w", "x", "--to", "to"], 1),
+    ] {
+        let output = run(&fake, &words).await;
+        assert_plain(&format!("{words:?}"), &output.stdout, lines);
+    }
+    let output = run(&fake, &["collect", "w", "x", "--to", "to"]).await;
+    assert_plain("a note", &output.stderr, 2);
+    let (damaged, other) = (file(EVIL, b"x"), file(EVIL, b"y"));
+    fake.state.lock().collect = [&damaged[..2], &other[2..]].concat();
+    let output = run(&fake, &["collect", "w", "x", "--to", "to"]).await;
+    assert_plain("an error", &output.stderr, 1);
+    // A body keeps its lines and its tabs.
+    let output = run(&fake, &["skill", "show", "x"]).await;
+    let body = text(&output.stdout).replace('\u{fffd}', "");
+    assert!(body.ends_with("\na]0;EVIL2J\nb\n\tcode\n"), "{body:?}");
+    // The program's own bytes pass as they are.
+    let output = run(&fake, &["exec", "w", "--", "echo", EVIL]).await;
+    assert_eq!(text(&output.stdout), format!("echo {EVIL}\n"));
 }
 
 #[tokio::test]

@@ -44,6 +44,7 @@ pub(crate) struct State {
     /// What is listed besides.
     pub(crate) listed: Vec<v1::FileEntry>,
     pub(crate) collect: Vec<v1::CollectOutputsResponse>,
+    pub(crate) skill_body: String,
     pub(crate) collect_spec: Option<v1::CollectSpec>,
 }
 

@@ -118,7 +118,10 @@ fn print(output: &Output, collected: &Collected) -> anyhow::Result<()> {
             .files
             .iter()
             .map(|file| file.display().to_string());
-        files.chain(links).map(|line| format!("{line}\n")).collect()
+        let names = files.chain(links);
+        names
+            .map(|name| format!("{}\n", output::plain_line(&name)))
+            .collect()
     })
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use skilld_client::v1::Reason;
 
 use crate::interrupt::{self, Interrupted};
+use crate::output::plain_line;
 
 /// Code of a program that its reader left, as if SIGPIPE had ended it.
 pub(crate) const PIPE_CLOSED: u8 = 141;
@@ -19,7 +20,11 @@ pub(crate) fn report(error: &anyhow::Error) -> u8 {
     }
     let mut stderr = io::stderr().lock();
     // Nothing can be done about a stderr that nobody reads.
-    drop(writeln!(stderr, "error: {error}"));
+    drop(writeln!(
+        stderr,
+        "error: {}",
+        plain_line(&error.to_string())
+    ));
     if let Some(command) = next_command(error) {
         drop(writeln!(stderr, "hint: {command}"));
     }

@@ -93,22 +93,17 @@ fn mode(file: &FileEntry) -> String {
     std::iter::once(kind).chain(bits).collect()
 }
 
-/// A program in the workspace chose it: what a terminal would obey is not passed on.
+/// As in `ls -F`.
 fn name(file: &FileEntry) -> String {
-    let plain = |text: &str| -> String {
-        text.chars()
-            .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-            .collect()
-    };
     let slash = if file.r#type() == FileType::Directory {
         "/"
     } else {
         ""
     };
     if file.link_target.is_empty() {
-        format!("{}{slash}", plain(&file.path))
+        format!("{}{slash}", file.path)
     } else {
-        format!("{} -> {}", plain(&file.path), plain(&file.link_target))
+        format!("{} -> {}", file.path, file.link_target)
     }
 }
 

@@ -24,7 +24,7 @@ impl Output {
         self.format == Format::Json
     }
 
-    /// Prints a message of the API: as JSON, or the text that `text` makes of it.
+    /// Prints a message of the API: as JSON, or the text that `text` makes of it, without what a terminal obeys.
     pub(crate) fn message<M: Message>(
         &self,
         kind: &str,
@@ -32,7 +32,7 @@ impl Output {
         text: impl FnOnce(&M) -> String,
     ) -> anyhow::Result<()> {
         match self.format {
-            Format::Text => self.bytes(text(message).as_bytes())?,
+            Format::Text => self.bytes(plain_text(&text(message)).as_bytes())?,
             Format::Json => self.bytes(json_line(kind, message)?.as_bytes())?,
         }
         Ok(())
@@ -46,9 +46,32 @@ impl Output {
     }
 }
 
-/// Tells people something on stderr. That nobody listens there is no reason to stop.
+/// Tells people something on stderr, on one line. That nobody listens there is no reason to stop.
 pub(crate) fn note(text: &str) {
-    drop(writeln!(io::stderr().lock(), "skillctl: {text}"));
+    drop(writeln!(
+        io::stderr().lock(),
+        "skillctl: {}",
+        plain_line(text)
+    ));
+}
+
+/// A line whose words others chose, skills, servers or programs in a workspace: nothing in it moves a terminal,
+/// or looks like another line.
+pub(crate) fn plain_line(text: &str) -> String {
+    plain(text, |_| false)
+}
+
+/// The same for text of many lines, which keeps its lines and its tabs.
+fn plain_text(text: &str) -> String {
+    plain(text, |c| matches!(c, '\n' | '\t'))
+}
+
+fn plain(text: &str, keep: fn(char) -> bool) -> String {
+    let shown = |c: char| match c.is_control() && !keep(c) {
+        true => char::REPLACEMENT_CHARACTER,
+        false => c,
+    };
+    text.chars().map(shown).collect()
 }
 
 /// A message of `skilld.v1` as one line of protobuf's JSON.
@@ -75,7 +98,7 @@ impl<const N: usize> Table<N> {
     }
 
     pub(crate) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells);
+        self.rows.push(cells.map(|cell| plain_line(&cell)));
     }
 
     /// The table as text.
@@ -105,6 +128,7 @@ pub(crate) fn fields(fields: &[(&str, String)]) -> String {
     let mut text = String::new();
     for (key, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
         let key = format!("{key}:");
+        let value = plain_line(value);
         text.push_str(&format!("{key:<width$} {value}\n"));
     }
     text

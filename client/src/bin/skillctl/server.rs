@@ -177,8 +177,8 @@ impl Problems {
             "GetProblemsResponse",
             &answer,
             |answer| match skill::problems(&answer.problems) {
-                text if text.is_empty() => "no problems\n".to_owned(),
-                text => format!("{text}\n"),
+                lines if lines.is_empty() => "no problems\n".to_owned(),
+                lines => format!("{}\n", lines.join("\n")),
             },
         )?;
         Ok(u8::from(!answer.problems.is_empty()))

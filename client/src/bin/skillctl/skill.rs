@@ -69,8 +69,10 @@ async fn list(context: &Context) -> anyhow::Result<u8> {
         }
         table.text()
     })?;
-    if !context.output.is_json() && !all.problems.is_empty() {
-        output::note(&problems(&all.problems));
+    if !context.output.is_json() {
+        for problem in problems(&all.problems) {
+            output::note(&problem);
+        }
     }
     Ok(0)
 }
@@ -79,37 +81,42 @@ fn state(skill: &Message) -> String {
     values::word(skill.state().as_str_name(), "SKILL_STATE_")
 }
 
+/// A description may be folded or written in paragraphs.
+fn one_line(description: &str) -> String {
+    description.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// As much of a description as a line has room for.
 fn summary(description: &str) -> String {
     const CHARS_MAX: usize = 80;
-    let line = description.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = one_line(description);
     match line.char_indices().nth(CHARS_MAX) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
         None => line,
     }
 }
 
-/// One problem a line.
-pub(crate) fn problems(problems: &[Problem]) -> String {
+/// Each problem on a line of its own.
+pub(crate) fn problems(problems: &[Problem]) -> Vec<String> {
     let lines = problems.iter().map(|problem| {
         let severity = values::word(problem.severity().as_str_name(), "SEVERITY_");
         let line = match problem.line {
             0 => String::new(),
             line => format!(":{line}"),
         };
-        format!(
+        output::plain_line(&format!(
             "{severity} {} {}{line}: {}",
             problem.code, problem.subject, problem.message
-        )
+        ))
     });
-    lines.collect::<Vec<_>>().join("\n")
+    lines.collect()
 }
 
 fn details(skill: &Message) -> String {
     let size = values::bytes(u64::try_from(skill.bytes).unwrap_or(0));
-    let mut text = output::fields(&[
+    let mut fields = vec![
         ("name", short_id(&skill.name)),
-        ("description", skill.description.clone()),
+        ("description", one_line(&skill.description)),
         ("version", skill.version.clone()),
         ("state", state(skill)),
         ("digest", skill.digest.clone()),
@@ -120,8 +127,10 @@ fn details(skill: &Message) -> String {
         ("license", skill.license.clone()),
         ("compatibility", skill.compatibility.clone()),
         ("tools", skill.tools.join(", ")),
-        ("problems", problems(&skill.problems)),
-    ]);
+    ];
+    let problems = problems(&skill.problems).into_iter();
+    fields.extend(problems.map(|problem| ("problem", problem)));
+    let mut text = output::fields(&fields);
     if !skill.body.is_empty() {
         text.push('\n');
         text.push_str(skill.body.trim_end());

@@ -194,7 +194,7 @@ impl SkillService for Shared {
         let name = request.into_inner().name;
         Ok(Response::new(Skill {
             name,
-            body: "# How to use it".into(),
+            body: self.lock().skill_body.clone(),
             ..Default::default()
         }))
     }
