@@ -41,6 +41,9 @@ struct Flags {
 
 fn main() -> ExitCode {
     let nonce = take_nonce();
+    // Before anything is opened that is to stay open.
+    sys::close_all_but(None);
+    // While the guest can still open what is its own in /proc.
     let supervisors = Supervisors::new();
     protect();
     let outcome = flags().and_then(|flags| run(&flags, nonce, supervisors));
@@ -90,11 +93,10 @@ fn take_nonce() -> Bytes {
     nonce
 }
 
-/// First of all: commands have the guest's uid, and must find nothing to hold on to. Each of these can
-/// only fail where it is not needed.
+/// Before the first command: commands have the guest's uid, and must find nothing to hold on to. Each of
+/// these can only fail where it is not needed.
 fn protect() {
     let _ = prctl::set_dumpable(false);
-    sys::close_all_but(None);
     let _ = setsid();
     umask(Mode::from_bits_truncate(0o077));
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);

@@ -60,7 +60,8 @@ struct Child<'a> {
     failure: Option<(Stage, c_int)>,
 }
 
-/// Closes every descriptor above 2 but `keep`.
+/// Closes every descriptor above 2 but `keep`, whoever owns it: only for a process that has not opened
+/// anything yet, or that uses nothing of what it was forked with.
 pub(crate) fn close_all_but(keep: Option<RawFd>) {
     let keep = keep.and_then(|fd| libc::c_uint::try_from(fd).ok());
     match keep {
@@ -75,7 +76,8 @@ pub(crate) fn close_all_but(keep: Option<RawFd>) {
 }
 
 fn close_range(first: libc::c_uint, last: libc::c_uint) {
-    // SAFETY: plain numbers; callers own no descriptor in the range that they use afterwards.
+    // SAFETY: plain numbers. Owners of closed descriptors would be left with others' numbers: there are none at the start
+    // of the guest, and a forked process or a spawned child never comes back to those of its parent.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if done != 0 {
         // Kernels before 5.9.

@@ -298,3 +298,20 @@ async fn a_warm_up_runs_to_its_end_and_leaves_nothing() {
     let late = late.expect_err("only before it is a workspace");
     assert_eq!(late.code(), tonic::Code::FailedPrecondition);
 }
+
+#[tokio::test]
+async fn commands_are_likelier_victims_than_the_guest() {
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj").expect("readable");
+    let score: i32 = own.trim().parse().expect("a number");
+    assert!(score < 900, "nothing to be seen here with {score}");
+    let guest = Guest::start().await;
+    // More than were forked ahead of need.
+    for number in 0..4 {
+        let seen = guest
+            .sh(&format!("oom{number}"), "cat /proc/self/oom_score_adj")
+            .await;
+        assert_eq!(seen.out, b"900\n");
+    }
+    let guests = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", guest.child.id()));
+    assert_eq!(guests.expect("root reads it"), own);
+}
