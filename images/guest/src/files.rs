@@ -6,6 +6,7 @@
 
 pub(crate) mod archive;
 pub(crate) mod list;
+mod place;
 pub(crate) mod put;
 pub(crate) mod read;
 pub(crate) mod root;

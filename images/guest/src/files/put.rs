@@ -2,27 +2,23 @@
 //! come whole.
 
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use flate2::write::MultiGzDecoder;
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, renameat};
-use nix::sys::stat::{Mode, fchmod, fstat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
 use sha2::{Digest, Sha256};
 use skilld_proto::guest::v1::put_files_request::Payload;
 use skilld_proto::guest::v1::{PutFilesHeader, PutFilesRequest};
 use skilld_proto::v1::stage_files_header::Kind;
-use skilld_proto::v1::{FileType, StageFilesHeader, StageFilesResponse, StagedFile};
+use skilld_proto::v1::{StageFilesHeader, StageFilesResponse, StagedFile};
 use tokio::sync::oneshot;
 use tonic::codegen::Bytes;
 use tonic::{Status, Streaming};
 
 use super::archive::{Entries, Limits, Staged, Unpacker};
-use super::root::{plain, show, split, writable};
+use super::place::{Placing, join};
+use super::root::{plain, writable};
 use super::staging::Staging;
-use super::{ANSWER_BYTES_MAX, SLICE_BYTES, file_type, hex};
+use super::{ANSWER_BYTES_MAX, SLICE_BYTES, hex};
 use crate::error::Error;
 use crate::guest::Guest;
 
@@ -34,9 +30,6 @@ const LISTED_MAX: usize = 10_000;
 const TAR_SLICE: usize = 32 * 1024;
 /// Of a compressed archive at a time: it may become a thousand times as much.
 const GZIP_SLICE: usize = 1024;
-/// Entries placed at a time.
-const PLACE_SLICE: usize = 32;
-
 type Incoming = Streaming<PutFilesRequest>;
 
 /// Receives a stream and puts it into place. When this answers, nothing that waited is left: what failed takes no room
@@ -81,16 +74,9 @@ async fn receive(
             (path, received)
         }
     };
-    let mut placing = Placing {
-        guest,
-        staging,
-        base,
-        made: Vec::new(),
-        parent: None,
-    };
+    let mut placing = Placing::new(guest, staging, &base);
     let placed = placing.place(&entries).await;
-    let Placing { staging, base, .. } = placing;
-    staging.clear().await;
+    placing.clear().await;
     placed?;
     Ok(answer(&base, &entries))
 }
@@ -206,163 +192,6 @@ fn damaged() -> Error {
 
 fn not_gzip(gzip: &mut MultiGzDecoder<Unpacker>) -> Error {
     gzip.get_mut().failure().unwrap_or_else(damaged)
-}
-
-/// Entries on their way from the staging directory into place.
-struct Placing<'a> {
-    guest: &'a Guest,
-    staging: Staging,
-    /// What the entries' paths are relative to.
-    base: Vec<u8>,
-    /// Directories that were missing.
-    made: Vec<Vec<u8>>,
-    /// Opened last: entries come sorted, so that it mostly serves the next one too.
-    parent: Option<(Vec<u8>, OwnedFd)>,
-}
-
-impl Placing<'_> {
-    /// All or nothing, but for what a tenant does to the same paths at the same time.
-    async fn place(&mut self, entries: &Entries) -> Result<(), Error> {
-        for (number, (path, staged)) in entries.iter().enumerate() {
-            check_not_a_parent(path, staged, entries)?;
-            self.check(&join(&self.base, path), staged)?;
-            if number % PLACE_SLICE == PLACE_SLICE - 1 {
-                tokio::task::yield_now().await;
-            }
-        }
-        let mut placed = Vec::new();
-        let done = self.move_all(entries, &mut placed).await;
-        if done.is_err() {
-            for path in &placed {
-                let (parent, name) = split(path);
-                if let Ok(parent) = self.parent(parent) {
-                    let _gone = unlinkat(parent, name, UnlinkatFlags::NoRemoveDir);
-                }
-            }
-            self.guest.root.remove_directories(&self.made);
-        }
-        done
-    }
-
-    /// Whether the workspace has room for this kind of thing under this name.
-    fn check(&self, path: &[u8], staged: &Staged) -> Result<(), Error> {
-        writable(path)?;
-        let directory = matches!(staged, Staged::Directory { .. });
-        let follow = if directory {
-            OFlag::empty()
-        } else {
-            OFlag::O_NOFOLLOW
-        };
-        let failed = |errno| Error::file(&show(path), errno);
-        let there = match self.guest.root.openat(path, OFlag::O_PATH | follow) {
-            Err(Errno::ENOENT) => return Ok(()),
-            opened => opened.map_err(failed)?,
-        };
-        let is_directory = file_type(&fstat(there).map_err(failed)?) == FileType::Directory;
-        if is_directory == directory {
-            return Ok(());
-        }
-        Err(failed(if directory {
-            Errno::ENOTDIR
-        } else {
-            Errno::EISDIR
-        }))
-    }
-
-    async fn move_all(
-        &mut self,
-        entries: &Entries,
-        placed: &mut Vec<Vec<u8>>,
-    ) -> Result<(), Error> {
-        let base = self.base.clone();
-        self.guest
-            .root
-            .make_directories_noting(&base, &mut self.made)?;
-        let mut modes = Vec::new();
-        for (number, (path, staged)) in entries.iter().enumerate() {
-            let path = join(&base, path);
-            let (parent, name) = split(&path);
-            match staged {
-                Staged::Directory { mode } => {
-                    let before = self.made.len();
-                    self.guest
-                        .root
-                        .make_directories_noting(&path, &mut self.made)?;
-                    if self.made.len() > before {
-                        modes.push((path.clone(), *mode));
-                    }
-                }
-                Staged::File(written) => self.rename(&written.name, parent, name)?,
-                Staged::Link(staged_name) => self.rename(staged_name, parent, name)?,
-            }
-            if !matches!(staged, Staged::Directory { .. }) {
-                placed.push(path);
-            }
-            if number % PLACE_SLICE == PLACE_SLICE - 1 {
-                tokio::task::yield_now().await;
-            }
-        }
-        for (path, mode) in modes {
-            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-            let directory = self.guest.root.openat(&path, flags);
-            let mode = Mode::from_bits_truncate(mode) | Mode::S_IRWXU;
-            let set = directory.and_then(|directory| fchmod(directory, mode));
-            set.map_err(|errno| Error::file(&show(&path), errno))?;
-        }
-        Ok(())
-    }
-
-    fn rename(&mut self, staged: &str, parent: &[u8], name: &[u8]) -> Result<(), Error> {
-        let from = self.staging.directory()?.try_clone_to_owned();
-        let from = from.map_err(|_| Error::file(staged, Errno::EMFILE))?;
-        let to = self.parent(parent)?;
-        renameat(from, staged, to, name).map_err(|errno| {
-            let path = show(&join(parent, name));
-            // The only other file system below the workspace is the read-only one.
-            if errno == Errno::EXDEV {
-                Error::ReadOnly { path }
-            } else {
-                Error::file(&path, errno)
-            }
-        })
-    }
-
-    fn parent(&mut self, path: &[u8]) -> Result<&OwnedFd, Error> {
-        let cached = self.parent.take().filter(|(cached, _)| cached == path);
-        let parent = match cached {
-            Some(parent) => parent,
-            None => {
-                let opened = self
-                    .guest
-                    .root
-                    .make_directories_noting(path, &mut self.made)?;
-                (path.to_vec(), opened)
-            }
-        };
-        Ok(&self.parent.insert(parent).1)
-    }
-}
-
-/// A file or link in the way of another entry of the same archive.
-fn check_not_a_parent(path: &[u8], staged: &Staged, entries: &Entries) -> Result<(), Error> {
-    if matches!(staged, Staged::Directory { .. }) {
-        return Ok(());
-    }
-    let below = join(path, b"");
-    match entries.range(below.clone()..).next() {
-        Some((next, _)) if next.starts_with(&below) => Err(Error::ArchiveInvalid {
-            entry: show(next),
-            problem: "lies beneath an entry that is no directory",
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn join(base: &[u8], path: &[u8]) -> Vec<u8> {
-    if base.is_empty() {
-        return path.to_vec();
-    }
-    [base, b"/", path].concat()
 }
 
 fn answer(base: &[u8], entries: &Entries) -> StageFilesResponse {
