@@ -25,12 +25,15 @@ use skilld_proto::v1::spawn_failure;
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::codegen::Bytes;
 
-use crate::output::{Budget, Window};
+use crate::output::{Budget, CHUNK_BYTES, Window};
 use crate::supervisor::wire::{Report, Target};
 use crate::sys::{Exit, Stage};
 
 /// Of each stream, where a spec says nothing.
 const RETAIN_BYTES: u64 = 4 * 1024 * 1024;
+/// Of each stream at least: a reader of text takes whole characters, and none would ever be whole in a
+/// window smaller than it.
+const RETAIN_BYTES_MIN: u64 = CHUNK_BYTES as u64;
 /// After the end, where a spec says nothing.
 const RETAIN_AFTER_EXIT: Duration = Duration::from_secs(30 * 60);
 /// Commands that wait for the exec's task.
@@ -110,7 +113,7 @@ impl Exec {
     ) -> (Arc<Self>, mpsc::Receiver<Command>) {
         let retain = spec.retain.unwrap_or_default();
         let capacity = |bytes: i64| match u64::try_from(bytes) {
-            Ok(bytes) if bytes > 0 => bytes,
+            Ok(bytes) if bytes > 0 => bytes.max(RETAIN_BYTES_MIN),
             _ => RETAIN_BYTES,
         };
         let window = |bytes| Window::new(capacity(bytes), Arc::clone(budget));

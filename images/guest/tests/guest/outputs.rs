@@ -78,7 +78,7 @@ async fn without_a_reader_a_blocking_exec_waits_and_loses_nothing() {
     );
     if let Some(spec) = &mut request.spec {
         spec.retain = Some(v1::Retain {
-            stdout_bytes: 50_000,
+            stdout_bytes: 70_000,
             ..Default::default()
         });
     }
@@ -87,7 +87,7 @@ async fn without_a_reader_a_blocking_exec_waits_and_loses_nothing() {
         exec_id: "wait".to_owned(),
     };
     let mut total = 0;
-    while total < 50_000 {
+    while total < 70_000 {
         let exec = client
             .get_exec(get.clone())
             .await
@@ -95,7 +95,7 @@ async fn without_a_reader_a_blocking_exec_waits_and_loses_nothing() {
             .into_inner();
         total = exec.total.expect("offsets").stdout;
     }
-    assert_eq!(total, 50_000);
+    assert_eq!(total, 70_000);
     assert!(!guest.workspace().join("done").exists());
     let seen = Seen::all(guest.attach("wait", 0).await)
         .await
@@ -353,4 +353,20 @@ async fn a_blocked_exec_that_nobody_reads_is_killed_and_keeps_what_it_wrote() {
     while client.get_exec(get.clone()).await.is_ok() {
         assert!(begin.elapsed() < Duration::from_secs(5), "never forgotten");
     }
+}
+
+#[tokio::test]
+async fn text_that_is_larger_than_its_window_does_not_wait_for_ever() {
+    let guest = Guest::start().await;
+    let script = r"yes $'a\xe2\x82\xac' | head -n 60000";
+    let mut request = guest.request("tiny", &["bash", "-c", script]);
+    request.format = v1::OutputFormat::Text.into();
+    if let Some(spec) = &mut request.spec {
+        spec.retain = Some(v1::Retain {
+            stdout_bytes: 2,
+            ..Default::default()
+        });
+    }
+    let seen = tokio::time::timeout(Duration::from_secs(10), guest.run(request)).await;
+    assert!(seen.expect("ends").text == "a\u{20ac}\n".repeat(60_000));
 }
