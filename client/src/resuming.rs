@@ -14,6 +14,7 @@
 use skilld_proto::v1::exec_event::{Event, Output, output};
 use skilld_proto::v1::{AttachExecRequest, ExecEvent, OutputStream, RunExecRequest, StreamOffsets};
 use tokio::time::Instant;
+use tokio_util::sync::ReusableBoxFuture;
 use tonic::{Code, Response, Status, Streaming};
 
 use crate::names::{exec_name, short_id};
@@ -29,10 +30,18 @@ pub struct ExecStream {
     /// Name, format and gaps of every attach; its offsets are the bytes handed over so far.
     attach: AttachExecRequest,
     open: Option<Streaming<ExecEvent>>,
+    /// The call under way. Kept, because a caller that stops waiting for the next event must not reset a RunExec
+    /// of which nobody could say then whether it started something.
+    opening: Option<ReusableBoxFuture<'static, Opened>>,
+    /// No other RunExec is to be made.
+    start_given_up: bool,
     seen: Seen,
     resumed: u32,
     trouble: Trouble,
 }
+
+/// The answer to RunExec or AttachExec.
+type Opened = Result<Response<Streaming<ExecEvent>>, Status>;
 
 /// Which of the events that come once have come.
 #[derive(Debug, Default)]
@@ -73,6 +82,8 @@ impl ExecStream {
             run: None,
             attach: request,
             open: None,
+            opening: None,
+            start_given_up: false,
             seen: Seen::default(),
             resumed: 0,
             trouble: Trouble::default(),
@@ -95,6 +106,12 @@ impl ExecStream {
     #[must_use]
     pub fn times_resumed(&self) -> u32 {
         self.resumed
+    }
+
+    /// From here on nothing new is started: a RunExec under way is waited for, but not repeated, and if there is
+    /// no event of it the stream ends without Closed. Does nothing to an exec of which an event has come.
+    pub fn give_up_start(&mut self) {
+        self.start_given_up = true;
     }
 
     /// The next event; none after Closed and after an error. Cancel safe.
@@ -130,10 +147,19 @@ impl ExecStream {
 
     async fn reopen(&mut self) -> Result<(), Error> {
         self.trouble.quiet_since.get_or_insert_with(Instant::now);
-        if let Some(open_at) = self.trouble.open_at {
-            tokio::time::sleep_until(open_at).await;
+        if self.opening.is_none() {
+            if self.start_given_up && self.run.is_some() {
+                self.seen.end = true;
+                return Ok(());
+            }
+            if let Some(open_at) = self.trouble.open_at {
+                tokio::time::sleep_until(open_at).await;
+            }
         }
-        match self.call().await {
+        let call = || call(&self.client, self.run.as_ref(), &self.attach);
+        let opened = self.opening.get_or_insert_with(call).await;
+        self.opening = None;
+        match opened {
             Ok(response) => {
                 if self.trouble.accepted {
                     self.resumed += 1;
@@ -144,14 +170,6 @@ impl ExecStream {
                 Ok(())
             }
             Err(status) => self.broke(status),
-        }
-    }
-
-    async fn call(&self) -> Result<Response<Streaming<ExecEvent>>, Status> {
-        let mut stub = self.client.execs();
-        match &self.run {
-            Some(request) => stub.run_exec(request.clone()).await,
-            None => stub.attach_exec(self.attach.clone()).await,
         }
     }
 
@@ -247,6 +265,22 @@ impl ExecStream {
             return Err(Error::protocol("it closed the stream before its last byte"));
         }
         Ok(())
+    }
+}
+
+/// Makes the call that opens the stream.
+fn call(
+    client: &Client,
+    run: Option<&RunExecRequest>,
+    attach: &AttachExecRequest,
+) -> ReusableBoxFuture<'static, Opened> {
+    let mut stub = client.execs();
+    match run.cloned() {
+        Some(request) => ReusableBoxFuture::new(async move { stub.run_exec(request).await }),
+        None => {
+            let request = attach.clone();
+            ReusableBoxFuture::new(async move { stub.attach_exec(request).await })
+        }
     }
 }
 

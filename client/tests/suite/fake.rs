@@ -37,6 +37,8 @@ pub(crate) struct State {
     pub(crate) get_workspace_calls: u32,
     /// How the next streams of events end; none means well.
     pub(crate) breaks: VecDeque<Break>,
+    /// What RunExec does as long as no KillExec has missed its exec.
+    pub(crate) run_exec: RunExec,
     /// Offsets of each stream of events that was opened.
     pub(crate) opened_at: Vec<v1::StreamOffsets>,
     /// What was staged: path to bytes.
@@ -53,6 +55,19 @@ pub(crate) struct State {
 pub(crate) struct Running {
     pub(crate) spec: v1::ExecSpec,
     pub(crate) killed: watch::Sender<bool>,
+    /// Its streams that are not at their end.
+    pub(crate) readers: watch::Sender<u32>,
+}
+
+/// What becomes of a RunExec.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum RunExec {
+    #[default]
+    Starts,
+    /// It may be repeated.
+    Refused,
+    /// It starts after the first KillExec that missed it.
+    Late,
 }
 
 /// After so many events a stream ends: with this status, or as if all were well.
@@ -73,6 +88,10 @@ pub(crate) struct Shared {
     state: Arc<Mutex<State>>,
     /// Counts streams of StageFiles that broke.
     pub(crate) aborted: Arc<watch::Sender<u32>>,
+    /// Counts calls of RunExec.
+    pub(crate) run_calls: Arc<watch::Sender<u32>>,
+    /// Counts calls of KillExec for an exec that was not there.
+    pub(crate) missed_kills: Arc<watch::Sender<u32>>,
 }
 
 impl Shared {

@@ -1,12 +1,13 @@
 //! Leaving an exec: Ctrl-C, a reader that goes away, attach later.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::commands::{fake, skillctl};
-use crate::fake::Fake;
+use crate::fake::{Fake, RunExec};
 
 /// Starts it and waits for its first line.
 async fn start(fake: &Fake, words: &[&str]) -> Child {
@@ -95,7 +96,8 @@ async fn a_reader_that_leaves_ends_it_quietly() {
     let mut stdout = child.stdout.take().expect("a pipe");
     stdout.read_exact(&mut first).await.expect("reads");
     drop(stdout);
-    let output = child.wait_with_output().await.expect("ends");
+    let ended = tokio::time::timeout(Duration::from_secs(10), child.wait_with_output()).await;
+    let output = ended.expect("does not wait unread").expect("ends");
     assert_eq!(output.status.code(), Some(141));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(
@@ -103,4 +105,35 @@ async fn a_reader_that_leaves_ends_it_quietly() {
             .killed
             .borrow()
     );
+}
+
+/// Ctrl-C while the first RunExec is under way or was refused; the code it ends with.
+async fn interrupted_before_it_started(fake: &Fake) -> Option<i32> {
+    let mut calls = fake.state.run_calls.subscribe();
+    let mut command = skillctl(fake, &["exec", "w", "--id", "x", "--", "forever"]);
+    let mut child = command.stdout(Stdio::null()).spawn().expect("starts");
+    calls.wait_for(|count| *count > 0).await.expect("is kept");
+    signal(&child, "-INT").await;
+    let ended = tokio::time::timeout(Duration::from_secs(10), child.wait()).await;
+    ended.expect("ends soon").expect("ends").code()
+}
+
+#[tokio::test]
+async fn ctrl_c_before_the_start_means_that_it_never_starts() {
+    let fake = fake();
+    fake.state.lock().run_exec = RunExec::Refused;
+    assert_eq!(interrupted_before_it_started(&fake).await, Some(130));
+    assert_eq!(*fake.state.missed_kills.borrow(), 1, "it was looked for");
+    assert_eq!(fake.state.lock().starts, 0);
+}
+
+#[tokio::test]
+async fn ctrl_c_kills_what_starts_after_it_too() {
+    let fake = fake();
+    fake.state.lock().run_exec = RunExec::Late;
+    assert_eq!(interrupted_before_it_started(&fake).await, Some(130));
+    let state = fake.state.lock();
+    let killed = |name| state.execs.get(name).map(|exec| *exec.killed.borrow());
+    assert_eq!(killed("workspaces/w/execs/x"), Some(true));
+    assert_eq!(state.starts, 1);
 }

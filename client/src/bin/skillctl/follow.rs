@@ -75,6 +75,7 @@ impl<'a> Follower<'a> {
                         return Ok(Ending::Interrupted);
                     }
                     interrupted = true;
+                    events.give_up_start();
                     kill = Some(Box::pin(kill_exec(self.client, &name)));
                 }
                 killed = poll_some(&mut kill) => {
@@ -84,14 +85,28 @@ impl<'a> Follower<'a> {
                 }
                 event = events.next() => match event? {
                     Some(event) => {
-                        if let Some(ending) = self.hand_over(&name, &event, interrupt).await? {
+                        if interrupted && matches!(event.event, Some(Event::Started(_))) {
+                            // It may have started after the server looked for it.
+                            kill = Some(Box::pin(kill_exec(self.client, &name)));
+                        }
+                        if let Some(ending) = self.hand_over(&event, interrupt).await? {
+                            // A stream that nobody reads could hold up the program, and so its end.
+                            drop(events);
+                            if self.on_leave == OnLeave::Kill {
+                                finish(interrupt, kill_exec(self.client, &name)).await?;
+                            }
                             return Ok(ending);
                         }
                         if let Some(Event::Exited(exited)) = event.event {
                             result = exited.result;
                         }
                     }
-                    None if interrupted => return Ok(Ending::Interrupted),
+                    None if interrupted => {
+                        if let Some(kill) = kill {
+                            finish(interrupt, kill).await?;
+                        }
+                        return Ok(Ending::Interrupted);
+                    }
                     None => return Ok(Ending::Finished(Box::new(result.unwrap_or_default()))),
                 }
             }
@@ -101,20 +116,15 @@ impl<'a> Follower<'a> {
     /// Writes an event; how it ended if that could not be done.
     async fn hand_over(
         &mut self,
-        name: &str,
         event: &ExecEvent,
         interrupt: &mut Interrupt,
     ) -> anyhow::Result<Option<Ending>> {
-        let ending = match interrupt.race(self.write(event)).await {
-            Ok(Ok(())) => return Ok(None),
-            Ok(Err(error)) if !fail::is_broken_pipe(&error) => return Err(error),
-            Ok(Err(_)) => Ending::PipeClosed,
-            Err(Interrupted) => Ending::Interrupted,
-        };
-        if self.on_leave == OnLeave::Kill {
-            kill_exec(self.client, name).await?;
+        match interrupt.race(self.write(event)).await {
+            Ok(Ok(())) => Ok(None),
+            Ok(Err(error)) if !fail::is_broken_pipe(&error) => Err(error),
+            Ok(Err(_)) => Ok(Some(Ending::PipeClosed)),
+            Err(Interrupted) => Ok(Some(Ending::Interrupted)),
         }
-        Ok(Some(ending))
     }
 
     async fn write(&mut self, event: &ExecEvent) -> anyhow::Result<()> {
@@ -178,6 +188,17 @@ async fn kill_exec(client: &Client, name: &str) -> Result<(), Error> {
         Ok(_) => Ok(()),
         Err(error) if error.reason() == Some(Reason::ExecNotFound) => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// Waits for the end of a kill, unless Ctrl-C says not to.
+async fn finish(
+    interrupt: &mut Interrupt,
+    kill: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
+    match interrupt.race(kill).await {
+        Ok(killed) => killed,
+        Err(Interrupted) => Ok(()),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::program::{Program, event};
-use super::{Break, Running, Shared, refusal, unimplemented};
+use super::{Break, RunExec, Running, Shared, refusal, unimplemented};
 
 type Events = Pin<Box<dyn Stream<Item = Result<ExecEvent, Status>> + Send>>;
 
@@ -35,8 +35,12 @@ impl Shared {
             };
         }
         state.starts += 1;
-        let killed = watch::Sender::new(false);
-        state.execs.insert(name.clone(), Running { spec, killed });
+        let running = Running {
+            spec,
+            killed: watch::Sender::new(false),
+            readers: watch::Sender::new(0),
+        };
+        state.execs.insert(name.clone(), running);
         Ok(name)
     }
 
@@ -62,7 +66,11 @@ impl Shared {
             stream::iter(last)
         });
         let events = stream::iter(first).chain(end.flatten());
-        let events = events.enumerate().map(|(seq, next)| Ok(event(seq, next)));
+        let reader = Reader::new(running.readers);
+        let events = events.enumerate().map(move |(seq, next)| {
+            let _ = &reader;
+            Ok(event(seq, next))
+        });
         let mut state = self.lock();
         state.opened_at.push(from);
         Ok(match state.breaks.pop_front() {
@@ -103,6 +111,22 @@ impl Shared {
     }
 }
 
+/// A stream of events; over when it is dropped.
+struct Reader(watch::Sender<u32>);
+
+impl Reader {
+    fn new(readers: watch::Sender<u32>) -> Self {
+        readers.send_modify(|count| *count += 1);
+        Self(readers)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
 #[tonic::async_trait]
 impl ExecService for Shared {
     type RunExecStream = Events;
@@ -110,6 +134,18 @@ impl ExecService for Shared {
 
     async fn run_exec(&self, request: Request<RunExecRequest>) -> Result<Response<Events>, Status> {
         let request = request.into_inner();
+        self.run_calls.send_modify(|count| *count += 1);
+        let mut missed = self.missed_kills.subscribe();
+        let run_exec = self.lock().run_exec;
+        match run_exec {
+            RunExec::Refused if *missed.borrow() == 0 => {
+                return Err(refusal(Code::Unavailable, "DRAINING", &[]));
+            }
+            RunExec::Late => {
+                missed.wait_for(|count| *count > 0).await.expect("is kept");
+            }
+            RunExec::Refused | RunExec::Starts => {}
+        }
         let spec = request.spec.unwrap_or_default();
         let name = self.start(&request.workspace, &request.exec_id, spec)?;
         Ok(Response::new(self.events(&name, StreamOffsets::default())?))
@@ -134,9 +170,19 @@ impl ExecService for Shared {
         Ok(Response::new(self.events(&request.name, from)?))
     }
 
+    /// Answers when no stream of the exec is left.
     async fn kill_exec(&self, request: Request<KillExecRequest>) -> Result<Response<Exec>, Status> {
         let name = request.into_inner().name;
-        self.running(&name)?.killed.send_replace(true);
+        let running = self.running(&name).inspect_err(|_| {
+            self.missed_kills.send_modify(|count| *count += 1);
+        })?;
+        running.killed.send_replace(true);
+        // A program that its readers hold up ends when they read or leave.
+        let mut readers = running.readers.subscribe();
+        readers
+            .wait_for(|count| *count == 0)
+            .await
+            .expect("is kept");
         Ok(Response::new(self.exec(&name)?))
     }
 
