@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use tokio::sync::watch;
@@ -120,6 +120,14 @@ impl Leader {
         self.pid
     }
 
+    /// It does not exist any more and nobody knows how it ended: it was reaped before it was known to be a leader,
+    /// and forgotten among others.
+    pub(crate) fn is_lost(&self) -> bool {
+        let state = self.reaper.state();
+        let known = state.leaders.get(&self.pid).is_some_and(Option::is_some);
+        !known && kill(self.pid, None) == Err(Errno::ESRCH)
+    }
+
     /// Waits until the guest has reaped it, which is only ever so when its supervisor is gone. Safe to
     /// cancel.
     pub(crate) async fn ended(&self) -> Exit {
@@ -145,5 +153,34 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         self.reaper.state().leaders.remove(&self.pid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ended and reaped: its pid is nobody's, as far as a test can tell.
+    fn gone() -> Pid {
+        let child = std::process::Command::new("true").spawn();
+        let mut child = child.expect("a process");
+        child.wait().expect("reaped");
+        Pid::from_raw(i32::try_from(child.id()).expect("a pid"))
+    }
+
+    #[test]
+    fn a_leader_whose_end_was_forgotten_is_lost() {
+        let reaper = Reaper::new();
+        let (leader, since) = (gone(), Instant::now());
+        reaper.record(leader, Exit::default());
+        for number in 0..i32::try_from(RECENT_MAX).expect("small") {
+            assert!(!reaper.leader(leader, since).is_lost(), "{number} others");
+            reaper.record(Pid::from_raw(i32::MAX - number), Exit::default());
+        }
+        let leader = reaper.leader(leader, since);
+        assert!(leader.is_lost());
+        reaper.record(leader.pid(), Exit::default());
+        assert!(!leader.is_lost(), "its end is known");
+        assert!(!reaper.leader(nix::unistd::getpid(), since).is_lost());
     }
 }

@@ -1,6 +1,7 @@
 //! The task that runs one exec: starts it through a supervisor, moves its output into the windows, keeps
 //! its deadlines, and ends its tree. It lives until nothing of the exec is left.
 
+mod deadlines;
 mod stream;
 mod tree;
 
@@ -21,6 +22,7 @@ use crate::output::CHUNK_BYTES;
 use crate::supervisor::wire::{Launch, Report, Target};
 use crate::supervisor::{Supervisor, output_pipe};
 use crate::sys::{self, Exit, Stage};
+use deadlines::{Deadlines, sleep_until};
 use stream::{Pipe, open, readable, would_block};
 use tree::Tree;
 
@@ -39,18 +41,6 @@ const SPAWN_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Start {
     pub(crate) launch: Launch,
     pub(crate) stdin: OwnedFd,
-}
-
-#[derive(Default)]
-struct Deadlines {
-    timeout: Option<Instant>,
-    silence: Option<Instant>,
-    /// TERM was sent; KILL follows.
-    kill: Option<Instant>,
-    /// The leader is gone; its pipes are given up.
-    leak: Option<Instant>,
-    /// KILL was sent; something is still there.
-    patience: Option<Instant>,
 }
 
 struct Run {
@@ -192,7 +182,7 @@ impl Run {
         while !(self.tree.is_empty() && self.phase() == Phase::Closed) {
             let [out_open, err_open] = [0, 1].map(|stream| self.may_read(stream));
             let blocked = self.is_blocked();
-            let deadline = self.next_deadline();
+            let deadline = self.deadlines.next();
             let [out, err] = &self.pipes;
             tokio::select! {
                 report = self.tree.event() => self.on_report(report),
@@ -351,9 +341,8 @@ impl Run {
             Some(Report::Started { .. } | Report::Failed { .. }) => {}
             None => {
                 self.tree.take_over(&self.guest);
-                if self.phase() >= Phase::Exited {
-                    tree::sweep_orphans(&self.guest);
-                    self.on_report(Some(Report::Empty));
+                if self.phase() >= Phase::Exited || self.tree.is_lost() {
+                    self.nothing_left_to_hear();
                 }
             }
         }
@@ -386,9 +375,14 @@ impl Run {
         self.deadlines.leak = Some(Instant::now() + self.settings.leak_grace);
         finish(&self.guest, &self.exec, result);
         if self.tree.is_orphaned() {
-            tree::sweep_orphans(&self.guest);
-            self.on_report(Some(Report::Empty));
+            self.nothing_left_to_hear();
         }
+    }
+
+    /// The supervisor is gone and so is the leader: what they left behind goes too.
+    fn nothing_left_to_hear(&mut self) {
+        self.tree.kill(&self.guest);
+        self.on_report(Some(Report::Empty));
     }
 
     /// Reads of the pipes what is in them now, and no more.
@@ -450,14 +444,6 @@ impl Run {
         self.tree.kill(&self.guest);
     }
 
-    fn next_deadline(&self) -> Option<Instant> {
-        let d = &self.deadlines;
-        [d.timeout, d.silence, d.kill, d.leak, d.patience]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
     fn on_deadline(&mut self, now: Instant) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.deadlines.timeout) {
@@ -485,13 +471,9 @@ impl Run {
         if due(self.deadlines.patience) {
             self.deadlines.patience = Some(now + KILL_PATIENCE);
             self.tree.insist(&self.guest);
+            if self.phase() < Phase::Exited && self.tree.is_lost() {
+                self.nothing_left_to_hear();
+            }
         }
-    }
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
     }
 }

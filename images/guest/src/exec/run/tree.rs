@@ -52,6 +52,11 @@ impl Tree {
         matches!(self.watcher, Watcher::Guest)
     }
 
+    /// Its supervisor is gone, and how the leader ended will never be known.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_orphaned() && self.leader.is_lost()
+    }
+
     /// What happens next; `None` when the supervisor is gone. Safe to cancel.
     pub(super) async fn event(&self) -> Option<Report> {
         if self.empty {
