@@ -16,6 +16,17 @@ use tokio::io::AsyncWriteExt;
 use crate::Error;
 use crate::files::tree::io_error;
 
+const TEMPORARY_PREFIX: &str = ".skilld-";
+
+/// What became of something that came.
+#[derive(Debug)]
+pub(crate) enum Placed {
+    /// It has its name.
+    There(PathBuf),
+    /// It was not written, for this reason.
+    Refused(String),
+}
+
 /// A directory that is written beneath. Guards against the names; not against another process that changes
 /// the directory at the same time.
 #[derive(Debug)]
@@ -50,7 +61,7 @@ impl Beneath {
         let parent = target.parent().unwrap_or(&self.root);
         let mode = if mode & 0o100 == 0 { 0o666 } else { 0o777 };
         let (file, temporary) = Builder::new()
-            .prefix(".skilld-")
+            .prefix(TEMPORARY_PREFIX)
             .permissions(Permissions::from_mode(mode))
             .tempfile_in(parent)
             .map_err(io_error(parent))?
@@ -62,21 +73,22 @@ impl Beneath {
         })
     }
 
-    /// Makes a symbolic link if its target is beneath the directory too; says whether.
-    pub(crate) async fn link(&mut self, name: &[u8], target: &str) -> Result<bool, Error> {
+    /// Makes a symbolic link, replacing a file or link that has the name at once. Refuses one whose target is
+    /// not beneath the directory too.
+    pub(crate) async fn link(&mut self, name: &[u8], target: &str) -> Result<Placed, Error> {
         let link = self.place(name).await?;
         let depth = link.components().count() - self.root.components().count() - 1;
         if !stays_beneath(Path::new(target), depth) {
-            return Ok(false);
+            let problem = format!("is a link to {target}, outside of the target");
+            return Ok(Placed::Refused(problem));
         }
-        match fs::remove_file(&link).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(io_error(&link)(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
-        fs::symlink(target, &link).await.map_err(io_error(&link))?;
-        Ok(true)
+        let parent = link.parent().unwrap_or(&self.root);
+        let temporary = Builder::new()
+            .prefix(TEMPORARY_PREFIX)
+            .make_in(parent, |path| std::os::unix::fs::symlink(target, path))
+            .map_err(io_error(parent))?
+            .into_temp_path();
+        place(temporary, link)
     }
 
     /// Where a name is, with its directories made.
@@ -141,12 +153,20 @@ impl Pending {
     }
 
     /// Gives the file its name, replacing a file or link (not what it points to) that has it.
-    pub(crate) async fn finish(mut self) -> Result<PathBuf, Error> {
+    pub(crate) async fn finish(mut self) -> Result<Placed, Error> {
         self.file.flush().await.map_err(io_error(&self.target))?;
-        self.temporary
-            .persist(&self.target)
-            .map_err(|error| io_error(&self.target)(error.error))?;
-        Ok(self.target)
+        place(self.temporary, self.target)
+    }
+}
+
+/// Renames to a name that may be taken, by anything but a directory.
+fn place(temporary: TempPath, target: PathBuf) -> Result<Placed, Error> {
+    match temporary.persist(&target) {
+        Ok(()) => Ok(Placed::There(target)),
+        Err(error) if error.error.kind() == io::ErrorKind::IsADirectory => Ok(Placed::Refused(
+            "has the name of a directory that is here".to_owned(),
+        )),
+        Err(error) => Err(io_error(&target)(error.error)),
     }
 }
 

@@ -8,7 +8,7 @@ use skilld_proto::v1::{
     CollectFormat, CollectOutputsRequest, CollectSummary, CollectedFile, FileEnd,
 };
 
-use crate::files::beneath::{Beneath, Pending};
+use crate::files::beneath::{Beneath, Pending, Placed};
 use crate::{Client, Error, Progress};
 
 /// What came and what did not.
@@ -47,7 +47,8 @@ pub struct Refused {
 impl Client {
     /// Collects into a directory, which is made if it is not there. Each file gets its name when all of it
     /// has come and its sha256 is right; files of the same name are replaced. A name that leads out of the
-    /// directory, or through a link, ends the call with an error; a link that leads out is left out.
+    /// directory, or through a link, ends the call with an error; a link that leads out, and what has the name of a local
+    /// directory, is left out.
     pub async fn collect_to_dir(
         &self,
         mut request: CollectOutputsRequest,
@@ -119,16 +120,12 @@ impl Writer {
     }
 
     async fn link(&mut self, name: &[u8], file: &CollectedFile) -> Result<(), Error> {
-        if self.beneath.link(name, &file.link_target).await? {
-            self.collected.links.push(CollectedLink {
+        match self.beneath.link(name, &file.link_target).await? {
+            Placed::There(_) => self.collected.links.push(CollectedLink {
                 path: file.path.clone(),
                 target: file.link_target.clone(),
-            });
-        } else {
-            self.collected.refused.push(Refused {
-                path: file.path.clone(),
-                problem: format!("is a link to {}, outside of the target", file.link_target),
-            });
+            }),
+            Placed::Refused(problem) => self.refused(file.path.clone(), problem),
         }
         Ok(())
     }
@@ -155,8 +152,15 @@ impl Writer {
                 actual,
             });
         }
-        self.collected.files.push(current.pending.finish().await?);
+        match current.pending.finish().await? {
+            Placed::There(file) => self.collected.files.push(file),
+            Placed::Refused(problem) => self.refused(current.path, problem),
+        }
         Ok(())
+    }
+
+    fn refused(&mut self, path: String, problem: String) {
+        self.collected.refused.push(Refused { path, problem });
     }
 
     fn done(self) -> Result<Collected, Error> {

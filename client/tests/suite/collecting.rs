@@ -81,7 +81,7 @@ async fn collect(fake: &Fake, parts: Vec<Vec<CollectOutputsResponse>>) -> Result
         .await
 }
 
-fn names(dir: &Path) -> Vec<String> {
+pub(crate) fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(dir)
         .expect("a directory")
         .map(|entry| {
@@ -192,6 +192,32 @@ async fn links_that_lead_out_are_left_out_and_said() {
         .collect();
     assert_eq!(refused, ["out/passwd", "out/up", "out/zigzag"]);
     assert_eq!(names(&fake.path("to/out")), ["sibling"]);
+}
+
+#[tokio::test]
+async fn a_directory_in_the_way_is_said_and_the_rest_comes() {
+    let fake = Fake::start();
+    let to = fake.path("to");
+    std::fs::create_dir_all(to.join("link/mine")).expect("makes");
+    std::fs::create_dir_all(to.join("file/mine")).expect("makes");
+    symlink("old", to.join("again")).expect("links");
+    let parts = vec![
+        link("link", "last"),
+        file("file", b"x"),
+        link("again", "last"),
+        file("last", b"x"),
+    ];
+    let collected = collect(&fake, parts).await.expect("collects");
+    let refused = collected.refused.iter();
+    let refused: Vec<_> = refused
+        .map(|refused| (refused.path.as_str(), refused.problem.as_str()))
+        .collect();
+    let problem = "has the name of a directory that is here";
+    assert_eq!(refused, [("link", problem), ("file", problem)]);
+    assert_eq!(names(&to), ["again", "file", "last", "link"]);
+    assert_eq!(names(&to.join("link")), ["mine"]);
+    let again = std::fs::read_link(to.join("again")).expect("a link");
+    assert_eq!(again, Path::new("last"), "a link is replaced");
 }
 
 #[tokio::test]
