@@ -46,6 +46,8 @@ pub(crate) struct State {
     /// What is listed besides.
     pub(crate) listed: Vec<v1::FileEntry>,
     pub(crate) collect: Vec<v1::CollectOutputsResponse>,
+    /// What is collected does not end.
+    pub(crate) collect_hangs: bool,
     pub(crate) skill_body: String,
     pub(crate) collect_spec: Option<v1::CollectSpec>,
 }

@@ -1,11 +1,13 @@
 //! Leaving an exec: Ctrl-C, a reader that goes away, attach later.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::collecting::{file, names, summary};
 use crate::commands::{fake, skillctl};
 use crate::fake::{Fake, RunExec};
 
@@ -136,4 +138,50 @@ async fn ctrl_c_kills_what_starts_after_it_too() {
     let killed = |name| state.execs.get(name).map(|exec| *exec.killed.borrow());
     assert_eq!(killed("workspaces/w/execs/x"), Some(true));
     assert_eq!(state.starts, 1);
+}
+
+#[tokio::test]
+async fn ctrl_c_while_collecting_leaves_no_half_file() {
+    for (target, name) in [("--to", "to"), ("--tar", "to/all.tar")] {
+        let fake = fake();
+        let to = fake.path("to");
+        std::fs::create_dir(&to).expect("makes");
+        {
+            let mut state = fake.state.lock();
+            state.collect = file("data", b"all of it")[..2].to_vec();
+            state.collect_hangs = true;
+        }
+        let mut child = skillctl(&fake, &["collect", "w", "data", target, name])
+            .spawn()
+            .expect("starts");
+        let begun = async {
+            // Nothing tells of a file that another process makes.
+            let mut tick = tokio::time::interval(Duration::from_millis(5));
+            while names(&to).is_empty() {
+                tick.tick().await;
+            }
+        };
+        let begun = tokio::time::timeout(Duration::from_secs(10), begun).await;
+        begun.expect("writes a temporary file");
+        signal(&child, "-INT").await;
+        assert_eq!(child.wait().await.expect("ends").code(), Some(130));
+        assert_eq!(names(&to), [""; 0], "{target}");
+    }
+}
+
+#[tokio::test]
+async fn an_archive_has_the_mode_of_any_new_file() {
+    let fake = fake();
+    fake.state.lock().collect = vec![summary()];
+    let output = skillctl(&fake, &["collect", "w", "data", "--tar", "all.tar"])
+        .output()
+        .await
+        .expect("runs");
+    assert!(output.status.success());
+    std::fs::write(fake.path("any"), "").expect("writes");
+    let mode = |name| {
+        let metadata = std::fs::metadata(fake.path(name)).expect("is there");
+        metadata.permissions().mode()
+    };
+    assert_eq!(mode("all.tar"), mode("any"));
 }

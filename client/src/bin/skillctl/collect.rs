@@ -1,5 +1,7 @@
 //! `skillctl collect`, and collecting for `run`.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -9,10 +11,11 @@ use skilld_client::v1::{
     CollectFormat, CollectOutputsRequest, CollectSpec, CollectSummary, skipped_file,
 };
 use skilld_client::{Client, Collected};
-use tempfile::NamedTempFile;
+use tempfile::Builder;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::context::Context;
+use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
 use crate::progress::Bar;
 use crate::values;
@@ -55,6 +58,11 @@ pub(crate) struct Limits {
 
 impl Collect {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        // What is not finished is removed when the copying is dropped.
+        Interrupt::new()?.race(self.copy(context)).await?
+    }
+
+    async fn copy(self, context: &Context) -> anyhow::Result<u8> {
         let spec = spec(&context.client, self.globs, &self.limits).await?;
         let request = CollectOutputsRequest {
             workspace: self.id,
@@ -179,7 +187,10 @@ async fn archive(
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             Some(_) | None => Path::new("."),
         };
-        let temporary = NamedTempFile::new_in(directory)
+        let temporary = Builder::new()
+            // As any new file: the umask decides.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(directory)
             .with_context(|| format!("cannot write beneath {}", directory.display()))?;
         let mut writer = tokio::fs::File::from_std(temporary.reopen()?);
         let summary = copy(&context.client, request, &mut writer).await?;

@@ -114,7 +114,11 @@ impl FileService for Shared {
         let mut state = self.lock();
         state.collect_spec = request.into_inner().spec;
         let answers = state.collect.clone().into_iter().map(Ok);
-        Ok(Response::new(stream::iter(answers).boxed()))
+        let answers = stream::iter(answers);
+        Ok(Response::new(match state.collect_hangs {
+            true => answers.chain(stream::pending()).boxed(),
+            false => answers.boxed(),
+        }))
     }
 
     async fn stage_inputs(
