@@ -61,6 +61,13 @@ enum Found {
     Link(FileStat, Vec<u8>),
 }
 
+/// Of one file.
+struct Sent {
+    bytes: u64,
+    /// It had become shorter than it was when it was opened, or could not be read to its end.
+    short: bool,
+}
+
 struct Limits {
     files: u64,
     file_bytes: u64,
@@ -236,14 +243,14 @@ impl Collector {
             self.skip(path, Reason::MaxTotalBytes);
             return Ok(());
         }
-        let truncated = wanted < size;
+        let limited = wanted < size;
         let sent = match self.archive.take() {
             Some(archive) => {
                 self.file_into_archive(archive, path, stat, wanted, file)
                     .await?
             }
             None => {
-                self.file_as_messages(path, stat, wanted, file, truncated)
+                self.file_as_messages(path, stat, wanted, file, limited)
                     .await?
             }
         };
@@ -252,12 +259,11 @@ impl Collector {
             return Ok(());
         };
         self.returned += 1;
-        self.bytes += sent;
-        if truncated {
-            self.summary.limits_hit = true;
-            if self.summary.truncated.len() < NAMED_MAX && self.name(path) {
-                self.summary.truncated.push(wire_path(path).0);
-            }
+        self.bytes += sent.bytes;
+        self.summary.limits_hit |= limited;
+        let cut = limited || sent.short;
+        if cut && self.summary.truncated.len() < NAMED_MAX && self.name(path) {
+            self.summary.truncated.push(wire_path(path).0);
         }
         Ok(())
     }
@@ -269,8 +275,8 @@ impl Collector {
         stat: &FileStat,
         wanted: u64,
         file: File,
-        truncated: bool,
-    ) -> Result<Option<u64>, Gone> {
+        limited: bool,
+    ) -> Result<Option<Sent>, Gone> {
         let Ok(mut slice) = read_slice(&file, wanted, SLICE_BYTES) else {
             return Ok(None);
         };
@@ -292,13 +298,14 @@ impl Collector {
                 slice = read_slice(&file, wanted - sent, SLICE_BYTES).unwrap_or_default();
             }
         }
+        let short = sent < wanted;
         self.send(Payload::FileEnd(FileEnd {
             sha256: hex(&sha256.finalize()),
             sent_bytes: i64::try_from(sent).unwrap_or(i64::MAX),
-            truncated,
+            truncated: limited || short,
         }))
         .await?;
-        Ok(Some(sent))
+        Ok(Some(Sent { bytes: sent, short }))
     }
 
     async fn file_into_archive(
@@ -308,7 +315,7 @@ impl Collector {
         stat: &FileStat,
         wanted: u64,
         file: File,
-    ) -> Result<Option<u64>, Gone> {
+    ) -> Result<Option<Sent>, Gone> {
         let most = if archive.is_gzip() {
             GZIP_SLICE
         } else {
@@ -316,9 +323,11 @@ impl Collector {
         };
         archive.file(path, stat, wanted);
         let mut sent = 0;
+        let mut short = false;
         while sent < wanted {
             let mut slice = read_slice(&file, wanted - sent, most).unwrap_or_default();
             if slice.is_empty() {
+                short = true;
                 // It has become shorter; an archive has promised its size.
                 let zeros = usize::try_from(wanted - sent).unwrap_or(most).min(most);
                 slice = vec![0; zeros].into();
@@ -330,7 +339,7 @@ impl Collector {
         }
         archive.pad(wanted);
         self.archive = Some(archive);
-        Ok(Some(sent))
+        Ok(Some(Sent { bytes: sent, short }))
     }
 
     fn skip(&mut self, path: &[u8], reason: Reason) {

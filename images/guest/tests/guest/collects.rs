@@ -250,3 +250,46 @@ async fn ten_thousand_small_files_come_complete() {
     assert_eq!(got.summary.returned, 10_000);
     assert!(got.paths().is_sorted());
 }
+
+/// The stream's windows hold a few MiB; the rest of the file is read only after these were taken, and by then it has
+/// become shorter.
+#[tokio::test]
+async fn a_file_that_shrinks_while_it_is_read_is_said_to_be_cut() {
+    const SIZE: u64 = 96 * 1024 * 1024;
+    let guest = Guest::start().await;
+    let path = guest.workspace().join("out/big");
+    for format in [v1::CollectFormat::Files, v1::CollectFormat::Tar] {
+        let file = fs::File::create(&path).expect("made");
+        file.set_len(SIZE).expect("made");
+        let mut spec = spec(&["out/**"]);
+        spec.max_file_bytes = 1 << 30;
+        spec.max_total_bytes = 1 << 30;
+        spec.format = format.into();
+        let request = wire::CollectRequest { spec: Some(spec) };
+        let mut client = guest.client.clone();
+        let mut stream = client.collect(request).await.expect("begins").into_inner();
+        let mut sent = 0;
+        let mut end = None;
+        let mut summary = None;
+        while let Some(message) = stream.message().await.expect("a message") {
+            match message.payload.expect("a payload") {
+                Payload::Data(data) => {
+                    sent += data.len() as u64;
+                    file.set_len(1).expect("shrinks");
+                }
+                Payload::File(_) => {}
+                Payload::FileEnd(found) => end = Some(found),
+                Payload::Summary(found) => summary = Some(found),
+            }
+        }
+        let summary = summary.expect("a summary");
+        assert_eq!(summary.truncated, ["out/big"], "{format:?}");
+        assert!(!summary.limits_hit);
+        if format == v1::CollectFormat::Files {
+            assert!(sent < SIZE, "{sent}");
+            assert!(end.expect("an end").truncated);
+        } else {
+            assert!(sent > SIZE, "an archive keeps its promise: {sent}");
+        }
+    }
+}
