@@ -24,7 +24,16 @@ pub(crate) enum Placed {
     /// It has its name.
     There(PathBuf),
     /// It was not written, for this reason.
-    Refused(String),
+    Refused(Refusal),
+}
+
+/// Why something was not written, after "it".
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("is a link to {0}, outside of the target")]
+    LeadsOut(String),
+    #[error("has the name of a directory that is here")]
+    DirectoryThere,
 }
 
 /// A directory that is written beneath. Guards against the names; not against another process that changes
@@ -79,8 +88,8 @@ impl Beneath {
         let link = self.place(name).await?;
         let depth = link.components().count() - self.root.components().count() - 1;
         if !stays_beneath(Path::new(target), depth) {
-            let problem = format!("is a link to {target}, outside of the target");
-            return Ok(Placed::Refused(problem));
+            let why = Refusal::LeadsOut(target.to_owned());
+            return Ok(Placed::Refused(why));
         }
         let parent = link.parent().unwrap_or(&self.root);
         let temporary = Builder::new()
@@ -163,9 +172,9 @@ impl Pending {
 fn place(temporary: TempPath, target: PathBuf) -> Result<Placed, Error> {
     match temporary.persist(&target) {
         Ok(()) => Ok(Placed::There(target)),
-        Err(error) if error.error.kind() == io::ErrorKind::IsADirectory => Ok(Placed::Refused(
-            "has the name of a directory that is here".to_owned(),
-        )),
+        Err(error) if error.error.kind() == io::ErrorKind::IsADirectory => {
+            Ok(Placed::Refused(Refusal::DirectoryThere))
+        }
         Err(error) => Err(io_error(&target)(error.error)),
     }
 }

@@ -8,7 +8,7 @@ use skilld_proto::v1::{
     CollectFormat, CollectOutputsRequest, CollectSummary, CollectedFile, FileEnd,
 };
 
-use crate::files::beneath::{Beneath, Pending, Placed};
+use crate::files::beneath::{Beneath, Pending, Placed, Refusal};
 use crate::{Client, Error, Progress};
 
 /// What came and what did not.
@@ -42,6 +42,8 @@ pub struct Refused {
     pub path: String,
     /// Why.
     pub problem: String,
+    /// A local directory has its name: it can be had by collecting elsewhere. A link that leads out cannot.
+    pub in_the_way: bool,
 }
 
 impl Client {
@@ -125,7 +127,7 @@ impl Writer {
                 path: file.path.clone(),
                 target: file.link_target.clone(),
             }),
-            Placed::Refused(problem) => self.refused(file.path.clone(), problem),
+            Placed::Refused(why) => self.refused(file.path.clone(), &why),
         }
         Ok(())
     }
@@ -154,13 +156,17 @@ impl Writer {
         }
         match current.pending.finish().await? {
             Placed::There(file) => self.collected.files.push(file),
-            Placed::Refused(problem) => self.refused(current.path, problem),
+            Placed::Refused(why) => self.refused(current.path, &why),
         }
         Ok(())
     }
 
-    fn refused(&mut self, path: String, problem: String) {
-        self.collected.refused.push(Refused { path, problem });
+    fn refused(&mut self, path: String, why: &Refusal) {
+        self.collected.refused.push(Refused {
+            path,
+            problem: why.to_string(),
+            in_the_way: matches!(why, Refusal::DirectoryThere),
+        });
     }
 
     fn done(self) -> Result<Collected, Error> {

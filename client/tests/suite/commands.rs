@@ -237,6 +237,21 @@ async fn files_of_any_time_are_listed() {
     );
 }
 
+#[tokio::test]
+async fn a_file_that_a_directory_keeps_out_is_a_failure() {
+    let fake = fake();
+    std::fs::create_dir_all(fake.path("to/r")).expect("makes");
+    fake.state.lock().collect = [file("r", b"x"), vec![summary()]].concat();
+    for words in [
+        vec!["collect", "w", "r", "--to", "to"],
+        vec!["run", "ok", "--to", "to", "--", "exit", "0"],
+    ] {
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(text(&output.stderr).contains("left out r: it has the name of a directory"));
+    }
+}
+
 /// A terminal obeys none of it; `lines` is how many there are to be, so that nothing makes up a line either.
 fn assert_plain(what: &str, bytes: &[u8], lines: usize) {
     let text = text(bytes);

@@ -22,7 +22,8 @@ use crate::values;
 
 /// Copy files out of a workspace.
 ///
-/// Globs match paths relative to the workspace, ** across directories. Exits with 1 when a limit cut something.
+/// Globs match paths relative to the workspace, ** across directories. Exits with 1 when a limit cut something, or a
+/// directory has the name of a file.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl collect job-7 'out/**' 'work/*.log' --to results
@@ -68,15 +69,15 @@ impl Collect {
             workspace: self.id,
             spec: Some(spec),
         };
-        let summary = match &self.tar {
-            Some(file) => archive(context, request, file).await?,
+        let complete = match &self.tar {
+            Some(file) => whole(&archive(context, request, file).await?),
             None => {
                 let collected = to_dir(&context.client, request, &self.to).await?;
                 print(&context.output, &collected)?;
-                collected.summary
+                complete(&collected)
             }
         };
-        Ok(if complete(&summary) { 0 } else { 1 })
+        Ok(if complete { 0 } else { 1 })
     }
 }
 
@@ -133,8 +134,12 @@ fn print(output: &Output, collected: &Collected) -> anyhow::Result<()> {
     })
 }
 
-/// Whether everything that matched came whole.
-pub(crate) fn complete(summary: &CollectSummary) -> bool {
+/// Whether everything that matched came whole and was written, except for links that lead out.
+pub(crate) fn complete(collected: &Collected) -> bool {
+    whole(&collected.summary) && !collected.refused.iter().any(|refused| refused.in_the_way)
+}
+
+fn whole(summary: &CollectSummary) -> bool {
     !summary.limits_hit && summary.truncated.is_empty()
 }
 

@@ -183,7 +183,7 @@ impl Job<'_> {
             "collected {count} files ({size}) into {}",
             to.display()
         ));
-        Ok(collect::complete(&collected.summary))
+        Ok(collect::complete(&collected))
     }
 
     /// A Ctrl-C here gives up, and the workspace's idle timeout does the rest.
