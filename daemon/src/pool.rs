@@ -143,7 +143,11 @@ impl Pool {
         let Some(missing) = self.missing(&inner) else {
             return;
         };
-        if missing == 0 && inner.problem.take().is_some() {
+        let booting = inner
+            .members
+            .values()
+            .any(|member| member.phase == MemberPhase::Booting);
+        if missing == 0 && !booting && inner.problem.take().is_some() {
             // Nothing has to be made, so nothing can tell whether it would work: the next request finds out.
             self.healthy
                 .send_if_modified(|healthy| !std::mem::replace(healthy, true));
