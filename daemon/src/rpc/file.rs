@@ -84,7 +84,7 @@ impl FileService for Files {
         let limit = self.0.config.server.message_bytes_max as u64;
         let first = tokio::select! {
             first = client.message() => first.map_err(|status| broken(&status, limit))?,
-            () = self.0.tasks.drain.cancelled() => return Err(Error::Draining.into()),
+            () = self.0.tasks.stop.cancelled() => return Err(Error::Draining.into()),
         };
         let first =
             first.ok_or_else(|| Error::invalid("header", "is missing: the stream is empty"))?;
