@@ -218,14 +218,7 @@ impl Slot {
 
     fn not_ready(&self) -> Error {
         let view = self.view.borrow();
-        let name = view.record.claim.as_ref().map_or_else(
-            || format!("slot {}", self.number),
-            |claim| format!("workspaces/{}", claim.workspace),
-        );
-        Error::WorkspaceNotReady {
-            name,
-            state: word(view.state).to_owned(),
-        }
+        not_ready(&view.record, view.state)
     }
 }
 
@@ -297,6 +290,18 @@ impl Workspace {
         // An error means that the task has ended, and with it the slot.
         let gone = view.wait_for(|view| view.state == State::Removed).await;
         tracing::trace!(workspace_id = %self.id, watched = gone.is_ok(), "workspace is gone");
+    }
+}
+
+/// The error about a slot that cannot be used in its state.
+fn not_ready(record: &Record, state: State) -> Error {
+    let name = record.claim.as_ref().map_or_else(
+        || format!("slot {}", record.number),
+        |claim| format!("workspaces/{}", claim.workspace),
+    );
+    Error::WorkspaceNotReady {
+        name,
+        state: word(state).to_owned(),
     }
 }
 

@@ -239,14 +239,7 @@ impl Actor {
     }
 
     fn not_ready(&self) -> Error {
-        let name = self.record.claim.as_ref().map_or_else(
-            || format!("slot {}", self.record.number),
-            |claim| format!("workspaces/{}", claim.workspace),
-        );
-        Error::WorkspaceNotReady {
-            name,
-            state: super::word(self.state).to_owned(),
-        }
+        super::not_ready(&self.record, self.state)
     }
 
     /// Applies an event. False if it has no place in this state.
