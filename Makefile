@@ -8,8 +8,14 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 BIN := $(TARGET)/release
 GUEST := $(TARGET)/$(TRIPLE)/guest/skilld-guest
 STATE ?= $(CURDIR)/.demo
+SOAK_EXECS ?= 100000
+FUZZ_SECONDS ?= 300
+# What libFuzzer is told of the code that it runs. Stable Rust has it; cargo-fuzz's sanitizers need a nightly one.
+COVERAGE := --cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+	-Cllvm-args=-sanitizer-coverage-trace-compares
 
-.PHONY: help demo test check bench guest image build run fmt lint doc clean preflight
+.PHONY: help demo test soak fuzz check bench guest image build run fmt lint doc clean preflight
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -19,6 +25,17 @@ demo: build guest image ## run a sample skill on a CSV through a private daemon,
 
 test: preflight-python build guest image ## every test, end to end on real Docker; ends by proving that nothing is left
 	@tests/run.sh
+
+soak: build guest image ## 100,000 execs in one workspace: nothing grows (SOAK_EXECS=N for another number)
+	SKILLD_SOAK_EXECS='$(SOAK_EXECS)' SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' \
+		cargo test --locked -p skilld-tests --test load -- soak --nocapture
+
+fuzz: preflight-rust ## fuzz what the guest decodes, each target for FUZZ_SECONDS (default 300); needs a C++ compiler
+	@cd images/guest/fuzz && for target in request supervisor archive window; do \
+		mkdir -p found/$$target && \
+		CARGO_TARGET_DIR='$(TARGET)/fuzz' RUSTFLAGS='$(COVERAGE)' cargo run --release --locked --target $(TRIPLE) --bin $$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -timeout=20 -artifact_prefix=found/$$target- found/$$target corpus/$$target; \
+	done
 
 check: preflight-rust ## formatting, lints and documentation, all warnings refused
 	cargo fmt --all --check

@@ -1,4 +1,4 @@
-//! The connection: one channel, one stub per service, and the only loop that repeats a call.
+//! The connection: one channel, one stub per service, and the loops that repeat a call.
 
 use skilld_proto::v1::admin_service_client::AdminServiceClient;
 use skilld_proto::v1::exec_service_client::ExecServiceClient;
@@ -6,10 +6,12 @@ use skilld_proto::v1::file_service_client::FileServiceClient;
 use skilld_proto::v1::server_service_client::ServerServiceClient;
 use skilld_proto::v1::skill_service_client::SkillServiceClient;
 use skilld_proto::v1::workspace_service_client::WorkspaceServiceClient;
+use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use crate::endpoint::{self, MESSAGE_BYTES_MAX};
+use crate::retry::asked_for;
 use crate::{Error, RetryPolicy};
 
 /// A client of one daemon. Cheap to clone; clones share the connection, which is made again when it breaks.
@@ -106,6 +108,39 @@ impl Client {
                 Some(wait) => tokio::time::sleep(wait).await,
                 None => return Err(Error::from(status)),
             }
+        }
+    }
+
+    /// Makes a call that may be made any number of times, until it is answered with something else than a broken
+    /// connection, in the sense of `may_repeat`, or no answer came for the policy's resume window.
+    pub(crate) async fn insisting<T, F>(
+        &self,
+        may_repeat: fn(&Status) -> bool,
+        mut call: impl FnMut() -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let window = self.retry.resume_window;
+        let (mut failures, mut since) = (0, None);
+        loop {
+            let called = Instant::now();
+            let status = match call().await {
+                Ok(response) => return Ok(response.into_inner()),
+                Err(status) => status,
+            };
+            let now = Instant::now();
+            // A call that was under way for so long had a server.
+            if now - called >= window {
+                since = None;
+            }
+            let quiet = now - *since.get_or_insert(now);
+            if quiet >= window || !may_repeat(&status) {
+                return Err(Error::from(status));
+            }
+            failures += 1;
+            let wait = asked_for(&status).unwrap_or_else(|| self.retry.backoff(failures));
+            tokio::time::sleep(wait.min(self.retry.backoff_max)).await;
         }
     }
 }

@@ -15,9 +15,11 @@ pub const DEFAULT_ENDPOINT: &str = "unix:/run/skilld/skilld.sock";
 /// Largest message either side may send, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// One stream may be this far ahead of its reader; the connection's window lets many be at once.
-const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 64 * 1024 * 1024;
+/// One stream may be this far ahead of its reader. What is, has to be sent again when the connection breaks, so it is
+/// well below what an exec keeps.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Covers a thousand of them: streams that nobody reads must not starve the others of their connection.
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024 * 1024;
 
 /// A message of the largest usual size comes in one frame; HTTP/2's default would cut it into 16.
 const FRAME_BYTES_MAX: u32 = 256 * 1024 + 1024;

@@ -1,13 +1,16 @@
-//! Execs: run, start, attach, look, signal, kill, forget.
+//! Execs: run, start, attach, poll, look, resize, signal, kill, forget. Their stdin has a file of its own.
+
+use std::time::Duration;
 
 use skilld_proto::v1::{
     AttachExecRequest, DeleteExecRequest, Exec, ExecEvent, GetExecRequest, KillExecRequest,
-    ListExecsRequest, ListExecsResponse, PollExecRequest, PollExecResponse, RunExecRequest,
-    SignalExecRequest, StartExecRequest, WriteStdinRequest, WriteStdinResponse,
+    ListExecsRequest, ListExecsResponse, PollExecRequest, PollExecResponse, ResizeTerminalRequest,
+    RunExecRequest, SignalExecRequest, StartExecRequest,
 };
 
 use crate::names::{exec_name, new_exec_id, workspace_name};
-use crate::{Client, Error, ExecStream, Messages};
+use crate::retry::{connection_broke, may_resume};
+use crate::{Client, Error, ExecStream, Messages, Poller};
 
 impl Client {
     /// Starts an exec and streams its events; the stream ends with the connection. Without an id one is
@@ -63,25 +66,29 @@ impl Client {
         .await
     }
 
-    /// Waits for output or the end of an exec, and returns what came.
+    /// Waits for output or the end of an exec, and returns what came. Repeated on UNAVAILABLE and when the connection
+    /// broke: the same offsets bring the same bytes.
     pub async fn poll_exec(&self, mut request: PollExecRequest) -> Result<PollExecResponse, Error> {
         request.name = exec_name(&request.name);
-        self.retrying(|| {
+        self.insisting(connection_broke, || {
             let (mut stub, request) = (self.execs(), request.clone());
             async move { stub.poll_exec(request).await }
         })
         .await
     }
 
-    /// Writes to an exec's stdin. With an offset a repeated call writes nothing twice.
-    pub async fn write_stdin(
-        &self,
-        mut request: WriteStdinRequest,
-    ) -> Result<WriteStdinResponse, Error> {
+    /// Polls again and again, from the offsets of the request on.
+    #[must_use]
+    pub fn poller(&self, request: PollExecRequest) -> Poller {
+        Poller::new(self.clone(), request)
+    }
+
+    /// Sets the size of an exec's terminal. Repeated when the connection broke: the last size is what counts.
+    pub async fn resize_terminal(&self, mut request: ResizeTerminalRequest) -> Result<(), Error> {
         request.name = exec_name(&request.name);
-        self.retrying(|| {
+        self.insisting(may_resume, || {
             let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.write_stdin(request).await }
+            async move { stub.resize_terminal(request).await }
         })
         .await
     }
@@ -98,9 +105,23 @@ impl Client {
 
     /// Ends an exec's whole process tree with the server's grace period; returns when it is gone.
     pub async fn kill_exec(&self, name: &str) -> Result<Exec, Error> {
+        self.kill(name, None).await
+    }
+
+    /// The same with another time between TERM and KILL, of at most 60 s; zero kills at once.
+    pub async fn kill_exec_after(&self, name: &str, grace: Duration) -> Result<Exec, Error> {
+        self.kill(name, Some(grace)).await
+    }
+
+    async fn kill(&self, name: &str, grace: Option<Duration>) -> Result<Exec, Error> {
+        // What no Duration of protobuf holds is refused like all that is too long.
+        let too_long = prost_types::Duration {
+            seconds: i64::MAX,
+            nanos: 0,
+        };
         let request = KillExecRequest {
             name: exec_name(name),
-            grace: None,
+            grace: grace.map(|grace| grace.try_into().unwrap_or(too_long)),
         };
         self.retrying(|| {
             let (mut stub, request) = (self.execs(), request.clone());

@@ -21,10 +21,12 @@
 //! ```
 //!
 //! In reading order: [`Client`] (connection, stubs, retries), `workspaces`, `execs`, `files`, `skills`, `admin`
-//! (one file per service), [`ExecStream`], [`Error`].
+//! (one file per service), [`ExecStream`], [`Poller`], [`StdinWriter`], [`Error`].
 //!
 //! What is retried: calls that the server answered with UNAVAILABLE, which promises that nothing was
-//! started, and calls for which no connection could be made. Nothing else, ever.
+//! started, and calls for which no connection could be made. Beyond that, after a broken connection, what comes to
+//! the same however often it is done: reading an exec's events, PollExec, WriteStdin with an offset, ResizeTerminal.
+//! Nothing else, ever.
 
 mod admin;
 mod client;
@@ -34,9 +36,11 @@ mod execs;
 mod files;
 mod messages;
 mod names;
+mod poller;
 mod resuming;
 mod retry;
 mod skills;
+mod stdin;
 mod workspaces;
 
 pub use client::Client;
@@ -49,6 +53,8 @@ pub use messages::Messages;
 pub use names::{
     exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name, workspace_name,
 };
+pub use poller::Poller;
 pub use resuming::ExecStream;
 pub use retry::RetryPolicy;
 pub use skilld_proto::v1;
+pub use stdin::StdinWriter;

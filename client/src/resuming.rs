@@ -18,7 +18,7 @@ use tokio_util::sync::ReusableBoxFuture;
 use tonic::{Code, Response, Status, Streaming};
 
 use crate::names::{exec_name, short_id};
-use crate::retry::{asked_for, is_ours};
+use crate::retry::{asked_for, may_resume};
 use crate::{Client, Error, Failure};
 
 /// Events of one exec: at most one Started, exactly one Exited, exactly one Closed, each byte of output once.
@@ -187,7 +187,11 @@ impl ExecStream {
             trouble.open_at = Some(now + wait);
             return Ok(());
         }
-        if !can_resume(&status) {
+        // A reader that was slow lost its place to others, and is told when to come back.
+        let displaced = trouble.accepted
+            && status.code() == Code::ResourceExhausted
+            && asked_for(&status).is_some();
+        if !displaced && !may_resume(&status) {
             return Err(Error::from(status));
         }
         let quiet = now - *trouble.quiet_since.get_or_insert(now);
@@ -290,25 +294,5 @@ fn end_of(output: &Output) -> Result<u64, Error> {
         Some(output::Content::Data(data)) => Ok(output.offset + data.len() as u64),
         Some(output::Content::Text(_)) => Ok(output.next_offset),
         None => Err(Error::protocol("it sent output without content")),
-    }
-}
-
-/// Whether attaching again can help: the connection broke, or the server is on its way down or lost its guest.
-fn can_resume(status: &Status) -> bool {
-    match status.code() {
-        Code::Unavailable | Code::Aborted => true,
-        Code::Unknown | Code::Internal | Code::Cancelled => !is_ours(status),
-        Code::Ok
-        | Code::InvalidArgument
-        | Code::DeadlineExceeded
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::PermissionDenied
-        | Code::ResourceExhausted
-        | Code::FailedPrecondition
-        | Code::Unimplemented
-        | Code::OutOfRange
-        | Code::DataLoss
-        | Code::Unauthenticated => false,
     }
 }

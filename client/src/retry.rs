@@ -14,7 +14,8 @@ pub struct RetryPolicy {
     pub backoff_first: Duration,
     /// Longest wait. A server that asks for more is not asked again.
     pub backoff_max: Duration,
-    /// A stream gives up attaching again when it has got nothing for this long.
+    /// A stream gives up attaching again when it has got nothing for this long. So does a call that may be made any
+    /// number of times.
     pub resume_window: Duration,
 }
 
@@ -76,7 +77,8 @@ pub(crate) fn is_ours(status: &Status) -> bool {
         .is_some_and(|info| info.domain == skilld_proto::ERROR_DOMAIN)
 }
 
-fn could_not_connect(status: &Status) -> bool {
+/// Whether the call never left for lack of a connection.
+pub(crate) fn could_not_connect(status: &Status) -> bool {
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
         if error.is::<ConnectError>() {
@@ -85,6 +87,33 @@ fn could_not_connect(status: &Status) -> bool {
         source = error.source();
     }
     false
+}
+
+/// Whether it can help to do again what may be done any number of times: the connection broke, or the server is on
+/// its way down or lost its guest.
+pub(crate) fn may_resume(status: &Status) -> bool {
+    status.code() == Code::Aborted || connection_broke(status)
+}
+
+/// Whether the server is not there, or went away in the middle of the call.
+pub(crate) fn connection_broke(status: &Status) -> bool {
+    match status.code() {
+        Code::Unavailable => true,
+        Code::Unknown | Code::Internal | Code::Cancelled => !is_ours(status),
+        Code::Ok
+        | Code::Aborted
+        | Code::InvalidArgument
+        | Code::DeadlineExceeded
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::Unimplemented
+        | Code::OutOfRange
+        | Code::DataLoss
+        | Code::Unauthenticated => false,
+    }
 }
 
 /// RetryInfo of the server.

@@ -20,6 +20,7 @@ mod pools;
 mod raw;
 mod sources;
 
+pub use pools::POLL_WAIT_MAX;
 pub use sources::{DEFAULT_TOML, Flags};
 
 /// Longest name of a slot (its number), bytes: the state directory's length is checked against it, because the guests'
@@ -81,6 +82,8 @@ pub struct ServerConfig {
     pub streams_max: u32,
     /// Connections at once.
     pub connections_max: usize,
+    /// Memory for output that readers do not take, over all streams, bytes.
+    pub relay_bytes_max: u64,
     /// A connection without the preface of HTTP/2 is closed after this long.
     pub handshake_timeout: Duration,
     /// Between two questions whether the peer is alive.
@@ -89,6 +92,8 @@ pub struct ServerConfig {
     pub keepalive_timeout: Duration,
     /// Unary calls are answered with DEADLINE after this long; the wait for a claim and a delete included.
     pub unary_timeout: Duration,
+    /// A client's stream of files that is silent for this long is ended.
+    pub upload_timeout: Duration,
     /// How long a drain waits for what is running.
     pub drain_timeout: Duration,
     /// How long a stop waits for tasks.
@@ -114,6 +119,8 @@ pub struct EngineConfig {
     pub uid_quarantine: Duration,
     /// How long a container may take from create to the guest's answer.
     pub boot_timeout: Duration,
+    /// How long a container may be paused before its workspace counts as lost.
+    pub pause_timeout: Duration,
     /// Containers that are created and started at once.
     pub boots_max: usize,
 }
@@ -187,6 +194,8 @@ pub struct ExecConfig {
     pub kill_grace: Duration,
     /// From the leader's end until what holds its pipes is let go.
     pub leak_grace: Duration,
+    /// From the last stream's break until an exec with `on_disconnect: KILL` is killed.
+    pub disconnect_grace: Duration,
     /// Between heartbeats on a silent stream.
     pub heartbeat: Duration,
 }

@@ -47,7 +47,7 @@ pub trait Engine: Send + Sync + Debug {
     async fn remove(&self, container_id: &str) -> Result<()>;
     /// Lists containers that carry [`LABEL_INSTANCE`], of one instance or of all, stopped ones included.
     async fn list(&self, instance: Option<&str>) -> Result<Vec<ContainerSummary>>;
-    /// Ends of containers of one instance from now on. The stream ends with an error when the engine goes away;
+    /// What happens to containers of one instance from now on. The stream ends with an error when the engine goes away;
     /// the caller lists again and then asks for a new stream.
     async fn events(&self, instance: &str) -> Result<BoxStream<'static, Result<ContainerEvent>>>;
 }
@@ -65,6 +65,8 @@ pub struct EngineInfo {
     pub cgroup_version: u32,
     /// Sorted.
     pub oci_runtimes: Vec<String>,
+    /// What makes containers that ask for none.
+    pub default_runtime: String,
     /// AppArmor is on, so that containers get its `docker-default` profile.
     pub apparmor: bool,
     /// Containers get uids that are shifted on the host (userns-remap).
@@ -125,8 +127,10 @@ pub struct ContainerSpec {
 /// State of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContainerState {
-    /// It runs (paused ones do not count).
+    /// It runs, or is paused.
     pub running: bool,
+    /// None of its processes gets any time, until somebody lets it go on.
+    pub paused: bool,
     /// Of its first process on the host; 0 if it does not run or the engine does not say.
     pub pid: i32,
     /// The kernel killed something in it for its memory, as the engine saw.
@@ -140,13 +144,15 @@ pub struct ContainerState {
 pub struct ContainerSummary {
     /// Its id.
     pub id: String,
-    /// It runs.
+    /// It runs, or is paused.
     pub running: bool,
+    /// It is paused.
+    pub paused: bool,
     /// All of its labels.
     pub labels: HashMap<String, String>,
 }
 
-/// A container ended or was removed.
+/// Something happened to a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerEvent {
     /// Its id.
@@ -164,4 +170,8 @@ pub enum ContainerEventKind {
     Removed,
     /// It ran out of memory; it may live on.
     OutOfMemory,
+    /// Somebody paused it.
+    Paused,
+    /// Somebody let it go on.
+    Unpaused,
 }

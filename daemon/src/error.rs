@@ -20,22 +20,49 @@ const METADATA_MAX: usize = 16;
 /// Characters of a guest's message that are passed on.
 const MESSAGE_CHARS_MAX: usize = 1024;
 
+/// Longest field of a violation, bytes.
+const FIELD_BYTES_MAX: usize = 160;
+/// Longest description of a violation, bytes.
+const DESCRIPTION_BYTES_MAX: usize = 1024;
+
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// One field of a request that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Path of the field, for instance `spec.env[FOO BAR]`.
+    /// Path of the field, for instance `spec.env["FOO BAR"]`.
     pub field: String,
     /// What is wrong and what would be right.
     pub description: String,
 }
 
+impl Violation {
+    /// What is said of a field, cut to a length that fits into a status: a client chooses what both of them quote.
+    pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
+        Self {
+            field: cut(field.into(), FIELD_BYTES_MAX),
+            description: cut(description.into(), DESCRIPTION_BYTES_MAX),
+        }
+    }
+
+    /// What it takes in a status, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.field.len() + self.description.len()
+    }
+}
+
+/// At most so many bytes of a text, in whole characters.
+fn cut(mut text: String, bytes: usize) -> String {
+    text.truncate(text.floor_char_boundary(bytes));
+    text
+}
+
 /// Why skilld could not do its job.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request is malformed; every fault is listed.
+    /// The request is malformed; its faults are listed.
     #[error("invalid request: {}", Violations(.0))]
     Invalid(Vec<Violation>),
     /// No such workspace.
@@ -139,6 +166,12 @@ pub enum Error {
     /// The daemon is going down.
     #[error("the server is draining; try another one, or this one again after its restart")]
     Draining,
+    /// The daemon stopped in the middle of something that may have been done.
+    #[error("the server stopped while {doing}: look before repeating it")]
+    Stopped {
+        /// What was going on.
+        doing: &'static str,
+    },
     /// The container engine does not answer.
     #[error("the container engine does not answer: {message}")]
     EngineUnavailable {
@@ -210,10 +243,7 @@ pub enum Error {
 impl Error {
     /// One violation of one field.
     pub fn invalid(field: impl Into<String>, description: impl Into<String>) -> Self {
-        Self::Invalid(vec![Violation {
-            field: field.into(),
-            description: description.into(),
-        }])
+        Self::Invalid(vec![Violation::new(field, description)])
     }
 
     /// Turns what a call to a guest answered into an error. A status without one of our reasons means that the
@@ -268,7 +298,7 @@ impl Error {
             Self::LimitExceeded { .. } => (Code::ResourceExhausted, Reason::LimitExceeded),
             Self::Draining => (Code::Unavailable, Reason::Draining),
             Self::EngineUnavailable { .. } => (Code::Unavailable, Reason::EngineUnavailable),
-            Self::GuestLost { .. } => (Code::Aborted, Reason::GuestLost),
+            Self::GuestLost { .. } | Self::Stopped { .. } => (Code::Aborted, Reason::GuestLost),
             Self::Guest { code, reason, .. } => (*code, *reason),
             Self::NotImplemented { .. } => (Code::Unimplemented, Reason::NotImplemented),
             Self::Deadline { .. } => (Code::DeadlineExceeded, Reason::Deadline),
@@ -309,6 +339,7 @@ impl Error {
             | Self::IdTaken { .. }
             | Self::PoolExhausted { .. }
             | Self::Draining
+            | Self::Stopped { .. }
             | Self::EngineUnavailable { .. }
             | Self::Engine { .. }
             | Self::Image { .. }

@@ -72,7 +72,8 @@ pub fn resolve(
     } else {
         paths::absolute(&paths::resolve("spec.cwd", &spec.cwd, scope)?)
     };
-    let env = environment(&exec_id, skill.as_deref(), around.env, &spec.env);
+    let spec = effective(spec, start, around.config);
+    let env = environment(&exec_id, skill.as_deref(), around.env, &spec);
     let argv = if spec.shell.is_empty() {
         spec.argv.clone()
     } else {
@@ -84,7 +85,7 @@ pub fn resolve(
         argv,
         cwd,
         env,
-        spec: Some(effective(spec, start, around.config)),
+        spec: Some(spec),
         format: pb::OutputFormat::Bytes.into(),
     })
 }
@@ -101,6 +102,7 @@ fn effective(mut spec: pb::ExecSpec, start: Start, config: &ExecConfig) -> pb::E
     spec.timeout = wire(timeout);
     spec.no_output_timeout =
         given(spec.no_output_timeout).and_then(|silence| wire(silence.min(config.timeout_max)));
+    let or = |given: u32, default| if given == 0 { default } else { given };
     let asked = spec.retain.unwrap_or_default();
     let default = i64::try_from(config.retain_bytes_default).unwrap_or(i64::MAX);
     let or_default = |bytes: i64| if bytes == 0 { default } else { bytes };
@@ -109,6 +111,13 @@ fn effective(mut spec: pb::ExecSpec, start: Start, config: &ExecConfig) -> pb::E
         stderr_bytes: or_default(asked.stderr_bytes),
         after_exit: wire(given(asked.after_exit).unwrap_or(config.retain_after_exit_default)),
     });
+    if let Some(terminal) = &mut spec.terminal {
+        terminal.rows = or(terminal.rows, 24);
+        terminal.cols = or(terminal.cols, 80);
+        if terminal.term.is_empty() {
+            terminal.term = "xterm-256color".to_owned();
+        }
+    }
     if spec.on_full() == pb::OnFull::Unspecified {
         let default = match start {
             Start::Run => pb::OnFull::Block,
@@ -125,12 +134,12 @@ fn effective(mut spec: pb::ExecSpec, start: Start, config: &ExecConfig) -> pb::E
     spec
 }
 
-/// The documented minimum, then the workspace's, then the exec's own: later ones win.
+/// The documented minimum, then the workspace's, then the terminal's, then the exec's own: later ones win.
 fn environment(
     exec_id: &str,
     skill: Option<&str>,
     workspace: &BTreeMap<String, String>,
-    own: &BTreeMap<String, String>,
+    spec: &pb::ExecSpec,
 ) -> Vec<String> {
     let run_dir = format!("{}/{exec_id}", paths::RUNS_DIR);
     let mut env: BTreeMap<&str, String> = BTreeMap::from([
@@ -154,7 +163,13 @@ fn environment(
         env.insert("CLAUDE_SKILL_DIR", dir.clone());
         env.insert("SKILL_DIR", dir);
     }
-    for (name, value) in workspace.iter().chain(own) {
+    for (name, value) in workspace {
+        env.insert(name, value.clone());
+    }
+    if let Some(terminal) = &spec.terminal {
+        env.insert("TERM", terminal.term.clone());
+    }
+    for (name, value) in &spec.env {
         env.insert(name, value.clone());
     }
     env.into_iter()
@@ -262,6 +277,50 @@ mod tests {
             path.ends_with(":/workspace/skills/csv-report/bin"),
             "{path}"
         );
+    }
+
+    #[test]
+    fn a_terminal_has_a_size_and_a_name() {
+        let with = |terminal, env: &[(&str, &str)]| {
+            let env = env
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()));
+            let spec = pb::ExecSpec {
+                terminal,
+                env: env.collect(),
+                ..shell("x")
+            };
+            let request = resolved(spec, Start::Run).expect("good");
+            let term = request
+                .env
+                .iter()
+                .find_map(|pair| pair.strip_prefix("TERM="));
+            let term = term.map(str::to_owned);
+            (request.spec.expect("spec").terminal, term)
+        };
+        assert_eq!(with(None, &[]), (None, None));
+        let (terminal, term) = with(Some(pb::Terminal::default()), &[]);
+        let expected = pb::Terminal {
+            rows: 24,
+            cols: 80,
+            term: "xterm-256color".into(),
+        };
+        assert_eq!(
+            (terminal, term.as_deref()),
+            (Some(expected), Some("xterm-256color"))
+        );
+        let given = pb::Terminal {
+            rows: 7,
+            cols: 9,
+            term: "vt100".into(),
+        };
+        let (terminal, term) = with(Some(given.clone()), &[]);
+        assert_eq!(
+            (terminal.as_ref(), term.as_deref()),
+            (Some(&given), Some("vt100"))
+        );
+        let (_, term) = with(Some(given), &[("TERM", "dumb")]);
+        assert_eq!(term.as_deref(), Some("dumb"));
     }
 
     #[test]

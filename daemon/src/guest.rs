@@ -28,14 +28,20 @@ use crate::error::{Error, Result};
 /// Name of the guest's binary in the slot's `run/`.
 pub const BINARY: &str = "skilld-guest";
 const SOCKET: &str = "guest.sock";
-/// Per stream. Two of the largest messages' worth, so that a reader that stalls costs no more.
-const STREAM_WINDOW: u32 = 2 << 20;
+/// Per stream. Two of the largest messages' worth, so that a reader that stalls costs no more, and little is lost with a
+/// connection: the guest keeps what it gave to a reader last, but no more than 3 MiB by default.
+pub const STREAM_WINDOW: u32 = 512 << 10;
 /// Of the connection: it covers every stream at once, so that stalled readers cannot starve the others.
 const CONNECTION_WINDOW: u32 = 512 << 20;
 /// A message of the largest usual size comes in one frame; HTTP/2's default would cut it into 16.
 const FRAME_BYTES_MAX: u32 = (256 << 10) + 1024;
 /// Largest message from a guest, bytes.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// While calls are open a guest that has said nothing for this long is asked whether it is there. It shares one processor
+/// with hundreds of commands if they want it so, hence the patience; an idle guest is left asleep.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
+/// How long its answer may take. The engine tells sooner of what it knows: ends, removals, pauses.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(6);
 /// A guest answers its first call within this.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -71,6 +77,17 @@ pub struct Link {
     pub version: String,
     /// The workspace that the guest was configured as, or empty.
     pub workspace: String,
+    /// The same connection, to end it under the channel.
+    socket: Arc<std::os::unix::net::UnixStream>,
+}
+
+impl Link {
+    /// Ends the connection: every call on it fails, and the guest will connect again.
+    pub fn cut(&self) {
+        if let Err(error) = self.socket.shutdown(std::net::Shutdown::Both) {
+            tracing::debug!(%error, "guest's connection was gone already");
+        }
+    }
 }
 
 impl Socket {
@@ -142,6 +159,7 @@ async fn greet(stream: UnixStream, expected: &Expected) -> Result<Link, String> 
     {
         return Err(format!("pid {peer} instead of {pid}"));
     }
+    let (stream, socket) = doubled(stream).map_err(|error| format!("take the socket: {error}"))?;
     let (channel, lost) = channel(stream)
         .await
         .map_err(|error| format!("connect: {error}"))?;
@@ -168,7 +186,15 @@ async fn greet(stream: UnixStream, expected: &Expected) -> Result<Link, String> 
         lost,
         version: hello.guest_version.chars().take(64).collect(),
         workspace: hello.workspace,
+        socket: Arc::new(socket),
     })
+}
+
+/// A second handle of the same socket.
+fn doubled(stream: UnixStream) -> io::Result<(UnixStream, std::os::unix::net::UnixStream)> {
+    let stream = stream.into_std()?;
+    let socket = stream.try_clone()?;
+    Ok((UnixStream::from_std(stream)?, socket))
 }
 
 /// A channel over one accepted connection, and a token that is cancelled when it is gone.
@@ -194,6 +220,9 @@ async fn channel(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(FRAME_BYTES_MAX)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(false)
         .connect_with_connector(connect)
         .await?;
     Ok((channel, lost))
@@ -248,5 +277,20 @@ impl AsyncWrite for Watched {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+impl Link {
+    /// A link of tests, over any channel.
+    pub(crate) fn of(client: GuestClient, lost: CancellationToken) -> Self {
+        let (socket, _) = std::os::unix::net::UnixStream::pair().expect("a socket");
+        Self {
+            client,
+            lost,
+            version: String::new(),
+            workspace: String::new(),
+            socket: Arc::new(socket),
+        }
     }
 }

@@ -13,12 +13,13 @@
 //! | [`pool`] | warm slots, refill on claim, the bounded queue |
 //! | [`guest`] | the connection to one guest: socket, handshake, channel |
 //! | [`engine`] | what makes containers: Docker, or a fake for tests |
-//! | [`config`], [`error`], [`shutdown`], [`telemetry`] | leaves that everything uses |
+//! | [`config`], [`error`], [`fault`], [`shutdown`], [`telemetry`] | leaves that everything uses |
 
 pub mod config;
 pub mod engine;
 pub mod error;
 pub mod exec;
+pub mod fault;
 pub mod guest;
 pub mod paths;
 pub mod pool;

@@ -10,7 +10,7 @@ use skilld::server::{self, cli::Cli};
 /// `EX_USAGE`: the configuration or the command line is wrong.
 const EXIT_USAGE: u8 = 64;
 
-fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -304,7 +304,9 @@ impl Pool {
             if let Some(member) = inner.members.get_mut(&number) {
                 member.phase = MemberPhase::Warm;
             }
-            inner.warm.push_back(number);
+            if !inner.warm.contains(&number) {
+                inner.warm.push_back(number);
+            }
         } else {
             unwanted.common = false;
         }
@@ -313,13 +315,15 @@ impl Pool {
         drop(unwanted);
     }
 
-    /// A warm slot is ending: nobody gets it any more.
-    pub fn withdraw(&self, number: u32) {
+    /// A warm slot is ending, or its guest is silent: nobody gets it any more. False if somebody has it.
+    pub fn withdraw(&self, number: u32) -> bool {
         let mut inner = self.lock();
+        let warm = inner.warm.contains(&number);
         inner.warm.retain(|warm| *warm != number);
         if let Some(member) = inner.members.get_mut(&number) {
             member.phase = MemberPhase::Taken;
         }
+        warm
     }
 
     /// Nothing of a slot is left.

@@ -11,6 +11,7 @@ use crate::skills::Skills;
 use crate::workspace::registry::Registry;
 
 pub mod admin;
+pub mod budget;
 pub mod convert;
 pub mod exec;
 pub mod file;
@@ -35,6 +36,8 @@ pub struct Services {
     pub instance: String,
     /// Pools and workspaces.
     pub registry: Registry,
+    /// Memory for what streams' readers do not take.
+    pub relays: budget::Budget,
     /// What can be staged.
     pub skills: Skills,
     /// When the daemon started.

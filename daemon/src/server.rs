@@ -1,16 +1,18 @@
 //! The front door: listener, limits, health, reflection, and the order of start and stop.
 //!
 //! ```text
-//! start   state directory and its lock → engine → skills → pools, adopting what is left → listener → serve
+//! start   state directory and its lock → engine → listener → skills → pools, adopting what is left → serve
 //!
 //! signal  → drain: health NOT_SERVING, new work is refused, open calls go on
-//! no open call, or drain_timeout, or a second signal
+//! no open call that cannot be resumed, or drain_timeout, or a second signal
 //!         → stop: open streams end with UNAVAILABLE, the socket closes, tasks return
 //! all tasks returned, or stop_timeout → exit; 1 if something had to be abandoned
 //! ```
 //!
-//! Workspaces, containers and running execs stay: stopping is how a daemon is upgraded.
+//! Workspaces, containers and running execs stay: stopping is how a daemon is upgraded. The listener comes before the
+//! pools, so that a start which fails leaves no container; who connects meanwhile waits. A signal ends a start as well.
 
+use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +75,24 @@ pub struct Server {
     _instance: Instance,
 }
 
+/// What a start came to.
+#[derive(Debug)]
+enum Started {
+    Serving(Server),
+    /// It was told to end before it served.
+    Interrupted {
+        clean: bool,
+    },
+}
+
+/// What serves, without what it stands on.
+#[derive(Debug)]
+struct Door {
+    open: OpenCalls,
+    cut: CancellationToken,
+    serving: JoinHandle<Result<()>>,
+}
+
 /// Runs the daemon in this process until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -89,15 +109,16 @@ pub fn main(config: Config) -> Result<ExitCode> {
         })?;
     let stop_timeout = config.server.stop_timeout;
     let clean = runtime.block_on(async {
-        let signals = signals()?;
-        let engine =
-            DockerEngine::connect(&config.engine.docker_host, config.engine.timeout).await?;
-        Ok::<_, Error>(
-            Server::start(config, Arc::new(engine))
-                .await?
-                .run(signals)
-                .await,
-        )
+        let mut signals = signals()?;
+        let engine = tokio::select! {
+            engine = DockerEngine::connect(&config.engine.docker_host, config.engine.timeout) => engine?,
+            _ = signals.recv() => return Ok(true),
+        };
+        let started = Server::start_unless(config, Arc::new(engine), signals.recv()).await?;
+        Ok::<_, Error>(match started {
+            Started::Serving(server) => server.run(signals).await,
+            Started::Interrupted { clean } => clean,
+        })
     });
     // Blocking work that does not return is abandoned.
     runtime.shutdown_timeout(stop_timeout);
@@ -116,27 +137,60 @@ impl Server {
     /// # Errors
     /// The first step that failed. What was started before it is stopped.
     pub async fn start(config: Config, engine: Arc<dyn Engine>) -> Result<Self> {
+        match Self::start_unless(config, engine, std::future::pending::<()>()).await? {
+            Started::Serving(server) => Ok(server),
+            Started::Interrupted { .. } => Err(Error::Draining),
+        }
+    }
+
+    /// The same, unless `interrupt` comes first: then what was started is stopped.
+    async fn start_unless(
+        config: Config,
+        engine: Arc<dyn Engine>,
+        interrupt: impl Future,
+    ) -> Result<Started> {
         let config = Arc::new(config);
         let tasks = Tasks::default();
-        let started = Self::start_with(&config, engine, &tasks).await;
-        if started.is_err() {
-            tasks.stop.cancel();
-            drop(tokio::time::timeout(config.server.stop_timeout, tasks.finished()).await);
+        let state_dir = config.state_dir.clone();
+        let instance = tasks.blocking(move || Instance::take(&state_dir)).await?;
+        let started = tokio::select! {
+            started = Self::start_with(&config, engine, &tasks, instance.id()) => Some(started),
+            _ = interrupt => None,
+        };
+        if let Some(Ok(door)) = started {
+            return Ok(Started::Serving(Self {
+                config,
+                tasks,
+                open: door.open,
+                cut: door.cut,
+                serving: door.serving,
+                _instance: instance,
+            }));
         }
-        started
+        tasks.drain.cancel();
+        tasks.stop.cancel();
+        let ended = tokio::time::timeout(config.server.stop_timeout, tasks.finished()).await;
+        let clean = ended.is_ok();
+        // Only now may another daemon have the state directory.
+        drop(instance);
+        match started {
+            Some(Err(error)) => Err(error),
+            _ => {
+                tracing::info!(clean, "ended while starting");
+                Ok(Started::Interrupted { clean })
+            }
+        }
     }
 
     async fn start_with(
         config: &Arc<Config>,
         engine: Arc<dyn Engine>,
         tasks: &Tasks,
-    ) -> Result<Self> {
-        let state_dir = config.state_dir.clone();
-        let instance = tasks.blocking(move || Instance::take(&state_dir)).await?;
+        id: &str,
+    ) -> Result<Door> {
         let info = engine.describe().await?;
-        telemetry::announce(config, instance.id(), &info);
-
-        let id = instance.id();
+        telemetry::announce(config, id, &info);
+        let listener = Listener::bind(&config.socket, config.server.socket_mode)?;
         let services = services::boot(config, Arc::clone(&engine), info, tasks, id).await?;
         let (available, is_available) = watch::channel(true);
         let (methods, reporter) = (Arc::new(Methods::new()), HealthReporter::new());
@@ -150,7 +204,6 @@ impl Server {
         };
         let routes = services::routes(Arc::new(services), is_available, reporter)?;
 
-        let listener = Listener::bind(&config.socket, config.server.socket_mode)?;
         let (open, cut) = (OpenCalls::default(), CancellationToken::new());
         let calls = CallLayer::new(
             methods,
@@ -169,14 +222,7 @@ impl Server {
                 .map_err(|error| Error::Internal(format!("serve: {error}")))
         });
         tracing::info!(socket = %config.socket.display(), "serving");
-        Ok(Self {
-            config: Arc::clone(config),
-            tasks: tasks.clone(),
-            open,
-            cut,
-            serving,
-            _instance: instance,
-        })
+        Ok(Door { open, cut, serving })
     }
 
     /// Owner of all tasks of this server.

@@ -142,6 +142,8 @@ enum Command {
     Delete { reply: oneshot::Sender<Result<()>> },
     /// Its container has ended, as the engine says; `None` if it was removed.
     ContainerEnded(Option<ContainerState>),
+    /// Somebody paused its container, or let it go on.
+    Paused(bool),
 }
 
 impl Slot {
@@ -185,12 +187,23 @@ impl Slot {
 
     /// Tells the task that its container has ended. `None` if it was removed.
     pub async fn container_ended(&self, state: Option<ContainerState>) {
-        if self
-            .commands
-            .send(Command::ContainerEnded(state))
-            .await
-            .is_err()
-        {
+        self.tell(Command::ContainerEnded(state)).await;
+    }
+
+    /// Tells the task that somebody paused its container, or let it go on. In order, and without waiting: a task that
+    /// has not heard of it because of too many requests looks for itself.
+    pub fn container_paused(&self, paused: bool) {
+        if self.commands.try_send(Command::Paused(paused)).is_err() {
+            tracing::debug!(
+                slot = self.number,
+                paused,
+                "slot is gone or does not listen"
+            );
+        }
+    }
+
+    async fn tell(&self, command: Command) {
+        if self.commands.send(command).await.is_err() {
             tracing::trace!(slot = self.number, "slot is gone");
         }
     }

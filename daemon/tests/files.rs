@@ -519,6 +519,37 @@ async fn an_upload_that_is_open_at_the_stop_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_falls_silent_is_ended_and_leaves_nothing() {
+    let server = TestServer::start("server.upload_timeout = \"300ms\"\n", &[]).await;
+    let workspace = server.workspace().await;
+    for begun in [false, true] {
+        let (sender, receiver) = mpsc::channel(4);
+        if begun {
+            let opened = sender.send(first(&workspace, header(Kind::File, "work/a")));
+            opened.await.expect("open");
+            sender.send(data(b"half")).await.expect("open");
+        }
+        let asked = std::time::Instant::now();
+        let mut stub = server.client.files();
+        let uploaded = stub.stage_files(ReceiverStream::new(receiver)).await;
+        check_refused(uploaded, Code::DeadlineExceeded, Reason::Deadline);
+        let took = asked.elapsed();
+        let bounds = Duration::from_millis(300)..Duration::from_secs(3);
+        assert!(bounds.contains(&took), "{took:?}");
+        drop(sender);
+    }
+    let request = pb::ListFilesRequest {
+        workspace,
+        path: "work".to_owned(),
+        ..Default::default()
+    };
+    let listed = server.client.files().list_files(request).await;
+    let entries = listed.expect("listed").into_inner();
+    assert!(!format!("{entries:?}").contains("work/a"), "{entries:?}");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn collect_limits_over_the_maximum_are_refused_by_name() {
     let server = TestServer::start("files.collect_files_max = 200\n", &[]).await;
     let workspace = server.workspace().await;

@@ -354,6 +354,34 @@ async fn a_message_of_5_mib_is_refused_and_the_connection_stays() {
 }
 
 #[tokio::test]
+async fn a_request_with_4096_faults_is_refused_with_the_first_of_them() {
+    let daemon = Daemon::start("", |_| {}).await;
+    let client = daemon.client().await;
+    let spec = pb::ExecSpec {
+        argv: vec!["\0".into(); 4096],
+        ..Default::default()
+    };
+    let request = pb::StartExecRequest {
+        workspace: "workspaces/w".into(),
+        spec: Some(spec),
+        ..Default::default()
+    };
+    let status = within(client.execs().start_exec(request))
+        .await
+        .expect_err("refused");
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::InvalidArgument, "INVALID_REQUEST"),
+        "{status:?}"
+    );
+    let details = status.get_error_details();
+    let faults = &details.bad_request().expect("faults").field_violations;
+    assert_eq!(faults.len(), 33, "{faults:?}");
+    assert_eq!(faults[31].field, "spec.argv[31]");
+    assert_eq!(faults[32].description, "and 4064 more faults");
+}
+
+#[tokio::test]
 async fn what_the_transport_refuses_has_a_reason_too() {
     let daemon = Daemon::start("", |_| {}).await;
     let channel = daemon.channel().await;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use server::TestServer;
 use skilld::engine::fake::Operation;
-use skilld_client::Error;
+use skilld_client::{Error, RetryPolicy};
 use skilld_proto::v1::{
     CreateWorkspaceRequest, ListWorkspacesRequest, Pool, Reason, Workspace, WorkspaceLimits,
     WorkspaceState, workspace_failure::Cause,
@@ -715,4 +715,44 @@ async fn a_disk_that_its_memory_cannot_hold_is_refused() {
         .await
         .expect("made for it");
     assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_hear_of_a_loss_before_the_engine_has_removed_the_container() {
+    let server = TestServer::start("", &[]).await;
+    let name = server.workspace().await;
+    let client = server.client.clone().with_retry(RetryPolicy::none());
+    // Long enough for the request to come before anybody knows.
+    let look = Duration::from_millis(300);
+    server.engine.delay(Operation::Inspect, look);
+    let removal = Duration::from_secs(5);
+    server.engine.delay(Operation::Remove, removal);
+    // The oldest one is the workspace's.
+    let containers = server.engine.containers();
+    server.engine.kill(&containers[0]).await;
+    let started = Instant::now();
+    let listed = client.list_execs(list(&name)).await;
+    assert_eq!(reason(listed), Reason::GuestLost);
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    server.engine.delay(Operation::Remove, Duration::ZERO);
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_does_not_wait_for_an_engine_that_hangs() {
+    let server = TestServer::start("server.stop_timeout = \"2s\"\n", &[]).await;
+    server.workspace().await;
+    pool_becomes(&server, "warm", |pool| pool.warm == 1).await;
+    let looks = server.engine.calls(Operation::Inspect);
+    let hang = Duration::from_secs(30);
+    server.engine.delay(Operation::Inspect, hang);
+    let containers = server.engine.containers();
+    server.engine.kill(&containers[0]).await;
+    let started = Instant::now();
+    while server.engine.calls(Operation::Inspect) < looks + 2 {
+        assert!(started.elapsed() < DEADLINE, "nobody looks");
+        tokio::task::yield_now().await;
+    }
+    assert!(server.stop().await, "in time");
 }

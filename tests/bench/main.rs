@@ -9,6 +9,8 @@ mod environment;
 mod exec;
 mod files;
 mod fleet;
+mod live;
+mod many;
 mod ours;
 mod reference;
 mod report;
@@ -28,12 +30,13 @@ use report::Row;
 
 const USAGE: &str = "usage: bench [--quick] [--record] [--only NAME]...
   --quick      fewer repetitions: about a minute, for a first look
-  --only NAME  only this section: exec, rate, stdout, claim, big, small, fleet, flat; may be repeated
+  --only NAME  only this section: exec, rate, live, stdout, many, kill, claim, big, small, fleet, flat; may be
+               repeated
   --record     add an entry to docs/benchmarks.md";
 
 /// Every section, in the order of the table.
-const SECTIONS: [&str; 8] = [
-    "exec", "rate", "stdout", "claim", "big", "small", "fleet", "flat",
+const SECTIONS: [&str; 11] = [
+    "exec", "rate", "live", "stdout", "many", "kill", "claim", "big", "small", "fleet", "flat",
 ];
 
 /// What was asked for.
@@ -131,7 +134,10 @@ async fn measure(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
         let measured = match section {
             "exec" => exec::latency(wish, reference).await,
             "rate" => exec::rate(wish, reference).await,
+            "live" => live::live(wish).await,
             "stdout" => stdout::throughput(wish).await,
+            "many" => many::many(wish).await,
+            "kill" => many::kill(wish).await,
             "claim" => claim::claims(wish, reference).await,
             "big" => files::big(wish).await,
             "small" => files::small(wish, reference).await,

@@ -9,7 +9,7 @@ use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_event::output::Content;
 use skilld_proto::v1::exec_result::Outcome;
 use skilld_proto::v1::{ExecSpec, RunExecRequest};
-use skilld_tests::{Daemon, Options};
+use skilld_tests::{Daemon, Options, usage};
 
 /// What one exec said.
 #[derive(Debug, Default, Clone, Copy)]
@@ -81,28 +81,15 @@ pub(crate) async fn warm(client: &Client, pool: &str) -> Result<()> {
 
 /// Resident bytes of a process.
 pub(crate) fn resident(pid: u32) -> Result<u64> {
-    status(pid, "VmRSS")
+    usage::resident(pid)
 }
 
 /// Largest resident bytes of a daemon since [`forget_peak`].
 pub(crate) fn peak(daemon: &Daemon) -> Result<u64> {
-    status(daemon.pid().context("the daemon has ended")?, "VmHWM")
+    usage::peak(daemon.pid().context("the daemon has ended")?)
 }
 
 /// Starts [`peak`] anew from what is resident now, which is returned.
 pub(crate) fn forget_peak(daemon: &Daemon) -> Result<u64> {
-    let pid = daemon.pid().context("the daemon has ended")?;
-    std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
-    resident(pid)
-}
-
-fn status(pid: u32, field: &str) -> Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    let kib = text.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        let value = value.trim().strip_suffix(" kB")?;
-        (name == field).then(|| value.parse::<u64>().ok())?
-    });
-    Ok(kib.with_context(|| format!("{path} has no {field}"))? * 1024)
+    usage::forget_peak(daemon.pid().context("the daemon has ended")?)
 }

@@ -134,6 +134,8 @@ pub(crate) enum Budget {
     Share(f64),
     /// At most so much, in the unit of the series; the worst value counts.
     AtMost(u64),
+    /// The median, and the 99th percentile, are at most so much.
+    Soon { p50: Option<u64>, p99: Option<u64> },
 }
 
 /// One row of the table.
@@ -184,6 +186,12 @@ impl Row {
                 Some(p50? >= least && tail.is_none_or(|tail| p99.is_some_and(|p99| p99 >= tail)))
             }
             Budget::AtMost(most) => Some(self.ours.values.max() <= most),
+            Budget::Soon { p50, p99 } => {
+                let within = |most: Option<u64>, quantile| {
+                    most.is_none_or(|most| self.ours.at(quantile) <= most)
+                };
+                Some(within(p50, 0.5) && within(p99, 0.99))
+            }
         }
     }
 
@@ -209,6 +217,14 @@ impl Row {
                 format!("≥ {} faster, p99 ≥ {}", times(p50), times(p99))
             }
             Budget::AtMost(most) => format!("≤ {}", self.ours.show(most)),
+            Budget::Soon { p50, p99 } => {
+                let named = [("p50", p50), ("p99", p99)];
+                let named = named
+                    .into_iter()
+                    .filter_map(|(name, most)| Some((name, most?)));
+                let parts = named.map(|(name, most)| format!("{name} ≤ {}", self.ours.show(most)));
+                parts.collect::<Vec<_>>().join(", ")
+            }
         };
         let verdict = match self.verdict() {
             None => "",

@@ -13,24 +13,9 @@ use anyhow::{Context, Result};
 use bollard::exec::{CreateExecOptions, StartExecResults};
 use futures::StreamExt;
 use skilld_tests::docker::Sleeper;
-use skilld_tests::{Daemon, Options, binaries, docker, exec};
+use skilld_tests::{Daemon, Options, binaries, docker, exec, usage};
 
 const MIB: u64 = 1 << 20;
-
-/// One line of `/proc/PID/status`, in bytes.
-fn memory(pid: i32, key: &str) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status
-        .lines()
-        .find(|line| line.starts_with(key))
-        .context(key.to_owned())?;
-    let kib: u64 = line
-        .split_whitespace()
-        .nth(1)
-        .context(line.to_owned())?
-        .parse()?;
-    Ok(kib * 1024)
-}
 
 /// The value that this share of them is not above.
 fn percentile(times: &mut [Duration], percent: usize) -> Duration {
@@ -55,16 +40,14 @@ async fn idle_workspaces_cost_little_memory() -> Result<()> {
         let workspace = exec::workspace(&daemon.client).await?.name;
         // It has been used: what that needs is there.
         exec::run(&daemon.client, &workspace, exec::shell("echo hi")).await?;
-        let container = daemon.container(&workspace)?;
-        guests.push(docker::pid(&container).await?.context("it does not run")?);
+        guests.push(usage::guest(&daemon, &workspace).await?);
     }
     daemon.warm(2).await?;
     for pid in guests {
-        let bytes = memory(pid, "VmRSS:")?;
+        let bytes = usage::resident(pid)?;
         assert!(bytes <= 5 * MIB, "guest {pid} has {} KiB", bytes / 1024);
     }
-    let pid = i32::try_from(daemon.pid().context("pid")?)?;
-    let bytes = memory(pid, "VmRSS:")?;
+    let bytes = usage::resident(daemon.pid().context("pid")?)?;
     println!("daemon with 10 idle workspaces: {} KiB", bytes / 1024);
     assert!(bytes <= 64 * MIB, "the daemon has {} KiB", bytes / 1024);
     daemon.stop().await

@@ -7,7 +7,11 @@
 
 mod container;
 mod daemon;
+mod drain;
 mod engine;
+mod faults;
+mod loss;
+mod readers;
 mod start;
 
 use std::collections::BTreeSet;

@@ -4,10 +4,12 @@
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use skilld_tests::{Daemon, binaries};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use skilld_tests::{Daemon, binaries, docker, exec};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -149,5 +151,96 @@ async fn a_second_daemon_on_the_same_state_is_refused() -> Result<()> {
     );
     // The first one is as it was.
     assert!(daemon.client.is_serving("").await?);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_failed_start_leaves_no_container() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    std::fs::write(dir.path().join("file"), "")?;
+    let state = dir.path().join("state");
+    for socket in ["file", "file/below"] {
+        let listen = format!("unix:{}", dir.path().join(socket).display());
+        let (code, said) = fails(&state, &[], &["--listen", &listen]).await?;
+        assert_eq!(code, 1, "{said}");
+        assert!(
+            said.contains("listen on") && said.contains(socket),
+            "{said}"
+        );
+    }
+    let instance = std::fs::read_to_string(state.join("instance"))?;
+    let left = docker::containers(instance.trim()).await?;
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(std::fs::read_dir(state.join("slots"))?.count(), 0);
+    Ok(())
+}
+
+/// Starts a daemon that cannot get on with its start, tells it to end once `ready`, and says how long that takes.
+async fn interrupted(
+    state_dir: &Path,
+    env: &[(&str, &str)],
+    ready: impl Future<Output = Result<()>>,
+) -> Result<Duration> {
+    let mut command = Command::new(binaries::binary("skilld")?);
+    command
+        .arg("--state-dir")
+        .arg(state_dir)
+        .env_clear()
+        .env(GUEST, binaries::guest()?)
+        .envs(env.iter().copied())
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    let mut child = command.spawn()?;
+    ready.await?;
+    let told = Instant::now();
+    let pid = i32::try_from(child.id().context("it has ended")?)?;
+    kill(Pid::from_raw(pid), Signal::SIGTERM)?;
+    let ended = tokio::time::timeout(Duration::from_secs(20), child.wait()).await;
+    let status = ended.context("it did not end")??;
+    assert_eq!(status.code(), Some(0), "{status}");
+    Ok(told.elapsed())
+}
+
+#[tokio::test]
+async fn a_signal_ends_a_start_promptly() -> Result<()> {
+    // A Docker that takes calls and answers none.
+    let dir = tempfile::tempdir()?;
+    let silent = tokio::net::UnixListener::bind(dir.path().join("silent.sock"))?;
+    let host = format!("unix://{}", dir.path().join("silent.sock").display());
+    let asked = async {
+        // The connection stays open for the rest of the test.
+        std::mem::forget(silent.accept().await?);
+        Ok(())
+    };
+    let state = dir.path().join("state");
+    let took = interrupted(&state, &[(DOCKER, &host)], asked).await?;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+
+    // A workspace whose guest is awaited.
+    let mut daemon = Daemon::start().await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    let pid = docker::pid(&daemon.container(&workspace)?).await?;
+    let guest = Pid::from_raw(pid.context("it runs")?);
+    daemon.crash().await?;
+    kill(guest, Signal::SIGSTOP)?;
+    let record = daemon.record(&workspace)?;
+    let number = record.get("number").context("number")?;
+    let socket = daemon
+        .state_dir()
+        .join(format!("slots/{number}/run/guest.sock"));
+    let awaited = async {
+        let limit = Duration::from_secs(10);
+        skilld_tests::wait::until("the guest is awaited", limit, async || {
+            Ok(socket.exists().then_some(()))
+        })
+        .await
+    };
+    let took = interrupted(&daemon.state_dir(), &daemon.settings(), awaited).await?;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    kill(guest, Signal::SIGCONT)?;
+    daemon.restart().await?;
+    let ran = exec::run(&daemon.client, &workspace, exec::shell("echo here")).await?;
+    assert_eq!(ran.text(), "here\n");
     daemon.stop().await
 }

@@ -8,6 +8,7 @@
 
 mod buf;
 mod python;
+mod recipes;
 mod venv;
 
 use std::time::Duration;

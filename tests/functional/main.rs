@@ -8,10 +8,20 @@
 
 mod badinput;
 mod demo;
+mod exec_cli;
 mod execs;
 mod files;
 mod kills;
+mod limits;
 mod pools;
+#[path = "../../client/tests/suite/pty.rs"]
+mod pty;
+mod results;
 mod servers;
 mod skills;
+mod stdin;
+mod streams;
+mod terminal_cli;
+mod terminals;
+mod trees;
 mod workspaces;

@@ -4,17 +4,29 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use skilld_client::RetryPolicy;
+use skilld_client::v1::exec_event::{Event, Started};
+use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{
-    AttachExecRequest, CreateWorkspaceRequest, ExecState, PollExecRequest, Reason, RunExecRequest,
-    SearchSkillsRequest, StartExecRequest, StreamOffsets, WriteStdinRequest,
+    AttachExecRequest, CreateWorkspaceRequest, ExecEvent, ExecState, Reason, RunExecRequest,
+    SearchSkillsRequest, StartExecRequest, StreamOffsets,
 };
-use skilld_tests::exec::{argv, attach, run, shell, workspace};
+use skilld_client::{Messages, RetryPolicy};
+use skilld_tests::exec::{argv, attach, run, shell, stdout, workspace};
 use skilld_tests::{Daemon, Options, refused, refused_status};
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+
+/// Reads until a program has said this.
+async fn until_said(events: &mut Messages<ExecEvent>, text: &[u8]) -> Result<()> {
+    let mut said = Vec::new();
+    while !said.ends_with(text) {
+        let event = events.next().await?.context("the stream ended")?;
+        said.extend_from_slice(stdout(&event));
+    }
+    Ok(())
+}
 
 #[tokio::test]
 async fn health_can_be_watched_and_ends_with_the_drain() -> Result<()> {
@@ -27,19 +39,37 @@ async fn health_can_be_watched_and_ends_with_the_drain() -> Result<()> {
     let mut watch = health.watch(request).await?.into_inner();
     let first = watch.message().await?.context("no answer")?;
     assert_eq!(first.status(), ServingStatus::Serving);
-    // An open stream keeps the drain from being over at once.
+    // A kill that waits for its grace keeps the drain from being over at once.
     let request = RunExecRequest {
         workspace: workspace(&client).await?.name,
-        spec: Some(shell("sleep 1000")),
+        spec: Some(shell(
+            "trap 'echo asked' TERM; echo up; while :; do sleep 1; done",
+        )),
         ..RunExecRequest::default()
     };
     let mut events = client.run_exec(request).await?;
-    events.next().await?.context("no event")?;
-    daemon.signal(Signal::SIGTERM)?;
-    let second = tokio::time::timeout(Duration::from_secs(5), watch.message()).await?;
-    let second = second?.context("it ended without a word")?;
-    assert_eq!(second.status(), ServingStatus::NotServing);
-    drop(events);
+    let started = events.next().await?.context("no event")?;
+    let Some(Event::Started(Started { name, .. })) = started.event else {
+        anyhow::bail!("not Started: {started:?}");
+    };
+    until_said(&mut events, b"up\n").await?;
+    let killing = client.kill_exec_after(&name, Duration::from_secs(2));
+    let draining = async {
+        until_said(&mut events, b"asked\n").await?;
+        daemon.signal(Signal::SIGTERM)?;
+        let second = tokio::time::timeout(Duration::from_secs(5), watch.message()).await?;
+        let second = second?.context("it ended without a word")?;
+        assert_eq!(second.status(), ServingStatus::NotServing);
+        anyhow::Ok(())
+    };
+    let (killed, drained) = tokio::join!(killing, draining);
+    drained?;
+    let killed = killed?.result.context("no result")?;
+    assert_eq!(
+        killed.reason(),
+        Ended::KilledByClient,
+        "a drain waits for it"
+    );
     assert_eq!(daemon.wait().await?, Some(0));
     daemon.stop().await
 }
@@ -91,25 +121,6 @@ async fn the_limits_shown_are_those_in_force() -> Result<()> {
 async fn what_is_not_there_yet_says_so() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
-    let name = format!("{}/execs/none", workspace(client).await?.name);
-    let poll = PollExecRequest {
-        name: name.clone(),
-        ..PollExecRequest::default()
-    };
-    refused_status(
-        client.execs().poll_exec(poll).await,
-        Code::Unimplemented,
-        Reason::NotImplemented,
-    )?;
-    let write = WriteStdinRequest {
-        name,
-        ..WriteStdinRequest::default()
-    };
-    refused_status(
-        client.execs().write_stdin(write).await,
-        Code::Unimplemented,
-        Reason::NotImplemented,
-    )?;
     let search = SearchSkillsRequest {
         query: "csv".to_owned(),
         limit: 0,

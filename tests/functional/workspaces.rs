@@ -5,12 +5,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use skilld_client::Client;
 use skilld_client::v1::create_workspace_request::Expiry;
+use skilld_client::v1::exec_event::Event;
+use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{
-    CreateWorkspaceRequest, ListWorkspacesRequest, Reason, RenewWorkspaceRequest, StartExecRequest,
-    Workspace, WorkspaceLimits, WorkspaceState,
+    CreateWorkspaceRequest, ExecEvent, ListWorkspacesRequest, Reason, RenewWorkspaceRequest,
+    RunExecRequest, StartExecRequest, Workspace, WorkspaceLimits, WorkspaceState,
 };
+use skilld_client::{Client, Messages};
 use skilld_tests::exec::{argv, run, shell, workspace};
 use skilld_tests::{Daemon, Options, refused};
 use tonic::Code;
@@ -334,6 +336,48 @@ async fn a_lifetime_ends_a_workspace_that_is_busy() -> Result<()> {
     gone(client, &made.name, Duration::from_secs(8)).await?;
     let lived = started.elapsed();
     assert!(lived >= Duration::from_millis(1800), "{lived:?}");
+    daemon.stop().await
+}
+
+/// Reads to the exec's end, and returns why it ended.
+async fn why(events: &mut Messages<ExecEvent>) -> Result<Ended> {
+    loop {
+        let event = events.next().await?.context("no Exited")?;
+        if let Some(Event::Exited(exited)) = event.event {
+            return Ok(exited.result.context("no result")?.reason());
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_exec_is_told_whether_its_workspace_expired_or_was_deleted() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let lifetime = prost_types::Duration {
+        seconds: 2,
+        nanos: 0,
+    };
+    let expiring = CreateWorkspaceRequest {
+        expiry: Some(Expiry::MaxLifetime(lifetime)),
+        ..named("expiring")
+    };
+    for (made, expected) in [
+        (expiring, Ended::WorkspaceExpired),
+        (named("deleted"), Ended::KilledByClient),
+    ] {
+        let name = client.create_workspace(made).await?.name;
+        let request = RunExecRequest {
+            workspace: name.clone(),
+            spec: Some(shell("setsid sleep 1000 & sleep 1000")),
+            ..RunExecRequest::default()
+        };
+        let mut events = client.run_exec(request).await?;
+        if expected == Ended::KilledByClient {
+            events.next().await?.context("no Started")?;
+            client.delete_workspace(&name).await?;
+        }
+        assert_eq!(why(&mut events).await?, expected);
+    }
     daemon.stop().await
 }
 

@@ -429,20 +429,20 @@ async fn two_may_remove_one_container() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_paused_container_does_not_run() -> Result<()> {
+async fn a_paused_container_is_told_from_one_that_ended() -> Result<()> {
     let container = Container::create(|_| ()).await?;
     let _guest = container.boot().await?;
     let docker = Docker::connect_with_unix_defaults()?;
     docker.pause_container(&container.id).await?;
-    assert!(
-        !container
-            .engine
-            .inspect(&container.id)
-            .await?
-            .context("there")?
-            .running
-    );
-    assert!(!container.engine.list(Some(&container.instance)).await?[0].running);
+    let state = container.engine.inspect(&container.id).await?;
+    let state = state.context("there")?;
+    assert!(state.running && state.paused, "{state:?}");
+    let listed = container.engine.list(Some(&container.instance)).await?;
+    assert!(listed[0].running && listed[0].paused, "{listed:?}");
+    docker.unpause_container(&container.id).await?;
+    let state = container.engine.inspect(&container.id).await?;
+    let state = state.context("there")?;
+    assert!(state.running && !state.paused, "{state:?}");
     container.remove().await
 }
 

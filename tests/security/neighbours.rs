@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use skilld_proto::v1::{RunExecRequest, StartExecRequest};
 use skilld_tests::exec::{self, stdout};
-use skilld_tests::{Daemon, Options, wait};
+use skilld_tests::{Daemon, Options, processes, wait};
 
 use crate::{python, sh};
 
@@ -151,7 +151,7 @@ async fn a_greedy_workspace_hurts_only_itself() -> Result<()> {
     wait::until(
         "the bomb has gone off",
         Duration::from_secs(20),
-        async || Ok((processes(&daemon, &first)? >= 100).then_some(())),
+        async || Ok((processes::of(&daemon, &first)?.len() >= 100).then_some(())),
     )
     .await?;
     assert_eq!(sh(client, &second, "echo fine").await?, "fine\n");
@@ -161,28 +161,4 @@ async fn a_greedy_workspace_hurts_only_itself() -> Result<()> {
     let left: u32 = left.trim().parse()?;
     assert!(left < 20, "{left} processes are left of the bomb");
     daemon.stop().await
-}
-
-/// Processes of a workspace's uid on the host.
-fn processes(daemon: &Daemon, workspace: &str) -> Result<usize> {
-    use std::os::unix::fs::MetadataExt;
-    let uid = daemon.record(workspace)?["uid"].as_u64().context("uid")?;
-    let mut count = 0;
-    for entry in std::fs::read_dir("/proc")? {
-        let entry = entry?;
-        let is_process = entry
-            .file_name()
-            .to_string_lossy()
-            .bytes()
-            .all(|b| b.is_ascii_digit());
-        // What ends in between counts no more.
-        if is_process
-            && entry
-                .metadata()
-                .is_ok_and(|meta| u64::from(meta.uid()) == uid)
-        {
-            count += 1;
-        }
-    }
-    Ok(count)
 }

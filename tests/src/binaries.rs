@@ -16,19 +16,39 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     })
 }
 
+/// The daemon with fault points. It is not in `target/release`: `make test` builds it beside the tests.
+///
+/// # Errors
+/// When it was not built.
+pub fn skilld_faults() -> Result<PathBuf> {
+    let path = target_dir()?.join("debug/skilld-faults");
+    ensure!(
+        path.exists(),
+        "{} is missing: run `cargo build -p skilld --features fault-points`, or `make test`",
+        path.display()
+    );
+    Ok(path)
+}
+
 /// The daemon as a command, without the settings of whoever runs the tests: it would take every SKILLD_ variable as
 /// its own, and refuse those that only tests know.
 ///
 /// # Errors
 /// When it was not built.
 pub fn skilld() -> Result<Command> {
-    let mut command = Command::new(binary("skilld")?);
+    Ok(without_settings(binary("skilld")?))
+}
+
+/// Any daemon as a command, as [`skilld`].
+#[must_use]
+pub fn without_settings(binary: PathBuf) -> Command {
+    let mut command = Command::new(binary);
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"SKILLD_") {
             command.env_remove(name);
         }
     }
-    Ok(command)
+    command
 }
 
 /// Path of the static guest.

@@ -39,6 +39,8 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// Roots of skills; the repository's own if empty.
     pub skill_roots: Vec<PathBuf>,
+    /// Where it dies, as `FAULT_POINT` has it. It is another binary then.
+    pub fault: Option<String>,
 }
 
 impl Default for Options {
@@ -46,6 +48,7 @@ impl Default for Options {
         Self {
             env: Vec::new(),
             skill_roots: vec![binaries::repository().join("skills")],
+            fault: None,
         }
     }
 }
@@ -56,6 +59,13 @@ impl Options {
     pub fn set(mut self, key: &str, value: &str) -> Self {
         let name = format!("SKILLD_{}", key.replace('.', "__").to_uppercase());
         self.env.push((name, value.to_owned()));
+        self
+    }
+
+    /// Dies at a fault point, given as `NAME` or `NAME:TIMES`.
+    #[must_use]
+    pub fn dies_at(mut self, point: &str) -> Self {
+        self.fault = Some(point.to_owned());
         self
     }
 
@@ -262,6 +272,22 @@ impl Daemon {
         }
     }
 
+    /// Its settings, for another daemon on the same state.
+    #[must_use]
+    pub fn settings(&self) -> Vec<(&str, &str)> {
+        let pairs = self.options.env.iter();
+        pairs
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect()
+    }
+
+    /// Changes how the next start on the same state is: the same daemon without fault points, and one more setting.
+    pub fn heal(&mut self, key: &str, value: &str) {
+        let options = std::mem::take(&mut self.options);
+        self.options = options.set(key, value);
+        self.options.fault = None;
+    }
+
     /// Starts it again on the same state, and says how long it took until it served.
     ///
     /// # Errors
@@ -351,7 +377,13 @@ async fn launch(dir: &Path, options: &Options) -> Result<(Child, Client, ServerI
         .create(true)
         .append(true)
         .open(dir.join("log"))?;
-    let mut command = Command::from(binaries::skilld()?);
+    let mut command = Command::from(match &options.fault {
+        None => binaries::skilld()?,
+        Some(_) => binaries::without_settings(binaries::skilld_faults()?),
+    });
+    if let Some(point) = &options.fault {
+        command.env("FAULT_POINT", point);
+    }
     command
         .arg("--state-dir")
         .arg(dir.join("s"))

@@ -50,6 +50,22 @@ pub async fn remove(id: &str) -> Result<()> {
     Ok(connect()?.remove_container(id, Some(options)).await?)
 }
 
+/// Pauses a container, as an operator might, behind the daemon's back.
+///
+/// # Errors
+/// When Docker refuses.
+pub async fn pause(id: &str) -> Result<()> {
+    Ok(connect()?.pause_container(id).await?)
+}
+
+/// Lets a paused container go on.
+///
+/// # Errors
+/// When Docker refuses.
+pub async fn unpause(id: &str) -> Result<()> {
+    Ok(connect()?.unpause_container(id).await?)
+}
+
 /// Process id of a container's first process on the host; none if it does not run.
 ///
 /// # Errors

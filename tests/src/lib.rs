@@ -7,8 +7,10 @@ pub mod daemon;
 pub mod docker;
 pub mod exec;
 pub mod files;
+pub mod processes;
 pub mod proxy;
 pub mod refused;
+pub mod usage;
 pub mod wait;
 
 pub use daemon::{Daemon, Options};

@@ -1,5 +1,5 @@
-//! A stand-in for Docker's socket that a test can cut off: to the daemon behind it Docker has stopped, to everybody
-//! else on the host it has not.
+//! A stand-in for a socket that a test can cut off, Docker's or a daemon's: to who connects through it the other side
+//! has stopped, to everybody else on the host it has not.
 
 use std::path::{Path, PathBuf};
 
@@ -29,13 +29,30 @@ impl Proxy {
         let target = host
             .as_deref()
             .and_then(|host| host.strip_prefix("unix://"));
+        Self::before(Path::new(target.unwrap_or(DOCKER_SOCKET)), path)
+    }
+
+    /// Listens at `path`, in front of the socket `target`, which need not be there yet.
+    ///
+    /// # Errors
+    /// When it cannot listen there.
+    pub fn before(target: &Path, path: &Path) -> Result<Self> {
         let mut proxy = Self {
             path: path.to_owned(),
-            target: target.unwrap_or(DOCKER_SOCKET).into(),
+            target: target.to_owned(),
             tasks: JoinSet::new(),
         };
         proxy.reopen()?;
         Ok(proxy)
+    }
+
+    /// Ends every connection; new ones are passed on again.
+    ///
+    /// # Errors
+    /// When it cannot listen any more.
+    pub async fn cut(&mut self) -> Result<()> {
+        self.close().await?;
+        self.reopen()
     }
 
     /// As `engine.docker_host` takes it.

@@ -32,7 +32,7 @@ pub(super) fn status(failure: &Failure) -> Option<String> {
         }
         Reason::PoolExhausted | Reason::QuotaExceeded => Some(match failure.retry_after {
             Some(wait) => format!(
-                "try again in {}, delete a workspace, or enlarge the pool",
+                "try again in {}; if that does not help, read faster, delete a workspace, or enlarge the pool",
                 humantime::format_duration(wait)
             ),
             None => "delete what is no longer needed, or ask for more".into(),
@@ -74,6 +74,7 @@ pub(super) fn status(failure: &Failure) -> Option<String> {
         | Reason::ChecksumMismatch
         | Reason::WrongFileType
         | Reason::ExecNotRunning
+        | Reason::StdinClosed
         | Reason::FilePermission => None,
     }
 }

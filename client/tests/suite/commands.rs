@@ -5,7 +5,6 @@ use std::process::{Output, Stdio};
 
 use prost_types::Timestamp;
 use skilld_client::v1::{FileEntry, Workspace, WorkspaceFailure, WorkspaceState};
-use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::collecting::{file, skipping, summary};
@@ -80,35 +79,6 @@ async fn a_command_is_for_a_shell_or_not() {
     assert_eq!(text(&output.stdout), "[] spec a|b {\"A\": \"b\"}\n");
     let output = run(&fake, &["exec", "w", "--", "spec", "a b"]).await;
     assert_eq!(text(&output.stdout), "[\"spec\", \"a b\"]  {}\n");
-}
-
-#[tokio::test]
-async fn stdin_is_given_up_front_and_has_a_limit() {
-    let fake = fake();
-    for (len, code) in [(0, 0), (1024 * 1024, 0), (1024 * 1024 + 1, 1)] {
-        let data = crate::fake::noise(len);
-        let mut command = skillctl(&fake, &["exec", "w", "-i", "--", "cat"]);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().expect("starts");
-        let mut stdin = child.stdin.take().expect("a pipe");
-        let (_, output) = tokio::join!(
-            async move {
-                // It need not read all of what is too much.
-                drop(stdin.write_all(&data).await);
-            },
-            child.wait_with_output()
-        );
-        let output = output.expect("ends");
-        assert_eq!(output.status.code(), Some(code), "{len}");
-        if code == 0 {
-            assert_eq!(output.stdout, crate::fake::noise(len));
-        } else {
-            assert!(text(&output.stderr).contains("skillctl stage"));
-        }
-    }
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 mod execs;
 mod files;
+pub(crate) mod live;
 mod others;
 mod program;
 mod proxy;
@@ -41,6 +42,20 @@ pub(crate) struct State {
     pub(crate) run_exec: RunExec,
     /// Offsets of each stream of events that was opened.
     pub(crate) opened_at: Vec<v1::StreamOffsets>,
+    /// What becomes of the next writes to stdin; none means well.
+    pub(crate) faults: VecDeque<live::Fault>,
+    /// Offset and length of each write, and whether it was the last.
+    pub(crate) writes: Vec<(Option<u64>, usize, bool)>,
+    /// Lengths of the messages of the last StreamStdin.
+    pub(crate) streamed: Vec<usize>,
+    /// Answers of PollExec, before it goes to work.
+    pub(crate) poll_refusals: VecDeque<Status>,
+    /// What was asked for, each time.
+    pub(crate) polls: Vec<v1::PollExecRequest>,
+    /// Of every exec.
+    pub(crate) start_time: Option<prost_types::Timestamp>,
+    /// Grace of the last kill.
+    pub(crate) grace: Option<prost_types::Duration>,
     /// What was staged: path to bytes.
     pub(crate) staged: BTreeMap<String, Vec<u8>>,
     /// What is listed besides.
@@ -57,6 +72,8 @@ pub(crate) struct State {
 pub(crate) struct Running {
     pub(crate) spec: v1::ExecSpec,
     pub(crate) killed: watch::Sender<bool>,
+    /// For those that live off it.
+    pub(crate) input: watch::Sender<live::Input>,
     /// Its streams that are not at their end.
     pub(crate) readers: watch::Sender<u32>,
 }
@@ -83,6 +100,8 @@ pub(crate) struct Fake {
     pub(crate) state: Shared,
     pub(crate) dir: TempDir,
     tasks: JoinSet<()>,
+    /// Where clients connect to, if not to the server itself.
+    front: Option<String>,
 }
 
 #[derive(Clone, Default)]
@@ -130,11 +149,23 @@ impl Fake {
             .serve_with_incoming(UnixListenerStream::new(listener));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { server.await.expect("serves") });
-        Self { state, dir, tasks }
+        Self {
+            state,
+            dir,
+            tasks,
+            front: None,
+        }
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        format!("unix:{}", self.dir.path().join("s").display())
+        let server = || format!("unix:{}", self.dir.path().join("s").display());
+        self.front.clone().unwrap_or_else(server)
+    }
+
+    /// From here on clients connect in such a way that `end` ends their connections, too.
+    pub(crate) fn mortal(mut self) -> Self {
+        self.front = Some(self.breaking_endpoint(Vec::new()));
+        self
     }
 
     /// A client that waits no longer than it must.
@@ -154,6 +185,22 @@ impl Fake {
             cuts,
         );
         format!("unix:{}", path.display())
+    }
+
+    /// The exec with this id in the workspace `w`.
+    pub(crate) fn exec(&self, id: &str) -> Running {
+        let name = format!("workspaces/w/execs/{id}");
+        self.state
+            .lock()
+            .execs
+            .get(&name)
+            .expect("is there")
+            .clone()
+    }
+
+    /// Nobody listens any more, and every connection breaks if it is `mortal`.
+    pub(crate) fn end(&mut self) {
+        self.tasks.abort_all();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -211,8 +211,13 @@ fn server(check: &mut Check<'_>, raw: &RawServer) -> ServerConfig {
     let (low, high) = (ByteSize::kib(4), ByteSize::mib(1));
     let header_bytes =
         check.bytes_within("server.header_bytes_max", &raw.header_bytes_max, low, high);
+    // Below that a handful of slow readers would be in each other's way.
+    let (low, high) = (ByteSize::mib(16), ByteSize::tib(1));
+    let relay_bytes_max =
+        check.bytes_within("server.relay_bytes_max", &raw.relay_bytes_max, low, high);
     ServerConfig {
         socket_mode,
+        relay_bytes_max,
         message_bytes_max: check.count("server.message_bytes_max", message_bytes, 1),
         header_bytes_max: check.count("server.header_bytes_max", header_bytes, 1),
         streams_max: check.count("server.streams_max", raw.streams_max, 1),
@@ -221,6 +226,7 @@ fn server(check: &mut Check<'_>, raw: &RawServer) -> ServerConfig {
         keepalive_interval: check.time("server.keepalive_interval", &raw.keepalive_interval),
         keepalive_timeout: check.time("server.keepalive_timeout", &raw.keepalive_timeout),
         unary_timeout: check.time("server.unary_timeout", &raw.unary_timeout),
+        upload_timeout: check.time("server.upload_timeout", &raw.upload_timeout),
         drain_timeout: check.time("server.drain_timeout", &raw.drain_timeout),
         stop_timeout: check.time("server.stop_timeout", &raw.stop_timeout),
         reflection: raw.reflection,
@@ -248,6 +254,7 @@ fn engine(check: &mut Check<'_>, raw: &RawEngine) -> EngineConfig {
         uid_count,
         uid_quarantine: check.time("engine.uid_quarantine", &raw.uid_quarantine),
         boot_timeout: check.time("engine.boot_timeout", &raw.boot_timeout),
+        pause_timeout: check.time("engine.pause_timeout", &raw.pause_timeout),
         boots_max: check.count("engine.boots_max", raw.boots_max, 1),
     }
 }
@@ -293,6 +300,7 @@ fn execs(check: &mut Check<'_>, raw: &RawExecs) -> ExecConfig {
             .time("execs.retain_after_exit_max", &raw.retain_after_exit_max),
         kill_grace: check.time("execs.kill_grace", &raw.kill_grace),
         leak_grace: check.time("execs.leak_grace", &raw.leak_grace),
+        disconnect_grace: check.time("execs.disconnect_grace", &raw.disconnect_grace),
         heartbeat: check.time("execs.heartbeat", &raw.heartbeat),
     };
     check.order(

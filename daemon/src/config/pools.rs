@@ -8,7 +8,7 @@ use super::{Config, PoolConfig};
 use crate::engine::Limits;
 
 /// Longest wait of PollExec, which `unary_timeout` must leave room for.
-const POLL_WAIT_MAX: Duration = Duration::from_secs(60);
+pub const POLL_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Memory below which a guest and a shell do not start.
 const MEMORY_MIN: u64 = 32 << 20;
 /// Largest number of cores that makes sense; the engine refuses more than the host has.

@@ -31,10 +31,12 @@ pub(super) struct RawServer {
     pub(super) header_bytes_max: String,
     pub(super) streams_max: u64,
     pub(super) connections_max: u64,
+    pub(super) relay_bytes_max: String,
     pub(super) handshake_timeout: String,
     pub(super) keepalive_interval: String,
     pub(super) keepalive_timeout: String,
     pub(super) unary_timeout: String,
+    pub(super) upload_timeout: String,
     pub(super) drain_timeout: String,
     pub(super) stop_timeout: String,
     pub(super) reflection: bool,
@@ -50,6 +52,7 @@ pub(super) struct RawEngine {
     pub(super) uid_count: u64,
     pub(super) uid_quarantine: String,
     pub(super) boot_timeout: String,
+    pub(super) pause_timeout: String,
     pub(super) boots_max: u64,
 }
 
@@ -98,6 +101,7 @@ pub(super) struct RawExecs {
     pub(super) retain_after_exit_max: String,
     pub(super) kill_grace: String,
     pub(super) leak_grace: String,
+    pub(super) disconnect_grace: String,
     pub(super) heartbeat: String,
 }
 

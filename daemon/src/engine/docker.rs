@@ -212,9 +212,9 @@ impl Engine for DockerEngine {
             Err(error) => return Err(to_error(&self.socket, "inspect container", &error)),
         };
         let state = container.state.unwrap_or_default();
-        let stalled = state.paused.unwrap_or(false) || state.restarting.unwrap_or(false);
         Ok(Some(ContainerState {
-            running: state.running.unwrap_or(false) && !stalled,
+            running: state.running.unwrap_or(false) && !state.restarting.unwrap_or(false),
+            paused: state.paused.unwrap_or(false),
             pid: state
                 .pid
                 .and_then(|pid| i32::try_from(pid).ok())
@@ -257,9 +257,11 @@ impl Engine for DockerEngine {
             )
             .await?;
         let summary = |container: bollard::models::ContainerSummary| {
+            let paused = container.state == Some(ContainerSummaryStateEnum::PAUSED);
             Some(ContainerSummary {
                 id: container.id?,
-                running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
+                running: paused || container.state == Some(ContainerSummaryStateEnum::RUNNING),
+                paused,
                 labels: container.labels.unwrap_or_default(),
             })
         };
@@ -277,7 +279,9 @@ impl Engine for DockerEngine {
             ("label".to_owned(), vec![instance_label(Some(instance))]),
             (
                 "event".to_owned(),
-                ["die", "destroy", "oom"].map(str::to_owned).to_vec(),
+                ["die", "destroy", "oom", "pause", "unpause"]
+                    .map(str::to_owned)
+                    .to_vec(),
             ),
         ]);
         let options = EventsOptions {

@@ -225,6 +225,7 @@ impl Engine for FakeEngine {
             api_version: "1".to_owned(),
             cgroup_version: 2,
             oci_runtimes: vec!["runc".to_owned()],
+            default_runtime: "runc".to_owned(),
             apparmor: false,
             // Its processes have the test's own uid.
             userns_remap: true,
@@ -323,6 +324,7 @@ impl Engine for FakeEngine {
             };
             ContainerState {
                 running,
+                paused: false,
                 pid,
                 oom_killed: false,
                 exit_code,
@@ -355,6 +357,7 @@ impl Engine for FakeEngine {
             .map(|(id, container)| ContainerSummary {
                 id: id.clone(),
                 running: matches!(container.life, Life::Running { .. }),
+                paused: false,
                 labels: container.spec.labels.clone(),
             })
             .collect())

@@ -9,6 +9,7 @@ use crate::workspace::WorkspaceId;
 
 pub mod exec;
 pub mod file;
+pub mod io;
 pub mod skill;
 pub mod workspace;
 
@@ -18,17 +19,38 @@ const ID_BYTES_MAX: usize = 63;
 const PAGE_TOKEN_BYTES_MAX: usize = 8192;
 const WORKSPACE_PREFIX: &str = "workspaces/";
 
+/// Most faults that are named; the others are counted.
+const FAULTS_MAX: usize = 32;
+/// Text of all that are named, bytes. A status has it twice, as a message whose bytes may take three each, and in
+/// its details; HTTP/2 clients take no more than 16 KiB of headers.
+const FAULT_BYTES_MAX: usize = 3 << 10;
+
 /// Collects what is wrong with a request.
 #[derive(Debug, Default)]
-pub struct Faults(Vec<Violation>);
+pub struct Faults {
+    named: Vec<Violation>,
+    bytes: usize,
+    more: usize,
+}
 
 impl Faults {
     /// Notes a fault.
     pub fn add(&mut self, field: impl Into<String>, description: impl Into<String>) {
-        self.0.push(Violation {
-            field: field.into(),
-            description: description.into(),
-        });
+        if self.named.len() >= FAULTS_MAX {
+            self.more += 1;
+        } else {
+            self.note(Violation::new(field, description));
+        }
+    }
+
+    fn note(&mut self, violation: Violation) {
+        let bytes = self.bytes + violation.bytes();
+        if self.named.len() >= FAULTS_MAX || bytes > FAULT_BYTES_MAX {
+            self.more += 1;
+        } else {
+            self.bytes = bytes;
+            self.named.push(violation);
+        }
     }
 
     /// Takes the value of a check, or notes its faults. Other errors are noted by their text.
@@ -36,7 +58,9 @@ impl Faults {
         match checked {
             Ok(value) => value,
             Err(Error::Invalid(violations)) => {
-                self.0.extend(violations);
+                violations
+                    .into_iter()
+                    .for_each(|violation| self.note(violation));
                 T::default()
             }
             Err(other) => {
@@ -46,16 +70,19 @@ impl Faults {
         }
     }
 
-    /// The request is fine, or all that is wrong with it.
+    /// The request is fine, or what is wrong with it.
     ///
     /// # Errors
     /// [`Error::Invalid`].
-    pub fn finish(self) -> Result<()> {
-        if self.0.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Invalid(self.0))
+    pub fn finish(mut self) -> Result<()> {
+        if self.named.is_empty() {
+            return Ok(());
         }
+        if self.more > 0 {
+            let rest = format!("and {} more faults", self.more);
+            self.named.push(Violation::new("request", rest));
+        }
+        Err(Error::Invalid(self.named))
     }
 }
 
@@ -185,6 +212,7 @@ pub fn env(
             field,
             format!("{} variables; at most {count_max}", env.len()),
         );
+        return;
     }
     let bytes: usize = env
         .iter()
@@ -206,7 +234,7 @@ pub fn env(
                 "is not a name: letters, digits and '_', not beginning with a digit",
             );
         } else if value.contains('\0') {
-            faults.add(format!("{field}[{shown}]"), "has a NUL byte in its value");
+            faults.add(format!("{field}[{shown:?}]"), "has a NUL byte in its value");
         }
     }
 }
@@ -331,11 +359,48 @@ mod tests {
     #[test]
     fn environment_is_bounded() {
         let many = (0..3).map(|n| (format!("V{n}"), "x".repeat(10))).collect();
+        for (count_max, bytes_max, fault) in [(2, 99, "3 variables"), (3, 20, "42 bytes")] {
+            let mut faults = Faults::default();
+            env(&mut faults, "env", &many, count_max, bytes_max);
+            let Err(Error::Invalid(violations)) = faults.finish() else {
+                panic!("must be refused")
+            };
+            assert_eq!(violations.len(), 1);
+            assert!(
+                violations[0].description.starts_with(fault),
+                "{violations:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn many_faults_are_counted_not_listed() {
         let mut faults = Faults::default();
-        env(&mut faults, "env", &many, 2, 20);
+        for n in 0..40_000 {
+            faults.add(format!("field[{n}]"), "is bad");
+        }
         let Err(Error::Invalid(violations)) = faults.finish() else {
             panic!("must be refused")
         };
-        assert_eq!(violations.len(), 2);
+        assert_eq!(violations.len(), FAULTS_MAX + 1);
+        let last = &violations[FAULTS_MAX];
+        assert_eq!(last.description, "and 39968 more faults");
+    }
+
+    #[test]
+    fn the_largest_faults_fit_into_the_headers_of_a_status() {
+        let mut faults = Faults::default();
+        for _ in 0..100 {
+            faults.add("\u{1f980}".repeat(99), "\u{1f980}".repeat(999));
+            faults.add("f", "x");
+        }
+        let status = tonic::Status::from(faults.finish().expect_err("faults"));
+        let mut headers = http::HeaderMap::new();
+        status.add_header(&mut headers).expect("fits");
+        let sizes = headers.iter();
+        let bytes: usize = sizes
+            .map(|(name, value)| name.as_str().len() + value.len() + 32)
+            .sum();
+        assert!(bytes < 16 << 10, "{bytes}");
     }
 }

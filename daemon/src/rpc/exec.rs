@@ -8,8 +8,9 @@ use skilld_proto::v1::exec_service_server::ExecService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
-use super::convert::{self, exec as wire};
+use super::convert::{self, exec as wire, io};
 use super::relay::{Relayed, relay};
+use super::upload::{self, Bounds, upload};
 use crate::error::{Error, Result};
 use crate::exec::{self, Start, Surroundings};
 use crate::workspace::Grant;
@@ -98,7 +99,7 @@ impl ExecService for Execs {
             stream,
             ready.grant,
             ready.workspace,
-            self.0.tasks.stop.clone(),
+            &self.0.relays,
         )))
     }
 
@@ -143,7 +144,7 @@ impl ExecService for Execs {
             stream,
             grant,
             workspace,
-            self.0.tasks.stop.clone(),
+            &self.0.relays,
         )))
     }
 
@@ -230,43 +231,85 @@ impl ExecService for Execs {
 
     async fn poll_exec(
         &self,
-        _request: Request<pb::PollExecRequest>,
+        request: Request<pb::PollExecRequest>,
     ) -> Result<Response<pb::PollExecResponse>, Status> {
-        Err(Error::NotImplemented { what: "PollExec" }.into())
+        let checked = io::poll(request.get_ref())?;
+        let (grant, workspace, exec_id) = self.find(&request.get_ref().name).await?;
+        let request = guest::PollExecRequest { exec_id, ..checked };
+        // The workspace is in use for as long as this waits.
+        let answer = grant.guest.clone().poll_exec(request).await;
+        Ok(answer.map_err(|status| Error::from_guest(&workspace, &status))?)
     }
 
     async fn write_stdin(
         &self,
-        _request: Request<pb::WriteStdinRequest>,
+        request: Request<pb::WriteStdinRequest>,
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
-        Err(Error::NotImplemented { what: "WriteStdin" }.into())
+        let write = request.into_inner();
+        let name = write.name.clone();
+        let checked = io::write(write)?;
+        let (grant, workspace, exec_id) = self.find(&name).await?;
+        let request = guest::WriteStdinRequest { exec_id, ..checked };
+        let written = grant.guest.clone().write_stdin(request).await;
+        Ok(written.map_err(|status| Error::from_guest(&workspace, &status))?)
     }
 
     async fn stream_stdin(
         &self,
-        _request: Request<Streaming<pb::StreamStdinRequest>>,
+        request: Request<Streaming<pb::StreamStdinRequest>>,
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
-        Err(Error::NotImplemented {
-            what: "StreamStdin",
+        let mut client = request.into_inner();
+        let limit = self.0.config.server.message_bytes_max as u64;
+        let first = upload::first(&mut client, &self.0, "name").await?;
+        let name = first.name.clone();
+        let checked = io::first_write(first)?;
+        let (grant, workspace, exec_id) = self.find(&name).await?;
+        let first = guest::WriteStdinRequest { exec_id, ..checked };
+        let check = move |next| io::next_write(next, &name);
+        let bounds = Bounds {
+            message_bytes_max: limit,
+            patience: None,
+        };
+        let (stream, failure) = upload(first, client, bounds, check);
+        let mut guest = grant.guest.clone();
+        let written = guest.stream_stdin(stream);
+        // Dropping `written` before its end resets the guest's stream; what came until then is written.
+        tokio::select! {
+            // An answer that is there counts.
+            biased;
+            written = written => Ok(written.map_err(|status| Error::from_guest(&workspace, &status))?),
+            Ok(error) = failure => Err(error.into()),
+            () = self.0.tasks.stop.cancelled() => {
+                let doing = "writing to the exec's stdin";
+                Err(Error::Stopped { doing }.into())
+            }
         }
-        .into())
     }
 
     async fn resize_terminal(
         &self,
-        _request: Request<pb::ResizeTerminalRequest>,
+        request: Request<pb::ResizeTerminalRequest>,
     ) -> Result<Response<()>, Status> {
-        Err(Error::NotImplemented {
-            what: "ResizeTerminal",
-        }
-        .into())
+        let resize = request.into_inner();
+        wire::size(resize.rows, resize.cols)?;
+        let (grant, workspace, exec_id) = self.find(&resize.name).await?;
+        let request = guest::ResizeTerminalRequest {
+            exec_id,
+            rows: resize.rows,
+            cols: resize.cols,
+        };
+        let resized = grant.guest.clone().resize_terminal(request).await;
+        Ok(resized.map_err(|status| Error::from_guest(&workspace, &status))?)
     }
 
     async fn delete_exec(
         &self,
-        _request: Request<pb::DeleteExecRequest>,
+        request: Request<pb::DeleteExecRequest>,
     ) -> Result<Response<()>, Status> {
-        Err(Error::NotImplemented { what: "DeleteExec" }.into())
+        let (grant, workspace, exec_id) = self.find(&request.get_ref().name).await?;
+        let request = guest::DeleteExecRequest { exec_id };
+        let deleted = grant.guest.clone().delete_exec(request).await;
+        Ok(deleted.map_err(|status| Error::from_guest(&workspace, &status))?)
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use skilld_proto::guest::v1 as guest;
+use skilld_proto::guest::v1::put_files_request::Payload;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::file_service_server::FileService;
 use tonic::{Request, Response, Status, Streaming};
@@ -10,7 +12,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Shared;
 use super::convert::file as wire;
 use super::relay::{Relayed, relay};
-use super::upload::{broken, upload};
+use super::upload::{self, Bounds, upload};
 use crate::error::{Error, Result};
 use crate::skills::Staged;
 use crate::workspace::{Grant, Workspace, WorkspaceId};
@@ -82,17 +84,19 @@ impl FileService for Files {
     ) -> Result<Response<pb::StageFilesResponse>, Status> {
         let mut client = request.into_inner();
         let limit = self.0.config.server.message_bytes_max as u64;
-        let first = tokio::select! {
-            first = client.message() => first.map_err(|status| broken(&status, limit))?,
-            () = self.0.tasks.stop.cancelled() => return Err(Error::Draining.into()),
-        };
-        let first =
-            first.ok_or_else(|| Error::invalid("header", "is missing: the stream is empty"))?;
+        let patience = self.0.config.server.upload_timeout;
+        let first = upload::first(&mut client, &self.0, "header").await?;
         let (id, header) = wire::stage_files(first, &self.0.config.files)?;
         let grant = self.grant(&id).await?;
-        let (stream, failure) = upload(header, client, limit);
-        let mut guest = grant.guest.clone();
-        let put = guest.put_files(stream);
+        let payload = Some(Payload::Header(header));
+        let first = guest::PutFilesRequest { payload };
+        let bounds = Bounds {
+            message_bytes_max: limit,
+            patience: Some(patience),
+        };
+        let (stream, failure) = upload(first, client, bounds, wire::stage_data);
+        let mut client = grant.guest.clone();
+        let put = client.put_files(stream);
         // Dropping `put` before its end resets the guest's stream, and the guest keeps nothing.
         tokio::select! {
             put = put => Ok(put.map_err(|status| Error::from_guest(&id.name(), &status))?),
@@ -119,12 +123,11 @@ impl FileService for Files {
         let grant = self.grant(&id).await?;
         let stream = grant.guest.clone().read_file(request).await;
         let stream = stream.map_err(|status| Error::from_guest(&id.name(), &status))?;
-        let stop = self.0.tasks.stop.clone();
         Ok(Response::new(relay(
             stream.into_inner(),
             grant,
             id.name(),
-            stop,
+            &self.0.relays,
         )))
     }
 
@@ -136,12 +139,11 @@ impl FileService for Files {
         let grant = self.grant(&id).await?;
         let stream = grant.guest.clone().collect(request).await;
         let stream = stream.map_err(|status| Error::from_guest(&id.name(), &status))?;
-        let stop = self.0.tasks.stop.clone();
         Ok(Response::new(relay(
             stream.into_inner(),
             grant,
             id.name(),
-            stop,
+            &self.0.relays,
         )))
     }
 }

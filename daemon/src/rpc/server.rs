@@ -138,6 +138,8 @@ fn limits(config: &Config) -> pb::ServerLimits {
         path_depth: PATH.1,
         skill_files: count(skills.files_max),
         skill_bytes: count(skills.bytes_max),
+        relay_bytes: count(server.relay_bytes_max),
+        upload_timeout: time(server.upload_timeout),
     }
 }
 

@@ -4,60 +4,111 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use futures::Stream;
-use skilld_proto::guest::v1 as guest;
-use skilld_proto::v1 as pb;
+use futures::{FutureExt, Stream};
 use tokio::sync::oneshot;
+use tokio::time::Sleep;
 use tonic::Streaming;
 
-use super::convert::file as wire;
-use crate::error::Error;
+use super::Shared;
+use crate::error::{Error, Result};
+
+/// The client has said nothing for too long.
+const SILENT: Error = Error::Deadline {
+    doing: "waiting for the next message of the upload (server.upload_timeout)",
+};
+
+/// What a client's stream may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// For the error about a larger message.
+    pub message_bytes_max: u64,
+    /// How long the client may be silent while the guest wants more; `None` for a person who types.
+    pub patience: Option<Duration>,
+}
 
 /// The guest's half.
 #[derive(Debug)]
-pub struct Upload {
-    header: Option<guest::PutFilesHeader>,
-    client: Streaming<pb::StageFilesRequest>,
-    /// For the error about a larger one.
-    message_bytes_max: u64,
+pub struct Upload<C, G, F> {
+    first: Option<G>,
+    client: Streaming<C>,
+    check: F,
+    bounds: Bounds,
+    silence: Option<Pin<Box<Sleep>>>,
     /// Taken once it has failed.
     failed: Option<oneshot::Sender<Error>>,
 }
 
-/// Passes a client's stream on, beginning with `header`. The receiver hears of a failure; it is closed when the
-/// stream ended well.
-pub fn upload(
-    header: guest::PutFilesHeader,
-    client: Streaming<pb::StageFilesRequest>,
-    message_bytes_max: u64,
-) -> (Upload, oneshot::Receiver<Error>) {
+/// The first message of a client's stream, which says what it is for. `field` is what an empty one lacks.
+///
+/// # Errors
+/// `Deadline` when it does not come within `server.upload_timeout`; `Draining` at the stop; `Invalid`.
+pub async fn first<C>(client: &mut Streaming<C>, shared: &Shared, field: &str) -> Result<C> {
+    let server = &shared.config.server;
+    let first = tokio::select! {
+        first = tokio::time::timeout(server.upload_timeout, client.message()) => first,
+        () = shared.tasks.stop.cancelled() => return Err(Error::Draining),
+    };
+    first
+        .map_err(|_| SILENT)?
+        .map_err(|status| broken(&status, server.message_bytes_max as u64))?
+        .ok_or_else(|| Error::invalid(field, "is missing: the stream is empty"))
+}
+
+/// Passes a client's stream on: `first`, then what `check` makes of each message that follows. The receiver hears of
+/// a failure; it is closed when the stream ended well.
+pub fn upload<C, G, F>(
+    first: G,
+    client: Streaming<C>,
+    bounds: Bounds,
+    check: F,
+) -> (Upload<C, G, F>, oneshot::Receiver<Error>)
+where
+    F: FnMut(C) -> Result<G>,
+{
     let (failed, failure) = oneshot::channel();
     let upload = Upload {
-        header: Some(header),
+        first: Some(first),
         client,
-        message_bytes_max,
+        check,
+        bounds,
+        silence: None,
         failed: Some(failed),
     };
     (upload, failure)
 }
 
-impl Stream for Upload {
-    type Item = guest::PutFilesRequest;
+impl<C, G, F> Stream for Upload<C, G, F>
+where
+    G: Unpin,
+    F: FnMut(C) -> Result<G> + Unpin,
+{
+    type Item = G;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(header) = self.header.take() {
-            let payload = Some(guest::put_files_request::Payload::Header(header));
-            return Poll::Ready(Some(guest::PutFilesRequest { payload }));
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(first));
         }
         if self.failed.is_none() {
             return Poll::Pending;
         }
-        let checked = match futures::ready!(Pin::new(&mut self.client).poll_next(cx)) {
-            None => return Poll::Ready(None),
-            Some(Ok(message)) => wire::stage_data(message),
-            Some(Err(status)) => Err(broken(&status, self.message_bytes_max)),
+        let checked = match Pin::new(&mut self.client).poll_next(cx) {
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Ready(Some(Ok(message))) => (self.check)(message),
+            Poll::Ready(Some(Err(status))) => Err(broken(&status, self.bounds.message_bytes_max)),
+            Poll::Pending => {
+                let Some(patience) = self.bounds.patience else {
+                    return Poll::Pending;
+                };
+                let silence = self
+                    .silence
+                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+                futures::ready!(silence.poll_unpin(cx));
+                Err(SILENT)
+            }
         };
+        self.silence = None;
         match checked {
             Ok(request) => Poll::Ready(Some(request)),
             Err(error) => {
@@ -71,8 +122,7 @@ impl Stream for Upload {
 
 /// A client's stream that cannot be read on: most often the client is gone and nobody hears this. A message that
 /// is too large comes here too.
-#[must_use]
-pub fn broken(status: &tonic::Status, message_bytes_max: u64) -> Error {
+fn broken(status: &tonic::Status, message_bytes_max: u64) -> Error {
     let message: String = status.message().chars().take(256).collect();
     if status.code() == tonic::Code::OutOfRange {
         let what = format!("a message of the stream ({message})");

@@ -30,6 +30,10 @@ pub(super) struct CallBody {
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// The status, once it is known; a call whose client went away has none.
     code: Option<Code>,
+    /// Something may have been started that only the first message tells of.
+    starts: bool,
+    /// The first message has gone out.
+    begun: bool,
     ended: bool,
 }
 
@@ -41,6 +45,17 @@ pub(super) struct Watch {
     pub(super) start: Instant,
     pub(super) deadline: Option<Instant>,
     pub(super) stop: Option<CancellationToken>,
+    pub(super) starts: bool,
+}
+
+/// What a stream is told that the stop ends. UNAVAILABLE promises that nothing was started.
+pub(super) fn stopped(may_have_started: bool) -> Error {
+    if may_have_started {
+        let doing = "starting the exec";
+        Error::Stopped { doing }
+    } else {
+        Error::Draining
+    }
 }
 
 impl CallBody {
@@ -51,6 +66,7 @@ impl CallBody {
             start,
             deadline,
             stop,
+            starts,
         } = watch;
         // A unary refusal has its status in the head.
         let code = Status::from_header_map(response.headers()).map(|status| status.code());
@@ -63,6 +79,8 @@ impl CallBody {
                 deadline: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline))),
                 stop: stop.map(|stop| Box::pin(stop.cancelled_owned())),
                 code,
+                starts,
+                begun: false,
                 ended: false,
             })
         })
@@ -75,7 +93,7 @@ impl CallBody {
             .as_mut()
             .is_some_and(|stop| stop.poll_unpin(context).is_ready())
         {
-            return Some(Error::Draining);
+            return Some(stopped(self.starts && !self.begun));
         }
         let deadline = self.deadline.as_mut()?;
         deadline
@@ -109,7 +127,9 @@ impl http_body::Body for CallBody {
         if self.ended {
             return Poll::Ready(None);
         }
-        if let Some(error) = self.overdue(context) {
+        if self.begun
+            && let Some(error) = self.overdue(context)
+        {
             return Poll::Ready(Some(Ok(self.end(error))));
         }
         let this = &mut *self;
@@ -119,17 +139,23 @@ impl http_body::Body for CallBody {
             std::panic::catch_unwind(AssertUnwindSafe(|| inner.poll_frame(context)))
         };
         match polled {
+            // The first message goes out if it is there: it tells what was started.
+            Ok(Poll::Pending) if !this.begun => match this.overdue(context) {
+                Some(error) => Poll::Ready(Some(Ok(this.end(error)))),
+                None => Poll::Pending,
+            },
             Ok(poll) => {
+                this.begun = true;
                 if let Poll::Ready(Some(Ok(frame))) = &poll
                     && let Some(trailers) = frame.trailers_ref()
                 {
-                    self.code = Status::from_header_map(trailers).map(|status| status.code());
+                    this.code = Status::from_header_map(trailers).map(|status| status.code());
                 }
                 poll
             }
             Err(_panic) => {
                 let error = Error::Internal("a stream panicked".into());
-                Poll::Ready(Some(Ok(self.end(error))))
+                Poll::Ready(Some(Ok(this.end(error))))
             }
         }
     }

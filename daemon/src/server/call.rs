@@ -4,7 +4,10 @@
 //! | | unary | client streams | server streams |
 //! |---|---|---|---|
 //! | deadline | the shorter of the client's and `unary_timeout` | the client's | the client's, up to the last byte |
-//! | at stop | runs on until `stop_timeout` | its handler ends it | ends with UNAVAILABLE |
+//! | at stop | runs on until half of `stop_timeout` | its handler ends it | ends with UNAVAILABLE |
+//!
+//! A drain waits for calls to end, but not for those that are resumable; at the stop they end with UNAVAILABLE, PollExec
+//! too. RunExec ends with ABORTED until it has told what it started.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -23,12 +26,13 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span};
 
-use super::body::{CallBody, Watch};
+use super::body::{CallBody, Watch, stopped};
 use super::methods::{Method, Methods, grpc_timeout};
 use super::request::RequestBody;
 use crate::error::Error;
 
-/// How many calls of skilld's own services are open, up to the end of their bodies. Clones share it.
+/// How many calls of skilld's own services are open that a drain waits for, up to the end of their bodies. Clones share
+/// it.
 #[derive(Debug, Clone)]
 pub struct OpenCalls(Arc<watch::Sender<usize>>);
 
@@ -147,7 +151,7 @@ where
             return std::future::ready(Ok(status.into_http())).boxed();
         };
         let span = span(path, request.headers());
-        let open = method.own.then(|| shared.open.open());
+        let open = (method.own && !method.resumable).then(|| shared.open.open());
         let start = Instant::now();
         let deadline =
             deadline(method, request.headers(), shared.unary_timeout).map(|after| start + after);
@@ -157,14 +161,17 @@ where
                 .call(request.map(|body| Body::new(RequestBody::new(body))))
         };
         let stop = method.server_streams.then(|| shared.stop.clone());
+        let ends_at_stop = method.resumable && !method.client_streams;
         async move {
-            let response = within(
-                deadline,
-                AssertUnwindSafe(response)
-                    .catch_unwind()
-                    .instrument(span.clone()),
-            )
-            .await;
+            let handled = AssertUnwindSafe(response)
+                .catch_unwind()
+                .instrument(span.clone());
+            let response = tokio::select! {
+                // An answer that is there counts.
+                biased;
+                response = within(deadline, handled) => response,
+                () = shared.stop.cancelled(), if ends_at_stop => Err(stopped(method.starts)),
+            };
             let response = match response {
                 Ok(Ok(Ok(response))) => translate(response),
                 Ok(Ok(Err(never))) => match never {},
@@ -180,6 +187,7 @@ where
                 start,
                 deadline,
                 stop,
+                starts: method.starts,
             };
             Ok(CallBody::wrap(response, watch))
         }
@@ -289,13 +297,26 @@ mod tests {
         }
     }
 
-    /// Calls a method whose handler is `handle`, and answers with status and trailers of the response.
+    /// Calls a method whose handler is `handle`, and answers with the response's status.
     async fn call<F>(
         path: &str,
         timeout: Option<&str>,
         stop: &CancellationToken,
         handle: F,
     ) -> Status
+    where
+        F: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+    {
+        call_all(path, timeout, stop, handle).await.1
+    }
+
+    /// The same, with the bytes that came before the status.
+    async fn call_all<F>(
+        path: &str,
+        timeout: Option<&str>,
+        stop: &CancellationToken,
+        handle: F,
+    ) -> (Vec<u8>, Status)
     where
         F: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
     {
@@ -320,41 +341,60 @@ mod tests {
         let response = service.call(request).await.expect("infallible");
         let (head, mut body) = response.into_parts();
         let mut status = Status::from_header_map(&head.headers);
+        let mut bytes = Vec::new();
         while let Some(frame) = std::future::poll_fn(|context| {
             http_body::Body::poll_frame(std::pin::Pin::new(&mut body), context)
         })
         .await
         {
-            if let Ok(trailers) = frame.expect("frame").into_trailers() {
-                status = Status::from_header_map(&trailers);
+            match frame.expect("frame").into_data() {
+                Ok(data) => bytes.extend_from_slice(&data),
+                Err(frame) => {
+                    status = frame.trailers_ref().and_then(Status::from_header_map);
+                }
             }
         }
         drop(body);
         assert_eq!(open.count(), 0, "a call that ended is not counted");
-        status.expect("a status")
+        (bytes, status.expect("a status"))
     }
 
     const UNARY: &str = "/skilld.v1.ServerService/GetServerInfo";
-    const STREAM: &str = "/skilld.v1.ExecService/RunExec";
+    const POLL: &str = "/skilld.v1.ExecService/PollExec";
+    const RUN: &str = "/skilld.v1.ExecService/RunExec";
+    const STREAM: &str = "/skilld.v1.ExecService/AttachExec";
 
-    /// A body that never says anything, or panics.
-    struct Silent(bool);
+    /// A body with one message at most, which never ends, or panics.
+    struct Silent {
+        panics: bool,
+        message: Option<&'static [u8]>,
+    }
 
     impl http_body::Body for Silent {
         type Data = bytes::Bytes;
         type Error = Infallible;
 
         fn poll_frame(
-            self: std::pin::Pin<&mut Self>,
+            mut self: std::pin::Pin<&mut Self>,
             _context: &mut Context<'_>,
         ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Infallible>>> {
-            assert!(!self.0, "a stream that panics");
-            Poll::Pending
+            assert!(!self.panics, "a stream that panics");
+            match self.message.take() {
+                Some(message) => Poll::Ready(Some(Ok(http_body::Frame::data(message.into())))),
+                None => Poll::Pending,
+            }
         }
     }
 
     fn answer(panics: bool) -> Response<Body> {
-        Response::new(Body::new(Silent(panics)))
+        let message = None;
+        Response::new(Body::new(Silent { panics, message }))
+    }
+
+    fn answer_once() -> Response<Body> {
+        let message = Some(&b"first"[..]);
+        let panics = false;
+        Response::new(Body::new(Silent { panics, message }))
     }
 
     #[tokio::test(start_paused = true)]
@@ -388,6 +428,68 @@ mod tests {
         );
         assert_eq!(status.code(), Code::Unavailable);
         assert!(!status.details().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_run_whose_start_is_not_told_at_the_stop_is_not_called_unavailable() {
+        let stop = CancellationToken::new();
+        stop.cancel();
+        // It may have begun: the guest has not answered, or its stream has said nothing.
+        for handled in [
+            std::future::pending().left_future(),
+            std::future::ready(Ok(answer(false))).right_future(),
+        ] {
+            let (_, status) = call_all(RUN, None, &stop, handled).await;
+            assert_eq!(status.code(), Code::Aborted);
+            assert!(!status.details().is_empty());
+        }
+        let attached = call(STREAM, None, &stop, std::future::pending()).await;
+        assert_eq!(attached.code(), Code::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn the_first_message_is_told_before_the_stop() {
+        let stop = CancellationToken::new();
+        stop.cancel();
+        for path in [RUN, STREAM] {
+            let (bytes, status) = call_all(path, None, &stop, async { Ok(answer_once()) }).await;
+            assert_eq!(bytes, b"first");
+            assert_eq!(status.code(), Code::Unavailable);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiting_poll_ends_with_unavailable_when_the_server_stops() {
+        let (stop, start) = (CancellationToken::new(), Instant::now());
+        let (_, polled, other) = tokio::join!(
+            async {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                stop.cancel();
+            },
+            call(POLL, None, &stop, std::future::pending()),
+            // It may have done what it was asked to: only its own end tells.
+            call(UNARY, None, &stop, std::future::pending())
+        );
+        assert_eq!(polled.code(), Code::Unavailable);
+        assert_eq!(other.code(), Code::DeadlineExceeded);
+        assert_eq!(start.elapsed().as_secs(), 90);
+    }
+
+    #[tokio::test]
+    async fn a_drain_does_not_wait_for_what_can_be_resumed() {
+        let open = OpenCalls::default();
+        let (methods, stop) = (Arc::new(Methods::new()), CancellationToken::new());
+        let layer = CallLayer::new(methods, open.clone(), Duration::from_secs(90), stop);
+        let mut service = layer.layer(tower::service_fn(|_request: Request<Body>| {
+            std::future::pending::<Result<Response<Body>, Infallible>>()
+        }));
+        for (path, counted) in [(POLL, 0), (STREAM, 0), (UNARY, 1)] {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = path.parse().expect("path");
+            let calling = service.call(request);
+            assert_eq!(open.count(), counted, "{path}");
+            drop(calling);
+        }
     }
 
     #[tokio::test]

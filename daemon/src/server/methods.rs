@@ -15,7 +15,23 @@ pub(super) struct Method {
     pub(super) server_streams: bool,
     /// Of skilld, and not of health or reflection: a drain waits for it.
     pub(super) own: bool,
+    /// Clients take it up again where it was: a drain does not wait for it.
+    pub(super) resumable: bool,
+    /// Its first message says that something was started.
+    pub(super) starts: bool,
 }
+
+/// What waits for an exec's output, or for who types its input, for hours if need be. A client that is told UNAVAILABLE
+/// asks again, with offsets.
+const RESUMABLE: [&str; 4] = [
+    "/skilld.v1.ExecService/AttachExec",
+    "/skilld.v1.ExecService/PollExec",
+    "/skilld.v1.ExecService/RunExec",
+    "/skilld.v1.ExecService/StreamStdin",
+];
+
+/// What has started something by the time that its first message comes.
+const STARTS: &str = "/skilld.v1.ExecService/RunExec";
 
 /// All methods that are served.
 #[derive(Debug)]
@@ -54,6 +70,8 @@ impl Methods {
                         client_streams: method.client_streaming(),
                         server_streams: method.server_streaming(),
                         own,
+                        resumable: RESUMABLE.contains(&path.as_str()),
+                        starts: path == STARTS,
                     };
                     self.by_path.insert(path, method);
                 }
@@ -118,6 +136,12 @@ mod tests {
         );
         assert!(methods.get("/skilld.v1.ExecService/Nothing").is_none());
         assert_eq!(methods.services.len(), 7);
+        assert!(methods.get(STARTS).expect("known").1.starts);
+        for path in RESUMABLE {
+            assert!(methods.get(path).expect("known").1.resumable);
+        }
+        let resumable = methods.by_path.values().filter(|method| method.resumable);
+        assert_eq!(resumable.count(), RESUMABLE.len());
     }
 
     #[test]

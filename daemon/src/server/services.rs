@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::error::{Error, Result};
 use crate::rpc::admin::Admin;
+use crate::rpc::budget::Budget;
 use crate::rpc::exec::Execs;
 use crate::rpc::file::Files;
 use crate::rpc::server::Server;
@@ -65,6 +66,7 @@ pub(super) async fn boot(
         tasks: tasks.clone(),
         instance: instance.to_owned(),
         registry: Registry::boot(Arc::new(context)).await?,
+        relays: Budget::new(config.server.relay_bytes_max),
         skills,
         start_time: SystemTime::now(),
     })

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::error::{Chain, Error, Result};
+use crate::fault::{self, Point};
 use crate::guest::Link;
 use crate::pool::Pool;
 use crate::workspace::lease::{Lease, from_unix_ms, unix_ms};
@@ -23,6 +24,16 @@ use crate::workspace::{COMMANDS_MAX, Command, Failure, Grant, Slot, View};
 
 mod container;
 mod link;
+mod reconnect;
+#[cfg(test)]
+mod tests;
+
+pub use reconnect::RECONNECT_TIMEOUT;
+use reconnect::{Reconnect, reconnected};
+
+/// Calls to one workspace at once. The guest takes 1,024, and queues the others without a word: this leaves room for
+/// those of the daemon itself.
+const USERS_MAX: u64 = 960;
 
 /// The task's own data.
 #[derive(Debug)]
@@ -33,6 +44,12 @@ pub struct Actor {
     record: Record,
     state: State,
     link: Option<Link>,
+    /// Set while the guest of before is awaited.
+    reconnect: Option<Reconnect>,
+    /// When a pause of the container has lasted too long for the calls that are open.
+    pause_over: Option<Instant>,
+    /// Its time was over; nobody deleted it.
+    expired: bool,
     lease: Option<Lease>,
     failure: Option<Failure>,
     commands: mpsc::Receiver<Command>,
@@ -77,6 +94,9 @@ impl Actor {
             record,
             state,
             link: None,
+            reconnect: None,
+            pause_over: None,
+            expired: false,
             lease: None,
             failure: None,
             commands,
@@ -119,9 +139,14 @@ impl Actor {
                 self.apply(Event::GuestAnswered).await;
             }
             Adopted::Workspace(link) => {
-                self.link = Some(link);
                 self.restore_lease();
                 self.publish();
+                self.wait_for_guest(Some(link));
+            }
+            Adopted::Paused => {
+                self.restore_lease();
+                self.publish();
+                self.on_link_lost();
             }
             Adopted::Lost(cause, message, time) => {
                 self.restore_lease();
@@ -139,8 +164,15 @@ impl Actor {
         while self.state != State::Removed {
             let timer = self.timer();
             tokio::select! {
-                () = stop.cancelled() => return,
-                () = lost(self.link.as_ref()) => self.on_link_lost().await,
+                () = stop.cancelled() => {
+                    // The guest's clocks stand still from now on. What still waits for it hears so at once.
+                    if let Some(link) = &self.link {
+                        link.cut();
+                    }
+                    return;
+                }
+                () = lost(self.link.as_ref()) => self.on_link_lost(),
+                connected = reconnected(self.reconnect.as_mut()) => self.on_reconnected(connected).await,
                 // The pool and the directory hold handles for as long as the slot is theirs.
                 Some(command) = self.commands.recv() => self.on_command(command).await,
                 () = until(timer) => self.on_timer().await,
@@ -158,10 +190,7 @@ impl Actor {
                 let claimed = self.claim(*claim).await;
                 answer(reply, claimed);
             }
-            Command::Grant { reply } => {
-                let grant = self.grant();
-                answer(reply, grant);
-            }
+            Command::Grant { reply } => self.on_grant(reply),
             Command::Renew {
                 idle,
                 remaining,
@@ -176,12 +205,14 @@ impl Actor {
             }
             Command::Delete { reply } => {
                 self.deleting.push(reply);
+                fault::reach(Point::DeleteBegun);
                 self.apply(Event::Delete).await;
                 if self.retry.is_some() {
                     self.refuse_deletes();
                 }
             }
             Command::ContainerEnded(state) => self.on_container_ended(state).await,
+            Command::Paused(paused) => self.on_paused(paused),
         }
     }
 
@@ -197,7 +228,21 @@ impl Actor {
             return Err(self.not_ready());
         }
         self.record.phase = self.phase();
-        let (written, configured) = tokio::join!(self.persist(), configure);
+        fault::reach(Point::ClaimAccepted);
+        let only_tell = fault::is_near(&[Point::ClaimConfigured]);
+        let only_write = fault::is_near(&[Point::ClaimMetadata, Point::ClaimRecorded]);
+        let write = fault::unless_near(only_tell, async {
+            let written = self.persist().await;
+            fault::reach(Point::ClaimRecorded);
+            written
+        });
+        let tell = fault::unless_near(only_write, async {
+            let configured = configure.await;
+            fault::reach(Point::ClaimConfigured);
+            configured
+        });
+        let (written, configured) = tokio::join!(write, tell);
+        fault::reach(Point::ClaimDone);
         written.and(configured)
     }
 
@@ -206,6 +251,12 @@ impl Actor {
         else {
             return Err(self.not_ready());
         };
+        if lease.users() >= USERS_MAX {
+            return Err(Error::QuotaExceeded {
+                subject: "the number of calls to a workspace at once".to_owned(),
+                limit: USERS_MAX,
+            });
+        }
         Ok(Grant {
             guest: link.client.clone(),
             view: Arc::clone(&self.view.borrow()),
@@ -224,7 +275,10 @@ impl Actor {
             claim.end_time_ms = unix_ms(lease.end_time());
         }
         self.publish();
-        self.persist().await
+        fault::reach(Point::RenewBegun);
+        let written = self.persist().await;
+        fault::reach(Point::RenewRecorded);
+        written
     }
 
     async fn record_skills(&mut self, staged: BTreeMap<String, String>) -> Result<()> {
@@ -260,21 +314,36 @@ impl Actor {
             self.publish();
         }
         for effect in step.effects {
-            match effect {
-                Effect::Persist => {
-                    self.record.phase = self.phase();
-                    if let Err(error) = self.persist().await {
-                        tracing::error!(error = %Chain(&error), ?event, "slot record was not written");
-                    }
-                }
-                Effect::Offer => self.pool.offer(self.record.number),
-                Effect::Withdraw => self.pool.withdraw(self.record.number),
-                Effect::RemoveContainer => self.remove_container().await,
-                Effect::Forget => self.forget().await,
-            }
+            self.carry_out(*effect, event).await;
         }
         self.publish();
         true
+    }
+
+    async fn carry_out(&mut self, effect: Effect, event: Event) {
+        match effect {
+            Effect::Persist => {
+                self.record.phase = self.phase();
+                if let Err(error) = self.persist().await {
+                    tracing::error!(error = %Chain(&error), ?event, "slot record was not written");
+                }
+                match self.state {
+                    State::Ready => fault::reach(Point::BootReadyRecorded),
+                    State::Closing => fault::reach(Point::DeleteRecorded),
+                    State::Failed(_) => fault::reach(Point::LossRecorded),
+                    State::Booting | State::Claimed | State::Removed => {}
+                }
+            }
+            Effect::Offer => {
+                self.pool.offer(self.record.number);
+                fault::reach(Point::BootOffered);
+            }
+            Effect::Withdraw => {
+                self.pool.withdraw(self.record.number);
+            }
+            Effect::RemoveContainer => self.remove_container().await,
+            Effect::Forget => self.forget().await,
+        }
     }
 
     fn phase(&self) -> Phase {
@@ -303,6 +372,7 @@ impl Actor {
             if let Some(claim) = &record.claim {
                 let metadata = slot::metadata(&record, claim);
                 record::replace(&dir.join("skills/.metadata.json"), metadata.as_bytes())?;
+                fault::reach(Point::ClaimMetadata);
             }
             record.write(&dir)
         };
@@ -328,12 +398,16 @@ impl Actor {
             .filter(|_| matches!(self.state, State::Failed(_)));
         [lease, retention, self.retry.map(|(at, _)| at)]
             .into_iter()
+            .chain(self.reconnect_timers())
             .flatten()
             .min()
     }
 
     async fn on_timer(&mut self) {
         let now = Instant::now();
+        if self.on_reconnect_timer(now).await {
+            return;
+        }
         if self.retry.is_some_and(|(at, _)| at <= now) {
             self.remove_container().await;
         } else if self.retention.is_some_and(|at| at <= now)
@@ -346,13 +420,14 @@ impl Actor {
     }
 
     /// Ends the workspace if its time is over. A running exec counts as use; so does a guest that does not answer, since
-    /// it may run one.
+    /// it may run one. It has to connect again, or it is lost: nobody else would ever ask it.
     async fn expire(&mut self) {
         let Some(lease) = self.lease.clone() else {
             return;
         };
         if lease.is_over() {
             tracing::info!("workspace reached its maximum lifetime");
+            self.expired = true;
             self.apply(Event::Expire).await;
         } else if lease.is_idle() {
             match self.idle_time().await {
@@ -360,9 +435,13 @@ impl Actor {
                 Some(idle) if idle < lease.idle_timeout() => lease.touch_ago(idle),
                 Some(_) => {
                     tracing::info!("workspace was idle for its timeout");
+                    self.expired = true;
                     self.apply(Event::Expire).await;
                 }
-                None => lease.touch(),
+                None => {
+                    lease.touch();
+                    self.wait_again();
+                }
             }
         }
     }
@@ -400,8 +479,10 @@ impl Actor {
 pub enum Adopted {
     /// Never claimed, its guest answers.
     Warm(Link),
-    /// A workspace whose guest answers.
+    /// A workspace whose guest answers. It is told again what it is: that may have been missed.
     Workspace(Link),
+    /// A workspace whose container somebody has paused.
+    Paused,
     /// A workspace that was lost, and when.
     Lost(Cause, String, SystemTime),
     /// Half made or half removed.

@@ -5,6 +5,7 @@
 //! |---|---|---|---|
 //! | claimed | runs | answers | the workspace, as it was |
 //! | claimed | runs | silent | failed: guest lost |
+//! | claimed | paused | – | the workspace, whose guest is awaited as long as a pause may last |
 //! | claimed | gone or ended | – | failed: container lost |
 //! | failed | any | – | failed, until its retention is over |
 //! | ready, same image and sizes | runs | answers, not configured | warm |
@@ -22,7 +23,7 @@ use crate::engine::{ContainerState, ContainerSummary};
 use crate::error::{Chain, Error, Result};
 use crate::guest::{Link, Socket};
 use crate::pool::Pool;
-use crate::workspace::actor::Adopted;
+use crate::workspace::actor::{Adopted, RECONNECT_TIMEOUT};
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::{Phase, Record};
 use crate::workspace::slot::{self, Context};
@@ -32,9 +33,6 @@ use crate::workspace::{Workspace, WorkspaceId};
 /// A container whose making the engine was asked for before our start is complete, and can be removed, within this.
 const VANISH_TIMEOUT: Duration = Duration::from_secs(5);
 const VANISH_INTERVAL: Duration = Duration::from_millis(20);
-
-/// How long a guest of before may take to connect again. It tries every 200 ms at least.
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Takes over or removes everything there is, all slots at once.
 ///
@@ -147,16 +145,17 @@ async fn find(
             && record.oci_runtime == config.oci_runtime
     });
     match (record.phase, &record.claim) {
-        (Phase::Claimed, Some(claim)) => {
-            let link = if running {
+        (Phase::Claimed, Some(_)) => {
+            let peer = if running {
                 connect(context, record).await?
             } else {
-                None
+                Peer::Ended
             };
-            match link {
-                Some(link) => Ok(resume(context, link, &claim.workspace).await),
-                None if running => lost(Cause::GuestLost, "the guest did not connect again"),
-                None => lost(
+            match peer {
+                Peer::Answers(link) => Ok(Adopted::Workspace(*link)),
+                Peer::Paused => Ok(Adopted::Paused),
+                Peer::Silent => lost(Cause::GuestLost, "the guest did not connect again"),
+                Peer::Ended => lost(
                     Cause::ContainerLost,
                     "the container ended while skilld was away",
                 ),
@@ -168,8 +167,8 @@ async fn find(
         }
         (Phase::Ready, None) if running && usable => match connect(context, record).await? {
             // A guest that was configured belongs to a claim whose answer nobody got.
-            Some(link) if link.workspace.is_empty() => Ok(Adopted::Warm(link)),
-            _ => Ok(Adopted::Garbage),
+            Peer::Answers(link) if link.workspace.is_empty() => Ok(Adopted::Warm(*link)),
+            Peer::Answers(_) | Peer::Silent | Peer::Paused | Peer::Ended => Ok(Adopted::Garbage),
         },
         (
             Phase::Booting | Phase::Ready | Phase::Closing | Phase::Claimed | Phase::Failed { .. },
@@ -178,37 +177,31 @@ async fn find(
     }
 }
 
-/// The guest of a container that ran a moment ago; `None` if it does not connect again.
-async fn connect(context: &Arc<Context>, record: &Record) -> Result<Option<Link>> {
+/// What became of a guest of before.
+enum Peer {
+    Answers(Box<Link>),
+    /// Its container runs, and it does not connect again.
+    Silent,
+    /// It cannot answer now.
+    Paused,
+    Ended,
+}
+
+/// The guest of a container that ran a moment ago.
+async fn connect(context: &Arc<Context>, record: &Record) -> Result<Peer> {
     let id = record.container_id.as_deref().unwrap_or_default();
     let socket = Socket::bind(&context.slot_dir(record.number).join("run"))?;
-    let Some(ContainerState {
-        running: true, pid, ..
-    }) = context.engine.inspect(id).await?
-    else {
-        return Ok(None);
+    let pid = match context.engine.inspect(id).await? {
+        Some(ContainerState { paused: true, .. }) => return Ok(Peer::Paused),
+        Some(ContainerState {
+            running: true, pid, ..
+        }) => pid,
+        _ => return Ok(Peer::Ended),
     };
     let expected = context.expected(record, pid);
     match tokio::time::timeout(RECONNECT_TIMEOUT, socket.accept(&expected)).await {
-        Ok(link) => link.map(Some),
-        Err(_) => Ok(None),
-    }
-}
-
-/// The record may have been written and the guest not told: telling it again changes nothing.
-async fn resume(context: &Context, link: Link, workspace: &str) -> Adopted {
-    let mut guest = link.client.clone();
-    let told = guest.configure(slot::configure_request(context, workspace));
-    match tokio::time::timeout(RECONNECT_TIMEOUT, told).await {
-        Ok(Ok(_)) => Adopted::Workspace(link),
-        other => {
-            tracing::warn!(workspace_id = workspace, answer = ?other, "guest connected and does not answer");
-            Adopted::Lost(
-                Cause::GuestLost,
-                "the guest does not answer".to_owned(),
-                SystemTime::now(),
-            )
-        }
+        Ok(link) => Ok(Peer::Answers(Box::new(link?))),
+        Err(_) => Ok(Peer::Silent),
     }
 }
 
@@ -239,7 +232,10 @@ fn take_over(
             why,
         });
     };
-    let visible = matches!(found, Adopted::Workspace(_) | Adopted::Lost(..));
+    let visible = matches!(
+        found,
+        Adopted::Workspace(_) | Adopted::Paused | Adopted::Lost(..)
+    );
     let claim = record.claim.clone().filter(|_| visible);
     tracing::info!(slot = record.number, phase = ?record.phase, visible, "taking over a slot");
     let slot = pool.adopt(record, found);

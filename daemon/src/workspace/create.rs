@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::Limits;
 use crate::error::{Chain, Error, Result};
+use crate::fault::{self, Point};
 use crate::pool::{Pool, Reserved};
 use crate::workspace::directory::{Entered, Making};
 use crate::workspace::lease::unix_ms;
@@ -101,9 +102,11 @@ impl Registry {
         let gone = CancellationToken::new();
         let caller = gone.clone().drop_guard();
         self.context().tasks.spawn(async move {
+            fault::reach(Point::ClaimEntered);
             let made = make(&pool, &create, limits, &gone).await;
             if let Ok(workspace) = &made {
                 making.done(workspace);
+                fault::reach(Point::ClaimListed);
             } else {
                 drop(making);
             }
@@ -138,6 +141,7 @@ async fn make(
             () = gone.cancelled() => return Err(Error::Deadline { doing: "waiting for a container" }),
         };
         let slot = reserved.take()?;
+        fault::reach(Point::ClaimReserved);
         let claimed = slot.claim(claim(create)).await;
         if let Err(error) = &claimed {
             tracing::info!(workspace_id = %create.id, error = %Chain(error), "slot was lost at its claim");

@@ -54,6 +54,12 @@ impl Lease {
         Use(Arc::clone(&self.shared))
     }
 
+    /// Who uses it right now.
+    #[must_use]
+    pub fn users(&self) -> u64 {
+        self.shared.users.load(Ordering::Acquire)
+    }
+
     /// It was used just now.
     pub fn touch(&self) {
         self.shared.touch();

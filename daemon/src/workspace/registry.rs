@@ -1,7 +1,7 @@
 //! The front of pools and workspaces: what the rpcs call. Creates, finds, lists and ends workspaces, and
 //! listens to what the engine says about containers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,12 +47,10 @@ impl Registry {
 
         let mut pools = BTreeMap::new();
         for config in &context.config.pools {
-            check_runtime(config, &context.info)?;
+            let config = with_runtime(config.clone(), &context.info)?;
             let image = context.engine.image(&config.image).await?;
-            pools.insert(
-                config.name.clone(),
-                Pool::new(Arc::clone(&context), config.clone(), image),
-            );
+            let name = config.name.clone();
+            pools.insert(name, Pool::new(Arc::clone(&context), config, image));
         }
         let registry = Self {
             context: Arc::clone(&context),
@@ -155,19 +153,27 @@ impl Registry {
     async fn follow_events(&self) -> Result<()> {
         let engine = &self.context.engine;
         let mut events = engine.events(&self.context.instance).await?;
-        let running: BTreeSet<String> = engine
+        let running: BTreeMap<String, bool> = engine
             .list(Some(&self.context.instance))
             .await?
             .into_iter()
-            .filter_map(|container| container.running.then_some(container.id))
+            .filter_map(|container| {
+                container
+                    .running
+                    .then_some((container.id, container.paused))
+            })
             .collect();
         for slot in self.slots() {
             let view = slot.view();
             let id = view.record.container_id.as_ref();
             // A slot that boots has its own eye on its container.
             let settled = matches!(view.state, State::Ready | State::Claimed);
-            if let Some(id) = id.filter(|id| settled && !running.contains(*id)) {
-                self.look(slot, id.clone());
+            let Some(id) = id.filter(|_| settled) else {
+                continue;
+            };
+            match running.get(id) {
+                None => self.look(slot, id.clone()),
+                Some(paused) => slot.container_paused(*paused),
             }
         }
         for pool in self.pools.values() {
@@ -182,6 +188,10 @@ impl Registry {
                 (Some(slot), ContainerEventKind::Died | ContainerEventKind::Removed) => {
                     self.look(slot, event.container_id);
                 }
+                (Some(slot), ContainerEventKind::Paused | ContainerEventKind::Unpaused) => {
+                    let paused = event.kind == ContainerEventKind::Paused;
+                    slot.container_paused(paused);
+                }
                 (slot, kind) => tracing::debug!(?kind, known = slot.is_some(), "engine event"),
             }
         }
@@ -191,8 +201,13 @@ impl Registry {
     /// Asks the engine how a container is, in a task of its own: the slot's task serves requests meanwhile.
     fn look(&self, slot: Slot, container_id: String) {
         let engine = Arc::clone(&self.context.engine);
+        let stop = self.context.tasks.stop.clone();
         self.context.tasks.spawn(async move {
-            match engine.inspect(&container_id).await {
+            let looked = tokio::select! {
+                () = stop.cancelled() => return,
+                looked = engine.inspect(&container_id) => looked,
+            };
+            match looked {
                 Ok(Some(state)) if state.running => {}
                 Ok(state) => slot.container_ended(state).await,
                 Err(error) => tracing::debug!(error = %Chain(&error), "engine does not say how a container is"),
@@ -205,13 +220,19 @@ impl Registry {
     }
 }
 
-/// A pool whose runtime the engine does not have would try in vain for ever.
-fn check_runtime(config: &PoolConfig, info: &EngineInfo) -> Result<()> {
+/// Names the runtime that a pool leaves to the engine, unless that is runc: what is expected of a container differs, and
+/// the engine's default may change while one lives. A pool whose runtime the engine does not have would try in vain for
+/// ever.
+fn with_runtime(mut config: PoolConfig, info: &EngineInfo) -> Result<PoolConfig> {
     let Some(runtime) = &config.oci_runtime else {
-        return Ok(());
+        let default = Some(info.default_runtime.as_str());
+        config.oci_runtime = default
+            .filter(|name| !name.is_empty() && *name != "runc")
+            .map(str::to_owned);
+        return Ok(config);
     };
     if info.oci_runtimes.contains(runtime) {
-        return Ok(());
+        return Ok(config);
     }
     Err(Error::Engine {
         operation: "find an OCI runtime",
@@ -222,4 +243,36 @@ fn check_runtime(config: &PoolConfig, info: &EngineInfo) -> Result<()> {
             there = info.oci_runtimes.join(", "),
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_wide_default_runtime_is_the_pools() {
+        let defaults = crate::config::Config::from_toml("").expect("defaults");
+        let pool = defaults.config.pools.first().expect("one").clone();
+        let runtime = |asked: Option<&str>, default: &str| {
+            let info = EngineInfo {
+                oci_runtimes: vec!["runc".to_owned(), "runsc".to_owned()],
+                default_runtime: default.to_owned(),
+                ..EngineInfo::default()
+            };
+            let oci_runtime = asked.map(str::to_owned);
+            let pool = PoolConfig {
+                oci_runtime,
+                ..pool.clone()
+            };
+            with_runtime(pool, &info).map(|pool| pool.oci_runtime)
+        };
+        assert_eq!(runtime(None, "runc").expect("usual"), None);
+        assert_eq!(runtime(None, "").expect("unsaid"), None);
+        let gvisor = Some("runsc".to_owned());
+        assert_eq!(runtime(None, "runsc").expect("default"), gvisor);
+        assert_eq!(runtime(Some("runsc"), "runc").expect("asked"), gvisor);
+        let runc = Some("runc".to_owned());
+        assert_eq!(runtime(Some("runc"), "runsc").expect("asked"), runc);
+        assert!(runtime(Some("kata"), "runc").is_err());
+    }
 }

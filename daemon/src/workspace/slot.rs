@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use crate::config::{Config, PoolConfig};
 use crate::engine::{self, ContainerSpec, Engine, EngineInfo, Limits};
 use crate::error::{Error, Result};
+use crate::fault::{self, Point};
 use crate::guest;
 use crate::shutdown::Tasks;
 use crate::workspace::directory::{Directory, Numbers};
@@ -76,7 +77,7 @@ impl Context {
         let shows_pid = record
             .oci_runtime
             .as_deref()
-            .is_none_or(|name| name == "runc" || name == "crun");
+            .is_none_or(|name| matches!(name, "runc" | "crun" | "io.containerd.runc.v2"));
         guest::Expected {
             uid: (!self.info.userns_remap && shows_pid && self.info.name != "fake")
                 .then_some(record.uid),
@@ -175,7 +176,9 @@ pub fn prepare(dir: &Path, record: &Record, guest_path: &Path) -> Result<()> {
         write_readable(&dir.join("group"), group.as_bytes())
     };
     make().map_err(failed)?;
+    fault::reach(Point::BootDirectory);
     record.write(dir)?;
+    fault::reach(Point::BootRecorded);
     // A copy for each slot: a lock on a shared inode would cross tenants.
     let binary = dir.join("run").join(guest::BINARY);
     let copy = || -> io::Result<()> {
@@ -200,6 +203,7 @@ pub fn configure_request(context: &Context, workspace: &str) -> pb::ConfigureReq
         workspace: format!("workspaces/{workspace}"),
         execs_max: execs.execs_max,
         leak_grace: prost_types::Duration::try_from(execs.leak_grace).ok(),
+        disconnect_grace: prost_types::Duration::try_from(execs.disconnect_grace).ok(),
         kill_grace: prost_types::Duration::try_from(execs.kill_grace).ok(),
         heartbeat: prost_types::Duration::try_from(execs.heartbeat).ok(),
         retain_bytes_total: execs.retain_bytes_total,

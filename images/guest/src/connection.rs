@@ -27,8 +27,9 @@ const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 /// Covers every stream's window that matters: one that stalls must not starve the others.
 const CONNECTION_WINDOW: u32 = 256 * 1024 * 1024;
 const STREAMS_MAX: u32 = 1024;
-/// Of one stream, waiting for the daemon to read.
-const SEND_BUFFER: usize = 512 * 1024;
+/// Of one stream, waiting for the daemon to read. With the windows of daemon and client it is what is under way to a
+/// reader, and that has to be less than what a BLOCKing exec keeps for it: 3 MiB.
+const SEND_BUFFER: usize = 256 * 1024;
 const FRAME_BYTES: u32 = 256 * 1024;
 
 /// Serves one connection after the other.
@@ -36,6 +37,7 @@ pub(crate) async fn serve_for_ever(socket: &Path, guest: &Arc<Guest>) -> Infalli
     loop {
         let stream = connect(socket).await;
         serve(stream, Arc::clone(guest)).await;
+        guest.connected.send_replace(false);
     }
 }
 

@@ -25,10 +25,24 @@ pub(crate) enum Error {
     ExecNotFound { id: String },
     #[error("exec {id} was started by another request")]
     IdTaken { id: String },
+    #[error("exec {id} has run, and its result is no longer kept")]
+    IdForgotten { id: String },
     #[error("{max} execs are running already")]
     TooManyExecs { max: u32 },
     #[error("exec {id} has ended")]
     ExecNotRunning { id: String },
+    #[error("exec {id} has no terminal")]
+    NoTerminal { id: String },
+    #[error("exec {id} takes no more stdin")]
+    StdinClosed { id: String, committed: u64 },
+    #[error("offset: lies beyond the {committed} bytes that are committed, or the end before them")]
+    StdinOffset { committed: u64 },
+    #[error("{max} writes to this stdin are waiting already")]
+    TooManyWrites { max: usize },
+    #[error("{max} such streams are open already")]
+    TooManyStreams { max: usize },
+    #[error("exec {id} was started without a stdin to write to")]
+    NoStdin { id: String },
     #[error("output before offset {oldest} of {stream} is gone")]
     OutputDropped { stream: &'static str, oldest: u64 },
     #[error("{path} leads out of the workspace")]
@@ -97,9 +111,28 @@ impl Error {
             E::NotImplemented { .. } => (Code::Unimplemented, Reason::NotImplemented, none()),
             E::NotReady => (Code::FailedPrecondition, Reason::WorkspaceNotReady, none()),
             E::ExecNotFound { .. } => (Code::NotFound, Reason::ExecNotFound, none()),
-            E::IdTaken { .. } => (Code::AlreadyExists, Reason::IdTaken, none()),
-            E::TooManyExecs { .. } => (Code::ResourceExhausted, Reason::QuotaExceeded, none()),
-            E::ExecNotRunning { .. } => (Code::FailedPrecondition, Reason::ExecNotRunning, none()),
+            E::IdTaken { .. } | E::IdForgotten { .. } => {
+                (Code::AlreadyExists, Reason::IdTaken, none())
+            }
+            E::TooManyExecs { .. } | E::TooManyWrites { .. } | E::TooManyStreams { .. } => {
+                (Code::ResourceExhausted, Reason::QuotaExceeded, none())
+            }
+            E::ExecNotRunning { .. } | E::NoTerminal { .. } | E::NoStdin { .. } => {
+                (Code::FailedPrecondition, Reason::ExecNotRunning, none())
+            }
+            E::StdinClosed { committed, .. } => (
+                Code::FailedPrecondition,
+                Reason::StdinClosed,
+                vec![("committed_offset", committed.to_string())],
+            ),
+            E::StdinOffset { committed } => (
+                Code::OutOfRange,
+                Reason::InvalidRequest,
+                vec![
+                    ("field", "offset".to_owned()),
+                    ("committed_offset", committed.to_string()),
+                ],
+            ),
             E::OutputDropped { stream, oldest } => (
                 Code::OutOfRange,
                 Reason::OutputDropped,

@@ -7,16 +7,23 @@
 //! ```
 //! Beside it `gone` says that no process of the exec is left; stragglers may outlive Closed.
 
+pub(crate) mod abandoned;
+pub(crate) mod piece;
+pub(crate) mod poll;
+pub(crate) mod pressure;
 pub(crate) mod reader;
 pub(crate) mod registry;
 pub(crate) mod run;
+pub(crate) mod stdin;
 pub(crate) mod warm_up;
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
+use nix::pty::Winsize;
 use nix::time::{ClockId, clock_gettime};
 use prost_types::Timestamp;
 use skilld_proto::v1;
@@ -27,7 +34,8 @@ use tonic::codegen::Bytes;
 
 use crate::output::{Budget, CHUNK_BYTES, Window};
 use crate::supervisor::wire::{Report, Target};
-use crate::sys::{Exit, Stage};
+use crate::sys::{self, Exit, Stage};
+use stdin::Stdin;
 
 /// Of each stream, where a spec says nothing.
 const RETAIN_BYTES: u64 = 4 * 1024 * 1024;
@@ -77,12 +85,37 @@ pub(crate) struct Exec {
     pub(crate) start_time: SystemTime,
     /// By the clock that the kernel stamps files with, which runs behind the real one.
     pub(crate) start_of_files: Duration,
+    /// Set if others write to it.
+    pub(crate) stdin: Option<Stdin>,
     state: Mutex<State>,
     /// Something happened that a reader or an rpc may wait for.
     changed: watch::Sender<()>,
     /// A reader took something: a full window may have room.
     room: Notify,
     commands: mpsc::Sender<Command>,
+}
+
+/// Somebody who reads an exec now. While this lives, a BLOCKing exec waits for it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    exec: Arc<Exec>,
+    id: u64,
+}
+
+/// How somebody reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// What it was given may never arrive.
+    Stream,
+    /// It has everything before the offsets that it asked for.
+    Poll,
+}
+
+/// Where somebody who reads is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    pub(crate) kind: Kind,
+    pub(crate) at: [u64; 2],
 }
 
 /// What happened so far.
@@ -95,11 +128,20 @@ pub(crate) struct State {
     /// Where the streams were when the leader was gone: Exited comes after these bytes.
     pub(crate) exit_offsets: [u64; 2],
     pub(crate) windows: [Window; 2],
+    /// The guest's end of its terminal, while the leader runs.
+    pub(crate) terminal: Option<OwnedFd>,
     /// Nothing is left of its tree.
     pub(crate) gone: bool,
-    /// Positions of those that are attached.
-    pub(crate) readers: HashMap<u64, [u64; 2]>,
+    /// When output came last.
+    pub(crate) last_output: Option<Instant>,
+    /// Positions of those that read now.
+    pub(crate) readers: HashMap<u64, Reading>,
     next_reader: u64,
+    /// Streams on one with on_disconnect KILL: now, and since its start.
+    streams: usize,
+    streams_ever: u64,
+    /// What the furthest poll has: it asked for what follows.
+    acknowledged: [u64; 2],
 }
 
 impl Exec {
@@ -109,6 +151,7 @@ impl Exec {
         id: String,
         digest: Bytes,
         spec: v1::ExecSpec,
+        stdin: Option<Stdin>,
         budget: &Arc<Budget>,
     ) -> (Arc<Self>, mpsc::Receiver<Command>) {
         let retain = spec.retain.unwrap_or_default();
@@ -126,6 +169,7 @@ impl Exec {
             spec,
             start_time: SystemTime::now(),
             start_of_files: coarse_now(),
+            stdin,
             state: Mutex::new(State {
                 phase: Phase::Starting,
                 pid: 0,
@@ -133,9 +177,14 @@ impl Exec {
                 result: None,
                 exit_offsets: [0; 2],
                 windows,
+                terminal: None,
                 gone: false,
+                last_output: None,
                 readers: HashMap::new(),
                 next_reader: 0,
+                streams: 0,
+                streams_ever: 0,
+                acknowledged: [0; 2],
             }),
             changed: watch::Sender::new(()),
             room: Notify::new(),
@@ -146,6 +195,20 @@ impl Exec {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that the leader runs.
+    fn begin(&self, pid: i32, terminal: Option<OwnedFd>) {
+        if let (Some(stdin), Some(terminal)) = (&self.stdin, &terminal) {
+            // Without a descriptor to spare nobody can write to it, and is told that it is closed.
+            drop(terminal.try_clone().and_then(|copy| stdin.lead_to(copy)));
+        }
+        let mut state = self.state();
+        state.terminal = terminal;
+        state.pid = pid;
+        state.phase = Phase::Running;
+        drop(state);
+        self.notify();
     }
 
     /// Wakes readers and waiting rpcs.
@@ -163,9 +226,27 @@ impl Exec {
         }
     }
 
+    /// Waits until the leader is gone, or could not be spawned.
+    pub(crate) async fn ended(&self) {
+        self.until(|state| state.phase >= Phase::Exited).await;
+    }
+
+    /// Kills it at once, if its task has time to hear of it.
+    pub(crate) fn try_kill(&self, reason: Reason) {
+        let grace = Some(Duration::ZERO);
+        let _ended = self.commands.try_send(Command::Kill { grace, reason });
+    }
+
     /// Asks the exec's task; false when it has ended, and nothing is left to ask it about.
     pub(crate) async fn command(&self, command: Command) -> bool {
         self.commands.send(command).await.is_ok()
+    }
+
+    /// Sets the size of its terminal; false when it has none, or has ended.
+    pub(crate) fn resize(&self, size: Winsize) -> bool {
+        let state = self.state();
+        let terminal = state.terminal.as_ref();
+        terminal.is_some_and(|terminal| sys::set_terminal_size(terminal.as_fd(), size).is_ok())
     }
 
     /// How long it is kept after its end.
@@ -180,14 +261,9 @@ impl Exec {
     /// As the API shows it.
     pub(crate) fn describe(&self) -> v1::Exec {
         let state = self.state();
-        let api_state = match state.phase {
-            Phase::Starting | Phase::Running => v1::ExecState::Running,
-            Phase::Exited => v1::ExecState::Exited,
-            Phase::Closed => v1::ExecState::Closed,
-        };
         v1::Exec {
             name: self.name.clone(),
-            state: api_state.into(),
+            state: state.phase.api().into(),
             effective_spec: Some(self.spec.clone()),
             pid: state.pid,
             start_time: Some(Timestamp::from(self.start_time)),
@@ -196,6 +272,38 @@ impl Exec {
             total: Some(state.total()),
             oldest: Some(state.oldest()),
         }
+    }
+}
+
+impl Phase {
+    /// As the API names it.
+    pub(crate) fn api(self) -> v1::ExecState {
+        match self {
+            Self::Starting | Self::Running => v1::ExecState::Running,
+            Self::Exited => v1::ExecState::Exited,
+            Self::Closed => v1::ExecState::Closed,
+        }
+    }
+}
+
+impl Place {
+    /// Begins to read.
+    pub(crate) fn take(exec: Arc<Exec>, kind: Kind, at: [u64; 2]) -> Self {
+        let mut state = exec.state();
+        let id = state.next_reader;
+        state.next_reader += 1;
+        state.readers.insert(id, Reading { kind, at });
+        drop(state);
+        // Room may have appeared: without a reader a BLOCKing exec keeps everything.
+        exec.room.notify_one();
+        Self { exec, id }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.exec.state().readers.remove(&self.id);
+        self.exec.room.notify_one();
     }
 }
 
@@ -226,18 +334,56 @@ impl State {
         window.room(self.needed(stream))
     }
 
-    /// The first byte of a stream that a BLOCKing exec may not drop: where its slowest reader is; without
-    /// a reader the oldest that there is.
+    /// The first byte of a stream that a BLOCKing exec may not drop: what is kept for its slowest reader; without
+    /// a reader what no poll has acknowledged.
     pub(crate) fn needed(&self, stream: usize) -> u64 {
-        let positions = self.readers.values().filter_map(|at| at.get(stream));
-        let oldest = self.windows.get(stream).map_or(0, Window::start);
-        positions.min().copied().unwrap_or(oldest)
+        let Some(window) = self.windows.get(stream) else {
+            return 0;
+        };
+        let needed = self.readers.values().filter_map(|reader| {
+            let at = *reader.at.get(stream)?;
+            Some(match reader.kind {
+                Kind::Stream => window.kept_for(at),
+                Kind::Poll => at,
+            })
+        });
+        let acknowledged = self.acknowledged.get(stream).copied().unwrap_or(0);
+        let unread = window.start().max(acknowledged);
+        needed.min().unwrap_or(unread)
+    }
+
+    /// Streams that read it now.
+    pub(crate) fn stream_readers(&self) -> usize {
+        let readers = self.readers.values();
+        readers.filter(|reader| reader.kind == Kind::Stream).count()
+    }
+
+    /// Says that a poll has everything before `offsets`.
+    pub(crate) fn acknowledge(&mut self, offsets: [u64; 2]) {
+        for (known, offset) in self.acknowledged.iter_mut().zip(offsets) {
+            *known = offset.max(*known);
+        }
     }
 }
 
 /// The kernel's clock for file times.
 fn coarse_now() -> Duration {
     clock_gettime(ClockId::CLOCK_REALTIME_COARSE).map_or(Duration::ZERO, Duration::from)
+}
+
+/// A terminal's size from a message; 0 means what terminals have always had.
+pub(crate) fn size(rows: u32, cols: u32) -> Winsize {
+    let or = |given: u32, default| match u16::try_from(given) {
+        Ok(0) => default,
+        Ok(given) => given,
+        Err(_) => u16::MAX,
+    };
+    Winsize {
+        ws_row: or(rows, 24),
+        ws_col: or(cols, 80),
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
 }
 
 /// A whole, non-negative Duration from a message; `None` when unset, zero or out of range.
@@ -276,6 +422,7 @@ pub(crate) fn not_spawned(stage: Stage, errno: i32, about: &str) -> v1::ExecResu
         Stage::Cwd => spawn_failure::Stage::Cwd,
         Stage::Limits => spawn_failure::Stage::Limits,
         Stage::Exec => spawn_failure::Stage::Exec,
+        Stage::Terminal => spawn_failure::Stage::Terminal,
     };
     let known = Errno::from_raw(errno);
     v1::ExecResult {
@@ -309,3 +456,6 @@ pub(crate) fn spawned(report: Report) -> Option<Result<i32, (Stage, i32)>> {
         Report::Exited { .. } | Report::Empty => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,18 +10,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::{Pid, getpid};
+use nix::unistd::{Pid, getpid, pipe2, write};
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
+use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::stdin::Source;
+use tokio::sync::watch;
 use tonic::codegen::Bytes;
 
 use crate::error::Error;
+use crate::exec::pressure::Pressure;
 use crate::exec::registry::Registry;
 use crate::exec::run::{self, Start};
-use crate::exec::{Exec, positive};
+use crate::exec::stdin::Stdin;
+use crate::exec::{Command, Exec, positive, size};
 use crate::files::root::Root;
 use crate::reaper::Reaper;
 use crate::supervisor::wire::Launch;
@@ -30,7 +35,9 @@ use crate::{sys, tasks};
 
 /// Of a workspace, as the daemon prepares it: made at the guest's start.
 const DIRECTORIES: [&str; 5] = ["work", "work/inputs", "work/.venvs", "out", "runs"];
-/// Stdin up to this size goes into a pipe, which holds it without anyone writing on.
+/// Where a container sees its own.
+const CGROUP: &str = "/sys/fs/cgroup";
+/// Stdin up to this size goes into a pipe, if that holds it without anyone writing on.
 const STDIN_PIPE_BYTES: usize = 64 * 1024;
 /// Bounds of what a request may say; the daemon keeps tighter ones.
 const ARGS_MAX: usize = 4096;
@@ -47,6 +54,7 @@ pub(crate) struct Settings {
     pub(crate) leak_grace: Duration,
     pub(crate) kill_grace: Duration,
     pub(crate) heartbeat: Duration,
+    pub(crate) disconnect_grace: Duration,
 }
 
 /// Pids that tasks share.
@@ -63,12 +71,15 @@ impl Pids {
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) nonce: Bytes,
-    pub(crate) root: Root,
+    pub(crate) root: Arc<Root>,
     pub(crate) execs: Registry,
     pub(crate) supervisors: Arc<Supervisors>,
     pub(crate) reaper: Arc<Reaper>,
-    /// Leaders that run without their supervisor.
-    pub(crate) orphaned: Pids,
+    pub(crate) pressure: Pressure,
+    /// Those that run: whoever sweeps up what has no supervisor spares them.
+    pub(crate) leaders: Pids,
+    /// A daemon is, and serves: it has said what this is.
+    pub(crate) connected: watch::Sender<bool>,
     null: OwnedFd,
     state: Mutex<State>,
 }
@@ -87,7 +98,7 @@ impl Guest {
         nonce: Bytes,
         supervisors: Supervisors,
     ) -> Result<Arc<Self>, Error> {
-        let root = Root::open(workspace)?;
+        let root = Arc::new(Root::open(workspace)?);
         for directory in DIRECTORIES {
             root.make_directories(directory.as_bytes())?;
         }
@@ -96,11 +107,13 @@ impl Guest {
         let null = null.map_err(|_| Error::file("/dev/null", Errno::last()))?;
         Ok(Arc::new(Self {
             nonce,
+            execs: Registry::new(Arc::clone(&root)),
             root,
-            execs: Registry::new(),
             supervisors: Arc::new(supervisors),
             reaper: Reaper::new(),
-            orphaned: Pids::default(),
+            pressure: Pressure::open(Path::new(CGROUP)),
+            leaders: Pids::default(),
+            connected: watch::Sender::new(false),
             null: null.into(),
             state: Mutex::default(),
         }))
@@ -124,6 +137,7 @@ impl Guest {
             leak_grace: positive(request.leak_grace).unwrap_or(Duration::from_millis(500)),
             kill_grace: positive(request.kill_grace).unwrap_or(Duration::from_secs(2)),
             heartbeat: positive(request.heartbeat).unwrap_or(Duration::from_secs(15)),
+            disconnect_grace: positive(request.disconnect_grace).unwrap_or(Duration::from_secs(5)),
         });
         Ok(())
     }
@@ -158,6 +172,38 @@ impl Guest {
         request: wire::StartExecRequest,
     ) -> Result<(Arc<Exec>, Settings), Error> {
         let settings = self.settings()?;
+        if let Some(exec) = self.started_by(&request)? {
+            return Ok((exec, settings));
+        }
+        if self.execs.running() >= usize::try_from(settings.execs_max).unwrap_or(usize::MAX) {
+            return Err(Error::TooManyExecs {
+                max: settings.execs_max,
+            });
+        }
+        let id = request.exec_id;
+        let mut spec = request.spec.unwrap_or_default();
+        refuse_what_is_missing(&spec)?;
+        let launch = launch(request.argv, request.env, request.cwd, spec.limits.as_ref())?;
+        self.root.refuse_way_out(&launch.cwd)?;
+        let (start, writer) = self.prepare(launch, &mut spec)?;
+        self.make_directories(&id, &spec.skill);
+        let name = format!("{}/execs/{id}", settings.workspace);
+        let (exec, commands) = Exec::new(
+            name,
+            id,
+            request.request_digest,
+            spec,
+            writer,
+            &self.execs.budget,
+        );
+        self.execs.insert(Arc::clone(&exec));
+        let (guest, shared) = (Arc::clone(self), Arc::clone(&exec));
+        tasks::spawn(run::run(guest, shared, settings.clone(), start, commands));
+        Ok((exec, settings))
+    }
+
+    /// The exec that a request has started already; refuses an id that is another's, or was.
+    fn started_by(&self, request: &wire::StartExecRequest) -> Result<Option<Arc<Exec>>, Error> {
         let id = request.exec_id.clone();
         if !is_exec_id(&id) {
             return Err(invalid(
@@ -167,73 +213,130 @@ impl Guest {
         }
         if let Some(exec) = self.execs.get(&id) {
             if exec.digest == request.request_digest {
-                return Ok((exec, settings));
+                return Ok(Some(exec));
             }
             return Err(Error::IdTaken { id });
         }
-        if self.execs.running() >= usize::try_from(settings.execs_max).unwrap_or(usize::MAX) {
-            return Err(Error::TooManyExecs {
-                max: settings.execs_max,
-            });
+        if self.execs.is_forgotten(&id) {
+            return Err(Error::IdForgotten { id });
         }
-        let mut spec = request.spec.unwrap_or_default();
-        refuse_what_is_missing(&spec)?;
-        let given = spec.stdin.as_mut().and_then(|stdin| stdin.source.take());
-        let stdin = self.stdin(given)?;
-        let launch = launch(request.argv, request.env, request.cwd, spec.limits.as_ref())?;
-        match self.root.make_run_directory(&id) {
-            // Without a directory of its own, it can still make room: nothing else in a workspace can.
-            Err(Error::DiskFull { .. }) => {}
-            made => made?,
+        Ok(None)
+    }
+
+    /// What a start needs, and where others write to its stdin. The effective spec says where stdin comes from, but
+    /// not what it is: that is taken out of it.
+    fn prepare(
+        &self,
+        mut launch: Launch,
+        spec: &mut v1::ExecSpec,
+    ) -> Result<(Start, Option<Stdin>), Error> {
+        let terminal = spec.terminal.as_ref();
+        let terminal = terminal.map(|terminal| size(terminal.rows, terminal.cols));
+        let given = match spec.stdin.as_mut().and_then(|stdin| stdin.source.as_mut()) {
+            Some(Source::Data(data)) => Some(Source::Data(std::mem::take(data))),
+            Some(Source::Open(open)) => Some(Source::Open(*open)),
+            None => None,
+        };
+        if terminal.is_some() && matches!(given, Some(Source::Data(_))) {
+            return Err(invalid(
+                "spec.stdin.data",
+                "cannot be given with a terminal",
+            ));
         }
-        if !spec.skill.is_empty() {
-            // The skill's link .venv leads there. The tenant may have put something else in its place: its own loss.
-            let venv = format!("work/.venvs/{}", spec.skill);
+        let (stdin, writer) = self.stdin(given, terminal.is_some())?;
+        launch.terminal = terminal.is_some();
+        let start = Start {
+            launch,
+            stdin,
+            terminal,
+        };
+        Ok((start, writer))
+    }
+
+    /// Makes what is an exec's own, and its skill's, whose link .venv leads there. A command may have put something
+    /// else in their place: its own loss. Without them others still run, in a full workspace those that make room.
+    fn make_directories(&self, id: &str, skill: &str) {
+        drop(self.root.make_run_directory(id));
+        if !skill.is_empty() {
+            let venv = format!("work/.venvs/{skill}");
             drop(self.root.make_directories(venv.as_bytes()));
         }
-        self.root.refuse_way_out(&launch.cwd)?;
-        let name = format!("{}/execs/{id}", settings.workspace);
-        let (exec, commands) =
-            Exec::new(name, id, request.request_digest, spec, &self.execs.budget);
-        self.execs.insert(Arc::clone(&exec));
-        let start = Start { launch, stdin };
-        let (guest, shared) = (Arc::clone(self), Arc::clone(&exec));
-        tasks::spawn(run::run(guest, shared, settings.clone(), start, commands));
-        Ok((exec, settings))
     }
 
-    fn stdin(&self, source: Option<Source>) -> Result<OwnedFd, Error> {
+    /// What the program reads from, and what others write to if they may.
+    fn stdin(
+        &self,
+        source: Option<Source>,
+        terminal: bool,
+    ) -> Result<(OwnedFd, Option<Stdin>), Error> {
         let failed = |errno| Error::file("stdin", errno);
-        let Some(Source::Data(data)) = source else {
-            return self.null.try_clone().map_err(|_| failed(Errno::EMFILE));
-        };
-        if data.len() <= STDIN_PIPE_BYTES {
-            let (reader, writer) =
-                nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(failed)?;
-            let written = File::from(writer).write_all(&data);
-            return written.map(|()| reader).map_err(|_| failed(Errno::EIO));
+        let null = || self.null.try_clone().map_err(|_| failed(Errno::EMFILE));
+        match source {
+            None | Some(Source::Open(false)) => Ok((null()?, None)),
+            Some(Source::Open(true)) if terminal => Ok((null()?, Some(Stdin::terminal()))),
+            Some(Source::Data(data)) => Ok((given_stdin(&data)?, None)),
+            Some(Source::Open(true)) => {
+                let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
+                let writer = Stdin::pipe(writer).map_err(|_| failed(Errno::EMFILE))?;
+                Ok((reader, Some(writer)))
+            }
         }
-        let mut file = File::from(memfd_create(c"stdin", MFdFlags::MFD_CLOEXEC).map_err(failed)?);
-        let written = file.write_all(&data).and_then(|()| file.rewind());
-        written
-            .map(|()| file.into())
-            .map_err(|_| failed(Errno::ENOSPC))
     }
 
-    /// Kills everything that is not the guest, and refuses what comes after.
-    pub(crate) async fn shutdown(&self) {
+    /// Ends what is left of an exec, stragglers that were to be kept included, and forgets it.
+    pub(crate) async fn delete(&self, id: &str) -> Result<(), Error> {
+        let exec = self.exec(id)?;
+        let (grace, reason) = (None, Reason::KilledByClient);
+        if exec.command(Command::Kill { grace, reason }).await {
+            exec.until(|state| state.gone).await;
+        }
+        self.execs.delete(&exec);
+        Ok(())
+    }
+
+    /// Kills everything that is not the guest, and refuses what comes after. `reason` is what the execs that run end
+    /// with.
+    pub(crate) async fn shutdown(&self, reason: Reason) {
         self.state().refusing = true;
+        for exec in self.execs.list() {
+            exec.try_kill(reason);
+        }
         for _ in 0..SHUTDOWN_PASSES {
+            // Reaping is the reaper's, and noting the reason the execs' own: their turn comes when this waits.
+            tokio::time::sleep(Duration::from_millis(2)).await;
             if !sys::kill_everything() {
                 walk::kill_tree(getpid(), &HashSet::new());
             }
-            // Reaping is the reaper's; its turn comes when this waits.
-            tokio::time::sleep(Duration::from_millis(2)).await;
             if walk::descendants(getpid(), &HashSet::new()).is_empty() {
                 return;
             }
         }
     }
+}
+
+/// These bytes, then end of file.
+fn given_stdin(data: &[u8]) -> Result<OwnedFd, Error> {
+    let failed = |errno| Error::file("stdin", errno);
+    if let Some(reader) = filled_pipe(data) {
+        return Ok(reader);
+    }
+    let mut file = File::from(memfd_create(c"stdin", MFdFlags::MFD_CLOEXEC).map_err(failed)?);
+    let written = file.write_all(data).and_then(|()| file.rewind());
+    written
+        .map(|()| file.into())
+        .map_err(|_| failed(Errno::ENOSPC))
+}
+
+/// A pipe that holds them, if one does: a user that has many of them gets small ones, and nobody may wait for room
+/// in this one.
+fn filled_pipe(data: &[u8]) -> Option<OwnedFd> {
+    if data.len() > STDIN_PIPE_BYTES {
+        return None;
+    }
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).ok()?;
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok()?;
+    let written = write(&writer, data).ok()?;
+    (written == data.len()).then_some(reader)
 }
 
 fn invalid(field: &'static str, problem: &'static str) -> Error {
@@ -242,12 +345,7 @@ fn invalid(field: &'static str, problem: &'static str) -> Error {
 
 /// What is in the API and not in this version is refused, never ignored.
 fn refuse_what_is_missing(spec: &v1::ExecSpec) -> Result<(), Error> {
-    let open = spec.stdin.as_ref().and_then(|stdin| stdin.source.as_ref());
-    let what = if spec.terminal.is_some() {
-        "terminal"
-    } else if matches!(open, Some(Source::Open(true))) {
-        "stdin.open"
-    } else if spec.collect.is_some() {
+    let what = if spec.collect.is_some() {
         "collect"
     } else {
         return Ok(());
@@ -255,7 +353,7 @@ fn refuse_what_is_missing(spec: &v1::ExecSpec) -> Result<(), Error> {
     Err(Error::NotImplemented { what })
 }
 
-fn launch(
+pub(crate) fn launch(
     argv: Vec<String>,
     env: Vec<String>,
     cwd: String,
@@ -292,6 +390,7 @@ fn launch(
         argv,
         env,
         limits,
+        terminal: false,
     })
 }
 

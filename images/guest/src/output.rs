@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
+use tokio::sync::Notify;
 
 /// Bytes of one event at most, and of one read from a pipe.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
@@ -28,6 +29,8 @@ const PRESSED_BYTES: u64 = CHUNK_BYTES as u64;
 pub(crate) struct Budget {
     used: AtomicU64,
     max: AtomicU64,
+    /// Less is held than may be, after more was.
+    relieved: Notify,
 }
 
 impl Budget {
@@ -35,11 +38,34 @@ impl Budget {
         Arc::new(Self {
             used: AtomicU64::new(0),
             max: AtomicU64::new(max),
+            relieved: Notify::new(),
         })
     }
 
     pub(crate) fn set_max(&self, max: u64) {
+        let was_over = self.is_over();
         self.max.store(max, Ordering::Relaxed);
+        if was_over && !self.is_over() {
+            self.relieved.notify_waiters();
+        }
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let was_over = self.is_over();
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        if was_over && !self.is_over() {
+            self.relieved.notify_waiters();
+        }
+    }
+
+    /// Waits until it is over no more, if that comes after this is first polled. Safe to cancel.
+    pub(crate) async fn relieved(&self) {
+        self.relieved.notified().await;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// More is held than may be.
@@ -91,10 +117,21 @@ impl Window {
         }
     }
 
+    /// The first byte that is still kept for a reader that was given everything before `at`: three quarters of a window lie
+    /// behind its reader, since what it was given may be on its way in some connection, and be gone with that. The last
+    /// quarter is for the program to go on.
+    pub(crate) fn kept_for(&self, at: u64) -> u64 {
+        at.saturating_sub(self.capacity() / 4 * 3)
+    }
+
+    /// How much of what is at or after `from` is retained.
+    pub(crate) fn held(&self, from: u64) -> u64 {
+        self.end() - from.clamp(self.start, self.end())
+    }
+
     /// How much fits without dropping a byte at or after `needed`.
     pub(crate) fn room(&self, needed: u64) -> u64 {
-        let held = self.end() - needed.clamp(self.start, self.end());
-        self.capacity().saturating_sub(held)
+        self.capacity().saturating_sub(self.held(needed))
     }
 
     /// Takes the filled part of a read buffer, and drops the oldest bytes beyond the capacity, but none at
@@ -129,14 +166,18 @@ impl Window {
         }
     }
 
+    /// Drops all of it.
+    pub(crate) fn empty(&mut self) {
+        self.seal();
+        self.trim(self.end());
+    }
+
     /// Drops what lies before `start`.
     fn trim(&mut self, start: u64) {
         if start <= self.start {
             return;
         }
-        self.budget
-            .used
-            .fetch_sub(start - self.start, Ordering::Relaxed);
+        self.budget.give_back(start - self.start);
         self.start = start;
         while let Some((first, segment)) = self.segments.front() {
             if first + segment.len() as u64 > start {
@@ -181,9 +222,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.budget
-            .used
-            .fetch_sub(self.end() - self.start, Ordering::Relaxed);
+        self.budget.give_back(self.end() - self.start);
     }
 }
 
@@ -223,7 +262,7 @@ mod tests {
         window.push(&mut bytes(CHUNK_BYTES, 4), needed);
         assert_eq!(window.start(), needed);
         drop(window);
-        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+        assert_eq!(budget.used(), 0);
     }
 
     proptest! {

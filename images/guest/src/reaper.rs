@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
+use tokio::io::Interest;
 use tokio::sync::watch;
 
 use crate::supervisor::Supervisors;
@@ -70,7 +71,7 @@ impl Reaper {
         let mut children = SigSet::empty();
         children.add(Signal::SIGCHLD);
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        let signals = sys::watch(SignalFd::with_flags(&children, flags)?)?;
+        let signals = sys::watch(SignalFd::with_flags(&children, flags)?, Interest::READABLE)?;
         loop {
             self.reap(&supervisors);
             let mut ready = signals.readable().await?;
@@ -123,9 +124,17 @@ impl Leader {
     /// It does not exist any more and nobody knows how it ended: it was reaped before it was known to be a leader,
     /// and forgotten among others.
     pub(crate) fn is_lost(&self) -> bool {
+        !self.has_ended() && kill(self.pid, None) == Err(Errno::ESRCH)
+    }
+
+    /// The guest has reaped it.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.exit().is_some()
+    }
+
+    fn exit(&self) -> Option<Exit> {
         let state = self.reaper.state();
-        let known = state.leaders.get(&self.pid).is_some_and(Option::is_some);
-        !known && kill(self.pid, None) == Err(Errno::ESRCH)
+        state.leaders.get(&self.pid).copied().flatten()
     }
 
     /// Waits until the guest has reaped it, which is only ever so when its supervisor is gone. Safe to
@@ -133,14 +142,7 @@ impl Leader {
     pub(crate) async fn ended(&self) -> Exit {
         let mut changed = self.reaper.changed.subscribe();
         loop {
-            if let Some(exit) = self
-                .reaper
-                .state()
-                .leaders
-                .get(&self.pid)
-                .copied()
-                .flatten()
-            {
+            if let Some(exit) = self.exit() {
                 return exit;
             }
             if changed.changed().await.is_err() {
@@ -178,9 +180,10 @@ mod tests {
             reaper.record(Pid::from_raw(i32::MAX - number), Exit::default());
         }
         let leader = reaper.leader(leader, since);
-        assert!(leader.is_lost());
+        assert!(leader.is_lost() && !leader.has_ended());
         reaper.record(leader.pid(), Exit::default());
         assert!(!leader.is_lost(), "its end is known");
+        assert!(leader.has_ended());
         assert!(!reaper.leader(nix::unistd::getpid(), since).is_lost());
     }
 }

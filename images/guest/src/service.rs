@@ -4,26 +4,39 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::Stream;
+use futures::{Stream, StreamExt};
+use prost::Message;
 use skilld_proto::guest::GENERATION;
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::guest::v1::guest_service_server::GuestService;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::signal_exec_request::Target as ApiTarget;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::collect;
 use crate::error::Error;
+use crate::exec::abandoned::Attached;
+use crate::exec::piece::Style;
+use crate::exec::poll::Poll;
 use crate::exec::reader::{self, Wish};
-use crate::exec::{Command, Exec, Phase, warm_up};
-use crate::files::{list, put, read};
+use crate::exec::stdin::{self, Input};
+use crate::exec::{Command, Exec, Phase, positive, size, warm_up};
+use crate::files::{ANSWER_BYTES_MAX, list, put, read};
 use crate::guest::{Guest, Settings};
 use crate::supervisor::wire::Target;
 
 const PAGE_MAX: usize = 1000;
 const SIGNAL_MAX: i32 = 64;
+/// Rows and columns of a terminal.
+const TERMINAL_MAX: u32 = 10_000;
 const GRACE_MAX: Duration = Duration::from_secs(60);
+/// Streams of events, of the workspace and of one exec: each may hold its buffers full for a reader that stalls.
+const EVENTS_MAX: usize = 512;
+const EVENTS_OF_ONE_MAX: usize = 128;
+/// Streams of input: each may have a window full for a program that does not read.
+const INPUTS_MAX: usize = 32;
 
 type Answer<T> = Result<Response<T>, Status>;
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -32,26 +45,53 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[derive(Debug)]
 pub(crate) struct Service {
     guest: Arc<Guest>,
+    /// Places for streams, which end with the connection.
+    events: Arc<Semaphore>,
+    inputs: Semaphore,
 }
 
 impl Service {
     pub(crate) fn new(guest: Arc<Guest>) -> Self {
-        Self { guest }
+        Self {
+            guest,
+            events: Arc::new(Semaphore::new(EVENTS_MAX)),
+            inputs: Semaphore::new(INPUTS_MAX),
+        }
+    }
+
+    /// A place for one more stream of events; to be had before anything is started for it.
+    fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let place = Arc::clone(&self.events).try_acquire_owned();
+        place.map_err(|_| Error::TooManyStreams { max: EVENTS_MAX })
     }
 
     fn events(
-        exec: Arc<Exec>,
+        &self,
+        place: OwnedSemaphorePermit,
+        exec: &Arc<Exec>,
         settings: &Settings,
         request: &wire::AttachExecRequest,
     ) -> Answer<Answers<v1::ExecEvent>> {
+        let max = EVENTS_OF_ONE_MAX;
+        if exec.state().stream_readers() >= max {
+            return Err(Error::TooManyStreams { max }.into());
+        }
         let offsets = request.offsets.unwrap_or_default();
         let wish = Wish {
             offsets: [offsets.stdout, offsets.stderr],
-            format: request.format(),
-            gaps: request.gaps(),
+            style: Style {
+                format: request.format(),
+                gaps: request.gaps(),
+            },
             heartbeat: settings.heartbeat,
         };
-        let events = reader::attach(exec, wish)?;
+        let events = reader::attach(Arc::clone(exec), wish)?;
+        // One that is refused is no stream.
+        let attached = Attached::note(&self.guest, exec, settings.disconnect_grace);
+        let events = events.inspect(move |_| {
+            // They last as long as the stream.
+            let _ = (&attached, &place);
+        });
         Ok(Response::new(Box::pin(events)))
     }
 }
@@ -81,6 +121,8 @@ impl GuestService for Service {
 
     async fn configure(&self, request: Request<wire::ConfigureRequest>) -> Answer<()> {
         self.guest.configure(request.get_ref())?;
+        // Sent on each connection once the daemon serves: only then can others attach again.
+        self.guest.connected.send_replace(true);
         Ok(Response::new(()))
     }
 
@@ -98,8 +140,9 @@ impl GuestService for Service {
             format: request.format,
             ..Default::default()
         };
+        let place = self.place()?;
         let (exec, settings) = self.guest.start(request)?;
-        Self::events(exec, &settings, &attach)
+        self.events(place, &exec, &settings, &attach)
     }
 
     async fn start_exec(&self, request: Request<wire::StartExecRequest>) -> Answer<v1::Exec> {
@@ -114,7 +157,7 @@ impl GuestService for Service {
     ) -> Answer<Self::AttachExecStream> {
         let request = request.into_inner();
         let exec = self.guest.exec(&request.exec_id)?;
-        Self::events(exec, &self.guest.settings()?, &request)
+        self.events(self.place()?, &exec, &self.guest.settings()?, &request)
     }
 
     async fn signal_exec(&self, request: Request<wire::SignalExecRequest>) -> Answer<v1::Exec> {
@@ -156,6 +199,77 @@ impl GuestService for Service {
         Ok(Response::new(exec.describe()))
     }
 
+    async fn poll_exec(
+        &self,
+        request: Request<wire::PollExecRequest>,
+    ) -> Answer<v1::PollExecResponse> {
+        let request = request.into_inner();
+        let exec = self.guest.exec(&request.exec_id)?;
+        let offsets = request.offsets.unwrap_or_default();
+        let poll = Poll {
+            offsets: [offsets.stdout, offsets.stderr],
+            style: Style {
+                format: request.format(),
+                gaps: request.gaps(),
+            },
+            wait: positive(request.wait).unwrap_or_default(),
+            settle: positive(request.settle_time).unwrap_or_default(),
+            bytes_max: usize::try_from(request.max_bytes).unwrap_or(usize::MAX),
+        };
+        Ok(Response::new(poll.answer(exec).await?))
+    }
+
+    async fn write_stdin(
+        &self,
+        request: Request<wire::WriteStdinRequest>,
+    ) -> Answer<v1::WriteStdinResponse> {
+        let request = request.get_ref();
+        let exec = self.guest.exec(&request.exec_id)?;
+        let input = Input {
+            offset: request.offset,
+            data: &request.data,
+            eof: request.eof,
+        };
+        let committed_offset = stdin::write(&exec, input).await?;
+        Ok(Response::new(v1::WriteStdinResponse { committed_offset }))
+    }
+
+    async fn stream_stdin(
+        &self,
+        request: Request<Streaming<wire::WriteStdinRequest>>,
+    ) -> Answer<v1::WriteStdinResponse> {
+        let max = INPUTS_MAX;
+        let place = self.inputs.try_acquire();
+        let _place = place.map_err(|_| Error::TooManyStreams { max })?;
+        let committed_offset = stdin::stream(&self.guest, request.into_inner()).await?;
+        Ok(Response::new(v1::WriteStdinResponse { committed_offset }))
+    }
+
+    async fn resize_terminal(&self, request: Request<wire::ResizeTerminalRequest>) -> Answer<()> {
+        let request = request.into_inner();
+        for (field, value) in [("rows", request.rows), ("cols", request.cols)] {
+            if !(1..=TERMINAL_MAX).contains(&value) {
+                let problem = "must be 1 to 10,000";
+                return Err(Error::Invalid { field, problem }.into());
+            }
+        }
+        let exec = self.guest.exec(&request.exec_id)?;
+        let id = request.exec_id;
+        if exec.spec.terminal.is_none() {
+            return Err(Error::NoTerminal { id }.into());
+        }
+        exec.until(|state| state.phase != Phase::Starting).await;
+        if !exec.resize(size(request.rows, request.cols)) {
+            return Err(Error::ExecNotRunning { id }.into());
+        }
+        Ok(Response::new(()))
+    }
+
+    async fn delete_exec(&self, request: Request<wire::DeleteExecRequest>) -> Answer<()> {
+        self.guest.delete(&request.get_ref().exec_id).await?;
+        Ok(Response::new(()))
+    }
+
     async fn get_exec(&self, request: Request<wire::GetExecRequest>) -> Answer<v1::Exec> {
         let exec = self.guest.exec(&request.get_ref().exec_id)?;
         Ok(Response::new(exec.describe()))
@@ -176,14 +290,27 @@ impl GuestService for Service {
             let skip = found.ok_or(Error::ExecNotFound { id })?;
             execs.drain(..=skip);
         }
-        let more = execs.len() > size;
-        execs.truncate(size);
-        let execs = execs.iter().map(|exec| exec.describe()).collect();
-        Ok(Response::new(wire::ListExecsResponse { execs, more }))
+        let mut page = wire::ListExecsResponse::default();
+        let mut bytes = 0;
+        for exec in execs {
+            let exec = exec.describe();
+            bytes += exec.encoded_len();
+            page.more =
+                page.execs.len() == size || (bytes > ANSWER_BYTES_MAX && !page.execs.is_empty());
+            if page.more {
+                break;
+            }
+            page.execs.push(exec);
+        }
+        Ok(Response::new(page))
     }
 
-    async fn shutdown(&self, _request: Request<wire::ShutdownRequest>) -> Answer<()> {
-        self.guest.shutdown().await;
+    async fn shutdown(&self, request: Request<wire::ShutdownRequest>) -> Answer<()> {
+        let mut reason = request.get_ref().reason();
+        if reason == Reason::Unspecified {
+            reason = Reason::KilledByClient;
+        }
+        self.guest.shutdown(reason).await;
         Ok(Response::new(()))
     }
 

@@ -30,6 +30,7 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
 };
 use nix::unistd::{ForkResult, Pid};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::sys;
@@ -61,7 +62,7 @@ impl Supervisor {
         match sys::fork()? {
             ForkResult::Child => child::run(&theirs),
             ForkResult::Parent { child } => {
-                let socket = sys::watch(ours).map_err(|_| Errno::EMFILE)?;
+                let socket = sys::watch(ours, Interest::READABLE).map_err(|_| Errno::EMFILE)?;
                 Ok(Self { pid: child, socket })
             }
         }
@@ -223,6 +224,12 @@ impl Supervisors {
         let mut state = self.state();
         state.idle.retain(|supervisor| supervisor.pid != pid);
         state.pids.remove(&pid)
+    }
+
+    /// Forgets one that is gone, or as good as gone: what is still below it is the guest's from here on. The kernel
+    /// closes its socket before it hands its children on.
+    pub(crate) fn abandon(&self, supervisor: &Supervisor) {
+        self.state().pids.remove(&supervisor.pid);
     }
 
     /// Continues a supervisor that a tenant has stopped; others may stay stopped.

@@ -13,6 +13,7 @@ use std::ptr;
 use bytes::BytesMut;
 use nix::errno::Errno;
 use nix::libc;
+use nix::pty::Winsize;
 use nix::unistd::{ForkResult, Pid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -41,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) argv: Vec<*const c_char>,
     pub(crate) envp: Vec<*const c_char>,
     pub(crate) stdio: [RawFd; 3],
+    /// Stdin is a terminal, which becomes the session's.
+    pub(crate) terminal: bool,
     /// Resource and limit, soft and hard alike.
     pub(crate) limits: Vec<(c_int, u64)>,
 }
@@ -53,6 +56,7 @@ pub(crate) enum Stage {
     Cwd = 2,
     Limits = 3,
     Exec = 4,
+    Terminal = 5,
 }
 
 struct Child<'a> {
@@ -199,6 +203,10 @@ fn prepare_and_exec(plan: &Plan) -> (Stage, c_int) {
         }
     }
     close_all_but(None);
+    // SAFETY: numbers only; the session is new, so it has no terminal yet.
+    if plan.terminal && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } != 0 {
+        return (Stage::Terminal, Errno::last_raw());
+    }
     // SAFETY: a NUL-terminated path that lives in the plan.
     if unsafe { libc::chdir(plan.cwd.as_ptr()) } != 0 {
         return (Stage::Cwd, Errno::last_raw());
@@ -304,6 +312,22 @@ pub(crate) fn kill_everything() -> bool {
     true
 }
 
+/// Sends any signal, the real-time ones included, to one process. Only ever to one: a pid below 1 means others.
+pub(crate) fn send_signal(pid: Pid, signal: c_int) {
+    if pid.as_raw() > 0 {
+        // SAFETY: numbers only; the kernel refuses what is no signal.
+        unsafe { libc::kill(pid.as_raw(), signal) };
+    }
+}
+
+/// The same, to the group that a process leads. Never to that of PID 1, whose negative means everybody.
+pub(crate) fn send_signal_to_group(leader: Pid, signal: c_int) {
+    if leader.as_raw() > 1 {
+        // SAFETY: as above.
+        unsafe { libc::kill(-leader.as_raw(), signal) };
+    }
+}
+
 /// Bytes that a pipe holds.
 pub(crate) fn bytes_in_pipe(fd: BorrowedFd<'_>) -> u64 {
     let mut count: c_int = 0;
@@ -314,6 +338,13 @@ pub(crate) fn bytes_in_pipe(fd: BorrowedFd<'_>) -> u64 {
     } else {
         0
     }
+}
+
+/// Sets the size of a terminal, by either end; its foreground group hears of a change.
+pub(crate) fn set_terminal_size(fd: BorrowedFd<'_>, size: Winsize) -> Result<(), Errno> {
+    // SAFETY: TIOCSWINSZ reads the struct, which outlives the call.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+    Errno::result(done).map(drop)
 }
 
 /// Reads at most `most` bytes behind what a buffer holds, whether or not the runtime knows of them yet.
@@ -342,11 +373,14 @@ pub(crate) fn adopt(fds: &[RawFd]) -> Vec<OwnedFd> {
         .collect()
 }
 
-/// Waits for a descriptor to become readable, with the runtime. For types that own theirs, and keep it.
-pub(crate) fn watch<T: AsRawFd + Into<OwnedFd>>(owner: T) -> io::Result<AsyncFd<T>> {
+/// Waits for a descriptor to become readable or writable, with the runtime. For types that own theirs, and keep it.
+pub(crate) fn watch<T: AsRawFd + Into<OwnedFd>>(
+    owner: T,
+    interest: Interest,
+) -> io::Result<AsyncFd<T>> {
     // SAFETY: `T` owns its descriptor (it can be turned into an OwnedFd), the AsyncFd owns `T`, and only
     // shared references to it are ever taken: the descriptor stays open and the same until it is dropped.
-    let watched = unsafe { AsyncFd::register_with_interest(owner, Interest::READABLE) };
+    let watched = unsafe { AsyncFd::register_with_interest(owner, interest) };
     watched.map_err(|error| error.into_parts().1)
 }
 

@@ -6,7 +6,9 @@ use skilld_client::{Client, DEFAULT_ENDPOINT};
 
 use crate::context::Context;
 use crate::output::Output;
-use crate::{collect, exec, execs, files, run, server, skill, stage, workspace};
+use crate::{
+    attach, collect, exec, execs, files, poll, run, server, skill, stage, stdin, workspace,
+};
 
 /// Run Agent Skills in warm, locked-down containers.
 #[derive(Debug, Parser)]
@@ -45,9 +47,12 @@ enum Command {
     Stage(stage::Stage),
     Exec(exec::Exec),
     Ps(execs::Ps),
-    Attach(execs::Attach),
+    Attach(attach::Attach),
+    Poll(poll::Poll),
+    Stdin(stdin::Stdin),
     Signal(execs::Signal),
     Kill(execs::Kill),
+    Forget(execs::Forget),
     Ls(files::Ls),
     Cat(files::Cat),
     Collect(collect::Collect),
@@ -90,8 +95,11 @@ impl Cli {
             Command::Exec(command) => command.run(&context).await,
             Command::Ps(command) => command.run(&context).await,
             Command::Attach(command) => command.run(&context).await,
+            Command::Poll(command) => command.run(&context).await,
+            Command::Stdin(command) => command.run(&context).await,
             Command::Signal(command) => command.run(&context).await,
             Command::Kill(command) => command.run(&context).await,
+            Command::Forget(command) => command.run(&context).await,
             Command::Ls(command) => command.run(&context).await,
             Command::Cat(command) => command.run(&context).await,
             Command::Collect(command) => command.run(&context).await,

@@ -1,35 +1,37 @@
 //! `skillctl exec`: one command in a workspace.
 
-use std::io::{self, IsTerminal};
-
-use anyhow::bail;
-use bytes::Bytes;
 use clap::Args;
 use prost_types::Duration;
 use skilld_client::short_id;
 use skilld_client::v1::{
     ExecSpec, ExecState, RunExecRequest, StartExecRequest, Stdin, stdin::Source,
 };
-use tokio::io::AsyncReadExt;
 
 use crate::context::Context;
-use crate::follow::{self, Follower, OnLeave};
-use crate::interrupt::Interrupt;
+use crate::follow::{self, Ending, Follower, OnLeave};
+use crate::keys::DetachKeys;
+use crate::session::{self, Input, Session};
 use crate::values::{self, Command};
-use crate::{output, result};
+use crate::{output, result, terminal};
 
-/// More has to be staged as a file.
-const STDIN_BYTES_MAX: u64 = 1024 * 1024;
+/// For a session that has no timeout of its own: more than any server allows, which makes it the server's maximum.
+const SESSION_TIMEOUT: Duration = Duration {
+    seconds: 365 * 24 * 3600,
+    nanos: 0,
+};
 
 /// Run a command in a workspace; its output is ours, and so is its exit code.
 ///
 /// Several words are a program and its arguments, passed as they are. One word with spaces or other characters
-/// that a shell understands is run by bash. Ctrl-C kills the command with everything that it started.
+/// that a shell understands is run by bash. Ctrl-C kills the command with everything that it started. With -it it is
+/// as if the command ran in this terminal: all keys go to it, Ctrl-C too, and the detach keys leave it running.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl exec job-7 --skill csv-report --timeout 2m -- python3 scripts/csv_report.py in.csv
   skillctl exec job-7 -- 'ls work | wc -l'
-  skillctl exec job-7 -i -- sort < names.txt")]
+  skillctl exec job-7 -i -- sort < names.txt
+  skillctl exec job-7 -it -- bash
+  skillctl exec job-7 -di --id python -- python3 -i")]
 pub(crate) struct Exec {
     /// The workspace.
     id: String,
@@ -52,16 +54,33 @@ pub(crate) struct Exec {
     /// Environment; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = values::pair)]
     env: Vec<(String, String)>,
-    /// Kill it after this long. The server's default is 5 minutes.
+    /// Kill it after this long. The server's default is 5 minutes, and its maximum with -t.
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     timeout: Option<Duration>,
-    /// Give it our stdin, which is read to its end first: a pipe or a file of at most 1 MiB.
+    /// Give it our stdin, as it comes. With -d its stdin is kept open instead, for `skillctl stdin` and `attach -i`.
     #[arg(short = 'i')]
     stdin: bool,
+    /// Give it a terminal, like ours in size and kind; with -i our keys go there.
+    #[arg(short = 't')]
+    terminal: bool,
+    /// Kind of the terminal.
+    #[arg(
+        long,
+        env = "TERM",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true
+    )]
+    term: String,
+    /// Keys that leave a terminal: `ctrl-` and a letter or one of @[\]^_, or a plain key, with commas in between;
+    /// none for none.
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
+    detach_keys: DetachKeys,
     /// Start it, print its id and leave; `skillctl attach` follows it later.
     #[arg(short, long)]
     detach: bool,
-    /// Id of the exec. The same id with the same command does not start it again, it attaches.
+    /// Id of the exec. The same id with the same command does not start it again, it attaches; input that it has
+    /// got before is not sent again.
     #[arg(
         long = "id",
         value_name = "EXEC",
@@ -75,14 +94,7 @@ pub(crate) struct Exec {
 
 impl Exec {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
-        let mut spec = spec(self.command, &self.env, self.timeout);
-        spec.skill = self.skill;
-        spec.cwd = self.cwd;
-        if self.stdin {
-            spec.stdin = Some(Stdin {
-                source: Some(Source::Data(read_stdin().await?)),
-            });
-        }
+        let spec = self.spec();
         if self.detach {
             let request = StartExecRequest {
                 workspace: self.id,
@@ -91,17 +103,56 @@ impl Exec {
             };
             return start(context, request).await;
         }
-        let request = RunExecRequest {
+        if self.terminal {
+            let instead = "leave out -t, or start it with -d and write to it with `skillctl stdin`";
+            session::need_terminal(context, instead)?;
+        }
+        let size = spec.terminal.as_ref();
+        let size = size.map(|terminal| (terminal.rows, terminal.cols));
+        let events = context.client.run_resuming(RunExecRequest {
             workspace: self.id,
             exec_id: self.exec_id,
             spec: Some(spec),
             ..Default::default()
+        });
+        let name = events.name().to_owned();
+        let session = || Session {
+            client: context.client.clone(),
+            name: name.clone(),
+            detach_keys: self.detach_keys,
+            size,
         };
-        let mut interrupt = Interrupt::new()?;
+        let input = match (self.stdin, self.terminal) {
+            (true, true) => Input::Keyboard(session()),
+            (false, true) => Input::Watch(session()),
+            (true, false) => Input::Stream(context.client.stdin_at(&name, 0)),
+            (false, false) => Input::None,
+        };
+        let mut interrupt = input.interrupt()?;
         let mut follower = Follower::new(&context.client, context.output.is_json(), OnLeave::Kill);
-        let events = context.client.run_resuming(request);
-        let ending = follower.follow(events, &mut interrupt).await?;
+        let ending = follower.converse(events, input, &mut interrupt).await?;
+        if let Ending::Detached(at) = ending {
+            follow::note_detached(&short_id(&name), at);
+        }
         Ok(follow::exit_code(&ending))
+    }
+
+    fn spec(&self) -> ExecSpec {
+        let timeout = match self.terminal {
+            true => Some(self.timeout.unwrap_or(SESSION_TIMEOUT)),
+            false => self.timeout,
+        };
+        let mut spec = spec(self.command.clone(), &self.env, timeout);
+        spec.skill.clone_from(&self.skill);
+        spec.cwd.clone_from(&self.cwd);
+        if self.stdin {
+            let source = Some(Source::Open(true));
+            spec.stdin = Some(Stdin { source });
+        }
+        if self.terminal {
+            spec.terminal = Some(terminal::like_ours(&self.term));
+        }
+        spec
     }
 }
 
@@ -136,21 +187,4 @@ async fn start(context: &Context, request: StartExecRequest) -> anyhow::Result<u
         }
         Some(_) | None => Ok(0),
     }
-}
-
-async fn read_stdin() -> anyhow::Result<Bytes> {
-    if io::stdin().is_terminal() {
-        bail!(
-            "-i reads a pipe or a file so far, and stdin is a terminal: write `skillctl exec -i … < FILE`"
-        );
-    }
-    let mut data = Vec::new();
-    let mut stdin = tokio::io::stdin().take(STDIN_BYTES_MAX + 1);
-    stdin.read_to_end(&mut data).await?;
-    if data.len() as u64 > STDIN_BYTES_MAX {
-        bail!(
-            "stdin is larger than 1 MiB: send it with `skillctl stage ID -=work/in` and let the command read that"
-        );
-    }
-    Ok(data.into())
 }

@@ -1,18 +1,18 @@
-//! `skillctl ps`, `attach`, `signal`, `kill`: execs that are there already.
+//! `skillctl ps`, `signal`, `kill`, `forget`: execs that are there already.
+
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
 use skilld_client::short_id;
 use skilld_client::v1::signal_exec_request::Target;
 use skilld_client::v1::{
-    AttachExecRequest, Exec as Message, ExecState, ListExecsRequest, ListExecsResponse,
-    SignalExecRequest, StreamOffsets,
+    Exec as Message, ExecState, ListExecsRequest, ListExecsResponse, SignalExecRequest,
+    stdin::Source,
 };
 
 use crate::context::Context;
-use crate::follow::{self, Ending, Follower, OnLeave};
-use crate::interrupt::Interrupt;
 use crate::output::Table;
-use crate::{output, result, signals, values};
+use crate::{fail, result, signals, values};
 
 /// List a workspace's execs, running and ended.
 #[derive(Debug, Args)]
@@ -20,20 +20,6 @@ use crate::{output, result, signals, values};
 pub(crate) struct Ps {
     /// The workspace.
     id: String,
-}
-
-/// Follow an exec from its first byte, or from where you left it; exits with its code.
-///
-/// Ctrl-C leaves it running.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl attach job-7/x-1 --from 4096")]
-pub(crate) struct Attach {
-    /// The exec.
-    #[arg(value_name = "ID/EXEC")]
-    exec: String,
-    /// First byte of stdout to print, and of stderr after a comma.
-    #[arg(long, value_name = "STDOUT[,STDERR]", default_value = "0", value_parser = offsets)]
-    from: StreamOffsets,
 }
 
 /// Send a signal to an exec.
@@ -63,11 +49,25 @@ enum To {
 
 /// End an exec with everything that it started: TERM, then KILL.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl kill job-7/x-1")]
+#[command(after_help = "Example:
+  skillctl kill job-7/x-1
+  skillctl kill job-7/x-1 --grace 30s")]
 pub(crate) struct Kill {
     /// The exec.
     #[arg(value_name = "ID/EXEC")]
     exec: String,
+    /// Between TERM and KILL, at most 60s; 0 for KILL at once. The server's default is 2 s.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    grace: Option<prost_types::Duration>,
+}
+
+/// Forget execs and their output; one that runs is killed.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl forget job-7/x-1 job-7/x-2")]
+pub(crate) struct Forget {
+    /// The execs.
+    #[arg(value_name = "ID/EXEC", required = true)]
+    execs: Vec<String>,
 }
 
 impl Ps {
@@ -87,7 +87,9 @@ impl Ps {
             request.page_token = page.next_page_token;
         }
         context.output.message("ListExecsResponse", &all, |all| {
-            let mut table = Table::new(["EXEC", "STATE", "STARTED", "TIME", "OUTPUT", "COMMAND"]);
+            let mut table = Table::new([
+                "EXEC", "STATE", "STARTED", "TIME", "INPUT", "OUTPUT", "COMMAND",
+            ]);
             for exec in &all.execs {
                 table.row(row(exec));
             }
@@ -97,24 +99,45 @@ impl Ps {
     }
 }
 
-fn row(exec: &Message) -> [String; 6] {
+fn row(exec: &Message) -> [String; 7] {
     let total = exec.total.unwrap_or_default();
-    let wall = exec
-        .result
-        .as_ref()
-        .and_then(|result| result.wall_time.as_ref());
     [
         short_id(&exec.name),
         state(exec),
         values::relative(exec.start_time.as_ref()),
-        values::span(wall),
+        values::span(time(exec).as_ref()),
+        input(exec).to_owned(),
         values::bytes(total.stdout + total.stderr),
         command(exec),
     ]
 }
 
+/// How long it took, or has been running for.
+fn time(exec: &Message) -> Option<prost_types::Duration> {
+    match &exec.result {
+        Some(result) => result.wall_time,
+        None => {
+            let start = SystemTime::try_from(exec.start_time?).ok()?;
+            let ran = SystemTime::now().duration_since(start).ok()?;
+            Duration::from_secs(ran.as_secs()).try_into().ok()
+        }
+    }
+}
+
+/// Where its stdin comes from.
+fn input(exec: &Message) -> &'static str {
+    let spec = exec.effective_spec.as_ref();
+    let source = spec.and_then(|spec| spec.stdin.as_ref()?.source.as_ref());
+    match (spec.and_then(|spec| spec.terminal.as_ref()), source) {
+        (Some(_), _) => "terminal",
+        (None, Some(Source::Open(true))) => "open",
+        (None, Some(Source::Data(_))) => "given",
+        (None, Some(Source::Open(false)) | None) => "none",
+    }
+}
+
 /// `running`, `exit 0`, `killed: timeout`.
-fn state(exec: &Message) -> String {
+pub(crate) fn state(exec: &Message) -> String {
     match &exec.result {
         Some(ended) if result::reason(ended).is_none() => {
             format!("exit {}", result::exit_code(ended))
@@ -145,26 +168,6 @@ fn command(exec: &Message) -> String {
     }
 }
 
-impl Attach {
-    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
-        let request = AttachExecRequest {
-            name: self.exec,
-            offsets: Some(self.from),
-            ..Default::default()
-        };
-        let mut interrupt = Interrupt::new()?;
-        let mut follower =
-            Follower::new(&context.client, context.output.is_json(), OnLeave::Detach);
-        let events = context.client.attach_resuming(request);
-        let name = short_id(events.name());
-        let ending = follower.follow(events, &mut interrupt).await?;
-        if matches!(ending, Ending::Interrupted) {
-            output::note(&format!("{name} goes on; `skillctl kill {name}` ends it"));
-        }
-        Ok(follow::exit_code(&ending))
-    }
-}
-
 impl Signal {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
         let target = match self.to {
@@ -185,7 +188,13 @@ impl Signal {
 
 impl Kill {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
-        let exec = context.client.kill_exec(&self.exec).await?;
+        let exec = match self.grace {
+            None => context.client.kill_exec(&self.exec).await?,
+            Some(grace) => {
+                let grace = Duration::try_from(grace)?;
+                context.client.kill_exec_after(&self.exec, grace).await?
+            }
+        };
         context
             .output
             .message("Exec", &exec, |exec| match exec.state() {
@@ -198,14 +207,15 @@ impl Kill {
     }
 }
 
-fn offsets(text: &str) -> Result<StreamOffsets, String> {
-    let (stdout, stderr) = text.split_once(',').unwrap_or((text, "0"));
-    let number = |text: &str| {
-        text.parse()
-            .map_err(|_| "write for instance 4096 or 4096,0".to_owned())
-    };
-    Ok(StreamOffsets {
-        stdout: number(stdout)?,
-        stderr: number(stderr)?,
-    })
+impl Forget {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let mut code = 0;
+        for exec in &self.execs {
+            // The others are forgotten all the same.
+            if let Err(error) = context.client.delete_exec(exec).await {
+                code = fail::report(&error.into());
+            }
+        }
+        Ok(code)
+    }
 }

@@ -10,6 +10,9 @@ use crate::output::plain_line;
 /// Code of a program that its reader left, as if SIGPIPE had ended it.
 pub(crate) const PIPE_CLOSED: u8 = 141;
 
+/// What writing to a terminal that is gone brings.
+const EIO: i32 = 5;
+
 /// Says what went wrong and what to do next; the code to exit with.
 pub(crate) fn report(error: &anyhow::Error) -> u8 {
     if error.is::<Interrupted>() {
@@ -31,11 +34,11 @@ pub(crate) fn report(error: &anyhow::Error) -> u8 {
     1
 }
 
-/// Whether nobody reads what is printed any more.
+/// Whether nobody reads what is printed any more: the pipe is closed, or the terminal is gone.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    error.downcast_ref::<io::Error>().is_some_and(|error| {
+        error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(EIO)
+    })
 }
 
 /// The command that helps, where one does.
@@ -45,7 +48,7 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         Reason::SkillNotFound => Some("`skillctl skill list` shows all skills"),
         Reason::SkillInvalid => Some("`skillctl skill show NAME` lists its problems"),
         Reason::WorkspaceNotFound => Some("`skillctl workspace list` shows all workspaces"),
-        Reason::ExecNotFound | Reason::ExecNotRunning => {
+        Reason::ExecNotFound | Reason::ExecNotRunning | Reason::StdinClosed => {
             Some("`skillctl ps ID` shows a workspace's execs")
         }
         Reason::PoolNotFound => Some("`skillctl pool list` shows all pools"),

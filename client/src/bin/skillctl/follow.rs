@@ -1,15 +1,17 @@
 //! An exec's events onto this program's stdout and stderr, byte for byte and as they come.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Instant;
 
 use skilld_client::v1::exec_event::{Event, Output as Piece, output::Content};
-use skilld_client::v1::{ExecEvent, ExecResult, OutputStream, Reason};
+use skilld_client::v1::{ExecEvent, ExecResult, OutputStream, Reason, StreamOffsets};
 use skilld_client::{Client, Error, ExecStream};
 use tokio::io::{AsyncWriteExt, Stderr, Stdout};
+use tokio::sync::oneshot;
 
 use crate::interrupt::{self, Interrupt, Interrupted};
 use crate::output::{self, json_line};
+use crate::session::{Detach, Input};
 use crate::{fail, result, values};
 
 /// How following an exec ended.
@@ -21,6 +23,8 @@ pub(crate) enum Ending {
     Interrupted,
     /// Nobody reads our output any more.
     PipeClosed,
+    /// The keys that leave a terminal session were typed. All before these offsets was written.
+    Detached(StreamOffsets),
 }
 
 /// What Ctrl-C and a reader that leaves mean for the exec.
@@ -42,6 +46,10 @@ pub(crate) struct Follower<'a> {
     stderr: Stderr,
     /// When the first byte of output came.
     pub(crate) first_output: Option<Instant>,
+    /// Told when the exec is there.
+    started: Option<oneshot::Sender<()>>,
+    /// What was written.
+    reached: StreamOffsets,
 }
 
 impl<'a> Follower<'a> {
@@ -53,7 +61,38 @@ impl<'a> Follower<'a> {
             stdout: tokio::io::stdout(),
             stderr: tokio::io::stderr(),
             first_output: None,
+            started: None,
+            reached: StreamOffsets::default(),
         }
+    }
+
+    /// Follows the exec while `input` goes the other way.
+    pub(crate) async fn converse(
+        &mut self,
+        events: ExecStream,
+        input: Input,
+        interrupt: &mut Interrupt,
+    ) -> anyhow::Result<Ending> {
+        let (started, start) = oneshot::channel();
+        self.started = Some(started);
+        self.reached = events.offsets();
+        {
+            // Neither waits for the other: output that nobody takes does not hold up input.
+            let following = pin!(self.follow(events, interrupt));
+            let talking = pin!(input.go(start));
+            tokio::select! {
+                biased;
+                ending = following => return ending,
+                left = talking => {
+                    let Detach = left?;
+                }
+            }
+        }
+        // What was taken comes before what is said next.
+        if let Ok(flushed) = interrupt.race(self.stdout.flush()).await {
+            flushed?;
+        }
+        Ok(Ending::Detached(self.reached))
     }
 
     /// Writes everything until the exec has ended, is left, or cannot be followed any more. After the first
@@ -88,6 +127,10 @@ impl<'a> Follower<'a> {
                         if interrupted && matches!(event.event, Some(Event::Started(_))) {
                             // It may have started after the server looked for it.
                             kill = Some(Box::pin(kill_exec(self.client, &name)));
+                        }
+                        if let Some(started) = self.started.take() {
+                            // Nobody waits for it if there is nothing to send.
+                            let _ = started.send(());
                         }
                         if let Some(ending) = self.hand_over(&event, interrupt).await? {
                             // A stream that nobody reads could hold up the program, and so its end.
@@ -145,6 +188,7 @@ impl<'a> Follower<'a> {
                 output::note(&format!(
                     "{lost} bytes of {stream} are lost: they were not read in time"
                 ));
+                *self.reached_on(gap.stream()) = gap.to;
             }
             Some(Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_))
             | None => {}
@@ -160,10 +204,22 @@ impl<'a> Follower<'a> {
         };
         if piece.stream() == OutputStream::Stderr {
             self.stderr.write_all(bytes).await?;
-            self.stderr.flush().await
         } else {
             self.stdout.write_all(bytes).await?;
+        }
+        // It is taken, and will be written even if nobody waits for that here.
+        *self.reached_on(piece.stream()) = piece.offset + bytes.len() as u64;
+        if piece.stream() == OutputStream::Stderr {
+            self.stderr.flush().await
+        } else {
             self.stdout.flush().await
+        }
+    }
+
+    fn reached_on(&mut self, stream: OutputStream) -> &mut u64 {
+        match stream {
+            OutputStream::Stderr => &mut self.reached.stderr,
+            OutputStream::Stdout | OutputStream::Unspecified => &mut self.reached.stdout,
         }
     }
 }
@@ -179,7 +235,20 @@ pub(crate) fn exit_code(ending: &Ending) -> u8 {
         }
         Ending::Interrupted => interrupt::EXIT_CODE,
         Ending::PipeClosed => fail::PIPE_CLOSED,
+        Ending::Detached(_) => 0,
     }
+}
+
+/// Says how to come back to an exec that was left in the middle of a line, with everything that it says meanwhile.
+pub(crate) fn note_detached(name: &str, at: StreamOffsets) {
+    drop(std::io::Write::write_all(
+        &mut std::io::stderr().lock(),
+        b"\n",
+    ));
+    output::note(&format!(
+        "{name} goes on; `skillctl attach -i {name} --from {}` returns to it",
+        at.stdout
+    ));
 }
 
 /// Kills an exec; one that was never started is as good as killed.

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM, noticed wherever the program waits.
+//! Ctrl-C and SIGTERM, and the end of our terminal, noticed wherever the program waits.
 
 use std::io;
 
@@ -12,6 +12,8 @@ pub(crate) const EXIT_CODE: u8 = 130;
 pub(crate) struct Interrupt {
     int: Signal,
     term: Signal,
+    /// Only where a terminal is ours: elsewhere `nohup` may have had it ignored.
+    hangup: Option<Signal>,
 }
 
 /// Somebody wants the program to stop.
@@ -24,6 +26,15 @@ impl Interrupt {
         Ok(Self {
             int: signal(SignalKind::interrupt())?,
             term: signal(SignalKind::terminate())?,
+            hangup: None,
+        })
+    }
+
+    /// For a program in raw mode, which has to leave it in any case.
+    pub(crate) fn with_hangup() -> io::Result<Self> {
+        Ok(Self {
+            hangup: Some(signal(SignalKind::hangup())?),
+            ..Self::new()?
         })
     }
 
@@ -32,6 +43,7 @@ impl Interrupt {
         tokio::select! {
             _ = self.int.recv() => {}
             _ = self.term.recv() => {}
+            Some(()) = async { self.hangup.as_mut()?.recv().await } => {}
         }
     }
 

@@ -1,6 +1,7 @@
 //! `skillctl`: skilld from a shell. This file starts and ends the program; `cli` knows the commands, each group
 //! of commands has a file.
 
+mod attach;
 mod cli;
 mod collect;
 mod context;
@@ -10,14 +11,19 @@ mod fail;
 mod files;
 mod follow;
 mod interrupt;
+mod keys;
 mod output;
+mod poll;
 mod progress;
 mod result;
 mod run;
 mod server;
+mod session;
 mod signals;
 mod skill;
 mod stage;
+mod stdin;
+mod terminal;
 mod values;
 mod workspace;
 

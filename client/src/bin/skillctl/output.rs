@@ -8,6 +8,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage};
 use skilld_client::v1;
 
 use crate::cli::Format;
+use crate::terminal;
 
 /// Where results go. Notes for people go to stderr, with [`note`].
 #[derive(Debug)]
@@ -48,9 +49,10 @@ impl Output {
 
 /// Tells people something on stderr, on one line. That nobody listens there is no reason to stop.
 pub(crate) fn note(text: &str) {
-    drop(writeln!(
+    let end = if terminal::is_raw() { "\r\n" } else { "\n" };
+    drop(write!(
         io::stderr().lock(),
-        "skillctl: {}",
+        "skillctl: {}{end}",
         plain_line(text)
     ));
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
 use prost_types::Timestamp;
+use skilld_client::v1::StreamOffsets;
 
 /// `1h30m`, `10s`, or a number of seconds.
 pub(crate) fn duration(text: &str) -> Result<prost_types::Duration, String> {
@@ -24,6 +25,19 @@ pub(crate) fn size(text: &str) -> Result<i64, String> {
         .parse()
         .map_err(|_| "write for instance 4096, 64KiB or 1GiB".to_owned())?;
     i64::try_from(size.as_u64()).map_err(|_| "is too large".to_owned())
+}
+
+/// `STDOUT` or `STDOUT,STDERR`, in bytes.
+pub(crate) fn offsets(text: &str) -> Result<StreamOffsets, String> {
+    let (stdout, stderr) = text.split_once(',').unwrap_or((text, "0"));
+    let number = |text: &str| {
+        text.parse()
+            .map_err(|_| "write for instance 4096 or 4096,0".to_owned())
+    };
+    Ok(StreamOffsets {
+        stdout: number(stdout)?,
+        stderr: number(stderr)?,
+    })
 }
 
 /// `KEY=VALUE`.

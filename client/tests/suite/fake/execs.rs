@@ -2,19 +2,22 @@
 
 use std::pin::Pin;
 
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
+use skilld_client::v1::exec_event::{Event, Output, output::Content};
 use skilld_client::v1::exec_service_server::ExecService;
 use skilld_client::v1::{
-    AttachExecRequest, DeleteExecRequest, Exec, ExecEvent, ExecSpec, ExecState, GetExecRequest,
-    KillExecRequest, ListExecsRequest, ListExecsResponse, PollExecRequest, PollExecResponse,
-    ResizeTerminalRequest, RunExecRequest, SignalExecRequest, StartExecRequest, StreamOffsets,
-    StreamStdinRequest, WriteStdinRequest, WriteStdinResponse,
+    AttachExecRequest, DeleteExecRequest, Exec, ExecEvent, ExecResult, ExecSpec, ExecState,
+    GetExecRequest, KillExecRequest, ListExecsRequest, ListExecsResponse, OutputStream,
+    PollExecRequest, PollExecResponse, ResizeTerminalRequest, RunExecRequest, SignalExecRequest,
+    StartExecRequest, StreamOffsets, StreamStdinRequest, WriteStdinRequest, WriteStdinResponse,
 };
 use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use super::live::{self, Fault};
 use super::program::{Program, event};
-use super::{Break, RunExec, Running, Shared, refusal, unimplemented};
+use super::{Break, RunExec, Running, Shared, refusal};
 
 type Events = Pin<Box<dyn Stream<Item = Result<ExecEvent, Status>> + Send>>;
 
@@ -38,6 +41,7 @@ impl Shared {
         let running = Running {
             spec,
             killed: watch::Sender::new(false),
+            input: watch::Sender::default(),
             readers: watch::Sender::new(0),
         };
         state.execs.insert(name.clone(), running);
@@ -52,20 +56,10 @@ impl Shared {
 
     fn events(&self, name: &str, from: StreamOffsets) -> Result<Events, Status> {
         let running = self.running(name)?;
-        let program = Program::of(&running.spec);
-        let first = program.events(name, &running.spec, from);
-        let (last, waits) = (program.end(), program.result.is_none());
-        let mut killed = running.killed.subscribe();
-        let end = stream::once(async move {
-            if waits {
-                killed
-                    .wait_for(|killed| *killed)
-                    .await
-                    .expect("the exec is kept");
-            }
-            stream::iter(last)
-        });
-        let events = stream::iter(first).chain(end.flatten());
+        let events = match live::is_live(&running.spec) {
+            true => live::events(name.to_owned(), &running, from.stdout).boxed(),
+            false => Self::told(name, &running, from),
+        };
         let reader = Reader::new(running.readers);
         let events = events.enumerate().map(move |(seq, next)| {
             let _ = &reader;
@@ -82,8 +76,106 @@ impl Shared {
         })
     }
 
+    /// What a program says that is not sent anything.
+    fn told(name: &str, running: &Running, from: StreamOffsets) -> BoxStream<'static, Event> {
+        let program = Program::of(&running.spec);
+        let first = program.events(name, &running.spec, from);
+        let (last, waits) = (program.end(), program.result.is_none());
+        let mut killed = running.killed.subscribe();
+        let end = stream::once(async move {
+            if waits {
+                killed
+                    .wait_for(|killed| *killed)
+                    .await
+                    .expect("the exec is kept");
+            }
+            stream::iter(last)
+        });
+        stream::iter(first).chain(end.flatten()).boxed()
+    }
+
+    /// All that an exec has printed, and how it ended if it did.
+    fn so_far(running: &Running) -> (Vec<u8>, Vec<u8>, Option<ExecResult>) {
+        if live::is_live(&running.spec) {
+            let (bytes, end) = live::output(&running.spec, &running.input.borrow());
+            return (bytes, Vec::new(), end);
+        }
+        let program = Program::of(&running.spec);
+        let over = *running.killed.borrow() || program.result.is_some();
+        let of = |wanted| {
+            let pieces = program.pieces.iter();
+            let pieces = pieces.filter(|(stream, _)| *stream == wanted);
+            pieces.flat_map(|(_, data)| data.iter().copied()).collect()
+        };
+        (
+            of(OutputStream::Stdout),
+            of(OutputStream::Stderr),
+            program.ended().filter(|_| over),
+        )
+    }
+
+    fn poll(running: &Running, request: &PollExecRequest) -> PollExecResponse {
+        let (stdout, stderr, result) = Self::so_far(running);
+        let mut at = request.offsets.unwrap_or_default();
+        let mut room = match usize::try_from(request.max_bytes).expect("not negative") {
+            0 => 64 * 1024,
+            max => max,
+        };
+        let mut output = Vec::new();
+        for (stream, bytes, at) in [
+            (OutputStream::Stdout, stdout, &mut at.stdout),
+            (OutputStream::Stderr, stderr, &mut at.stderr),
+        ] {
+            let rest = bytes.get(usize::try_from(*at).expect("small")..);
+            let rest = rest.expect("not beyond the end");
+            let piece = rest.get(..room.min(rest.len())).expect("is there");
+            if !piece.is_empty() {
+                output.push(Output {
+                    stream: stream.into(),
+                    offset: *at,
+                    content: Some(Content::Data(piece.to_vec().into())),
+                    ..Default::default()
+                });
+            }
+            *at += piece.len() as u64;
+            room -= piece.len();
+        }
+        let state = match result {
+            Some(_) => ExecState::Closed,
+            None => ExecState::Running,
+        };
+        PollExecResponse {
+            output,
+            next_offsets: Some(at),
+            state: state.into(),
+            result,
+            ..Default::default()
+        }
+    }
+
     fn exec(&self, name: &str) -> Result<Exec, Status> {
         let running = self.running(name)?;
+        let (stdout, stderr, result) = Self::so_far(&running);
+        let total = Some(StreamOffsets {
+            stdout: stdout.len() as u64,
+            stderr: stderr.len() as u64,
+        });
+        if live::is_live(&running.spec) {
+            let state = match result {
+                Some(_) => ExecState::Closed,
+                None => ExecState::Running,
+            };
+            return Ok(Exec {
+                name: name.to_owned(),
+                state: state.into(),
+                pid: 7,
+                effective_spec: Some(running.spec),
+                result,
+                total,
+                start_time: self.lock().start_time,
+                ..Default::default()
+            });
+        }
         let program = Program::of(&running.spec);
         let killed = *running.killed.borrow();
         let over = killed || program.result.is_some();
@@ -106,6 +198,8 @@ impl Shared {
             },
             effective_spec: Some(running.spec),
             result: result.filter(|_| over),
+            total,
+            start_time: self.lock().start_time,
             ..Default::default()
         })
     }
@@ -172,11 +266,13 @@ impl ExecService for Shared {
 
     /// Answers when no stream of the exec is left.
     async fn kill_exec(&self, request: Request<KillExecRequest>) -> Result<Response<Exec>, Status> {
-        let name = request.into_inner().name;
+        let KillExecRequest { name, grace } = request.into_inner();
         let running = self.running(&name).inspect_err(|_| {
             self.missed_kills.send_modify(|count| *count += 1);
         })?;
+        self.lock().grace = grace;
         running.killed.send_replace(true);
+        running.input.send_modify(|input| input.killed = true);
         // A program that its readers hold up ends when they read or leave.
         let mut readers = running.readers.subscribe();
         readers
@@ -219,35 +315,99 @@ impl ExecService for Shared {
         &self,
         request: Request<DeleteExecRequest>,
     ) -> Result<Response<()>, Status> {
-        self.lock().execs.remove(&request.into_inner().name);
+        let name = request.into_inner().name;
+        let running = self.running(&name)?;
+        running.input.send_modify(|input| input.killed = true);
+        self.lock().execs.remove(&name);
         Ok(Response::new(()))
     }
 
     async fn poll_exec(
         &self,
-        _: Request<PollExecRequest>,
+        request: Request<PollExecRequest>,
     ) -> Result<Response<PollExecResponse>, Status> {
-        unimplemented()
+        let request = request.into_inner();
+        let running = self.running(&request.name)?;
+        if let Some(status) = self.lock().poll_refusals.pop_front() {
+            return Err(status);
+        }
+        self.lock().polls.push(request.clone());
+        let news = |_: &live::Input| {
+            let answer = Self::poll(&running, &request);
+            !answer.output.is_empty() || answer.result.is_some()
+        };
+        let wait = request.wait.and_then(|wait| wait.try_into().ok());
+        let mut input = running.input.subscribe();
+        // Over or not, it says what there is.
+        drop(tokio::time::timeout(wait.unwrap_or_default(), input.wait_for(news)).await);
+        Ok(Response::new(Self::poll(&running, &request)))
     }
 
     async fn write_stdin(
         &self,
-        _: Request<WriteStdinRequest>,
+        request: Request<WriteStdinRequest>,
     ) -> Result<Response<WriteStdinResponse>, Status> {
-        unimplemented()
+        let request = request.into_inner();
+        let running = self.running(&request.name)?;
+        let fault = {
+            let mut state = self.lock();
+            let write = (request.offset, request.data.len(), request.eof);
+            state.writes.push(write);
+            // Only what writes something can go wrong.
+            match request.data.is_empty() && !request.eof {
+                true => None,
+                false => state.faults.pop_front(),
+            }
+        };
+        let (taken, eof) = match fault {
+            Some(Fault::Half | Fault::Deadline) => (request.data.len() / 2, false),
+            Some(Fault::Refused) => return Err(refusal(Code::Unavailable, "DRAINING", &[])),
+            Some(Fault::Lost) | None => (request.data.len(), request.eof),
+        };
+        let data = request.data.slice(..taken);
+        let committed_offset = live::write(&running, request.offset, &data, eof).await?;
+        match fault {
+            // As tonic says it when a connection breaks.
+            Some(Fault::Lost | Fault::Half) => Err(Status::unknown("transport error")),
+            Some(Fault::Deadline) => Err(refusal(Code::DeadlineExceeded, "DEADLINE", &[])),
+            Some(Fault::Refused) | None => {
+                Ok(Response::new(WriteStdinResponse { committed_offset }))
+            }
+        }
     }
 
     async fn stream_stdin(
         &self,
-        _: Request<Streaming<StreamStdinRequest>>,
+        request: Request<Streaming<StreamStdinRequest>>,
     ) -> Result<Response<WriteStdinResponse>, Status> {
-        unimplemented()
+        let mut messages = request.into_inner();
+        let first = messages.message().await?;
+        let first = first.ok_or_else(|| Status::invalid_argument("no message"))?;
+        let running = self.running(&first.name)?;
+        self.lock().streamed.clear();
+        let mut offset = first.offset;
+        let mut next = Some(first);
+        let mut committed_offset = 0;
+        while let Some(message) = next {
+            self.lock().streamed.push(message.data.len());
+            committed_offset = live::write(&running, offset, &message.data, message.eof).await?;
+            offset = offset.map(|offset| offset + message.data.len() as u64);
+            next = messages.message().await?;
+        }
+        Ok(Response::new(WriteStdinResponse { committed_offset }))
     }
 
     async fn resize_terminal(
         &self,
-        _: Request<ResizeTerminalRequest>,
+        request: Request<ResizeTerminalRequest>,
     ) -> Result<Response<()>, Status> {
-        unimplemented()
+        let request = request.into_inner();
+        let running = self.running(&request.name)?;
+        if running.spec.terminal.is_none() {
+            return Err(refusal(Code::FailedPrecondition, "EXEC_NOT_RUNNING", &[]));
+        }
+        let size = (request.rows, request.cols);
+        running.input.send_modify(|input| input.sizes.push(size));
+        Ok(Response::new(()))
     }
 }

@@ -56,6 +56,7 @@ pub(super) fn engine_info(version: SystemVersion, info: SystemInfo) -> EngineInf
             _ => 1,
         },
         oci_runtimes,
+        default_runtime: info.default_runtime.unwrap_or_default(),
         apparmor: option("apparmor"),
         userns_remap: option("userns") || option("rootless"),
     }
@@ -99,6 +100,8 @@ pub(super) fn container_event(event: EventMessage) -> Option<ContainerEvent> {
         "die" => ContainerEventKind::Died,
         "destroy" => ContainerEventKind::Removed,
         "oom" => ContainerEventKind::OutOfMemory,
+        "pause" => ContainerEventKind::Paused,
+        "unpause" => ContainerEventKind::Unpaused,
         _ => return None,
     };
     Some(ContainerEvent {

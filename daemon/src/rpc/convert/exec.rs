@@ -22,6 +22,10 @@ pub const ENV_BYTES_MAX: usize = 256 << 10;
 pub const STDIN_BYTES_MAX: usize = 1 << 20;
 /// Longest time between TERM and KILL.
 const GRACE_MAX: Duration = Duration::from_secs(60);
+/// Most rows, and most columns, of a terminal.
+pub const TERMINAL_MAX: u32 = 10_000;
+/// Longest TERM, bytes.
+const TERM_BYTES_MAX: usize = 64;
 /// Longest name of a skill, bytes.
 const SKILL_BYTES_MAX: usize = 64;
 
@@ -49,6 +53,7 @@ pub fn spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecS
             ),
         );
     }
+    terminal(&mut faults, &spec);
     faults.take("spec.timeout", duration("spec.timeout", spec.timeout));
     faults.take(
         "spec.no_output_timeout",
@@ -73,14 +78,15 @@ fn command(faults: &mut Faults, spec: &pb::ExecSpec) {
             "spec.argv",
             format!("{} arguments; at most {ARGV_MAX}", spec.argv.len()),
         );
+        return;
     }
     if spec.argv.first().is_some_and(String::is_empty) {
         faults.add("spec.argv[0]", "is empty: it names the program");
     }
     for (index, arg) in spec.argv.iter().enumerate() {
-        text(faults, &format!("spec.argv[{index}]"), arg);
+        text(faults, || format!("spec.argv[{index}]"), arg);
     }
-    text(faults, "spec.shell", &spec.shell);
+    text(faults, || "spec.shell".into(), &spec.shell);
     let bytes: usize = spec.argv.iter().map(|arg| arg.len() + 1).sum();
     let env: usize = spec
         .env
@@ -98,15 +104,15 @@ fn command(faults: &mut Faults, spec: &pb::ExecSpec) {
     }
 }
 
-fn text(faults: &mut Faults, field: &str, text: &str) {
+fn text(faults: &mut Faults, field: impl Fn() -> String, text: &str) {
     if text.len() > ARG_BYTES_MAX {
         faults.add(
-            field,
+            field(),
             format!("{} bytes; at most {ARG_BYTES_MAX}", text.len()),
         );
     }
     if text.contains('\0') {
-        faults.add(field, "has a NUL byte");
+        faults.add(field(), "has a NUL byte");
     }
 }
 
@@ -116,6 +122,49 @@ fn is_skill_name(name: &str) -> bool {
         && name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
+}
+
+/// Its size may be left to the defaults; the name becomes a variable of the environment.
+fn terminal(faults: &mut Faults, spec: &pb::ExecSpec) {
+    let Some(terminal) = &spec.terminal else {
+        return;
+    };
+    let sizes = [("rows", terminal.rows), ("cols", terminal.cols)];
+    for (field, size) in sizes {
+        if size > TERMINAL_MAX {
+            let field = format!("spec.terminal.{field}");
+            faults.add(field, format!("must be 0 to {TERMINAL_MAX}"));
+        }
+    }
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
+    if terminal.term.len() > TERM_BYTES_MAX || !terminal.term.bytes().all(good) {
+        let allowed = "`[A-Za-z0-9._+-]`";
+        faults.add(
+            "spec.terminal.term",
+            format!("must be at most {TERM_BYTES_MAX} bytes of {allowed}"),
+        );
+    }
+    let stdin = spec.stdin.as_ref().and_then(|stdin| stdin.source.as_ref());
+    if matches!(stdin, Some(pb::stdin::Source::Data(_))) {
+        faults.add(
+            "spec.stdin.data",
+            "cannot be given with a terminal, which is its program's stdin: use stdin.open and WriteStdin",
+        );
+    }
+}
+
+/// Checks the new size of a terminal.
+///
+/// # Errors
+/// `Invalid` with every fault.
+pub fn size(rows: u32, cols: u32) -> Result<()> {
+    let mut faults = Faults::default();
+    for (field, size) in [("rows", rows), ("cols", cols)] {
+        if !(1..=TERMINAL_MAX).contains(&size) {
+            faults.add(field, format!("must be 1 to {TERMINAL_MAX}"));
+        }
+    }
+    faults.finish()
 }
 
 fn limits(faults: &mut Faults, limits: Option<&pb::ExecLimits>) {
@@ -179,22 +228,11 @@ fn enums(faults: &mut Faults, spec: &pb::ExecSpec) {
 
 /// Options whose work is not done yet are refused: what can't be done is never ignored.
 fn later(spec: &pb::ExecSpec) -> Result<()> {
-    let open = spec
-        .stdin
-        .as_ref()
-        .is_some_and(|stdin| matches!(stdin.source, Some(pb::stdin::Source::Open(true))));
-    let what = if open {
-        "spec.stdin.open"
-    } else if spec.terminal.is_some() {
-        "spec.terminal"
-    } else if spec.collect.is_some() {
-        "spec.collect"
-    } else if spec.on_disconnect() == pb::OnDisconnect::Kill {
-        "spec.on_disconnect KILL"
-    } else {
-        return Ok(());
-    };
-    Err(Error::NotImplemented { what })
+    if spec.collect.is_some() {
+        let what = "spec.collect";
+        return Err(Error::NotImplemented { what });
+    }
+    Ok(())
 }
 
 /// Checks an output format.
@@ -310,6 +348,8 @@ mod tests {
         );
         let many = vec!["x"; ARGV_MAX + 1];
         assert_eq!(faults(argv(&many)), ["spec.argv"]);
+        let hostile = vec!["\0"; 10 * ARGV_MAX];
+        assert_eq!(faults(argv(&hostile)), ["spec.argv"]);
         let large = "x".repeat(ARG_BYTES_MAX);
         assert_eq!(faults(argv(&[large.as_str(); 9])), ["spec.argv"]);
         let data = pb::stdin::Source::Data(vec![0; STDIN_BYTES_MAX + 1].into());
@@ -324,31 +364,49 @@ mod tests {
     }
 
     #[test]
-    fn later_options_are_refused_not_ignored() {
-        let open = Some(pb::Stdin {
-            source: Some(pb::stdin::Source::Open(true)),
-        });
-        let later = [
-            pb::ExecSpec {
-                stdin: open,
-                ..argv(&["x"])
-            },
-            pb::ExecSpec {
-                terminal: Some(pb::Terminal::default()),
-                ..argv(&["x"])
-            },
-            pb::ExecSpec {
-                collect: Some(pb::CollectSpec::default()),
-                ..argv(&["x"])
-            },
-            pb::ExecSpec {
-                on_disconnect: pb::OnDisconnect::Kill.into(),
-                ..argv(&["x"])
-            },
-        ];
-        for spec in later {
-            let error = super::spec(Some(spec), &config()).expect_err("refused");
-            assert!(matches!(error, Error::NotImplemented { .. }), "{error}");
+    fn a_terminal_has_a_size_and_a_name_and_no_other_stdin() {
+        let with = |rows, cols, term: &str| pb::ExecSpec {
+            terminal: Some(pb::Terminal {
+                rows,
+                cols,
+                term: term.into(),
+            }),
+            ..argv(&["x"])
+        };
+        assert_eq!(faults(with(0, 0, "")), Vec::<String>::new());
+        assert_eq!(
+            faults(with(10_000, 1, "screen.xterm-256color+x_1")),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            faults(with(10_001, u32::MAX, "a b")),
+            [
+                "spec.terminal.rows",
+                "spec.terminal.cols",
+                "spec.terminal.term"
+            ]
+        );
+        assert_eq!(faults(with(1, 1, &"x".repeat(65))), ["spec.terminal.term"]);
+        let data = pb::stdin::Source::Data(b"x".to_vec().into());
+        let stdin = Some(pb::Stdin { source: Some(data) });
+        let both = pb::ExecSpec {
+            stdin,
+            ..with(1, 1, "")
+        };
+        assert_eq!(faults(both), ["spec.stdin.data"]);
+        assert!(size(1, 10_000).is_ok());
+        for (rows, cols) in [(0, 1), (1, 0), (10_001, 1), (1, u32::MAX)] {
+            assert!(size(rows, cols).is_err(), "{rows} {cols}");
         }
+    }
+
+    #[test]
+    fn later_options_are_refused_not_ignored() {
+        let later = pb::ExecSpec {
+            collect: Some(pb::CollectSpec::default()),
+            ..argv(&["x"])
+        };
+        let error = spec(Some(later), &config()).expect_err("refused");
+        assert!(matches!(error, Error::NotImplemented { .. }), "{error}");
     }
 }

@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use skilld_proto::guest::v1 as pb;
+use skilld_proto::v1::exec_result::Reason;
 use tokio::time::Instant;
 
+use super::reconnect::Wait;
 use super::{Actor, answer};
 use crate::engine::LABEL_UID;
 use crate::error::{Chain, Error, Result};
+use crate::fault::{self, Point};
 use crate::guest::{Link, Socket};
 use crate::workspace::WorkspaceId;
 use crate::workspace::slot;
-use crate::workspace::state::Event;
+use crate::workspace::state::{Event, State};
 
 /// Between tries to remove a container while the engine is away: the first and the longest wait.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
@@ -25,13 +28,16 @@ impl Actor {
         let context = Arc::clone(&self.context);
         let _turn = context.boots.acquire().await.map_err(|_| Error::Draining)?;
         let started = Instant::now();
+        fault::reach(Point::BootBegun);
         let (dir, record) = (self.dir.as_path().to_owned(), self.record.clone());
         let guest_path = context.config.engine.guest_path.clone();
         context
             .tasks
             .blocking(move || slot::prepare(&dir, &record, &guest_path))
             .await?;
+        fault::reach(Point::BootPrepared);
         let socket = Socket::bind(&self.dir.join("run"))?;
+        fault::reach(Point::BootListening);
 
         let spec = slot::container(&context, self.pool.config(), &self.record);
         // A daemon that stops waits for this: a container that comes into being afterwards would be missed by the next
@@ -43,19 +49,28 @@ impl Actor {
         let id = creating
             .await
             .map_err(|error| Error::Internal(format!("create container: {error}")))??;
+        fault::reach(Point::BootCreated);
         self.record.container_id = Some(id.clone());
         self.persist().await?;
+        fault::reach(Point::BootCreationRecorded);
         context.engine.start(&id).await?;
+        fault::reach(Point::BootStarted);
         self.check_uid(&id).await?;
+        fault::reach(Point::BootUidChecked);
         let timeout = context.config.engine.boot_timeout;
-        let link = self
-            .await_guest(socket, &id, timeout)
-            .await
-            .map_err(|lost| Error::GuestLost {
-                workspace: format!("slot {}", self.record.number),
-                why: lost.message,
-            })?;
+        let wait = Wait {
+            context: Arc::clone(&context),
+            record: self.record.clone(),
+            timeout,
+            pause_timeout: timeout,
+        };
+        let link = wait.link(socket).await.map_err(|lost| Error::GuestLost {
+            workspace: format!("slot {}", self.record.number),
+            why: lost.message,
+        })?;
+        fault::reach(Point::BootConnected);
         self.warm_up(&link).await?;
+        fault::reach(Point::BootWarmedUp);
         let boot_ms = started.elapsed().as_millis();
         tracing::debug!(boot_ms, "slot is warm");
         Ok(link)
@@ -83,15 +98,26 @@ impl Actor {
 
     /// Kills what runs and removes the container. On failure it is tried again until it works.
     pub(super) async fn remove_container(&mut self) {
+        (self.reconnect, self.pause_over) = (None, None);
         if let Some(link) = self.link.take() {
             let mut guest = link.client;
-            let asked = guest.shutdown(pb::ShutdownRequest {});
+            let reason = if self.expired {
+                Reason::WorkspaceExpired
+            } else {
+                Reason::KilledByClient
+            };
+            let asked = guest.shutdown(pb::ShutdownRequest {
+                reason: reason.into(),
+            });
             // The container's end is what counts; this only makes it quick for a guest that is well.
             let told = tokio::time::timeout(SHUTDOWN_TIMEOUT, asked).await;
             tracing::trace!(
                 ok = matches!(told, Ok(Ok(_))),
                 "guest was told to shut down"
             );
+            if self.state == State::Closing {
+                fault::reach(Point::DeleteTold);
+            }
         }
         // A creation whose answer did not come in time may have worked: then the name finds it.
         let name = slot::container_name(&self.context, self.record.number);
@@ -99,6 +125,11 @@ impl Actor {
         let gone = self.context.engine.remove(container).await;
         match gone {
             Ok(()) => {
+                match self.state {
+                    State::Closing => fault::reach(Point::DeleteRemoved),
+                    State::Failed(_) => fault::reach(Point::LossRemoved),
+                    State::Booting | State::Ready | State::Claimed | State::Removed => {}
+                }
                 self.retry = None;
                 self.record.container_id = None;
                 Box::pin(self.apply(Event::ContainerGone)).await;
@@ -128,13 +159,16 @@ impl Actor {
             // The record says Closing, so the next start tries again.
             tracing::error!(error = %Chain(&error), "slot directory is left");
         }
+        fault::reach(Point::DeleteErased);
         if let Some(claim) = &self.record.claim {
             let id = WorkspaceId::new(claim.workspace.clone());
             self.context.directory.remove(&id, self.record.number);
             tracing::info!(workspace_id = %id, "workspace is gone");
         }
+        fault::reach(Point::DeleteForgotten);
         self.context
             .with_numbers(|numbers| numbers.give_back(self.record.number));
         self.pool.gone(self.record.number);
+        fault::reach(Point::DeleteDone);
     }
 }

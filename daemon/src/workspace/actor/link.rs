@@ -7,20 +7,16 @@ use tokio::time::Instant;
 
 use super::Actor;
 use crate::engine::ContainerState;
-use crate::error::{Chain, Error, Result};
+use crate::error::{Error, Result};
 use crate::exec::PATH;
-use crate::guest::{Link, Socket};
+use crate::guest::Link;
 use crate::workspace::Failure;
 use crate::workspace::record::Claim;
 use crate::workspace::slot;
 use crate::workspace::state::{Cause, Event, State};
 
 /// Longest wait for an unary answer of a guest.
-const GUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a guest may take to connect again before it counts as lost.
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between looks at a container whose guest is awaited.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+pub(super) const GUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How a slot was lost.
 #[derive(Debug)]
@@ -30,88 +26,14 @@ pub(super) struct Loss {
 }
 
 impl Actor {
-    /// The guest's connection broke: the container died, or the guest will connect again.
-    pub(super) async fn on_link_lost(&mut self) {
-        self.link = None;
-        let Some(id) = self.record.container_id.clone() else {
-            return;
-        };
-        let was_warm = self.state == State::Ready;
-        if was_warm {
-            // Nobody gets it while it is not known what became of it.
-            self.pool.withdraw(self.record.number);
-        }
-        let connected = match Socket::bind(&self.dir.join("run")) {
-            Ok(socket) => self.await_guest(socket, &id, RECONNECT_TIMEOUT).await,
-            Err(error) => {
-                tracing::error!(error = %Chain(&error), "guest cannot connect again");
-                let message = "the guest's connection broke".to_owned();
-                Err(Loss {
-                    cause: Cause::GuestLost,
-                    message,
-                })
-            }
-        };
-        match connected {
-            Ok(link) => {
-                tracing::info!("guest connected again");
-                self.link = Some(link);
-                if was_warm {
-                    self.pool.offer(self.record.number);
-                }
-            }
-            Err(loss) => self.lose(loss.cause, loss.message, SystemTime::now()).await,
-        }
-    }
-
-    /// Waits until the guest has connected, its container has ended, or `timeout` is over. A connection breaks before
-    /// the engine knows that the container died, so this looks more than once.
-    pub(super) async fn await_guest(
-        &self,
-        socket: Socket,
-        container_id: &str,
-        timeout: Duration,
-    ) -> Result<Link, Loss> {
-        let deadline = Instant::now() + timeout;
-        let pid = self.running_pid(container_id).await?;
-        let expected = self.context.expected(&self.record, pid);
-        let accept = socket.accept(&expected);
-        tokio::pin!(accept);
-        loop {
-            let look_again = deadline.min(Instant::now() + LOOK_INTERVAL);
-            tokio::select! {
-                link = &mut accept => return link.map_err(|error| {
-                    tracing::error!(error = %Chain(&error), "guest's socket failed");
-                    Loss { cause: Cause::GuestLost, message: "the guest's socket failed".to_owned() }
-                }),
-                () = tokio::time::sleep_until(look_again) => {
-                    self.running_pid(container_id).await?;
-                    if Instant::now() >= deadline {
-                        let message = format!("the guest did not connect within {timeout:?}");
-                        return Err(Loss { cause: Cause::GuestLost, message });
-                    }
-                }
-            }
-        }
-    }
-
-    /// The first process of a container that runs, or 0 if the engine does not say.
-    async fn running_pid(&self, container_id: &str) -> Result<i32, Loss> {
-        match self.context.engine.inspect(container_id).await {
-            Ok(Some(state)) if state.running => Ok(state.pid),
-            Ok(state) => Err(ended(state)),
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "engine does not say how the container is");
-                Ok(0)
-            }
-        }
-    }
-
     /// The engine said that the container has ended.
     pub(super) async fn on_container_ended(&mut self, state: Option<ContainerState>) {
         if matches!(self.state, State::Ready | State::Claimed) {
             self.link = None;
             let loss = ended(state);
+            if let Some(reconnect) = self.reconnect.take() {
+                self.refuse(reconnect, &loss);
+            }
             self.lose(loss.cause, loss.message, SystemTime::now()).await;
         }
     }
@@ -200,7 +122,7 @@ impl Actor {
     }
 }
 
-fn ended(state: Option<ContainerState>) -> Loss {
+pub(super) fn ended(state: Option<ContainerState>) -> Loss {
     let (cause, message) = match state {
         None => (
             Cause::ContainerLost,

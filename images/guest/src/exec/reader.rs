@@ -1,29 +1,29 @@
 //! A reader of an exec: turns what is in the windows into events, from its own offsets, at its own pace.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::Stream;
 use prost_types::Timestamp;
 use skilld_proto::v1;
-use skilld_proto::v1::exec_event::output::Content;
-use skilld_proto::v1::exec_event::{Closed, Event, Exited, Gap, Heartbeat, Output, Started};
+use skilld_proto::v1::exec_event::{Closed, Event, Exited, Heartbeat, Started};
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::{Exec, Phase, STREAMS, State};
+use super::piece::{self, Piece, Style};
+use super::{Exec, Kind, Phase, Place, Reading, State};
 use crate::error::Error;
-use crate::output::CHUNK_BYTES;
+use crate::output::{CHUNK_BYTES, Window};
 
-/// Bytes that become one TEXT event: each may grow to three when it is replaced.
-const TEXT_BYTES: usize = CHUNK_BYTES / 4;
+/// Started waits this long for something to go with. Most short commands are over by then: daemon and client are then
+/// woken once for all of their events, on the cores that the command itself needs.
+const STARTED_HOLD: Duration = Duration::from_millis(1);
 
 /// What a reader asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
     pub(crate) offsets: [u64; 2],
-    pub(crate) format: v1::OutputFormat,
-    pub(crate) gaps: v1::Gaps,
+    pub(crate) style: Style,
     /// Between Heartbeats.
     pub(crate) heartbeat: Duration,
 }
@@ -32,13 +32,15 @@ pub(crate) struct Wish {
 #[derive(Debug)]
 struct Reader {
     exec: Arc<Exec>,
-    id: u64,
+    place: Place,
     changed: watch::Receiver<()>,
     wish: Wish,
     next: [u64; 2],
     /// The stream that is looked at first, so that neither starves the other.
     turn: usize,
     sent: Sent,
+    /// Until when Started waits for company.
+    hold: Option<Instant>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
@@ -57,39 +59,18 @@ pub(crate) fn attach(
     wish: Wish,
 ) -> Result<impl Stream<Item = Result<v1::ExecEvent, Status>> + Send, Error> {
     let changed = exec.changed.subscribe();
-    let mut state = exec.state();
-    for ((window, offset), stream) in state
-        .windows
-        .iter()
-        .zip(wish.offsets)
-        .zip(["stdout", "stderr"])
-    {
-        if offset > window.end() {
-            return Err(Error::Invalid {
-                field: "offsets",
-                problem: "lies beyond the end of the output",
-            });
-        }
-        if offset < window.start() && wish.gaps == v1::Gaps::Refuse {
-            let oldest = window.start();
-            return Err(Error::OutputDropped { stream, oldest });
-        }
-    }
-    let id = state.next_reader;
-    state.next_reader += 1;
-    state.readers.insert(id, wish.offsets);
-    drop(state);
+    piece::check(&exec.state(), wish.offsets, wish.style.gaps)?;
+    let place = Place::take(Arc::clone(&exec), Kind::Stream, wish.offsets);
     let reader = Reader {
-        id,
+        place,
         changed,
         next: wish.offsets,
         wish,
         turn: 0,
         sent: Sent::Nothing,
+        hold: None,
         exec,
     };
-    // Room may have appeared: without a reader a BLOCKing exec keeps everything.
-    reader.exec.room.notify_one();
     Ok(futures::stream::unfold(reader, |mut reader| async move {
         let event = reader.next().await?;
         Some((event, reader))
@@ -103,8 +84,12 @@ impl Reader {
             if let Some(event) = self.ready() {
                 return Some(self.seal(event));
             }
-            let wait = tokio::time::timeout(self.wish.heartbeat, self.changed.changed());
-            if wait.await.is_err() {
+            let held = self.hold.filter(|_| self.sent == Sent::Nothing);
+            let patience = held.map_or(self.wish.heartbeat, |until| {
+                until.saturating_duration_since(Instant::now())
+            });
+            let wait = tokio::time::timeout(patience, self.changed.changed());
+            if wait.await.is_err() && held.is_none() {
                 return Some(self.seal(Ok(Event::Heartbeat(Heartbeat {}))));
             }
         }
@@ -142,6 +127,9 @@ impl Reader {
             return None;
         }
         if self.sent == Sent::Nothing {
+            if self.is_held(&state) {
+                return None;
+            }
             self.sent = Sent::Started;
             return Some(Ok(self.started(&state)));
         }
@@ -159,8 +147,8 @@ impl Reader {
         for stream in [self.turn, 1 - self.turn] {
             if let Some(event) = self.output(&state, stream) {
                 self.turn = 1 - stream;
-                let position = self.next;
-                state.readers.insert(self.id, position);
+                let (kind, at) = (Kind::Stream, self.next);
+                state.readers.insert(self.place.id, Reading { kind, at });
                 exec.room.notify_one();
                 return Some(event);
             }
@@ -173,6 +161,14 @@ impl Reader {
         None
     }
 
+    /// Nothing but Started could be said yet, and its time is not over.
+    fn is_held(&mut self, state: &State) -> bool {
+        let mut ends = state.windows.iter().map(Window::end).zip(self.next);
+        let silent = state.phase == Phase::Running && ends.all(|(end, next)| end <= next);
+        let now = Instant::now();
+        silent && now < *self.hold.get_or_insert(now + STARTED_HOLD)
+    }
+
     fn started(&self, state: &State) -> Event {
         Event::Started(Started {
             name: self.exec.name.clone(),
@@ -183,104 +179,16 @@ impl Reader {
     }
 
     fn output(&mut self, state: &State, stream: usize) -> Option<Result<Event, Error>> {
-        let window = state.windows.get(stream)?;
-        let api_stream: i32 = (*STREAMS.get(stream)?).into();
         let next = self.next.get_mut(stream)?;
-        let from = *next;
-        if from >= window.end() {
-            return None;
-        }
-        if from < window.start() {
-            *next = window.start();
-            if self.wish.gaps == v1::Gaps::Refuse {
-                return Some(Err(Error::OutputDropped {
-                    stream: if stream == 0 { "stdout" } else { "stderr" },
-                    oldest: window.start(),
-                }));
-            }
-            return Some(Ok(Event::Gap(Gap {
-                stream: api_stream,
-                from,
-                to: window.start(),
-            })));
-        }
-        let (content, length, replaced) = if self.wish.format == v1::OutputFormat::Text {
-            let bytes = window.read_joined(from, TEXT_BYTES);
-            let whole = from + bytes.len() as u64 == window.end();
-            let last = whole && state.phase == Phase::Closed;
-            let (text, length, replaced) = decode(&bytes, last);
-            (Content::Text(text), length, replaced)
-        } else {
-            let data = window.read(from, CHUNK_BYTES);
-            let length = data.len();
-            (Content::Data(data), length, false)
+        let piece = piece::take(state, stream, *next, self.wish.style, CHUNK_BYTES);
+        let (piece, after) = match piece.transpose()? {
+            Ok(taken) => taken,
+            Err(error) => return Some(Err(error)),
         };
-        if length == 0 {
-            return None;
-        }
-        *next = from + length as u64;
-        let text = self.wish.format == v1::OutputFormat::Text;
-        Some(Ok(Event::Output(Output {
-            stream: api_stream,
-            offset: from,
-            content: Some(content),
-            next_offset: if text { *next } else { 0 },
-            replaced,
-        })))
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.exec.state().readers.remove(&self.id);
-        self.exec.room.notify_one();
-    }
-}
-
-/// Bytes as text, how many of them it stands for, and whether some were replaced. A character that is cut
-/// off at the end is left for later, unless these are the last bytes.
-fn decode(bytes: &[u8], last: bool) -> (String, usize, bool) {
-    let mut text = String::with_capacity(bytes.len());
-    let mut length = 0;
-    let mut replaced = false;
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        length += chunk.valid().len();
-        let invalid = chunk.invalid();
-        if invalid.is_empty() {
-            continue;
-        }
-        let at_end = length + invalid.len() == bytes.len();
-        if at_end && !last && is_cut_off(invalid) {
-            break;
-        }
-        text.push(char::REPLACEMENT_CHARACTER);
-        length += invalid.len();
-        replaced = true;
-    }
-    (text, length, replaced)
-}
-
-/// These bytes could still become a character.
-fn is_cut_off(bytes: &[u8]) -> bool {
-    str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_is_cut_between_characters_and_says_what_it_replaced() {
-        let check = |bytes: &[u8], last, text: &str, length, replaced| {
-            assert_eq!(decode(bytes, last), (text.to_owned(), length, replaced));
-        };
-        check("aé".as_bytes(), false, "aé", 3, false);
-        check(b"a\xc3", false, "a", 1, false);
-        check(b"a\xc3", true, "a\u{fffd}", 2, true);
-        check(b"\xe2\x82", false, "", 0, false);
-        check(b"a\xffb", false, "a\u{fffd}b", 3, true);
-        check(b"\xff", false, "\u{fffd}", 1, true);
-        check(b"", true, "", 0, false);
+        *next = after;
+        Some(Ok(match piece {
+            Piece::Output(output) => Event::Output(output),
+            Piece::Gap(gap) => Event::Gap(gap),
+        }))
     }
 }

@@ -1,13 +1,19 @@
 //! All execs of the workspace: which id is whose, how many run, which are still kept.
 
+mod forgotten;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use skilld_proto::v1;
 use tokio::sync::Notify;
 
 use super::Exec;
-use crate::output::Budget;
+use super::run::deadlines::after;
+use crate::files::root::Root;
+use crate::output::{Budget, Window};
+use forgotten::Forgotten;
 
 /// How long to wait for the next end of an exec when none is kept.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -26,6 +32,9 @@ struct State {
     execs: HashMap<String, (u64, Arc<Exec>)>,
     /// In the order of their end, with the time when they are forgotten.
     ended: VecDeque<(Instant, String)>,
+    /// Whose output is at its end and may be kept, in the order of that.
+    full: Vec<Arc<Exec>>,
+    forgotten: Forgotten,
     started: u64,
     retained_max: usize,
     /// Execs whose leader runs.
@@ -34,21 +43,37 @@ struct State {
     idle_since: Option<Instant>,
     /// Execs of which a process may be left.
     living: usize,
+    root: Arc<Root>,
 }
 
 impl State {
     fn forget_oldest(&mut self) -> bool {
         let oldest = self.ended.pop_front();
-        oldest.is_some_and(|(_, id)| self.execs.remove(&id).is_some())
+        oldest.is_some_and(|(_, id)| self.forget(&id))
+    }
+
+    /// What an exec left in its own directory is the workspace's; an empty one goes with it, or a workspace would run
+    /// out of inodes by running commands.
+    fn forget(&mut self, id: &str) -> bool {
+        self.forgotten.add(id);
+        self.full.retain(|exec| exec.id != id);
+        let known = self.execs.remove(id).is_some();
+        if known {
+            self.root.remove_run_directory(id);
+        }
+        known
     }
 }
 
 impl Registry {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(root: Arc<Root>) -> Self {
         Self {
             state: Mutex::new(State {
+                root,
                 execs: HashMap::new(),
                 ended: VecDeque::new(),
+                full: Vec::new(),
+                forgotten: Forgotten::default(),
                 started: 0,
                 retained_max: usize::MAX,
                 running: 0,
@@ -73,6 +98,18 @@ impl Registry {
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Exec>> {
         self.state().execs.get(id).map(|(_, exec)| Arc::clone(exec))
+    }
+
+    /// There was one with this id, and nothing is known of it any more.
+    pub(crate) fn is_forgotten(&self, id: &str) -> bool {
+        self.state().forgotten.contains(id)
+    }
+
+    /// Forgets one of which nothing is left. Those that read it read on to its end.
+    pub(crate) fn delete(&self, exec: &Exec) {
+        let mut state = self.state();
+        state.ended.retain(|(_, id)| *id != exec.id);
+        state.forget(&exec.id);
     }
 
     /// Takes a new exec, which counts as running from here on.
@@ -120,22 +157,32 @@ impl Registry {
     pub(crate) fn exec_ended(&self, exec: &Exec) {
         let mut state = self.state();
         state.living = state.living.saturating_sub(1);
-        let until = Instant::now() + exec.retain_after_exit();
-        state.ended.push_back((until, exec.id.clone()));
+        if state.execs.contains_key(&exec.id) {
+            let until = after(Instant::now(), exec.retain_after_exit());
+            state.ended.push_back((until, exec.id.clone()));
+        }
         drop(state);
         self.make_room();
         self.ended.notify_one();
     }
 
-    /// Forgets ended execs, the oldest first, while there are too many of them or the windows of all
-    /// together hold too much.
+    /// Says that the output of an exec is at its end: what is kept of it makes room for others.
+    pub(crate) fn output_ended(&self, exec: &Arc<Exec>) {
+        let mut state = self.state();
+        if state.execs.contains_key(&exec.id) {
+            state.full.push(Arc::clone(exec));
+        }
+        drop(state);
+        self.make_room();
+    }
+
+    /// The oldest first, forgets ended execs while there are too many of them, and empties the windows of those that
+    /// are at their end while all together hold too much: a result is kept for as long as it was promised.
     pub(crate) fn make_room(&self) {
         let mut state = self.state();
-        while state.ended.len() > state.retained_max || self.budget.is_over() {
-            if !state.forget_oldest() {
-                return;
-            }
-        }
+        while state.ended.len() > state.retained_max && state.forget_oldest() {}
+        let full = &mut state.full;
+        full.retain(|exec| !self.budget.is_over() || !empty_windows(exec));
     }
 
     /// Forgets what is over its time, for ever.
@@ -149,14 +196,23 @@ impl Registry {
 
     fn forget_overdue(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state();
-        let State { execs, ended, .. } = &mut *state;
-        ended.retain(|(until, id)| {
-            let keep = *until > now;
-            if !keep {
-                execs.remove(id);
-            }
-            keep
-        });
-        ended.iter().map(|(until, _)| *until).min()
+        let ended = std::mem::take(&mut state.ended);
+        let (kept, overdue): (VecDeque<_>, VecDeque<_>) =
+            ended.into_iter().partition(|(until, _)| *until > now);
+        state.ended = kept;
+        for (_, id) in overdue {
+            state.forget(&id);
+        }
+        state.ended.iter().map(|(until, _)| *until).min()
     }
+}
+
+/// Empties the windows of an exec whose output is at its end; false while somebody reads it who may lose nothing.
+fn empty_windows(exec: &Exec) -> bool {
+    let mut state = exec.state();
+    if exec.spec.on_full() == v1::OnFull::Block && !state.readers.is_empty() {
+        return false;
+    }
+    state.windows.iter_mut().for_each(Window::empty);
+    true
 }

@@ -1,57 +1,45 @@
 //! The task that runs one exec: starts it through a supervisor, moves its output into the windows, keeps
 //! its deadlines, and ends its tree. It lives until nothing of the exec is left.
 
-mod deadlines;
+pub(crate) mod deadlines;
+mod spawn;
 mod stream;
 mod tree;
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::{BufMut, BytesMut};
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
+use bytes::BytesMut;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::Reason;
 use tokio::sync::mpsc;
 
+use super::pressure::Before;
 use super::{Command, Exec, Phase};
 use crate::guest::{Guest, Settings};
 use crate::output::CHUNK_BYTES;
-use crate::supervisor::wire::{Launch, Report, Target};
-use crate::supervisor::{Supervisor, output_pipe};
-use crate::sys::{self, Exit, Stage};
-use deadlines::{Deadlines, sleep_until};
-use stream::{Pipe, open, readable, would_block};
+use crate::supervisor::wire::{Report, Target};
+use crate::sys::Exit;
+use deadlines::{Deadlines, after, sleep_until};
+pub(crate) use spawn::Start;
+use spawn::spawn;
+use stream::{PIPE_BYTES, Source, readable, would_block};
 use tree::Tree;
 
 /// Bytes read from one pipe before others get their turn.
 const TURN_BYTES: usize = 4 * CHUNK_BYTES;
-/// A pipe that was found full gets this size, where the kernel permits it.
-const PIPE_BYTES: i32 = 1024 * 1024;
-/// A healthy supervisor has killed its tree long before; after it the guest does what only it can.
-const KILL_PATIENCE: Duration = Duration::from_millis(150);
-
-/// For a supervisor to say how a start went.
-const SPAWN_PATIENCE: Duration = Duration::from_secs(10);
-
-/// What is needed to start an exec, resolved.
-#[derive(Debug)]
-pub(crate) struct Start {
-    pub(crate) launch: Launch,
-    pub(crate) stdin: OwnedFd,
-}
 
 struct Run {
     guest: Arc<Guest>,
     exec: Arc<Exec>,
     settings: Settings,
     tree: Tree,
-    pipes: [Option<Pipe>; 2],
+    sources: [Option<Source>; 2],
     scratch: BytesMut,
     deadlines: Deadlines,
     started: Instant,
+    /// What the workspace was like before the start.
+    before: Before,
     /// What skilld did to the exec first, if anything.
     cause: Option<Reason>,
     /// Bytes of output until the limit.
@@ -70,24 +58,24 @@ pub(crate) async fn run(
     mut commands: mpsc::Receiver<Command>,
 ) {
     let started = Instant::now();
-    match spawn(&guest, &start).await {
-        Ok((supervisor, pid, pipes)) => {
-            drop(start);
+    let before = guest.pressure.begin(guest.execs.living() > 1);
+    match spawn(&guest, start).await {
+        Ok(spawned) => {
+            let pid = spawned.pid;
             let leader = guest
                 .reaper
                 .leader(nix::unistd::Pid::from_raw(pid), started);
-            exec.state().pid = pid;
-            exec.state().phase = Phase::Running;
-            exec.notify();
+            exec.begin(pid, spawned.terminal);
             let spec = &exec.spec;
             let limit = spec.limits.unwrap_or_default().output_bytes;
             let mut run = Run {
                 settings,
-                tree: Tree::new(supervisor, leader),
-                pipes: pipes.map(Some),
+                tree: Tree::new(&guest, spawned.supervisor, leader),
+                sources: spawned.sources,
                 scratch: BytesMut::new(),
                 deadlines: Deadlines::default(),
                 started,
+                before,
                 cause: None,
                 output_left: u64::try_from(limit)
                     .ok()
@@ -98,23 +86,20 @@ pub(crate) async fn run(
                 guest: Arc::clone(&guest),
                 exec: Arc::clone(&exec),
             };
-            run.deadlines.timeout = super::positive(spec.timeout).map(|after| started + after);
+            // From here on and not from the start: what the result says it took is then never less.
+            let running = Instant::now();
+            run.deadlines.timeout = super::positive(spec.timeout).map(|wait| after(running, wait));
             run.heard();
             run.watch(&mut commands).await;
             run.tree.release(&guest);
         }
-        Err(Some((stage, errno))) => {
-            let about = match stage {
-                Stage::Cwd => start.launch.cwd.as_str(),
-                Stage::Exec => start.launch.argv.first().map_or("", String::as_str),
-                Stage::Fork | Stage::Limits => "starting",
-            };
-            finish(&guest, &exec, super::not_spawned(stage, errno, about));
-            close(&exec);
-        }
-        Err(None) => {
-            finish(&guest, &exec, super::lost());
-            close(&exec);
+        Err(result) => {
+            let lost = result.reason() == Reason::WorkspaceLost;
+            finish(&guest, &exec, result);
+            close(&guest, &exec);
+            if lost {
+                tree::end_orphans(&guest).await;
+            }
         }
     }
     exec.state().gone = true;
@@ -122,58 +107,39 @@ pub(crate) async fn run(
     guest.execs.exec_ended(&exec);
 }
 
-type Spawned = (Supervisor, i32, [Pipe; 2]);
-
-/// Where it failed; `None` if the supervisor was killed before it could say anything.
-async fn spawn(guest: &Guest, start: &Start) -> Result<Spawned, Option<(Stage, i32)>> {
-    let failed = |errno: Errno| Some((Stage::Fork, errno as i32));
-    let (out, out_writer) = output_pipe().map_err(failed)?;
-    let (err, err_writer) = output_pipe().map_err(failed)?;
-    let pipes = [open(out)?, open(err)?];
-    let stdio = [start.stdin.as_fd(), out_writer.as_fd(), err_writer.as_fd()];
-    let supervisor = guest.supervisors.take().map_err(failed)?;
-    let supervisor = match supervisor.start(&start.launch, stdio) {
-        Ok(()) => supervisor,
-        // A tenant killed the one that waited; nothing was started.
-        Err(Errno::EPIPE | Errno::ECONNRESET) => {
-            let supervisor = guest.supervisors.fresh().map_err(failed)?;
-            supervisor.start(&start.launch, stdio).map_err(failed)?;
-            supervisor
-        }
-        Err(errno) => return Err(failed(errno)),
-    };
-    drop((out_writer, err_writer));
-    let report = tokio::time::timeout(SPAWN_PATIENCE, supervisor.report()).await;
-    match report.ok().flatten().and_then(super::spawned) {
-        Some(Ok(pid)) => Ok((supervisor, pid, pipes)),
-        Some(Err(failure)) => {
-            guest.supervisors.give_back(supervisor);
-            Err(Some(failure))
-        }
-        None => {
-            supervisor.end();
-            tree::sweep_orphans(guest);
-            Err(None)
-        }
-    }
-}
-
 /// Records the result: the leader is gone, or never was.
-fn finish(guest: &Guest, exec: &Exec, result: v1::ExecResult) {
+fn finish(guest: &Guest, exec: &Exec, mut result: v1::ExecResult) {
+    result.effective_limits = Some(exec.spec.limits.unwrap_or_default());
     let mut state = exec.state();
     state.phase = Phase::Exited;
     state.end_time = Some(SystemTime::now());
     let total = state.total();
     state.exit_offsets = [total.stdout, total.stderr];
     state.result = Some(result);
+    // With it the terminal is the stragglers' alone.
+    state.terminal = None;
     drop(state);
+    if let Some(stdin) = &exec.stdin {
+        stdin.close();
+    }
     guest.execs.leader_ended();
     exec.notify();
 }
 
-fn close(exec: &Exec) {
+/// The result of a leader that ran, and of whose end nothing is known but what skilld did to it.
+fn lost(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
+    let lost = super::lost();
+    v1::ExecResult {
+        reason: cause.map_or(lost.reason, i32::from),
+        wall_time: wall.try_into().ok(),
+        ..lost
+    }
+}
+
+fn close(guest: &Guest, exec: &Arc<Exec>) {
     exec.state().phase = Phase::Closed;
     exec.notify();
+    guest.execs.output_ended(exec);
 }
 
 impl Run {
@@ -183,13 +149,14 @@ impl Run {
             let [out_open, err_open] = [0, 1].map(|stream| self.may_read(stream));
             let blocked = self.is_blocked();
             let deadline = self.deadlines.next();
-            let [out, err] = &self.pipes;
+            let [out, err] = &self.sources;
             tokio::select! {
                 report = self.tree.event() => self.on_report(report),
                 () = readable(out.as_ref()), if out_open => self.read(0).await,
                 () = readable(err.as_ref()), if err_open => self.read(1).await,
                 Some(command) = commands.recv() => self.on_command(command),
                 () = self.exec.room.notified(), if blocked => {}
+                () = self.guest.execs.budget.relieved(), if blocked => {}
                 () = sleep_until(deadline) => self.on_deadline(Instant::now()),
             }
             self.close_when_done();
@@ -202,13 +169,13 @@ impl Run {
 
     /// A stream is open and has room.
     fn may_read(&self, stream: usize) -> bool {
-        let open = self.pipes.get(stream).is_some_and(Option::is_some);
+        let open = self.sources.get(stream).is_some_and(Option::is_some);
         open && self.room(stream) > 0
     }
 
     /// A stream is open and nobody reads what was read of it: the program waits, or soon will.
     fn is_blocked(&self) -> bool {
-        let open = |stream: &usize| self.pipes.get(*stream).is_some_and(Option::is_some);
+        let open = |stream: &usize| self.sources.get(*stream).is_some_and(Option::is_some);
         [0, 1]
             .iter()
             .any(|stream| open(stream) && self.room(*stream) == 0)
@@ -217,9 +184,9 @@ impl Run {
     fn room(&self, stream: usize) -> u64 {
         // The rest of a pipe that ends here is bounded by the pipe: it comes without a reader, or the exec would wait for
         // one for ever. What goes beyond the output limit is thrown away, so it always fits.
-        let ends = |pipe: &Pipe| pipe.left.is_some();
+        let ends = |source: &Source| source.left.is_some();
         let last = self
-            .pipes
+            .sources
             .get(stream)
             .and_then(Option::as_ref)
             .is_some_and(ends);
@@ -252,44 +219,36 @@ impl Run {
     /// One read; 0 when there is nothing to be had now, or ever.
     fn read_once(&mut self, stream: usize) -> usize {
         let room = self.room(stream);
-        let Some(slot) = self.pipes.get_mut(stream) else {
+        let Some(slot) = self.sources.get_mut(stream) else {
             return 0;
         };
-        let Some(pipe) = slot else {
+        let Some(source) = slot else {
             return 0;
         };
         let most = room
-            .min(pipe.left.unwrap_or(u64::MAX))
+            .min(source.left.unwrap_or(u64::MAX))
             .min(CHUNK_BYTES as u64);
         let most = usize::try_from(most).unwrap_or(CHUNK_BYTES);
         if most == 0 {
-            if pipe.left == Some(0) {
+            if source.left == Some(0) {
                 *slot = None;
             }
             return 0;
         }
         self.scratch.reserve(CHUNK_BYTES);
-        let mut read = pipe
-            .reader
-            .try_read_buf(&mut (&mut self.scratch).limit(most));
-        if (self.draining || pipe.left.is_some()) && would_block(&read) {
-            // The runtime may not have heard yet of bytes that came before the end.
-            read = sys::read_behind(pipe.reader.as_fd(), &mut self.scratch, most);
-        }
+        // The runtime may not have heard yet of bytes that came before the end.
+        let all = self.draining || source.left.is_some();
+        let read = source.read(&mut self.scratch, most, all);
         let count = match &read {
             Ok(count) if *count > 0 => *count,
-            Err(_) if would_block(&read) && pipe.left.is_none() => return 0,
+            Err(_) if would_block(&read) && source.left.is_none() => return 0,
             Ok(_) | Err(_) => {
                 *slot = None;
                 return 0;
             }
         };
-        if let Some(left) = &mut pipe.left {
-            *left -= count as u64;
-        }
-        if count == CHUNK_BYTES && !pipe.enlarged {
-            pipe.enlarged = true;
-            let _not_permitted = fcntl(pipe.reader.as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+        if count == CHUNK_BYTES {
+            source.enlarge();
         }
         self.keep(stream, count as u64);
         count
@@ -306,6 +265,7 @@ impl Run {
         }
         self.output_left -= count.min(self.output_left);
         let mut state = self.exec.state();
+        state.last_output = Some(Instant::now());
         let needed = if self.block {
             state.needed(stream)
         } else {
@@ -319,7 +279,7 @@ impl Run {
     /// The program gave a sign of life.
     fn heard(&mut self) {
         let silence = super::positive(self.exec.spec.no_output_timeout);
-        self.deadlines.silence = silence.map(|silence| Instant::now() + silence);
+        self.deadlines.silence = silence.map(|silence| after(Instant::now(), silence));
     }
 
     fn on_report(&mut self, report: Option<Report>) {
@@ -328,12 +288,9 @@ impl Run {
             Some(Report::Empty) => {
                 self.tree.set_empty();
                 self.deadlines.patience = None;
-                if self.phase() < Phase::Exited {
-                    // No supervisor of ours forgets the leader: whatever this was, its status is lost.
-                    self.deadlines = Deadlines::default();
-                    finish(&self.guest, &self.exec, super::lost());
-                }
-                self.limit_pipes();
+                // No supervisor of ours forgets the leader: if it did not end, its status is lost.
+                self.lose_leader();
+                self.limit_sources();
                 self.exec.state().gone = true;
                 self.exec.notify();
             }
@@ -364,33 +321,51 @@ impl Run {
             }
         }
         self.draining = false;
+        for source in self.sources.iter_mut().flatten() {
+            source.leader_ended();
+        }
         let wall = if wall.is_zero() {
             self.started.elapsed()
         } else {
             wall
         };
-        let result = super::ended(exit, wall, self.cause);
+        // What skilld did to it comes first.
+        let ran_out = || {
+            let workspace = self.guest.root.as_fd();
+            self.guest.pressure.reason(exit, self.before, workspace)
+        };
+        let cause = self.cause.or_else(ran_out);
+        let result = super::ended(exit, wall, cause);
         self.deadlines.timeout = None;
         self.deadlines.silence = None;
-        self.deadlines.leak = Some(Instant::now() + self.settings.leak_grace);
+        self.deadlines.leak = Some(after(Instant::now(), self.settings.leak_grace));
+        self.tree.leader_ended(&self.guest);
         finish(&self.guest, &self.exec, result);
         if self.tree.is_orphaned() {
             self.nothing_left_to_hear();
         }
     }
 
-    /// The supervisor is gone and so is the leader: what they left behind goes too.
-    fn nothing_left_to_hear(&mut self) {
-        self.tree.kill(&self.guest);
-        self.on_report(Some(Report::Empty));
+    /// How the leader ended will never be known, if it is not known by now.
+    fn lose_leader(&mut self) {
+        if self.phase() < Phase::Exited {
+            self.deadlines = Deadlines::default();
+            self.tree.leader_ended(&self.guest);
+            let result = lost(self.cause, self.started.elapsed());
+            finish(&self.guest, &self.exec, result);
+        }
     }
 
-    /// Reads of the pipes what is in them now, and no more.
-    fn limit_pipes(&mut self) {
-        for pipe in self.pipes.iter_mut().flatten() {
-            if pipe.left.is_none() {
-                pipe.left = Some(sys::bytes_in_pipe(pipe.reader.as_fd()));
-            }
+    /// The supervisor is gone and so is the leader: what they left behind goes too, and is gone when the guest sees so.
+    fn nothing_left_to_hear(&mut self) {
+        self.lose_leader();
+        self.kill();
+    }
+
+    /// Reads of the streams what is in them now, and no more.
+    fn limit_sources(&mut self) {
+        for source in self.sources.iter_mut().flatten() {
+            source.limit();
         }
         for stream in [0, 1] {
             // Closes those that hold nothing.
@@ -399,9 +374,9 @@ impl Run {
     }
 
     fn close_when_done(&mut self) {
-        if self.phase() == Phase::Exited && self.pipes.iter().all(Option::is_none) {
+        if self.phase() == Phase::Exited && self.sources.iter().all(Option::is_none) {
             self.scratch = BytesMut::new();
-            close(&self.exec);
+            close(&self.guest, &self.exec);
         }
     }
 
@@ -422,7 +397,7 @@ impl Run {
         self.cause = self.cause.or(Some(reason));
         self.deadlines.timeout = None;
         self.deadlines.silence = None;
-        let kill_at = Instant::now() + grace;
+        let kill_at = after(Instant::now(), grace);
         if self.deadlines.patience.is_some() {
             return;
         }
@@ -440,7 +415,7 @@ impl Run {
 
     fn kill(&mut self) {
         self.deadlines.kill = None;
-        self.deadlines.patience = Some(Instant::now() + KILL_PATIENCE);
+        self.deadlines.patience = Some(Instant::now() + self.tree.patience());
         self.tree.kill(&self.guest);
     }
 
@@ -463,17 +438,44 @@ impl Run {
         if due(self.deadlines.leak) {
             self.deadlines.leak = None;
             if self.exec.spec.stragglers() == v1::Stragglers::Keep && self.cause.is_none() {
-                self.limit_pipes();
+                self.limit_sources();
             } else if self.deadlines.patience.is_none() && !self.tree.is_empty() {
                 self.kill();
             }
         }
         if due(self.deadlines.patience) {
-            self.deadlines.patience = Some(now + KILL_PATIENCE);
-            self.tree.insist(&self.guest);
-            if self.phase() < Phase::Exited && self.tree.is_lost() {
-                self.nothing_left_to_hear();
-            }
+            self.on_patience_over();
         }
+    }
+
+    /// The tree was killed, and its supervisor has not said that nothing is left.
+    fn on_patience_over(&mut self) {
+        if self.tree.is_lost() {
+            self.lose_leader();
+        }
+        if self.tree.is_swept(&self.guest) {
+            self.on_report(Some(Report::Empty));
+            return;
+        }
+        self.tree.insist(&self.guest);
+        // Counted from the end of what may have taken long.
+        self.deadlines.patience = Some(Instant::now() + self.tree.patience());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_status_hides_neither_what_was_done_nor_how_long_it_took() {
+        let wall = Duration::from_millis(1500);
+        let timed_out = lost(Some(Reason::Timeout), wall);
+        assert_eq!(timed_out.reason(), Reason::Timeout);
+        assert_eq!(timed_out.wall_time, wall.try_into().ok());
+        assert_eq!(timed_out.outcome, None);
+        let result = lost(None, wall);
+        assert_eq!(result.reason(), Reason::WorkspaceLost);
+        assert_eq!(result.wall_time, wall.try_into().ok());
     }
 }

@@ -27,7 +27,7 @@ pub(crate) async fn warm_up(guest: &Guest, request: wire::WarmUpRequest) -> Resu
         cwd: "/".to_owned(),
         argv: request.argv,
         env: request.env,
-        limits: Vec::new(),
+        ..Launch::default()
     };
     let null = File::options().read(true).write(true).open("/dev/null");
     let null = null.map_err(|_| Error::NotReady)?;

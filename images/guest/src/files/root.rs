@@ -168,6 +168,13 @@ impl Root {
         }
     }
 
+    /// `runs/{exec}`, if nothing is in it.
+    pub(crate) fn remove_run_directory(&self, exec: &str) {
+        if let Ok(runs) = self.openat(b"runs", DIRECTORY) {
+            let _not_empty = unlinkat(&runs, exec, UnlinkatFlags::RemoveDir);
+        }
+    }
+
     /// Takes back what [`Self::make_directories_noting`] made, if it is still empty.
     pub(crate) fn remove_directories(&self, made: &[Vec<u8>]) {
         for path in made.iter().rev() {

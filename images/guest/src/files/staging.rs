@@ -22,6 +22,8 @@ use crate::tasks;
 
 /// Not listed, not collected.
 pub(crate) const DIRECTORY: &str = ".stage";
+/// Names that are tried, when others have made files of theirs.
+const NAMES_TRIED: u32 = 4096;
 /// Removed at a time.
 const REMOVE_SLICE: u64 = 128;
 
@@ -65,18 +67,19 @@ impl Staging {
     /// `cleared` is dropped when nothing is left of it.
     pub(crate) fn new(guest: &Arc<Guest>, cleared: oneshot::Sender<()>) -> Result<Self, Error> {
         let failed = |errno| Error::file(DIRECTORY, errno);
-        let path = format!("{DIRECTORY}/{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        // Another stream's end may remove the directory in between; then it is made again.
-        let mut made = Err(Errno::ENOENT);
-        for _ in 0..8 {
+        let mut tries = 0;
+        let path = loop {
             let parent = guest.root.make_directories(DIRECTORY.as_bytes())?;
-            let name = path.rsplit('/').next().unwrap_or_default();
-            made = mkdirat(parent, name, Mode::S_IRWXU);
-            if made != Err(Errno::ENOENT) {
-                break;
+            let name = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
+            tries += 1;
+            match mkdirat(parent, name.as_str(), Mode::S_IRWXU) {
+                Ok(()) => break format!("{DIRECTORY}/{name}"),
+                // Another stream's end may remove the directory in between; then it is made again. A command may have
+                // made one of that name; then the next one is taken.
+                Err(Errno::ENOENT | Errno::EEXIST) if tries < NAMES_TRIED => {}
+                Err(errno) => return Err(failed(errno)),
             }
-        }
-        made.map_err(failed)?;
+        };
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
         let directory = guest.root.openat(path.as_bytes(), flags).map_err(failed)?;
         Ok(Self {
@@ -105,16 +108,33 @@ impl Staging {
         Ok(self.inner()?.directory.as_fd())
     }
 
+    /// Makes something under the next name that is free.
+    fn make<T>(
+        &mut self,
+        path: &[u8],
+        make: impl Fn(BorrowedFd<'_>, &str) -> Result<T, Errno>,
+    ) -> Result<(String, T), Error> {
+        let mut tries = 0;
+        loop {
+            let name = self.next_name()?;
+            tries += 1;
+            match make(self.directory()?, &name) {
+                Ok(made) => return Ok((name, made)),
+                // A command may have made one of that name: the directory is its owner's too.
+                Err(Errno::EEXIST) if tries < NAMES_TRIED => {}
+                Err(errno) => return Err(Error::file(&show(path), errno)),
+            }
+        }
+    }
+
     /// A new, empty file. `path` is for messages.
     pub(crate) fn create(&mut self, path: &[u8]) -> Result<Writing, Error> {
-        let name = self.next_name()?;
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        let file = openat(self.directory()?, name.as_str(), flags, mode);
+        let open = |directory: BorrowedFd<'_>, name: &str| openat(directory, name, flags, mode);
+        let (name, file) = self.make(path, open)?;
         Ok(Writing {
-            file: file
-                .map_err(|errno| Error::file(&show(path), errno))?
-                .into(),
+            file: file.into(),
             name,
             sha256: Sha256::new(),
             size: 0,
@@ -123,10 +143,8 @@ impl Staging {
 
     /// A new symbolic link; its name in the directory.
     pub(crate) fn link(&mut self, path: &[u8], target: &[u8]) -> Result<String, Error> {
-        let name = self.next_name()?;
-        let made = symlinkat(target, self.directory()?, name.as_str());
-        made.map_err(|errno| Error::file(&show(path), errno))?;
-        Ok(name)
+        let link = |directory: BorrowedFd<'_>, name: &str| symlinkat(target, directory, name);
+        Ok(self.make(path, link)?.0)
     }
 
     /// Removes what is left, in slices.

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
 use nix::unistd::{Pid, getpid};
@@ -175,19 +175,13 @@ impl Supervised<'_> {
         match order {
             Order::Kill => self.killing = true,
             Order::Signal { target, signal } => {
-                let Ok(signal) = Signal::try_from(signal) else {
-                    return;
-                };
                 // While the leader is not reaped its pid, and so its group's, cannot be another's.
-                let _gone = match (target, self.leader) {
-                    (Target::Leader, Some(leader)) => kill(leader, signal),
-                    (Target::Group, Some(leader)) => killpg(leader, signal),
-                    (Target::Tree, _) => {
-                        walk::signal_tree(getpid(), &HashSet::new(), signal);
-                        Ok(())
-                    }
-                    (_, None) => Ok(()),
-                };
+                match (target, self.leader) {
+                    (Target::Leader, Some(leader)) => sys::send_signal(leader, signal),
+                    (Target::Group, Some(leader)) => sys::send_signal_to_group(leader, signal),
+                    (Target::Tree, _) => walk::signal_tree(getpid(), &HashSet::new(), signal),
+                    (_, None) => {}
+                }
             }
         }
     }
@@ -233,6 +227,7 @@ fn launch(start: &Start, body: &[u8], fds: &[OwnedFd]) -> Result<Pid, (Stage, i3
         argv: pointers(argv),
         envp: pointers(envp),
         stdio: [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()],
+        terminal: start.terminal,
         limits: start.limits.clone(),
     };
     sys::spawn(&plan)

@@ -4,8 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 
+use nix::libc::c_int;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use crate::sys;
 
 /// Rounds of stopping before the first kill; a fork bomb has run into the pids limit by then.
 const STOP_ROUNDS_MAX: usize = 32;
@@ -30,9 +33,9 @@ pub(crate) fn descendants(root: Pid, skip: &HashSet<Pid>) -> Vec<Pid> {
 }
 
 /// Sends a signal to everything below `root`.
-pub(crate) fn signal_tree(root: Pid, skip: &HashSet<Pid>, signal: Signal) {
+pub(crate) fn signal_tree(root: Pid, skip: &HashSet<Pid>, signal: c_int) {
     for pid in descendants(root, skip) {
-        let _gone = kill(pid, signal);
+        sys::send_signal(pid, signal);
     }
 }
 

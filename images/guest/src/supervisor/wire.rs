@@ -33,6 +33,8 @@ pub(crate) struct Launch {
     pub(crate) env: Vec<String>,
     /// At most [`LIMITS_MAX`].
     pub(crate) limits: Vec<(c_int, u64)>,
+    /// Stdin is a terminal that becomes the leader's.
+    pub(crate) terminal: bool,
 }
 
 /// Whom a signal is for.
@@ -68,6 +70,7 @@ pub(crate) struct Start {
     pub(crate) args: usize,
     pub(crate) envs: usize,
     pub(crate) limits: Vec<(c_int, u64)>,
+    pub(crate) terminal: bool,
 }
 
 /// What a supervisor says.
@@ -119,6 +122,7 @@ impl Launch {
             body.len() as u64,
             self.argv.len() as u64,
             self.env.len() as u64,
+            u64::from(self.terminal),
             self.limits.len().min(LIMITS_MAX) as u64,
         ];
         let limits = self.limits.iter().take(LIMITS_MAX);
@@ -161,7 +165,7 @@ impl Request {
                 let signal = int(signal)?;
                 Some(Self::Order(Order::Signal { target, signal }))
             }
-            [START, body, args, envs, limits, ref pairs @ ..] => {
+            [START, body, args, envs, terminal, limits, ref pairs @ ..] => {
                 let (pairs, _) = pairs.as_chunks::<2>();
                 let limits = usize::try_from(limits).ok()?;
                 let limits = pairs.iter().take(limits.min(LIMITS_MAX));
@@ -170,6 +174,7 @@ impl Request {
                     args: usize::try_from(args).ok()?,
                     envs: usize::try_from(envs).ok()?,
                     limits: limits.filter_map(|[r, v]| Some((int(*r)?, *v))).collect(),
+                    terminal: terminal != 0,
                 }))
             }
             _ => None,
@@ -207,6 +212,7 @@ impl Report {
                     2 => Stage::Cwd,
                     3 => Stage::Limits,
                     4 => Stage::Exec,
+                    5 => Stage::Terminal,
                     _ => return None,
                 };
                 let errno = int(errno)?;
@@ -265,14 +271,16 @@ mod tests {
             cwd: "/".into(),
             argv: vec!["a".into(), String::new()],
             env: vec!["A=b".into()],
-            limits: vec![(7, u64::MAX)],
+            limits: vec![(7, u64::MAX); LIMITS_MAX],
+            terminal: true,
         };
         let (head, body) = launch.encode();
         let expected = Start {
             body_bytes: body.len(),
             args: 2,
             envs: 1,
-            limits: vec![(7, u64::MAX)],
+            limits: vec![(7, u64::MAX); LIMITS_MAX],
+            terminal: true,
         };
         assert_eq!(Request::decode(&head), Some(Request::Start(expected)));
         assert_eq!(body, b"/\0a\0\0A=b\0");

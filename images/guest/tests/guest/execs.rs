@@ -84,7 +84,8 @@ async fn a_command_gets_what_it_was_given_and_nothing_else() {
         .expect("started")
         .effective_spec
         .expect("a spec");
-    assert_eq!(spec.stdin.expect("stdin").source, None);
+    let nothing = v1::stdin::Source::Data(Default::default());
+    assert_eq!(spec.stdin.expect("stdin").source, Some(nothing));
 
     let script = "grep -E 'SigBlk|SigIgn|NoNewPrivs' /proc/self/status; ps -o pid=,sid= -p $$";
     let seen = guest.sh("state", script).await;
@@ -226,17 +227,6 @@ async fn bad_requests_are_refused_with_reasons() {
             .expect_err(id);
         assert_eq!(reason(&refused), "INVALID_REQUEST", "{id}");
     }
-    let mut terminal = guest.request("t", &["true"]);
-    terminal.spec = Some(v1::ExecSpec {
-        terminal: Some(v1::Terminal::default()),
-        ..Default::default()
-    });
-    let refused = client.run_exec(terminal).await.expect_err("later");
-    assert_eq!(
-        (refused.code(), &*reason(&refused)),
-        (Code::Unimplemented, "NOT_IMPLEMENTED")
-    );
-
     client
         .start_exec(guest.request("long", &["sleep", "100"]))
         .await
@@ -496,4 +486,66 @@ async fn signals_reach_whom_they_are_for() {
     assert_eq!(reason(&late), "EXEC_NOT_RUNNING");
     let bad = client.signal_exec(signal(65)).await.expect_err("no signal");
     assert_eq!(reason(&bad), "INVALID_REQUEST");
+}
+
+#[tokio::test]
+async fn stdin_arrives_whole_whatever_pipes_a_tenant_holds() {
+    // Beyond pipe-user-pages-soft a user without privileges gets pipes of two pages.
+    let guest = Guest::launched(&[
+        "sh",
+        "-c",
+        "[ $(id -u) = 0 ] || exec \"$@\"; exec setpriv --bounding-set=-sys_resource,-sys_admin \"$@\"",
+        "sh",
+    ])
+    .await;
+    let script = "mkfifo p{1..1200}; for j in 0 1 2; do
+        (for i in {1..400}; do exec {fd}<>p$((j * 400 + i)); done; touch held$j; exec sleep 100) &
+        done; wait";
+    let holder = guest.request("holder", &["bash", "-c", script]);
+    let mut client = guest.client.clone();
+    client.start_exec(holder).await.expect("started");
+    let held = ["held0", "held1", "held2"].map(|name| guest.workspace().join(name));
+    until("pipes are held", || held.iter().all(|file| file.exists())).await;
+    for bytes in [9 * 1024, 64 * 1024] {
+        let mut request = guest.request(&format!("wc{bytes}"), &["wc", "-c"]);
+        if let Some(spec) = &mut request.spec {
+            let source = Some(v1::stdin::Source::Data(vec![b'x'; bytes].into()));
+            spec.stdin = Some(v1::Stdin { source });
+        }
+        let seen = tokio::time::timeout(Duration::from_secs(10), guest.run(request)).await;
+        let seen = seen.expect("the guest does not wait for a program");
+        assert_eq!(seen.stdout(), format!("{bytes}\n"));
+    }
+    kill(&guest, "holder", 0).await;
+}
+
+#[tokio::test]
+async fn a_list_of_large_specs_comes_in_pages_that_fit() {
+    let guest = Guest::start().await;
+    let ids: Vec<String> = (0..6).map(|number| format!("large{number}")).collect();
+    for id in &ids {
+        let mut request = guest.request(id, &["true"]);
+        if let Some(spec) = &mut request.spec {
+            spec.shell = "x".repeat(900_000);
+        }
+        guest.run(request).await;
+    }
+    let mut listed = Vec::new();
+    let mut pages = 0;
+    loop {
+        let list = wire::ListExecsRequest {
+            after: listed.last().cloned().unwrap_or_default(),
+            page_size: 100,
+        };
+        let page = guest.client.clone().list_execs(list).await;
+        let page = page.expect("a page").into_inner();
+        assert!(!page.execs.is_empty());
+        let id = |exec: &v1::Exec| exec.name.rsplit('/').next().map(str::to_owned);
+        listed.extend(page.execs.iter().filter_map(id));
+        pages += 1;
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!((listed, pages), (ids, 2));
 }

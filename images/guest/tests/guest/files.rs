@@ -229,6 +229,23 @@ async fn a_stream_that_breaks_off_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn names_that_a_command_took_are_passed_over() {
+    let guest = Guest::start().await;
+    let stage = guest.workspace().join(".stage");
+    for name in 0..100 {
+        fs::create_dir_all(stage.join(name.to_string())).expect("made");
+    }
+    let header = header(Kind::File, "out/late");
+    guest.put(header, b"content").await.expect("staged");
+    assert_eq!(
+        guest.read("out/late", 0, 0).await.expect("read"),
+        b"content"
+    );
+    let left = fs::read_dir(&stage).expect("a directory").count();
+    assert_eq!(left, 100, "what is the command's stays");
+}
+
+#[tokio::test]
 async fn reading_refuses_what_is_no_file() {
     let guest = Guest::start().await;
     let ws = guest.workspace();

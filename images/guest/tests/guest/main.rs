@@ -2,8 +2,15 @@
 
 mod archives;
 mod collects;
+mod ends;
 mod execs;
 mod files;
 mod outputs;
+mod polls;
 mod processes;
+mod stdin;
+mod streams;
 mod support;
+mod terminals;
+mod trees;
+mod windows;

@@ -9,7 +9,7 @@ use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_result::Outcome;
 use tonic::Code;
 
-use crate::support::{Guest, Seen, duration, reason, until};
+use crate::support::{Guest, Seen, configuration, duration, reason, until};
 
 const MEBI: usize = 1024 * 1024;
 
@@ -66,6 +66,34 @@ async fn a_slow_reader_of_a_blocking_exec_loses_nothing() {
     assert_eq!(seen.out.len(), 20_000_004);
     assert!(seen.gaps.is_empty());
     assert!(seen.out.ends_with(b"\0end\n"));
+}
+
+/// What a stream has been given and its client has not got yet is in the buffers of connections, and gone with them.
+#[tokio::test]
+async fn what_is_under_way_on_a_stream_that_breaks_is_kept() {
+    let guest = Guest::start().await;
+    let mut client = guest.client.clone();
+    let argv = ["bash", "-c", "head -c 20000000 /dev/zero; echo end"];
+    let request = guest.request("under-way", &argv);
+    let mut stream = client.run_exec(request).await.expect("runs").into_inner();
+    stream.message().await.expect("no error").expect("Started");
+    let get = wire::GetExecRequest {
+        exec_id: "under-way".to_owned(),
+    };
+    // Every buffer on the way is full when no more comes.
+    let (mut total, mut same) = (0, 0);
+    while same < 10 || total == 0 {
+        let exec = client.get_exec(get.clone()).await.expect("there");
+        let now = exec.into_inner().total.expect("offsets").stdout;
+        same = if now == total { same + 1 } else { 0 };
+        total = now;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(total < 20_000_000, "the program waits for its reader");
+    drop(stream);
+    let seen = Seen::all(guest.attach("under-way", 0).await).await;
+    let seen = seen.expect("ends well");
+    assert_eq!((seen.gaps.len(), seen.out.len()), (0, 20_000_004));
 }
 
 #[tokio::test]
@@ -369,4 +397,63 @@ async fn text_that_is_larger_than_its_window_does_not_wait_for_ever() {
     }
     let seen = tokio::time::timeout(Duration::from_secs(10), guest.run(request)).await;
     assert!(seen.expect("ends").text == "a\u{20ac}\n".repeat(60_000));
+}
+
+/// A workspace has so many inodes, and an exec takes one.
+#[tokio::test]
+async fn a_forgotten_exec_takes_its_empty_directory_along() {
+    let guest = Guest::configured(wire::ConfigureRequest {
+        workspace: "workspaces/w".to_owned(),
+        execs_max: 4,
+        retain_bytes_total: 1 << 20,
+        retained_execs_max: 2,
+        ..Default::default()
+    })
+    .await;
+    let runs = guest.workspace().join("runs");
+    let file = runs.join("writer/result").display().to_string();
+    guest.sh("writer", &format!("echo kept > {file}")).await;
+    let names: Vec<String> = (0..20).map(|number| format!("e{number}")).collect();
+    for name in &names {
+        guest.run(guest.request(name, &["true"])).await;
+    }
+    let listed = || {
+        let entries = std::fs::read_dir(&runs).expect("runs");
+        let names = entries.map(|entry| entry.expect("an entry").file_name());
+        let mut names: Vec<_> = names
+            .map(|name| name.into_string().expect("a name"))
+            .collect();
+        names.sort();
+        names
+    };
+    until("the others are forgotten", || {
+        listed() == ["e18", "e19", "writer"]
+    })
+    .await;
+    let kept = std::fs::read_to_string(file).expect("its file");
+    assert_eq!(kept, "kept\n");
+}
+
+#[tokio::test]
+async fn a_character_cut_off_by_the_end_does_not_delay_exited() {
+    let guest = Guest::configured(wire::ConfigureRequest {
+        leak_grace: duration(5000),
+        ..configuration()
+    })
+    .await;
+    let run = async |id: &str, script: &str| {
+        let mut request = guest.request(id, &["bash", "-c", script]);
+        request.format = v1::OutputFormat::Text.into();
+        guest.run(request).await
+    };
+    let seen = run("cut", r"sleep 100 & printf 'a\xe2'; exit 3").await;
+    assert_eq!(seen.outcome(), Outcome::ExitCode(3));
+    assert_eq!(seen.text, "a\u{fffd}");
+    let after = seen.exited_after.expect("Exited");
+    assert!(after < Duration::from_secs(2), "{after:?}");
+
+    // What a child cuts after that can still become a character.
+    let script = r"(sleep 0.3; printf '\xe2'; sleep 0.3; printf '\x82\xac') & printf 'a'";
+    let seen = run("whole", script).await;
+    assert_eq!(seen.text, "a\u{20ac}");
 }

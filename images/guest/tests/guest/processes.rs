@@ -183,7 +183,7 @@ async fn shutdown_kills_everything_and_refuses_what_comes_after() {
         client.start_exec(request).await.expect("started");
     }
     client
-        .shutdown(wire::ShutdownRequest {})
+        .shutdown(wire::ShutdownRequest::default())
         .await
         .expect("answers");
     let left = children(guest.child.id());

@@ -47,16 +47,15 @@ pub(crate) struct Seen {
 impl Guest {
     /// Started, greeted and configured.
     pub(crate) async fn start() -> Self {
-        Self::configured(wire::ConfigureRequest {
-            workspace: "workspaces/test".to_owned(),
-            execs_max: 64,
-            leak_grace: duration(500),
-            kill_grace: duration(200),
-            heartbeat: duration(15_000),
-            retain_bytes_total: 1 << 30,
-            retained_execs_max: 1000,
-        })
-        .await
+        Self::configured(configuration()).await
+    }
+
+    /// The same, started by another program that is given it and its arguments.
+    pub(crate) async fn launched(by: &[&str]) -> Self {
+        let mut guest = Self::started(by).await;
+        let configured = guest.client.configure(configuration()).await;
+        configured.expect("configured");
+        guest
     }
 
     pub(crate) async fn configured(settings: wire::ConfigureRequest) -> Self {
@@ -67,6 +66,10 @@ impl Guest {
 
     /// Connected, and told nothing yet.
     pub(crate) async fn bare() -> Self {
+        Self::started(&[]).await
+    }
+
+    async fn started(by: &[&str]) -> Self {
         let place = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(place.path().join("ws")).expect("a workspace");
         let socket = place.path().join("guest.sock");
@@ -74,7 +77,10 @@ impl Guest {
         // Another build of it, for instance the static one that is shipped.
         let binary = std::env::var_os("SKILLD_TEST_GUEST");
         let binary = binary.unwrap_or_else(|| env!("CARGO_BIN_EXE_skilld-guest").into());
-        let child = Command::new(binary)
+        let mut command = by.iter().map(std::ffi::OsString::from).chain([binary]);
+        let program = command.next().expect("the guest at least");
+        let child = Command::new(program)
+            .args(command)
             .arg("--socket")
             .arg(&socket)
             .arg("--workspace")
@@ -91,15 +97,24 @@ impl Guest {
         }
     }
 
-    /// Drops the connection and takes the next one, as a daemon that was restarted.
-    pub(crate) async fn reconnect(&mut self) {
-        let socket = self.place.path().join("guest.sock");
-        std::fs::remove_file(&socket).expect("unlinked");
-        self.listener = UnixListener::bind(&socket).expect("a socket");
+    /// Drops the connection, as a daemon that is killed.
+    pub(crate) fn disconnect(&mut self) {
+        let unlinked = std::fs::remove_file(self.place.path().join("guest.sock"));
+        drop(unlinked);
         // With its last channel the old connection ends.
         self.client =
             GuestServiceClient::new(Endpoint::from_static("http://nobody").connect_lazy());
+    }
+
+    /// Drops the connection and takes the next one, as a daemon that was restarted.
+    pub(crate) async fn reconnect(&mut self) {
+        let socket = self.place.path().join("guest.sock");
+        self.disconnect();
+        self.listener = UnixListener::bind(&socket).expect("a socket");
         self.client = accept(&self.listener).await;
+        // As a daemon does once it serves.
+        let configured = self.client.configure(configuration()).await;
+        configured.expect("configured");
     }
 
     pub(crate) fn workspace(&self) -> PathBuf {
@@ -244,6 +259,20 @@ impl Seen {
 
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.out).into_owned()
+    }
+}
+
+/// What a daemon says by default, with shorter graces.
+pub(crate) fn configuration() -> wire::ConfigureRequest {
+    wire::ConfigureRequest {
+        workspace: "workspaces/test".to_owned(),
+        execs_max: 64,
+        leak_grace: duration(500),
+        disconnect_grace: duration(500),
+        kill_grace: duration(200),
+        heartbeat: duration(15_000),
+        retain_bytes_total: 1 << 30,
+        retained_execs_max: 1000,
     }
 }
 

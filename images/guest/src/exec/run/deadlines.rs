@@ -1,6 +1,9 @@
 //! What a running exec waits for beside its processes: the times at which something is due.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Longer than any exec lives.
+const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Unset, it is not due.
 #[derive(Default)]
@@ -29,8 +32,13 @@ impl Deadlines {
     }
 }
 
+/// `wait` after `from`; what lies beyond what a clock can show is far away.
+pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
+    from.checked_add(wait).unwrap_or(from + FAR)
+}
+
 /// Waits until then; without a time for ever.
-pub(super) async fn sleep_until(deadline: Option<Instant>) {
+pub(crate) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,

@@ -1,0 +1,96 @@
+//! `skillctl attach`: an exec that is there already, from where somebody left it.
+
+use anyhow::bail;
+use clap::Args;
+use skilld_client::short_id;
+use skilld_client::v1::{AttachExecRequest, Exec, ExecState, StreamOffsets, stdin::Source};
+
+use crate::context::Context;
+use crate::follow::{self, Ending, Follower, OnLeave};
+use crate::keys::DetachKeys;
+use crate::session::{Input, Session};
+use crate::{output, session, values};
+
+/// Follow an exec from its first byte, or from where you left it; exits with its code.
+///
+/// Ctrl-C leaves it running. With -i and an exec that has a terminal all keys go there, Ctrl-C too; the detach keys
+/// leave it running then.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  skillctl attach job-7/x-1 --from 4096
+  skillctl attach job-7/shell -i")]
+pub(crate) struct Attach {
+    /// The exec.
+    #[arg(value_name = "ID/EXEC")]
+    exec: String,
+    /// First byte of stdout to print, and of stderr after a comma. Left out it is 0, and with -i and a terminal the
+    /// end.
+    #[arg(long, value_name = "STDOUT[,STDERR]", value_parser = values::offsets)]
+    from: Option<StreamOffsets>,
+    /// Send our stdin, to an exec started with -i: keys to its terminal, else bytes as they come and end of file when
+    /// ours ends.
+    #[arg(short = 'i')]
+    stdin: bool,
+    /// Keys that leave a terminal: `ctrl-` and a letter or one of @[\]^_, or a plain key, with commas in between;
+    /// none for none.
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
+    detach_keys: DetachKeys,
+}
+
+impl Attach {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let mut from = self.from.unwrap_or_default();
+        let mut input = Input::None;
+        if self.stdin {
+            let exec = context.client.get_exec(&self.exec).await?;
+            // What has ended takes nothing more, and has only its output to show.
+            if exec.state() == ExecState::Running {
+                input = self.input(context, &exec)?;
+                if matches!(input, Input::Keyboard(_)) && self.from.is_none() {
+                    from = exec.total.unwrap_or_default();
+                }
+            }
+        }
+        let events = context.client.attach_resuming(AttachExecRequest {
+            name: self.exec,
+            offsets: Some(from),
+            ..Default::default()
+        });
+        let mut interrupt = input.interrupt()?;
+        let mut follower =
+            Follower::new(&context.client, context.output.is_json(), OnLeave::Detach);
+        let name = short_id(events.name());
+        let ending = follower.converse(events, input, &mut interrupt).await?;
+        match ending {
+            Ending::Interrupted => {
+                output::note(&format!("{name} goes on; `skillctl kill {name}` ends it"));
+            }
+            Ending::Detached(at) => follow::note_detached(&name, at),
+            Ending::Finished(_) | Ending::PipeClosed => {}
+        }
+        Ok(follow::exit_code(&ending))
+    }
+
+    /// What our stdin is to this exec.
+    fn input(&self, context: &Context, exec: &Exec) -> anyhow::Result<Input> {
+        let name = short_id(&exec.name);
+        let spec = exec.effective_spec.as_ref();
+        let source = spec.and_then(|spec| spec.stdin.as_ref()?.source.as_ref());
+        if !matches!(source, Some(Source::Open(true))) {
+            bail!("{name} was started without -i and takes no input: leave out -i to follow it");
+        }
+        if spec.and_then(|spec| spec.terminal.as_ref()).is_none() {
+            return Ok(Input::Stream(context.client.stdin_end(&exec.name)));
+        }
+        session::need_terminal(
+            context,
+            &format!("`skillctl stdin {name}` sends bytes to it"),
+        )?;
+        Ok(Input::Keyboard(Session {
+            client: context.client.clone(),
+            name: exec.name.clone(),
+            detach_keys: self.detach_keys.clone(),
+            size: None,
+        }))
+    }
+}

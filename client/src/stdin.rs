@@ -1,0 +1,269 @@
+//! Writing to the stdin of an exec: each byte once, whatever breaks on the way.
+//!
+//! A write whose answer is lost may have been written, in part or in whole, and nobody can tell which from here. Its
+//! offset is what makes it safe to write again: the server skips what it has. So a call with an offset is repeated, a
+//! call without one never is, and [`StdinWriter`] sees to the offsets.
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{Stream, StreamExt, stream};
+use skilld_proto::v1::{StreamStdinRequest, WriteStdinRequest, WriteStdinResponse};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::oneshot;
+use tokio_util::io::ReaderStream;
+use tonic::{Code, Status};
+
+use crate::names::exec_name;
+use crate::retry::{could_not_connect, may_resume};
+use crate::{Client, Error};
+
+/// Bytes of one message; the server takes up to 256 KiB in a stream.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+impl Client {
+    /// Writes to an exec's stdin and returns when the program's pipe has taken it.
+    ///
+    /// With an offset the call is repeated when the connection broke, because the server writes nothing twice then.
+    /// Without one it appends, and is repeated only if no connection could be made: what failed may be written.
+    pub async fn write_stdin(
+        &self,
+        mut request: WriteStdinRequest,
+    ) -> Result<WriteStdinResponse, Error> {
+        request.name = exec_name(&request.name);
+        let may_repeat = match request.offset {
+            Some(_) => may_resume,
+            None => could_not_connect,
+        };
+        self.insisting(may_repeat, || {
+            let (mut stub, request) = (self.execs(), request.clone());
+            async move { stub.write_stdin(request).await }
+        })
+        .await
+    }
+
+    /// A writer whose first byte is at `offset`. What the exec has of it already is not written again, so the same
+    /// bytes can be sent a second time; 0 for an exec that was just started. It must be the only writer.
+    #[must_use]
+    pub fn stdin_at(&self, name: &str, offset: u64) -> StdinWriter {
+        StdinWriter {
+            client: self.clone(),
+            name: exec_name(name),
+            at: Some(offset),
+            appends: false,
+        }
+    }
+
+    /// A writer that goes on where all writers so far have ended; its first write asks where that is. Others may write
+    /// at the same time.
+    #[must_use]
+    pub fn stdin_end(&self, name: &str) -> StdinWriter {
+        StdinWriter {
+            at: None,
+            appends: true,
+            ..self.stdin_at(name, 0)
+        }
+    }
+
+    /// Sends everything that `source` has in one stream, without waiting for answers in between; then end of file if
+    /// `eof` is set. Without an offset it appends.
+    ///
+    /// At most some messages of 256 KiB are held at a time. A stream that broke is not repeated, since its bytes are
+    /// gone from here: [`stdin_at`](Self::stdin_at) does that.
+    pub async fn stream_stdin(
+        &self,
+        name: &str,
+        offset: Option<u64>,
+        source: impl AsyncRead + Send + Unpin + 'static,
+        eof: bool,
+    ) -> Result<WriteStdinResponse, Error> {
+        let chunks = ReaderStream::with_capacity(source, CHUNK_BYTES);
+        self.stream_stdin_chunks(name, offset, chunks, eof).await
+    }
+
+    /// The same with bytes as they come from a stream. After an error of it the server is told nothing but a broken
+    /// stream; what was sent before is written.
+    pub async fn stream_stdin_chunks(
+        &self,
+        name: &str,
+        offset: Option<u64>,
+        chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+        eof: bool,
+    ) -> Result<WriteStdinResponse, Error> {
+        let first = StreamStdinRequest {
+            name: exec_name(name),
+            offset,
+            ..Default::default()
+        };
+        let last = StreamStdinRequest {
+            eof: true,
+            ..Default::default()
+        };
+        let (failed, failure) = oneshot::channel();
+        let messages = stream::iter([first])
+            .chain(data_messages(chunks, failed))
+            .chain(stream::iter(eof.then_some(last)));
+        let mut stub = self.execs();
+        tokio::select! {
+            biased;
+            // Leaving the call unfinished resets the stream: the server must not take half for all.
+            Ok(error) = failure => Err(unreadable(error)),
+            answer = stub.stream_stdin(messages) => Ok(answer?.into_inner()),
+        }
+    }
+}
+
+/// Writes to one exec's stdin. A write that is not waited for to its end leaves the writer without knowledge of how
+/// much was written: make another one then.
+#[derive(Debug)]
+pub struct StdinWriter {
+    client: Client,
+    name: String,
+    /// Offset of the next byte; none if that was not asked yet.
+    at: Option<u64>,
+    /// The first try of a write has no offset: it goes behind whatever others wrote.
+    appends: bool,
+}
+
+impl StdinWriter {
+    /// Offset of the next byte, once it is known.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        self.at
+    }
+
+    /// Writes all of it, however long it is; returns when the program's pipe has taken it.
+    pub async fn write(&mut self, mut data: Bytes) -> Result<(), Error> {
+        while !data.is_empty() {
+            let piece = data.split_to(data.len().min(CHUNK_BYTES));
+            self.send(piece, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes what `source` has until its end, and returns how much that was. It reads on while a write is under way,
+    /// up to 256 KiB: what came in small pieces goes in larger ones.
+    pub async fn copy(&mut self, source: impl AsyncRead) -> Result<u64, Error> {
+        let mut source = pin!(source);
+        let (mut buffer, mut open, mut copied) = (BytesMut::new(), true, 0);
+        while open || !buffer.is_empty() {
+            buffer.reserve(CHUNK_BYTES.saturating_sub(buffer.len()));
+            if buffer.is_empty() {
+                open = source.read_buf(&mut buffer).await.map_err(unreadable)? > 0;
+                continue;
+            }
+            copied += buffer.len() as u64;
+            let mut writing = pin!(self.write(buffer.split().freeze()));
+            loop {
+                let room = CHUNK_BYTES.saturating_sub(buffer.len());
+                let mut more = (&mut buffer).limit(room);
+                tokio::select! {
+                    biased;
+                    written = &mut writing => {
+                        written?;
+                        break;
+                    }
+                    read = source.read_buf(&mut more), if open && room > 0 => {
+                        open = read.map_err(unreadable)? > 0;
+                    }
+                }
+            }
+        }
+        Ok(copied)
+    }
+
+    /// Sends end of file: nothing can be written after it.
+    pub async fn end(&mut self) -> Result<(), Error> {
+        self.send(Bytes::new(), true).await
+    }
+
+    async fn send(&mut self, data: Bytes, eof: bool) -> Result<(), Error> {
+        let at = match self.at {
+            Some(at) => at,
+            // Nothing, at the start: it is there already, whatever was written.
+            None => self.insist(0, Bytes::new(), false).await?,
+        };
+        self.at = Some(at);
+        let end = at + data.len() as u64;
+        if self.appends {
+            let call = self.request(None, data.clone(), eof);
+            match self.client.execs().write_stdin(call).await {
+                Ok(response) => {
+                    self.at = Some(response.into_inner().committed_offset);
+                    return Ok(());
+                }
+                Err(status) if !may_be_written(&status) => return Err(Error::from(status)),
+                // With an offset from here on: some of it may be there.
+                Err(_) => {}
+            }
+        }
+        let committed = self.insist(at, data, eof).await?;
+        if committed < end {
+            let problem = format!("it took {committed} bytes of stdin where {end} were sent");
+            return Err(Error::protocol(problem));
+        }
+        self.at = Some(if self.appends { committed } else { end });
+        Ok(())
+    }
+
+    /// Writes at an offset until it is sure that all of it was written; how much there is of stdin then.
+    async fn insist(&self, at: u64, data: Bytes, eof: bool) -> Result<u64, Error> {
+        loop {
+            let call = self.request(Some(at), data.clone(), eof);
+            match self.client.write_stdin(call).await {
+                Ok(response) => return Ok(response.committed_offset),
+                // The program takes its time, and the server ends calls that last long.
+                Err(error) if error.code() == Some(Code::DeadlineExceeded) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn request(&self, offset: Option<u64>, data: Bytes, eof: bool) -> WriteStdinRequest {
+        WriteStdinRequest {
+            name: self.name.clone(),
+            offset,
+            data,
+            eof,
+        }
+    }
+}
+
+/// Whether a write that failed like this may have been made, in part or in whole.
+fn may_be_written(status: &Status) -> bool {
+    may_resume(status) || status.code() == Code::DeadlineExceeded
+}
+
+fn unreadable(source: io::Error) -> Error {
+    Error::Io {
+        path: PathBuf::from("-"),
+        source,
+    }
+}
+
+/// Messages of the chunks. On an error it is handed to `failed`, and the stream neither goes on nor ends.
+fn data_messages(
+    chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    failed: oneshot::Sender<io::Error>,
+) -> impl Stream<Item = StreamStdinRequest> + Send + 'static {
+    let start = (Box::pin(chunks), Bytes::new(), failed);
+    stream::unfold(start, |(mut chunks, mut rest, failed)| async move {
+        while rest.is_empty() {
+            match chunks.next().await? {
+                Ok(chunk) => rest = chunk,
+                Err(error) => {
+                    // The receiver is gone only if the call is over, and then nobody polls this.
+                    drop(failed.send(error));
+                    return std::future::pending().await;
+                }
+            }
+        }
+        let message = StreamStdinRequest {
+            data: rest.split_to(rest.len().min(CHUNK_BYTES)),
+            ..Default::default()
+        };
+        Some((message, (chunks, rest, failed)))
+    })
+}

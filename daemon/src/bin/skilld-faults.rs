@@ -1,0 +1,10 @@
+//! The daemon with the fault points of `fault.rs`, for tests. Not shipped.
+
+use std::process::ExitCode;
+
+#[path = "../main.rs"]
+mod skilld_main;
+
+fn main() -> ExitCode {
+    skilld_main::main()
+}

@@ -1,0 +1,414 @@
+//! The lease against the slot's task, on a clock that the test moves: who asks at the moment of the end is either in time
+//! or too late, and never both.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context as TaskContext, Poll};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::future::BoxFuture;
+use http::{HeaderMap, Request, Response};
+use http_body::{Body as _, Frame};
+use prost::Message;
+use skilld_proto::guest::v1 as pb;
+use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::transport::{Endpoint, Server, Uri};
+
+use super::*;
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::engine::fake::{FakeEngine, Operation};
+use crate::guest::GuestClient;
+use crate::shutdown::Tasks;
+use crate::workspace::directory::Numbers;
+use crate::workspace::{Workspace, WorkspaceId};
+
+/// What idle timeout and lifetime are, as the case needs one or the other.
+const SHORT: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(3600);
+const CASES: u64 = 10_000;
+/// Threads that share them.
+const PARTS: u64 = 4;
+
+/// A guest that answers everything with: nothing runs, and nothing has for long.
+#[derive(Debug, Clone, Default)]
+struct IdleGuest {
+    delay_ms: Arc<AtomicU64>,
+}
+
+/// One message and a good end.
+struct Answer {
+    message: Option<Bytes>,
+    ended: bool,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut TaskContext<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(message) = self.message.take() {
+            return Poll::Ready(Some(Ok(Frame::data(message))));
+        }
+        if std::mem::replace(&mut self.ended, true) {
+            return Poll::Ready(None);
+        }
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+}
+
+impl NamedService for IdleGuest {
+    const NAME: &'static str = "skilld.guest.v1.GuestService";
+}
+
+impl tower::Service<Request<Body>> for IdleGuest {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _context: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let delay = Duration::from_millis(self.delay_ms.load(Ordering::Relaxed));
+        Box::pin(async move {
+            // A stream that is answered before its request was read is reset, and only so many may be.
+            let body = request.body_mut();
+            while let Some(frame) =
+                std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await
+            {
+                drop(frame);
+            }
+            tokio::time::sleep(delay).await;
+            let hello = pb::HelloResponse {
+                idle_time: LONG.try_into().ok(),
+                ..pb::HelloResponse::default()
+            };
+            let mut message = BytesMut::new();
+            message.put_u8(0);
+            message.put_u32(u32::try_from(hello.encoded_len()).expect("short"));
+            hello.encode(&mut message).expect("room");
+            let mut response = Response::new(Body::new(Answer {
+                message: Some(message.freeze()),
+                ended: false,
+            }));
+            response.headers_mut().insert(
+                "content-type",
+                http::HeaderValue::from_static("application/grpc"),
+            );
+            Ok(response)
+        })
+    }
+}
+
+async fn client(guest: IdleGuest, tasks: &Tasks) -> GuestClient {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let incoming = futures::stream::iter([Ok::<_, std::io::Error>(far)]);
+    tasks.spawn(async move {
+        let incoming = futures::StreamExt::chain(incoming, futures::stream::pending());
+        let served = Server::builder().add_service(guest);
+        drop(served.serve_with_incoming(incoming).await);
+    });
+    let near = Arc::new(std::sync::Mutex::new(Some(near)));
+    let connect = tower::service_fn(move |_: Uri| {
+        let near = near.lock().expect("lock").take();
+        std::future::ready(
+            near.map(hyper_util::rt::TokioIo::new)
+                .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected)),
+        )
+    });
+    let endpoint = Endpoint::from_static("http://guest");
+    GuestClient::new(
+        endpoint
+            .connect_with_connector(connect)
+            .await
+            .expect("connected"),
+    )
+}
+
+/// What all cases share.
+struct Bench {
+    engine: Arc<FakeEngine>,
+    context: Arc<Context>,
+    pool: Arc<Pool>,
+    guest: IdleGuest,
+    client: GuestClient,
+    record: Record,
+}
+
+async fn bench(dir: &std::path::Path) -> Bench {
+    let toml = format!("state_dir = {dir:?}\npools.default.warm = 0\n");
+    let config = Arc::new(Config::from_toml(&toml).expect("configuration").config);
+    let engine = Arc::new(FakeEngine::new());
+    let tasks = Tasks::default();
+    let context = Arc::new(Context {
+        config: Arc::clone(&config),
+        engine: Arc::clone(&engine) as _,
+        info: engine.describe().await.expect("described"),
+        tasks: tasks.clone(),
+        instance: "0123456789ab".to_owned(),
+        numbers: std::sync::Mutex::new(Numbers::new(200_000, 64, LONG, 0)),
+        directory: Arc::default(),
+        boots: tokio::sync::Semaphore::new(1),
+    });
+    let pool_config = config.pools.first().expect("one").clone();
+    let image = engine.image(&pool_config.image).await.expect("image");
+    let mut record = slot::new_record(&pool_config, pool_config.limits, &image.id, 7, 200_007);
+    record.container_id = Some("c".repeat(64));
+    let guest = IdleGuest::default();
+    Bench {
+        client: client(guest.clone(), &tasks).await,
+        pool: Pool::new(Arc::clone(&context), pool_config, image),
+        engine,
+        context,
+        guest,
+        record,
+    }
+}
+
+/// A claimed slot whose time is over after [`SHORT`]: unused, or whatever happens.
+fn claimed(bench: &Bench, idle: Duration, remaining: Duration) -> Slot {
+    let mut record = bench.record.clone();
+    let ms = |time: Duration| u64::try_from(time.as_millis()).expect("short");
+    record.phase = Phase::Claimed;
+    record.claim = Some(Claim {
+        workspace: "w".to_owned(),
+        request: String::new(),
+        labels: BTreeMap::new(),
+        env: BTreeMap::new(),
+        create_time_ms: 0,
+        idle_timeout_ms: ms(idle),
+        end_time_ms: 0,
+        skills: BTreeMap::new(),
+    });
+    std::fs::create_dir_all(bench.context.slot_dir(record.number).join("skills"))
+        .expect("directory");
+    let (mut actor, slot) = Actor::new(
+        Arc::clone(&bench.context),
+        Arc::clone(&bench.pool),
+        record,
+        State::Claimed,
+    );
+    actor.lease = Some(Lease::new(idle, remaining));
+    actor.link = Some(Link::of(bench.client.clone(), CancellationToken::new()));
+    actor.publish();
+    bench.context.tasks.spawn(actor.run());
+    slot
+}
+
+/// One interleaving: who comes when, in milliseconds around the end.
+async fn race(bench: &Bench, case: u64) {
+    let by_idleness = case.is_multiple_of(2);
+    let (idle, remaining) = if by_idleness {
+        (SHORT, LONG)
+    } else {
+        (LONG, SHORT)
+    };
+    let around = |digit: u64| SHORT + Duration::from_millis(digit % 7) - Duration::from_millis(3);
+    bench.guest.delay_ms.store(case / 2 % 4, Ordering::Relaxed);
+    let removals = bench.engine.calls(Operation::Remove);
+    let slot = claimed(bench, idle, remaining);
+    let workspace = Workspace {
+        id: WorkspaceId::new("w".to_owned()),
+        slot,
+    };
+    let start = Instant::now();
+    let renewing = async {
+        tokio::time::sleep_until(start + around(case / 8)).await;
+        let asked = Instant::now();
+        let renewed = match by_idleness {
+            true => workspace.renew(Some(SHORT), None).await,
+            false => workspace.renew(None, Some(SHORT)).await,
+        };
+        renewed.is_ok().then_some(asked)
+    };
+    let using = async {
+        tokio::time::sleep_until(start + around(case / 56)).await;
+        let asked = Instant::now();
+        workspace.grant().await.is_ok().then_some(asked)
+    };
+    let deleting = async {
+        // In every eighth case somebody deletes it as well.
+        if case / 392 % 8 != 7 {
+            return None;
+        }
+        tokio::time::sleep_until(start + around(case / 3136)).await;
+        let asked = Instant::now();
+        workspace.delete().await.expect("deleted");
+        Some(asked)
+    };
+    let gone = async {
+        workspace.removed().await;
+        Instant::now()
+    };
+    let (renewed, used, deleted, gone) = tokio::join!(renewing, using, deleting, gone);
+
+    let kept_by_use = used.filter(|_| by_idleness);
+    for in_time in [renewed, kept_by_use].into_iter().flatten() {
+        let promised = in_time + SHORT;
+        let early = deleted.is_none_or(|asked| gone < asked) && gone < promised;
+        assert!(
+            !early,
+            "case {case}: in time, and gone {:?} later",
+            gone - in_time
+        );
+    }
+    let latest = [renewed, kept_by_use, Some(start)]
+        .into_iter()
+        .flatten()
+        .max();
+    let late = gone - latest.expect("at least the start");
+    assert!(
+        late <= SHORT + Duration::from_millis(20),
+        "case {case}: gone {late:?} late"
+    );
+    let removed = bench.engine.calls(Operation::Remove) - removals;
+    assert_eq!(removed, 1, "case {case}: removed {removed} times");
+    assert!(workspace.grant().await.is_err() && workspace.renew(None, None).await.is_err());
+}
+
+/// Calls `test` on a runtime of its own, whose clock stands still unless everybody waits.
+fn on_a_clock_of_its_own<F: Future<Output = ()>>(test: impl FnOnce(PathBuf) -> F) {
+    // Records are written for each case: in memory where there is such a directory.
+    let memory = std::path::Path::new("/dev/shm");
+    let dir = match memory.is_dir() {
+        true => tempfile::tempdir_in(memory),
+        false => tempfile::tempdir(),
+    };
+    let dir = dir.expect("temporary directory");
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build();
+    runtime
+        .expect("runtime")
+        .block_on(test(dir.path().to_owned()));
+}
+
+#[test]
+fn renew_races_expiry() {
+    std::thread::scope(|scope| {
+        for part in 0..PARTS {
+            scope.spawn(move || {
+                on_a_clock_of_its_own(async |dir| {
+                    let bench = bench(&dir).await;
+                    for case in (part..CASES).step_by(usize::try_from(PARTS).expect("few")) {
+                        race(&bench, case).await;
+                    }
+                });
+            });
+        }
+    });
+}
+
+/// Gives the bench's slot a container that runs and whose guest never connects.
+async fn run_without_guest(bench: &mut Bench) {
+    let slot_dir = bench.context.slot_dir(bench.record.number);
+    for name in ["run", "skills", "passwd", "group"] {
+        std::fs::create_dir_all(slot_dir.join(name)).expect("directory");
+    }
+    bench.engine.start_without_guest();
+    let spec = slot::container(&bench.context, bench.pool.config(), &bench.record);
+    let id = bench.engine.create(&spec).await.expect("created");
+    bench.engine.start(&id).await.expect("started");
+    bench.record.container_id = Some(id);
+}
+
+/// Nobody knows whether something runs in it, but nobody ever will: it is lost, and not kept to its lifetime's end.
+#[test]
+fn an_idle_workspace_whose_guest_never_answers_is_lost() {
+    on_a_clock_of_its_own(async |dir| {
+        let mut bench = bench(&dir).await;
+        run_without_guest(&mut bench).await;
+        bench.guest.delay_ms.store(86_400_000, Ordering::Relaxed);
+        let slot = claimed(&bench, SHORT, LONG);
+        let start = Instant::now();
+        let mut view = slot.view.clone();
+        let lost = view.wait_for(|view| view.state != State::Claimed);
+        let lost = lost.await.expect("published").state;
+        assert_eq!(lost, State::Failed(Cause::GuestLost));
+        let took = start.elapsed();
+        assert!(
+            took > SHORT && took < Duration::from_secs(20),
+            "lost only after {took:?}"
+        );
+    });
+}
+
+/// Docker's own commands pause for a moment, and that the container goes on may not be heard.
+#[test]
+fn a_pause_that_is_over_breaks_no_call() {
+    on_a_clock_of_its_own(async |dir| {
+        let mut bench = bench(&dir).await;
+        run_without_guest(&mut bench).await;
+        let slot = claimed(&bench, LONG, LONG);
+        let looks = bench.engine.calls(Operation::Inspect);
+        slot.container_paused(true);
+        tokio::time::sleep(2 * SHORT).await;
+        assert_eq!(bench.engine.calls(Operation::Inspect), looks + 1);
+        let id = WorkspaceId::new("w".to_owned());
+        let workspace = Workspace { id, slot };
+        let start = Instant::now();
+        workspace.grant().await.expect("usable");
+        assert_eq!(start.elapsed(), Duration::ZERO, "it was not awaited again");
+    });
+}
+
+#[test]
+fn a_workspace_takes_960_calls_at_once_and_refuses_the_next() {
+    on_a_clock_of_its_own(async |dir| {
+        let bench = bench(&dir).await;
+        let slot = claimed(&bench, LONG, LONG);
+        let id = WorkspaceId::new("w".to_owned());
+        let workspace = Workspace { id, slot };
+        let mut grants = Vec::new();
+        for _ in 0..960 {
+            grants.push(workspace.grant().await.expect("room"));
+        }
+        let refused = workspace.grant().await.expect_err("full");
+        assert!(
+            matches!(refused, Error::QuotaExceeded { limit: 960, .. }),
+            "{refused}"
+        );
+        grants.pop();
+        workspace.grant().await.expect("room again");
+    });
+}
+
+#[test]
+fn a_warm_slot_is_handed_out_once() {
+    on_a_clock_of_its_own(async |dir| {
+        let bench = bench(&dir).await;
+        std::fs::create_dir_all(bench.context.slot_dir(bench.record.number)).expect("directory");
+        let mut record = bench.record.clone();
+        record.phase = Phase::Ready;
+        let number = record.number;
+        let lost = CancellationToken::new();
+        let link = Link::of(bench.client.clone(), lost);
+        let slot = bench.pool.adopt(record, Adopted::Warm(link));
+        bench.pool.resize(1);
+        let mut view = slot.view.clone();
+        view.wait_for(|view| view.state == State::Ready)
+            .await
+            .expect("ready");
+        while bench.pool.stats().warm == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(bench.pool.withdraw(number), "nobody has it");
+        // Its guest is back, and somebody who had it did not take it.
+        bench.pool.offer(number);
+        bench.pool.offer(number);
+        let first = bench.pool.claim().await.expect("warm");
+        assert!(!bench.pool.withdraw(number), "somebody has it");
+        let second = futures::FutureExt::now_or_never(bench.pool.claim());
+        assert!(!matches!(second, Some(Ok(_))), "it was handed out twice");
+        drop(first);
+    });
+}

@@ -1,0 +1,48 @@
+//! What becomes of calls about execs that are wrong or silent: through a client, a whole server and a real
+//! guest. No Docker.
+
+use std::time::{Duration, Instant};
+
+use skilld_proto::v1::{self as pb, Reason};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+#[path = "support/server.rs"]
+#[expect(dead_code, reason = "shared with tests that use more of it")]
+mod server;
+use server::TestServer;
+
+#[track_caller]
+fn check_refused(status: &Status, code: Code, reason: Reason) {
+    let details = status.get_error_details();
+    let found = details.error_info().expect("ErrorInfo").reason.clone();
+    let expected = reason.as_str_name().trim_start_matches("REASON_");
+    assert_eq!(
+        (status.code(), found.as_str()),
+        (code, expected),
+        "{status:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_to_stdin_that_never_says_anything_ends_at_upload_timeout() {
+    let server = TestServer::start("server.upload_timeout = \"300ms\"\n", &[]).await;
+    let (sender, receiver) = mpsc::channel::<pb::StreamStdinRequest>(1);
+    let asked = Instant::now();
+    let mut stub = server.client.execs();
+    let written = stub.stream_stdin(ReceiverStream::new(receiver));
+    let written = tokio::time::timeout(Duration::from_secs(10), written)
+        .await
+        .expect("it ends");
+    check_refused(
+        &written.expect_err("silent"),
+        Code::DeadlineExceeded,
+        Reason::Deadline,
+    );
+    let bounds = Duration::from_millis(300)..Duration::from_secs(3);
+    assert!(bounds.contains(&asked.elapsed()), "{:?}", asked.elapsed());
+    drop(sender);
+    assert!(server.stop().await);
+}

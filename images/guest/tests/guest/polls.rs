@@ -1,0 +1,477 @@
+//! Long polls: when they answer, and that every byte comes once.
+
+use std::time::{Duration, Instant};
+
+use skilld_proto::guest::v1 as wire;
+use skilld_proto::v1;
+use skilld_proto::v1::exec_event::output::Content;
+use skilld_proto::v1::exec_result::Outcome;
+use tonic::{Code, Status};
+
+use crate::support::{Guest, duration, reason, until};
+
+/// What many polls brought together.
+#[derive(Debug, Default)]
+struct Polled {
+    out: Vec<u8>,
+    err: Vec<u8>,
+    text: String,
+    gaps: Vec<(u64, u64)>,
+    next: v1::StreamOffsets,
+    answers: usize,
+    last: v1::PollExecResponse,
+}
+
+/// One that waits for up to ten seconds.
+fn request(id: &str, offsets: v1::StreamOffsets) -> wire::PollExecRequest {
+    wire::PollExecRequest {
+        exec_id: id.to_owned(),
+        offsets: Some(offsets),
+        wait: duration(10_000),
+        max_bytes: 64 * 1024,
+        settle_time: duration(75),
+        ..Default::default()
+    }
+}
+
+async fn poll(guest: &Guest, request: wire::PollExecRequest) -> v1::PollExecResponse {
+    try_poll(guest, request).await.expect("polled")
+}
+
+async fn try_poll(
+    guest: &Guest,
+    request: wire::PollExecRequest,
+) -> Result<v1::PollExecResponse, Status> {
+    let mut client = guest.client.clone();
+    Ok(client.poll_exec(request).await?.into_inner())
+}
+
+async fn start(guest: &Guest, id: &str, script: &str) {
+    start_with(guest, id, script, |_| {}).await;
+}
+
+async fn start_with(guest: &Guest, id: &str, script: &str, change: impl FnOnce(&mut v1::ExecSpec)) {
+    let mut request = guest.request(id, &["bash", "-c", script]);
+    change(request.spec.as_mut().expect("a spec"));
+    let mut client = guest.client.clone();
+    client.start_exec(request).await.expect("started");
+}
+
+impl Polled {
+    fn take(&mut self, answer: v1::PollExecResponse) {
+        for output in &answer.output {
+            let (at, to) = match output.stream() {
+                v1::OutputStream::Stdout => (&mut self.next.stdout, &mut self.out),
+                v1::OutputStream::Stderr => (&mut self.next.stderr, &mut self.err),
+                v1::OutputStream::Unspecified => panic!("no stream"),
+            };
+            if answer.gaps.is_empty() {
+                assert_eq!(output.offset, *at, "each byte once, none left out");
+            }
+            match output.content.as_ref().expect("content") {
+                Content::Data(data) => {
+                    *at = output.offset + data.len() as u64;
+                    to.extend_from_slice(data);
+                }
+                Content::Text(text) => {
+                    *at = output.next_offset;
+                    self.text.push_str(text);
+                }
+            }
+        }
+        let gaps = answer.gaps.iter().map(|gap| (gap.from, gap.to));
+        self.gaps.extend(gaps);
+        assert_eq!(answer.next_offsets, Some(self.next));
+        self.answers += 1;
+        self.last = answer;
+    }
+
+    /// Polls until there is nothing more to come.
+    async fn all(guest: &Guest, mut request: wire::PollExecRequest) -> Self {
+        let mut polled = Self::default();
+        while polled.last.state() != v1::ExecState::Closed || !polled.last.output.is_empty() {
+            request.offsets = Some(polled.next);
+            polled.take(poll(guest, request.clone()).await);
+        }
+        polled
+    }
+}
+
+fn text_of(answer: &v1::PollExecResponse) -> String {
+    let part = |output: &v1::exec_event::Output| match output.content.clone() {
+        Some(Content::Data(data)) => String::from_utf8_lossy(&data).into_owned(),
+        Some(Content::Text(text)) => text,
+        None => String::new(),
+    };
+    answer.output.iter().map(part).collect()
+}
+
+#[tokio::test]
+async fn a_poll_answers_at_once_when_the_exec_ends() {
+    let guest = Guest::start().await;
+    start(&guest, "end", "sleep 0.3; printf bye; exit 7").await;
+    let begin = Instant::now();
+    let slow = wire::PollExecRequest {
+        settle_time: duration(10_000),
+        ..request("end", v1::StreamOffsets::default())
+    };
+    let answer = poll(&guest, slow).await;
+    let took = begin.elapsed();
+    assert!(took < Duration::from_millis(600), "{took:?}");
+    assert_eq!(text_of(&answer), "bye");
+    let result = answer.result.expect("a result");
+    assert_eq!(result.outcome, Some(Outcome::ExitCode(7)));
+
+    // Whoever comes later hears the same, at once.
+    let begin = Instant::now();
+    let again = poll(&guest, request("end", v1::StreamOffsets::default())).await;
+    assert!(begin.elapsed() < Duration::from_millis(50));
+    assert_eq!(text_of(&again), "bye");
+    assert_eq!(again.state(), v1::ExecState::Closed);
+}
+
+#[tokio::test]
+async fn a_child_that_holds_the_pipe_does_not_delay_a_poll() {
+    let guest = Guest::start().await;
+    start(&guest, "held", "sleep 5 & sleep 0.2; echo done").await;
+    let begin = Instant::now();
+    let slow = wire::PollExecRequest {
+        settle_time: duration(10_000),
+        ..request("held", v1::StreamOffsets::default())
+    };
+    let answer = poll(&guest, slow).await;
+    let took = begin.elapsed();
+    assert!(took < Duration::from_millis(400), "{took:?}");
+    assert_eq!(text_of(&answer), "done\n");
+    assert_eq!(answer.state(), v1::ExecState::Exited);
+    assert!(answer.result.is_some());
+}
+
+#[tokio::test]
+async fn a_poll_waits_until_output_has_settled() {
+    let guest = Guest::start().await;
+    let script = "for i in 1 2 3 4 5; do echo $i; sleep 0.05; done; sleep 10";
+    start(&guest, "settle", script).await;
+    let begin = Instant::now();
+    let patient = wire::PollExecRequest {
+        settle_time: duration(300),
+        ..request("settle", v1::StreamOffsets::default())
+    };
+    let answer = poll(&guest, patient).await;
+    let took = begin.elapsed();
+    assert_eq!(text_of(&answer), "1\n2\n3\n4\n5\n");
+    assert_eq!(answer.state(), v1::ExecState::Running);
+    assert!(answer.result.is_none());
+    let (least, most) = (Duration::from_millis(450), Duration::from_millis(1500));
+    assert!(took > least && took < most, "{took:?}");
+
+    let begin = Instant::now();
+    let at_once = wire::PollExecRequest {
+        settle_time: None,
+        ..request("settle", v1::StreamOffsets::default())
+    };
+    assert_eq!(text_of(&poll(&guest, at_once).await), "1\n2\n3\n4\n5\n");
+    assert!(begin.elapsed() < Duration::from_millis(50));
+}
+
+#[tokio::test]
+async fn a_poll_ends_when_its_wait_is_over() {
+    let guest = Guest::start().await;
+    start(&guest, "mute", "sleep 10").await;
+    let begin = Instant::now();
+    let brief = wire::PollExecRequest {
+        wait: duration(200),
+        ..request("mute", v1::StreamOffsets::default())
+    };
+    let answer = poll(&guest, brief).await;
+    let took = begin.elapsed();
+    let (least, most) = (Duration::from_millis(200), Duration::from_millis(400));
+    assert!(took >= least && took < most, "{took:?}");
+    assert_eq!((answer.output.len(), answer.gaps.len()), (0, 0));
+    assert_eq!(answer.next_offsets, Some(v1::StreamOffsets::default()));
+    assert_eq!(answer.state(), v1::ExecState::Running);
+
+    let begin = Instant::now();
+    let not_at_all = wire::PollExecRequest {
+        wait: None,
+        ..request("mute", v1::StreamOffsets::default())
+    };
+    poll(&guest, not_at_all).await;
+    assert!(begin.elapsed() < Duration::from_millis(50));
+
+    // Output that never settles is handed over at the end of the wait.
+    start(&guest, "busy", "while sleep 0.02; do echo x; done").await;
+    let brief = wire::PollExecRequest {
+        wait: duration(300),
+        ..request("busy", v1::StreamOffsets::default())
+    };
+    let begin = Instant::now();
+    let answer = poll(&guest, brief).await;
+    assert!(begin.elapsed() >= Duration::from_millis(300));
+    assert!(text_of(&answer).starts_with("x\nx\n"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_prompt_without_a_newline_comes_once() {
+    let guest = Guest::start().await;
+    start(&guest, "prompt", "printf 'name? '; sleep 10").await;
+    let mut polled = Polled::default();
+    let begin = Instant::now();
+    polled.take(poll(&guest, request("prompt", polled.next)).await);
+    let took = begin.elapsed();
+    assert_eq!(polled.out, b"name? ");
+    assert!(took < Duration::from_millis(600), "{took:?}");
+    let next = wire::PollExecRequest {
+        wait: duration(300),
+        ..request("prompt", polled.next)
+    };
+    polled.take(poll(&guest, next).await);
+    assert_eq!(polled.out, b"name? ", "it does not come again");
+}
+
+#[tokio::test]
+async fn a_poll_brings_at_most_what_was_asked_for() {
+    let guest = Guest::start().await;
+    let script = "head -c 200000 /dev/zero; sleep 10";
+    start(&guest, "much", script).await;
+    let begin = Instant::now();
+    let slow = |max_bytes, offsets| wire::PollExecRequest {
+        max_bytes,
+        settle_time: duration(10_000),
+        ..request("much", offsets)
+    };
+    let answer = poll(&guest, slow(1000, v1::StreamOffsets::default())).await;
+    assert_eq!(answer.next_offsets.expect("offsets").stdout, 1000);
+    let offsets = v1::StreamOffsets {
+        stdout: 1000,
+        stderr: 0,
+    };
+    let answer = poll(&guest, slow(150_000, offsets)).await;
+    assert_eq!(answer.next_offsets.expect("offsets").stdout, 151_000);
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(2), "it is not settled: {took:?}");
+    let sizes = answer.output.iter().map(|output| match &output.content {
+        Some(Content::Data(data)) => data.len(),
+        _ => panic!("bytes"),
+    });
+    assert_eq!(sizes.clone().sum::<usize>(), 150_000);
+    assert!(sizes.max() <= Some(64 * 1024));
+}
+
+#[tokio::test]
+async fn neither_stream_keeps_the_other_from_a_poll() {
+    let guest = Guest::start().await;
+    let script = "head -c 500000 /dev/zero; echo trouble >&2; sleep 10";
+    start(&guest, "both", script).await;
+    let all = |state: v1::Exec| state.total.expect("offsets").stderr == 8;
+    let get = wire::GetExecRequest {
+        exec_id: "both".to_owned(),
+    };
+    let mut client = guest.client.clone();
+    while !all(client
+        .get_exec(get.clone())
+        .await
+        .expect("there")
+        .into_inner())
+    {}
+    let answer = poll(&guest, request("both", v1::StreamOffsets::default())).await;
+    let next = answer.next_offsets.expect("offsets");
+    assert_eq!((next.stdout, next.stderr), (64 * 1024 - 8, 8));
+}
+
+#[tokio::test]
+async fn each_byte_comes_once_over_many_polls() {
+    let guest = Guest::start().await;
+    let script = "for i in $(seq 300); do echo line $i; echo err $i >&2; sleep 0.002; done; exit 3";
+    for max_bytes in [7, 100, 65536] {
+        let id = format!("once{max_bytes}");
+        start(&guest, &id, script).await;
+        let wish = wire::PollExecRequest {
+            max_bytes,
+            settle_time: duration(5),
+            ..request(&id, v1::StreamOffsets::default())
+        };
+        let polled = Polled::all(&guest, wish).await;
+        let expect =
+            |word: &str| -> String { (1..=300).map(|i| format!("{word} {i}\n")).collect() };
+        assert_eq!(String::from_utf8_lossy(&polled.out), expect("line"));
+        assert_eq!(String::from_utf8_lossy(&polled.err), expect("err"));
+        assert!(polled.answers > 1, "{}", polled.answers);
+        let result = polled.last.result.expect("a result");
+        assert_eq!(result.outcome, Some(Outcome::ExitCode(3)));
+    }
+}
+
+#[tokio::test]
+async fn two_pollers_get_the_same_bytes() {
+    let guest = Guest::start().await;
+    let script = "for i in $(seq 200); do echo line $i; sleep 0.002; done";
+    start(&guest, "two", script).await;
+    let wish = |max_bytes| wire::PollExecRequest {
+        max_bytes,
+        settle_time: duration(1),
+        ..request("two", v1::StreamOffsets::default())
+    };
+    let (small, large) = tokio::join!(
+        Polled::all(&guest, wish(11)),
+        Polled::all(&guest, wish(65536))
+    );
+    let expected: String = (1..=200).map(|i| format!("line {i}\n")).collect();
+    assert_eq!(String::from_utf8_lossy(&small.out), expected);
+    assert_eq!(small.out, large.out);
+    assert!(small.answers > large.answers);
+}
+
+#[tokio::test]
+async fn a_polled_text_is_never_cut_inside_a_character() {
+    let guest = Guest::start().await;
+    // The character's second byte comes long after the settle time.
+    let script = r"printf 'a\xc3'; sleep 0.4; printf '\xa9b'; sleep 10";
+    start(&guest, "cut", script).await;
+    let text = |id, offsets| wire::PollExecRequest {
+        format: v1::OutputFormat::Text.into(),
+        settle_time: duration(20),
+        ..request(id, offsets)
+    };
+    let mut polled = Polled::default();
+    polled.take(poll(&guest, text("cut", polled.next)).await);
+    assert_eq!((&*polled.text, polled.next.stdout), ("a", 1));
+    polled.take(poll(&guest, text("cut", polled.next)).await);
+    assert_eq!((&*polled.text, polled.next.stdout), ("a\u{e9}b", 4));
+
+    // However few bytes are asked for at a time, every character arrives.
+    let script = "for i in $(seq 50); do printf '\u{20ac}\u{1f600}'; done; printf '\u{e9}' >&2";
+    start(&guest, "few", script).await;
+    for max_bytes in [1, 3, 9] {
+        let wish = wire::PollExecRequest {
+            max_bytes,
+            ..text("few", v1::StreamOffsets::default())
+        };
+        let polled = Polled::all(&guest, wish).await;
+        let out: String = polled
+            .text
+            .chars()
+            .filter(|char| *char != '\u{e9}')
+            .collect();
+        assert_eq!(out, "\u{20ac}\u{1f600}".repeat(50));
+        assert_eq!(polled.text.chars().count(), 101);
+    }
+
+    // The last bytes are no character, and come all the same.
+    start(&guest, "half", r"printf 'a\xe2\x82'").await;
+    let polled = Polled::all(&guest, text("half", v1::StreamOffsets::default())).await;
+    assert_eq!((&*polled.text, polled.next.stdout), ("a\u{fffd}", 3));
+}
+
+#[tokio::test]
+async fn a_poll_wakes_as_soon_as_there_is_something() {
+    let guest = Guest::start().await;
+    let script = "while read -r line; do date +%s%N; done < <(for i in $(seq 30); do sleep 0.02; echo; done)";
+    start(&guest, "wake", script).await;
+    let mut polled = Polled::default();
+    let mut delays = Vec::new();
+    while polled.last.result.is_none() {
+        let wish = wire::PollExecRequest {
+            settle_time: None,
+            ..request("wake", polled.next)
+        };
+        let before = polled.out.len();
+        polled.take(poll(&guest, wish).await);
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("a time");
+        let said = String::from_utf8_lossy(&polled.out[before..]);
+        let said = said.lines().last().and_then(|line| line.parse().ok());
+        if let Some(said) = said {
+            delays.push(now.saturating_sub(Duration::from_nanos(said)));
+        }
+    }
+    delays.sort();
+    assert!(delays.len() > 20, "{delays:?}");
+    let median = delays[delays.len() / 2];
+    // `date` itself takes about a millisecond to end. A polling loop would show.
+    assert!(median < Duration::from_millis(8), "{delays:?}");
+}
+
+#[tokio::test]
+async fn a_poll_says_what_is_gone_or_refuses() {
+    let guest = Guest::start().await;
+    let small = |spec: &mut v1::ExecSpec| {
+        spec.on_full = v1::OnFull::DropOldest.into();
+        spec.retain = Some(v1::Retain {
+            stdout_bytes: 70_000,
+            ..Default::default()
+        });
+    };
+    let script = "head -c 1000000 /dev/zero; printf end";
+    start_with(&guest, "gap", script, small).await;
+    let mut end = poll(&guest, request("gap", v1::StreamOffsets::default())).await;
+    while end.state() != v1::ExecState::Closed {
+        end = poll(&guest, request("gap", v1::StreamOffsets::default())).await;
+    }
+    let wish = wire::PollExecRequest {
+        max_bytes: 1 << 20,
+        ..request("gap", v1::StreamOffsets::default())
+    };
+    let answer = poll(&guest, wish).await;
+    let gaps: Vec<_> = answer.gaps.iter().map(|gap| (gap.from, gap.to)).collect();
+    assert_eq!(gaps, [(0, 930_003)]);
+    assert_eq!(answer.next_offsets.expect("offsets").stdout, 1_000_003);
+    assert_eq!(text_of(&answer).len(), 70_000);
+    assert!(text_of(&answer).ends_with("\0end"));
+
+    let strict = wire::PollExecRequest {
+        gaps: v1::Gaps::Refuse.into(),
+        ..request("gap", v1::StreamOffsets::default())
+    };
+    let refused = try_poll(&guest, strict).await.expect_err("refused");
+    assert_eq!(
+        (refused.code(), &*reason(&refused)),
+        (Code::OutOfRange, "OUTPUT_DROPPED")
+    );
+    let beyond = v1::StreamOffsets {
+        stdout: 1_000_004,
+        stderr: 0,
+    };
+    let refused = try_poll(&guest, request("gap", beyond))
+        .await
+        .expect_err("beyond");
+    assert_eq!(reason(&refused), "INVALID_REQUEST");
+    let refused = try_poll(&guest, request("nobody", v1::StreamOffsets::default()))
+        .await
+        .expect_err("no exec");
+    assert_eq!(reason(&refused), "EXEC_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_blocking_exec_goes_on_as_far_as_polls_acknowledge() {
+    let guest = Guest::start().await;
+    let small = |spec: &mut v1::ExecSpec| {
+        spec.retain = Some(v1::Retain {
+            stdout_bytes: 70_000,
+            ..Default::default()
+        });
+    };
+    let script = "head -c 3000000 /dev/zero; echo x > done";
+    start_with(&guest, "block", script, small).await;
+    let wish = wire::PollExecRequest {
+        max_bytes: 1 << 20,
+        settle_time: duration(10_000),
+        ..request("block", v1::StreamOffsets::default())
+    };
+    // Asking again for the same acknowledges nothing.
+    for _ in 0..3 {
+        let answer = poll(&guest, wish.clone()).await;
+        assert_eq!(answer.next_offsets.expect("offsets").stdout, 70_000);
+    }
+    assert!(!guest.workspace().join("done").exists());
+    let begin = Instant::now();
+    let polled = Polled::all(&guest, wish).await;
+    assert_eq!((polled.out.len(), polled.gaps.len()), (3_000_000, 0));
+    assert!(
+        begin.elapsed() < Duration::from_secs(5),
+        "a full window is handed over at once"
+    );
+    let done = guest.workspace().join("done");
+    until("the program ends", || done.exists()).await;
+}

@@ -1,0 +1,567 @@
+//! stdin that others write to: nothing twice, nothing lost, no write that waits for a program that has ended.
+
+use std::future::IntoFuture;
+use std::time::{Duration, Instant};
+
+use skilld_proto::guest::v1 as wire;
+use skilld_proto::v1;
+use skilld_proto::v1::exec_event::output::Content;
+use skilld_proto::v1::exec_result::{Outcome, Reason};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use crate::support::{Guest, Seen, reason, status_kib, until};
+
+/// Starts a program whose stdin is open.
+async fn start(guest: &Guest, id: &str, argv: &[&str]) {
+    let mut request = guest.request(id, argv);
+    if let Some(spec) = &mut request.spec {
+        let source = Some(v1::stdin::Source::Open(true));
+        spec.stdin = Some(v1::Stdin { source });
+    }
+    let mut client = guest.client.clone();
+    client.start_exec(request).await.expect("started");
+}
+
+fn message(id: &str, offset: Option<u64>, data: &[u8], eof: bool) -> wire::WriteStdinRequest {
+    wire::WriteStdinRequest {
+        exec_id: id.to_owned(),
+        offset,
+        data: data.to_vec().into(),
+        eof,
+    }
+}
+
+async fn write(guest: &Guest, message: wire::WriteStdinRequest) -> Result<u64, Status> {
+    let mut client = guest.client.clone();
+    let answer = client.write_stdin(message).await?;
+    Ok(answer.into_inner().committed_offset)
+}
+
+async fn stream(guest: &Guest, messages: Vec<wire::WriteStdinRequest>) -> Result<u64, Status> {
+    let mut client = guest.client.clone();
+    let answer = client.stream_stdin(tokio_stream::iter(messages)).await?;
+    Ok(answer.into_inner().committed_offset)
+}
+
+async fn all(guest: &Guest, id: &str) -> Seen {
+    let stream = guest.attach(id, 0).await;
+    Seen::all(stream).await.expect("ends well")
+}
+
+async fn kill(guest: &Guest, id: &str) -> v1::Exec {
+    let request = wire::KillExecRequest {
+        exec_id: id.to_owned(),
+        grace: Some(prost_types::Duration::default()),
+        ..Default::default()
+    };
+    let mut client = guest.client.clone();
+    client
+        .kill_exec(request)
+        .await
+        .expect("killed")
+        .into_inner()
+}
+
+/// Waits until an exec's output ends with a text.
+async fn says(guest: &Guest, id: &str, text: &str) {
+    let begin = Instant::now();
+    loop {
+        let request = wire::PollExecRequest {
+            exec_id: id.to_owned(),
+            max_bytes: 1 << 20,
+            format: v1::OutputFormat::Text.into(),
+            ..Default::default()
+        };
+        let answer = guest.client.clone().poll_exec(request).await;
+        let output = answer.expect("polled").into_inner().output;
+        let said: String = output
+            .iter()
+            .filter_map(|output| match &output.content {
+                Some(Content::Text(text)) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect();
+        if said.ends_with(text) {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "said {said:?}");
+    }
+}
+
+fn assert_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, why: &str) -> Status {
+    let status = answer.expect_err(why);
+    assert_eq!((status.code(), &*reason(&status)), (code, why), "{status}");
+    status
+}
+
+#[tokio::test]
+async fn stdin_eof_keeps_output() {
+    let guest = Guest::start().await;
+    let script = "cat; sleep 0.2; echo after; echo trouble >&2; exit 4";
+    start(&guest, "cat", &["bash", "-c", script]).await;
+    assert_eq!(
+        write(&guest, message("cat", None, b"one ", false))
+            .await
+            .expect("written"),
+        4
+    );
+    assert_eq!(
+        write(&guest, message("cat", None, b"two\n", true))
+            .await
+            .expect("written"),
+        8
+    );
+    let seen = all(&guest, "cat").await;
+    assert_eq!(seen.stdout(), "one two\nafter\n");
+    assert_eq!(
+        (&*seen.err, seen.outcome()),
+        (&b"trouble\n"[..], Outcome::ExitCode(4))
+    );
+}
+
+#[tokio::test]
+async fn stdin_retry_same_offset() {
+    let guest = Guest::start().await;
+    start(&guest, "retry", &["cat"]).await;
+    for _ in 0..3 {
+        let first = message("retry", Some(0), b"hello ", false);
+        assert_eq!(write(&guest, first).await.expect("written"), 6);
+    }
+    // A retry that reaches further writes what is new of it.
+    let longer = message("retry", Some(0), b"hello world", false);
+    assert_eq!(write(&guest, longer).await.expect("written"), 11);
+    let beyond = write(&guest, message("retry", Some(12), b"!", false)).await;
+    let refused = assert_refused(beyond, Code::OutOfRange, "INVALID_REQUEST");
+    let info = refused.get_details_error_info().expect("an ErrorInfo");
+    assert_eq!(
+        info.metadata.get("committed_offset").map(String::as_str),
+        Some("11")
+    );
+    for _ in 0..3 {
+        let end = message("retry", Some(11), b"\n", true);
+        assert_eq!(write(&guest, end).await.expect("written"), 12);
+    }
+    let seen = all(&guest, "retry").await;
+    assert_eq!(seen.stdout(), "hello world\n");
+    // The exec has ended; what was written was written.
+    let end = message("retry", Some(11), b"\n", true);
+    assert_eq!(write(&guest, end).await.expect("written"), 12);
+    let again = message("retry", Some(0), b"hello", false);
+    assert_eq!(write(&guest, again).await.expect("written"), 12);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_sent_again_writes_nothing_twice() {
+    let guest = Guest::start().await;
+    start(&guest, "again", &["cat"]).await;
+    assert_eq!(
+        write(&guest, message("again", None, b"aaaabb", false))
+            .await
+            .expect("written"),
+        6
+    );
+    let messages = vec![
+        message("again", Some(0), b"aaaa", false),
+        message("", None, b"bbbb", false),
+        message("", None, b"cccc", true),
+    ];
+    for _ in 0..2 {
+        assert_eq!(stream(&guest, messages.clone()).await.expect("written"), 12);
+    }
+    assert_eq!(all(&guest, "again").await.stdout(), "aaaabbbbcccc");
+}
+
+#[tokio::test]
+async fn writers_are_taken_in_turn() {
+    let guest = Guest::start().await;
+    start(&guest, "turns", &["cat"]).await;
+    let line = |letter: u8| {
+        let mut line = vec![letter; 300_000];
+        line.push(b'\n');
+        line
+    };
+    let writers = (b'a'..=b'h').map(|letter| {
+        let guest = &guest;
+        async move { write(guest, message("turns", None, &line(letter), false)).await }
+    });
+    let reader = all(&guest, "turns");
+    let writers = async {
+        let committed = futures::future::join_all(writers).await;
+        let mut committed: Vec<_> = committed
+            .into_iter()
+            .map(|one| one.expect("written"))
+            .collect();
+        committed.sort_unstable();
+        let each: Vec<u64> = (1..=8).map(|n| n * 300_001).collect();
+        assert_eq!(committed, each);
+        write(&guest, message("turns", None, b"", true)).await
+    };
+    let (seen, written) = tokio::join!(reader, writers);
+    assert_eq!(written.expect("written"), 8 * 300_001);
+    let mut lines: Vec<Vec<u8>> = seen
+        .out
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(<[u8]>::to_vec)
+        .collect();
+    lines.sort();
+    let expected: Vec<Vec<u8>> = (b'a'..=b'h').map(line).collect();
+    assert!(lines == expected, "no line is mixed with another");
+}
+
+#[tokio::test]
+async fn stdin_1gib_not_read() {
+    let guest = Guest::start().await;
+    start(&guest, "deaf", &["sleep", "100"]).await;
+    let before = status_kib(guest.child.id(), "VmRSS");
+    let (sender, receiver) = mpsc::channel(1);
+    let mut client = guest.client.clone();
+    let mut call = Box::pin(
+        client
+            .stream_stdin(ReceiverStream::new(receiver))
+            .into_future(),
+    );
+    let mut sent: u64 = 0;
+    let feed = async {
+        let chunk = vec![b'x'; 256 * 1024];
+        while sent < 1 << 30 {
+            let message = message("deaf", None, &chunk, false);
+            let stuck =
+                tokio::time::timeout(Duration::from_millis(500), sender.send(message)).await;
+            if stuck.is_err() {
+                return;
+            }
+            sent += chunk.len() as u64;
+        }
+        panic!("nothing held it back");
+    };
+    tokio::select! {
+        answer = &mut call => panic!("answered {answer:?}"),
+        () = feed => {}
+    }
+    assert!(sent < 32 << 20, "{sent} bytes are on their way");
+    let grown = status_kib(guest.child.id(), "VmRSS").saturating_sub(before);
+    assert!(grown < 16 * 1024, "{grown} KiB more");
+    // The guest answers others, and a kill ends it all.
+    let begin = Instant::now();
+    assert_eq!(guest.sh("other", "echo hi").await.stdout(), "hi\n");
+    let (answer, killed) = tokio::join!(call, kill(&guest, "deaf"));
+    assert_refused(answer, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
+    assert_eq!(
+        killed.result.expect("a result").reason(),
+        Reason::KilledByClient
+    );
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[tokio::test]
+async fn stdin_ignored_large_input() {
+    let guest = Guest::start().await;
+    start(&guest, "ignore", &["bash", "-c", "sleep 0.3; echo fine"]).await;
+    let chunk = vec![b'x'; 256 * 1024];
+    let messages = vec![message("ignore", None, &chunk, false); 40];
+    let (answer, seen) = tokio::join!(stream(&guest, messages), all(&guest, "ignore"));
+    assert_refused(answer, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
+    assert_eq!(seen.outcome(), Outcome::ExitCode(0));
+    assert_eq!((seen.reason(), &*seen.stdout()), (Reason::Exited, "fine\n"));
+}
+
+#[tokio::test]
+async fn a_write_to_a_finished_exec_fails_at_once() {
+    let guest = Guest::start().await;
+    start(&guest, "done", &["true"]).await;
+    all(&guest, "done").await;
+    let fails = async |messages: Vec<wire::WriteStdinRequest>| {
+        let begin = Instant::now();
+        let answer = if messages.len() == 1 {
+            write(&guest, messages[0].clone()).await
+        } else {
+            stream(&guest, messages).await
+        };
+        let took = begin.elapsed();
+        assert_refused(answer, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
+        took
+    };
+    // Beside a call that waits for nothing, so that a busy machine is not taken for a slow guest.
+    let (mut times, mut idle) = (Vec::new(), Vec::new());
+    for _ in 0..10 {
+        let begin = Instant::now();
+        says(&guest, "done", "").await;
+        idle.push(begin.elapsed());
+        times.push(fails(vec![message("done", None, b"x", false)]).await);
+        times.push(fails(vec![message("done", Some(0), b"x", true)]).await);
+        times.push(fails(vec![message("done", None, b"x", false); 2]).await);
+    }
+    times.sort();
+    idle.sort();
+    let most = idle[5] + Duration::from_millis(10);
+    assert!(times[15] < most, "{times:?}, {idle:?}");
+    // Without a stdin to write to it fails too.
+    guest.sh("null", "true").await;
+    fails(vec![message("null", None, b"x", false)]).await;
+    let request = guest.request("none", &["sleep", "100"]);
+    guest
+        .client
+        .clone()
+        .start_exec(request)
+        .await
+        .expect("started");
+    fails(vec![message("none", None, b"x", false)]).await;
+    let nobody = write(&guest, message("nobody", None, b"x", false)).await;
+    assert_refused(nobody, Code::NotFound, "EXEC_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_blocked_write_fails_when_the_exec_ends() {
+    let guest = Guest::start().await;
+    let script = "echo $$; exec sleep 100";
+    start(&guest, "blocked", &["bash", "-c", script]).await;
+    let blocked = |offset| write(&guest, message("blocked", offset, &[0; 1 << 20], false));
+    let mut first = Box::pin(blocked(None));
+    let mut second = Box::pin(blocked(Some(0)));
+    let both = futures::future::join(&mut first, &mut second);
+    let stuck = tokio::time::timeout(Duration::from_millis(300), both).await;
+    assert!(stuck.is_err(), "the pipe holds less");
+    let killer = async {
+        kill(&guest, "blocked").await;
+        Instant::now()
+    };
+    let timed = async {
+        let answers = futures::future::join(first, second).await;
+        (answers, Instant::now())
+    };
+    let (killed, ((first, second), failed)) = tokio::join!(killer, timed);
+    assert_refused(first, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
+    assert_refused(second, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
+    let late = failed.saturating_duration_since(killed);
+    assert!(late < Duration::from_millis(10), "{late:?}");
+}
+
+#[tokio::test]
+async fn a_program_that_closed_its_stdin_is_told_apart_from_one_that_ended() {
+    let guest = Guest::start().await;
+    let script = "exec 0<&-; touch closed; sleep 100";
+    start(&guest, "closed", &["bash", "-c", script]).await;
+    let file = guest.workspace().join("closed");
+    until("it is closed", || file.exists()).await;
+    for _ in 0..2 {
+        let answer = write(&guest, message("closed", None, b"x", false)).await;
+        assert_refused(answer, Code::FailedPrecondition, "STDIN_CLOSED");
+    }
+    start(&guest, "ended", &["sleep", "100"]).await;
+    assert_eq!(
+        write(&guest, message("ended", None, b"x", true))
+            .await
+            .expect("written"),
+        1
+    );
+    assert_eq!(
+        write(&guest, message("ended", None, b"", true))
+            .await
+            .expect("written"),
+        1
+    );
+    let answer = write(&guest, message("ended", None, b"y", false)).await;
+    let status = assert_refused(answer, Code::FailedPrecondition, "STDIN_CLOSED");
+    let info = status.get_details_error_info().expect("an ErrorInfo");
+    assert_eq!(
+        info.metadata.get("committed_offset").map(String::as_str),
+        Some("1")
+    );
+}
+
+#[tokio::test]
+async fn a_write_that_is_given_up_leaves_the_offset_true() {
+    let guest = Guest::start().await;
+    let script = "until [ -e go ]; do sleep 0.01; done; sha256sum; echo end";
+    start(&guest, "given", &["bash", "-c", script]).await;
+    let data: Vec<u8> = (0..1_000_000u32).map(|n| n.to_le_bytes()[1]).collect();
+    let whole = message("given", Some(0), &data, true);
+    let given_up = write(&guest, whole.clone());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(200), given_up)
+            .await
+            .is_err()
+    );
+    std::fs::write(guest.workspace().join("go"), "").expect("written");
+    assert_eq!(write(&guest, whole).await.expect("written"), 1_000_000);
+    let seen = all(&guest, "given").await;
+    let digest = <sha2::Sha256 as sha2::Digest>::digest(&data);
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(seen.stdout(), format!("{digest}  -\nend\n"));
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_leaves_stdin_open() {
+    let guest = Guest::start().await;
+    start(&guest, "broken", &["cat"]).await;
+    let (sender, receiver) = mpsc::channel(1);
+    let mut client = guest.client.clone();
+    let call = client.stream_stdin(ReceiverStream::new(receiver));
+    sender
+        .send(message("broken", None, b"half ", false))
+        .await
+        .expect("sent");
+    let dropped = tokio::time::timeout(Duration::from_millis(300), call).await;
+    assert!(dropped.is_err(), "it waits for more");
+    assert_eq!(
+        write(&guest, message("broken", Some(5), b"and half\n", true))
+            .await
+            .expect("written"),
+        14
+    );
+    assert_eq!(all(&guest, "broken").await.stdout(), "half and half\n");
+}
+
+#[tokio::test]
+async fn a_silent_stream_ends_with_the_exec() {
+    let guest = Guest::start().await;
+    start(&guest, "short", &["head", "-c", "3"]).await;
+    let (sender, receiver) = mpsc::channel(1);
+    let mut client = guest.client.clone();
+    let call = client.stream_stdin(ReceiverStream::new(receiver));
+    sender
+        .send(message("short", None, b"abc", false))
+        .await
+        .expect("sent");
+    let answer = tokio::time::timeout(Duration::from_secs(5), call).await;
+    let answer = answer.expect("it does not wait for the client");
+    assert_refused(answer, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
+    drop(sender);
+    // One that ends in time was written, whatever became of the exec.
+    start(&guest, "whole", &["head", "-c", "3"]).await;
+    let messages = vec![message("whole", None, b"abc", false)];
+    assert_eq!(stream(&guest, messages).await.expect("written"), 3);
+    assert_eq!(all(&guest, "whole").await.stdout(), "abc");
+}
+
+#[tokio::test]
+async fn a_terminals_eof_is_a_character_and_not_its_end() {
+    let guest = Guest::start().await;
+    let script = "stty -echo; read -r first; echo got $first; cat; read -r last; echo then $last";
+    let mut request = guest.request("tty", &["bash", "-c", script]);
+    if let Some(spec) = &mut request.spec {
+        let source = Some(v1::stdin::Source::Open(true));
+        spec.stdin = Some(v1::Stdin { source });
+        spec.terminal = Some(v1::Terminal::default());
+    }
+    let mut client = guest.client.clone();
+    client.start_exec(request).await.expect("started");
+    let mut at = 0;
+    let lines = [
+        ("one\n", false, "got one\r\n"),
+        ("two\n", true, "two\r\n"),
+        ("three\n", false, "then three\r\n"),
+    ];
+    for (data, eof, answer) in lines {
+        let line = message("tty", Some(at), data.as_bytes(), eof);
+        at += data.len() as u64;
+        // A repeated end is not one more.
+        for _ in 0..2 {
+            assert_eq!(write(&guest, line.clone()).await.expect("written"), at);
+        }
+        says(&guest, "tty", answer).await;
+    }
+    let seen = all(&guest, "tty").await;
+    assert!(
+        seen.stdout().ends_with("got one\r\ntwo\r\nthen three\r\n"),
+        "{:?}",
+        seen.stdout()
+    );
+    assert_eq!(seen.outcome(), Outcome::ExitCode(0));
+}
+
+#[tokio::test]
+async fn the_effective_spec_says_where_stdin_comes_from_and_not_what_it_is() {
+    let guest = Guest::start().await;
+    let of = async |id: &str, source: Option<v1::stdin::Source>| {
+        let mut request = guest.request(id, &["true"]);
+        if let Some(spec) = &mut request.spec {
+            spec.stdin = Some(v1::Stdin { source });
+        }
+        let mut client = guest.client.clone();
+        let exec = client.start_exec(request).await.expect("started");
+        let spec = exec.into_inner().effective_spec.expect("is there");
+        spec.stdin.and_then(|stdin| stdin.source)
+    };
+    let open = Some(v1::stdin::Source::Open(true));
+    assert_eq!(of("open", open.clone()).await, open);
+    let given = v1::stdin::Source::Data(b"secret".to_vec().into());
+    let empty = v1::stdin::Source::Data(Default::default());
+    assert_eq!(of("given", Some(given)).await, Some(empty));
+    assert_eq!(of("none", None).await, None);
+}
+
+#[tokio::test]
+async fn writes_that_wait_are_bounded() {
+    let guest = Guest::start().await;
+    start(&guest, "full", &["sleep", "100"]).await;
+    let blocked = || write(&guest, message("full", None, &[0; 1 << 20], false));
+    let waiting = futures::future::join_all((0..8).map(|_| blocked()));
+    let mut waiting = Box::pin(waiting);
+    let stuck = tokio::time::timeout(Duration::from_millis(500), &mut waiting).await;
+    assert!(stuck.is_err(), "the pipe holds less");
+    assert_refused(blocked().await, Code::ResourceExhausted, "QUOTA_EXCEEDED");
+    // One that is given up makes room for another.
+    drop(waiting);
+    let again = tokio::time::timeout(Duration::from_millis(500), blocked()).await;
+    assert!(again.is_err(), "it waits as the others did");
+}
+
+/// Shell text on a terminal that is typed into.
+async fn start_terminal(guest: &Guest, id: &str, script: &str) {
+    let mut request = guest.request(id, &["bash", "-c", script]);
+    if let Some(spec) = &mut request.spec {
+        let source = Some(v1::stdin::Source::Open(true));
+        spec.stdin = Some(v1::Stdin { source });
+        spec.terminal = Some(v1::Terminal::default());
+    }
+    let mut client = guest.client.clone();
+    client.start_exec(request).await.expect("started");
+}
+
+#[tokio::test]
+async fn each_eof_without_an_offset_is_one_more_for_a_terminal() {
+    let guest = Guest::start().await;
+    let script = "cat; echo first; cat; echo second";
+    start_terminal(&guest, "tty", script).await;
+    for answer in ["first\r\n", "second\r\n"] {
+        let end = message("tty", None, b"", true);
+        assert_eq!(write(&guest, end).await.expect("written"), 0);
+        says(&guest, "tty", answer).await;
+    }
+    assert_eq!(all(&guest, "tty").await.outcome(), Outcome::ExitCode(0));
+}
+
+#[tokio::test]
+async fn an_older_eof_of_a_terminal_can_be_repeated_too() {
+    let guest = Guest::start().await;
+    let script = "stty -echo; cat; cat; read -r last; echo then $last";
+    start_terminal(&guest, "tty", script).await;
+    let lines = [("one\n", 4), ("two\n", 8)];
+    let line = |data: &str, end: u64| {
+        let offset = end - data.len() as u64;
+        message("tty", Some(offset), data.as_bytes(), true)
+    };
+    for (data, end) in lines {
+        assert_eq!(write(&guest, line(data, end)).await.expect("written"), end);
+        says(&guest, "tty", &format!("{}\r\n", data.trim())).await;
+    }
+    for (data, end) in lines {
+        assert_eq!(write(&guest, line(data, end)).await.expect("known"), 8);
+    }
+    // Neither was a third one: this is still read. An end where none was said is none that was.
+    let wrong = message("tty", Some(0), b"on", true);
+    assert_refused(
+        write(&guest, wrong).await,
+        Code::OutOfRange,
+        "INVALID_REQUEST",
+    );
+    let last = message("tty", Some(8), b"three\n", false);
+    assert_eq!(write(&guest, last).await.expect("written"), 14);
+    let seen = all(&guest, "tty").await;
+    assert!(seen.stdout().ends_with("then three\r\n"), "{:?}", seen.out);
+}

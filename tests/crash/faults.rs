@@ -1,0 +1,249 @@
+//! The daemon dies between every two steps of a slot's life, once at each of [`Point::ALL`], and is started again on the
+//! same state. Nothing may be left over, nothing may have two owners, nothing may be half there.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use skilld::fault::Point;
+use skilld_client::{Client, RetryPolicy};
+use skilld_proto::v1::{
+    CreateWorkspaceRequest, DeleteWorkspaceRequest, ListWorkspacesRequest, RenewWorkspaceRequest,
+    RunExecRequest, Workspace, WorkspaceState,
+};
+use skilld_tests::{Daemon, Options, binaries, docker, exec};
+
+use crate::{containers, read, sh};
+
+/// The workspace that is being made, renewed, lost or deleted.
+const TARGET: &str = "workspaces/target";
+/// Another one, which all of this is no business of.
+const NEIGHBOUR: &str = "workspaces/neighbour";
+/// From one renewal to the next.
+const RENEWED_SECONDS: i64 = 7200;
+
+fn points(action: &str) -> impl Iterator<Item = Point> {
+    let of_it = move |point: &Point| point.name().starts_with(action);
+    Point::ALL.iter().copied().filter(of_it)
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_boot() -> Result<()> {
+    for point in points("boot.") {
+        // The second boot is for the target: nothing is warm, so each claim waits for its own.
+        crash_at(point, 2).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_claim() -> Result<()> {
+    for point in points("claim.") {
+        crash_at(point, 2).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_renewal_and_a_loss() -> Result<()> {
+    for point in points("renew.").chain(points("loss.")) {
+        crash_at(point, 1).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_delete() -> Result<()> {
+    for point in points("delete.") {
+        crash_at(point, 1).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_fault_point_is_crashed_at() {
+    let actions = ["boot.", "claim.", "renew.", "loss.", "delete."];
+    let tested: usize = actions.iter().map(|action| points(action).count()).sum();
+    assert_eq!(tested, Point::ALL.len());
+}
+
+#[test]
+fn a_shipped_binary_has_no_fault_points() -> Result<()> {
+    let has = |path: std::path::PathBuf| -> Result<bool> {
+        let bytes = std::fs::read(path)?;
+        let name = b"FAULT_POINT";
+        Ok(bytes.windows(name.len()).any(|window| window == name))
+    };
+    assert!(!has(binaries::binary("skilld")?)?);
+    assert!(has(binaries::skilld_faults()?)?, "this looks for nothing");
+    Ok(())
+}
+
+async fn crash_at(point: Point, times: u32) -> Result<()> {
+    let booting = point.name().starts_with("boot.");
+    let options = Options::default()
+        .set("pools.default.warm", if booting { "0" } else { "1" })
+        .dies_at(&format!("{}:{times}", point.name()));
+    let mut daemon = Daemon::start_with(options).await?;
+    let client = daemon.client.clone().with_retry(RetryPolicy::none());
+    create(&client, NEIGHBOUR).await?;
+    sh(&client, NEIGHBOUR, "echo mine > file").await?;
+    let mut counting = client
+        .run_exec(RunExecRequest {
+            workspace: NEIGHBOUR.to_owned(),
+            exec_id: "count".to_owned(),
+            spec: Some(exec::shell("echo 1; read -r < <(sleep 1); echo 2; exit 3")),
+            ..RunExecRequest::default()
+        })
+        .await?;
+    read(&mut counting, 2).await?;
+
+    let answered = provoke(point, &daemon, &client).await?;
+    assert_eq!(daemon.wait().await?, None, "it was not killed");
+    daemon.heal("pools.default.warm", "1");
+    daemon.restart().await?;
+
+    found(point, &daemon, answered).await?;
+    usable(&daemon).await?;
+    let counted = exec::attach(
+        &daemon.client,
+        &format!("{NEIGHBOUR}/execs/count"),
+        skilld_proto::v1::StreamOffsets::default(),
+    )
+    .await?;
+    assert_eq!(
+        (counted.text().as_str(), counted.exit_code()),
+        ("1\n2\n", Some(3))
+    );
+    assert_eq!(sh(&daemon.client, NEIGHBOUR, "cat file").await?, "mine\n");
+    daemon.stop().await
+}
+
+/// Does what leads to the point. Answers with what the client was told to be there before.
+async fn provoke(point: Point, daemon: &Daemon, client: &Client) -> Result<Option<Workspace>> {
+    let (action, _) = point.name().split_once('.').context("no action")?;
+    if matches!(action, "boot" | "claim") {
+        let made = create(client, TARGET).await;
+        // What happens after the answer's last step may still let it through.
+        assert!(made.is_err() || point == Point::BootOffered, "{made:?}");
+        return Ok(made.ok());
+    }
+    let target = create(client, TARGET).await?;
+    sh(client, TARGET, "echo target > file").await?;
+    daemon.warm(1).await?;
+    match action {
+        "renew" => {
+            let request = RenewWorkspaceRequest {
+                name: TARGET.to_owned(),
+                idle_timeout: Some(prost_types::Duration {
+                    seconds: RENEWED_SECONDS,
+                    nanos: 0,
+                }),
+                ..RenewWorkspaceRequest::default()
+            };
+            let renewed = client.workspaces().renew_workspace(request).await;
+            assert!(renewed.is_err(), "{renewed:?}");
+        }
+        "loss" => docker::remove(&daemon.container(TARGET)?).await?,
+        _ => {
+            let deleted = client.delete_workspace(TARGET).await;
+            assert!(deleted.is_err(), "it was answered before it was killed");
+        }
+    }
+    Ok(Some(target))
+}
+
+async fn create(client: &Client, name: &str) -> Result<Workspace> {
+    let request = CreateWorkspaceRequest {
+        name: name.to_owned(),
+        ..CreateWorkspaceRequest::default()
+    };
+    Ok(client
+        .workspaces()
+        .create_workspace(request)
+        .await?
+        .into_inner())
+}
+
+/// What the restarted daemon says of the target is what can have become of it.
+async fn found(point: Point, daemon: &Daemon, answered: Option<Workspace>) -> Result<()> {
+    let listed = daemon
+        .client
+        .list_workspaces(ListWorkspacesRequest::default())
+        .await?
+        .workspaces;
+    let neighbour = listed.iter().find(|one| one.name == NEIGHBOUR);
+    assert_eq!(
+        neighbour.map(Workspace::state),
+        Some(WorkspaceState::Ready),
+        "the neighbour"
+    );
+    let target = listed.iter().find(|one| one.name == TARGET);
+    assert_eq!(
+        listed.len(),
+        1 + usize::from(target.is_some()),
+        "{listed:?}"
+    );
+    let state = target.map(Workspace::state);
+    let (action, _) = point.name().split_once('.').context("no action")?;
+    match (action, point) {
+        ("boot", _) if answered.is_none() => assert_eq!(state, None),
+        ("claim", Point::ClaimRecorded | Point::ClaimDone | Point::ClaimListed) => {
+            assert_eq!(state, Some(WorkspaceState::Ready));
+        }
+        ("claim", _) => assert_eq!(state, None),
+        ("renew", _) => {
+            let idle = target.and_then(|one| one.idle_timeout).context("a lease")?;
+            let renewed = point == Point::RenewRecorded;
+            assert_eq!(idle.seconds == RENEWED_SECONDS, renewed, "{idle:?}");
+        }
+        ("loss", _) => assert_eq!(state, Some(WorkspaceState::Failed)),
+        ("delete", Point::DeleteBegun) => assert_eq!(state, Some(WorkspaceState::Ready)),
+        ("delete", _) => assert_eq!(state, None),
+        _ => assert_eq!(state, Some(WorkspaceState::Ready)),
+    }
+    if state == Some(WorkspaceState::Ready) && matches!(action, "renew" | "delete") {
+        assert_eq!(sh(&daemon.client, TARGET, "cat file").await?, "target\n");
+    }
+    if state == Some(WorkspaceState::Failed) {
+        daemon.client.delete_workspace(TARGET).await?;
+    }
+    Ok(())
+}
+
+/// The pool fills, the same request gives the one workspace, everything has one owner, and nothing else is there.
+async fn usable(daemon: &Daemon) -> Result<()> {
+    let client = &daemon.client;
+    create(client, TARGET).await?;
+    let who =
+        "import json; print(json.load(open(\"/workspace/skills/.metadata.json\"))[\"workspace\"])";
+    let told = sh(client, TARGET, &format!("python3 -c '{who}'")).await?;
+    assert_eq!(told.trim(), TARGET);
+    create(client, "workspaces/third").await?;
+    sh(client, "workspaces/third", "true").await?;
+    daemon.warm(1).await?;
+
+    let records = daemon.records()?;
+    let slots = std::fs::read_dir(daemon.state_dir().join("slots"))?.count();
+    let field = |name: &str| -> BTreeSet<String> {
+        let values = records.iter().filter_map(|record| record.pointer(name));
+        values.map(Value::to_string).collect()
+    };
+    // Three workspaces and a warm slot, each with a uid and a container of its own.
+    assert_eq!((records.len(), slots), (4, 4), "{records:?}");
+    assert_eq!(field("/claim/workspace").len(), 3, "{records:?}");
+    assert_eq!(field("/uid").len(), 4, "{records:?}");
+    let recorded: BTreeSet<String> = field("/container_id")
+        .iter()
+        .map(|id| id.trim_matches('"').to_owned())
+        .collect();
+    assert_eq!(recorded, containers(daemon).await?);
+    let delete = |name: &str| DeleteWorkspaceRequest {
+        name: name.to_owned(),
+        allow_missing: false,
+    };
+    for name in [TARGET, "workspaces/third"] {
+        client.workspaces().delete_workspace(delete(name)).await?;
+    }
+    Ok(())
+}

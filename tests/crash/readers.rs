@@ -1,0 +1,92 @@
+//! Readers that do not read: what waits for them in the daemon has a bound, and the others do not notice them.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use skilld_client::Client;
+use skilld_proto::v1::{AttachExecRequest, ExecSpec, Retain, StartExecRequest, StreamOffsets};
+use skilld_tests::{Daemon, Options, exec, usage};
+
+use crate::refusal;
+
+/// Readers that stall, in groups: each client has one connection.
+const CLIENTS: usize = 8;
+const STREAMS: usize = 16;
+const OUTPUT: usize = 16 << 20;
+const MIB: u64 = 1 << 20;
+/// `server.relay_bytes_max` here, of which the stalled readers would take some 130 MiB.
+const BUDGET_MIB: u64 = 32;
+
+#[tokio::test]
+async fn stalled_readers_keep_the_daemon_small() -> Result<()> {
+    let budget = format!("{BUDGET_MIB}MiB");
+    let daemon =
+        Daemon::start_with(Options::default().set("server.relay_bytes_max", &budget)).await?;
+    let client = &daemon.client;
+    let workspace = exec::workspace(client).await?.name;
+    let name = format!("{workspace}/execs/much");
+    let start = StartExecRequest {
+        workspace: workspace.clone(),
+        exec_id: "much".to_owned(),
+        spec: Some(ExecSpec {
+            retain: Some(Retain {
+                stdout_bytes: i64::try_from(OUTPUT)? + 1,
+                ..Retain::default()
+            }),
+            ..exec::shell(&format!("yes 0123456789abcde | head -c {OUTPUT}"))
+        }),
+    };
+    client.start_exec(start).await?;
+    exec::attach(client, &name, StreamOffsets::default()).await?;
+    let pid = daemon.pid().context("it runs")?;
+    let before = usage::resident(pid)?;
+
+    let mut stalled = Vec::new();
+    for _ in 0..CLIENTS {
+        let other = Client::connect(&daemon.endpoint()).await?;
+        for _ in 0..STREAMS {
+            let attach = AttachExecRequest {
+                name: name.clone(),
+                ..AttachExecRequest::default()
+            };
+            let mut events = other.attach_exec(attach).await?;
+            events.next().await?.context("an event")?;
+            stalled.push(events);
+        }
+    }
+    // Whoever reads gets all of it meanwhile, byte for byte.
+    let expected: Vec<u8> = b"0123456789abcde\n".repeat(OUTPUT / 16);
+    let mut most = 0;
+    for _ in 0..2 {
+        let outcome = exec::attach(client, &name, StreamOffsets::default()).await?;
+        assert!(outcome.stdout == expected, "{} bytes", outcome.stdout.len());
+        most = most.max(usage::resident(pid)?.saturating_sub(before));
+    }
+    let readers = CLIENTS * STREAMS;
+    // What was on its way to them when they lost their place, and the reader that goes on, come on top.
+    assert!(most <= (BUDGET_MIB + 48) * MIB, "{} MiB", most / MIB);
+
+    // Those that lost their place are told so, with what to do; the rest of what they had comes first.
+    let mut displaced = 0;
+    for mut events in stalled {
+        let ended = loop {
+            match tokio::time::timeout(Duration::from_secs(20), events.next()).await? {
+                Ok(Some(_)) => {}
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        if let Some(error) = ended {
+            let failure = error.failure().context("a status")?;
+            assert!(failure.retry_after.is_some(), "no RetryInfo: {failure:?}");
+            let told = refusal(Err::<(), _>(error))?;
+            assert_eq!(
+                told,
+                ("ResourceExhausted".into(), "REASON_QUOTA_EXCEEDED".into())
+            );
+            displaced += 1;
+        }
+    }
+    assert!(displaced >= readers / 2, "{displaced} of {readers}");
+    daemon.stop().await
+}

@@ -1,0 +1,162 @@
+//! The recipes of docs/exec.md, as they stand there, each against a daemon of its own. Its terminals are tested by
+//! `functional::terminal_cli`.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use skilld_client::v1::CreateWorkspaceRequest;
+use skilld_tests::{Daemon, binaries};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::{output, venv};
+
+/// Stands in for grpcurl, which no package registry of the tests has: the same calls, made by `buf curl`.
+const GRPCURL: &str = r#"#!/usr/bin/env bash
+set -euo pipefail
+[ "$1 $2 $3" = '-plaintext -unix -d' ] && [ $# = 6 ]
+exec buf curl --protocol grpc --http2-prior-knowledge --unix-socket "$5" --data "$4" "http://localhost/$6"
+"#;
+
+/// Code blocks of the section with this title, with their language.
+fn blocks(title: &str) -> Result<Vec<(String, String)>> {
+    let document = std::fs::read_to_string(binaries::repository().join("docs/exec.md"))?;
+    let (_, section) = document
+        .split_once(&format!("\n### {title}\n"))
+        .with_context(|| format!("docs/exec.md has no section {title}"))?;
+    let section = section.split("\n### ").next().unwrap_or_default();
+    let mut found = Vec::new();
+    let mut parts = section.split("\n```");
+    parts.next();
+    while let (Some(block), Some(_)) = (parts.next(), parts.next()) {
+        let (language, code) = block.split_once('\n').context("an empty block")?;
+        found.push((language.to_owned(), format!("{code}\n")));
+    }
+    assert!(!found.is_empty(), "{title} shows no code any more");
+    Ok(found)
+}
+
+/// Where a reader of the document would be: beside `.demo/` and `proto/`, with the programs on the path.
+struct Place {
+    daemon: Daemon,
+    directory: TempDir,
+    path: String,
+}
+
+impl Place {
+    async fn new() -> Result<Self> {
+        let venv = venv::program("python").await?;
+        let daemon = Daemon::start().await?;
+        daemon
+            .client
+            .create_workspace(CreateWorkspaceRequest {
+                name: "workspaces/my-session".to_owned(),
+                ..CreateWorkspaceRequest::default()
+            })
+            .await?;
+        let directory = tempfile::tempdir()?;
+        symlink(daemon.state_dir(), directory.path().join(".demo"))?;
+        symlink(
+            binaries::repository().join("proto"),
+            directory.path().join("proto"),
+        )?;
+        let bin = directory.path().join("bin");
+        std::fs::create_dir(&bin)?;
+        executable(&bin.join("grpcurl"), GRPCURL)?;
+        symlink(binaries::binary("skillctl")?, bin.join("skillctl"))?;
+        let venv = venv.parent().map(Path::to_owned).context("bin")?;
+        let path = [bin, venv, PathBuf::from("/usr/local/bin:/usr/bin:/bin")]
+            .map(|part| part.display().to_string())
+            .join(":");
+        Ok(Self {
+            daemon,
+            directory,
+            path,
+        })
+    }
+
+    /// Runs all blocks of a section, and returns what they printed.
+    async fn run(&self, title: &str) -> Result<String> {
+        let mut printed = String::new();
+        for (language, code) in blocks(title)? {
+            let mut command = match language.as_str() {
+                "sh" => {
+                    let mut bash = Command::new("bash");
+                    bash.args(["-c", &format!("set -euo pipefail\n{code}")]);
+                    bash
+                }
+                "python" => {
+                    let mut python = Command::new("bash");
+                    python.args(["-c", "exec python -B -c \"$0\"", &code]);
+                    python
+                }
+                other => anyhow::bail!("{title} has a block of {other}, which nobody runs"),
+            };
+            command
+                .current_dir(self.directory.path())
+                .env("PATH", &self.path)
+                .env("HOME", self.directory.path())
+                .env("SKILLD_ENDPOINT", self.daemon.endpoint());
+            printed += &output(&mut command).await?;
+        }
+        Ok(printed)
+    }
+}
+
+fn executable(path: &Path, text: &str) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn skillctl_recipes_do_what_they_say() -> Result<()> {
+    let place = Place::new().await?;
+    let printed = place.run("skillctl").await?;
+    let begin = "my-session/talk\nname? hello Ada\nits exit code: 3\napple\npear\nmy-session/nap\n";
+    let rest = printed.strip_prefix(begin);
+    let rest = rest.with_context(|| format!("it printed something else: {printed}"))?;
+    for part in ["killed by client", "exit 3", "exit 0"] {
+        assert!(rest.contains(part), "no {part:?} in {rest}");
+    }
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn grpcurl_recipes_do_what_they_say() -> Result<()> {
+    let place = Place::new().await?;
+    let printed = place.run("grpcurl").await?;
+    // The first poll brings the prompt alone, the second what follows, the stream everything.
+    for text in ["password: ", r"\n9 letters\n", r"password: \n9 letters\n"] {
+        let text = format!("\"text\": \"{text}\"");
+        assert_eq!(printed.matches(&text).count(), 1, "{text} in {printed}");
+    }
+    assert!(printed.contains("\"open\": true"), "{printed}");
+    assert!(printed.contains("\"committedOffset\": \"10\""), "{printed}");
+    assert!(printed.contains("REASON_EXITED"), "{printed}");
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn python_recipes_with_generated_code_do_what_they_say() -> Result<()> {
+    let place = Place::new().await?;
+    let printed = place.run("Python, generated code").await?;
+    assert_eq!(
+        printed.trim_end(),
+        "exit code 3, 700000 bytes sorted, REASON_EXITED"
+    );
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn python_recipes_by_reflection_do_what_they_say() -> Result<()> {
+    let place = Place::new().await?;
+    let printed = place.run("Python, by reflection").await?;
+    assert_eq!(
+        printed.trim_end(),
+        "['step 1', 'step 2', 'step 3'] REASON_KILLED_BY_CLIENT"
+    );
+    place.daemon.stop().await
+}

@@ -1,0 +1,131 @@
+//! One workspace, one exec after the other for a long time: nothing grows.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
+use skilld_client::Client;
+use skilld_tests::exec::{argv, run, shell, workspace};
+use skilld_tests::{Daemon, usage, wait};
+
+use crate::{alone, options};
+
+/// Execs in all; `make soak` sets [`VARIABLE`] to more.
+const EXECS: usize = 20_000;
+const VARIABLE: &str = "SKILLD_SOAK_EXECS";
+const AT_ONCE: usize = 16;
+/// Times that everything is looked at; the first of them are the warm-up.
+const LOOKS: usize = 20;
+const WARM_UP: usize = 4;
+/// Kept run directories: one for each exec that is kept, and for each that runs.
+const RUN_DIRECTORIES_MAX: usize = 256 + AT_ONCE;
+
+/// The guest, and a supervisor for each exec that may run, for the next one, and for one that is done.
+const PROCESSES_MAX: usize = 1 + AT_ONCE + 2;
+
+/// What must not grow.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    daemon: u64,
+    guest: u64,
+    daemon_descriptors: usize,
+    guest_descriptors: usize,
+    processes: usize,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn soak() -> Result<()> {
+    let _alone = alone().await;
+    let execs = match std::env::var_os(VARIABLE) {
+        Some(text) => text.to_string_lossy().parse().context(VARIABLE)?,
+        None => EXECS,
+    };
+    let daemon = Daemon::start_with(options()?).await?;
+    let name = workspace(&daemon.client).await?.name;
+    let guest = usage::guest(&daemon, &name).await?;
+    daemon.warm(1).await?;
+    let mut looks = Vec::new();
+    let started = Instant::now();
+    for turn in 0..LOOKS {
+        let first = turn * execs / LOOKS;
+        let next = (turn + 1) * execs / LOOKS;
+        stream::iter(first..next)
+            .map(|number| one(&daemon.client, &name, number))
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<()>()
+            .await?;
+        looks.push(look(&daemon, guest).await?);
+        println!("{next}: {:?}", looks[turn]);
+    }
+    println!("{execs} execs took {:?}", started.elapsed());
+    let (early, late) = (looks[WARM_UP], looks[WARM_UP..].to_vec());
+    for look in late {
+        for (what, before, after) in [
+            ("daemon", early.daemon, look.daemon),
+            ("guest", early.guest, look.guest),
+        ] {
+            let five_percent = before / 20;
+            assert!(
+                before.abs_diff(after) <= five_percent,
+                "the {what} had {before} bytes, then {after}"
+            );
+        }
+        assert_eq!(
+            (look.daemon_descriptors, look.guest_descriptors),
+            (early.daemon_descriptors, early.guest_descriptors)
+        );
+        // One of them may still be on its way out.
+        assert!(look.processes <= PROCESSES_MAX, "{look:?}");
+    }
+    let directories = run(
+        &daemon.client,
+        &name,
+        shell("ls $WORKSPACE_DIR/runs | wc -l"),
+    )
+    .await?;
+    let directories: usize = directories.text().trim().parse()?;
+    assert!(
+        directories <= RUN_DIRECTORIES_MAX,
+        "{directories} of them are left"
+    );
+    daemon.stop().await
+}
+
+/// One of a few kinds of exec, most of them as small as can be.
+async fn one(client: &Client, name: &str, number: usize) -> Result<()> {
+    let (spec, expected) = match number % 50 {
+        // An orphan that does not hold the pipes.
+        7 => (shell("(sleep 60 >/dev/null 2>&1 &); exit 7"), Some(7)),
+        17 => (argv(["sh", "-c", "kill -9 $$"]), None),
+        27 => (argv(["head", "-c", "20000", "/dev/zero"]), Some(0)),
+        37 => (argv(["sh", "-c", "echo out; echo err >&2"]), Some(0)),
+        _ => (argv(["true"]), Some(0)),
+    };
+    let outcome = run(client, name, spec).await;
+    let outcome = outcome.with_context(|| format!("exec {number}"))?;
+    ensure!(
+        outcome.exit_code() == expected,
+        "exec {number}: {outcome:?}"
+    );
+    Ok(())
+}
+
+/// Looks when everything has come to rest: nothing runs in the container, and no zombie is there.
+async fn look(daemon: &Daemon, guest: u32) -> Result<Look> {
+    let pid = daemon.pid().context("the daemon has ended")?;
+    let processes = wait::until("all is quiet", Duration::from_secs(5), async || {
+        let all = usage::inmates(guest)?;
+        let quiet = all
+            .iter()
+            .all(|one| one.name == "skilld-guest" && one.state != 'Z');
+        Ok(quiet.then_some(all.len()))
+    });
+    let processes = processes.await?;
+    Ok(Look {
+        daemon: usage::resident(pid)?,
+        guest: usage::resident(guest)?,
+        daemon_descriptors: usage::descriptors(pid)?,
+        guest_descriptors: usage::descriptors(guest)?,
+        processes,
+    })
+}

@@ -1,0 +1,125 @@
+//! What the kernel says of a process: its memory, its descriptors, and who else is in its container.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::{Daemon, docker};
+
+/// The guest of a workspace: first process of its container, as the host counts.
+///
+/// # Errors
+/// When the container does not run.
+pub async fn guest(daemon: &Daemon, workspace: &str) -> Result<u32> {
+    let pid = docker::pid(&daemon.container(workspace)?).await?;
+    Ok(u32::try_from(pid.context("the container does not run")?)?)
+}
+
+/// Resident bytes of a process.
+///
+/// # Errors
+/// When it has ended.
+pub fn resident(pid: u32) -> Result<u64> {
+    status(pid, "VmRSS")
+}
+
+/// Largest resident bytes of a process since [`forget_peak`].
+///
+/// # Errors
+/// When it has ended.
+pub fn peak(pid: u32) -> Result<u64> {
+    status(pid, "VmHWM")
+}
+
+/// Starts [`peak`] anew from what is resident now, which is returned.
+///
+/// # Errors
+/// When it has ended, or is somebody else's.
+pub fn forget_peak(pid: u32) -> Result<u64> {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
+    resident(pid)
+}
+
+fn status(pid: u32, field: &str) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let kib = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let value = value.trim().strip_suffix(" kB")?;
+        (name == field).then(|| value.parse::<u64>().ok())?
+    });
+    Ok(kib.with_context(|| format!("{path} has no {field}"))? * 1024)
+}
+
+/// Open descriptors of a process.
+///
+/// # Errors
+/// When it has ended, or is somebody else's.
+pub fn descriptors(pid: u32) -> Result<usize> {
+    let path = format!("/proc/{pid}/fd");
+    let entries = fs::read_dir(&path).with_context(|| format!("read {path}"))?;
+    Ok(entries.count())
+}
+
+/// A process in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inmate {
+    /// As the host counts.
+    pub pid: u32,
+    /// The kernel's name of the program, at most 15 bytes.
+    pub name: String,
+    /// `Z` is a zombie.
+    pub state: char,
+}
+
+/// All processes that share a process's pid namespace, itself included, in no order.
+///
+/// # Errors
+/// When it has ended.
+pub fn inmates(pid: u32) -> Result<Vec<Inmate>> {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid"));
+    let wanted: PathBuf = namespace(&pid.to_string()).context("its pid namespace")?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // A zombie has no namespace any more to look at: the kernel still shows it by its parent.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+            continue;
+        };
+        let Some(inmate) = parse(pid, &stat) else {
+            continue;
+        };
+        found.push((inmate, parent(&stat)));
+    }
+    let inside = |pid: u32| namespace(&pid.to_string()).is_ok_and(|found| found == wanted);
+    let here = |(inmate, parent): &(Inmate, u32)| {
+        inside(inmate.pid) || (inmate.state == 'Z' && inside(*parent))
+    };
+    Ok(found
+        .into_iter()
+        .filter(here)
+        .map(|(inmate, _)| inmate)
+        .collect())
+}
+
+/// `pid (name) state parent …`; the name may hold anything.
+fn parse(pid: u32, stat: &str) -> Option<Inmate> {
+    let (head, rest) = stat.rsplit_once(") ")?;
+    let (_, name) = head.split_once(" (")?;
+    let state = rest.chars().next()?;
+    let name = name.to_owned();
+    Some(Inmate { pid, name, state })
+}
+
+fn parent(stat: &str) -> u32 {
+    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let parent = rest
+        .split(' ')
+        .nth(1)
+        .and_then(|parent| parent.parse().ok());
+    parent.unwrap_or(0)
+}
