@@ -22,6 +22,7 @@ impl Client {
     pub async fn get_skill(&self, name: &str) -> Result<Skill, Error> {
         let request = GetSkillRequest {
             name: skill_name(name),
+            ..GetSkillRequest::default()
         };
         self.retrying(|| {
             let (mut stub, request) = (self.skills(), request.clone());

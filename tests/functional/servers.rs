@@ -123,7 +123,7 @@ async fn what_is_not_there_yet_says_so() -> Result<()> {
     let client = &daemon.client;
     let search = SearchSkillsRequest {
         query: "csv".to_owned(),
-        limit: 0,
+        ..SearchSkillsRequest::default()
     };
     refused_status(
         client.skills().search_skills(search).await,

@@ -80,4 +80,11 @@ impl SkillService for SkillsRpc {
     ) -> Result<Response<pb::RefreshSkillsResponse>, Status> {
         later("RefreshSkills")
     }
+
+    async fn preflight_skill(
+        &self,
+        _request: Request<pb::PreflightSkillRequest>,
+    ) -> Result<Response<pb::PreflightSkillResponse>, Status> {
+        later("PreflightSkill")
+    }
 }

@@ -303,6 +303,8 @@ impl Collector {
             sha256: hex(&sha256.finalize()),
             sent_bytes: i64::try_from(sent).unwrap_or(i64::MAX),
             truncated: limited || short,
+            // The daemon saves.
+            artifact: String::new(),
         }))
         .await?;
         Ok(Some(Sent { bytes: sent, short }))

@@ -271,6 +271,8 @@ impl Exec {
             result: state.result(),
             total: Some(state.total()),
             oldest: Some(state.oldest()),
+            // The daemon collects.
+            collection: None,
         }
     }
 }

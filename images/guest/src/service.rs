@@ -343,4 +343,18 @@ impl GuestService for Service {
         let messages = collect::collect(&self.guest, &spec)?;
         Ok(Response::new(Box::pin(messages)))
     }
+
+    async fn copy_files(
+        &self,
+        _request: Request<wire::CopyFilesRequest>,
+    ) -> Answer<wire::CopyFilesResponse> {
+        Err(Status::unimplemented("CopyFiles"))
+    }
+
+    async fn inventory(
+        &self,
+        _request: Request<wire::InventoryRequest>,
+    ) -> Answer<wire::InventoryResponse> {
+        Err(Status::unimplemented("Inventory"))
+    }
 }

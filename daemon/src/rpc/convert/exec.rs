@@ -232,6 +232,10 @@ fn later(spec: &pb::ExecSpec) -> Result<()> {
         let what = "spec.collect";
         return Err(Error::NotImplemented { what });
     }
+    if spec.script.is_some() {
+        let what = "spec.script";
+        return Err(Error::NotImplemented { what });
+    }
     Ok(())
 }
 

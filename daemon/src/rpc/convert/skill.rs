@@ -123,6 +123,7 @@ pub fn skill(skill: &Skill, body: String) -> pb::Skill {
         body,
         problems: skill.problems.iter().map(problem).collect(),
         update_time: skill.update_time.and_then(timestamp),
+        ..pb::Skill::default()
     }
 }
 
@@ -214,6 +215,7 @@ mod tests {
                 let request = pb::ListSkillsRequest {
                     page_size,
                     page_token: token,
+                    ..pb::ListSkillsRequest::default()
                 };
                 let response = page(&listing, &list(&request).expect("good"));
                 seen.extend(response.skills.into_iter().map(|skill| skill.name));
@@ -237,6 +239,7 @@ mod tests {
         let good = |name: &str| {
             get(&pb::GetSkillRequest {
                 name: name.to_owned(),
+                ..pb::GetSkillRequest::default()
             })
             .is_ok()
         };
@@ -247,7 +250,8 @@ mod tests {
             assert!(
                 list(&pb::ListSkillsRequest {
                     page_size,
-                    page_token
+                    page_token,
+                    ..pb::ListSkillsRequest::default()
                 })
                 .is_err()
             );
