@@ -158,7 +158,9 @@ fn warn(summary: &CollectSummary) {
             | skipped_file::Reason::Permission
             | skipped_file::Reason::Gone
             | skipped_file::Reason::IoError
-            | skipped_file::Reason::Depth => "",
+            | skipped_file::Reason::Depth
+            | skipped_file::Reason::NotWhole
+            | skipped_file::Reason::NotSaved => "",
         };
         let reason = values::word(skipped.reason().as_str_name(), "REASON_");
         output::note(&format!("left out {}: {reason}{flag}", skipped.path));
