@@ -237,4 +237,11 @@ impl SkillService for Shared {
     ) -> Result<Response<RefreshSkillsResponse>, Status> {
         unimplemented()
     }
+
+    async fn preflight_skill(
+        &self,
+        _: Request<PreflightSkillRequest>,
+    ) -> Result<Response<PreflightSkillResponse>, Status> {
+        unimplemented()
+    }
 }
