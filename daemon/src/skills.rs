@@ -21,17 +21,26 @@ use crate::config::SkillsConfig;
 use crate::error::{Error, Result};
 use crate::shutdown::Tasks;
 
+pub mod card;
 mod content;
 mod fingerprint;
 pub mod front_matter;
 mod root;
 mod stage;
 mod store;
+pub mod version;
 
+pub use card::Card;
 pub use content::Content;
-pub use front_matter::FrontMatter;
+pub use front_matter::{FrontMatter, Requires};
 use root::{Catalogue, Roots};
 use store::Store;
+pub use version::Specifier;
+
+/// Bytes of a name.
+const NAME_BYTES_MAX: usize = 64;
+/// Names in an alias; no root is read deeper.
+const ALIAS_NAMES_MAX: usize = 8;
 
 /// How much a problem matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,10 +139,10 @@ pub struct Listing {
     pub problems: Vec<Problem>,
 }
 
-/// How a request names a skill: `name`, `name@version` or `name@sha256:digest`.
+/// How a request names a skill: `name`, `name@specifier` or `name@sha256:digest`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SkillRef {
-    /// A valid name.
+    /// A name, or an alias: the names of a skill and of one within it, with `/` between them. Never a path.
     pub name: String,
     /// Which one of that name.
     pub select: Select,
@@ -142,10 +151,10 @@ pub struct SkillRef {
 /// Which version of a skill.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Select {
-    /// The one there is.
+    /// The one that a name stands for.
     Current,
-    /// The one with this version in its front matter.
-    Version(String),
+    /// The highest version that fits.
+    Version(Specifier),
     /// The one with this digest, 64 hex digits; older ones are still in the store.
     Digest(String),
 }
@@ -159,13 +168,14 @@ impl SkillRef {
         let (name, select) = text
             .split_once('@')
             .map_or((text, None), |(name, rest)| (name, Some(rest)));
-        if !is_name(name) {
+        if !is_alias(name) {
             let message = "must be NAME, NAME@VERSION or NAME@sha256:DIGEST, the name of the form \
-                           [A-Za-z0-9][A-Za-z0-9._-]{0,63}";
+                           [A-Za-z0-9][A-Za-z0-9._-]{0,63}, or of two and more of these with / between them";
             return Err(Error::invalid(field, message));
         }
         let select = match select {
             None => Select::Current,
+            Some("") => return Err(Error::invalid(field, "the version after @ is missing")),
             Some(select) => match select.strip_prefix("sha256:") {
                 Some(digest) if is_digest(digest) => Select::Digest(digest.to_owned()),
                 Some(_) => {
@@ -174,13 +184,11 @@ impl SkillRef {
                         "a digest has 64 lower-case hex digits",
                     ));
                 }
-                None if is_version(select) => Select::Version(select.to_owned()),
-                None => {
-                    return Err(Error::invalid(
-                        field,
-                        "a version is 1 to 64 of [A-Za-z0-9._+-]",
-                    ));
-                }
+                None => match Specifier::parse(select) {
+                    Ok(specifier) if specifier.is_any() => Select::Current,
+                    Ok(specifier) => Select::Version(specifier),
+                    Err(error) => return Err(Error::invalid(field, error.to_string())),
+                },
             },
         };
         Ok(Self {
@@ -203,12 +211,15 @@ impl std::fmt::Display for SkillRef {
 /// Whether a name is one path segment `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_alphanumeric()) && is_version(name) && !name.contains('+')
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.len() <= NAME_BYTES_MAX
+        && name.chars().all(plain)
 }
 
-fn is_version(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '+' | '-');
-    (1..=64).contains(&text.len()) && text.chars().all(plain)
+/// Whether it is a name, or names with `/` between them.
+fn is_alias(alias: &str) -> bool {
+    alias.split('/').count() <= ALIAS_NAMES_MAX && alias.split('/').all(is_name)
 }
 
 fn is_digest(text: &str) -> bool {
@@ -446,7 +457,7 @@ fn find<'a>(catalogue: &'a Catalogue, wanted: &SkillRef) -> Result<&'a Skill> {
         .find(|skill| skill.name == wanted.name && skill.state != SkillState::Shadowed);
     named
         .filter(|skill| match &wanted.select {
-            Select::Version(version) => skill.front_matter.version == *version,
+            Select::Version(specifier) => specifier.accepts(&skill.front_matter.version),
             Select::Current | Select::Digest(_) => true,
         })
         .ok_or_else(|| not_found(catalogue, wanted))
@@ -493,12 +504,26 @@ mod tests {
     fn references_are_read() {
         let digest = "0".repeat(64);
         let long = "n".repeat(64);
+        let version = |name, text| {
+            let specifier = Specifier::parse(text).expect("a specifier");
+            Some((name, Select::Version(specifier)))
+        };
         for (text, expected) in [
             ("csv-report", Some(("csv-report", Select::Current))),
-            (
-                "a@1.2.3+x",
-                Some(("a", Select::Version("1.2.3+x".to_owned()))),
-            ),
+            ("a@1.2.3+x", version("a", "1.2.3+x")),
+            ("a@>=1.0, <2", version("a", ">=1.0, <2")),
+            ("a@^1.2", version("a", "^1.2")),
+            ("a@*", Some(("a", Select::Current))),
+            ("a@latest", Some(("a", Select::Current))),
+            ("a@^", None),
+            ("a@ ", Some(("a", Select::Current))),
+            ("a/b", Some(("a/b", Select::Current))),
+            ("a/b@~=1.0", version("a/b", "~=1.0")),
+            ("a/../b", None),
+            ("a//b", None),
+            ("/a", None),
+            ("a/", None),
+            ("a/a/a/a/a/a/a/a/a", None),
             (
                 &format!("a@sha256:{digest}"),
                 Some(("a", Select::Digest(digest.clone()))),
@@ -508,7 +533,6 @@ mod tests {
             ("", None),
             (".", None),
             ("..", None),
-            ("a/b", None),
             ("a\0", None),
             ("-a", None),
             ("a+b", None),

@@ -3,16 +3,21 @@
 //!
 //! Pure. What a skill is called and whether it may be used is decided here; where it lies is `root.rs`'s.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Problem;
+use super::card::Card;
 
-/// What a SKILL.md says about its skill.
+/// What a skill says about itself, in SKILL.md and in its card.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FrontMatter {
-    /// Valid as one path segment.
+    /// Its id, valid as one path segment.
     pub name: String,
+    /// The name as it is written, where the id had to be another one; else empty.
+    pub display_name: String,
     /// Never empty; runs of white space are one space.
     pub description: String,
     /// Top-level, else `metadata.version`. Empty if not given, as are the others.
@@ -25,10 +30,30 @@ pub struct FrontMatter {
     pub compatibility: String,
     /// As given.
     pub tags: Vec<String>,
-    /// One entry per tool: `Bash(git add:*)`, `Read`.
-    pub allowed_tools: Vec<String>,
+    /// Words and phrases that should bring it to mind.
+    pub triggers: Vec<String>,
+    /// One entry per tool: `Bash(git add:*)`, `Read`. `None` is no restriction; nothing within is that no tool is
+    /// allowed, as it is when they could not be read.
+    pub allowed_tools: Option<Vec<String>>,
+    /// From the `Tools:` section of the body.
+    pub tools: Vec<String>,
+    /// From `metadata.*.requires`.
+    pub requires: Requires,
+    /// skill-card.json.
+    pub card: Option<Arc<Card>>,
     /// All of it, unknown keys included.
     pub fields: Map<String, Value>,
+}
+
+/// What a skill says that it needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Requires {
+    /// Programs, all of them.
+    pub bins: Vec<String>,
+    /// Programs, one of them.
+    pub any_bins: Vec<String>,
+    /// Environment variables.
+    pub env: Vec<String>,
 }
 
 /// A SKILL.md that could be read.
@@ -297,8 +322,9 @@ fn interpret(
         license: text("license"),
         compatibility: text("compatibility"),
         tags: list(tags, |text| text.split(',').map(str::to_owned).collect()),
-        allowed_tools: list(tools, split_tools),
+        allowed_tools: tools.map(|tools| list(Some(tools), split_tools)),
         fields,
+        ..FrontMatter::default()
     })
 }
 
@@ -443,7 +469,10 @@ mod tests {
         let document = parse(text.as_bytes()).expect("valid");
         let front = &document.front_matter;
         assert_eq!(front.tags, ["x", "y z"]);
-        assert_eq!(front.allowed_tools, ["Bash(git add:*)", "Read"]);
+        assert_eq!(
+            front.allowed_tools.as_deref().expect("given"),
+            ["Bash(git add:*)", "Read"]
+        );
         assert_eq!(
             (front.license.as_str(), front.author.as_str()),
             ("MIT", "me")

@@ -6,7 +6,7 @@ use skilld_proto::v1 as pb;
 
 use super::{Faults, int32, int64, page_size, page_token, timestamp};
 use crate::error::{Error, Result};
-use crate::skills::{Listing, Problem, Severity, Skill, SkillRef, SkillState, is_name};
+use crate::skills::{Listing, Problem, Requires, Severity, Skill, SkillRef, SkillState, is_name};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
@@ -117,13 +117,26 @@ pub fn skill(skill: &Skill, body: String) -> pb::Skill {
         author: front.author.clone(),
         license: front.license.clone(),
         compatibility: front.compatibility.clone(),
-        tools: Vec::new(),
-        allowed_tools: front.allowed_tools.clone(),
+        tools: front.tools.clone(),
+        allowed_tools: front.allowed_tools.clone().unwrap_or_default(),
+        restricts_tools: front.allowed_tools.is_some(),
+        triggers: front.triggers.clone(),
+        requires: Some(requires(&front.requires)),
+        card: front.card.as_ref().map(|card| structure(&card.fields)),
+        display_name: front.display_name.clone(),
         front_matter: (!front.fields.is_empty()).then(|| structure(&front.fields)),
         body,
         problems: skill.problems.iter().map(problem).collect(),
         update_time: skill.update_time.and_then(timestamp),
         ..pb::Skill::default()
+    }
+}
+
+fn requires(requires: &Requires) -> pb::SkillRequirements {
+    pb::SkillRequirements {
+        bins: requires.bins.clone(),
+        any_bins: requires.any_bins.clone(),
+        env: requires.env.clone(),
     }
 }
 
@@ -243,8 +256,8 @@ mod tests {
             })
             .is_ok()
         };
-        assert!(good("skills/csv") && good("skills/csv@1.2"));
-        assert!(!good("csv") && !good("skills/") && !good("skills/../x") && !good("skills/a/b"));
+        assert!(good("skills/csv") && good("skills/csv@1.2") && good("skills/a/b@^1"));
+        assert!(!good("csv") && !good("skills/") && !good("skills/../x") && !good("skills/a/../b"));
         for (page_size, page_token) in [(-1, ""), (1001, ""), (0, "x"), (0, "../0"), (0, "a/b")] {
             let page_token = page_token.to_owned();
             assert!(
