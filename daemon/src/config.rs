@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `sources.rs` | merges the sources, knows where each value came from |
 //! | `raw.rs` | the keys as written |
-//! | `check.rs`, `pools.rs` | units, ranges, relations: `RawConfig` → [`Config`], all faults together |
+//! | `check.rs`, `fetch.rs`, `pools.rs` | units, ranges, relations: `RawConfig` → [`Config`], all faults together |
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use crate::engine::Limits;
 
 mod check;
+mod fetch;
 mod pools;
 mod raw;
 mod sources;
@@ -61,6 +62,8 @@ pub struct Config {
     pub execs: ExecConfig,
     /// Staging, reading and collecting.
     pub files: FileConfig,
+    /// What is fetched by URL.
+    pub fetch: crate::fetch::Bounds,
     /// Skills.
     pub skills: SkillsConfig,
     /// Log filter, as tracing-subscriber's EnvFilter takes it.
@@ -234,6 +237,8 @@ pub struct SkillsConfig {
     pub skill_md_bytes_max: u64,
     /// Skills in all.
     pub skills_max: usize,
+    /// Whether roots may be fetched from addresses that are not public.
+    pub allow_private_addresses: bool,
 }
 
 // === impl Config ===

@@ -10,6 +10,7 @@
 //! | [`exec`] | what a command gets: argv, environment, working directory, effective limits |
 //! | [`paths`] | the lexical rules for paths inside a workspace |
 //! | [`skills`] | roots, front matter, the content-addressed store, staging into a slot |
+//! | [`fetch`] | the only way to get something by URL |
 //! | [`pool`] | warm slots, refill on claim, the bounded queue |
 //! | [`guest`] | the connection to one guest: socket, handshake, channel |
 //! | [`engine`] | what makes containers: Docker, or a fake for tests |
@@ -20,6 +21,7 @@ pub mod engine;
 pub mod error;
 pub mod exec;
 pub mod fault;
+pub mod fetch;
 pub mod guest;
 pub mod paths;
 pub mod pool;

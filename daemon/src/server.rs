@@ -188,6 +188,7 @@ impl Server {
         tasks: &Tasks,
         id: &str,
     ) -> Result<Door> {
+        crate::fetch::install_crypto_provider();
         let info = engine.describe().await?;
         telemetry::announce(config, id, &info);
         let listener = Listener::bind(&config.socket, config.server.socket_mode)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use skilld::config::SkillsConfig;
+use skilld::config::{Config, SkillsConfig};
 use skilld::error::Error;
 use skilld::shutdown::Tasks;
 use skilld::skills::{Severity, Skill, SkillRef, SkillState, Skills, Staged};
@@ -32,12 +32,14 @@ impl Fixture {
 
     fn with(change: impl FnOnce(&mut SkillsConfig)) -> Self {
         let dir = tempfile::tempdir().expect("temp dir");
+        let loaded = Config::from_toml("").expect("configuration");
         let mut config = SkillsConfig {
             roots: vec![dir.path().join("root")],
             files_max: 100,
             bytes_max: 1 << 20,
             skill_md_bytes_max: 64 << 10,
             skills_max: 50,
+            ..loaded.config.skills
         };
         for sub in ["root", "state/slots/s1/skills", "state/slots/s2/skills"] {
             fs::create_dir_all(dir.path().join(sub)).expect("mkdir");

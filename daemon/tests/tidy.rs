@@ -36,7 +36,7 @@ const TOP_LEVEL: &[(&str, bool)] = &[
 const FLOORS: &[&[&str]] = &[
     &["error"],
     &["fault", "shutdown", "paths"],
-    &["engine"],
+    &["engine", "fetch"],
     &["config"],
     &["telemetry", "exec", "guest", "skills"],
     &["pool", "workspace"],

@@ -148,6 +148,7 @@ pub(super) fn config(check: &mut Check<'_>, raw: &RawConfig) -> Config {
         workspaces: workspaces(check, &raw.workspaces),
         execs: execs(check, &raw.execs),
         files: files(check, &raw.files),
+        fetch: super::fetch::fetch(check, &raw.fetch),
         skills: skills(check, &raw.skills),
         log: raw.log.clone(),
         log_json,
@@ -393,5 +394,6 @@ fn skills(check: &mut Check<'_>, raw: &RawSkills) -> SkillsConfig {
         bytes_max: check.bytes("skills.bytes_max", &raw.bytes_max),
         skill_md_bytes_max: check.bytes("skills.skill_md_bytes_max", &raw.skill_md_bytes_max),
         skills_max: check.count("skills.count_max", raw.count_max, 1),
+        allow_private_addresses: raw.allow_private_addresses,
     }
 }

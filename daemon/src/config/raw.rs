@@ -20,6 +20,7 @@ pub(super) struct RawConfig {
     pub(super) workspaces: RawWorkspaces,
     pub(super) execs: RawExecs,
     pub(super) files: RawFiles,
+    pub(super) fetch: RawFetch,
     pub(super) skills: RawSkills,
 }
 
@@ -120,10 +121,19 @@ pub(super) struct RawFiles {
 
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct RawFetch {
+    pub(super) connect_timeout: String,
+    pub(super) timeout: String,
+    pub(super) proxy: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RawSkills {
     pub(super) roots: Vec<String>,
     pub(super) files_max: u64,
     pub(super) bytes_max: String,
     pub(super) skill_md_bytes_max: String,
     pub(super) count_max: u64,
+    pub(super) allow_private_addresses: bool,
 }
