@@ -163,6 +163,22 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
+    /// An archive cannot be unpacked, or must not be.
+    #[error("the archive cannot be taken: {}{problem}", Entry(.entry))]
+    ArchiveInvalid {
+        /// Which of its entries; empty if it is about the whole.
+        entry: String,
+        /// Fits after the name.
+        problem: String,
+    },
+    /// What arrived is not what was announced.
+    #[error("the sha256 of what arrived is {actual}, not {expected} as announced")]
+    ChecksumMismatch {
+        /// 64 hex digits.
+        expected: String,
+        /// 64 hex digits.
+        actual: String,
+    },
     /// The daemon is going down.
     #[error("the server is draining; try another one, or this one again after its restart")]
     Draining,
@@ -296,6 +312,8 @@ impl Error {
             Self::PoolExhausted { .. } => (Code::ResourceExhausted, Reason::PoolExhausted),
             Self::QuotaExceeded { .. } => (Code::ResourceExhausted, Reason::QuotaExceeded),
             Self::LimitExceeded { .. } => (Code::ResourceExhausted, Reason::LimitExceeded),
+            Self::ArchiveInvalid { .. } => (Code::InvalidArgument, Reason::ArchiveInvalid),
+            Self::ChecksumMismatch { .. } => (Code::InvalidArgument, Reason::ChecksumMismatch),
             Self::Draining => (Code::Unavailable, Reason::Draining),
             Self::EngineUnavailable { .. } => (Code::Unavailable, Reason::EngineUnavailable),
             Self::GuestLost { .. } | Self::Stopped { .. } => (Code::Aborted, Reason::GuestLost),
@@ -333,6 +351,8 @@ impl Error {
             Self::QuotaExceeded { limit, .. } | Self::LimitExceeded { limit, .. } => {
                 vec![("limit", limit.to_string())]
             }
+            Self::ArchiveInvalid { entry, .. } => vec![("entry", entry.clone())],
+            Self::ChecksumMismatch { actual, .. } => vec![("sha256", actual.clone())],
             Self::Guest { metadata, .. } => return metadata.clone(),
             Self::Invalid(_)
             | Self::WorkspaceNotFound { .. }
@@ -432,6 +452,18 @@ impl fmt::Display for Violations<'_> {
             )?;
         }
         Ok(())
+    }
+}
+
+/// Names an entry of an archive, if it is about one.
+struct Entry<'a>(&'a str);
+
+impl fmt::Display for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("it ");
+        }
+        write!(f, "{} ", self.0)
     }
 }
 

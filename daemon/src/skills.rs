@@ -21,6 +21,7 @@ use crate::config::SkillsConfig;
 use crate::error::{Error, Result};
 use crate::shutdown::Tasks;
 
+pub mod archive;
 pub mod card;
 mod content;
 mod fingerprint;

@@ -288,7 +288,7 @@ pub(super) fn make_directory(path: &Path) -> io::Result<()> {
 
 /// Whether a link's target stays in the skill. `..` may only come first: after a name it could follow
 /// another link.
-fn stays_inside(link: &Path, target: &Path) -> bool {
+pub(super) fn stays_inside(link: &Path, target: &Path) -> bool {
     let mut height = link.components().count().saturating_sub(1);
     let mut down = false;
     for component in target.components() {
