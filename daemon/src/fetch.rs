@@ -11,13 +11,13 @@
 //! the daemon connects to is decided by its configuration. With `fetch.proxy` it is the proxy that resolves names.
 
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Client, Response, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{OnceCell, Semaphore};
 use url::{Host, Url};
@@ -144,18 +144,18 @@ impl Fetcher {
         }
     }
 
-    /// Fetches into `path`, which must not exist. When this fails or is dropped it may leave a part of the file:
-    /// fetch into a directory that is removed.
+    /// Fetches into `file`, which is empty and written through. When this fails or is dropped a part may have been
+    /// written: take a file without a name, or one in a directory that is removed.
     ///
     /// # Errors
     /// See [`FetchError`].
-    pub async fn fetch(&self, get: &Get, path: &Path) -> Result<Answer, FetchError> {
+    pub async fn fetch(&self, get: &Get, file: &mut File) -> Result<Answer, FetchError> {
         let client = self.client().await?;
         let Ok(_place) = self.inner.places.acquire().await else {
             return Err(client_failed("the daemon is going down"));
         };
         let limit = self.inner.bounds.timeout;
-        let fetched = tokio::time::timeout(limit, self.fetch_with(client, get, path)).await;
+        let fetched = tokio::time::timeout(limit, self.fetch_with(client, get, file)).await;
         fetched.unwrap_or_else(|_| {
             Err(FetchError::Timeout {
                 url: get.url.to_string(),
@@ -181,7 +181,7 @@ impl Fetcher {
         &self,
         client: &Client,
         get: &Get,
-        path: &Path,
+        file: &mut File,
     ) -> Result<Answer, FetchError> {
         let response = self.follow(client, get).await?;
         if response.status() == StatusCode::NOT_MODIFIED {
@@ -209,7 +209,7 @@ impl Fetcher {
             bytes: 0,
             sha256: String::new(),
         };
-        (fetched.bytes, fetched.sha256) = store(get, response, path).await?;
+        (fetched.bytes, fetched.sha256) = store(get, response, file).await?;
         match get.url.sha256() {
             Some(expected) if expected != fetched.sha256 => Err(FetchError::Checksum {
                 url: get.url.to_string(),
@@ -334,7 +334,7 @@ impl Fetcher {
 async fn store(
     get: &Get,
     mut response: Response,
-    path: &Path,
+    file: &mut File,
 ) -> Result<(u64, String), FetchError> {
     let too_large = || FetchError::TooLarge {
         url: get.url.to_string(),
@@ -342,7 +342,6 @@ async fn store(
     };
     let failed = |source| FetchError::File {
         url: get.url.to_string(),
-        path: path.to_owned(),
         source,
     };
     if response
@@ -351,9 +350,6 @@ async fn store(
     {
         return Err(too_large());
     }
-    let mut options = tokio::fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let mut file = options.open(path).await.map_err(failed)?;
     let (mut bytes, mut digest) = (0_u64, Sha256::new());
     loop {
         let chunk = response

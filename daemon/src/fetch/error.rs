@@ -1,6 +1,5 @@
 //! Why something was not fetched, and what to do about it.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why a URL was not fetched. A `url` in it has lost its query and fragment, which may hold secrets.
@@ -94,12 +93,10 @@ pub enum FetchError {
         found: String,
     },
     /// The file for it could not be written.
-    #[error("{url} cannot be stored: write {}", .path.display())]
+    #[error("{url} cannot be stored: {source}")]
     File {
         /// What was asked for.
         url: String,
-        /// The file.
-        path: PathBuf,
         /// What the system said.
         #[source]
         source: std::io::Error,

@@ -1,10 +1,10 @@
 //! What a fetch refuses, bounds and remembers, against a server that behaves as each test wants.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use tempfile::TempDir;
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
 use super::{Answer, Bounds, FetchError, Fetched, Fetcher, Get, Validators, WebUrl, hex};
 use crate::shutdown::Tasks;
@@ -27,23 +27,17 @@ fn fetcher() -> Fetcher {
     Fetcher::new(&bounds(), true, Tasks::default())
 }
 
-struct Into {
-    dir: TempDir,
+fn file() -> File {
+    File::from_std(tempfile::tempfile().expect("a file"))
 }
 
-impl Into {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        Self { dir }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.dir.path().join("download")
-    }
-
-    fn text(&self) -> String {
-        std::fs::read_to_string(self.path()).expect("what was fetched")
-    }
+async fn text(mut file: File) -> String {
+    let mut text = String::new();
+    file.rewind().await.expect("its start");
+    file.read_to_string(&mut text)
+        .await
+        .expect("what was fetched");
+    text
 }
 
 fn get(url: &str) -> Get {
@@ -54,16 +48,15 @@ fn get(url: &str) -> Get {
     }
 }
 
-async fn fetched(fetcher: &Fetcher, get: &Get, into: &Into) -> Fetched {
-    match fetcher.fetch(get, &into.path()).await.expect("an answer") {
+async fn fetched(fetcher: &Fetcher, get: &Get, into: &mut File) -> Fetched {
+    match fetcher.fetch(get, into).await.expect("an answer") {
         Answer::Fetched(fetched) => *fetched,
         Answer::Unchanged => panic!("there was nothing to be unchanged"),
     }
 }
 
 async fn error(fetcher: &Fetcher, get: &Get) -> FetchError {
-    let into = Into::new();
-    let answer = fetcher.fetch(get, &into.path()).await;
+    let answer = fetcher.fetch(get, &mut file()).await;
     answer.expect_err("it must not be fetched")
 }
 
@@ -76,11 +69,16 @@ async fn a_fetch_tells_size_digest_and_type() {
     let server = Server::start().await;
     let headers = vec![("Content-Type".to_owned(), "text/markdown".to_owned())];
     server.put("/SKILL.md", Reply::Whole(200, headers, b"text".to_vec()));
-    let into = Into::new();
-    let got = fetched(&fetcher(), &get(&server.url("/SKILL.md?token=x")), &into).await;
+    let mut into = file();
+    let got = fetched(
+        &fetcher(),
+        &get(&server.url("/SKILL.md?token=x")),
+        &mut into,
+    )
+    .await;
     assert_eq!((got.bytes, got.sha256), (4, sha256(b"text")));
     assert_eq!(got.content_type, "text/markdown");
-    assert_eq!(into.text(), "text");
+    assert_eq!(text(into).await, "text");
     let seen = server.seen().remove(0);
     assert_eq!(seen.target, "/SKILL.md?token=x");
     let version = concat!("skilld/", env!("CARGO_PKG_VERSION"));
@@ -96,18 +94,17 @@ async fn what_the_server_still_has_is_not_sent_again() {
     let server = Server::start().await;
     server.put("/x", Reply::Tagged("\"1\"".into(), b"one".to_vec()));
     let fetcher = fetcher();
-    let first = fetched(&fetcher, &get(&server.url("/x")), &Into::new()).await;
+    let first = fetched(&fetcher, &get(&server.url("/x")), &mut file()).await;
     let again = Get {
         validators: Some(first.validators),
         ..get(&server.url("/x"))
     };
-    let into = Into::new();
-    let answer = fetcher.fetch(&again, &into.path()).await;
+    let mut into = file();
+    let answer = fetcher.fetch(&again, &mut into).await;
     assert!(matches!(answer, Ok(Answer::Unchanged)), "{answer:?}");
-    assert!(!into.path().exists());
     server.put("/x", Reply::Tagged("\"2\"".into(), b"two".to_vec()));
-    fetched(&fetcher, &again, &into).await;
-    assert_eq!(into.text(), "two");
+    fetched(&fetcher, &again, &mut into).await;
+    assert_eq!(text(into).await, "two");
 }
 
 #[tokio::test]
@@ -117,12 +114,12 @@ async fn a_date_is_sent_back_too() {
     let headers = vec![("Last-Modified".to_owned(), date.to_owned())];
     server.put("/x", Reply::Whole(200, headers, b"x".to_vec()));
     let fetcher = fetcher();
-    let first = fetched(&fetcher, &get(&server.url("/x")), &Into::new()).await;
+    let first = fetched(&fetcher, &get(&server.url("/x")), &mut file()).await;
     let again = Get {
         validators: Some(first.validators),
         ..get(&server.url("/x"))
     };
-    fetched(&fetcher, &again, &Into::new()).await;
+    fetched(&fetcher, &again, &mut file()).await;
     let seen = server.seen();
     assert_eq!(seen[1].headers.get("if-modified-since").expect("one"), date);
 }
@@ -133,14 +130,14 @@ async fn validators_of_one_place_are_not_shown_to_another() {
     server.put("/x", Reply::redirect(&other.url("/y?signed=1")));
     other.put("/y", Reply::Tagged("\"1\"".into(), b"x".to_vec()));
     let fetcher = fetcher();
-    let first = fetched(&fetcher, &get(&server.url("/x")), &Into::new()).await;
+    let first = fetched(&fetcher, &get(&server.url("/x")), &mut file()).await;
     // Another signature in the query is the same place.
     server.put("/x", Reply::redirect(&other.url("/y?signed=2")));
     let again = Get {
         validators: Some(first.validators),
         ..get(&server.url("/x"))
     };
-    let answer = fetcher.fetch(&again, &Into::new().path()).await;
+    let answer = fetcher.fetch(&again, &mut file()).await;
     assert!(matches!(answer, Ok(Answer::Unchanged)), "{answer:?}");
     let named = |seen: &server::Seen| seen.headers.contains_key("if-none-match");
     assert!(!server.seen().iter().any(named));
@@ -253,10 +250,10 @@ async fn five_redirects_are_followed_and_a_sixth_is_not() {
         );
     }
     server.put("/6", Reply::ok("end"));
-    let into = Into::new();
-    let got = fetched(&fetcher(), &get(&server.url("/1")), &into).await;
+    let mut into = file();
+    let got = fetched(&fetcher(), &get(&server.url("/1")), &mut into).await;
     assert_eq!(got.url.to_string(), server.url("/6"));
-    assert_eq!(into.text(), "end");
+    assert_eq!(text(into).await, "end");
     let six = error(&fetcher(), &get(&server.url("/0"))).await;
     assert!(
         matches!(six, FetchError::Redirects { limit: 5, .. }),
@@ -308,7 +305,7 @@ async fn bytes_are_counted_and_not_believed() {
         assert!(large, "{path}: {error}");
     }
     server.put("/exact", Reply::ok(vec![b'x'; 1000]));
-    let got = fetched(&fetcher(), &get(&server.url("/exact")), &Into::new()).await;
+    let got = fetched(&fetcher(), &get(&server.url("/exact")), &mut file()).await;
     assert_eq!(got.bytes, 1000);
 }
 
@@ -330,7 +327,7 @@ async fn a_pin_is_checked() {
         server.url("/x"),
         sha256(b"text").to_uppercase()
     );
-    fetched(&fetcher(), &get(&right), &Into::new()).await;
+    fetched(&fetcher(), &get(&right), &mut file()).await;
     let wrong = format!("{}#sha256={}", server.url("/x"), sha256(b"other"));
     let error = error(&fetcher(), &get(&wrong)).await;
     let FetchError::Checksum {
@@ -349,7 +346,7 @@ async fn a_coded_body_is_not_decoded() {
     let headers = vec![("Content-Encoding".to_owned(), "gzip".to_owned())];
     let body = b"\x1f\x8bnot really".to_vec();
     server.put("/x", Reply::Whole(200, headers, body.clone()));
-    let got = fetched(&fetcher(), &get(&server.url("/x")), &Into::new()).await;
+    let got = fetched(&fetcher(), &get(&server.url("/x")), &mut file()).await;
     assert_eq!(got.sha256, sha256(&body));
 }
 
@@ -399,9 +396,8 @@ async fn fetches_at_once_are_bounded() {
     let silent = get(&server.url("/silent"));
     let mut waiting = Vec::new();
     for _ in 0..super::FETCHES_MAX + 3 {
-        let (fetcher, silent, into) = (fetcher.clone(), silent.clone(), Into::new());
-        waiting
-            .push(tasks.spawn(async move { fetcher.fetch(&silent, &into.path()).await.is_ok() }));
+        let (fetcher, silent, mut into) = (fetcher.clone(), silent.clone(), file());
+        waiting.push(tasks.spawn(async move { fetcher.fetch(&silent, &mut into).await.is_ok() }));
     }
     server.taken(super::FETCHES_MAX).await;
     assert_eq!(fetcher.inner.places.available_permits(), 0);
