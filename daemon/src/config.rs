@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `sources.rs` | merges the sources, knows where each value came from |
 //! | `raw.rs` | the keys as written |
-//! | `check.rs`, `fetch.rs`, `pools.rs` | units, ranges, relations: `RawConfig` → [`Config`], all faults together |
+//! | `check.rs`, `fetch.rs`, `pools.rs`, `roots.rs` | units, ranges, relations: `RawConfig` → [`Config`] |
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,9 +19,11 @@ mod check;
 mod fetch;
 mod pools;
 mod raw;
+mod roots;
 mod sources;
 
 pub use pools::POLL_WAIT_MAX;
+pub use roots::SkillRoot;
 pub use sources::{DEFAULT_TOML, Flags};
 
 /// Longest name of a slot (its number), bytes: the state directory's length is checked against it, because the guests'
@@ -227,8 +229,16 @@ pub struct FileConfig {
 /// Where skills come from.
 #[derive(Debug, Clone)]
 pub struct SkillsConfig {
-    /// Directories with a folder per skill; the first one that has a name wins.
-    pub roots: Vec<PathBuf>,
+    /// Where folders of skills are; the first one that has a name wins.
+    pub roots: Vec<SkillRoot>,
+    /// Folders below a root that are looked into.
+    pub depth_max: usize,
+    /// Directories of one root that are looked into.
+    pub dirs_max: usize,
+    /// Entries of one root that are looked at.
+    pub entries_max: usize,
+    /// Directories that are watched for changes.
+    pub watches_max: usize,
     /// Files of one skill.
     pub files_max: u64,
     /// Bytes of one skill.
@@ -250,7 +260,7 @@ impl Config {
     /// All faults together.
     pub fn load(flags: &Flags) -> Result<Loaded, Faults> {
         let sources = sources::Sources::all(flags).map_err(|fault| Faults(vec![fault]))?;
-        let loaded = finish(&sources, docker_host())?;
+        let loaded = finish(&sources, &Outside::read())?;
         let guest = &loaded.config.engine.guest_path;
         if guest.is_file() {
             return Ok(loaded);
@@ -268,11 +278,11 @@ impl Config {
     /// # Errors
     /// All faults together.
     pub fn from_toml(text: &str) -> Result<Loaded, Faults> {
-        finish(&sources::Sources::text(text), None)
+        finish(&sources::Sources::text(text), &Outside::default())
     }
 }
 
-fn finish(sources: &sources::Sources, docker_host: Option<String>) -> Result<Loaded, Faults> {
+fn finish(sources: &sources::Sources, outside: &Outside) -> Result<Loaded, Faults> {
     let (mut raw, faults) = sources.raw().map_err(Faults)?;
     if raw.listen.is_empty() {
         let path = match raw.state_dir.as_str() {
@@ -282,7 +292,13 @@ fn finish(sources: &sources::Sources, docker_host: Option<String>) -> Result<Loa
         raw.listen = format!("unix:{path}");
     }
     if raw.engine.docker_host.is_empty() {
-        raw.engine.docker_host = docker_host.unwrap_or_else(|| DEFAULT_DOCKER_HOST.to_owned());
+        let given = outside.docker_host.as_deref();
+        raw.engine.docker_host = given.unwrap_or(DEFAULT_DOCKER_HOST).to_owned();
+    }
+    if let Some(roots) = &outside.skills_root
+        && !sources.is_given("skills.roots")
+    {
+        raw.skills.roots = roots::listed(roots);
     }
     if raw.engine.guest_path.is_empty() {
         raw.engine.guest_path = find_guest().display().to_string();
@@ -304,14 +320,28 @@ const DEFAULT_STATE_DIR: &str = "/var/lib/skilld";
 const DEFAULT_DOCKER_HOST: &str = "unix:///var/run/docker.sock";
 const INSTALLED_GUEST: &str = "/usr/lib/skilld/skilld-guest";
 
+/// What other programs' variables say where the configuration says nothing.
+#[derive(Debug, Default)]
+struct Outside {
+    docker_host: Option<String>,
+    skills_root: Option<String>,
+}
+
+impl Outside {
+    fn read() -> Self {
+        Self {
+            docker_host: variable("DOCKER_HOST"),
+            skills_root: variable("SKILLS_ROOT"),
+        }
+    }
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "config.rs is where the environment is read"
 )]
-fn docker_host() -> Option<String> {
-    std::env::var("DOCKER_HOST")
-        .ok()
-        .filter(|host| !host.is_empty())
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
 /// The guest's binary: beside our own, installed, or where cargo puts it for a development build; if there is

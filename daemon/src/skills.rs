@@ -1,7 +1,9 @@
 //! Skills: where they come from, what they say about themselves, and how they get into a workspace.
 //!
 //! ```text
-//! root directory ─ root.rs ─► catalogue: name → folder, front matter, problems
+//! source.rs: directories, what was fetched, what was published
+//!                 │
+//!             root.rs ─► catalogue: name → folder, front matter, problems
 //!                                 │ content.rs: digest over what is in the folder
 //!                                 ▼
 //!                 store.rs: skills/sha256/<digest>/, written once, never changed
@@ -17,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::config::SkillsConfig;
+use crate::config::{SkillRoot, SkillsConfig};
 use crate::error::{Error, Result};
 use crate::shutdown::Tasks;
 
@@ -26,7 +28,11 @@ pub mod card;
 mod content;
 mod fingerprint;
 pub mod front_matter;
+mod problem;
+mod reference;
+mod resolve;
 mod root;
+mod source;
 mod stage;
 mod store;
 pub mod version;
@@ -34,68 +40,14 @@ pub mod version;
 pub use card::Card;
 pub use content::Content;
 pub use front_matter::{FrontMatter, Requires};
-use root::{Catalogue, Roots};
+pub use problem::{Problem, Severity};
+pub use reference::{Select, SkillRef, is_name};
+use resolve::{find, not_found};
+pub use root::Catalogue;
+use root::Roots;
+use source::{Folders, Source};
 use store::Store;
 pub use version::Specifier;
-
-/// Bytes of a name.
-const NAME_BYTES_MAX: usize = 64;
-/// Names in an alias; no root is read deeper.
-const ALIAS_NAMES_MAX: usize = 8;
-
-/// How much a problem matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
-    /// It works.
-    Warning,
-    /// It cannot be used.
-    Error,
-}
-
-/// Something about a skill or a root that somebody should look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// How much it matters.
-    pub severity: Severity,
-    /// Stable, for programs: for instance `skill.no_name`.
-    pub code: &'static str,
-    /// Folder of the skill, or the root.
-    pub subject: String,
-    /// What is wrong and what to do.
-    pub message: String,
-    /// First line of SKILL.md that it concerns; 0 if none.
-    pub line: usize,
-}
-
-impl Problem {
-    pub(crate) fn warning(code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            severity: Severity::Warning,
-            code,
-            subject: String::new(),
-            message: message.into(),
-            line: 0,
-        }
-    }
-
-    pub(crate) fn error(code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            severity: Severity::Error,
-            ..Self::warning(code, message)
-        }
-    }
-
-    pub(crate) fn at(self, line: usize) -> Self {
-        Self { line, ..self }
-    }
-
-    pub(crate) fn about(self, subject: &Path) -> Self {
-        Self {
-            subject: subject.display().to_string(),
-            ..self
-        }
-    }
-}
 
 /// Whether a skill can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,10 +67,16 @@ pub enum SkillState {
 pub struct Skill {
     /// From its front matter; of one that has none that can be used, its folder's name.
     pub name: String,
-    /// The root that it came from, as configured.
-    pub root: PathBuf,
-    /// Its folder.
+    /// Other names that it answers to: `parent/child` for a skill within a skill.
+    pub aliases: Vec<String>,
+    /// The root that it came from, as configured; empty for a published one.
+    pub root: String,
+    /// Its folder as it was found, the URL that it was fetched from, or empty for a published one.
+    pub source: String,
+    /// Its folder, without links on the way.
     pub dir: PathBuf,
+    /// Folders within it, relative to it, that are skills themselves: no part of this one.
+    pub nested: Vec<PathBuf>,
     /// Whether it can be used.
     pub state: SkillState,
     /// Default where it could not be read.
@@ -138,96 +96,6 @@ pub struct Listing {
     pub skills: Vec<Skill>,
     /// Of roots, and of folders that have no name to be listed under.
     pub problems: Vec<Problem>,
-}
-
-/// How a request names a skill: `name`, `name@specifier` or `name@sha256:digest`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct SkillRef {
-    /// A name, or an alias: the names of a skill and of one within it, with `/` between them. Never a path.
-    pub name: String,
-    /// Which one of that name.
-    pub select: Select,
-}
-
-/// Which version of a skill.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Select {
-    /// The one that a name stands for.
-    Current,
-    /// The highest version that fits.
-    Version(Specifier),
-    /// The one with this digest, 64 hex digits; older ones are still in the store.
-    Digest(String),
-}
-
-impl SkillRef {
-    /// Reads a reference. `field` is named in the error.
-    ///
-    /// # Errors
-    /// `Invalid`.
-    pub fn parse(field: &str, text: &str) -> Result<Self> {
-        let (name, select) = text
-            .split_once('@')
-            .map_or((text, None), |(name, rest)| (name, Some(rest)));
-        if !is_alias(name) {
-            let message = "must be NAME, NAME@VERSION or NAME@sha256:DIGEST, the name of the form \
-                           [A-Za-z0-9][A-Za-z0-9._-]{0,63}, or of two and more of these with / between them";
-            return Err(Error::invalid(field, message));
-        }
-        let select = match select {
-            None => Select::Current,
-            Some("") => return Err(Error::invalid(field, "the version after @ is missing")),
-            Some(select) => match select.strip_prefix("sha256:") {
-                Some(digest) if is_digest(digest) => Select::Digest(digest.to_owned()),
-                Some(_) => {
-                    return Err(Error::invalid(
-                        field,
-                        "a digest has 64 lower-case hex digits",
-                    ));
-                }
-                None => match Specifier::parse(select) {
-                    Ok(specifier) if specifier.is_any() => Select::Current,
-                    Ok(specifier) => Select::Version(specifier),
-                    Err(error) => return Err(Error::invalid(field, error.to_string())),
-                },
-            },
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            select,
-        })
-    }
-}
-
-impl std::fmt::Display for SkillRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.select {
-            Select::Current => write!(f, "{}", self.name),
-            Select::Version(version) => write!(f, "{}@{version}", self.name),
-            Select::Digest(digest) => write!(f, "{}@sha256:{digest}", self.name),
-        }
-    }
-}
-
-/// Whether a name is one path segment `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`.
-#[must_use]
-pub fn is_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.len() <= NAME_BYTES_MAX
-        && name.chars().all(plain)
-}
-
-/// Whether it is a name, or names with `/` between them.
-fn is_alias(alias: &str) -> bool {
-    alias.split('/').count() <= ALIAS_NAMES_MAX && alias.split('/').all(is_name)
-}
-
-fn is_digest(text: &str) -> bool {
-    text.len() == 64
-        && text
-            .bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// A skill that is in a workspace.
@@ -256,6 +124,7 @@ pub struct Skills {
 
 #[derive(Debug)]
 struct Inner {
+    configured: Vec<SkillRoot>,
     roots: Roots,
     store: Store,
 }
@@ -268,6 +137,7 @@ impl Skills {
     /// When the store's directories cannot be made.
     pub fn open(config: &SkillsConfig, state_dir: &Path, tasks: Tasks) -> Result<Self> {
         let inner = Inner {
+            configured: config.roots.clone(),
             roots: Roots::new(config),
             store: Store::open(&state_dir.join("skills"), config)?,
         };
@@ -303,6 +173,29 @@ impl Skills {
         self.tasks.blocking(move || Ok(inner.list())).await
     }
 
+    /// All skills as they are now, without what depends on all of their files. What is made from it is good as long as
+    /// its generation is the newest one's.
+    ///
+    /// # Errors
+    /// Only when the daemon is going down.
+    pub async fn catalogue(&self) -> Result<Arc<Catalogue>> {
+        let inner = Arc::clone(&self.inner);
+        self.tasks.blocking(move || Ok(inner.catalogue())).await
+    }
+
+    /// The same skills with what depends on all of their files: digest and size, and whether they can be taken.
+    ///
+    /// # Errors
+    /// Only when the daemon is going down.
+    pub async fn with_contents(&self, skills: Vec<Arc<Skill>>) -> Result<Vec<Skill>> {
+        let inner = Arc::clone(&self.inner);
+        let work = move || {
+            let skills = skills.iter().map(|skill| inner.with_content(skill));
+            Ok(skills.collect())
+        };
+        self.tasks.blocking(work).await
+    }
+
     /// One skill and the body of its SKILL.md, which is empty for one that is rejected.
     ///
     /// # Errors
@@ -331,8 +224,35 @@ impl Skills {
 }
 
 impl Inner {
+    /// Where skills come from now, in the order in which they win.
+    fn sources(&self) -> Vec<Source> {
+        let configured = self.configured.iter().map(|root| match root {
+            SkillRoot::Dir { text, path } => Source {
+                root: text.clone(),
+                origin: None,
+                folders: Folders::Beneath(path.clone()),
+                problems: Vec::new(),
+            },
+            SkillRoot::Url { text, .. } => {
+                let message = "this version fetches nothing from servers";
+                let problem = Problem::error("root.unreadable", message);
+                Source {
+                    root: text.clone(),
+                    origin: Some(text.clone()),
+                    folders: Folders::Missing,
+                    problems: vec![problem.about(Path::new(text))],
+                }
+            }
+        });
+        configured.collect()
+    }
+
+    fn catalogue(&self) -> Arc<Catalogue> {
+        self.roots.catalogue(&self.sources())
+    }
+
     fn list(&self) -> Listing {
-        let catalogue = self.roots.catalogue();
+        let catalogue = self.catalogue();
         let skills = catalogue
             .skills
             .iter()
@@ -366,7 +286,7 @@ impl Inner {
     }
 
     fn get(&self, wanted: &SkillRef) -> Result<(Skill, String)> {
-        let catalogue = self.roots.catalogue();
+        let catalogue = self.catalogue();
         let skill = self.with_content(find(&catalogue, wanted)?);
         if let (Select::Digest(digest), Some(content)) = (&wanted.select, &skill.content)
             && *digest != content.digest
@@ -378,7 +298,7 @@ impl Inner {
     }
 
     fn stage(&self, target: &Path, wanted: &[SkillRef]) -> Result<Vec<Staged>> {
-        let catalogue = self.roots.catalogue();
+        let catalogue = self.catalogue();
         let stored = wanted.iter().map(|wanted| self.stored(&catalogue, wanted));
         let stored = stored.collect::<Result<Vec<_>>>()?;
         stage::publish(&self.store, target, stored)
@@ -447,107 +367,5 @@ impl Inner {
             bytes: content.bytes,
             unchanged: false,
         })
-    }
-}
-
-/// The skill that a reference stands for; of a digest only the name is looked at.
-fn find<'a>(catalogue: &'a Catalogue, wanted: &SkillRef) -> Result<&'a Skill> {
-    let named = catalogue
-        .skills
-        .iter()
-        .find(|skill| skill.name == wanted.name && skill.state != SkillState::Shadowed);
-    named
-        .filter(|skill| match &wanted.select {
-            Select::Version(specifier) => specifier.accepts(&skill.front_matter.version),
-            Select::Current | Select::Digest(_) => true,
-        })
-        .ok_or_else(|| not_found(catalogue, wanted))
-}
-
-fn not_found(catalogue: &Catalogue, wanted: &SkillRef) -> Error {
-    let usable = catalogue
-        .skills
-        .iter()
-        .filter(|skill| !matches!(skill.state, SkillState::Rejected | SkillState::Shadowed));
-    let mut scored: Vec<(f64, String)> = usable
-        .map(|skill| {
-            if skill.name == wanted.name && !skill.front_matter.version.is_empty() {
-                return (
-                    2.0,
-                    format!("{}@{}", skill.name, skill.front_matter.version),
-                );
-            }
-            let (a, b) = (skill.name.to_lowercase(), wanted.name.to_lowercase());
-            let contained = if a.contains(&b) || b.contains(&a) {
-                0.5
-            } else {
-                0.0
-            };
-            (
-                contained + strsim::normalized_damerau_levenshtein(&a, &b),
-                skill.name.clone(),
-            )
-        })
-        .filter(|(score, _)| *score >= 0.5)
-        .collect();
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    Error::SkillNotFound {
-        name: wanted.to_string(),
-        nearest: scored.into_iter().take(3).map(|(_, name)| name).collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn references_are_read() {
-        let digest = "0".repeat(64);
-        let long = "n".repeat(64);
-        let version = |name, text| {
-            let specifier = Specifier::parse(text).expect("a specifier");
-            Some((name, Select::Version(specifier)))
-        };
-        for (text, expected) in [
-            ("csv-report", Some(("csv-report", Select::Current))),
-            ("a@1.2.3+x", version("a", "1.2.3+x")),
-            ("a@>=1.0, <2", version("a", ">=1.0, <2")),
-            ("a@^1.2", version("a", "^1.2")),
-            ("a@*", Some(("a", Select::Current))),
-            ("a@latest", Some(("a", Select::Current))),
-            ("a@^", None),
-            ("a@ ", Some(("a", Select::Current))),
-            ("a/b", Some(("a/b", Select::Current))),
-            ("a/b@~=1.0", version("a/b", "~=1.0")),
-            ("a/../b", None),
-            ("a//b", None),
-            ("/a", None),
-            ("a/", None),
-            ("a/a/a/a/a/a/a/a/a", None),
-            (
-                &format!("a@sha256:{digest}"),
-                Some(("a", Select::Digest(digest.clone()))),
-            ),
-            (&long, Some((long.as_str(), Select::Current))),
-            (&format!("{long}n"), None),
-            ("", None),
-            (".", None),
-            ("..", None),
-            ("a\0", None),
-            ("-a", None),
-            ("a+b", None),
-            ("a@", None),
-            ("a@1/2", None),
-            ("a@sha256:abc", None),
-            (&format!("a@sha256:{}", "G".repeat(64)), None),
-        ] {
-            let read = SkillRef::parse("skills[0]", text).ok();
-            let expected = expected.map(|(name, select)| SkillRef {
-                name: name.to_owned(),
-                select,
-            });
-            assert_eq!(read, expected, "{text:?}");
-        }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use skilld::config::{Config, SkillsConfig};
+use skilld::config::{Config, SkillRoot, SkillsConfig};
 use skilld::error::Error;
 use skilld::shutdown::Tasks;
 use skilld::skills::{Severity, Skill, SkillRef, SkillState, Skills, Staged};
@@ -34,7 +34,7 @@ impl Fixture {
         let dir = tempfile::tempdir().expect("temp dir");
         let loaded = Config::from_toml("").expect("configuration");
         let mut config = SkillsConfig {
-            roots: vec![dir.path().join("root")],
+            roots: vec![SkillRoot::dir(&dir.path().join("root"))],
             files_max: 100,
             bytes_max: 1 << 20,
             skill_md_bytes_max: 64 << 10,
@@ -442,11 +442,11 @@ async fn a_skill_keeps_its_own_out_with_a_warning() {
 #[tokio::test]
 async fn nested_folders_are_found_and_the_first_root_wins() {
     let fixture = Fixture::with(|config| {
-        let second = config.roots[0].with_file_name("second");
+        let second = Path::new(config.roots[0].text()).with_file_name("second");
         fs::create_dir_all(second.join("deep")).expect("mkdir");
         let front = "---\nname: deep\ndescription: second\n---\n";
         fs::write(second.join("deep/SKILL.md"), front).expect("write");
-        config.roots.push(second);
+        config.roots.push(SkillRoot::dir(&second));
     });
     for (path, name) in [
         ("a/b/c/deep", "deep"),
@@ -483,8 +483,10 @@ async fn nested_folders_are_found_and_the_first_root_wins() {
 
 #[tokio::test]
 async fn a_root_that_cannot_be_read_is_a_problem_until_it_can() {
-    let fixture =
-        Fixture::with(|config| config.roots.push(config.roots[0].with_file_name("later")));
+    let fixture = Fixture::with(|config| {
+        let later = Path::new(config.roots[0].text()).with_file_name("later");
+        config.roots.push(SkillRoot::dir(&later));
+    });
     fixture.skill("csv", "1");
     let listing = fixture.skills.list().await.expect("list");
     assert_eq!(listing.skills.len(), 1);

@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 use super::raw::{RawConfig, RawEngine, RawExecs, RawFiles, RawServer, RawSkills, RawWorkspaces};
 use super::{
     Config, EngineConfig, ExecConfig, FileConfig, ServerConfig, SkillsConfig, WorkspaceConfig,
+    roots,
 };
 
 /// Longest path that a Unix socket can have: 108 bytes with the zero at its end.
@@ -383,13 +384,12 @@ fn files(check: &mut Check<'_>, raw: &RawFiles) -> FileConfig {
 }
 
 fn skills(check: &mut Check<'_>, raw: &RawSkills) -> SkillsConfig {
-    let roots = raw
-        .roots
-        .iter()
-        .map(|root| absolute(check, "skills.roots", root))
-        .collect();
     SkillsConfig {
-        roots,
+        roots: roots::checked(check, &raw.roots),
+        depth_max: check.count("skills.depth_max", raw.depth_max, 1),
+        dirs_max: check.count("skills.dirs_max", raw.dirs_max, 1),
+        entries_max: check.count("skills.entries_max", raw.entries_max, 1),
+        watches_max: check.count("skills.watches_max", raw.watches_max, 0),
         files_max: check.count("skills.files_max", raw.files_max, 1),
         bytes_max: check.bytes("skills.bytes_max", &raw.bytes_max),
         skill_md_bytes_max: check.bytes("skills.skill_md_bytes_max", &raw.skill_md_bytes_max),

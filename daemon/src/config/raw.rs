@@ -131,6 +131,10 @@ pub(super) struct RawFetch {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSkills {
     pub(super) roots: Vec<String>,
+    pub(super) depth_max: u64,
+    pub(super) dirs_max: u64,
+    pub(super) entries_max: u64,
+    pub(super) watches_max: u64,
     pub(super) files_max: u64,
     pub(super) bytes_max: String,
     pub(super) skill_md_bytes_max: String,

@@ -103,6 +103,14 @@ impl Sources {
         }
     }
 
+    /// Whether somebody gave a value for this key.
+    pub(super) fn is_given(&self, key: &str) -> bool {
+        let default = |metadata: &figment::Metadata| metadata.name.contains("TOML source string");
+        self.figment
+            .find_metadata(key)
+            .is_some_and(|metadata| !default(metadata))
+    }
+
     /// Where the value of a key was given: a file, the environment, a flag; empty if nowhere.
     pub(super) fn place(&self, key: &str) -> String {
         let Some(metadata) = self.figment.find_metadata(key) else {

@@ -14,6 +14,7 @@ use std::time::SystemTime;
 
 use super::fingerprint::Stamp;
 use super::front_matter::{self, Document};
+use super::source::{Folders, Source, Stored};
 use super::{FrontMatter, Problem, Skill, SkillState};
 use crate::config::SkillsConfig;
 
@@ -24,19 +25,20 @@ const ENTRIES_MAX: usize = 20_000;
 /// The document.
 const SKILL_MD: &str = "SKILL.md";
 
-/// What the roots hold.
+/// What all sources held at one moment.
 #[derive(Debug, Default)]
-pub(super) struct Catalogue {
+pub struct Catalogue {
+    /// Higher than that of every catalogue before it; equal only if nothing changed.
+    pub generation: u64,
     /// Sorted by name; usable ones first among equals. Without contents.
-    pub(super) skills: Vec<Skill>,
+    pub skills: Vec<Arc<Skill>>,
     /// Those that belong to no skill.
-    pub(super) problems: Vec<Problem>,
+    pub problems: Vec<Problem>,
 }
 
-/// The configured roots and what was last seen in them.
+/// What was last seen in the sources.
 #[derive(Debug)]
 pub(super) struct Roots {
-    dirs: Vec<PathBuf>,
     skill_md_bytes_max: u64,
     skills_max: usize,
     seen: Mutex<Seen>,
@@ -47,11 +49,13 @@ struct Seen {
     latest: Option<Arc<Latest>>,
     /// What was logged last, so that a standing problem is logged once.
     logged: Vec<Problem>,
+    generation: u64,
 }
 
 #[derive(Debug)]
 struct Latest {
     catalogue: Arc<Catalogue>,
+    sources: Vec<Source>,
     /// Everything that was looked at, and how it was; `None` where there was nothing.
     stamps: Vec<(PathBuf, Option<Stamp>)>,
 }
@@ -59,17 +63,17 @@ struct Latest {
 impl Roots {
     pub(super) fn new(config: &SkillsConfig) -> Self {
         Self {
-            dirs: config.roots.clone(),
             skill_md_bytes_max: config.skill_md_bytes_max,
             skills_max: config.skills_max,
             seen: Mutex::default(),
         }
     }
 
-    /// What the roots hold now.
-    pub(super) fn catalogue(&self) -> Arc<Catalogue> {
+    /// What the sources hold now.
+    pub(super) fn catalogue(&self, sources: &[Source]) -> Arc<Catalogue> {
         let latest = self.seen().latest.clone();
         if let Some(latest) = latest
+            && latest.sources == sources
             && latest
                 .stamps
                 .iter()
@@ -78,21 +82,24 @@ impl Roots {
             return Arc::clone(&latest.catalogue);
         }
         let started = SystemTime::now();
-        let mut scan = Scan::new(self);
-        for root in &self.dirs {
-            scan.root(root);
+        let mut scan = Scan::new(self, sources);
+        for source in sources {
+            scan.source(source);
         }
         let recent = scan.stamps.iter().any(|(_, stamp)| {
             // What was just changed may change again without a trace.
             stamp.is_some_and(|stamp| stamp.is_recent(started))
         });
-        let (catalogue, stamps) = scan.finish();
-        let catalogue = Arc::new(catalogue);
+        let (mut catalogue, stamps) = scan.finish();
         let mut seen = self.seen();
+        seen.generation += 1;
+        catalogue.generation = seen.generation;
+        let catalogue = Arc::new(catalogue);
         seen.log(&catalogue);
         seen.latest = (!recent).then(|| {
             Arc::new(Latest {
                 catalogue: Arc::clone(&catalogue),
+                sources: sources.to_vec(),
                 stamps,
             })
         });
@@ -177,13 +184,15 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    fn new(roots: &'a Roots) -> Self {
+    fn new(roots: &'a Roots, sources: &[Source]) -> Self {
         Self {
             roots,
-            trusted: roots
-                .dirs
+            trusted: sources
                 .iter()
-                .filter_map(|dir| dir.canonicalize().ok())
+                .filter_map(|source| match &source.folders {
+                    Folders::Beneath(dir) => dir.canonicalize().ok(),
+                    Folders::Missing | Folders::Stored(_) => None,
+                })
                 .collect(),
             skills: Vec::new(),
             problems: Vec::new(),
@@ -195,12 +204,41 @@ impl<'a> Scan<'a> {
         }
     }
 
+    fn source(&mut self, source: &Source) {
+        self.problems.extend(source.problems.iter().cloned());
+        let before = self.skills.len();
+        match &source.folders {
+            Folders::Missing => {}
+            Folders::Beneath(dir) => self.root(dir),
+            Folders::Stored(folders) => folders.iter().for_each(|folder| self.stored(folder)),
+        }
+        for skill in self.skills.iter_mut().skip(before) {
+            skill.root.clone_from(&source.root);
+            let place = || match &source.folders {
+                Folders::Stored(_) => String::new(),
+                Folders::Missing | Folders::Beneath(_) => skill.dir.display().to_string(),
+            };
+            skill.source = source.origin.clone().unwrap_or_else(place);
+        }
+    }
+
+    fn stored(&mut self, folder: &Stored) {
+        self.skill(&folder.name, &folder.dir);
+        if let Some(skill) = self
+            .skills
+            .last_mut()
+            .filter(|skill| skill.dir == folder.dir)
+        {
+            skill.update_time = Some(folder.time);
+        }
+    }
+
     fn root(&mut self, root: &Path) {
         self.entries = 0;
         self.too_deep = None;
         self.stamps.push((root.to_owned(), stamp_of(root)));
         match root.canonicalize() {
-            Ok(real) => self.directory(root, &real, 0),
+            Ok(real) => self.directory(&real, 0),
             Err(error) => self.unreadable(root, &error),
         }
         if self.entries > ENTRIES_MAX {
@@ -218,7 +256,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn directory(&mut self, root: &Path, dir: &Path, depth: usize) {
+    fn directory(&mut self, dir: &Path, depth: usize) {
         self.stamps.push((dir.to_owned(), stamp_of(dir)));
         match fs::metadata(dir) {
             Ok(metadata) if !self.visited.insert((metadata.dev(), metadata.ino())) => return,
@@ -231,7 +269,8 @@ impl<'a> Scan<'a> {
         };
         if names.iter().any(|name| name == SKILL_MD) {
             if depth > 0 {
-                return self.skill(root, dir);
+                let name = dir.file_name().and_then(|name| name.to_str());
+                return self.skill(name.unwrap_or_default(), dir);
             }
             let message = "the root is itself a skill; configure the directory above it";
             self.problems
@@ -246,7 +285,7 @@ impl<'a> Scan<'a> {
         }
         for name in names {
             if !name.starts_with('.') && name != "node_modules" && name != "__pycache__" {
-                self.below(root, &dir.join(name), depth + 1);
+                self.below(&dir.join(name), depth + 1);
             }
         }
     }
@@ -265,7 +304,7 @@ impl<'a> Scan<'a> {
         Ok(names)
     }
 
-    fn below(&mut self, root: &Path, path: &Path, depth: usize) {
+    fn below(&mut self, path: &Path, depth: usize) {
         let Ok(metadata) = fs::symlink_metadata(path) else {
             return;
         };
@@ -273,14 +312,14 @@ impl<'a> Scan<'a> {
             if depth > DEPTH_MAX {
                 self.too_deep.get_or_insert_with(|| path.to_owned());
             } else {
-                self.directory(root, path, depth);
+                self.directory(path, depth);
             }
         } else if metadata.is_symlink() {
             match path.canonicalize() {
                 Ok(real) if !real.is_dir() => {}
                 Ok(real) if self.trusted.iter().any(|root| real.starts_with(root)) => {
                     if depth <= DEPTH_MAX {
-                        self.directory(root, &real, depth);
+                        self.directory(&real, depth);
                     }
                 }
                 Ok(real) => {
@@ -293,7 +332,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn skill(&mut self, root: &Path, dir: &Path) {
+    fn skill(&mut self, folder: &str, dir: &Path) {
         let path = dir.join(SKILL_MD);
         let metadata = fs::symlink_metadata(&path).ok();
         self.stamps.push((path, metadata.as_ref().map(Stamp::of)));
@@ -308,14 +347,13 @@ impl<'a> Scan<'a> {
             }
             return;
         }
-        let folder = dir
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
         let mut skill = Skill {
             name: folder.to_owned(),
-            root: root.to_owned(),
+            aliases: Vec::new(),
+            root: String::new(),
+            source: String::new(),
             dir: dir.to_owned(),
+            nested: Vec::new(),
             state: SkillState::Loaded,
             front_matter: FrontMatter::default(),
             content: None,
@@ -383,7 +421,8 @@ impl<'a> Scan<'a> {
         self.skills
             .sort_by(|a, b| a.name.cmp(&b.name).then(rank(a.state).cmp(&rank(b.state))));
         let catalogue = Catalogue {
-            skills: self.skills,
+            generation: 0,
+            skills: self.skills.into_iter().map(Arc::new).collect(),
             problems: self.problems,
         };
         (catalogue, self.stamps)

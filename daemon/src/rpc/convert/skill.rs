@@ -110,7 +110,9 @@ pub fn skill(skill: &Skill, body: String) -> pb::Skill {
         description: front.description.clone(),
         version: front.version.clone(),
         state: state.into(),
-        root: skill.root.display().to_string(),
+        root: skill.root.clone(),
+        aliases: skill.aliases.clone(),
+        source: skill.source.clone(),
         files: content.map_or(0, |content| int64(content.files)),
         bytes: content.map_or(0, |content| int64(content.bytes)),
         tags: front.tags.clone(),
@@ -128,7 +130,6 @@ pub fn skill(skill: &Skill, body: String) -> pb::Skill {
         body,
         problems: skill.problems.iter().map(problem).collect(),
         update_time: skill.update_time.and_then(timestamp),
-        ..pb::Skill::default()
     }
 }
 
@@ -198,8 +199,11 @@ mod tests {
     fn listing(names: &[&str]) -> Listing {
         let skill = |name: &&str| Skill {
             name: (*name).to_owned(),
+            aliases: Vec::new(),
             root: "/root".into(),
+            source: "/root/x".into(),
             dir: "/root/x".into(),
+            nested: Vec::new(),
             state: SkillState::Loaded,
             front_matter: Default::default(),
             content: None,

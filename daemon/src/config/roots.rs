@@ -1,0 +1,172 @@
+//! Roots of skills: directories and URLs as they are written in `skills.roots`, or as a list in SKILLS_ROOT.
+
+use std::path::{Path, PathBuf};
+
+use url::Url;
+
+use super::check::Check;
+
+/// Where skills are looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SkillRoot {
+    /// A directory of this host.
+    Dir {
+        /// As written.
+        text: String,
+        /// Absolute.
+        path: PathBuf,
+    },
+    /// Something on a server: `http` or `https`, with a host, a fragment `sha256=HEX` if it is pinned.
+    Url {
+        /// As written.
+        text: String,
+        /// The same.
+        url: Url,
+    },
+}
+
+impl SkillRoot {
+    /// As it is written in the configuration.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Dir { text, .. } | Self::Url { text, .. } => text,
+        }
+    }
+
+    /// A directory.
+    #[must_use]
+    pub fn dir(path: &Path) -> Self {
+        Self::Dir {
+            text: path.display().to_string(),
+            path: path.to_owned(),
+        }
+    }
+
+    /// Reads one: a path, `file://`, `http://` or `https://`.
+    fn parse(text: &str) -> Result<Self, String> {
+        let written = text.to_owned();
+        if text.trim().is_empty() || text.contains('\0') {
+            return Err("must be a path or a URL".to_owned());
+        }
+        if !text.contains("://") {
+            let path = std::path::absolute(text).map_err(|error| error.to_string())?;
+            return Ok(Self::Dir {
+                text: written,
+                path,
+            });
+        }
+        let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
+        match url.scheme() {
+            // Its parser takes `localhost` away.
+            "file" if url.host().is_some() => Err(format!(
+                "{text:?} names another host; write file:///PATH for a directory of this one"
+            )),
+            "file" => url
+                .to_file_path()
+                .map(|path| Self::Dir {
+                    text: written,
+                    path,
+                })
+                .map_err(|()| format!("{text:?} is not a path; write file:///PATH")),
+            "http" | "https" if url.has_host() => Ok(Self::Url { text: written, url }),
+            _ => Err(format!(
+                "{text:?} is neither a path nor of file://, http:// or https://"
+            )),
+        }
+    }
+}
+
+/// All roots of `skills.roots`.
+pub(super) fn checked(check: &mut Check<'_>, written: &[String]) -> Vec<SkillRoot> {
+    let mut roots = Vec::new();
+    for text in written {
+        match SkillRoot::parse(text) {
+            Ok(root) => roots.push(root),
+            Err(fault) => check.fault("skills.roots", fault),
+        }
+    }
+    roots
+}
+
+/// The roots that SKILLS_ROOT holds: one, or several with `:` between them. The `:` of a URL's scheme and port
+/// separates nothing.
+pub(super) fn listed(text: &str) -> Vec<String> {
+    let mut roots = Vec::new();
+    let mut start = 0;
+    for (at, _) in text.match_indices(':') {
+        let item = text.get(start..at).unwrap_or_default();
+        let rest = text.get(at + 1..).unwrap_or_default();
+        let in_scheme = rest.starts_with("//") && !item.contains('/');
+        let in_url = item.contains("://") && !begins_root(rest);
+        if !in_scheme && !in_url {
+            roots.push(item);
+            start = at + 1;
+        }
+    }
+    roots.push(text.get(start..).unwrap_or_default());
+    let given = roots.into_iter().map(str::trim);
+    given
+        .filter(|root| !root.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Whether what follows a URL and a `:` is the next root, and not the URL's port.
+fn begins_root(rest: &str) -> bool {
+    let scheme = rest.split_once("://").is_some_and(|(scheme, _)| {
+        !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphabetic())
+    });
+    rest.is_empty() || rest.starts_with('/') || scheme
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_is_a_directory_or_a_url() {
+        for (text, expected) in [
+            ("/srv/skills", Some("/srv/skills")),
+            ("/srv/a b", Some("/srv/a b")),
+            ("file:///srv/skills", Some("/srv/skills")),
+            ("FILE:///srv/a%20b", Some("/srv/a b")),
+            ("file://localhost/srv/skills", Some("/srv/skills")),
+            ("https://example.com/x.zip#sha256=00", Some("")),
+            ("http://127.0.0.1:8080/x.tar.gz", Some("")),
+            ("file://elsewhere/srv", None),
+            ("ftp://example.com/x.zip", None),
+            ("https://", None),
+            ("", None),
+            ("  ", None),
+            ("/a\0", None),
+        ] {
+            let read = SkillRoot::parse(text).ok();
+            let path = read.as_ref().map(|root| match root {
+                SkillRoot::Dir { path, .. } => path.display().to_string(),
+                SkillRoot::Url { .. } => String::new(),
+            });
+            assert_eq!(path.as_deref(), expected, "{text:?}");
+            assert!(read.is_none_or(|root| root.text() == text));
+        }
+    }
+
+    #[test]
+    fn a_list_of_roots_is_split_like_a_path() {
+        for (text, expected) in [
+            ("", &[][..]),
+            (" ", &[]),
+            ("/a", &["/a"]),
+            ("/a:/b", &["/a", "/b"]),
+            ("/a::/b:", &["/a", "/b"]),
+            ("https://h/x.zip", &["https://h/x.zip"]),
+            ("https://h:8443/x.zip:/b", &["https://h:8443/x.zip", "/b"]),
+            (
+                "/a:https://h/x.zip:file:///b:c",
+                &["/a", "https://h/x.zip", "file:///b:c"],
+            ),
+        ] {
+            assert_eq!(listed(text), expected, "{text:?}");
+        }
+    }
+}
