@@ -12,6 +12,8 @@
 
 use crate::error::{Error, Result};
 
+mod class;
+
 /// Where the workspace is in the container.
 pub const WORKSPACE_DIR: &str = "/workspace";
 /// Skills, read-only.
@@ -80,6 +82,7 @@ pub fn resolve(field: &str, path: &str, scope: Scope<'_>) -> Result<String> {
 /// As [`resolve`]; every `..` is `PathEscapes`.
 pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
     check_text(field, pattern, PATH_BYTES_MAX)?;
+    let pattern = &class::without_slash(pattern).map_err(|why| Error::invalid(field, why))?;
     let (base, rest) = split(field, pattern, scope)?;
     if rest.split(['/', ',', '{', '}']).any(|part| part == "..") {
         return Err(Error::PathEscapes {
@@ -381,6 +384,8 @@ mod tests {
             ("", "!invalid f"),
             ("$WORKSPACE_DIR", "!invalid f"),
             ("$NOPE/*", "!invalid f"),
+            ("out/[!a]/x", "out/[!a/]/x"),
+            ("out/[a/b]", "!invalid f"),
             ("out/[a", "!invalid f"),
             ("out/{a", "!invalid f"),
             ("a\0", "!invalid f"),

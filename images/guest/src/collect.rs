@@ -4,6 +4,7 @@
 mod archive;
 mod glob;
 mod mime;
+mod outlet;
 
 use std::fs::File;
 use std::io::Read;
@@ -12,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::Stream;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
@@ -22,8 +24,6 @@ use skilld_proto::v1::{
     CollectFormat, CollectOutputsResponse, CollectSpec, CollectSummary, CollectedFile, FileEnd,
     FileType, SkippedFile,
 };
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::codegen::Bytes;
 
@@ -35,6 +35,7 @@ use crate::guest::Guest;
 use crate::tasks;
 use archive::Archive;
 use glob::Globs;
+use outlet::{Gone, Outlet, outlet};
 
 const FILES_DEFAULT: u64 = 100;
 const FILE_BYTES_DEFAULT: u64 = 4 * 1024 * 1024;
@@ -43,17 +44,10 @@ const TOTAL_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
 const NAMED_MAX: usize = 1000;
 /// Of those, in bytes: half of what a message may hold, for each kind.
 const NAMED_BYTES_MAX: usize = 1024 * 1024;
-/// Messages on their way to the stream; at most 1 MiB of data.
-const MESSAGES: usize = 4;
 /// Read of a file at a time when it is compressed, which is slow.
 const GZIP_SLICE: usize = 16 * 1024;
-/// Entries looked at before others get their turn.
-const ENTRIES_SLICE: usize = 64;
-
-type Message = Result<CollectOutputsResponse, Status>;
-
-/// The reader of the stream has gone away.
-struct Gone;
+/// Entries looked at. A workspace has fewer, unless a command makes them as fast as they are looked at.
+const ENTRIES_MAX: u64 = 4_000_000;
 
 /// An entry that is to be sent.
 enum Found {
@@ -78,10 +72,10 @@ struct Collector {
     guest: Arc<Guest>,
     globs: Arc<Globs>,
     limits: Limits,
-    /// File times before this are not of interest.
+    /// What changed before this is not of interest.
     since: Option<Duration>,
     archive: Option<Archive>,
-    out: mpsc::Sender<Message>,
+    out: Outlet,
     summary: CollectSummary,
     named_bytes: usize,
     bytes: u64,
@@ -92,7 +86,7 @@ struct Collector {
 pub(crate) fn collect(
     guest: &Arc<Guest>,
     spec: &CollectSpec,
-) -> Result<ReceiverStream<Message>, Error> {
+) -> Result<impl Stream<Item = Result<CollectOutputsResponse, Status>> + Send + use<>, Error> {
     let since = match spec.changed_since_exec.rsplit('/').next() {
         Some(id) if !id.is_empty() => Some(guest.exec(id)?.start_of_files),
         _ => None,
@@ -106,7 +100,7 @@ pub(crate) fn collect(
         Ok(value) if value > 0 => value,
         _ => default,
     };
-    let (out, messages) = mpsc::channel(MESSAGES);
+    let (out, messages) = outlet();
     let collector = Collector {
         guest: Arc::clone(guest),
         globs: Arc::new(Globs::new(&spec.globs)?),
@@ -127,7 +121,7 @@ pub(crate) fn collect(
         // A reader that went away wants nothing more.
         let _gone = collector.run().await;
     });
-    Ok(ReceiverStream::new(messages))
+    Ok(messages)
 }
 
 impl Collector {
@@ -148,10 +142,10 @@ impl Collector {
             Ok(walk) => walk,
             Err(errno) => {
                 let failed = Error::file("", errno).into();
-                return self.out.send(Err(failed)).await.map_err(|_| Gone);
+                return self.out.fail(failed).await;
             }
         };
-        let mut looked_at = 0;
+        let mut looked_at: u64 = 0;
         while let Some(step) = walk.next().await {
             match step {
                 Step::Entry { path, kind } => match self.look(&walk, &path, kind) {
@@ -166,9 +160,11 @@ impl Collector {
                 }
             }
             looked_at += 1;
-            if looked_at % ENTRIES_SLICE == 0 {
-                tokio::task::yield_now().await;
+            if looked_at >= ENTRIES_MAX {
+                self.summary.limits_hit = true;
+                break;
             }
+            self.out.pause().await;
         }
         if let Some(mut archive) = self.archive.take() {
             archive.end();
@@ -177,19 +173,13 @@ impl Collector {
         self.summary.bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
         self.summary.returned = i64::try_from(self.returned).unwrap_or(i64::MAX);
         let summary = std::mem::take(&mut self.summary);
-        self.send(Payload::Summary(summary)).await
-    }
-
-    async fn send(&self, payload: Payload) -> Result<(), Gone> {
-        let payload = Some(payload);
-        let message = Ok(CollectOutputsResponse { payload });
-        self.out.send(message).await.map_err(|_| Gone)
+        self.out.send(Payload::Summary(summary)).await
     }
 
     /// Sends what the archive has, if it has more than `keep`.
     async fn send_archive(&self, archive: &mut Archive, keep: usize) -> Result<(), Gone> {
         while let Some(data) = archive.take(keep, SLICE_BYTES) {
-            self.send(Payload::Data(data)).await?;
+            self.out.send(Payload::Data(data)).await?;
         }
         Ok(())
     }
@@ -203,7 +193,8 @@ impl Collector {
         let (_, name) = split(path);
         if let Some(since) = self.since {
             let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW);
-            if stat.is_ok_and(|stat| changed(&stat) < since) {
+            // No command can set this time, as it can that of the contents.
+            if stat.is_ok_and(|stat| since_epoch(stat.st_ctime, stat.st_ctime_nsec) < since) {
                 return None;
             }
         }
@@ -232,7 +223,7 @@ impl Collector {
         let mut file = describe(path, stat);
         file.mime_type = "inode/symlink".to_owned();
         file.link_target = String::from_utf8_lossy(target).into_owned();
-        self.send(Payload::File(file)).await
+        self.out.send(Payload::File(file)).await
     }
 
     async fn file(&mut self, path: &[u8], stat: &FileStat, file: File) -> Result<(), Gone> {
@@ -270,7 +261,7 @@ impl Collector {
 
     /// `None` when it could not be read at all.
     async fn file_as_messages(
-        &self,
+        &mut self,
         path: &[u8],
         stat: &FileStat,
         wanted: u64,
@@ -283,30 +274,31 @@ impl Collector {
         let mut described = describe(path, stat);
         described.is_text = mime::is_text(&slice);
         described.mime_type = mime::mime_type(path, &slice).to_owned();
-        self.send(Payload::File(described)).await?;
+        self.out.send(Payload::File(described)).await?;
         let mut sha256 = Sha256::new();
         let mut sent = 0;
         while !slice.is_empty() {
             sha256.update(&slice);
             sent += slice.len() as u64;
             let full = slice.len() == SLICE_BYTES;
-            self.send(Payload::Data(slice)).await?;
+            self.out.send(Payload::Data(slice)).await?;
             slice = Bytes::new();
+            self.out.pause().await;
             if full {
-                tokio::task::yield_now().await;
                 // What cannot be read any more ends the file here; its digest is of what was sent.
                 slice = read_slice(&file, wanted - sent, SLICE_BYTES).unwrap_or_default();
             }
         }
         let short = sent < wanted;
-        self.send(Payload::FileEnd(FileEnd {
-            sha256: hex(&sha256.finalize()),
-            sent_bytes: i64::try_from(sent).unwrap_or(i64::MAX),
-            truncated: limited || short,
-            // The daemon saves.
-            artifact: String::new(),
-        }))
-        .await?;
+        self.out
+            .send(Payload::FileEnd(FileEnd {
+                sha256: hex(&sha256.finalize()),
+                sent_bytes: i64::try_from(sent).unwrap_or(i64::MAX),
+                truncated: limited || short,
+                // The daemon saves.
+                artifact: String::new(),
+            }))
+            .await?;
         Ok(Some(Sent { bytes: sent, short }))
     }
 
@@ -323,11 +315,14 @@ impl Collector {
         } else {
             SLICE_BYTES
         };
+        let Ok(mut slice) = read_slice(&file, wanted, most) else {
+            self.archive = Some(archive);
+            return Ok(None);
+        };
         archive.file(path, stat, wanted);
         let mut sent = 0;
         let mut short = false;
         while sent < wanted {
-            let mut slice = read_slice(&file, wanted - sent, most).unwrap_or_default();
             if slice.is_empty() {
                 short = true;
                 // It has become shorter; an archive has promised its size.
@@ -337,7 +332,8 @@ impl Collector {
             sent += slice.len() as u64;
             archive.data(&slice);
             self.send_archive(&mut archive, SLICE_BYTES).await?;
-            tokio::task::yield_now().await;
+            self.out.pause().await;
+            slice = read_slice(&file, wanted - sent, most).unwrap_or_default();
         }
         archive.pad(wanted);
         self.archive = Some(archive);
@@ -390,12 +386,6 @@ fn describe(path: &[u8], stat: &FileStat) -> CollectedFile {
     }
 }
 
-/// When contents, mode or name changed last.
-fn changed(stat: &FileStat) -> Duration {
-    let contents = since_epoch(stat.st_mtime, stat.st_mtime_nsec);
-    contents.max(since_epoch(stat.st_ctime, stat.st_ctime_nsec))
-}
-
 fn read_slice(file: &File, left: u64, most: usize) -> std::io::Result<Bytes> {
     let length = left.min(most as u64);
     let mut data = Vec::with_capacity(usize::try_from(length).unwrap_or(most));
@@ -408,8 +398,8 @@ fn why(errno: Errno) -> Reason {
     match errno {
         Errno::ENOENT => Reason::Gone,
         Errno::EACCES | Errno::EPERM => Reason::Permission,
-        // It was a file or a directory when it was listed.
-        Errno::ELOOP | Errno::ENOTDIR | Errno::ENXIO => Reason::FileType,
+        // It was a file, a directory or a link when it was listed.
+        Errno::ELOOP | Errno::ENOTDIR | Errno::ENXIO | Errno::EINVAL => Reason::FileType,
         _ => Reason::IoError,
     }
 }

@@ -275,6 +275,12 @@ impl GuestService for Service {
         Ok(Response::new(exec.describe()))
     }
 
+    async fn wait_exec(&self, request: Request<wire::WaitExecRequest>) -> Answer<v1::Exec> {
+        let exec = self.guest.exec(&request.get_ref().exec_id)?;
+        exec.until(|state| state.phase == Phase::Closed).await;
+        Ok(Response::new(exec.describe()))
+    }
+
     async fn list_execs(
         &self,
         request: Request<wire::ListExecsRequest>,

@@ -1,10 +1,8 @@
 //! Which paths are wanted, and which directories cannot hold any.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::GlobBuilder;
+use regex_automata::meta::{Config, Regex};
+use regex_automata::util::syntax;
 
 use crate::error::Error;
 
@@ -14,14 +12,18 @@ const GLOB_BYTES_MAX: usize = 1024;
 const SPECIAL: [char; 5] = ['*', '?', '[', '{', '\\'];
 /// What is in there was not made by a command: it has to be asked for by name.
 const SKILLS: &str = "skills";
+/// What globset makes of `?`, and of `*` with a star behind it.
+const BYTE: &str = "[^/]";
+/// Memory that all globs of a request may take together, bytes.
+const SIZE_MAX: usize = 10 << 20;
 
 /// The globs of one request.
 #[derive(Debug)]
 pub(crate) struct Globs {
     /// Match outside of skills/.
-    all: GlobSet,
+    all: Regex,
     /// Those that name skills/.
-    of_skills: GlobSet,
+    of_skills: Regex,
     shapes: Vec<Shape>,
 }
 
@@ -43,8 +45,8 @@ impl Globs {
         if globs.is_empty() || globs.len() > GLOBS_MAX {
             return Err(invalid("must be 1 to 64"));
         }
-        let mut all = GlobSetBuilder::new();
-        let mut of_skills = GlobSetBuilder::new();
+        let mut all = Vec::new();
+        let mut of_skills = Vec::new();
         let mut shapes = Vec::new();
         for glob in globs {
             if glob.is_empty() || glob.len() > GLOB_BYTES_MAX {
@@ -60,18 +62,28 @@ impl Globs {
                 .empty_alternates(true)
                 .build()
                 .map_err(|_| invalid("has one that is no glob"))?;
+            let built = in_characters(built.regex());
             let shape = Shape::of(glob);
             if shape.literal.first().is_some_and(|name| name == SKILLS) {
-                of_skills.add(built.clone());
+                of_skills.push(built.clone());
             }
-            all.add(built);
+            all.push(built);
             shapes.push(shape);
         }
-        let build =
-            |set: GlobSetBuilder| set.build().map_err(|_| invalid("are too large together"));
+        let build = |globs: &[String]| {
+            let config = Config::new()
+                .utf8_empty(false)
+                .nfa_size_limit(Some(SIZE_MAX));
+            let syntax = syntax::Config::new().utf8(false).dot_matches_new_line(true);
+            let built = Regex::builder()
+                .configure(config)
+                .syntax(syntax)
+                .build_many(globs);
+            built.map_err(|_| invalid("are too large together"))
+        };
         Ok(Self {
-            all: build(all)?,
-            of_skills: build(of_skills)?,
+            all: build(&all)?,
+            of_skills: build(&of_skills)?,
             shapes,
         })
     }
@@ -83,7 +95,7 @@ impl Globs {
         } else {
             &self.all
         };
-        set.is_match(Path::new(OsStr::from_bytes(path)))
+        set.is_match(path)
     }
 
     /// False only if nothing beneath the directory can match.
@@ -121,6 +133,39 @@ impl Shape {
     }
 }
 
+/// A glob's regular expression, with characters where globset has bytes: for `?` and for a negated class. What `*`
+/// stands for stays bytes, since names need not be text.
+fn in_characters(regex: &str) -> String {
+    let mut text = String::with_capacity(regex.len());
+    let mut rest = regex;
+    while let Some(at) = rest.find("[^") {
+        let (before, class) = rest.split_at(at);
+        let (class, after) = class.split_at(end_of_class(class));
+        text.push_str(before);
+        if class == BYTE && after.starts_with('*') {
+            text.push_str(class);
+        } else {
+            text.push_str("(?u:");
+            text.push_str(class);
+            text.push(')');
+        }
+        rest = after;
+    }
+    text.push_str(rest);
+    text
+}
+
+/// Behind the bracket that closes it. What is in it is escaped.
+fn end_of_class(class: &str) -> usize {
+    let mut escaped = false;
+    let end = class.find(|c| {
+        let closes = c == ']' && !escaped;
+        escaped = c == '\\' && !escaped;
+        closes
+    });
+    end.map_or(class.len(), |end| end + 1)
+}
+
 fn is_of_skills(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').next() == Some(SKILLS.as_bytes())
 }
@@ -154,9 +199,38 @@ mod tests {
         check("out/[a-c]", "out/b", true);
         check("out/[!a-c]", "out/b", false);
         check("out/a b\\*", "out/a b*", true);
+        check("out/a\\*", "out/ab", false);
+        check("out/a?c", "out/a/c", false);
+        check("out/?.txt", "out/ü.txt", true);
+        check("out/??.txt", "out/ü.txt", false);
+        check("out/*", "out/a\nb", true);
+        check("out/?b", "out/\nb", true);
+        check("out/{a,b/*}.txt", "out/b/c.txt", true);
+        check("out/{a,}b", "out/b", true);
+        check("out/**/a", "out/a", true);
+        check("out/**/a", "out/x/y/a", true);
+        check("out/a**", "out/abc", true);
+        check("out/a**", "out/a/b", false);
+        check("out/[!a/]", "out/ü", true);
+        check("out/[!]/]x", "out/ax", true);
+        check("out/[!]/]x", "out/]x", false);
+        check("out/[!\\/]x", "out/ax", true);
+        check("out/\\[^/]?", "out/[^/]ü", true);
+        check("out/[.]x", "out/.x", true);
+        check("out/[]]", "out/]", true);
+        check("out/A", "out/a", false);
+        check("$x/*", "$x/a", true);
         check("**", "skills/x/SKILL.md", false);
         check("skills/**", "skills/x/SKILL.md", true);
         check("*/x", "skills/x", false);
+    }
+
+    #[test]
+    fn names_that_are_not_text_match_by_their_bytes() {
+        assert!(globs(&["out/*"]).matches(b"out/\xff\xfe"));
+        assert!(globs(&["out/**/*.txt"]).matches(b"out/\xff/a.txt"));
+        assert!(globs(&["out/a*"]).matches(b"out/a\xff"));
+        assert!(!globs(&["out/?"]).matches(b"out/\xff"));
     }
 
     #[test]

@@ -7,24 +7,36 @@ use std::path::Path;
 /// How much of a file says whether it is text.
 const TEXT_BYTES: usize = 8 * 1024;
 
-/// Where, what, and what it means.
+/// What text begins with, blanks aside and in lower case, that is more than text, and what it means.
+const MARKUP: &[(&[u8], &str)] = &[
+    (b"%pdf-", "application/pdf"),
+    (b"%!ps", "application/postscript"),
+    (b"{\\rtf", "application/rtf"),
+    (b"<!doctype html", HTML),
+    (b"<html", HTML),
+    (b"<svg", "image/svg+xml"),
+    (b"<?xml", "text/xml"),
+];
+
+/// Kinds of RIFF.
+const RIFF: &[(&[u8], &str)] = &[
+    (b"WEBP", "image/webp"),
+    (b"WAVE", "audio/wav"),
+    (b"AVI ", "video/x-msvideo"),
+];
+
+/// Where, what, and what it means, of what is no text.
 const MAGIC: &[(usize, &[u8], &str)] = &[
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
     (0, b"GIF87a", "image/gif"),
     (0, b"GIF89a", "image/gif"),
-    (8, b"WEBP", "image/webp"),
-    (8, b"WAVE", "audio/wav"),
-    (8, b"AVI ", "video/x-msvideo"),
     (0, b"BM", "image/bmp"),
     (0, b"II*\0", "image/tiff"),
     (0, b"MM\0*", "image/tiff"),
     (4, b"ftypavif", "image/avif"),
     (4, b"ftypheic", "image/heic"),
     (4, b"ftyp", "video/mp4"),
-    (0, b"%PDF-", "application/pdf"),
-    (0, b"%!PS", "application/postscript"),
-    (0, b"{\\rtf", "application/rtf"),
     (0, b"PK\x03\x04", ZIP),
     (0, b"PK\x05\x06", ZIP),
     (0, b"\x1f\x8b", "application/gzip"),
@@ -54,6 +66,7 @@ const MAGIC: &[(usize, &[u8], &str)] = &[
 /// Containers: what is in them shows in the name.
 const ZIP: &str = "application/zip";
 const OLE: &str = "application/x-ole-storage";
+const HTML: &str = "text/html";
 const UNKNOWN: &str = "application/octet-stream";
 const TEXT: &str = "text/plain";
 
@@ -71,17 +84,51 @@ pub(crate) fn is_text(start: &[u8]) -> bool {
 /// By the beginning of a file and its path.
 pub(crate) fn mime_type(path: &[u8], start: &[u8]) -> &'static str {
     let guess = mime_guess::from_path(Path::new(OsStr::from_bytes(path))).first_raw();
-    let by_content = MAGIC
-        .iter()
-        .find(|(at, magic, _)| start.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
-    match (by_content, guess) {
-        (Some((_, _, container)), Some(guess)) if is_kept_in(guess, container) => guess,
-        // Two letters are little evidence against text that says what it is.
-        (Some((_, magic, found)), _) if magic.len() > 2 || !is_text(start) => found,
-        (_, Some(guess)) if is_text(start) == is_textual(guess) || start.is_empty() => guess,
-        _ if is_text(start) => TEXT,
-        _ => UNKNOWN,
+    if start.is_empty() {
+        return guess.unwrap_or(TEXT);
     }
+    let utf16 = [b"\xff\xfe", b"\xfe\xff"]
+        .iter()
+        .any(|mark| start.starts_with(*mark));
+    if is_text(start) || utf16 {
+        return of_text(guess, start);
+    }
+    match (by_magic(start), guess) {
+        (Some(container), Some(guess)) if is_kept_in(guess, container) => guess,
+        (Some(found), _) => found,
+        (None, Some(guess)) if !is_textual(guess) => guess,
+        (None, _) => UNKNOWN,
+    }
+}
+
+/// What some text is: documents say so themselves, for the rest its name does.
+fn of_text(guess: Option<&'static str>, start: &[u8]) -> &'static str {
+    let start = start.trim_ascii_start();
+    let begins = |mark: &[u8]| {
+        start
+            .get(..mark.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(mark))
+    };
+    let found = MARKUP.iter().find(|(mark, _)| begins(mark));
+    match (found, guess.filter(|guess| is_textual(guess))) {
+        (Some((_, document)), None) => document,
+        (Some((_, document)), Some(_)) if !is_textual(document) => document,
+        (_, Some(guess)) => guess,
+        (None, None) => TEXT,
+    }
+}
+
+fn by_magic(start: &[u8]) -> Option<&'static str> {
+    let has = |at: usize, magic: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(magic));
+    if has(0, b"%PDF-") {
+        return Some("application/pdf");
+    }
+    if has(0, b"RIFF") {
+        let kind = RIFF.iter().find(|(magic, _)| has(8, magic));
+        return kind.map(|(_, found)| *found);
+    }
+    let found = MAGIC.iter().find(|(at, magic, _)| has(*at, magic));
+    found.map(|(_, _, found)| *found)
 }
 
 fn is_kept_in(guess: &str, container: &str) -> bool {
@@ -137,6 +184,22 @@ mod tests {
         check("data", b"\0\x01\x02", "application/octet-stream");
         check("BM.txt", b"BMW is a car", "text/plain");
         check("empty.csv", b"", "text/csv");
+        check("empty", b"", "text/plain");
+        check("a.webp", b"RIFF\x24\0\0\0WEBPVP8 ", "image/webp");
+        check("note", b"12345678WEBP is a format", "text/plain");
+        check("note", b"abcdftyp", "text/plain");
+        check("report", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3", "application/pdf");
+        check("report.txt", b"%PDF-1.4\nonly text", "application/pdf");
+        check("page", b"\n<!DOCTYPE HTML><p>", "text/html");
+        check("page.md", b"<html>kept as it is named", "text/markdown");
+        check("picture", b"<svg xmlns=''/>", "image/svg+xml");
+        check("feed", b"<?xml version='1.0'?>", "text/xml");
+        check("a.ts", b"const a = 1;", "text/plain");
+        check("a.ts", b"G\x40\0\x10", "video/vnd.dlna.mpeg-tts");
+        check("a.jar", b"PK\x03\x04", "application/java-archive");
+        check("sheet.csv", b"\xff\xfea\0,\0b\0", "text/csv");
+        check("archive.csv", b"\x1f\x8b\x08", "application/gzip");
+        check("script", b"#!/bin/sh\necho \x1b[1mhi", "text/plain");
     }
 
     #[test]

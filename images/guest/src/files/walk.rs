@@ -18,8 +18,12 @@ use super::{file_type, staging};
 
 /// Directories below one another.
 pub(crate) const DEPTH_MAX: usize = 128;
-/// Names held of one directory.
-const BATCH: usize = 8192;
+/// Names held of one directory: all that a workspace of the default size can have.
+const BATCH: usize = 64 * 1024;
+/// The same in bytes, with what holding a name takes.
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// What holding a name takes beside its bytes.
+const KEY_BYTES: usize = 48;
 /// Names read before others get their turn.
 const READ_SLICE: usize = 1024;
 
@@ -149,8 +153,14 @@ impl Walk {
 impl Frame {
     /// Reads the directory for the smallest names behind the last batch.
     async fn fill(&mut self, after: &[u8], descend: &Descend) -> Result<(), Errno> {
-        let mut smallest: BinaryHeap<Key> = BinaryHeap::new();
-        self.more = false;
+        let mut batch = Batch {
+            prefix: &self.prefix,
+            after,
+            last: self.last.as_deref(),
+            smallest: BinaryHeap::new(),
+            bytes: 0,
+            more: false,
+        };
         // O_PATH would not do: the copy is only there to name entries while the iterator is borrowed.
         let here = self
             .directory
@@ -166,33 +176,17 @@ impl Frame {
                 continue;
             }
             let kind = kind(&here, name, entry.file_type());
-            let beneath = [name, b"/"].concat();
-            let path = [self.prefix.as_slice(), &beneath].concat();
-            let mut keys = vec![name.to_vec()];
-            if kind == FileType::Directory && descend(without_slash(&path)) {
-                keys.push(beneath);
-            }
-            for name in keys {
-                let full = [self.prefix.as_slice(), &name].concat();
-                let over =
-                    full.as_slice() <= after && !(full.ends_with(b"/") && after.starts_with(&full));
-                if over || self.last.as_ref().is_some_and(|last| name <= *last) {
-                    continue;
-                }
-                smallest.push(Key {
-                    name,
-                    kind: u8::try_from(i32::from(kind)).unwrap_or(0),
-                });
-                if smallest.len() > BATCH {
-                    smallest.pop();
-                    self.more = true;
-                }
+            batch.offer(name, kind);
+            if kind == FileType::Directory && descend(&[&self.prefix, name].concat()) {
+                batch.offer(&[name, b"/"].concat(), kind);
             }
             count += 1;
             if count % READ_SLICE == 0 {
                 tokio::task::yield_now().await;
             }
         }
+        let (smallest, more) = (batch.smallest, batch.more);
+        self.more = more;
         self.batch = smallest.into_sorted_vec();
         self.last = self
             .batch
@@ -201,6 +195,50 @@ impl Frame {
             .or(self.last.take());
         self.batch.reverse();
         Ok(())
+    }
+}
+
+/// The smallest names behind `last`, and behind the path `after`.
+struct Batch<'a> {
+    prefix: &'a [u8],
+    after: &'a [u8],
+    last: Option<&'a [u8]>,
+    smallest: BinaryHeap<Key>,
+    bytes: usize,
+    more: bool,
+}
+
+impl Batch<'_> {
+    fn offer(&mut self, name: &[u8], kind: FileType) {
+        if self.last.is_some_and(|last| name <= last) || self.is_over(name) {
+            return;
+        }
+        let full = self.smallest.len() >= BATCH || self.bytes >= BATCH_BYTES;
+        if full && self.smallest.peek().is_some_and(|key| *key.name <= *name) {
+            self.more = true;
+            return;
+        }
+        self.bytes += name.len() + KEY_BYTES;
+        self.smallest.push(Key {
+            name: name.to_vec(),
+            kind: u8::try_from(i32::from(kind)).unwrap_or(0),
+        });
+        while self.smallest.len() > BATCH || self.bytes > BATCH_BYTES {
+            let Some(largest) = self.smallest.pop() else {
+                break;
+            };
+            self.bytes -= largest.name.len() + KEY_BYTES;
+            self.more = true;
+        }
+    }
+
+    /// Whether it comes before the place where the walk starts.
+    fn is_over(&self, name: &[u8]) -> bool {
+        if self.after.is_empty() {
+            return false;
+        }
+        let full = [self.prefix, name].concat();
+        full.as_slice() <= self.after && !(full.ends_with(b"/") && self.after.starts_with(&full))
     }
 }
 
@@ -272,7 +310,8 @@ mod tests {
     #[tokio::test]
     async fn a_directory_larger_than_a_batch_comes_whole_and_sorted() {
         let place = tempfile::tempdir().expect("a directory");
-        let mut expected: Vec<String> = (0..BATCH * 2 + 10).map(|n| format!("f{n}")).collect();
+        let mut expected: Vec<String> = (0..40_000).map(|n| format!("{n:0>200}")).collect();
+        assert!(expected.len() * 200 > BATCH_BYTES);
         for name in &expected {
             fs::write(place.path().join(name), "").expect("made");
         }

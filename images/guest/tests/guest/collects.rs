@@ -14,14 +14,14 @@ use crate::files::sha256;
 use crate::support::{Guest, reason};
 
 #[derive(Debug, Default)]
-struct Collected {
-    files: Vec<(v1::CollectedFile, Vec<u8>, Option<v1::FileEnd>)>,
-    archive: Vec<u8>,
-    summary: v1::CollectSummary,
+pub(crate) struct Collected {
+    pub(crate) files: Vec<(v1::CollectedFile, Vec<u8>, Option<v1::FileEnd>)>,
+    pub(crate) archive: Vec<u8>,
+    pub(crate) summary: v1::CollectSummary,
 }
 
 impl Collected {
-    fn paths(&self) -> Vec<&str> {
+    pub(crate) fn paths(&self) -> Vec<&str> {
         self.files
             .iter()
             .map(|(file, ..)| file.path.as_str())
@@ -29,7 +29,7 @@ impl Collected {
     }
 }
 
-async fn collect(guest: &Guest, spec: v1::CollectSpec) -> Result<Collected, Status> {
+pub(crate) async fn collect(guest: &Guest, spec: v1::CollectSpec) -> Result<Collected, Status> {
     let request = wire::CollectRequest { spec: Some(spec) };
     let mut stream = guest.client.clone().collect(request).await?.into_inner();
     let mut collected = Collected::default();
@@ -61,7 +61,7 @@ async fn collect(guest: &Guest, spec: v1::CollectSpec) -> Result<Collected, Stat
     Ok(collected)
 }
 
-fn spec(globs: &[&str]) -> v1::CollectSpec {
+pub(crate) fn spec(globs: &[&str]) -> v1::CollectSpec {
     v1::CollectSpec {
         globs: globs.iter().map(|glob| (*glob).to_owned()).collect(),
         ..Default::default()

@@ -5,6 +5,7 @@ mod collects;
 mod ends;
 mod execs;
 mod files;
+mod hostile;
 mod outputs;
 mod polls;
 mod processes;

@@ -1,0 +1,362 @@
+//! Files that a tenant laid out to harm: what is collected and staged meanwhile stays in the workspace, and in time.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use proptest::collection::btree_map;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use skilld_proto::guest::v1 as wire;
+use skilld_proto::v1;
+use skilld_proto::v1::skipped_file::Reason;
+use skilld_proto::v1::stage_files_header::Kind;
+
+use crate::collects::{collect, spec};
+use crate::files::header;
+use crate::support::Guest;
+
+fn unlimited(globs: &[&str]) -> v1::CollectSpec {
+    v1::CollectSpec {
+        max_files: 1 << 20,
+        max_file_bytes: 1 << 32,
+        max_total_bytes: 1 << 32,
+        ..spec(globs)
+    }
+}
+
+/// Exchanges two names until told to stop, and counts.
+fn swapping(one: &Path, other: &Path) -> (Arc<AtomicBool>, std::thread::JoinHandle<u64>) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (one, other, stopped) = (one.to_owned(), other.to_owned(), Arc::clone(&stop));
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it stands for another process; the test joins it"
+    )]
+    let thread = std::thread::spawn(move || {
+        let mut swaps = 0;
+        while swaps < 100_000 || !stopped.load(Ordering::Relaxed) {
+            let swapped = renameat2(
+                AT_FDCWD,
+                &one,
+                AT_FDCWD,
+                &other,
+                RenameFlags::RENAME_EXCHANGE,
+            );
+            swapped.expect("swapped");
+            swaps += 1;
+        }
+        swaps
+    });
+    (stop, thread)
+}
+
+#[tokio::test]
+async fn a_directory_that_becomes_a_link_100_000_times_leads_nobody_out() {
+    let guest = Guest::start().await;
+    let ws = guest.workspace();
+    let outside = tempfile::tempdir().expect("a directory");
+    fs::write(outside.path().join("f"), "canary").expect("made");
+    fs::create_dir_all(ws.join("out/d")).expect("made");
+    fs::write(ws.join("out/d/f"), "inside").expect("made");
+    symlink(outside.path(), ws.join("out/l")).expect("made");
+    let (stop, swapper) = swapping(&ws.join("out/d"), &ws.join("out/l"));
+    let (mut inside, mut staged) = (0, 0);
+    while !swapper.is_finished() {
+        let got = collect(&guest, unlimited(&["out/**"]))
+            .await
+            .expect("collected");
+        for (file, bytes, _) in &got.files {
+            if file.link_target.is_empty() && file.path.ends_with("/f") {
+                assert_eq!(bytes, b"inside", "{}", file.path);
+                inside += 1;
+            }
+        }
+        for skipped in &got.summary.skipped {
+            let known = [Reason::FileType, Reason::Gone];
+            assert!(known.contains(&skipped.reason()), "{skipped:?}");
+        }
+        let put = guest.put(header(Kind::File, "out/d/new"), b"new").await;
+        staged += usize::from(put.is_ok());
+        stop.store(true, Ordering::Relaxed);
+    }
+    let swaps = swapper.join().expect("swapped");
+    assert!(swaps >= 100_000);
+    println!("{swaps} swaps, {inside} files from inside, {staged} staged");
+    let names: Vec<_> = fs::read_dir(outside.path())
+        .expect("listed")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert_eq!(names, ["f"], "something was written outside");
+    assert_eq!(fs::read(outside.path().join("f")).expect("read"), b"canary");
+}
+
+#[tokio::test]
+async fn a_file_that_grows_while_it_is_read_ends_where_it_was_opened() {
+    let guest = Guest::start().await;
+    let script = "head -c 3000000 /dev/zero > out/log; \
+                  (while :; do head -c 100000 /dev/zero >> out/log; done) & sleep 0.2; kill $!; :";
+    let running = guest.sh("grow", script);
+    let collecting = async {
+        let mut sizes = Vec::new();
+        for _ in 0..20 {
+            let got = collect(&guest, unlimited(&["out/log"]))
+                .await
+                .expect("collected");
+            for (file, bytes, end) in got.files {
+                let size = u64::try_from(file.size).expect("a size");
+                assert!(bytes.len() as u64 <= size, "more than it was");
+                assert!(!end.expect("an end").truncated);
+                sizes.push(file.size);
+            }
+        }
+        sizes
+    };
+    let (_, sizes) = tokio::join!(running, collecting);
+    assert!(sizes.is_sorted(), "{sizes:?}");
+}
+
+#[tokio::test]
+async fn a_sparse_tebibyte_costs_no_more_than_its_limit() {
+    let guest = Guest::start().await;
+    let file = fs::File::create(guest.workspace().join("out/a-hole")).expect("made");
+    file.set_len(1 << 40).expect("sparse");
+    fs::write(guest.workspace().join("out/small"), "small").expect("made");
+    let begin = Instant::now();
+    let mut cut = spec(&["out/*"]);
+    cut.max_file_bytes = 1 << 20;
+    let got = collect(&guest, cut).await.expect("collected");
+    assert_eq!(got.paths(), ["out/a-hole", "out/small"]);
+    assert_eq!(
+        (got.files[0].0.size, got.files[0].1.len()),
+        (1 << 40, 1 << 20)
+    );
+    assert_eq!(got.summary.truncated, ["out/a-hole"]);
+    assert!(got.summary.limits_hit);
+    let mut skipped = spec(&["out/*"]);
+    skipped.max_file_bytes = 1 << 41;
+    skipped.max_total_bytes = 1 << 20;
+    let got = collect(&guest, skipped).await.expect("collected");
+    assert_eq!(got.paths(), ["out/small"]);
+    assert_eq!(got.summary.skipped[0].reason(), Reason::MaxTotalBytes);
+    assert!(begin.elapsed() < Duration::from_secs(20));
+}
+
+/// The time of a file's contents can be set to anything; that of its change cannot.
+#[tokio::test]
+async fn what_an_exec_changed_is_told_by_a_time_that_nobody_sets() {
+    let guest = Guest::start().await;
+    let before = "echo x > out/ahead; touch -d 2099-01-01 out/ahead; echo x > out/mode; \
+                  echo x > work/moved; ln -s nowhere out/old-link; sleep 0.02";
+    guest.sh("before", before).await;
+    let script = "chmod 600 out/mode; mv work/moved out/; echo x > out/back; \
+                  touch -d 1970-01-02 out/back; ln -s nowhere out/link; cat out/ahead";
+    guest.sh("exec", script).await;
+    let mut wanted = spec(&["out/*"]);
+    wanted.changed_since_exec = "workspaces/test/execs/exec".to_owned();
+    let got = collect(&guest, wanted).await.expect("collected");
+    assert_eq!(
+        got.paths(),
+        ["out/back", "out/link", "out/mode", "out/moved"]
+    );
+}
+
+/// GNU tar and Python both read names with anything in them.
+#[tokio::test]
+async fn an_archive_holds_any_name() {
+    let guest = Guest::start().await;
+    let out = guest.workspace().join("out");
+    let long = "ü".repeat(127);
+    let names: Vec<Vec<u8>> = vec![
+        b"-rf".to_vec(),
+        b"two\nlines".to_vec(),
+        b"latin \xfc \xff".to_vec(),
+        b"blank ".to_vec(),
+        b"a'b\"c\\d$e`f".to_vec(),
+        long.as_bytes().to_vec(),
+        vec![b'n'; 255],
+        vec![b'm'; 100 - "out/".len()],
+        vec![b'k'; 99 - "out/".len()],
+    ];
+    for (at, name) in names.iter().enumerate() {
+        let path = out.join(std::ffi::OsStr::from_bytes(name));
+        fs::write(path, format!("file {at}")).expect("made");
+    }
+    symlink("t".repeat(300), out.join("zz-link")).expect("made");
+    let got = collect(&guest, spec(&["out/*"])).await.expect("collected");
+    let latin = got
+        .files
+        .iter()
+        .find(|(file, ..)| !file.path_bytes.is_empty());
+    let (latin, ..) = latin.expect("a name that is not text");
+    assert_eq!(&*latin.path_bytes, b"out/latin \xfc \xff");
+    assert_eq!(latin.path, "out/latin \u{fffd} \u{fffd}");
+    let mut wanted = spec(&["out/*"]);
+    wanted.format = v1::CollectFormat::Tar.into();
+    let archive = collect(&guest, wanted).await.expect("collected").archive;
+    let python =
+        "import tarfile; t = tarfile.open('t', errors='surrogateescape'); t.extractall('.')";
+    let programs: [&[&str]; 2] = [&["tar", "-xf", "t"], &["python3", "-c", python]];
+    for program in programs {
+        let place = tempfile::tempdir().expect("a directory");
+        fs::write(place.path().join("t"), &archive).expect("written");
+        let status = Command::new(program[0])
+            .args(&program[1..])
+            .current_dir(&place)
+            .status();
+        assert!(status.expect("runs").success(), "{program:?}");
+        let same = Command::new("diff")
+            .args(["-r", "--no-dereference"])
+            .arg(&out)
+            .arg(place.path().join("out"))
+            .status();
+        assert!(same.expect("diff").success(), "{program:?}");
+    }
+}
+
+/// The guest has one thread: a call that takes no time must not wait for one that takes long.
+#[tokio::test]
+async fn a_huge_collect_lets_others_have_their_turn() {
+    let guest = Guest::start().await;
+    let hole = fs::File::create(guest.workspace().join("out/hole")).expect("made");
+    hole.set_len(512 << 20).expect("sparse");
+    let script = "mkdir out/many; cd out/many; seq 20000 | xargs touch";
+    guest.sh("make", script).await;
+    for format in [v1::CollectFormat::Files, v1::CollectFormat::TarGz] {
+        let mut wanted = unlimited(&["out/**"]);
+        wanted.format = format.into();
+        if format == v1::CollectFormat::TarGz {
+            wanted.max_file_bytes = 16 << 20;
+        }
+        let done = AtomicBool::new(false);
+        let collecting = async {
+            let got = collect(&guest, wanted).await.expect("collected");
+            done.store(true, Ordering::Relaxed);
+            got.summary.returned
+        };
+        let asking = async {
+            let mut slowest = Duration::ZERO;
+            let asked = AtomicU64::new(0);
+            while !done.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                guest
+                    .client
+                    .clone()
+                    .hello(wire::HelloRequest::default())
+                    .await
+                    .expect("hello");
+                slowest = slowest.max(begin.elapsed());
+                asked.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+            (slowest, asked.into_inner())
+        };
+        let (returned, (slowest, asked)) = tokio::join!(collecting, asking);
+        assert_eq!(returned, 20_001);
+        println!("{format:?}: {asked} answers, the slowest after {slowest:?}");
+        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+        assert!(asked > 20, "{asked}");
+    }
+}
+
+#[tokio::test]
+async fn waiting_for_the_end_of_an_exec_reads_nothing_of_it() {
+    let guest = Guest::start().await;
+    let waiting = |id: &'static str| {
+        let mut client = guest.client.clone();
+        async move {
+            let exec_id = id.to_owned();
+            let request = wire::WaitExecRequest { exec_id };
+            client.wait_exec(request).await.expect("there").into_inner()
+        }
+    };
+    let (seen, exec) = tokio::join!(guest.sh("one", "sleep 0.2; seq 100000; exit 3"), async {
+        loop {
+            let exec_id = "one".to_owned();
+            let request = wire::GetExecRequest { exec_id };
+            if guest.client.clone().get_exec(request).await.is_ok() {
+                break waiting("one").await;
+            }
+        }
+    });
+    assert_eq!(exec.state(), v1::ExecState::Closed);
+    assert_eq!(seen.out.len(), 588_895, "nothing was taken from its reader");
+    assert_eq!(waiting("one").await.state(), v1::ExecState::Closed);
+}
+
+/// A name, a mode and what is in it.
+type Tree = std::collections::BTreeMap<String, (u32, Vec<u8>)>;
+
+/// Names that sort in all ways around a slash, in directories that never have a file's name.
+fn trees() -> impl Strategy<Value = Tree> {
+    let name = "(d[!-.ab]{0,2}/){0,2}f[ !.\u{e9}\u{65e5}a-z]{0,8}";
+    let mode = prop_oneof![
+        Just(0o644),
+        Just(0o600),
+        Just(0o755),
+        Just(0o444),
+        Just(0o777)
+    ];
+    let contents = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..200),
+        (250_000_usize..300_000).prop_map(|size| vec![b'x'; size]),
+    ];
+    btree_map(name, (mode, contents), 1..12)
+}
+
+fn tar(tree: &Tree) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, (mode, contents)) in tree {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(contents.len() as u64);
+        header.set_mode(*mode);
+        builder
+            .append_data(&mut header, name, contents.as_slice())
+            .expect("fits");
+    }
+    builder.into_inner().expect("whole")
+}
+
+#[tokio::test]
+async fn what_was_staged_is_collected_with_its_bytes_and_modes() {
+    let guest = Guest::start().await;
+    let mut runner = TestRunner::new(ProptestConfig::default());
+    for turn in 0..24 {
+        let tree = trees().new_tree(&mut runner).expect("a tree").current();
+        let base = format!("work/{turn}");
+        let put = guest.put(header(Kind::Tar, &base), &tar(&tree)).await;
+        let staged = put.unwrap_or_else(|status| panic!("{status}: {tree:?}"));
+        assert_eq!(usize::try_from(staged.files_total), Ok(tree.len()));
+        let got = collect(&guest, unlimited(&[&format!("{base}/**")]))
+            .await
+            .expect("collected");
+        let came: Tree = got
+            .files
+            .into_iter()
+            .map(|(file, bytes, _)| {
+                let name = file.path.strip_prefix(&format!("{base}/"));
+                (name.expect("beneath").to_owned(), (file.mode, bytes))
+            })
+            .collect();
+        assert!(came == tree, "{:?} {:?}", came.keys(), tree.keys());
+        let mut wanted = unlimited(&[&format!("{base}/**")]);
+        wanted.format = v1::CollectFormat::Tar.into();
+        let archive = collect(&guest, wanted).await.expect("collected").archive;
+        let back = format!("out/{turn}");
+        let again = guest.put(header(Kind::Tar, &back), &archive).await;
+        assert_eq!(again.expect("staged").files_total, staged.files_total);
+        for (name, (mode, contents)) in &tree {
+            let path = guest.workspace().join(&back).join(&base).join(name);
+            assert!(fs::read(&path).expect("there") == *contents, "{name}");
+            let found = fs::metadata(&path).expect("there").permissions().mode();
+            assert_eq!(found & 0o7777, *mode, "{name}");
+        }
+    }
+}
