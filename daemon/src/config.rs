@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crate::engine::Limits;
 
+mod artifacts;
 mod check;
 mod fetch;
 mod pools;
@@ -22,6 +23,7 @@ mod raw;
 mod roots;
 mod sources;
 
+pub use artifacts::Credentials;
 pub use pools::POLL_WAIT_MAX;
 pub use roots::SkillRoot;
 pub use sources::{DEFAULT_TOML, Flags};
@@ -68,6 +70,8 @@ pub struct Config {
     pub fetch: crate::fetch::Bounds,
     /// Skills.
     pub skills: SkillsConfig,
+    /// Artifacts.
+    pub artifacts: ArtifactsConfig,
     /// Log filter, as tracing-subscriber's EnvFilter takes it.
     pub log: String,
     /// One JSON object per line instead of text.
@@ -249,6 +253,43 @@ pub struct SkillsConfig {
     pub skills_max: usize,
     /// Whether roots may be fetched from addresses that are not public.
     pub allow_private_addresses: bool,
+}
+
+/// Where artifacts are kept, and how many bytes.
+#[derive(Debug, Clone)]
+pub struct ArtifactsConfig {
+    /// Which store.
+    pub place: ArtifactsPlace,
+    /// Of one request to it.
+    pub timeout: Duration,
+    /// Of one artifact.
+    pub bytes_max: u64,
+    /// Saves at once.
+    pub saves_max: usize,
+}
+
+/// Where artifacts are kept.
+#[derive(Debug, Clone)]
+pub enum ArtifactsPlace {
+    /// `artifacts/` in the state directory, which nobody else uses.
+    StateDir,
+    /// A directory that other daemons may use too.
+    Directory(PathBuf),
+    /// A bucket of an S3-compatible server.
+    S3 {
+        /// Its name.
+        bucket: String,
+        /// Before all keys; may be empty.
+        prefix: String,
+        /// The server, unless the environment says.
+        endpoint: Option<String>,
+        /// Unless the environment says.
+        region: Option<String>,
+        /// Whether the server may be asked without TLS.
+        allow_http: bool,
+        /// From a file; what is not there comes from the environment.
+        credentials: Credentials,
+    },
 }
 
 // === impl Config ===

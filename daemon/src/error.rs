@@ -95,6 +95,30 @@ pub enum Error {
         /// Why.
         problem: String,
     },
+    /// No such artifact, or no such version of it.
+    #[error("artifact {name}{} does not exist", AtVersion(*.version))]
+    ArtifactNotFound {
+        /// Without a prefix.
+        name: String,
+        /// As asked for.
+        version: Option<u64>,
+    },
+    /// The store of artifacts failed, and nothing was changed.
+    #[error("the artifact store failed to {operation}: {why}")]
+    Storage {
+        /// For instance `read the record`.
+        operation: &'static str,
+        /// The kind of failure; details are in the log.
+        why: &'static str,
+    },
+    /// The store of artifacts failed where something may have been changed.
+    #[error("the artifact store failed to {operation}: {why}; look before repeating it")]
+    StorageUnsure {
+        /// For instance `publish the version`.
+        operation: &'static str,
+        /// The kind of failure; details are in the log.
+        why: &'static str,
+    },
     /// No such pool.
     #[error("pool {name} does not exist; there are {}", .pools.join(", "))]
     PoolNotFound {
@@ -242,6 +266,14 @@ pub enum Error {
         /// What was going on.
         doing: &'static str,
     },
+    /// The daemon cannot start.
+    #[error("{what} cannot be used: {why}")]
+    Start {
+        /// For instance `the artifact store`.
+        what: &'static str,
+        /// Why, and what to do.
+        why: String,
+    },
     /// Something on the host failed that should not.
     #[error("failed to {operation}")]
     Io {
@@ -303,6 +335,9 @@ impl Error {
                 (Code::NotFound, Reason::SkillNotFound)
             }
             Self::SkillInvalid { .. } => (Code::FailedPrecondition, Reason::SkillInvalid),
+            Self::ArtifactNotFound { .. } => (Code::NotFound, Reason::ArtifactNotFound),
+            Self::Storage { .. } => (Code::Unavailable, Reason::StorageUnavailable),
+            Self::StorageUnsure { .. } => (Code::Aborted, Reason::StorageUnavailable),
             Self::PoolNotFound { .. } => (Code::NotFound, Reason::PoolNotFound),
             Self::IdTaken { .. } => (Code::AlreadyExists, Reason::IdTaken),
             Self::WorkspaceNotReady { .. } => (Code::FailedPrecondition, Reason::WorkspaceNotReady),
@@ -320,9 +355,11 @@ impl Error {
             Self::Guest { code, reason, .. } => (*code, *reason),
             Self::NotImplemented { .. } => (Code::Unimplemented, Reason::NotImplemented),
             Self::Deadline { .. } => (Code::DeadlineExceeded, Reason::Deadline),
-            Self::Engine { .. } | Self::Image { .. } | Self::Io { .. } | Self::Internal(_) => {
-                (Code::Internal, Reason::Internal)
-            }
+            Self::Engine { .. }
+            | Self::Image { .. }
+            | Self::Start { .. }
+            | Self::Io { .. }
+            | Self::Internal(_) => (Code::Internal, Reason::Internal),
         }
     }
 
@@ -333,7 +370,10 @@ impl Error {
         }
         let later = matches!(
             self,
-            Self::Draining | Self::EngineUnavailable { .. } | Self::QuotaExceeded { .. }
+            Self::Draining
+                | Self::EngineUnavailable { .. }
+                | Self::QuotaExceeded { .. }
+                | Self::Storage { .. }
         );
         later.then_some(RETRY_AFTER)
     }
@@ -356,6 +396,9 @@ impl Error {
             Self::Guest { metadata, .. } => return metadata.clone(),
             Self::Invalid(_)
             | Self::WorkspaceNotFound { .. }
+            | Self::ArtifactNotFound { .. }
+            | Self::Storage { .. }
+            | Self::StorageUnsure { .. }
             | Self::IdTaken { .. }
             | Self::PoolExhausted { .. }
             | Self::Draining
@@ -363,6 +406,7 @@ impl Error {
             | Self::EngineUnavailable { .. }
             | Self::Engine { .. }
             | Self::Image { .. }
+            | Self::Start { .. }
             | Self::GuestLost { .. }
             | Self::NotImplemented { .. }
             | Self::Deadline { .. }
@@ -381,6 +425,8 @@ impl Error {
             Some(("skilld.dev/Workspace", name))
         } else if let Self::SkillNotFound { name, .. } | Self::SkillNotStaged { name, .. } = self {
             Some(("skilld.dev/Skill", name))
+        } else if let Self::ArtifactNotFound { name, .. } = self {
+            Some(("skilld.dev/Artifact", name))
         } else if let Self::PoolNotFound { name, .. } = self {
             Some(("skilld.dev/Pool", name))
         } else if let Self::IdTaken { name } = self {
@@ -475,5 +521,13 @@ impl fmt::Display for Nearest<'_> {
             return Ok(());
         }
         write!(f, "; did you mean {}?", self.0.join(", "))
+    }
+}
+
+struct AtVersion(Option<u64>);
+
+impl fmt::Display for AtVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |version| write!(f, "@{version}"))
     }
 }

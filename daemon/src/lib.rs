@@ -11,11 +11,13 @@
 //! | [`paths`] | the lexical rules for paths inside a workspace |
 //! | [`skills`] | roots, front matter, the content-addressed store, staging into a slot |
 //! | [`fetch`] | the only way to get something by URL |
+//! | [`artifacts`] | named bytes with versions, in a directory or a bucket |
 //! | [`pool`] | warm slots, refill on claim, the bounded queue |
 //! | [`guest`] | the connection to one guest: socket, handshake, channel |
 //! | [`engine`] | what makes containers: Docker, or a fake for tests |
-//! | [`config`], [`error`], [`fault`], [`shutdown`], [`telemetry`] | leaves that everything uses |
+//! | [`config`], [`error`], [`fault`], `mime`, [`shutdown`], [`telemetry`] | leaves that everything uses |
 
+pub mod artifacts;
 pub mod config;
 pub mod engine;
 pub mod error;
@@ -23,6 +25,7 @@ pub mod exec;
 pub mod fault;
 pub mod fetch;
 pub mod guest;
+mod mime;
 pub mod paths;
 pub mod pool;
 pub mod rpc;

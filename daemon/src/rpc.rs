@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::artifacts::Artifacts;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::shutdown::Tasks;
@@ -40,6 +41,8 @@ pub struct Services {
     pub relays: budget::Budget,
     /// What can be staged.
     pub skills: Skills,
+    /// What was saved.
+    pub artifacts: Artifacts,
     /// When the daemon started.
     pub start_time: SystemTime,
 }

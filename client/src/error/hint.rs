@@ -64,12 +64,17 @@ pub(super) fn status(failure: &Failure) -> Option<String> {
         Reason::LimitUnsupported => metadata("field").map(|field| format!("leave out {field}")),
         Reason::Deadline => Some("an exec that was started goes on: attach to it".into()),
         Reason::LimitExceeded => metadata("limit").map(|limit| format!("the limit is {limit}")),
+        Reason::ArtifactNotFound => Some(
+            "list the artifacts of this scope to see which there are, and their versions".into(),
+        ),
+        Reason::StorageUnavailable => {
+            Some("the daemon's log says what its artifact store answered".into())
+        }
         Reason::NotImplemented => Some("it comes with a later version of skilld".into()),
         Reason::Unspecified
         | Reason::InvalidRequest
         | Reason::Unauthenticated
         | Reason::PermissionDenied
-        | Reason::ArtifactNotFound
         | Reason::ArchiveInvalid
         | Reason::ChecksumMismatch
         | Reason::WrongFileType

@@ -104,7 +104,13 @@ impl Check<'_> {
     }
 
     /// A size within a range, for people as `low` and `high`.
-    fn bytes_within(&mut self, key: &str, text: &str, low: ByteSize, high: ByteSize) -> u64 {
+    pub(super) fn bytes_within(
+        &mut self,
+        key: &str,
+        text: &str,
+        low: ByteSize,
+        high: ByteSize,
+    ) -> u64 {
         let bytes = self.bytes(key, text);
         if !(low.as_u64()..=high.as_u64()).contains(&bytes) && !self.faulty(key) {
             self.fault(key, format!("must be between {low} and {high}, is {text}"));
@@ -151,6 +157,7 @@ pub(super) fn config(check: &mut Check<'_>, raw: &RawConfig) -> Config {
         files: files(check, &raw.files),
         fetch: super::fetch::fetch(check, &raw.fetch),
         skills: skills(check, &raw.skills),
+        artifacts: super::artifacts::artifacts(check, &raw.artifacts),
         log: raw.log.clone(),
         log_json,
     };
@@ -158,7 +165,7 @@ pub(super) fn config(check: &mut Check<'_>, raw: &RawConfig) -> Config {
     config
 }
 
-fn absolute(check: &mut Check<'_>, key: &str, text: &str) -> PathBuf {
+pub(super) fn absolute(check: &mut Check<'_>, key: &str, text: &str) -> PathBuf {
     if text.is_empty() || text.contains('\0') {
         check.fault(key, "must be a path");
     }

@@ -22,6 +22,7 @@ pub(super) struct RawConfig {
     pub(super) files: RawFiles,
     pub(super) fetch: RawFetch,
     pub(super) skills: RawSkills,
+    pub(super) artifacts: RawArtifacts,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -140,4 +141,17 @@ pub(super) struct RawSkills {
     pub(super) skill_md_bytes_max: String,
     pub(super) count_max: u64,
     pub(super) allow_private_addresses: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawArtifacts {
+    pub(super) url: String,
+    pub(super) endpoint: String,
+    pub(super) region: String,
+    pub(super) allow_http: bool,
+    pub(super) credentials_file: String,
+    pub(super) timeout: String,
+    pub(super) bytes_max: String,
+    pub(super) saves_max: u64,
 }

@@ -16,6 +16,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
+use crate::artifacts::Artifacts;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::error::{Error, Result};
@@ -43,6 +44,8 @@ pub(super) async fn boot(
 ) -> Result<Services> {
     let skills = Skills::open(&config.skills, &config.state_dir, tasks.clone())?;
     skills.warm();
+    let patience = config.server.upload_timeout;
+    let artifacts = Artifacts::open(&config.artifacts, &config.state_dir, patience, tasks).await?;
     let numbers = Numbers::new(
         config.engine.uid_base,
         config.engine.uid_count,
@@ -68,6 +71,7 @@ pub(super) async fn boot(
         registry: Registry::boot(Arc::new(context)).await?,
         relays: Budget::new(config.server.relay_bytes_max),
         skills,
+        artifacts,
         start_time: SystemTime::now(),
     })
 }
