@@ -4,13 +4,17 @@
 //! What a program did is never an error; see `ExecResult` in the API.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Duration;
 
 use skilld_proto::ERROR_DOMAIN;
 use skilld_proto::v1::Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
+
+mod text;
+
+use text::{AtVersion, Entry, Nearest, Violations};
+pub use text::{Chain, Violation};
 
 /// What RetryInfo says where nothing better is known: long enough for a restart to make progress.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -20,44 +24,8 @@ const METADATA_MAX: usize = 16;
 /// Characters of a guest's message that are passed on.
 const MESSAGE_CHARS_MAX: usize = 1024;
 
-/// Longest field of a violation, bytes.
-const FIELD_BYTES_MAX: usize = 160;
-/// Longest description of a violation, bytes.
-const DESCRIPTION_BYTES_MAX: usize = 1024;
-
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// One field of a request that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation {
-    /// Path of the field, for instance `spec.env["FOO BAR"]`.
-    pub field: String,
-    /// What is wrong and what would be right.
-    pub description: String,
-}
-
-impl Violation {
-    /// What is said of a field, cut to a length that fits into a status: a client chooses what both of them quote.
-    pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
-        Self {
-            field: cut(field.into(), FIELD_BYTES_MAX),
-            description: cut(description.into(), DESCRIPTION_BYTES_MAX),
-        }
-    }
-
-    /// What it takes in a status, bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.field.len() + self.description.len()
-    }
-}
-
-/// At most so many bytes of a text, in whole characters.
-fn cut(mut text: String, bytes: usize) -> String {
-    text.truncate(text.floor_char_boundary(bytes));
-    text
-}
 
 /// Why skilld could not do its job.
 #[derive(Debug, thiserror::Error)]
@@ -466,68 +434,5 @@ impl From<Error> for Status {
             details.set_resource_info(kind, name, "", &message);
         }
         Self::with_error_details(code, message, details)
-    }
-}
-
-/// An error with its sources, for the log.
-#[derive(Debug)]
-pub struct Chain<'a>(pub &'a dyn std::error::Error);
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            write!(f, ": {error}")?;
-            source = error.source();
-        }
-        Ok(())
-    }
-}
-
-struct Violations<'a>(&'a [Violation]);
-
-impl fmt::Display for Violations<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, violation) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            write!(
-                f,
-                "{separator}{}: {}",
-                violation.field, violation.description
-            )?;
-        }
-        Ok(())
-    }
-}
-
-/// Names an entry of an archive, if it is about one.
-struct Entry<'a>(&'a str);
-
-impl fmt::Display for Entry<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("it ");
-        }
-        write!(f, "{} ", self.0)
-    }
-}
-
-struct Nearest<'a>(&'a [String]);
-
-impl fmt::Display for Nearest<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        write!(f, "; did you mean {}?", self.0.join(", "))
-    }
-}
-
-struct AtVersion(Option<u64>);
-
-impl fmt::Display for AtVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |version| write!(f, "@{version}"))
     }
 }
