@@ -55,6 +55,16 @@ pub enum Error {
         /// What is staged, at most three.
         nearest: Vec<String>,
     },
+    /// A staged skill has no such script.
+    #[error("skill {skill} has no script {path}{}", Nearest(.nearest))]
+    ScriptNotFound {
+        /// Name of the skill.
+        skill: String,
+        /// As asked for.
+        path: String,
+        /// Similar paths, best first.
+        nearest: Vec<String>,
+    },
     /// The skill exists and cannot be used.
     #[error("skill {name} cannot be used: {problem}")]
     SkillInvalid {
@@ -302,6 +312,7 @@ impl Error {
             Self::SkillNotFound { .. } | Self::SkillNotStaged { .. } => {
                 (Code::NotFound, Reason::SkillNotFound)
             }
+            Self::ScriptNotFound { .. } => (Code::NotFound, Reason::FileNotFound),
             Self::SkillInvalid { .. } => (Code::FailedPrecondition, Reason::SkillInvalid),
             Self::ArtifactNotFound { .. } => (Code::NotFound, Reason::ArtifactNotFound),
             Self::Storage { .. } => (Code::Unavailable, Reason::StorageUnavailable),
@@ -348,7 +359,9 @@ impl Error {
 
     fn metadata(&self) -> HashMap<String, String> {
         let pairs: Vec<(&str, String)> = match self {
-            Self::SkillNotFound { nearest, .. } | Self::SkillNotStaged { nearest, .. } => {
+            Self::SkillNotFound { nearest, .. }
+            | Self::SkillNotStaged { nearest, .. }
+            | Self::ScriptNotFound { nearest, .. } => {
                 vec![("nearest", nearest.join(","))]
             }
             Self::SkillInvalid { problem, .. } => vec![("problem", problem.clone())],

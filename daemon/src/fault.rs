@@ -75,6 +75,16 @@ points! {
     RenewBegun = "renew.begun",
     /// The record has them; who asked has no answer.
     RenewRecorded = "renew.recorded",
+    /// Skills are whole on the host; the workspace has none of them.
+    StagePrepared = "stage.prepared",
+    /// A newer version is beside the one that it replaces.
+    StageReplacing = "stage.replacing",
+    /// The workspace has them; no digest says which they are.
+    StagePublished = "stage.published",
+    /// Their digests are noted; the record does not name them.
+    StageNoted = "stage.noted",
+    /// The record names them; what they replaced is there.
+    StageRecorded = "stage.recorded",
     /// A workspace was lost, and its record says so; what is left of its container is there.
     LossRecorded = "loss.recorded",
     /// What was left of its container is gone; the record names it.
@@ -202,7 +212,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Point::ALL.len());
-        let whole = ["boot.", "claim.", "renew.", "loss.", "delete."];
+        let whole = ["boot.", "claim.", "renew.", "stage.", "loss.", "delete."];
         for name in names {
             assert!(
                 whole.iter().any(|prefix| name.starts_with(prefix)),

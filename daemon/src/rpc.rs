@@ -19,6 +19,7 @@ pub mod file;
 pub mod relay;
 pub mod server;
 pub mod skill;
+mod sweep;
 pub mod upload;
 pub mod workspace;
 

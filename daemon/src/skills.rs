@@ -221,6 +221,32 @@ impl Skills {
             .blocking(move || inner.stage(&target, &skills))
             .await
     }
+
+    /// Whether versions that were replaced are still in `slots/<slot>/skills/`.
+    ///
+    /// # Errors
+    /// Only when the daemon is going down.
+    pub async fn has_replaced(&self, slot_skills_dir: &Path) -> Result<bool> {
+        let target = slot_skills_dir.to_owned();
+        self.tasks.blocking(move || Ok(stage::any(&target))).await
+    }
+
+    /// Removes replaced versions that no command uses. `starts` are of all commands that ran at `asked`; `None` when
+    /// that is not known.
+    ///
+    /// # Errors
+    /// When the slot is gone.
+    pub async fn sweep(
+        &self,
+        slot_skills_dir: &Path,
+        asked: SystemTime,
+        starts: Option<Vec<SystemTime>>,
+    ) -> Result<()> {
+        let target = slot_skills_dir.to_owned();
+        self.tasks
+            .blocking(move || stage::sweep(&target, asked, starts.as_deref()))
+            .await
+    }
 }
 
 impl Inner {

@@ -96,6 +96,8 @@ pub struct Slot {
     dir: Arc<PathBuf>,
     commands: mpsc::Sender<Command>,
     view: watch::Receiver<Arc<View>>,
+    /// Held while skills are staged.
+    staging: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Handle of a claimed slot.
@@ -252,6 +254,11 @@ impl Workspace {
     #[must_use]
     pub fn skills_dir(&self) -> PathBuf {
         self.slot.dir.join("skills")
+    }
+
+    /// Waits for its turn to stage skills: from the first file to the record, one call does it at a time.
+    pub async fn staging(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        Arc::clone(&self.slot.staging).lock_owned().await
     }
 
     /// Leave to use it. Extends the lease.

@@ -22,7 +22,7 @@ const NEIGHBOUR: &str = "workspaces/neighbour";
 /// From one renewal to the next.
 const RENEWED_SECONDS: i64 = 7200;
 
-fn points(action: &str) -> impl Iterator<Item = Point> {
+pub(crate) fn points(action: &str) -> impl Iterator<Item = Point> {
     let of_it = move |point: &Point| point.name().starts_with(action);
     Point::ALL.iter().copied().filter(of_it)
 }
@@ -62,7 +62,7 @@ async fn crash_between_every_two_steps_of_a_delete() -> Result<()> {
 
 #[test]
 fn every_fault_point_is_crashed_at() {
-    let actions = ["boot.", "claim.", "renew.", "loss.", "delete."];
+    let actions = ["boot.", "claim.", "renew.", "stage.", "loss.", "delete."];
     let tested: usize = actions.iter().map(|action| points(action).count()).sum();
     assert_eq!(tested, Point::ALL.len());
 }

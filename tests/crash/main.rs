@@ -12,6 +12,7 @@ mod engine;
 mod faults;
 mod loss;
 mod readers;
+mod staging;
 mod start;
 
 use std::collections::BTreeSet;

@@ -103,6 +103,7 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
         ("LANG", "C.UTF-8"),
         ("TMPDIR", "/tmp"),
         ("USER", "skill"),
+        ("WORKSPACE", "/workspace"),
         ("WORKSPACE_DIR", "/workspace"),
         ("SKILLS_DIR", "/workspace/skills"),
         ("WORK_DIR", "/workspace/work"),
@@ -132,12 +133,15 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
         ("PATH", path.as_str()),
         ("SKILL_NAME", "text-stats"),
         ("SKILL_DIR", dir),
+        ("SKILL_ROOT", dir),
         ("CLAUDE_SKILL_DIR", dir),
         ("VIRTUAL_ENV", &venv),
+        ("PYTHONPATH", dir),
+        ("PYTHONDONTWRITEBYTECODE", "1"),
     ] {
         assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
     }
-    assert_eq!(env.len(), minimum.len() + 4, "{env:?}");
+    assert_eq!(env.len(), minimum.len() + 7, "{env:?}");
     let mut pwd = argv(["pwd"]);
     pwd.skill = "text-stats".to_owned();
     assert_eq!(

@@ -17,6 +17,7 @@ mod pools;
 #[path = "../../client/tests/suite/pty.rs"]
 mod pty;
 mod results;
+mod scripts;
 mod servers;
 mod skills;
 mod stdin;

@@ -66,6 +66,7 @@ async fn a_command_starts_with_the_documented_minimum() -> Result<()> {
         ("SKILLS_DIR", "/workspace/skills"),
         ("TMPDIR", "/tmp"),
         ("USER", "skill"),
+        ("WORKSPACE", "/workspace"),
         ("WORKSPACE_DIR", "/workspace"),
         ("WORK_DIR", "/workspace/work"),
     ]);

@@ -1,6 +1,8 @@
 //! ExecService: runs commands. The workspace's task is asked once; then bytes flow from the guest to the
 //! client without asking anyone.
 
+use std::collections::BTreeMap;
+
 use prost::Message;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
@@ -12,8 +14,8 @@ use super::convert::{self, exec as wire, io};
 use super::relay::{Relayed, relay};
 use super::upload::{self, Bounds, upload};
 use crate::error::{Error, Result};
-use crate::exec::{self, Start, Surroundings};
-use crate::workspace::Grant;
+use crate::exec::{self, Start, Surroundings, script};
+use crate::workspace::{Grant, Workspace};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
@@ -47,16 +49,20 @@ impl Execs {
         if self.0.tasks.drain.is_cancelled() {
             return Err(Error::Draining);
         }
-        let grant = self.0.registry.get(&id)?.grant().await?;
+        let workspace = self.0.registry.get(&id)?;
+        let grant = workspace.grant().await?;
         let digest = {
             use sha2::Digest;
             sha2::Sha256::digest(spec.encode_to_vec()).to_vec()
         };
-        let none = std::collections::BTreeMap::new();
+        let none = BTreeMap::new();
         let claim = grant.view.record.claim.as_ref();
+        let skills = claim.map_or(&none, |claim| &claim.skills);
+        let script = self.script(&workspace, &spec, skills).await?;
         let around = Surroundings {
             env: claim.map_or(&none, |claim| &claim.env),
-            skills: claim.map_or(&none, |claim| &claim.skills),
+            skills,
+            script: script.as_ref(),
             config: &self.0.config.execs,
         };
         let request = exec::resolve(exec_id, digest, spec, start, around)?;
@@ -65,6 +71,22 @@ impl Execs {
             request,
             workspace: id.name(),
         })
+    }
+
+    /// Looks at the script of a spec, in the staged copy of its skill.
+    async fn script(
+        &self,
+        workspace: &Workspace,
+        spec: &pb::ExecSpec,
+        skills: &BTreeMap<String, String>,
+    ) -> Result<Option<script::Program>> {
+        let (Some(script), Some(skill)) = (&spec.script, exec::staged(&spec.skill, skills)?) else {
+            return Ok(None);
+        };
+        let (skill, path) = (skill.to_owned(), script.path.clone());
+        let root = workspace.skills_dir().join(&skill);
+        let find = move || script::find(&skill, &root, &path);
+        self.0.tasks.blocking(find).await.map(Some)
     }
 
     /// Leave to talk about an exec that exists: its workspace's name, its id.

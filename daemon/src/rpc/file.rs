@@ -14,6 +14,7 @@ use super::convert::file as wire;
 use super::relay::{Relayed, relay};
 use super::upload::{self, Bounds, upload};
 use crate::error::{Error, Result};
+use crate::fault::{self, Point};
 use crate::skills::Staged;
 use crate::workspace::{Grant, Workspace, WorkspaceId};
 
@@ -28,12 +29,13 @@ impl Files {
 }
 
 /// Notes what was staged, unless that is on record already: a record costs a write to disk.
-async fn record(workspace: &Workspace, grant: &Grant, staged: &[Staged]) -> Result<()> {
+async fn record(workspace: &Workspace, staged: &[Staged]) -> Result<()> {
     let digests: BTreeMap<String, String> = staged
         .iter()
         .map(|skill| (skill.name.clone(), format!("sha256:{}", skill.digest)))
         .collect();
-    let recorded = grant.view.record.claim.as_ref().map(|claim| &claim.skills);
+    let view = workspace.view();
+    let recorded = view.record.claim.as_ref().map(|claim| &claim.skills);
     let known = |(name, digest): (&String, &String)| {
         recorded.is_some_and(|skills| skills.get(name) == Some(digest))
     };
@@ -55,6 +57,8 @@ impl FileService for Files {
         let (id, skills) = wire::stage_skills(request.get_ref())?;
         let workspace = self.0.registry.get(&id)?;
         let grant = workspace.grant().await?;
+        // So that the record names what is there, whoever was last.
+        let _turn = workspace.staging().await;
         let staged = self.0.skills.stage(&workspace.skills_dir(), skills).await;
         let staged = match staged {
             Ok(staged) => staged,
@@ -64,7 +68,11 @@ impl FileService for Files {
                 return Err(error.into());
             }
         };
-        record(&workspace, &grant, &staged).await?;
+        record(&workspace, &staged).await?;
+        fault::reach(Point::StageRecorded);
+        if staged.iter().any(|skill| !skill.unchanged) {
+            super::sweep::sweep(&self.0, &workspace, &grant).await;
+        }
         Ok(Response::new(wire::staged(&staged)))
     }
 

@@ -1,28 +1,36 @@
 //! Staging: copies from the store into `slots/<slot>/skills/<name>`, which the container sees read-only.
 //!
-//! Everything is prepared beside `skills/`, where the container cannot see it, and published by a rename each; a
-//! newer version changes places with the older one, which goes once nothing refers to it by name. Only the
-//! daemon writes here, so no path on the way can be a tenant's.
+//! ```text
+//! .stage-*/<name>            beside skills/, where the container cannot see it: being made
+//!    │ rename
+//! skills/.replaced-*-<name>  whole, and as deep as a skill, so that its links lead to the workspace
+//!    │ exchanged in one step with
+//! skills/<name>              what commands see; the one before is now .replaced-*, and stays while a command that
+//!                            started with it runs: `sweep`
+//! ```
+//!
+//! Only the daemon writes here, so no path on the way can be a tenant's.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use super::Staged;
-use super::content::make_directory;
 use super::store::Store;
 use crate::error::{Error, Result};
+use crate::fault::{self, Point};
 
-/// Links in a skill's root, so that what its document says works from there: (name, target).
-const LINKS: [(&str, &str); 3] = [
-    ("out", "../../out"),
-    ("work", "../../work"),
-    ("inputs", "../../work/inputs"),
-];
+mod copy;
+mod replaced;
+
+use replaced::Replaced;
+pub(super) use replaced::{any, sweep};
+
 /// Of directories that are being prepared.
 const PREPARED: &str = ".stage-";
 /// Beside `skills/`: a file per staged skill, with its digest.
@@ -34,23 +42,23 @@ pub(super) fn publish(
     target: &Path,
     mut skills: Vec<Staged>,
 ) -> Result<Vec<Staged>> {
-    let failed = |operation: &str| {
-        let operation = format!("{operation} {}", target.display());
-        move |source| Error::Io { operation, source }
-    };
+    check_names(&skills)?;
+    let failed = failed(target);
     let slot = target.parent().unwrap_or(target);
     // One at a time in a slot, so that the digests beside the skills stay true.
-    let lock = File::open(target).map_err(failed("open"))?;
-    lock.lock().map_err(failed("lock"))?;
+    let _turn = lock(target)?;
     let digests = slot.join(DIGESTS);
     for skill in &mut skills {
         let there = fs::read_to_string(digests.join(&skill.name))
             .is_ok_and(|digest| digest == skill.digest);
         skill.unchanged = there && target.join(&skill.name).is_dir();
     }
-    if skills.iter().all(|skill| skill.unchanged) {
+    let mut changed: Vec<&Staged> = skills.iter().filter(|skill| !skill.unchanged).collect();
+    if changed.is_empty() {
         return Ok(skills);
     }
+    changed.sort_by(|a, b| a.name.cmp(&b.name));
+    changed.dedup_by(|a, b| a.name == b.name);
     remove_leftovers(slot).map_err(failed("clean"))?;
     // Not with its parents: a slot that is being removed must not come back.
     match fs::create_dir(&digests) {
@@ -61,44 +69,63 @@ pub(super) fn publish(
     }
     let prepared = tempfile::Builder::new().prefix(PREPARED).tempdir_in(slot);
     let prepared = prepared.map_err(failed("prepare"))?;
-    let changed: Vec<&Staged> = skills.iter().filter(|skill| !skill.unchanged).collect();
     for skill in &changed {
-        prepare(
-            &store.dir(&skill.digest),
-            &prepared.path().join(&skill.name),
-            &skill.name,
-        )
-        .map_err(failed("copy a skill to"))?;
+        let (stored, to) = (store.dir(&skill.digest), prepared.path().join(&skill.name));
+        copy::prepare(&stored, &to, &skill.name).map_err(failed("copy a skill to"))?;
     }
+    fault::reach(Point::StagePrepared);
+    let mut published = Vec::new();
     for skill in &changed {
-        match fs::remove_file(digests.join(&skill.name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(failed("stage")(error));
-            }
-            _ => {}
-        }
-    }
-    let mut done: Vec<(&str, bool)> = Vec::new();
-    for skill in &changed {
-        match swap_in(
-            &prepared.path().join(&skill.name),
-            &target.join(&skill.name),
-        ) {
-            Ok(replaced) => done.push((&skill.name, replaced)),
+        let place = Place::new(&digests, target, &skill.name);
+        match place.publish(&prepared.path().join(&skill.name)) {
+            Ok(replaced) => published.push((place, replaced)),
             Err(error) => {
-                undo(&done, prepared.path(), target);
+                undo(published, prepared.path());
                 return Err(failed("publish a skill in")(error));
             }
         }
     }
+    fault::reach(Point::StagePublished);
     for skill in &changed {
         // Without it the next stage of the same skill copies again, which is all that it saves.
         if let Err(error) = fs::write(digests.join(&skill.name), &skill.digest) {
             tracing::warn!(skill = skill.name, %error, "digest of a staged skill was not noted");
         }
     }
-    // Dropping `prepared` removes what was replaced.
+    fault::reach(Point::StageNoted);
     Ok(skills)
+}
+
+/// A folder holds one version: two of one name in a request must be the same.
+fn check_names(skills: &[Staged]) -> Result<()> {
+    let mut digests: HashMap<&str, &str> = HashMap::new();
+    for (index, skill) in skills.iter().enumerate() {
+        let other = digests.insert(&skill.name, &skill.digest);
+        if other.is_some_and(|other| other != skill.digest) {
+            let message = format!(
+                "is another version of {} than one before it; a workspace has one at a time, in skills/{}",
+                skill.name, skill.name
+            );
+            return Err(Error::invalid(format!("skills[{index}]"), message));
+        }
+    }
+    Ok(())
+}
+
+fn failed(target: &Path) -> impl Fn(&str) -> Box<dyn FnOnce(io::Error) -> Error> + use<> {
+    let target = target.display().to_string();
+    move |operation| {
+        let operation = format!("{operation} {target}");
+        Box::new(move |source| Error::Io { operation, source })
+    }
+}
+
+/// Held until it is dropped.
+fn lock(target: &Path) -> Result<File> {
+    let failed = failed(target);
+    let lock = File::open(target).map_err(failed("open"))?;
+    lock.lock().map_err(failed("lock"))?;
+    Ok(lock)
 }
 
 /// What a daemon that was killed while it staged left behind.
@@ -116,74 +143,84 @@ fn remove_leftovers(slot: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the folder that a workspace gets: the stored files, and the links unless the skill has its own.
-fn prepare(stored: &Path, to: &Path, name: &str) -> io::Result<()> {
-    copy(stored, to)?;
-    let venv = format!("../../work/.venvs/{name}");
-    for (link, target) in LINKS.into_iter().chain([(".venv", venv.as_str())]) {
-        match symlink(target, to.join(link)) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made?,
-        }
-    }
-    Ok(())
+/// Where one skill is published.
+struct Place<'a> {
+    target: &'a Path,
+    name: &'a str,
+    /// The file with its digest.
+    digest: PathBuf,
 }
 
-/// Copies a stored directory; by reflink where the file system can. Never a hard link: a lock on a shared inode
-/// would cross tenants.
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    make_directory(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            copy(&source, &target)?;
-        } else if kind.is_symlink() {
-            symlink(fs::read_link(&source)?, target)?;
-        } else {
-            fs::copy(&source, &target)?;
+impl<'a> Place<'a> {
+    fn new(digests: &Path, target: &'a Path, name: &'a str) -> Self {
+        let digest = digests.join(name);
+        Self {
+            target,
+            name,
+            digest,
         }
     }
-    Ok(())
+
+    /// Gives a prepared folder its name. Returns where the one is that it changed places with, if there was one.
+    fn publish(&self, prepared: &Path) -> io::Result<Option<PathBuf>> {
+        let since = fs::metadata(&self.digest).and_then(|noted| noted.modified());
+        match fs::remove_file(&self.digest) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let place = self.target.join(self.name);
+        match rename(prepared, &place, RenameFlags::RENAME_NOREPLACE) {
+            Ok(()) => return Ok(None),
+            // EINVAL: this file system knows no flags.
+            Err(Errno::EINVAL) if !place.exists() => {
+                return fs::rename(prepared, &place).map(|()| None);
+            }
+            Err(Errno::EEXIST | Errno::EINVAL) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let since = since.unwrap_or(SystemTime::UNIX_EPOCH);
+        let replaced = Replaced::new(since, SystemTime::now());
+        let aside = self.target.join(replaced.file_name(self.name));
+        fs::rename(prepared, &aside)?;
+        fault::reach(Point::StageReplacing);
+        match exchange(&aside, &place, prepared) {
+            Ok(()) => Ok(Some(aside)),
+            Err(error) => {
+                fs::rename(&aside, prepared)?;
+                Err(error)
+            }
+        }
+    }
 }
 
-/// Gives a prepared folder its name. True when it changed places with an older one.
-fn swap_in(prepared: &Path, place: &Path) -> io::Result<bool> {
-    let rename = |flags| renameat2(AT_FDCWD, prepared, AT_FDCWD, place, flags);
-    match rename(RenameFlags::RENAME_NOREPLACE) {
-        Ok(()) => return Ok(false),
-        // EINVAL: this file system knows no flags.
-        Err(Errno::EINVAL) if !place.exists() => {
-            return fs::rename(prepared, place).map(|()| false);
-        }
-        Err(Errno::EEXIST | Errno::EINVAL) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    match rename(RenameFlags::RENAME_EXCHANGE) {
-        Ok(()) => Ok(true),
+fn rename(from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Errno> {
+    renameat2(AT_FDCWD, from, AT_FDCWD, to, flags)
+}
+
+/// Two folders change places; `free` is a path that neither has.
+fn exchange(one: &Path, other: &Path, free: &Path) -> io::Result<()> {
+    match rename(one, other, RenameFlags::RENAME_EXCHANGE) {
         Err(Errno::EINVAL) => {
-            let away = prepared.with_extension("old");
-            fs::rename(place, &away)?;
-            fs::rename(prepared, place)?;
-            fs::rename(&away, prepared)?;
-            Ok(true)
+            fs::rename(one, free)?;
+            fs::rename(other, one)?;
+            fs::rename(free, other)
         }
-        Err(errno) => Err(errno.into()),
+        done => Ok(done?),
     }
 }
 
 /// Puts back what was there before.
-fn undo(done: &[(&str, bool)], prepared: &Path, target: &Path) {
-    for (name, replaced) in done.iter().rev() {
-        let (kept, place) = (prepared.join(name), target.join(name));
-        let undone = if *replaced {
-            swap_in(&kept, &place).map(|_| ())
-        } else {
-            fs::rename(&place, &kept)
+fn undo(published: Vec<(Place<'_>, Option<PathBuf>)>, prepared: &Path) {
+    for (place, replaced) in published.into_iter().rev() {
+        let (path, free) = (place.target.join(place.name), prepared.join(place.name));
+        let undone = match replaced {
+            Some(replaced) => exchange(&replaced, &path, &free)
+                // What did not come to be goes with what was prepared.
+                .and_then(|()| fs::rename(&replaced, &free)),
+            None => fs::rename(&path, &free),
         };
         if let Err(error) = undone {
-            tracing::error!(skill = name, %error, "cannot undo a failed staging");
+            tracing::error!(skill = place.name, %error, "cannot undo a failed staging");
         }
     }
 }

@@ -86,6 +86,7 @@ impl Actor {
             dir: Arc::clone(&dir),
             commands: sender,
             view: watcher,
+            staging: Arc::default(),
         };
         let actor = Self {
             context,

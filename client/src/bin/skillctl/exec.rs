@@ -10,6 +10,7 @@ use skilld_client::v1::{
 use crate::context::Context;
 use crate::follow::{self, Ending, Follower, OnLeave};
 use crate::keys::DetachKeys;
+use crate::script::ScriptArgs;
 use crate::session::{self, Input, Session};
 use crate::values::{self, Command};
 use crate::{output, result, terminal};
@@ -28,6 +29,8 @@ const SESSION_TIMEOUT: Duration = Duration {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl exec job-7 --skill csv-report --timeout 2m -- python3 scripts/csv_report.py in.csv
+  skillctl exec job-7 --skill csv-report --script scripts/csv_report.py \\
+      --arg-style named --arg group-by=region --arg top=3 -- inputs/in.csv
   skillctl exec job-7 -- 'ls work | wc -l'
   skillctl exec job-7 -i -- sort < names.txt
   skillctl exec job-7 -it -- bash
@@ -88,7 +91,13 @@ pub(crate) struct Exec {
         hide_default_value = true
     )]
     exec_id: String,
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[command(flatten)]
+    script: ScriptArgs,
+    #[arg(
+        last = true,
+        required_unless_present = "script",
+        value_name = "COMMAND"
+    )]
     command: Vec<String>,
 }
 
@@ -143,6 +152,7 @@ impl Exec {
             false => self.timeout,
         };
         let mut spec = spec(self.command.clone(), &self.env, timeout);
+        self.script.apply(&mut spec, &self.command);
         spec.skill.clone_from(&self.skill);
         spec.cwd.clone_from(&self.cwd);
         if self.stdin {

@@ -17,6 +17,7 @@ mod poll;
 mod progress;
 mod result;
 mod run;
+mod script;
 mod server;
 mod session;
 mod signals;

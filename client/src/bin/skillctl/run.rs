@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::follow::{self, Ending, Follower, OnLeave};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::output::note;
+use crate::script::ScriptArgs;
 use crate::values::{self, Input};
 use crate::{exec, stage};
 
@@ -23,7 +24,8 @@ use crate::{exec, stage};
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl run csv-report --input sales.csv --to results -- \\
-      'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv'")]
+      'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv'
+  skillctl run python-math --script scripts/python_math.py -- --json factor 360")]
 pub(crate) struct Run {
     /// The skill: name, name@version or name@sha256:DIGEST.
     skill: String,
@@ -53,7 +55,13 @@ pub(crate) struct Run {
     /// Say on stderr how long each step took.
     #[arg(long)]
     timing: bool,
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[command(flatten)]
+    script: ScriptArgs,
+    #[arg(
+        last = true,
+        required_unless_present = "script",
+        value_name = "COMMAND"
+    )]
     command: Vec<String>,
 }
 
@@ -106,7 +114,8 @@ impl Job<'_> {
         let skill = self.stage(&run.skill, &run.input).await?;
         self.clock.lap("stage", start);
 
-        let mut spec = exec::spec(run.command, &run.env, run.timeout);
+        let mut spec = exec::spec(run.command.clone(), &run.env, run.timeout);
+        run.script.apply(&mut spec, &run.command);
         spec.skill = skill;
         let ending = self.exec(spec).await?;
         let code = follow::exit_code(&ending);

@@ -7,6 +7,7 @@ use skilld_proto::v1 as pb;
 use super::{Faults, duration, env};
 use crate::config::ExecConfig;
 use crate::error::{Error, Result};
+use crate::exec::{arguments, script};
 
 /// Most arguments.
 pub const ARGV_MAX: usize = 4096;
@@ -68,40 +69,74 @@ pub fn spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecS
 }
 
 fn command(faults: &mut Faults, spec: &pb::ExecSpec) {
-    match (spec.argv.is_empty(), spec.shell.is_empty()) {
-        (true, true) => faults.add("spec.argv", "is empty: give argv or shell"),
-        (false, false) => faults.add("spec.shell", "is given with argv: give one of them"),
+    match (spec.argv.is_empty(), spec.shell.is_empty(), &spec.script) {
+        (true, true, None) => faults.add("spec.argv", "is empty: give argv, shell or script"),
+        (false, false, _) => faults.add("spec.shell", "is given with argv: give one of them"),
+        (false, _, Some(_)) | (_, false, Some(_)) => faults.add(
+            "spec.script",
+            "is given with argv or shell: give one of them; arguments of a script are in spec.script.argv",
+        ),
         _ => {}
     }
-    if spec.argv.len() > ARGV_MAX {
-        faults.add(
-            "spec.argv",
-            format!("{} arguments; at most {ARGV_MAX}", spec.argv.len()),
-        );
-        return;
-    }
-    if spec.argv.first().is_some_and(String::is_empty) {
-        faults.add("spec.argv[0]", "is empty: it names the program");
-    }
-    for (index, arg) in spec.argv.iter().enumerate() {
-        text(faults, || format!("spec.argv[{index}]"), arg);
-    }
-    text(faults, || "spec.shell".into(), &spec.shell);
-    let bytes: usize = spec.argv.iter().map(|arg| arg.len() + 1).sum();
-    let env: usize = spec
+    let env = spec
         .env
         .iter()
         .map(|(name, value)| name.len() + value.len() + 2)
         .sum();
-    if bytes + env > ARGS_BYTES_MAX {
-        faults.add(
-            "spec.argv",
-            format!(
-                "{} bytes with the environment; at most {ARGS_BYTES_MAX}",
-                bytes + env
-            ),
-        );
+    words(faults, "spec.argv", &spec.argv, env);
+    if spec.argv.first().is_some_and(String::is_empty) {
+        faults.add("spec.argv[0]", "is empty: it names the program");
     }
+    text(faults, || "spec.shell".into(), &spec.shell);
+    if let Some(given) = &spec.script {
+        script(faults, spec, given, env);
+    }
+}
+
+/// Checks words of a command line, that have to fit beside `env` bytes of environment.
+fn words(faults: &mut Faults, field: &str, argv: &[String], env: usize) {
+    if argv.len() > ARGV_MAX {
+        let message = format!("{} arguments; at most {ARGV_MAX}", argv.len());
+        faults.add(field, message);
+        return;
+    }
+    for (index, arg) in argv.iter().enumerate() {
+        text(faults, || format!("{field}[{index}]"), arg);
+    }
+    let bytes: usize = argv.iter().map(|arg| arg.len() + 1).sum();
+    if bytes + env > ARGS_BYTES_MAX {
+        let bytes = bytes + env;
+        let message = format!("{bytes} bytes with the environment; at most {ARGS_BYTES_MAX}");
+        faults.add(field, message);
+    }
+}
+
+/// Checks a script, and what its arguments become.
+fn script(faults: &mut Faults, spec: &pb::ExecSpec, script: &pb::Script, env: usize) {
+    if spec.skill.is_empty() {
+        faults.add("spec.skill", "is empty: a script is one of a staged skill");
+    }
+    faults.take("spec.script.path", script::normalise(&script.path));
+    if pb::ScriptCwd::try_from(script.cwd).is_err() {
+        faults.add("spec.script.cwd", "is not a value that this server knows");
+    }
+    words(faults, "spec.script.argv", &script.argv, 0);
+    let made = faults.take("spec.script.args", arguments::arguments(script));
+    for (name, _) in made
+        .env
+        .iter()
+        .filter(|(name, _)| spec.env.contains_key(name))
+    {
+        let message = "is what an argument in spec.script.args becomes: give one of them";
+        faults.add(format!("spec.env[{name:?}]"), message);
+    }
+    let variables = made.env.iter();
+    let variables: usize = variables
+        .map(|(name, value)| name.len() + value.len() + 2)
+        .sum();
+    // The raw ones were looked at above.
+    let made = made.argv.get(script.argv.len()..).unwrap_or_default();
+    words(faults, "spec.script.args", made, env + variables);
 }
 
 fn text(faults: &mut Faults, field: impl Fn() -> String, text: &str) {
@@ -232,10 +267,6 @@ fn later(spec: &pb::ExecSpec) -> Result<()> {
         let what = "spec.collect";
         return Err(Error::NotImplemented { what });
     }
-    if spec.script.is_some() {
-        let what = "spec.script";
-        return Err(Error::NotImplemented { what });
-    }
     Ok(())
 }
 
@@ -310,6 +341,66 @@ mod tests {
             ["spec.shell"]
         );
         assert_eq!(faults(argv(&[""])), ["spec.argv[0]"]);
+    }
+
+    fn script(path: &str) -> pb::ExecSpec {
+        pb::ExecSpec {
+            skill: "s".into(),
+            script: Some(pb::Script {
+                path: path.into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_script_is_one_of_a_skill_and_the_only_command() {
+        assert_eq!(faults(script("scripts/x.py")), Vec::<String>::new());
+        let mut nameless = script("x.py");
+        nameless.skill.clear();
+        assert_eq!(faults(nameless), ["spec.skill"]);
+        let mut both = script("x.py");
+        both.shell = "x".into();
+        assert_eq!(faults(both), ["spec.script"]);
+        let mut both = script("x.py");
+        both.argv = vec!["x".into()];
+        assert_eq!(faults(both), ["spec.script"]);
+        for path in ["", "../x", "/x", "a\\b"] {
+            assert_eq!(faults(script(path)), ["spec.script.path"], "{path}");
+        }
+    }
+
+    #[test]
+    fn what_arguments_become_is_checked_with_the_rest() {
+        let arg = |key: &str, text: String| pb::ScriptArg {
+            key: key.into(),
+            value: Some(prost_types::Value {
+                kind: Some(prost_types::value::Kind::StringValue(text)),
+            }),
+            literal: String::new(),
+        };
+        let with = |args: Vec<pb::ScriptArg>| {
+            let mut spec = script("x.py");
+            spec.env = [("SKILL_ARG_A".into(), "x".into())].into();
+            if let Some(script) = &mut spec.script {
+                script.args = args;
+                script.argv = vec!["\0".into()];
+                script.cwd = 99;
+            }
+            faults(spec)
+        };
+        let always = ["spec.script.cwd", "spec.script.argv[0]"];
+        assert_eq!(with(vec![]), always);
+        assert_eq!(
+            with(vec![arg("a", "y".into())]),
+            [always[0], always[1], "spec.env[\"SKILL_ARG_A\"]"]
+        );
+        let large = |n: usize| arg(&format!("k{n}"), "x".repeat(120 << 10));
+        assert_eq!(
+            with((0..5).map(large).collect()),
+            [always[0], always[1], "spec.script.args"]
+        );
     }
 
     #[test]

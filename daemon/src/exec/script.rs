@@ -1,0 +1,254 @@
+//! A script of a skill: which program runs it. Chosen by the file's extension, else by its first line, of which only
+//! the name counts: paths in it are another machine's. Never by the file's mode, and never with a shell's text.
+//!
+//! What is looked at is the slot's `skills/<name>/` on the host, which only the daemon writes; it is opened beneath
+//! that folder, so the links that lead from it to the workspace lead nowhere here.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::Mode;
+
+use crate::error::{Error, Result};
+
+/// Longest path, bytes.
+const PATH_BYTES_MAX: usize = 512;
+/// Most components.
+const DEPTH_MAX: usize = 32;
+/// How much of a file its first line may take.
+const FIRST_LINE_BYTES_MAX: u64 = 256;
+/// Files that are looked through for one of a similar name.
+const LISTED_MAX: usize = 2000;
+
+/// Extension, in lower case, and what runs it.
+const BY_EXTENSION: [(&str, &[&str]); 17] = [
+    ("py", &["python3"]),
+    ("sh", &["bash"]),
+    ("bash", &["bash"]),
+    ("zsh", &["zsh"]),
+    ("js", &["node"]),
+    ("mjs", &["node"]),
+    ("cjs", &["node"]),
+    ("ts", &["tsx"]),
+    ("mts", &["tsx"]),
+    ("cts", &["tsx"]),
+    ("rb", &["ruby"]),
+    ("pl", &["perl"]),
+    ("php", &["php"]),
+    ("r", &["Rscript"]),
+    ("ps1", &["pwsh"]),
+    ("awk", &["awk", "-f"]),
+    ("jq", &["jq", "-f"]),
+];
+
+/// Name in a first line, and what runs it.
+const BY_FIRST_LINE: [(&str, &[&str]); 18] = [
+    ("python", &["python3"]),
+    ("python3", &["python3"]),
+    ("sh", &["sh"]),
+    ("dash", &["sh"]),
+    ("bash", &["bash"]),
+    ("zsh", &["zsh"]),
+    ("node", &["node"]),
+    ("nodejs", &["node"]),
+    ("tsx", &["tsx"]),
+    ("ts-node", &["tsx"]),
+    ("ruby", &["ruby"]),
+    ("perl", &["perl"]),
+    ("php", &["php"]),
+    ("Rscript", &["Rscript"]),
+    ("pwsh", &["pwsh"]),
+    ("bun", &["bun"]),
+    ("awk", &["awk", "-f"]),
+    ("gawk", &["awk", "-f"]),
+];
+
+/// A script that is there, and what runs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Program and arguments before the script's path.
+    pub interpreter: &'static [&'static str],
+    /// Relative to the skill's root, normalised.
+    pub path: String,
+}
+
+/// Normalises a script's path. Pure.
+///
+/// # Errors
+/// `Invalid` when it does not stay in the skill's root or cannot be a path there.
+pub fn normalise(path: &str) -> Result<String> {
+    let invalid = |message: &str| Err(Error::invalid("spec.script.path", message));
+    if path.is_empty() {
+        return invalid("is empty");
+    }
+    if path.len() > PATH_BYTES_MAX {
+        return invalid(&format!(
+            "has {} bytes; at most {PATH_BYTES_MAX}",
+            path.len()
+        ));
+    }
+    if path.chars().any(|c| c.is_control() || c == '\\') {
+        return invalid("has a control character or a backslash; folders are separated by `/`");
+    }
+    let parts: Vec<&str> = path
+        .split('/')
+        .filter(|part| !matches!(*part, "" | "."))
+        .collect();
+    if path.starts_with('/') || parts.contains(&"..") {
+        return invalid("must be relative to the skill's root, without `..`");
+    }
+    if parts.is_empty() || path.ends_with('/') {
+        return invalid("names a folder, not a script");
+    }
+    if parts.len() > DEPTH_MAX {
+        return invalid(&format!("is deeper than {DEPTH_MAX} folders"));
+    }
+    Ok(parts.join("/"))
+}
+
+/// Finds a script beneath a staged skill's root, and what runs it. Blocks.
+///
+/// # Errors
+/// `ScriptNotFound` with similar names; `Invalid` when it leaves the skill, is no file, or nothing here can run it.
+pub fn find(skill: &str, root: &Path, path: &str) -> Result<Program> {
+    let path = normalise(path)?;
+    let invalid = |message: String| Error::invalid("spec.script.path", message);
+    let failed = |errno: Errno| Error::Io {
+        operation: format!("open a script of {skill}"),
+        source: errno.into(),
+    };
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let dir = open(root, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
+    let file = match beneath(&dir, &path, flags) {
+        Ok(file) => file,
+        Err(Errno::ENOENT | Errno::ENOTDIR) => {
+            return Err(Error::ScriptNotFound {
+                nearest: nearest(root, &path),
+                skill: skill.to_owned(),
+                path,
+            });
+        }
+        Err(Errno::EXDEV | Errno::ELOOP) => {
+            return Err(invalid(format!("{path:?} leads out of the skill")));
+        }
+        Err(errno) => return Err(failed(errno)),
+    };
+    let file = File::from(file);
+    let kind = file.metadata().map_err(|source| Error::Io {
+        operation: format!("read a script of {skill}"),
+        source,
+    })?;
+    if !kind.is_file() {
+        return Err(invalid(format!("{path:?} is a folder, not a script")));
+    }
+    let interpreter = by_extension(&path).or_else(|| by_first_line(&first_line(file)));
+    match interpreter {
+        Some(interpreter) => Ok(Program { interpreter, path }),
+        None => Err(invalid(format!(
+            "nothing here runs {path:?}: its extension is none of {}, and its first line names no known \
+             interpreter",
+            BY_EXTENSION.map(|(extension, _)| extension).join(" ")
+        ))),
+    }
+}
+
+fn beneath(dir: &OwnedFd, path: &str, flags: OFlag) -> nix::Result<OwnedFd> {
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    openat2(dir, path, OpenHow::new().flags(flags).resolve(resolve))
+}
+
+fn by_extension(path: &str) -> Option<&'static [&'static str]> {
+    let extension = Path::new(path).extension()?.to_str()?.to_lowercase();
+    let known = BY_EXTENSION.into_iter();
+    known
+        .filter(|(known, _)| *known == extension)
+        .map(|(_, interpreter)| interpreter)
+        .next()
+}
+
+/// Of a first line such as `#!/usr/bin/env -S python3.12 -u` only `python3.12` counts.
+fn by_first_line(line: &str) -> Option<&'static [&'static str]> {
+    let mut words = line.strip_prefix("#!")?.split_ascii_whitespace();
+    let base = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut name = base(words.next()?);
+    if name == "env" {
+        let assigned = |word: &&str| word.starts_with('-') || word.contains('=');
+        name = base(words.find(|word| !assigned(word))?);
+    }
+    let versioned = name.strip_prefix("python3.");
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if versioned.is_some_and(digits) {
+        name = "python3".to_owned();
+    }
+    let known = BY_FIRST_LINE.into_iter();
+    known
+        .filter(|(known, _)| *known == name)
+        .map(|(_, interpreter)| interpreter)
+        .next()
+}
+
+/// Empty when it cannot be read as text.
+fn first_line(file: File) -> String {
+    let mut bytes = Vec::new();
+    if file
+        .take(FIRST_LINE_BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .is_err()
+    {
+        return String::new();
+    }
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+    let line = bytes
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    String::from_utf8_lossy(line).into_owned()
+}
+
+/// Files of the skill with a similar path, best first.
+fn nearest(root: &Path, wanted: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    list(root, "", 0, &mut files);
+    let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_lowercase();
+    let lower = wanted.to_lowercase();
+    let score = |path: &String| {
+        let same_name = if base(path) == base(wanted) { 1.0 } else { 0.0 };
+        same_name + strsim::normalized_damerau_levenshtein(&path.to_lowercase(), &lower)
+    };
+    let mut scored: Vec<(f64, String)> =
+        files.into_iter().map(|path| (score(&path), path)).collect();
+    scored.retain(|(score, _)| *score >= 0.6);
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    scored.into_iter().take(3).map(|(_, path)| path).collect()
+}
+
+fn list(dir: &Path, at: &str, depth: usize, into: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let (Ok(kind), Ok(name)) = (entry.file_type(), entry.file_name().into_string()) else {
+            continue;
+        };
+        if into.len() >= LISTED_MAX || depth > DEPTH_MAX {
+            return;
+        }
+        let path = if at.is_empty() {
+            name
+        } else {
+            format!("{at}/{name}")
+        };
+        if kind.is_dir() {
+            list(&entry.path(), &path, depth + 1, into);
+        } else if kind.is_file() {
+            into.push(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,371 @@
+//! What a command gets.
+
+use prost_types::value::Kind;
+
+use super::*;
+
+const SCRIPT: script::Program = script::Program {
+    interpreter: &["python3"],
+    path: String::new(),
+};
+
+fn config() -> ExecConfig {
+    let text = "execs.timeout_max = \"10m\"\n";
+    crate::config::Config::from_toml(text)
+        .expect("good")
+        .config
+        .execs
+}
+
+fn resolved(spec: pb::ExecSpec, start: Start) -> Result<guest::StartExecRequest> {
+    let config = config();
+    let env = BTreeMap::from([
+        ("TEAM".to_owned(), "a".to_owned()),
+        ("BOTH".to_owned(), "workspace".to_owned()),
+    ]);
+    let skills = BTreeMap::from([("csv-report".to_owned(), "sha256:0".to_owned())]);
+    let script = spec.script.as_ref();
+    let program = script::Program {
+        path: script.map_or_else(String::new, |script| script.path.clone()),
+        ..SCRIPT
+    };
+    resolve(
+        "e1".into(),
+        vec![1],
+        spec,
+        start,
+        Surroundings {
+            env: &env,
+            skills: &skills,
+            script: Some(&program),
+            config: &config,
+        },
+    )
+}
+
+fn shell(text: &str) -> pb::ExecSpec {
+    pb::ExecSpec {
+        shell: text.into(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn environment_is_the_documented_minimum() {
+    let request = resolved(shell("env"), Start::Run).expect("good");
+    let names: Vec<&str> = request
+        .env
+        .iter()
+        .filter_map(|pair| Some(pair.split_once('=')?.0))
+        .collect();
+    let expected = [
+        "BOTH",
+        "HOME",
+        "INPUTS_DIR",
+        "LANG",
+        "OUTPUT_DIR",
+        "PATH",
+        "RUN_DIR",
+        "SKILLS_DIR",
+        "TEAM",
+        "TMPDIR",
+        "USER",
+        "WORKSPACE",
+        "WORKSPACE_DIR",
+        "WORK_DIR",
+    ];
+    assert_eq!(names, expected);
+    assert!(
+        request
+            .env
+            .contains(&"RUN_DIR=/workspace/runs/e1".to_owned())
+    );
+    assert_eq!(request.argv, ["bash", "-c", "env"]);
+}
+
+#[test]
+fn a_skill_sets_cwd_and_its_variables() {
+    let spec = pb::ExecSpec {
+        skill: "csv-report".into(),
+        ..shell("x")
+    };
+    let request = resolved(spec, Start::Run).expect("good");
+    assert_eq!(request.cwd, "/workspace/skills/csv-report");
+    for pair in [
+        "SKILL_NAME=csv-report",
+        "SKILL_DIR=/workspace/skills/csv-report",
+        "SKILL_ROOT=/workspace/skills/csv-report",
+        "WORKSPACE=/workspace",
+        "PYTHONPATH=/workspace/skills/csv-report",
+        "PYTHONDONTWRITEBYTECODE=1",
+        "CLAUDE_SKILL_DIR=/workspace/skills/csv-report",
+        "VIRTUAL_ENV=/workspace/skills/csv-report/.venv",
+    ] {
+        assert!(request.env.contains(&pair.to_owned()), "{pair}");
+    }
+    let path = request
+        .env
+        .iter()
+        .find(|pair| pair.starts_with("PATH="))
+        .expect("PATH");
+    assert!(
+        path.starts_with("PATH=/workspace/skills/csv-report/.venv/bin:"),
+        "{path}"
+    );
+    assert!(
+        path.ends_with(":/workspace/skills/csv-report/bin"),
+        "{path}"
+    );
+}
+
+#[test]
+fn a_terminal_has_a_size_and_a_name() {
+    let with = |terminal, env: &[(&str, &str)]| {
+        let env = env
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()));
+        let spec = pb::ExecSpec {
+            terminal,
+            env: env.collect(),
+            ..shell("x")
+        };
+        let request = resolved(spec, Start::Run).expect("good");
+        let term = request
+            .env
+            .iter()
+            .find_map(|pair| pair.strip_prefix("TERM="));
+        let term = term.map(str::to_owned);
+        (request.spec.expect("spec").terminal, term)
+    };
+    assert_eq!(with(None, &[]), (None, None));
+    let (terminal, term) = with(Some(pb::Terminal::default()), &[]);
+    let expected = pb::Terminal {
+        rows: 24,
+        cols: 80,
+        term: "xterm-256color".into(),
+    };
+    assert_eq!(
+        (terminal, term.as_deref()),
+        (Some(expected), Some("xterm-256color"))
+    );
+    let given = pb::Terminal {
+        rows: 7,
+        cols: 9,
+        term: "vt100".into(),
+    };
+    let (terminal, term) = with(Some(given.clone()), &[]);
+    assert_eq!(
+        (terminal.as_ref(), term.as_deref()),
+        (Some(&given), Some("vt100"))
+    );
+    let (_, term) = with(Some(given), &[("TERM", "dumb")]);
+    assert_eq!(term.as_deref(), Some("dumb"));
+}
+
+#[test]
+fn own_variables_win_over_the_workspaces() {
+    let spec = pb::ExecSpec {
+        env: [
+            ("BOTH".into(), "own".into()),
+            ("HOME".into(), "/tmp".into()),
+        ]
+        .into(),
+        ..shell("x")
+    };
+    let request = resolved(spec, Start::Run).expect("good");
+    assert!(request.env.contains(&"BOTH=own".to_owned()));
+    assert!(request.env.contains(&"HOME=/tmp".to_owned()));
+    assert_eq!(
+        request
+            .env
+            .iter()
+            .filter(|pair| pair.starts_with("BOTH="))
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn cwd_stays_in_the_workspace() {
+    let cases = [
+        ("", "/workspace/work"),
+        ("out", "/workspace/out"),
+        ("$WORK_DIR/x", "/workspace/work/x"),
+        ("/workspace/out/a", "/workspace/out/a"),
+        ("$RUN_DIR", "/workspace/runs/e1"),
+    ];
+    for (cwd, expected) in cases {
+        let request = resolved(
+            pb::ExecSpec {
+                cwd: cwd.into(),
+                ..shell("x")
+            },
+            Start::Run,
+        )
+        .expect(cwd);
+        assert_eq!(request.cwd, expected, "{cwd}");
+    }
+    for cwd in ["..", "/etc", "a/../../..", "/workspace/../etc"] {
+        let error = resolved(
+            pb::ExecSpec {
+                cwd: cwd.into(),
+                ..shell("x")
+            },
+            Start::Run,
+        )
+        .expect_err(cwd);
+        assert!(matches!(error, Error::PathEscapes { .. }), "{cwd}: {error}");
+    }
+}
+
+#[test]
+fn defaults_and_clamps_are_visible() {
+    let long = Some(prost_types::Duration {
+        seconds: 100_000,
+        nanos: 0,
+    });
+    let spec = pb::ExecSpec {
+        timeout: long,
+        ..shell("x")
+    };
+    let effective = resolved(spec, Start::Detached)
+        .expect("good")
+        .spec
+        .expect("spec");
+    assert_eq!(effective.timeout.map(|timeout| timeout.seconds), Some(600));
+    assert_eq!(effective.on_full(), pb::OnFull::DropOldest);
+    assert_eq!(effective.stragglers(), pb::Stragglers::Kill);
+    assert_eq!(
+        effective.retain.map(|retain| retain.stdout_bytes),
+        Some(4 << 20)
+    );
+    let run = resolved(shell("x"), Start::Run)
+        .expect("good")
+        .spec
+        .expect("spec");
+    assert_eq!(run.on_full(), pb::OnFull::Block);
+    assert_eq!(run.timeout.map(|timeout| timeout.seconds), Some(300));
+}
+
+#[test]
+fn a_skill_that_is_not_staged_is_not_found() {
+    let error = resolved(
+        pb::ExecSpec {
+            skill: "other".into(),
+            ..shell("x")
+        },
+        Start::Run,
+    )
+    .expect_err("not staged");
+    assert!(matches!(error, Error::SkillNotStaged { .. }), "{error}");
+}
+
+#[test]
+fn a_skills_own_places_are_searched_whatever_the_environment_says() {
+    let spec = pb::ExecSpec {
+        skill: "csv-report".into(),
+        env: [
+            ("PATH".into(), "/opt/bin".into()),
+            ("PYTHONPATH".into(), "/opt/lib".into()),
+        ]
+        .into(),
+        ..shell("x")
+    };
+    let request = resolved(spec, Start::Run).expect("good");
+    let dir = "/workspace/skills/csv-report";
+    for pair in [
+        format!("PATH={dir}/.venv/bin:/opt/bin:{dir}/bin"),
+        format!("PYTHONPATH=/opt/lib:{dir}"),
+    ] {
+        assert!(request.env.contains(&pair), "{pair}");
+    }
+    // Without a skill they are as given.
+    let spec = pb::ExecSpec {
+        env: [("PATH".into(), "/opt/bin".into())].into(),
+        ..shell("x")
+    };
+    let request = resolved(spec, Start::Run).expect("good");
+    assert!(request.env.contains(&"PATH=/opt/bin".to_owned()));
+}
+
+fn scripted(path: &str, cwd: pb::ScriptCwd) -> pb::ExecSpec {
+    let text = Kind::StringValue("a b; id".into());
+    pb::ExecSpec {
+        skill: "csv-report".into(),
+        script: Some(pb::Script {
+            path: path.into(),
+            argv: vec!["sub".into()],
+            args: vec![pb::ScriptArg {
+                key: "name".into(),
+                value: Some(prost_types::Value { kind: Some(text) }),
+                literal: String::new(),
+            }],
+            arg_style: pb::ArgStyle::Named.into(),
+            cwd: cwd.into(),
+        }),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_script_runs_by_its_interpreter_and_its_whole_path() {
+    let spec = scripted("scripts/x.py", pb::ScriptCwd::Unspecified);
+    let request = resolved(spec, Start::Run).expect("good");
+    let path = "/workspace/skills/csv-report/scripts/x.py";
+    assert_eq!(request.argv, ["python3", path, "sub", "--name", "a b; id"]);
+    assert!(request.env.contains(&"SKILL_ARG_NAME=a b; id".to_owned()));
+    let effective = request.spec.expect("spec");
+    assert_eq!(effective.argv, request.argv, "the client sees what runs");
+    assert!(effective.script.is_some());
+}
+
+#[test]
+fn a_script_starts_where_it_says_unless_the_spec_does() {
+    let root = "/workspace/skills/csv-report";
+    for (path, cwd, expected) in [
+        (
+            "scripts/x.py",
+            pb::ScriptCwd::Unspecified,
+            "/workspace/work",
+        ),
+        ("scripts/x.py", pb::ScriptCwd::Workspace, "/workspace/work"),
+        ("scripts/x.py", pb::ScriptCwd::SkillRoot, root),
+        (
+            "a/b/x.py",
+            pb::ScriptCwd::ScriptDir,
+            "/workspace/skills/csv-report/a/b",
+        ),
+        ("x.py", pb::ScriptCwd::ScriptDir, root),
+    ] {
+        let request = resolved(scripted(path, cwd), Start::Run).expect("good");
+        assert_eq!(request.cwd, expected, "{path} {cwd:?}");
+    }
+    let spec = pb::ExecSpec {
+        cwd: "$OUTPUT_DIR".into(),
+        ..scripted("x.py", pb::ScriptCwd::SkillRoot)
+    };
+    assert_eq!(
+        resolved(spec, Start::Run).expect("good").cwd,
+        "/workspace/out"
+    );
+}
+
+#[test]
+fn the_name_of_the_skill_is_known_in_a_directory() {
+    for (cwd, expected) in [
+        ("$SKILLS_DIR/$SKILL_NAME", "/workspace/skills/csv-report"),
+        (
+            "${SKILLS_DIR}/${SKILL_NAME}/scripts",
+            "/workspace/skills/csv-report/scripts",
+        ),
+        ("$SKILL_DIR/scripts", "/workspace/skills/csv-report/scripts"),
+        ("x$SKILL_NAME", "/workspace/skills/csv-report/x$SKILL_NAME"),
+    ] {
+        let spec = pb::ExecSpec {
+            skill: "csv-report".into(),
+            cwd: cwd.into(),
+            ..shell("x")
+        };
+        assert_eq!(resolved(spec, Start::Run).expect(cwd).cwd, expected);
+    }
+}

@@ -1,0 +1,185 @@
+//! Versions of staged skills that were replaced. A command that began with one goes on in it: what it has open, its
+//! working directory and the paths relative to that stay as they were. One goes when no such command runs any more.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::lock;
+use crate::error::Result;
+
+/// In front of the name: hidden, and no skill's name begins so.
+const PREFIX: &str = ".replaced-";
+/// Most that are kept in a slot, whatever runs: the oldest go.
+const KEPT_MAX: usize = 64;
+/// Between a command's place among those that run and the time that is said of its start.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// When a version was the one that commands began with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Replaced {
+    /// Milliseconds since 1970.
+    until: u128,
+    /// Milliseconds since 1970.
+    from: u128,
+}
+
+impl Replaced {
+    pub(super) fn new(from: SystemTime, until: SystemTime) -> Self {
+        Self {
+            until: unix_ms(until),
+            from: unix_ms(from),
+        }
+    }
+
+    pub(super) fn file_name(self, skill: &str) -> String {
+        format!("{PREFIX}{}-{}-{skill}", self.from, self.until)
+    }
+
+    fn parse(file_name: &str) -> Option<Self> {
+        let mut parts = file_name.strip_prefix(PREFIX)?.splitn(3, '-');
+        let from = parts.next()?.parse().ok()?;
+        let until = parts.next()?.parse().ok()?;
+        parts.next().map(|_| Self { until, from })
+    }
+
+    /// Whether a command that started then may have begun with it.
+    fn had(self, start: SystemTime) -> bool {
+        let (start, slack) = (unix_ms(start), SLACK.as_millis());
+        self.from <= start + slack && start <= self.until + slack
+    }
+}
+
+fn unix_ms(time: SystemTime) -> u128 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_millis()
+}
+
+/// Whether there is anything to sweep.
+pub(in crate::skills) fn any(target: &Path) -> bool {
+    fs::read_dir(target).is_ok_and(|mut entries| {
+        entries.any(|entry| {
+            let name = entry.map(|entry| entry.file_name());
+            name.is_ok_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+        })
+    })
+}
+
+/// Removes replaced versions that no command uses. `starts` are of all that ran at `asked`; unset when that is not
+/// known, and then only those go that are too many. Blocks.
+pub(in crate::skills) fn sweep(
+    target: &Path,
+    asked: SystemTime,
+    starts: Option<&[SystemTime]>,
+) -> Result<()> {
+    let _turn = lock(target)?;
+    let mut kept = Vec::new();
+    for entry in fs::read_dir(target).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if let Some(replaced) = name.to_str().and_then(Replaced::parse) {
+            kept.push((replaced, entry.path()));
+        }
+    }
+    kept.sort();
+    let too_many = kept.len().saturating_sub(KEPT_MAX);
+    for (index, (replaced, path)) in kept.into_iter().enumerate() {
+        let used = |starts: &[SystemTime]| starts.iter().any(|start| replaced.had(*start));
+        // One that was replaced since may have been begun with by what is not in the list.
+        let known = replaced.until <= unix_ms(asked);
+        if index < too_many || (known && starts.is_some_and(|starts| !used(starts))) {
+            match fs::remove_dir_all(&path) {
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "a replaced skill was not removed");
+                }
+                Ok(()) => tracing::debug!(path = %path.display(), "replaced skill removed"),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+    }
+
+    /// A slot's `skills/` with versions that were in use between these times.
+    fn kept(times: &[(u64, u64)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("temp dir");
+        fs::create_dir(dir.path().join("current")).expect("mkdir");
+        fs::write(dir.path().join(".metadata.json"), "{}").expect("write");
+        for (from, until) in times {
+            let name = Replaced::new(at(*from), at(*until)).file_name("a-b");
+            fs::create_dir_all(dir.path().join(name).join("scripts")).expect("mkdir");
+        }
+        dir
+    }
+
+    fn left(dir: &Path) -> Vec<(u128, u128)> {
+        let names = fs::read_dir(dir).expect("dir").flatten();
+        let mut left: Vec<_> = names
+            .filter_map(|entry| Replaced::parse(entry.file_name().to_str()?))
+            .map(|replaced| (replaced.from, replaced.until))
+            .collect();
+        left.sort_unstable();
+        left
+    }
+
+    #[test]
+    fn a_version_goes_when_no_command_that_began_with_it_runs() {
+        let times = [(0, 10_000), (10_000, 20_000), (20_000, 30_000)];
+        for (starts, expected) in [
+            (&[][..], &[][..]),
+            (&[at(15_000)], &[(10_000, 20_000)]),
+            // Near an exchange it may have been either.
+            (&[at(20_500)], &[(10_000, 20_000), (20_000, 30_000)]),
+            (&[at(40_000)], &[]),
+            (&[at(5_000), at(25_000)], &[(0, 10_000), (20_000, 30_000)]),
+        ] {
+            let dir = kept(&times);
+            sweep(dir.path(), at(50_000), Some(starts)).expect("swept");
+            assert_eq!(left(dir.path()), expected, "{starts:?}");
+            assert!(dir.path().join("current").is_dir());
+        }
+    }
+
+    #[test]
+    fn what_was_replaced_since_the_question_stays() {
+        let dir = kept(&[(0, 10_000), (10_000, 60_000)]);
+        sweep(dir.path(), at(50_000), Some(&[])).expect("swept");
+        assert_eq!(left(dir.path()), [(10_000, 60_000)]);
+        assert!(any(dir.path()));
+    }
+
+    #[test]
+    fn versions_that_are_kept_are_bounded() {
+        let times: Vec<(u64, u64)> = (0..70).map(|n| (n, n + 1)).collect();
+        let dir = kept(&times);
+        sweep(dir.path(), at(1000), None).expect("swept");
+        let left = left(dir.path());
+        assert_eq!((left.len(), left[0]), (KEPT_MAX, (6, 7)));
+    }
+
+    #[test]
+    fn names_are_read_back_and_no_others() {
+        let replaced = Replaced::new(at(5), at(7));
+        assert_eq!(
+            Replaced::parse(&replaced.file_name("x-1-2")),
+            Some(replaced)
+        );
+        for name in [
+            "a",
+            ".metadata.json",
+            ".replaced-",
+            ".replaced-1-a",
+            ".replaced-1-2",
+            ".replaced-x-2-a",
+        ] {
+            assert_eq!(Replaced::parse(name), None, "{name}");
+        }
+    }
+}
