@@ -274,12 +274,7 @@ async fn an_unknown_skill_is_answered_with_similar_names() -> Result<()> {
         failure.metadata.get("nearest").map(String::as_str),
         Some("csv-report")
     );
-    for bad in [
-        "../csv-report",
-        "",
-        "csv-report@sha256:zz",
-        ".hidden",
-    ] {
+    for bad in ["../csv-report", "", "csv-report@sha256:zz", ".hidden"] {
         let answer = client.stage_skills(&name, &[bad]).await;
         refused(answer, Code::InvalidArgument, Reason::InvalidRequest)
             .with_context(|| bad.to_owned())?;

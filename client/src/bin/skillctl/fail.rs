@@ -79,6 +79,7 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         | Reason::WrongFileType
         | Reason::Deadline
         | Reason::FilePermission
-        | Reason::LimitExceeded => None,
+        | Reason::LimitExceeded
+        | Reason::StorageUnavailable => None,
     }
 }
