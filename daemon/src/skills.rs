@@ -26,6 +26,8 @@ use crate::shutdown::Tasks;
 pub mod archive;
 pub mod card;
 mod content;
+pub mod document;
+pub mod finding;
 mod fingerprint;
 pub mod front_matter;
 mod problem;
@@ -39,6 +41,8 @@ pub mod version;
 
 pub use card::Card;
 pub use content::Content;
+pub use document::Document;
+pub use finding::Profile;
 pub use front_matter::{FrontMatter, Requires};
 pub use problem::{Problem, Severity};
 pub use reference::{Select, SkillRef, is_name};
@@ -319,7 +323,12 @@ impl Inner {
         {
             return Err(not_found(&catalogue, wanted));
         }
-        let body = self.roots.read(&skill.dir).map(|document| document.body);
+        let document = self.roots.read(&skill.dir, "");
+        let usable = skill.state != SkillState::Rejected;
+        let body = document
+            .ok()
+            .filter(|_| usable)
+            .map(|document| document.body);
         Ok((skill, body.unwrap_or_default()))
     }
 
@@ -380,7 +389,7 @@ impl Inner {
     ) -> Result<Staged> {
         let missing = || not_found(catalogue, wanted);
         let dir = self.store.dir(digest);
-        let document = self.roots.read(&dir).map_err(|_| missing())?;
+        let document = self.roots.read(&dir, &wanted.name).map_err(|_| missing())?;
         if document.front_matter.name != wanted.name {
             return Err(missing());
         }

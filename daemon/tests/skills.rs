@@ -355,9 +355,9 @@ const HOSTILE: [(&str, &str); 11] = [
     ("fifo", "skill.special_file"),
     ("many-files", "skill.too_many_files"),
     ("many-bytes", "skill.too_large"),
-    ("not-utf8", "skill.not_utf8"),
-    ("no-name", "skill.no_name"),
-    ("bad-name", "skill.bad_name"),
+    ("nul", "skill.nul"),
+    ("no-description", "skill.no_description"),
+    ("bad-card", "card.path_escapes"),
     ("no-front", "skill.no_front_matter"),
     ("long-document", "skill.too_large"),
     ("fifo-document", "skill.special_file"),
@@ -384,15 +384,12 @@ async fn hostile_folders_are_rejected_with_their_reason() {
         fixture.write(&format!("many-files/f{file}"), "");
     }
     fixture.write("many-bytes/big", vec![0; 10_001]);
+    fixture.write("nul/SKILL.md", "---\nname: nul\ndescription: \0\n---\n");
     fixture.write(
-        "not-utf8/SKILL.md",
-        b"---\nname: not-utf8\ndescription: \xff\n---\n",
+        "no-description/SKILL.md",
+        "---\nname: no-description\n---\n",
     );
-    fixture.write("no-name/SKILL.md", "---\ndescription: d\n---\n");
-    fixture.write(
-        "bad-name/SKILL.md",
-        "---\nname: ../x\ndescription: d\n---\n",
-    );
+    fixture.write("bad-card/skill-card.json", r#"{"files": ["../x"]}"#);
     fixture.write("no-front/SKILL.md", "# Hello\n");
     fixture.write("long-document/SKILL.md", vec![b'x'; 2_001]);
     fs::remove_file(root.join("fifo-document/SKILL.md")).expect("remove");
@@ -592,7 +589,7 @@ const FRONTS: [(&str, &str); 2] = [
         "csv",
         "name: csv\ndescription: Reads tables.\nversion: 1.10",
     ),
-    ("broken", "description: Has no name."),
+    ("broken", "name: broken"),
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -610,7 +607,7 @@ async fn clients_see_skills_with_their_state_and_problems() {
         ("skills/csv", pb::SkillState::Loaded),
     ];
     assert_eq!(states, expected);
-    assert_eq!(skills[0].problems[0].code, "skill.no_name");
+    assert_eq!(skills[0].problems[0].code, "skill.no_description");
     let csv = server.client.get_skill("csv@1.10").await.expect("there");
     assert_eq!(
         (csv.body.as_str(), csv.version.as_str()),
@@ -621,7 +618,7 @@ async fn clients_see_skills_with_their_state_and_problems() {
     assert!(
         problems
             .iter()
-            .any(|problem| problem.code == "skill.no_name")
+            .any(|problem| problem.code == "skill.no_description")
     );
     assert!(server.stop().await);
 }

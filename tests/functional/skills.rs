@@ -174,13 +174,9 @@ fn bad_root() -> Result<TempDir> {
     skill(
         root.path(),
         "latin",
-        b"---\nname: latin\ndescription: caf\xe9\n---\n",
+        b"---\nname: latin\ndescription: caf\xe9\0\n---\n",
     )?;
-    skill(
-        root.path(),
-        "nameless",
-        "---\ndescription: Has none.\n---\n",
-    )?;
+    skill(root.path(), "wordless", "---\nname: wordless\n---\n")?;
     skill(
         root.path(),
         "bad-name",
@@ -219,11 +215,13 @@ async fn skills_that_cannot_be_used_are_listed_with_their_problem() -> Result<()
         })
         .map(|skill| skill.name.as_str())
         .collect();
-    assert_eq!(usable, ["skills/greet"], "{all}");
+    // A name that cannot be one costs a warning, and is never a path.
+    assert_eq!(usable, ["skills/etc", "skills/greet"], "{all}");
     for code in [
         "skill.not_utf8",
-        "skill.no_name",
-        "skill.bad_name",
+        "skill.nul",
+        "skill.no_description",
+        "skill.name_changed",
         "skill.shadowed",
         "skill.link_outside",
     ] {
@@ -247,7 +245,7 @@ async fn none_is_staged_when_one_cannot_be() -> Result<()> {
     let name = workspace(client).await?.name;
     for (skill, code, reasons) in [
         ("latin", Code::FailedPrecondition, Reason::SkillInvalid),
-        ("nameless", Code::FailedPrecondition, Reason::SkillInvalid),
+        ("wordless", Code::FailedPrecondition, Reason::SkillInvalid),
         ("linked", Code::FailedPrecondition, Reason::SkillInvalid),
     ] {
         let answer = client.stage_skills(&name, &["greet", skill]).await;

@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use super::card;
+use super::document::{self, Document};
+use super::finding::Profile;
 use super::fingerprint::Stamp;
-use super::front_matter::{self, Document};
 use super::source::{Folders, Source, Stored};
 use super::{FrontMatter, Problem, Skill, SkillState};
 use crate::config::SkillsConfig;
@@ -106,30 +108,44 @@ impl Roots {
         catalogue
     }
 
-    /// Reads the SKILL.md of a folder.
-    pub(super) fn read(&self, dir: &Path) -> Result<Document, Problem> {
-        let path = dir.join(SKILL_MD);
+    /// Reads the SKILL.md and the card of a folder, whose name is `name`. An error is that neither can be read.
+    pub(super) fn read(&self, dir: &Path, name: &str) -> Result<Document, Problem> {
+        let skill_md = self.file(dir, SKILL_MD, self.skill_md_bytes_max)?;
+        let card = self.file(dir, card::FILE_NAME, card::BYTES_MAX as u64)?;
+        if skill_md.is_none() && card.is_none() {
+            return Err(Problem::error("skill.unreadable", "SKILL.md is gone").about(dir));
+        }
+        Ok(document::read(skill_md.as_deref(), card.as_deref(), name))
+    }
+
+    /// One file of a folder, `None` if it is not there.
+    fn file(&self, dir: &Path, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, Problem> {
         let unreadable = |error: std::io::Error| {
-            let message = format!("cannot read SKILL.md: {error}");
+            let message = format!("cannot read {name}: {error}");
             Problem::error("skill.unreadable", message).about(dir)
         };
         let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
         let mut options = fs::OpenOptions::new();
-        let file = options.read(true).custom_flags(flags.bits()).open(path);
-        let file = file.map_err(unreadable)?;
+        let opened = options
+            .read(true)
+            .custom_flags(flags.bits())
+            .open(dir.join(name));
+        let file = match opened {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(unreadable)?,
+        };
         if !file.metadata().map_err(unreadable)?.is_file() {
-            return Err(
-                Problem::error("skill.special_file", "SKILL.md is not a regular file").about(dir),
-            );
+            let message = format!("{name} is not a regular file");
+            return Err(Problem::error("skill.special_file", message).about(dir));
         }
         let mut bytes = Vec::new();
-        let mut bounded = file.take(self.skill_md_bytes_max + 1);
+        let mut bounded = file.take(bytes_max + 1);
         bounded.read_to_end(&mut bytes).map_err(unreadable)?;
-        if bytes.len() as u64 > self.skill_md_bytes_max {
-            let message = format!("SKILL.md has more than {} bytes", self.skill_md_bytes_max);
+        if bytes.len() as u64 > bytes_max {
+            let message = format!("{name} has more than {bytes_max} bytes");
             return Err(Problem::error("skill.too_large", message).about(dir));
         }
-        front_matter::parse(&bytes).map_err(|problem| problem.about(dir))
+        Ok(Some(bytes))
     }
 
     fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
@@ -267,7 +283,10 @@ impl<'a> Scan<'a> {
             Ok(names) => names,
             Err(error) => return self.unreadable(dir, &error),
         };
-        if names.iter().any(|name| name == SKILL_MD) {
+        if names
+            .iter()
+            .any(|name| name == SKILL_MD || name == card::FILE_NAME)
+        {
             if depth > 0 {
                 let name = dir.file_name().and_then(|name| name.to_str());
                 return self.skill(name.unwrap_or_default(), dir);
@@ -336,6 +355,9 @@ impl<'a> Scan<'a> {
         let path = dir.join(SKILL_MD);
         let metadata = fs::symlink_metadata(&path).ok();
         self.stamps.push((path, metadata.as_ref().map(Stamp::of)));
+        let card = dir.join(card::FILE_NAME);
+        let card_stamp = stamp_of(&card);
+        self.stamps.push((card, card_stamp));
         if self.skills.len() >= self.roots.skills_max {
             if !std::mem::replace(&mut self.too_many, true) {
                 let message = format!(
@@ -360,20 +382,29 @@ impl<'a> Scan<'a> {
             problems: Vec::new(),
             update_time: metadata.and_then(|metadata| metadata.modified().ok()),
         };
-        match self.roots.read(dir) {
+        match self.roots.read(dir, folder) {
             Ok(document) => {
-                skill.name.clone_from(&document.front_matter.name);
-                if skill.name != folder {
-                    let message = format!("the skill is named {}, its folder {folder}", skill.name);
-                    skill
-                        .problems
-                        .push(Problem::warning("skill.folder_name", message));
-                }
-                skill.problems.extend(document.warnings);
-                skill.front_matter = document.front_matter;
-                if !skill.problems.is_empty() {
+                let refused = document.refusal(Profile::Lenient);
+                skill.problems = document.problems(Profile::Lenient);
+                let card = document.front_matter.card.as_ref();
+                let there = |file: &str| fs::symlink_metadata(dir.join(file)).is_ok();
+                skill.problems.extend(
+                    card.filter(|card| card.remote().is_none())
+                        .and_then(|card| card.missing(there)),
+                );
+                if let Some(problem) = refused {
+                    if document.front_matter.name.is_empty() && !super::is_name(folder) {
+                        self.problems.push(problem.about(dir));
+                        return;
+                    }
+                    skill.state = SkillState::Rejected;
+                } else if !skill.problems.is_empty() {
                     skill.state = SkillState::LoadedWithWarnings;
                 }
+                if !document.front_matter.name.is_empty() {
+                    skill.name.clone_from(&document.front_matter.name);
+                }
+                skill.front_matter = document.front_matter;
             }
             Err(problem) if !super::is_name(folder) => {
                 self.problems.push(problem.about(dir));

@@ -1,0 +1,219 @@
+//! Cards, alone and beside a SKILL.md.
+
+use serde_json::json;
+
+use super::super::document::{self, Document};
+use super::super::{Profile, Severity};
+use super::*;
+
+const SKILL_MD: &str =
+    "---\nname: front\ndescription: of the front matter\nversion: 1.0\n---\nBody.\n";
+
+fn with(card: &Value) -> Document {
+    document::read(
+        Some(SKILL_MD.as_bytes()),
+        Some(card.to_string().as_bytes()),
+        "front",
+    )
+}
+
+fn codes(document: &Document) -> Vec<String> {
+    let problems = document.problems(Profile::Lenient);
+    let sign = |severity| {
+        if severity == Severity::Error {
+            "!"
+        } else {
+            "+"
+        }
+    };
+    problems
+        .iter()
+        .map(|problem| format!("{}{}", sign(problem.severity), problem.code))
+        .collect()
+}
+
+#[test]
+fn a_card_overrides_the_front_matter() {
+    let document = with(
+        &json!({"id": "weather", "version": "2.0.0", "name": "Weather Skill", "description": "Tells it.",
+        "base_uri": ".", "tenant_id": "t", "mcps": {"m": {"id": "m", "url": "http://x", "transport": "sse"}},
+        "local_tools": {"t": {"id": "t", "import_path": "os.system"}}, "unknown": 1}),
+    );
+    let front = &document.front_matter;
+    assert_eq!(codes(&document), Vec::<String>::new());
+    assert_eq!(
+        (front.name.as_str(), front.display_name.as_str()),
+        ("weather", "Weather Skill")
+    );
+    assert_eq!(
+        (front.version.as_str(), front.description.as_str()),
+        ("2.0.0", "Tells it.")
+    );
+    assert_eq!(document.body, "Body.\n");
+    let card = front.card.as_ref().expect("a card");
+    // Data for the caller, as it stands.
+    assert_eq!(card.fields["local_tools"]["t"]["import_path"], "os.system");
+    assert_eq!(
+        (card.fields["unknown"].clone(), card.remote(), &card.files),
+        (json!(1), None, &None)
+    );
+}
+
+#[test]
+fn what_a_card_leaves_out_is_the_front_matters() {
+    for card in [
+        json!({}),
+        json!({"version": "*", "id": null}),
+        json!({"files": []}),
+    ] {
+        let document = with(&card);
+        let front = &document.front_matter;
+        assert_eq!(
+            (front.name.as_str(), front.version.as_str()),
+            ("front", "1.0"),
+            "{card}"
+        );
+        assert_eq!(
+            (front.description.as_str(), front.display_name.as_str()),
+            ("of the front matter", "")
+        );
+        assert_eq!(codes(&document), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_card_is_enough() {
+    let card = json!({"id": "weather", "name": "Weather", "description": "d", "version": "1.2", "base_uri": "https://x/y/",
+        "files": ["SKILL.md", "./references//a.md"]});
+    let document = document::read(None, Some(card.to_string().as_bytes()), "any");
+    let front = &document.front_matter;
+    assert_eq!(
+        (
+            front.name.as_str(),
+            front.version.as_str(),
+            document.body.as_str()
+        ),
+        ("weather", "1.2", "")
+    );
+    assert_eq!(codes(&document), Vec::<String>::new());
+    let card = front.card.as_ref().expect("a card");
+    assert_eq!(card.remote(), Some("https://x/y/"));
+    assert_eq!(
+        card.files.as_deref().expect("files"),
+        ["SKILL.md", "references/a.md"]
+    );
+    // A body without front matter is enough as well, once a card says what it would.
+    let card = json!({"description": "d"}).to_string();
+    let document = document::read(Some(b"# Title\nText.\n"), Some(card.as_bytes()), "dir");
+    assert_eq!(
+        (document.front_matter.name.as_str(), document.body.as_str()),
+        ("dir", "# Title\nText.\n")
+    );
+    assert_eq!(codes(&document), ["+skill.no_name"]);
+    // Without a description nothing is.
+    let document = document::read(None, Some(b"{\"id\": \"x\"}"), "dir");
+    assert_eq!(codes(&document), ["!skill.no_description"]);
+    assert_eq!(
+        codes(&document::read(None, None, "dir")),
+        ["!skill.no_description", "+skill.no_name"]
+    );
+}
+
+#[test]
+fn files_are_an_allow_list() {
+    let document = with(&json!({"files": ["references/a.md", "b.bin"]}));
+    let card = document.front_matter.card.as_ref().expect("a card");
+    for (path, allowed) in [
+        ("references/a.md", true),
+        ("b.bin", true),
+        ("SKILL.md", true),
+        ("skill-card.json", true),
+        ("scripts/x.py", false),
+        ("references/../b.bin", false),
+    ] {
+        assert_eq!(card.allows(path), allowed, "{path}");
+    }
+    assert_eq!(
+        card.missing(|path| path == "b.bin")
+            .map(|problem| problem.code),
+        Some("card.file_missing")
+    );
+    assert_eq!(card.missing(|_| true), None);
+    assert!(Card::default().allows("anything"));
+    let many: Vec<String> = (0..100).map(|n| format!("f{n}")).collect();
+    let card = with(&json!({"files": many}))
+        .front_matter
+        .card
+        .expect("a card");
+    let message = card.missing(|_| false).expect("missing").message;
+    assert!(message.ends_with("and 95 more"), "{message}");
+}
+
+#[test]
+fn cards_that_cannot_be_used_reject_the_skill() {
+    let deep = |depth: usize| format!("{{\"x\": {}{}}}", "[".repeat(depth), "]".repeat(depth));
+    for (card, code) in [
+        ("", "!card.invalid"),
+        ("[]", "!card.invalid"),
+        ("{\"id\": ", "!card.invalid"),
+        ("{\"id\": \"\\ud800\"}", "!card.invalid"),
+        (&deep(33), "!card.too_large"),
+        (&deep(100_000), "!card.invalid"),
+        ("{\"files\": \"SKILL.md\"}", "!card.files"),
+        ("{\"files\": [1]}", "!card.files"),
+        (
+            "{\"files\": [\"references/../../../etc/passwd\"]}",
+            "!card.path_escapes",
+        ),
+        ("{\"files\": [\"/etc/passwd\"]}", "!card.path_escapes"),
+        ("{\"files\": [\"..\"]}", "!card.path_escapes"),
+        ("{\"files\": [\"a\\\\..\\\\b\"]}", "!card.path_escapes"),
+        ("{\"files\": [\"a\\u0000\"]}", "!card.path_escapes"),
+        ("{\"files\": [\"\"]}", "!card.path_escapes"),
+        (
+            "{\"extensions\": [{\"uri\": \"urn:x\", \"required\": true}]}",
+            "!card.extension_required",
+        ),
+        (
+            "{\"extensions\": [{\"required\": \"yes\"}]}",
+            "!card.extension_required",
+        ),
+    ] {
+        let document = document::read(Some(SKILL_MD.as_bytes()), Some(card.as_bytes()), "front");
+        assert_eq!(codes(&document), [code], "{}", &card[..card.len().min(80)]);
+        assert_eq!(document.front_matter.name, "front");
+    }
+    let refusal = with(&json!({"extensions": [{"uri": "urn:x", "required": true}]}))
+        .refusal(Profile::Lenient);
+    assert!(refusal.expect("refused").message.contains("urn:x"));
+}
+
+#[test]
+fn cards_that_are_a_little_wrong_are_read() {
+    for (card, code) in [
+        (json!({"name": 5}), "+card.wrong_type"),
+        (json!({"mcps": []}), "+card.wrong_type"),
+        (json!({"local_tools": "x"}), "+card.wrong_type"),
+        (json!({"extensions": {}}), "+card.wrong_type"),
+        (json!({"version": "next week"}), "+skill.version_unreadable"),
+        (json!({"base_uri": "/srv/skills/x"}), "+card.base_uri"),
+        (json!({"base_uri": "../x"}), "+card.base_uri"),
+        (json!({"base_uri": "file:///etc"}), "+card.base_uri"),
+        (json!({"id": "Weather Skill"}), "+skill.name_changed"),
+        (
+            json!({"description": "a\u{202e}b"}),
+            "+skill.hidden_characters",
+        ),
+    ] {
+        let document = with(&card);
+        assert_eq!(codes(&document), [code], "{card}");
+        assert_eq!(document.refusal(Profile::Lenient), None);
+    }
+    for card in [
+        json!({"extensions": [{"uri": "urn:x", "required": false}, {"uri": "urn:x"}]}),
+        json!({"extensions": [{"uri": "urn:skill:tools:local", "required": true}]}),
+        json!({"base_uri": "HTTPS://x"}),
+    ] {
+        assert_eq!(codes(&with(&card)), Vec::<String>::new(), "{card}");
+    }
+}

@@ -1,0 +1,281 @@
+//! Keys → what they mean: aliases, coercion of lists and texts, `metadata`.
+
+use std::rc::Rc;
+
+use super::super::finding::{self, Findings, shown};
+use super::super::version::{TEXT_BYTES_MAX, Version};
+use super::yaml::{self, Node};
+use super::{FrontMatter, Requires, Said, Text, tools};
+
+/// Keys that the specification has.
+const KNOWN: [&str; 6] = [
+    "name",
+    "description",
+    "license",
+    "compatibility",
+    "metadata",
+    "allowed-tools",
+];
+const ALLOWED_TOOLS: [&str; 3] = ["allowed-tools", "allowed_tools", "tools"];
+const COMPATIBILITY_CHARS_MAX: usize = 500;
+const DESCRIPTION_CHARS_MAX: usize = 1024;
+/// Entries of one list of requirements.
+const REQUIRES_MAX: usize = 256;
+
+/// Reads the keys of a front matter. `offset` is added to their lines.
+pub(super) fn interpret(
+    entries: &[(String, Rc<Node>)],
+    offset: usize,
+    findings: &mut Findings,
+) -> Said {
+    let mut reader = Reader {
+        entries,
+        metadata: None,
+        offset,
+        findings,
+    };
+    reader.metadata = reader.metadata();
+    reader.unknown_keys();
+    let description = reader.text(&["description"], false);
+    if let Some(description) = &description
+        && description.text.trim().chars().count() > DESCRIPTION_CHARS_MAX
+    {
+        let message = "the description has more than 1,024 characters";
+        reader
+            .findings
+            .add(finding::LONG_DESCRIPTION, description.line, message);
+    }
+    let mut front = FrontMatter {
+        version: reader.version(),
+        author: reader.plain(&["author"]),
+        license: reader.plain(&["license"]),
+        compatibility: reader.compatibility(),
+        tags: reader.list(&["tags", "tag"], true),
+        triggers: reader.list(
+            &["triggers", "trigger_patterns", "trigger", "activation"],
+            false,
+        ),
+        allowed_tools: reader.allowed_tools(),
+        requires: reader.requires(),
+        fields: yaml::to_json(entries),
+        ..FrontMatter::default()
+    };
+    if reader.metadata.is_none()
+        && let Some(metadata) = front.fields.get_mut("metadata")
+    {
+        *metadata = serde_json::Value::Object(serde_json::Map::new());
+    }
+    Said {
+        name: reader.text(&["name", "skill"], false),
+        description,
+        instead: reader.text(&["when_to_use", "summary"], false),
+        front,
+    }
+}
+
+struct Reader<'a> {
+    entries: &'a [(String, Rc<Node>)],
+    /// If it is a map.
+    metadata: Option<&'a Node>,
+    offset: usize,
+    findings: &'a mut Findings,
+}
+
+impl<'a> Reader<'a> {
+    fn get(&self, key: &str) -> Option<&'a Node> {
+        let found = self.entries.iter().find(|(name, _)| name == key);
+        found.map(|(_, node)| &**node)
+    }
+
+    /// The first of these keys that has a value, else the same within `metadata`.
+    fn first(&self, keys: &[&'static str], in_metadata: bool) -> Option<(&'static str, &'a Node)> {
+        let metadata = self.metadata.filter(|_| in_metadata);
+        let top = keys.iter().map(|key| (*key, self.get(key)));
+        let inner = keys
+            .iter()
+            .map(|key| (*key, metadata.and_then(|metadata| metadata.get(key))));
+        top.chain(inner)
+            .find_map(|(key, node)| Some((key, node.filter(|node| !node.is_null())?)))
+    }
+
+    fn wrong_type(&mut self, key: &str, node: &Node, expected: &str) {
+        let message = format!("`{key}` is not {expected} and was ignored");
+        self.findings
+            .add(finding::WRONG_TYPE, node.line + self.offset, message);
+    }
+
+    fn metadata(&mut self) -> Option<&'a Node> {
+        let node = self.get("metadata")?;
+        if node.entries().is_none() {
+            self.wrong_type("metadata", node, "a map");
+            return None;
+        }
+        Some(node)
+    }
+
+    fn unknown_keys(&mut self) {
+        let unknown = self
+            .entries
+            .iter()
+            .filter(|(key, _)| !KNOWN.contains(&key.as_str()));
+        let (mut names, mut line) = (Vec::new(), 0);
+        for (key, node) in unknown {
+            if names.is_empty() {
+                line = node.line + self.offset;
+            }
+            names.push(key.as_str());
+        }
+        if !names.is_empty() {
+            let message = format!(
+                "keys that the specification does not have: {}",
+                shown(&names.join(", "))
+            );
+            self.findings.add(finding::UNKNOWN_KEY, line, message);
+        }
+    }
+
+    /// The text of the first of these keys that has one.
+    fn text(&mut self, keys: &[&'static str], in_metadata: bool) -> Option<Text> {
+        let (key, node) = self.first(keys, in_metadata)?;
+        let Some(text) = node.scalar() else {
+            self.wrong_type(key, node, "one text");
+            return None;
+        };
+        let text = text.trim().to_owned();
+        (!text.is_empty()).then_some(Text {
+            text,
+            line: node.line + self.offset,
+        })
+    }
+
+    fn plain(&mut self, keys: &[&'static str]) -> String {
+        self.text(keys, true)
+            .map(|text| text.text)
+            .unwrap_or_default()
+    }
+
+    fn compatibility(&mut self) -> String {
+        let Some(text) = self.text(&["compatibility"], true) else {
+            return String::new();
+        };
+        if text.text.chars().count() > COMPATIBILITY_CHARS_MAX {
+            let message = "`compatibility` has more than 500 characters";
+            self.findings
+                .add(finding::LONG_COMPATIBILITY, text.line, message);
+        }
+        text.text
+    }
+
+    fn version(&mut self) -> String {
+        let Some(Text { text, line }) = self.text(&["version"], true) else {
+            return String::new();
+        };
+        if text == "*" {
+            return String::new();
+        }
+        if Version::parse(&text).is_none() {
+            let message = format!(
+                "the version {} is not one that can be compared",
+                shown(&text)
+            );
+            self.findings
+                .add(finding::VERSION_UNREADABLE, line, message);
+        }
+        if text.len() > TEXT_BYTES_MAX {
+            return String::new();
+        }
+        text
+    }
+
+    /// A list, or one text that is cut at commas.
+    fn list(&mut self, keys: &[&'static str], in_metadata: bool) -> Vec<String> {
+        let Some((key, node)) = self.first(keys, in_metadata) else {
+            return Vec::new();
+        };
+        self.items(key, node)
+    }
+
+    fn items(&mut self, key: &str, node: &Node) -> Vec<String> {
+        let texts: Vec<&str> = match &node.kind {
+            yaml::Kind::Scalar { text, .. } => text.split(',').collect(),
+            yaml::Kind::List(items) => {
+                if let Some(item) = items
+                    .iter()
+                    .find(|item| item.scalar().is_none() && !item.is_null())
+                {
+                    self.wrong_type(&format!("{key}[]"), item, "one text");
+                }
+                items.iter().filter_map(|item| item.scalar()).collect()
+            }
+            yaml::Kind::Map(_) => {
+                self.wrong_type(key, node, "a list");
+                Vec::new()
+            }
+        };
+        let texts = texts.into_iter().map(str::trim);
+        let texts = texts.filter(|text| !text.is_empty());
+        texts.map(str::to_owned).collect()
+    }
+
+    /// `None` only if there is no such key.
+    fn allowed_tools(&mut self) -> Option<Vec<String>> {
+        let (key, node) = ALLOWED_TOOLS
+            .iter()
+            .find_map(|key| Some((*key, self.get(key)?)))?;
+        let texts: Option<Vec<&str>> = match &node.kind {
+            _ if node.is_null() => None,
+            yaml::Kind::Scalar { text, .. } => Some(vec![text]),
+            yaml::Kind::List(items) => items.iter().map(|item| item.scalar()).collect(),
+            yaml::Kind::Map(_) => None,
+        };
+        let read: Option<Vec<Vec<String>>> =
+            texts.and_then(|texts| texts.into_iter().map(tools::allowed).collect());
+        if read.is_none() {
+            let message = format!("`{key}` could not be read: no tool is allowed");
+            self.findings
+                .add(finding::ALLOWED_TOOLS, node.line + self.offset, message);
+        }
+        let mut tools: Vec<String> = Vec::new();
+        for tool in read.unwrap_or_default().into_iter().flatten() {
+            if !tools.contains(&tool) {
+                tools.push(tool);
+            }
+        }
+        Some(tools)
+    }
+
+    /// From `requires`, `metadata.requires` and `metadata.*.requires`.
+    fn requires(&mut self) -> Requires {
+        let inner = self.metadata.and_then(Node::entries).unwrap_or_default();
+        let named = inner.iter().filter(|(key, _)| key != "requires");
+        let nested = named.filter_map(|(_, node)| node.get("requires"));
+        let metadata = self.metadata.and_then(|metadata| metadata.get("requires"));
+        let sources: Vec<&Node> = self
+            .get("requires")
+            .into_iter()
+            .chain(metadata)
+            .chain(nested)
+            .collect();
+        let mut of = |keys: &[&str]| {
+            let mut list: Vec<String> = Vec::new();
+            for source in &sources {
+                for key in keys {
+                    let Some(node) = source.get(key).filter(|node| !node.is_null()) else {
+                        continue;
+                    };
+                    for item in self.items(&format!("requires.{key}"), node) {
+                        if list.len() < REQUIRES_MAX && !list.contains(&item) {
+                            list.push(item);
+                        }
+                    }
+                }
+            }
+            list
+        };
+        Requires {
+            bins: of(&["bins"]),
+            any_bins: of(&["anyBins", "any_bins"]),
+            env: of(&["env"]),
+        }
+    }
+}

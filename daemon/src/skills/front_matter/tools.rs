@@ -1,0 +1,138 @@
+//! The tools that a skill names: its `Tools:` section, and the entries of `allowed-tools`.
+
+use super::super::finding::{self, Findings, shown};
+
+/// Names of one section.
+const TOOLS_MAX: usize = 256;
+const NAME_CHARS_MAX: usize = 128;
+
+/// Reads the `Tools:` sections of a body. A section ends at a heading, at a code fence, and where text follows a
+/// blank line. `first_line` is the number of the body's first line.
+pub(super) fn section(body: &str, first_line: usize, findings: &mut Findings) -> Vec<String> {
+    let mut tools: Vec<String> = Vec::new();
+    let mut inside = false;
+    let mut after_blank = false;
+    let mut fence: Option<&str> = None;
+    for (index, line) in body.lines().enumerate() {
+        let line = line.trim();
+        if let Some(mark) = ["```", "~~~"]
+            .into_iter()
+            .find(|mark| line.starts_with(mark))
+        {
+            inside = false;
+            fence = match fence {
+                Some(open) if open == mark => None,
+                Some(open) => Some(open),
+                None => Some(mark),
+            };
+        } else if fence.is_some() {
+        } else if is_opening(line) {
+            (inside, after_blank) = (true, false);
+        } else if !inside {
+        } else if line.is_empty() {
+            after_blank = true;
+        } else if let Some(item) = line.strip_prefix('-').filter(|_| !is_rule(line)) {
+            after_blank = false;
+            let name = without_comment(item);
+            if is_tool_name(name) {
+                if tools.len() < TOOLS_MAX && !tools.iter().any(|tool| tool == name) {
+                    tools.push(name.to_owned());
+                }
+            } else if !name.is_empty() {
+                let message = format!("{} in `Tools:` is not the name of a tool", shown(name));
+                findings.add(finding::TOOL_NAME, first_line + index, message);
+            }
+        } else if is_heading(line) || !line.starts_with('#') && (after_blank || line.contains(':'))
+        {
+            inside = false;
+        }
+    }
+    tools
+}
+
+/// `Tools:`, also within bold marks, and with nothing behind it that matters.
+fn is_opening(line: &str) -> bool {
+    let word = line.trim_start_matches('*');
+    word.get(..6)
+        .is_some_and(|word| word.eq_ignore_ascii_case("tools:"))
+}
+
+/// `# Title`; not `#comment`, and not `# - tool`, which is an item that somebody took out.
+fn is_heading(line: &str) -> bool {
+    let text = line.trim_start_matches('#');
+    text.len() < line.len()
+        && text.starts_with(char::is_whitespace)
+        && !text.trim_start().starts_with('-')
+}
+
+/// `---`.
+fn is_rule(line: &str) -> bool {
+    line.len() >= 3 && line.chars().all(|c| c == '-')
+}
+
+/// `name # why` → `name`; also without the marks that Markdown puts around names.
+fn without_comment(item: &str) -> &str {
+    let item = item.trim();
+    if item.starts_with('#') {
+        return "";
+    }
+    let name = item
+        .find(" #")
+        .or_else(|| item.find("\t#"))
+        .and_then(|at| item.get(..at))
+        .unwrap_or(item);
+    name.trim().trim_matches('`').trim_matches('*').trim()
+}
+
+/// One word such as `get_weather`, `server.tool`, `mcp__a__b`, `ns:tool`, `a/b-c`.
+fn is_tool_name(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && name.chars().all(inner)
+        && name.len() <= NAME_CHARS_MAX
+}
+
+/// Cuts `Bash(git add:*), Read` at commas and spaces that are not in parentheses. `None` if that leaves anything
+/// that cannot be the name of a tool with, maybe, a pattern in parentheses.
+pub(super) fn allowed(text: &str) -> Option<Vec<String>> {
+    let mut depth = 0_usize;
+    let mut tools = vec![String::new()];
+    for c in text.chars() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 && (c == ',' || c.is_whitespace()) {
+            tools.push(String::new());
+        } else {
+            tools.last_mut()?.push(c);
+        }
+    }
+    let tools: Vec<String> = tools
+        .iter()
+        .map(|tool| unquoted(tool).to_owned())
+        .filter(|tool| !tool.is_empty())
+        .collect();
+    (depth == 0 && tools.len() <= TOOLS_MAX && tools.iter().all(|tool| is_allowed(tool)))
+        .then_some(tools)
+}
+
+fn unquoted(tool: &str) -> &str {
+    ['"', '\'', '`']
+        .iter()
+        .find_map(|quote| tool.strip_prefix(*quote)?.strip_suffix(*quote))
+        .unwrap_or(tool)
+}
+
+/// `Read`, `*`, `mcp__x__*`, `Bash(git add:*)`.
+fn is_allowed(tool: &str) -> bool {
+    let (name, pattern) = tool.find('(').map_or((tool, ""), |at| tool.split_at(at));
+    let inner =
+        |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/' | '*' | '@' | '?');
+    let begins = |c: char| c.is_alphanumeric() || matches!(c, '_' | '*' | '@');
+    name.starts_with(begins)
+        && name.chars().all(inner)
+        && (pattern.is_empty() || pattern.ends_with(')'))
+}
