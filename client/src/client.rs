@@ -1,6 +1,7 @@
 //! The connection: one channel, one stub per service, and the loops that repeat a call.
 
 use skilld_proto::v1::admin_service_client::AdminServiceClient;
+use skilld_proto::v1::artifact_service_client::ArtifactServiceClient;
 use skilld_proto::v1::exec_service_client::ExecServiceClient;
 use skilld_proto::v1::file_service_client::FileServiceClient;
 use skilld_proto::v1::server_service_client::ServerServiceClient;
@@ -77,6 +78,12 @@ impl Client {
     #[must_use]
     pub fn skills(&self) -> SkillServiceClient<Channel> {
         SkillServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Generated stub, without retries.
+    #[must_use]
+    pub fn artifacts(&self) -> ArtifactServiceClient<Channel> {
+        ArtifactServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Generated stub, without retries.

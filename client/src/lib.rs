@@ -20,7 +20,8 @@
 //! # }
 //! ```
 //!
-//! In reading order: [`Client`] (connection, stubs, retries), `workspaces`, `execs`, `files`, `skills`, `admin`
+//! In reading order: [`Client`] (connection, stubs, retries), `workspaces`, `execs`, `files`, `skills`, `artifacts`,
+//! `admin`
 //! (one file per service), [`ExecStream`], [`Poller`], [`StdinWriter`], [`Error`].
 //!
 //! What is retried: calls that the server answered with UNAVAILABLE, which promises that nothing was
@@ -29,6 +30,7 @@
 //! Nothing else, ever.
 
 mod admin;
+mod artifacts;
 mod client;
 mod endpoint;
 mod error;
@@ -43,6 +45,7 @@ mod skills;
 mod stdin;
 mod workspaces;
 
+pub use artifacts::{ArtifactReader, SaveTarget};
 pub use client::Client;
 pub use endpoint::DEFAULT_ENDPOINT;
 pub use error::{Error, Failure, FieldViolation};
@@ -51,7 +54,8 @@ pub use files::read::FileReader;
 pub use files::stage::{Progress, StageKind, StageTarget};
 pub use messages::Messages;
 pub use names::{
-    exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name, workspace_name,
+    artifact_name, exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name,
+    workspace_name,
 };
 pub use poller::Poller;
 pub use resuming::ExecStream;

@@ -26,6 +26,12 @@ pub fn skill_name(name: &str) -> String {
     prefixed("skills/", name)
 }
 
+/// `artifacts/{name}` from an artifact's name or from the resource name itself.
+#[must_use]
+pub fn artifact_name(name: &str) -> String {
+    prefixed("artifacts/", name)
+}
+
 /// `pools/{pool}` from a pool's id or from the name itself.
 #[must_use]
 pub fn pool_name(name: &str) -> String {

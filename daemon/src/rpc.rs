@@ -12,6 +12,7 @@ use crate::skills::Skills;
 use crate::workspace::registry::Registry;
 
 pub mod admin;
+pub mod artifact;
 pub mod budget;
 pub mod convert;
 pub mod exec;

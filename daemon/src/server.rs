@@ -201,6 +201,7 @@ impl Server {
             engine,
             pools: services.registry.healthy(),
             available,
+            artifacts: services.artifacts.clone(),
             tasks: tasks.clone(),
         };
         let routes = services::routes(Arc::new(services), is_available, reporter)?;

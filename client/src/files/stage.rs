@@ -19,7 +19,7 @@ use crate::names::workspace_name;
 use crate::{Client, Error};
 
 /// Bytes of one data message; the server takes up to 1 MiB.
-const CHUNK_BYTES: usize = 256 * 1024;
+pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Told after each message how many bytes were handed to the connection, and of how many if that is known.
 #[derive(Clone)]
@@ -184,7 +184,11 @@ impl Client {
     ) -> Result<StageFilesResponse, Error> {
         let (failed, failure) = oneshot::channel();
         let header = stream::once(std::future::ready(target.header()));
-        let data = data_messages(chunks, failed, target.progress, total);
+        let message = |data| StageFilesRequest {
+            workspace: String::new(),
+            payload: Some(Payload::Data(data)),
+        };
+        let data = data_messages(chunks, failed, target.progress, total, message);
         let mut stub = self.files();
         tokio::select! {
             biased;
@@ -196,12 +200,13 @@ impl Client {
 }
 
 /// Messages of the chunks. On an error it is handed to `failed`, and the stream neither goes on nor ends.
-fn data_messages(
+pub(crate) fn data_messages<M: Send + 'static>(
     chunks: impl Stream<Item = Result<Bytes, Error>> + Send + 'static,
     failed: oneshot::Sender<Error>,
     progress: Progress,
     total: Option<u64>,
-) -> impl Stream<Item = StageFilesRequest> + Send + 'static {
+    message: fn(Bytes) -> M,
+) -> impl Stream<Item = M> + Send + 'static {
     let start = (Box::pin(chunks), failed, 0_u64);
     stream::unfold(start, move |(mut chunks, failed, sent)| {
         let progress = progress.clone();
@@ -210,11 +215,7 @@ fn data_messages(
                 Ok(data) => {
                     let sent = sent + data.len() as u64;
                     progress.tell(sent, total);
-                    let message = StageFilesRequest {
-                        workspace: String::new(),
-                        payload: Some(Payload::Data(data)),
-                    };
-                    Some((message, (chunks, failed, sent)))
+                    Some((message(data), (chunks, failed, sent)))
                 }
                 Err(error) => {
                     // The receiver is gone only if the call is over, and then nobody polls this.

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::error::{Error, Result, Violation};
 use crate::workspace::WorkspaceId;
 
+pub mod artifact;
 pub mod exec;
 pub mod file;
 pub mod io;

@@ -1,4 +1,4 @@
-//! A guest's stream as the client's stream: messages pass through unchanged, errors are translated. Nothing is buffered
+//! A guest's stream, or the store's, as the client's stream: messages pass through unchanged, errors are translated. Nothing is buffered
 //! here; HTTP/2's windows do that, and `budget.rs` bounds their sum. The daemon's stop ends every stream in
 //! `server/body.rs`.
 
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use futures::Stream;
+use futures::{Stream, TryStreamExt};
 use tonic::{Status, Streaming};
 
 use super::budget::{Budget, Place};
@@ -16,17 +16,16 @@ use crate::workspace::Grant;
 /// A relayed stream, boxed as tonic's services want it.
 pub type Relayed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-struct Relay<T> {
+struct Relay<S, H> {
     /// Taken when its memory is needed for a reader that reads.
-    guest: Arc<Mutex<Option<Streaming<T>>>>,
+    source: Arc<Mutex<Option<S>>>,
     place: Place,
     budget: Budget,
-    workspace: String,
     /// The first message came, which says that something was started: it goes out in any case.
     told: bool,
     done: bool,
-    /// The workspace is in use until the stream ends.
-    _grant: Grant,
+    /// Kept until the stream ends.
+    _held: H,
 }
 
 /// Relays a guest's stream to its end. `workspace` is named in errors.
@@ -34,31 +33,42 @@ pub fn relay<T>(guest: Streaming<T>, grant: Grant, workspace: String, budget: &B
 where
     T: Send + 'static,
 {
-    let guest = Arc::new(Mutex::new(Some(guest)));
-    let ended = Arc::downgrade(&guest);
+    let messages = guest.map_err(move |status| Error::from_guest(&workspace, &status));
+    // The workspace is in use until then.
+    bounded(messages, grant, budget)
+}
+
+/// Relays messages of any kind, within the memory that there is for what is not read. `held` is kept to the end.
+pub fn bounded<T, S, H>(source: S, held: H, budget: &Budget) -> Relayed<T>
+where
+    T: Send + 'static,
+    S: Stream<Item = Result<T, Error>> + Unpin + Send + 'static,
+    H: Unpin + Send + 'static,
+{
+    let source = Arc::new(Mutex::new(Some(source)));
+    let ended = Arc::downgrade(&source);
     let place = budget.stream(move || {
-        if let Some(guest) = ended.upgrade() {
-            drop(guest.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(source) = ended.upgrade() {
+            drop(source.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     });
     Box::pin(Relay {
-        guest,
+        source,
         place,
         budget: budget.clone(),
-        workspace,
         told: false,
         done: false,
-        _grant: grant,
+        _held: held,
     })
 }
 
-impl<T> Relay<T> {
+impl<S, H> Relay<S, H> {
     /// Nothing comes any more: nothing is kept either.
     fn end(&mut self) {
         self.done = true;
         self.place.leave();
         drop(
-            self.guest
+            self.source
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take(),
@@ -71,7 +81,11 @@ impl<T> Relay<T> {
     }
 }
 
-impl<T> Stream for Relay<T> {
+impl<T, S, H> Stream for Relay<S, H>
+where
+    S: Stream<Item = Result<T, Error>> + Unpin,
+    H: Unpin,
+{
     type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -79,11 +93,11 @@ impl<T> Stream for Relay<T> {
             return Poll::Ready(None);
         }
         let polled = self
-            .guest
+            .source
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .as_mut()
-            .map(|guest| Pin::new(guest).poll_next(cx));
+            .map(|source| Pin::new(source).poll_next(cx));
         let Some(polled) = polled else {
             // Its memory went to somebody who reads.
             let error = self.budget.exhausted();
@@ -102,10 +116,7 @@ impl<T> Stream for Relay<T> {
                 let error = self.budget.exhausted();
                 self.end_with(error)
             }
-            Poll::Ready(Some(Err(status))) => {
-                let error = Error::from_guest(&self.workspace, &status);
-                self.end_with(error)
-            }
+            Poll::Ready(Some(Err(error))) => self.end_with(error),
             Poll::Ready(None) => {
                 self.end();
                 Poll::Ready(None)

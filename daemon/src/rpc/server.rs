@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status};
 
 use super::convert::exec::{ARG_BYTES_MAX, ARGV_MAX, ENV_BYTES_MAX, ENV_MAX, STDIN_BYTES_MAX};
 use super::{Services, Shared};
+use crate::artifacts::{NAME_BYTES_MAX, SCOPE_BYTES_MAX};
 use crate::config::Config;
 use crate::engine::seccomp;
 
@@ -19,6 +20,10 @@ const PAGE_SIZE: i64 = 1000;
 const PATH: (i64, i64) = (4096, 128);
 /// What this version can do, sorted. Every entry is something that a client may have to know before it asks.
 const FEATURES: &[&str] = &[
+    "artifacts.delete",
+    "artifacts.list",
+    "artifacts.load",
+    "artifacts.save",
     "exec.attach",
     "exec.kill",
     "exec.run",
@@ -101,6 +106,7 @@ fn limits(config: &Config) -> pb::ServerLimits {
         execs,
         files,
         skills,
+        artifacts,
         ..
     } = config;
     pb::ServerLimits {
@@ -140,6 +146,9 @@ fn limits(config: &Config) -> pb::ServerLimits {
         skill_bytes: count(skills.bytes_max),
         relay_bytes: count(server.relay_bytes_max),
         upload_timeout: time(server.upload_timeout),
+        artifact_bytes: count(artifacts.bytes_max),
+        artifact_name_bytes: count(NAME_BYTES_MAX),
+        artifact_scope_bytes: count(SCOPE_BYTES_MAX),
     }
 }
 

@@ -6,12 +6,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::{FutureExt, Stream};
+use bytes::Bytes;
+use futures::{FutureExt, Stream, stream};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tonic::Streaming;
 
 use super::Shared;
+use crate::config::ServerConfig;
 use crate::error::{Error, Result};
 
 /// The client has said nothing for too long.
@@ -54,6 +56,27 @@ pub async fn first<C>(client: &mut Streaming<C>, shared: &Shared, field: &str) -
         .map_err(|_| SILENT)?
         .map_err(|status| broken(&status, server.message_bytes_max as u64))?
         .ok_or_else(|| Error::invalid(field, "is missing: the stream is empty"))
+}
+
+/// A client's stream as bytes, after its first message: what `check` makes of each, or why there are no more.
+pub fn pieces<C, F>(
+    client: Streaming<C>,
+    config: &ServerConfig,
+    check: F,
+) -> impl Stream<Item = Result<Bytes>> + Send + 'static
+where
+    C: Send + 'static,
+    F: FnMut(C) -> Result<Bytes> + Send + 'static,
+{
+    let (patience, limit) = (config.upload_timeout, config.message_bytes_max as u64);
+    stream::try_unfold((client, check), move |(mut client, mut check)| async move {
+        let message = tokio::time::timeout(patience, client.message()).await;
+        let message = message.map_err(|_| SILENT)?;
+        match message.map_err(|status| broken(&status, limit))? {
+            Some(message) => Ok(Some((check(message)?, (client, check)))),
+            None => Ok(None),
+        }
+    })
 }
 
 /// Passes a client's stream on: `first`, then what `check` makes of each message that follows. The receiver hears of

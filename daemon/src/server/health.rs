@@ -1,5 +1,5 @@
 //! Health: SERVING while the engine answers, every pool can serve, and nothing drains; for the server as a whole
-//! and for each of its services alike.
+//! and for each of its services alike, but for ArtifactService, whose store has to answer too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,12 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{pending, select_all};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use super::methods::Methods;
+use crate::artifacts::Artifacts;
 use crate::engine::Engine;
 use crate::error::Chain;
 use crate::shutdown::Tasks;
@@ -22,6 +24,15 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// An engine that takes longer to say that it is there is of no use.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The same for the store of artifacts, which costs money where it is rented, …
+const STORE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// … and for one that did not answer.
+const STORE_INTERVAL_DOWN: Duration = Duration::from_secs(5);
+
+/// Its service.
+const ARTIFACT_SERVICE: &str = "skilld.v1.ArtifactService";
+
 /// What health depends on.
 #[derive(Debug)]
 pub(super) struct Health {
@@ -32,6 +43,7 @@ pub(super) struct Health {
     pub(super) pools: Vec<watch::Receiver<bool>>,
     /// Whether the engine answered the last time, for GetServerInfo.
     pub(super) available: watch::Sender<bool>,
+    pub(super) artifacts: Artifacts,
     pub(super) tasks: Tasks,
 }
 
@@ -40,16 +52,20 @@ impl Health {
     pub(super) async fn run(mut self) {
         let (drain, stop) = (self.tasks.drain.clone(), self.tasks.stop.clone());
         let mut said = None;
+        let mut store = self.artifacts.answers();
+        self.tasks
+            .spawn(ask_store(self.artifacts.clone(), stop.clone()));
         loop {
-            let serving = self.serving();
+            let serving = (self.serving(), *store.borrow_and_update());
             if said != Some(serving) {
-                self.say(serving).await;
+                self.say(serving.0, serving.0 && serving.1).await;
                 said = Some(serving);
             }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
                 () = changed(&mut self.pools) => {}
+                Ok(()) = store.changed() => {}
                 () = tokio::time::sleep(PING_INTERVAL) => self.ping().await,
             }
         }
@@ -80,16 +96,39 @@ impl Health {
         }
     }
 
-    async fn say(&self, serving: bool) {
-        let status = if serving {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
+    async fn say(&self, serving: bool, artifacts: bool) {
+        let status = |serving: bool| match serving {
+            true => ServingStatus::Serving,
+            false => ServingStatus::NotServing,
         };
-        tracing::info!(%status, "health");
-        self.reporter.set_service_status("", status).await;
+        tracing::info!(status = %status(serving), artifacts = %status(artifacts), "health");
+        self.reporter.set_service_status("", status(serving)).await;
         for service in &self.methods.services {
-            self.reporter.set_service_status(service, status).await;
+            let serving = match service.as_str() {
+                ARTIFACT_SERVICE => artifacts,
+                _ => serving,
+            };
+            self.reporter
+                .set_service_status(service, status(serving))
+                .await;
+        }
+    }
+}
+
+/// Asks the store of artifacts from time to time whether it is there; other requests say so too.
+async fn ask_store(artifacts: Artifacts, stop: CancellationToken) {
+    loop {
+        let interval = match *artifacts.answers().borrow() {
+            true => STORE_INTERVAL,
+            false => STORE_INTERVAL_DOWN,
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(interval) => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = artifacts.ping() => {}
         }
     }
 }

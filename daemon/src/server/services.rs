@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use skilld_proto::v1::FILE_DESCRIPTOR_SET;
 use skilld_proto::v1::admin_service_server::AdminServiceServer;
+use skilld_proto::v1::artifact_service_server::ArtifactServiceServer;
 use skilld_proto::v1::exec_service_server::ExecServiceServer;
 use skilld_proto::v1::file_service_server::FileServiceServer;
 use skilld_proto::v1::server_service_server::ServerServiceServer;
@@ -21,6 +22,7 @@ use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::error::{Error, Result};
 use crate::rpc::admin::Admin;
+use crate::rpc::artifact::ArtifactsRpc;
 use crate::rpc::budget::Budget;
 use crate::rpc::exec::Execs;
 use crate::rpc::file::Files;
@@ -102,6 +104,9 @@ pub(super) fn routes(
     let skills = SkillServiceServer::new(SkillsRpc(Arc::clone(&shared)))
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
+    let artifacts = ArtifactServiceServer::new(ArtifactsRpc(Arc::clone(&shared)))
+        .max_decoding_message_size(bytes)
+        .max_encoding_message_size(bytes);
     let server = ServerServiceServer::new(server)
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
@@ -113,6 +118,7 @@ pub(super) fn routes(
         .add_service(execs)
         .add_service(files)
         .add_service(skills)
+        .add_service(artifacts)
         .add_service(server)
         .add_service(admin)
         .add_service(health);

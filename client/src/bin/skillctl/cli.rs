@@ -7,7 +7,8 @@ use skilld_client::{Client, DEFAULT_ENDPOINT};
 use crate::context::Context;
 use crate::output::Output;
 use crate::{
-    attach, collect, exec, execs, files, poll, run, server, skill, stage, stdin, workspace,
+    artifact, attach, collect, exec, execs, files, poll, run, server, skill, stage, stdin,
+    workspace,
 };
 
 /// Run Agent Skills in warm, locked-down containers.
@@ -59,6 +60,8 @@ enum Command {
     #[command(subcommand)]
     Skill(skill::Skill),
     #[command(subcommand)]
+    Artifact(artifact::Artifact),
+    #[command(subcommand)]
     Pool(server::Pool),
     #[command(subcommand)]
     Server(server::Server),
@@ -104,6 +107,7 @@ impl Cli {
             Command::Cat(command) => command.run(&context).await,
             Command::Collect(command) => command.run(&context).await,
             Command::Skill(command) => command.run(&context).await,
+            Command::Artifact(command) => command.run(&context).await,
             Command::Pool(command) => command.run(&context).await,
             Command::Server(command) => command.run(&context).await,
             Command::Problems(command) => command.run(&context).await,

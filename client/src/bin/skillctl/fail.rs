@@ -56,12 +56,14 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
             "`skillctl pool list` shows how full it is, `skillctl pool resize NAME N` keeps more warm",
         ),
         Reason::FileNotFound => Some("`skillctl ls ID PATH` shows what is there"),
+        Reason::ArtifactNotFound => Some(
+            "`skillctl artifact list` and `skillctl artifact versions NAME` show what there is in a scope",
+        ),
         Reason::EngineUnavailable => Some("`skillctl problems` shows what the daemon knows"),
         Reason::Unspecified
         | Reason::InvalidRequest
         | Reason::Unauthenticated
         | Reason::PermissionDenied
-        | Reason::ArtifactNotFound
         | Reason::IdTaken
         | Reason::WorkspaceNotReady
         | Reason::LimitUnsupported

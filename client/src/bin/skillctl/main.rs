@@ -1,6 +1,7 @@
 //! `skillctl`: skilld from a shell. This file starts and ends the program; `cli` knows the commands, each group
 //! of commands has a file.
 
+mod artifact;
 mod attach;
 mod cli;
 mod collect;

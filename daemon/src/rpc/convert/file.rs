@@ -179,7 +179,7 @@ pub fn stage_data(message: pb::StageFilesRequest) -> Result<guest::PutFilesReque
 }
 
 /// 64 hex digits, in lower case, or nothing.
-fn sha256(field: &str, text: &str) -> Result<String> {
+pub(super) fn sha256(field: &str, text: &str) -> Result<String> {
     if text.is_empty() || (text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())) {
         return Ok(text.to_ascii_lowercase());
     }

@@ -1,0 +1,144 @@
+//! ArtifactService: named bytes with versions. A file of a workspace goes from the guest into the store without passing
+//! through the client.
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
+use skilld_proto::guest::v1 as guest;
+use skilld_proto::v1 as pb;
+use skilld_proto::v1::artifact_service_server::ArtifactService;
+use skilld_proto::v1::load_artifact_response::Payload;
+use skilld_proto::v1::read_file_response::Payload as FilePayload;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Shared;
+use super::convert::artifact as wire;
+use super::relay::{Relayed, bounded};
+use super::upload;
+use crate::error::{Error, Result};
+use crate::workspace::WorkspaceId;
+
+/// The service.
+#[derive(Debug, Clone)]
+pub struct ArtifactsRpc(pub Shared);
+
+impl ArtifactsRpc {
+    /// The bytes of a file of a workspace, which is in use until they end.
+    async fn file(
+        &self,
+        workspace: WorkspaceId,
+        request: guest::ReadFileRequest,
+    ) -> Result<impl Stream<Item = Result<Bytes>> + Send + 'static> {
+        let grant = self.0.registry.get(&workspace)?.grant().await?;
+        let name = workspace.name();
+        let opened = grant.guest.clone().read_file(request).await;
+        let guest = opened.map_err(|status| Error::from_guest(&name, &status))?;
+        let state = (guest.into_inner(), grant, name);
+        let read = stream::try_unfold(state, |(mut guest, grant, name)| async move {
+            loop {
+                let message = guest.message().await;
+                let message = message.map_err(|status| Error::from_guest(&name, &status))?;
+                match message.map(|message| message.payload) {
+                    None => return Ok(None),
+                    Some(Some(FilePayload::Data(data))) => {
+                        return Ok(Some((data, (guest, grant, name))));
+                    }
+                    Some(Some(FilePayload::File(_)) | None) => {}
+                }
+            }
+        });
+        Ok(read)
+    }
+}
+
+#[tonic::async_trait]
+impl ArtifactService for ArtifactsRpc {
+    type LoadArtifactStream = Relayed<pb::LoadArtifactResponse>;
+
+    async fn save_artifact(
+        &self,
+        request: Request<Streaming<pb::SaveArtifactRequest>>,
+    ) -> Result<Response<pb::Artifact>, Status> {
+        let mut client = request.into_inner();
+        let first = upload::first(&mut client, &self.0, "header").await?;
+        let wire::Wanted {
+            scope,
+            name,
+            save,
+            file,
+        } = wire::save(first)?;
+        let artifacts = &self.0.artifacts;
+        let saved = match file {
+            Some((workspace, request)) => {
+                let data = self.file(workspace, request).await?;
+                artifacts.save(&scope, &name, save, data).await?
+            }
+            None => {
+                let data = upload::pieces(client, &self.0.config.server, wire::save_data);
+                artifacts.save(&scope, &name, save, data).await?
+            }
+        };
+        Ok(Response::new(wire::artifact(&saved)))
+    }
+
+    async fn load_artifact(
+        &self,
+        request: Request<pb::LoadArtifactRequest>,
+    ) -> Result<Response<Self::LoadArtifactStream>, Status> {
+        let wire::Chosen {
+            scope,
+            name,
+            version,
+        } = wire::load(request.get_ref())?;
+        let (artifact, chunks) = self.0.artifacts.load(&scope, &name, version).await?;
+        let message = |payload| pb::LoadArtifactResponse {
+            payload: Some(payload),
+        };
+        let first = message(Payload::Artifact(wire::artifact(&artifact)));
+        let data = chunks.map(move |chunk| chunk.map(|data| message(Payload::Data(data))));
+        let messages = stream::iter([Ok(first)]).chain(data);
+        Ok(Response::new(bounded(messages.boxed(), (), &self.0.relays)))
+    }
+
+    async fn list_artifacts(
+        &self,
+        request: Request<pb::ListArtifactsRequest>,
+    ) -> Result<Response<pb::ListArtifactsResponse>, Status> {
+        let (scope, after, size) = wire::list(request.get_ref())?;
+        let page = self.0.artifacts.list(&scope, after.as_ref(), size).await?;
+        let (artifacts, next_page_token) = wire::page(&page);
+        Ok(Response::new(pb::ListArtifactsResponse {
+            artifacts,
+            next_page_token,
+        }))
+    }
+
+    async fn list_artifact_versions(
+        &self,
+        request: Request<pb::ListArtifactVersionsRequest>,
+    ) -> Result<Response<pb::ListArtifactVersionsResponse>, Status> {
+        let (wire::Chosen { scope, name, .. }, after, size) = wire::versions(request.get_ref())?;
+        let page = self
+            .0
+            .artifacts
+            .versions(&scope, &name, after, size)
+            .await?;
+        let (artifacts, next_page_token) = wire::page(&page);
+        Ok(Response::new(pb::ListArtifactVersionsResponse {
+            artifacts,
+            next_page_token,
+        }))
+    }
+
+    async fn delete_artifact(
+        &self,
+        request: Request<pb::DeleteArtifactRequest>,
+    ) -> Result<Response<()>, Status> {
+        let wire::Chosen {
+            scope,
+            name,
+            version,
+        } = wire::delete(request.get_ref())?;
+        self.0.artifacts.delete(&scope, &name, version).await?;
+        Ok(Response::new(()))
+    }
+}
