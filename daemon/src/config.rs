@@ -228,6 +228,8 @@ pub struct FileConfig {
     pub collect_total_bytes_default: u64,
     /// Most.
     pub collect_total_bytes_max: u64,
+    /// From an exec's end until what its outputs are collected for is given up, and how long a workspace's end waits.
+    pub collect_on_exit_timeout: Duration,
 }
 
 /// Where skills come from.

@@ -85,6 +85,14 @@ points! {
     StageNoted = "stage.noted",
     /// The record names them; what they replaced is there.
     StageRecorded = "stage.recorded",
+    /// What is to be collected at an exec's end is on record; the exec has not started.
+    CollectNoted = "collect.noted",
+    /// An exec has ended, and that it is being collected is on record.
+    CollectBegun = "collect.begun",
+    /// One of its files is an artifact, and nothing says so.
+    CollectSaved = "collect.saved",
+    /// What was collected is on record.
+    CollectDone = "collect.done",
     /// A workspace was lost, and its record says so; what is left of its container is there.
     LossRecorded = "loss.recorded",
     /// What was left of its container is gone; the record names it.
@@ -212,7 +220,9 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Point::ALL.len());
-        let whole = ["boot.", "claim.", "renew.", "stage.", "loss.", "delete."];
+        let whole = [
+            "boot.", "claim.", "renew.", "stage.", "collect.", "loss.", "delete.",
+        ];
         for name in names {
             assert!(
                 whole.iter().any(|prefix| name.starts_with(prefix)),

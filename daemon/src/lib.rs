@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`server`] | listeners, health, reflection, the order of start and stop |
 //! | [`rpc`] | one file per service: decode, call, encode; all request validation in `rpc/convert.rs` |
+//! | [`collect`] | collected files as artifacts, also when an exec ends |
 //! | [`workspace`] | the slot's life: state table, one task per slot, record on disk, registry of names |
 //! | [`exec`] | what a command gets: argv, environment, working directory, effective limits |
 //! | [`paths`] | the lexical rules for paths inside a workspace |
@@ -18,6 +19,7 @@
 //! | [`config`], [`error`], [`fault`], `mime`, [`shutdown`], [`telemetry`] | leaves that everything uses |
 
 pub mod artifacts;
+pub mod collect;
 pub mod config;
 pub mod engine;
 pub mod error;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::artifacts::Artifacts;
+use crate::collect::exit::OnExit;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::shutdown::Tasks;
@@ -45,6 +46,8 @@ pub struct Services {
     pub skills: Skills,
     /// What was saved.
     pub artifacts: Artifacts,
+    /// Collects when execs end.
+    pub on_exit: OnExit,
     /// When the daemon started.
     pub start_time: SystemTime,
 }

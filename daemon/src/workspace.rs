@@ -18,6 +18,7 @@ use crate::guest::GuestClient;
 
 pub mod actor;
 pub mod adopt;
+pub mod collects;
 pub mod create;
 pub mod directory;
 pub mod lease;
@@ -26,6 +27,7 @@ pub mod registry;
 pub mod slot;
 pub mod state;
 
+use collects::Collects;
 use lease::{Lease, Use};
 use record::Record;
 use state::{Cause, State};
@@ -98,6 +100,7 @@ pub struct Slot {
     view: watch::Receiver<Arc<View>>,
     /// Held while skills are staged.
     staging: Arc<tokio::sync::Mutex<()>>,
+    collects: Arc<Collects>,
 }
 
 /// Handle of a claimed slot.
@@ -302,6 +305,22 @@ impl Workspace {
     /// [`Error::EngineUnavailable`]: the container goes as soon as the engine is back.
     pub async fn delete(&self) -> Result<()> {
         self.slot.delete().await
+    }
+
+    /// What is collected when its execs end.
+    #[must_use]
+    pub fn collects(&self) -> &Arc<Collects> {
+        &self.slot.collects
+    }
+
+    /// Waits until something of it has changed: its state, its guest.
+    pub async fn changed(&self) {
+        let mut view = self.slot.view.clone();
+        view.mark_unchanged();
+        if view.changed().await.is_err() {
+            // Its task has ended.
+            tracing::trace!(workspace_id = %self.id, "workspace is gone");
+        }
     }
 
     /// Waits until nothing of it is left.

@@ -40,6 +40,7 @@ const FLOORS: &[&[&str]] = &[
     &["config"],
     &["telemetry", "exec", "guest", "skills", "artifacts"],
     &["pool", "workspace"],
+    &["collect"],
     &["rpc"],
     &["server"],
 ];

@@ -7,11 +7,13 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use skilld::fault::Point;
 use skilld_client::{Client, RetryPolicy};
+use skilld_proto::v1::exec_collection::State;
 use skilld_proto::v1::{
-    CreateWorkspaceRequest, DeleteWorkspaceRequest, ListWorkspacesRequest, RenewWorkspaceRequest,
-    RunExecRequest, Workspace, WorkspaceState,
+    CollectSpec, CreateWorkspaceRequest, DeleteWorkspaceRequest, ListWorkspacesRequest,
+    RenewWorkspaceRequest, RunExecRequest, SaveAsArtifacts, StartExecRequest, Workspace,
+    WorkspaceState,
 };
-use skilld_tests::{Daemon, Options, binaries, docker, exec};
+use skilld_tests::{Daemon, Options, binaries, docker, exec, files, wait};
 
 use crate::{containers, read, sh};
 
@@ -60,9 +62,19 @@ async fn crash_between_every_two_steps_of_a_delete() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_collection() -> Result<()> {
+    for point in points("collect.") {
+        crash_at(point, 1).await.context(point.name())?;
+    }
+    Ok(())
+}
+
 #[test]
 fn every_fault_point_is_crashed_at() {
-    let actions = ["boot.", "claim.", "renew.", "stage.", "loss.", "delete."];
+    let actions = [
+        "boot.", "claim.", "renew.", "stage.", "collect.", "loss.", "delete.",
+    ];
     let tested: usize = actions.iter().map(|action| points(action).count()).sum();
     assert_eq!(tested, Point::ALL.len());
 }
@@ -144,6 +156,10 @@ async fn provoke(point: Point, daemon: &Daemon, client: &Client) -> Result<Optio
             let renewed = client.workspaces().renew_workspace(request).await;
             assert!(renewed.is_err(), "{renewed:?}");
         }
+        "collect" => {
+            // Whether it is answered before the end is a race.
+            let _started = client.execs().start_exec(collecting()).await;
+        }
         "loss" => docker::remove(&daemon.container(TARGET)?).await?,
         _ => {
             let deleted = client.delete_workspace(TARGET).await;
@@ -151,6 +167,54 @@ async fn provoke(point: Point, daemon: &Daemon, client: &Client) -> Result<Optio
         }
     }
     Ok(Some(target))
+}
+
+/// An exec of the target whose two files are to be artifacts.
+fn collecting() -> StartExecRequest {
+    let mut spec = exec::shell("echo one > $OUTPUT_DIR/one; echo two > $OUTPUT_DIR/two");
+    spec.collect = Some(CollectSpec {
+        globs: vec!["out/**".to_owned()],
+        save_as_artifacts: Some(SaveAsArtifacts::default()),
+        ..CollectSpec::default()
+    });
+    StartExecRequest {
+        workspace: TARGET.to_owned(),
+        exec_id: "job".to_owned(),
+        spec: Some(spec),
+    }
+}
+
+/// Each file is one version of one artifact, whenever the daemon died.
+async fn collected_once(point: Point, daemon: &Daemon) -> Result<()> {
+    let name = format!("{TARGET}/execs/job");
+    if point == Point::CollectNoted {
+        // The exec never started; its id is free.
+        let unknown = daemon.client.get_exec(&name).await;
+        assert!(unknown.is_err(), "{unknown:?}");
+        daemon.client.start_exec(collecting()).await?;
+    }
+    let patience = std::time::Duration::from_secs(30);
+    let collection = wait::until("the outputs are collected", patience, async || {
+        let exec = daemon.client.get_exec(&name).await?;
+        Ok(exec
+            .collection
+            .filter(|found| found.state() != State::Pending))
+    })
+    .await?;
+    assert_eq!(collection.state(), State::Done, "{collection:?}");
+    let artifacts = collection.summary.unwrap_or_default().artifacts;
+    assert_eq!(artifacts, ["artifact://out/one@0", "artifact://out/two@0"]);
+    let spec = CollectSpec {
+        changed_since_exec: String::new(),
+        ..collecting()
+            .spec
+            .and_then(|spec| spec.collect)
+            .context("a spec")?
+    };
+    let again = files::collect(&daemon.client, TARGET, spec).await?;
+    let next = ["artifact://out/one@1", "artifact://out/two@1"];
+    assert_eq!(again.summary.artifacts, next, "something came twice");
+    Ok(())
 }
 
 async fn create(client: &Client, name: &str) -> Result<Workspace> {
@@ -204,6 +268,9 @@ async fn found(point: Point, daemon: &Daemon, answered: Option<Workspace>) -> Re
     }
     if state == Some(WorkspaceState::Ready) && matches!(action, "renew" | "delete") {
         assert_eq!(sh(&daemon.client, TARGET, "cat file").await?, "target\n");
+    }
+    if action == "collect" {
+        collected_once(point, daemon).await?;
     }
     if state == Some(WorkspaceState::Failed) {
         daemon.client.delete_workspace(TARGET).await?;

@@ -7,6 +7,7 @@
 )]
 
 mod badinput;
+mod collects;
 mod demo;
 mod exec_cli;
 mod execs;

@@ -362,6 +362,10 @@ fn files(check: &mut Check<'_>, raw: &RawFiles) -> FileConfig {
             "files.collect_total_bytes_max",
             &raw.collect_total_bytes_max,
         ),
+        collect_on_exit_timeout: check.time(
+            "files.collect_on_exit_timeout",
+            &raw.collect_on_exit_timeout,
+        ),
     };
     check.order(
         ("files.collect_files_default", config.collect_files_default),

@@ -118,6 +118,7 @@ pub(super) struct RawFiles {
     pub(super) collect_file_bytes_max: String,
     pub(super) collect_total_bytes_default: String,
     pub(super) collect_total_bytes_max: String,
+    pub(super) collect_on_exit_timeout: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]

@@ -13,12 +13,15 @@ use super::Shared;
 use super::convert::{self, exec as wire, io};
 use super::relay::{Relayed, relay};
 use super::upload::{self, Bounds, upload};
+use crate::collect::exit::Noted;
 use crate::error::{Error, Result};
 use crate::exec::{self, Start, Surroundings, script};
 use crate::workspace::{Grant, Workspace};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
+/// Of what was collected, in a list of execs; the guest's own share of the message is 3 MiB at most.
+const SUMMARIES_BYTES_MAX: usize = 512 << 10;
 
 /// The service.
 #[derive(Debug, Clone)]
@@ -28,7 +31,9 @@ pub struct Execs(pub Shared);
 struct Ready {
     grant: Grant,
     request: guest::StartExecRequest,
-    workspace: String,
+    name: String,
+    /// To be followed once the guest was asked, whatever it answers: it may have started it.
+    noted: Option<Noted>,
 }
 
 impl Execs {
@@ -55,6 +60,11 @@ impl Execs {
             use sha2::Digest;
             sha2::Sha256::digest(spec.encode_to_vec()).to_vec()
         };
+        let mut spec = spec;
+        if let Some(collect) = &mut spec.collect {
+            let files = &self.0.config.files;
+            convert::file::collect_on_exit(collect, &id, &exec_id, &spec.skill, files)?;
+        }
         let none = BTreeMap::new();
         let claim = grant.view.record.claim.as_ref();
         let skills = claim.map_or(&none, |claim| &claim.skills);
@@ -65,11 +75,13 @@ impl Execs {
             script: script.as_ref(),
             config: &self.0.config.execs,
         };
-        let request = exec::resolve(exec_id, digest, spec, start, around)?;
+        let mut request = exec::resolve(exec_id, digest, spec, start, around)?;
+        let noted = self.note(&workspace, &mut request).await?;
         Ok(Ready {
             grant,
             request,
-            workspace: id.name(),
+            name: id.name(),
+            noted,
         })
     }
 
@@ -87,6 +99,47 @@ impl Execs {
         let root = workspace.skills_dir().join(&skill);
         let find = move || script::find(&skill, &root, &path);
         self.0.tasks.blocking(find).await.map(Some)
+    }
+
+    /// Notes what is to be collected when it ends; it is kept until then.
+    async fn note(
+        &self,
+        workspace: &Workspace,
+        request: &mut guest::StartExecRequest,
+    ) -> Result<Option<Noted>> {
+        let Some(spec) = &mut request.spec else {
+            return Ok(None);
+        };
+        let Some(collect) = spec.collect.clone() else {
+            return Ok(None);
+        };
+        if let Some(retain) = &mut spec.retain {
+            let least = self.0.config.files.collect_on_exit_timeout;
+            let given = retain.after_exit.and_then(|given| given.try_into().ok());
+            retain.after_exit = given.unwrap_or(least).max(least).try_into().ok();
+        }
+        let on_exit = &self.0.on_exit;
+        on_exit.note(workspace, &request.exec_id, &collect).await
+    }
+
+    /// The exec as its guest describes it, with what was collected of it.
+    async fn told(
+        &self,
+        workspace: &str,
+        exec: Response<pb::Exec>,
+    ) -> Result<Response<pb::Exec>, Status> {
+        let id = convert::workspace_name("workspace", workspace)?;
+        let mut exec = [exec.into_inner()];
+        let collects = self.0.registry.get(&id)?;
+        self.0.on_exit.tell(collects.collects(), &mut exec).await?;
+        let [exec] = exec;
+        Ok(Response::new(exec))
+    }
+
+    fn follow(&self, noted: Option<Noted>) {
+        if let Some(noted) = noted {
+            self.0.on_exit.follow(noted);
+        }
     }
 
     /// Leave to talk about an exec that exists: its workspace's name, its id.
@@ -114,13 +167,14 @@ impl ExecService for Execs {
         ready.request.set_format(format);
         let mut guest = ready.grant.guest.clone();
         let stream = guest.run_exec(ready.request).await;
+        self.follow(ready.noted);
         let stream = stream
-            .map_err(|status| Error::from_guest(&ready.workspace, &status))?
+            .map_err(|status| Error::from_guest(&ready.name, &status))?
             .into_inner();
         Ok(Response::new(relay(
             stream,
             ready.grant,
-            ready.workspace,
+            ready.name,
             &self.0.relays,
         )))
     }
@@ -140,7 +194,9 @@ impl ExecService for Execs {
             .await?;
         let mut guest = ready.grant.guest.clone();
         let exec = guest.start_exec(ready.request).await;
-        Ok(exec.map_err(|status| Error::from_guest(&ready.workspace, &status))?)
+        self.follow(ready.noted);
+        let exec = exec.map_err(|status| Error::from_guest(&ready.name, &status))?;
+        self.told(&ready.name, exec).await
     }
 
     async fn attach_exec(
@@ -204,7 +260,8 @@ impl ExecService for Execs {
             reason,
         };
         let exec = grant.guest.clone().kill_exec(request).await;
-        Ok(exec.map_err(|status| Error::from_guest(&workspace, &status))?)
+        let exec = exec.map_err(|status| Error::from_guest(&workspace, &status))?;
+        self.told(&workspace, exec).await
     }
 
     async fn get_exec(
@@ -217,7 +274,8 @@ impl ExecService for Execs {
             .clone()
             .get_exec(guest::GetExecRequest { exec_id })
             .await;
-        Ok(exec.map_err(|status| Error::from_guest(&workspace, &status))?)
+        let exec = exec.map_err(|status| Error::from_guest(&workspace, &status))?;
+        self.told(&workspace, exec).await
     }
 
     async fn list_execs(
@@ -231,16 +289,20 @@ impl ExecService for Execs {
             "" => String::new(),
             token => convert::id("page_token", token)?,
         };
-        let grant = self.0.registry.get(&id)?.grant().await?;
+        let workspace = self.0.registry.get(&id)?;
+        let grant = workspace.grant().await?;
         let page_size = u32::try_from(size).unwrap_or(u32::MAX);
         let page = grant
             .guest
             .clone()
             .list_execs(guest::ListExecsRequest { after, page_size })
             .await;
-        let page = page
+        let mut page = page
             .map_err(|status| Error::from_guest(&id.name(), &status))?
             .into_inner();
+        let on_exit = &self.0.on_exit;
+        on_exit.tell(workspace.collects(), &mut page.execs).await?;
+        shorten(&mut page.execs);
         let last = page.execs.last().filter(|_| page.more);
         let next_page_token = last
             .map(|exec| last_segment(&exec.name))
@@ -332,6 +394,19 @@ impl ExecService for Execs {
         let request = guest::DeleteExecRequest { exec_id };
         let deleted = grant.guest.clone().delete_exec(request).await;
         Ok(deleted.map_err(|status| Error::from_guest(&workspace, &status))?)
+    }
+}
+
+/// A list is one message: where the summaries are too long for it, they lose their lists.
+fn shorten(execs: &mut [pb::Exec]) {
+    let mut bytes = 0;
+    let collections = execs.iter_mut().filter_map(|exec| exec.collection.as_mut());
+    for summary in collections.filter_map(|collection| collection.summary.as_mut()) {
+        bytes += summary.encoded_len();
+        if bytes > SUMMARIES_BYTES_MAX {
+            (summary.truncated, summary.skipped) = (Vec::new(), Vec::new());
+            summary.artifacts = Vec::new();
+        }
     }
 }
 

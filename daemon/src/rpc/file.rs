@@ -11,8 +11,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
 use super::convert::file as wire;
-use super::relay::{Relayed, relay};
+use super::relay::{Relayed, bounded, relay};
 use super::upload::{self, Bounds, upload};
+use crate::collect;
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::skills::Staged;
@@ -143,15 +144,17 @@ impl FileService for Files {
         &self,
         request: Request<pb::CollectOutputsRequest>,
     ) -> Result<Response<Self::CollectOutputsStream>, Status> {
-        let (id, request) = wire::collect(request.into_inner(), &self.0.config.files)?;
+        let (id, request, save_as) = wire::collect(request.into_inner(), &self.0.config.files)?;
         let grant = self.grant(&id).await?;
+        let spec = request.spec.clone().unwrap_or_default();
         let stream = grant.guest.clone().collect(request).await;
         let stream = stream.map_err(|status| Error::from_guest(&id.name(), &status))?;
-        Ok(Response::new(relay(
-            stream.into_inner(),
-            grant,
-            id.name(),
-            &self.0.relays,
-        )))
+        let (stream, relays) = (stream.into_inner(), &self.0.relays);
+        let Some(save_as) = save_as else {
+            return Ok(Response::new(relay(stream, grant, id.name(), relays)));
+        };
+        let (artifacts, tasks) = (&self.0.artifacts, &self.0.tasks);
+        let saved = collect::save(stream, &spec, save_as, artifacts, tasks, id.name());
+        Ok(Response::new(bounded(saved, grant, relays)))
     }
 }

@@ -18,6 +18,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::artifacts::Artifacts;
+use crate::collect::exit::OnExit;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::error::{Error, Result};
@@ -64,16 +65,23 @@ pub(super) async fn boot(
         directory: Arc::default(),
         boots: Semaphore::new(config.engine.boots_max),
     };
+    let registry = Registry::boot(Arc::new(context)).await?;
+    let timeout = config.files.collect_on_exit_timeout;
+    let on_exit = OnExit::new(artifacts.clone(), tasks.clone(), timeout);
+    for workspace in registry.list_after(None) {
+        on_exit.resume(workspace);
+    }
     Ok(Services {
         config: Arc::clone(config),
         engine,
         info,
         tasks: tasks.clone(),
         instance: instance.to_owned(),
-        registry: Registry::boot(Arc::new(context)).await?,
+        registry,
         relays: Budget::new(config.server.relay_bytes_max),
         skills,
         artifacts,
+        on_exit,
         start_time: SystemTime::now(),
     })
 }

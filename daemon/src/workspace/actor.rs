@@ -16,6 +16,7 @@ use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::guest::Link;
 use crate::pool::Pool;
+use crate::workspace::collects::Collects;
 use crate::workspace::lease::{Lease, from_unix_ms, unix_ms};
 use crate::workspace::record::{self, Claim, Phase, Record};
 use crate::workspace::slot::{self, Context};
@@ -25,11 +26,13 @@ use crate::workspace::{COMMANDS_MAX, Command, Failure, Grant, Slot, View};
 mod container;
 mod link;
 mod reconnect;
+mod settle;
 #[cfg(test)]
 mod tests;
 
 pub use reconnect::RECONNECT_TIMEOUT;
 use reconnect::{Reconnect, reconnected};
+use settle::{Settling, settled};
 
 /// Calls to one workspace at once. The guest takes 1,024, and queues the others without a word: this leaves room for
 /// those of the daemon itself.
@@ -60,6 +63,10 @@ pub struct Actor {
     retry: Option<(Instant, Duration)>,
     /// When a failed workspace is forgotten.
     retention: Option<Instant>,
+    /// What is collected when execs end.
+    collects: Arc<Collects>,
+    /// Set while its end waits for that.
+    settling: Option<Settling>,
 }
 
 impl Actor {
@@ -81,12 +88,14 @@ impl Actor {
             failure: None,
         };
         let (view, watcher) = watch::channel(Arc::new(first));
+        let collects = Arc::new(Collects::new(&dir, record.claim.is_some()));
         let slot = Slot {
             number: record.number,
             dir: Arc::clone(&dir),
             commands: sender,
             view: watcher,
             staging: Arc::default(),
+            collects: Arc::clone(&collects),
         };
         let actor = Self {
             context,
@@ -105,6 +114,8 @@ impl Actor {
             deleting: Vec::new(),
             retry: None,
             retention: None,
+            collects,
+            settling: None,
         };
         (actor, slot)
     }
@@ -173,6 +184,7 @@ impl Actor {
                     return;
                 }
                 () = lost(self.link.as_ref()) => self.on_link_lost(),
+                () = settled(self.settling.as_ref(), &self.collects) => self.on_settled().await,
                 connected = reconnected(self.reconnect.as_mut()) => self.on_reconnected(connected).await,
                 // The pool and the directory hold handles for as long as the slot is theirs.
                 Some(command) = self.commands.recv() => self.on_command(command).await,
@@ -207,9 +219,8 @@ impl Actor {
             Command::Delete { reply } => {
                 self.deleting.push(reply);
                 fault::reach(Point::DeleteBegun);
-                self.apply(Event::Delete).await;
-                if self.retry.is_some() {
-                    self.refuse_deletes();
+                if !self.settle(Event::Delete) {
+                    self.end(Event::Delete).await;
                 }
             }
             Command::ContainerEnded(state) => self.on_container_ended(state).await,
@@ -266,7 +277,7 @@ impl Actor {
     }
 
     async fn renew(&mut self, idle: Option<Duration>, remaining: Option<Duration>) -> Result<()> {
-        let (State::Claimed, Some(lease)) = (self.state, &self.lease) else {
+        let (State::Claimed, Some(lease), None) = (self.state, &self.lease, &self.settling) else {
             return Err(self.not_ready());
         };
         lease.renew(idle, remaining);
@@ -294,7 +305,11 @@ impl Actor {
     }
 
     fn not_ready(&self) -> Error {
-        super::not_ready(&self.record, self.state)
+        let ending = self.state == State::Claimed && self.settling.is_some();
+        super::not_ready(
+            &self.record,
+            if ending { State::Closing } else { self.state },
+        )
     }
 
     /// Applies an event. False if it has no place in this state.
@@ -392,12 +407,13 @@ impl Actor {
         let lease = self
             .lease
             .as_ref()
-            .filter(|_| self.state == State::Claimed)
+            .filter(|_| self.state == State::Claimed && self.settling.is_none())
             .map(Lease::deadline);
+        let settling = self.settling.as_ref().map(Settling::deadline);
         let retention = self
             .retention
             .filter(|_| matches!(self.state, State::Failed(_)));
-        [lease, retention, self.retry.map(|(at, _)| at)]
+        [lease, settling, retention, self.retry.map(|(at, _)| at)]
             .into_iter()
             .chain(self.reconnect_timers())
             .flatten()
@@ -409,13 +425,20 @@ impl Actor {
         if self.on_reconnect_timer(now).await {
             return;
         }
-        if self.retry.is_some_and(|(at, _)| at <= now) {
+        if self
+            .settling
+            .as_ref()
+            .is_some_and(|settling| settling.deadline() <= now)
+        {
+            tracing::warn!("workspace ends before its outputs are collected");
+            self.on_settled().await;
+        } else if self.retry.is_some_and(|(at, _)| at <= now) {
             self.remove_container().await;
         } else if self.retention.is_some_and(|at| at <= now)
             && matches!(self.state, State::Failed(_))
         {
             self.apply(Event::RetentionOver).await;
-        } else if self.state == State::Claimed {
+        } else if self.state == State::Claimed && self.settling.is_none() {
             self.expire().await;
         }
     }
@@ -428,16 +451,14 @@ impl Actor {
         };
         if lease.is_over() {
             tracing::info!("workspace reached its maximum lifetime");
-            self.expired = true;
-            self.apply(Event::Expire).await;
+            self.expire_now().await;
         } else if lease.is_idle() {
             match self.idle_time().await {
                 // It was in use until then.
                 Some(idle) if idle < lease.idle_timeout() => lease.touch_ago(idle),
                 Some(_) => {
                     tracing::info!("workspace was idle for its timeout");
-                    self.expired = true;
-                    self.apply(Event::Expire).await;
+                    self.expire_now().await;
                 }
                 None => {
                     lease.touch();

@@ -17,8 +17,6 @@ pub(crate) enum Error {
         field: &'static str,
         problem: &'static str,
     },
-    #[error("{what} is not implemented in this version")]
-    NotImplemented { what: &'static str },
     #[error("the workspace is not configured or is shutting down")]
     NotReady,
     #[error("no exec {id} here")]
@@ -108,7 +106,6 @@ impl Error {
                 Reason::InvalidRequest,
                 vec![("field", (*field).to_owned())],
             ),
-            E::NotImplemented { .. } => (Code::Unimplemented, Reason::NotImplemented, none()),
             E::NotReady => (Code::FailedPrecondition, Reason::WorkspaceNotReady, none()),
             E::ExecNotFound { .. } => (Code::NotFound, Reason::ExecNotFound, none()),
             E::IdTaken { .. } | E::IdForgotten { .. } => {

@@ -8,7 +8,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
-    CollectFormat, CollectOutputsRequest, CollectSpec, CollectSummary, skipped_file,
+    ArtifactScope, CollectFormat, CollectOutputsRequest, CollectSpec, CollectSummary,
+    SaveAsArtifacts, SkippedFile, skipped_file,
 };
 use skilld_client::{Client, Collected};
 use tempfile::Builder;
@@ -27,7 +28,8 @@ use crate::values;
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl collect job-7 'out/**' 'work/*.log' --to results
-  skillctl collect job-7 '$OUTPUT_DIR/**' --tar - | tar tz")]
+  skillctl collect job-7 '$OUTPUT_DIR/**' --tar - | tar tz
+  skillctl collect job-7 'out/**' --save --prefix reports/ --user ada")]
 pub(crate) struct Collect {
     /// The workspace.
     id: String,
@@ -41,6 +43,47 @@ pub(crate) struct Collect {
     tar: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    save: Save,
+}
+
+/// Which artifacts to make.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Save {
+    /// Keep the files as artifacts too: whole ones only.
+    #[arg(long, conflicts_with = "tar")]
+    save: bool,
+    /// Put before each path, which is the artifact's name; `user:` is shared by the user's sessions.
+    #[arg(
+        long,
+        value_name = "P",
+        default_value = "",
+        hide_default_value = true,
+        requires = "save"
+    )]
+    prefix: String,
+    /// Whose artifacts.
+    #[arg(long, default_value = "", hide_default_value = true, requires = "save")]
+    app: String,
+    /// Whose artifacts.
+    #[arg(long, default_value = "", hide_default_value = true, requires = "save")]
+    user: String,
+    /// Whose artifacts.
+    #[arg(long, default_value = "", hide_default_value = true, requires = "save")]
+    session: String,
+}
+
+impl Save {
+    fn request(self) -> Option<SaveAsArtifacts> {
+        self.save.then_some(SaveAsArtifacts {
+            prefix: self.prefix,
+            scope: Some(ArtifactScope {
+                app: self.app,
+                user: self.user,
+                session: self.session,
+            }),
+        })
+    }
 }
 
 /// What may be copied at most; the server's maximum where nothing is said.
@@ -64,7 +107,8 @@ impl Collect {
     }
 
     async fn copy(self, context: &Context) -> anyhow::Result<u8> {
-        let spec = spec(&context.client, self.globs, &self.limits).await?;
+        let mut spec = spec(&context.client, self.globs, &self.limits).await?;
+        spec.save_as_artifacts = self.save.request();
         let request = CollectOutputsRequest {
             workspace: self.id,
             spec: Some(spec),
@@ -121,26 +165,27 @@ pub(crate) async fn to_dir(
 }
 
 fn print(output: &Output, collected: &Collected) -> anyhow::Result<()> {
-    output.message("CollectSummary", &collected.summary, |_| {
+    output.message("CollectSummary", &collected.summary, |summary| {
         let links = collected.links.iter().map(|link| link.path.clone());
         let files = collected
             .files
             .iter()
             .map(|file| file.display().to_string());
-        let names = files.chain(links);
+        let names = files.chain(links).chain(summary.artifacts.iter().cloned());
         names
             .map(|name| format!("{}\n", output::plain_line(&name)))
             .collect()
     })
 }
 
-/// Whether everything that matched came whole and was written, except for links that lead out.
+/// Whether everything that matched came whole, was written and, if asked for, saved; except for links that lead out.
 pub(crate) fn complete(collected: &Collected) -> bool {
     whole(&collected.summary) && !collected.refused.iter().any(|refused| refused.in_the_way)
 }
 
 fn whole(summary: &CollectSummary) -> bool {
-    !summary.limits_hit && summary.truncated.is_empty()
+    let saved = |skipped: &SkippedFile| skipped.reason() != skipped_file::Reason::NotSaved;
+    !summary.limits_hit && summary.truncated.is_empty() && summary.skipped.iter().all(saved)
 }
 
 fn warn(summary: &CollectSummary) {
@@ -153,13 +198,13 @@ fn warn(summary: &CollectSummary) {
         let flag = match skipped.reason() {
             skipped_file::Reason::MaxFiles => "; see --max-files",
             skipped_file::Reason::MaxTotalBytes => "; see --max-total-bytes",
+            skipped_file::Reason::NotWhole => " (no artifact); see --max-file-bytes",
             skipped_file::Reason::Unspecified
             | skipped_file::Reason::FileType
             | skipped_file::Reason::Permission
             | skipped_file::Reason::Gone
             | skipped_file::Reason::IoError
             | skipped_file::Reason::Depth
-            | skipped_file::Reason::NotWhole
             | skipped_file::Reason::NotSaved => "",
         };
         let reason = values::word(skipped.reason().as_str_name(), "REASON_");

@@ -33,7 +33,7 @@ const SKILL_BYTES_MAX: usize = 64;
 /// Checks a spec on its own: everything that needs no workspace to look at.
 ///
 /// # Errors
-/// `Invalid` with every fault; `NotImplemented` for options of later versions.
+/// `Invalid` with every fault.
 pub fn spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecSpec> {
     let spec = spec.ok_or_else(|| Error::invalid("spec", "is missing"))?;
     let mut faults = Faults::default();
@@ -64,7 +64,6 @@ pub fn spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecS
     retain(&mut faults, spec.retain.as_ref(), config);
     enums(&mut faults, &spec);
     faults.finish()?;
-    later(&spec)?;
     Ok(spec)
 }
 
@@ -259,15 +258,6 @@ fn enums(faults: &mut Faults, spec: &pb::ExecSpec) {
             faults.add(field, "is not a value that this server knows");
         }
     }
-}
-
-/// Options whose work is not done yet are refused: what can't be done is never ignored.
-fn later(spec: &pb::ExecSpec) -> Result<()> {
-    if spec.collect.is_some() {
-        let what = "spec.collect";
-        return Err(Error::NotImplemented { what });
-    }
-    Ok(())
 }
 
 /// Checks an output format.
@@ -493,15 +483,5 @@ mod tests {
         for (rows, cols) in [(0, 1), (1, 0), (10_001, 1), (1, u32::MAX)] {
             assert!(size(rows, cols).is_err(), "{rows} {cols}");
         }
-    }
-
-    #[test]
-    fn later_options_are_refused_not_ignored() {
-        let later = pb::ExecSpec {
-            collect: Some(pb::CollectSpec::default()),
-            ..argv(&["x"])
-        };
-        let error = spec(Some(later), &config()).expect_err("refused");
-        assert!(matches!(error, Error::NotImplemented { .. }), "{error}");
     }
 }

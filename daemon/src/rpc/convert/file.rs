@@ -6,6 +6,7 @@ use skilld_proto::v1::stage_files_header::Kind;
 use skilld_proto::v1::stage_files_request::Payload;
 
 use super::{Faults, exec_name, int64, page_size, page_token, workspace_name};
+use crate::collect::SaveAs;
 use crate::config::FileConfig;
 use crate::error::{Error, Result};
 use crate::paths::{self, Scope};
@@ -239,27 +240,98 @@ pub fn read_file(request: &pb::ReadFileRequest) -> Result<(WorkspaceId, guest::R
     Ok((checks.finish(workspace)?, request))
 }
 
-/// Checks a `CollectOutputsRequest`.
+/// Checks a `CollectOutputsRequest`: what the guest is asked, and under which names the files are kept.
 ///
 /// # Errors
-/// `Invalid` with every fault; `PathEscapes`; `NotImplemented` for options of later versions.
+/// `Invalid` with every fault; `PathEscapes`.
 pub fn collect(
     request: pb::CollectOutputsRequest,
     config: &FileConfig,
-) -> Result<(WorkspaceId, guest::CollectRequest)> {
+) -> Result<(WorkspaceId, guest::CollectRequest, Option<SaveAs>)> {
     let mut checks = Checks::default();
     let workspace = checks.workspace(&request.workspace);
     let spec = request
         .spec
         .ok_or_else(|| Error::invalid("spec", "is missing"));
     let mut spec = checks.take("spec", spec);
-    globs(&mut checks, &mut spec.globs);
+    let exec = if spec.changed_since_exec.is_empty() {
+        None
+    } else {
+        let field = "spec.changed_since_exec";
+        let exec = checks.take(field, exec_name(field, &spec.changed_since_exec).map(Some));
+        let here = workspace.as_ref().zip(exec.as_ref());
+        if here.is_some_and(|(workspace, (of, _))| of != workspace) {
+            checks.faults.add(field, "is an exec of another workspace");
+        }
+        exec.map(|(_, exec)| exec)
+    };
+    let scope = Scope {
+        exec: exec.as_deref(),
+        ..Scope::default()
+    };
+    let save_as = collect_spec(&mut checks, "spec", &mut spec, scope, config);
+    spec.save_as_artifacts = None;
+    let workspace = checks.finish(workspace)?;
+    Ok((
+        workspace,
+        guest::CollectRequest { spec: Some(spec) },
+        save_as,
+    ))
+}
+
+/// Checks and completes what is collected when an exec ends.
+///
+/// # Errors
+/// `Invalid` with every fault; `PathEscapes`.
+pub fn collect_on_exit(
+    spec: &mut pb::CollectSpec,
+    workspace: &WorkspaceId,
+    exec: &str,
+    skill: &str,
+    config: &FileConfig,
+) -> Result<()> {
+    let mut checks = Checks::default();
+    let scope = Scope {
+        exec: Some(exec),
+        skill: Some(skill).filter(|skill| !skill.is_empty()),
+        ..Scope::default()
+    };
+    let field = "spec.collect";
+    collect_spec(&mut checks, field, spec, scope, config);
+    if spec.save_as_artifacts.is_none() {
+        let message = "is missing: nobody else would get the files";
+        checks
+            .faults
+            .add(format!("{field}.save_as_artifacts"), message);
+    }
+    let name = format!("{}/execs/{exec}", workspace.name());
+    if !spec.changed_since_exec.is_empty() && spec.changed_since_exec != name {
+        let message = "is this exec: leave it out";
+        checks
+            .faults
+            .add(format!("{field}.changed_since_exec"), message);
+    }
+    spec.changed_since_exec = name;
+    spec.set_format(pb::CollectFormat::Files);
+    checks.finish(Some(workspace.clone()))?;
+    Ok(())
+}
+
+/// What both have in common.
+fn collect_spec(
+    checks: &mut Checks,
+    field: &str,
+    spec: &mut pb::CollectSpec,
+    scope: Scope<'_>,
+    config: &FileConfig,
+) -> Option<SaveAs> {
+    globs(checks, field, &mut spec.globs, scope);
     let mut limit =
-        |field: &str, value: &mut i64, default: u64, max: u64| match u64::try_from(*value) {
+        |name: &str, value: &mut i64, default: u64, max: u64| match u64::try_from(*value) {
             Ok(0) => *value = int64(default.min(max)),
             Ok(value) if value <= max => {}
             _ => checks.faults.add(
-                format!("spec.{field}"),
+                format!("{field}.{name}"),
                 format!("must be 0 to {max}, this server's maximum"),
             ),
         };
@@ -281,40 +353,35 @@ pub fn collect(
         config.collect_total_bytes_default,
         config.collect_total_bytes_max,
     );
-    if !spec.changed_since_exec.is_empty() {
-        let field = "spec.changed_since_exec";
-        let exec = checks.take(field, exec_name(field, &spec.changed_since_exec).map(Some));
-        let here = workspace.as_ref().zip(exec.as_ref());
-        if here.is_some_and(|(workspace, (of, _))| of != workspace) {
-            checks.faults.add(field, "is an exec of another workspace");
-        }
+    let format = pb::CollectFormat::try_from(spec.format);
+    if format.is_err() {
+        let message = "is not a value that this server knows";
+        checks.faults.add(format!("{field}.format"), message);
     }
-    if pb::CollectFormat::try_from(spec.format).is_err() {
-        checks
-            .faults
-            .add("spec.format", "is not a value that this server knows");
+    let asked = spec.save_as_artifacts.as_ref()?;
+    let field = format!("{field}.save_as_artifacts");
+    if matches!(
+        format,
+        Ok(pb::CollectFormat::Tar | pb::CollectFormat::TarGz)
+    ) {
+        let message = "is for FILES only: an archive is one stream";
+        checks.faults.add(field.clone(), message);
     }
-    let workspace = checks.finish(workspace)?;
-    if spec.save_as_artifacts.is_some() {
-        return Err(Error::NotImplemented {
-            what: "spec.save_as_artifacts",
-        });
-    }
-    Ok((workspace, guest::CollectRequest { spec: Some(spec) }))
+    checks.take(&field, SaveAs::parse(&field, asked).map(Some))
 }
 
-fn globs(checks: &mut Checks, globs: &mut [String]) {
+fn globs(checks: &mut Checks, field: &str, globs: &mut [String], scope: Scope<'_>) {
     if !(1..=GLOBS_MAX).contains(&globs.len()) {
         let message = format!("{} globs; 1 to {GLOBS_MAX} can be given", globs.len());
-        checks.faults.add("spec.globs", message);
+        checks.faults.add(format!("{field}.globs"), message);
     }
     for (index, glob) in globs.iter_mut().enumerate().take(GLOBS_MAX) {
-        let field = format!("spec.globs[{index}]");
+        let field = format!("{field}.globs[{index}]");
         if glob.len() > GLOB_BYTES_MAX {
             let message = format!("{} bytes; at most {GLOB_BYTES_MAX}", glob.len());
             checks.faults.add(field, message);
         } else {
-            *glob = checks.take(&field, paths::glob(&field, glob, Scope::default()));
+            *glob = checks.take(&field, paths::glob(&field, glob, scope));
         }
     }
 }
@@ -332,6 +399,7 @@ mod tests {
         collect_file_bytes_max: 8 << 20,
         collect_total_bytes_default: 64 << 20,
         collect_total_bytes_max: 128 << 20,
+        collect_on_exit_timeout: std::time::Duration::from_secs(60),
     };
 
     /// Fields that are refused, in order, or the reason.
@@ -366,7 +434,7 @@ mod tests {
             workspace: "workspaces/w".to_owned(),
             spec: Some(spec),
         };
-        collect(request, &CONFIG).map(|(_, request)| request.spec.expect("spec"))
+        collect(request, &CONFIG).map(|(_, request, _)| request.spec.expect("spec"))
     }
 
     fn spec(globs: &[&str]) -> pb::CollectSpec {

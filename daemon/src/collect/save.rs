@@ -1,0 +1,360 @@
+//! A guest's FILES stream that also goes into the artifact store, file by file. Nothing is held: a store that is slow
+//! slows the guest down, and so does a client. A file is an artifact when all of it has come and the guest has said that
+//! this was all; one that ends in any other way leaves none.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures::Stream;
+use skilld_proto::v1 as pb;
+use skilld_proto::v1::collect_outputs_response::Payload;
+use skilld_proto::v1::skipped_file::Reason;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use crate::artifacts::{Artifacts, Name, Save, Scope};
+use crate::error::{Chain, Error, Result};
+use crate::fault::{self, Point};
+use crate::shutdown::Tasks;
+
+/// Messages on their way to the client.
+const MESSAGES: usize = 4;
+/// Pieces of a file on their way to the store.
+const PIECES: usize = 2;
+/// Paths of a kind that a summary names.
+const NAMED_MAX: usize = 1000;
+/// A store may count its time in milliseconds.
+const TIME_UNIT: Duration = Duration::from_millis(1);
+
+type Message = Result<pb::CollectOutputsResponse>;
+
+/// Under which names files are kept.
+#[derive(Debug, Clone)]
+pub struct SaveAs {
+    prefix: String,
+    scope: Scope,
+}
+
+/// Why a collection ended before its summary.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// What the guest, or the way to it, said.
+    Guest(Status),
+    /// It did not keep to the protocol.
+    Broken(&'static str),
+    /// Nobody reads it any more.
+    Gone,
+}
+
+/// One collection.
+pub(super) struct Saver {
+    guest: Streaming<pb::CollectOutputsResponse>,
+    artifacts: Artifacts,
+    save_as: SaveAs,
+    limits: Limits,
+    /// Set when an earlier try may have saved some of it.
+    tried_since: Option<SystemTime>,
+    client: Option<mpsc::Sender<Message>>,
+    artifact_names: Vec<String>,
+    skipped: Vec<pb::SkippedFile>,
+}
+
+/// What was asked for. A guest that sends more does not fill the host's disk.
+struct Limits {
+    files: i64,
+    file_bytes: i64,
+    total_bytes: i64,
+}
+
+/// What goes to the store.
+enum Piece {
+    Data(Bytes),
+    /// That was all; a file that ends without it is not whole.
+    End,
+}
+
+// === impl SaveAs ===
+
+impl SaveAs {
+    /// Checks prefix and scope.
+    ///
+    /// # Errors
+    /// `Invalid`, naming what is beneath `field`.
+    pub fn parse(field: &str, asked: &pb::SaveAsArtifacts) -> Result<Self> {
+        let scope = asked.scope.clone().unwrap_or_default();
+        let scope = Scope::parse(
+            &format!("{field}.scope"),
+            &scope.app,
+            &scope.user,
+            &scope.session,
+        )?;
+        // Paths are good names, so it is enough that a short one is.
+        Name::parse(&format!("{field}.prefix"), &format!("{}x", asked.prefix))?;
+        Ok(Self {
+            prefix: asked.prefix.clone(),
+            scope,
+        })
+    }
+
+    fn name(&self, path: &str) -> Result<Name> {
+        Name::parse("path", &format!("{}{path}", self.prefix))
+    }
+}
+
+/// Saves while it passes on. The client gets the guest's messages with the artifacts' names in them; when it goes away,
+/// what is saved stays and nothing half does. `workspace` is named in errors.
+pub fn save(
+    guest: Streaming<pb::CollectOutputsResponse>,
+    spec: &pb::CollectSpec,
+    save_as: SaveAs,
+    artifacts: &Artifacts,
+    tasks: &Tasks,
+    workspace: String,
+) -> impl Stream<Item = Message> + Send + Unpin + use<> {
+    let (client, messages) = mpsc::channel(MESSAGES);
+    let mut saver = Saver::new(guest, spec, save_as, artifacts.clone());
+    saver.client = Some(client.clone());
+    let stop = tasks.stop.clone();
+    tasks.spawn(async move {
+        let ended = tokio::select! {
+            () = stop.cancelled() => return,
+            ended = saver.run() => ended,
+        };
+        let error = match ended {
+            Ok(_) | Err(Failure::Gone) => return,
+            Err(Failure::Guest(status)) => Error::from_guest(&workspace, &status),
+            Err(Failure::Broken(why)) => Error::Internal(format!("guest of {workspace}: {why}")),
+        };
+        if client.send(Err(error)).await.is_err() {
+            tracing::trace!("client has gone away");
+        }
+    });
+    ReceiverStream::new(messages)
+}
+
+// === impl Saver ===
+
+impl Saver {
+    pub(super) fn new(
+        guest: Streaming<pb::CollectOutputsResponse>,
+        spec: &pb::CollectSpec,
+        save_as: SaveAs,
+        artifacts: Artifacts,
+    ) -> Self {
+        Self {
+            guest,
+            artifacts,
+            save_as,
+            limits: Limits {
+                files: spec.max_files,
+                file_bytes: spec.max_file_bytes,
+                total_bytes: spec.max_total_bytes,
+            },
+            tried_since: None,
+            client: None,
+            artifact_names: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    /// What was saved since then by an earlier try is not saved again.
+    pub(super) fn tried_since(mut self, time: SystemTime) -> Self {
+        self.tried_since = Some(time - TIME_UNIT);
+        self
+    }
+
+    /// To the summary.
+    pub(super) async fn run(&mut self) -> Result<pb::CollectSummary, Failure> {
+        loop {
+            match self.next().await? {
+                Payload::File(file) if !file.link_target.is_empty() => {
+                    self.pass_on(Payload::File(file)).await?;
+                }
+                Payload::File(file) => self.file(file).await?,
+                Payload::Summary(mut summary) => {
+                    self.complete(&mut summary);
+                    self.pass_on(Payload::Summary(summary.clone())).await?;
+                    return Ok(summary);
+                }
+                Payload::Data(_) | Payload::FileEnd(_) => {
+                    return Err(Failure::Broken("bytes of no file"));
+                }
+            }
+        }
+    }
+
+    /// What was saved, of a collection that did not come to its end.
+    pub(super) fn so_far(&mut self) -> pb::CollectSummary {
+        let mut summary = pb::CollectSummary::default();
+        self.complete(&mut summary);
+        summary
+    }
+
+    fn complete(&mut self, summary: &mut pb::CollectSummary) {
+        summary.artifacts = std::mem::take(&mut self.artifact_names);
+        summary.skipped.append(&mut self.skipped);
+        summary.skipped.sort_by(|a, b| a.path.cmp(&b.path));
+        summary.skipped.truncate(NAMED_MAX);
+    }
+
+    async fn next(&mut self) -> Result<Payload, Failure> {
+        let message = match &self.client {
+            None => self.guest.message().await,
+            Some(client) => tokio::select! {
+                message = self.guest.message() => message,
+                () = client.closed() => return Err(Failure::Gone),
+            },
+        };
+        let message = message.map_err(Failure::Guest)?;
+        let payload = message.and_then(|message| message.payload);
+        payload.ok_or(Failure::Broken("no summary"))
+    }
+
+    async fn pass_on(&self, payload: Payload) -> Result<(), Failure> {
+        let Some(client) = &self.client else {
+            return Ok(());
+        };
+        let payload = Some(payload);
+        let sent = client
+            .send(Ok(pb::CollectOutputsResponse { payload }))
+            .await;
+        sent.map_err(|_| Failure::Gone)
+    }
+
+    async fn file(&mut self, file: pb::CollectedFile) -> Result<(), Failure> {
+        self.limits.files -= 1;
+        if self.limits.files < 0 {
+            return Err(Failure::Broken("more files than asked for"));
+        }
+        let name = self.name_of(&file);
+        let (path, mime_type) = (file.path.clone(), file.mime_type.clone());
+        self.pass_on(Payload::File(file)).await?;
+        let (mut end, saved) = match name {
+            Err(reason) => (self.feed(None).await?.0, Err(reason)),
+            Ok(name) => self.save_as(&name, mime_type).await?,
+        };
+        match saved {
+            Ok(version) => {
+                if self.artifact_names.len() < NAMED_MAX {
+                    self.artifact_names.push(version.clone());
+                }
+                end.artifact = version;
+                fault::reach(Point::CollectSaved);
+            }
+            Err(reason) if self.skipped.len() < NAMED_MAX => {
+                let reason = if end.truncated {
+                    Reason::NotWhole
+                } else {
+                    reason
+                };
+                let reason = reason.into();
+                self.skipped.push(pb::SkippedFile { path, reason });
+            }
+            Err(_) => {}
+        }
+        self.pass_on(Payload::FileEnd(end)).await
+    }
+
+    /// A name that is not text would be another file's.
+    fn name_of(&self, file: &pb::CollectedFile) -> Result<Name, Reason> {
+        if file.size > self.limits.file_bytes {
+            return Err(Reason::NotWhole);
+        }
+        if !file.path_bytes.is_empty() {
+            return Err(Reason::NotSaved);
+        }
+        self.save_as.name(&file.path).map_err(|_| Reason::NotSaved)
+    }
+
+    /// Feeds one file to the store; `artifact://name@version`, or why there is none.
+    async fn save_as(
+        &mut self,
+        name: &Name,
+        mime_type: String,
+    ) -> Result<(pb::FileEnd, Result<String, Reason>), Failure> {
+        let (sender, receiver) = mpsc::channel(PIECES);
+        let (artifacts, scope) = (self.artifacts.clone(), self.save_as.scope.clone());
+        let save = Save {
+            mime_type: Some(mime_type),
+            ..Save::default()
+        };
+        let saving = artifacts.save(&scope, name, save, pieces(receiver));
+        let (fed, saved) = tokio::join!(self.feed(Some((name, sender))), saving);
+        let (end, before) = fed?;
+        let version = match (before, saved) {
+            (Some(before), _) => Ok(before),
+            (None, Ok(artifact)) => Ok(artifact.version),
+            (None, Err(error)) => {
+                if !end.truncated {
+                    tracing::warn!(error = %Chain(&error), "collected file was not saved");
+                }
+                Err(Reason::NotSaved)
+            }
+        };
+        let version = version.map(|version| format!("artifact://{}@{version}", name.as_str()));
+        Ok((end, version))
+    }
+
+    /// Passes the bytes of one file on, and gives them to the store. Ends with the guest's word on it, and with the
+    /// version that an earlier try has made of it.
+    async fn feed(
+        &mut self,
+        mut store: Option<(&Name, mpsc::Sender<Piece>)>,
+    ) -> Result<(pb::FileEnd, Option<u64>), Failure> {
+        loop {
+            match self.next().await? {
+                Payload::Data(data) => {
+                    self.limits.total_bytes -= i64::try_from(data.len()).unwrap_or(i64::MAX);
+                    if self.limits.total_bytes < 0 {
+                        return Err(Failure::Broken("more bytes than asked for"));
+                    }
+                    if let Some((_, sender)) = &store
+                        && sender.send(Piece::Data(data.clone())).await.is_err()
+                    {
+                        // It will say why.
+                        store = None;
+                    }
+                    self.pass_on(Payload::Data(data)).await?;
+                }
+                Payload::FileEnd(end) => {
+                    let Some((name, sender)) = store.filter(|_| !end.truncated) else {
+                        return Ok((end, None));
+                    };
+                    let before = self.saved_before(name, &end.sha256).await;
+                    if before.is_none() && sender.send(Piece::End).await.is_err() {
+                        tracing::debug!("store did not wait for the end of a file");
+                    }
+                    return Ok((end, before));
+                }
+                Payload::File(_) | Payload::Summary(_) => {
+                    return Err(Failure::Broken("a file without an end"));
+                }
+            }
+        }
+    }
+
+    async fn saved_before(&self, name: &Name, sha256: &str) -> Option<u64> {
+        let since = self.tried_since?;
+        let newest = self.artifacts.get(&self.save_as.scope, name, None).await;
+        let same = newest
+            .ok()
+            .filter(|newest| newest.sha256 == sha256 && newest.create_time >= since);
+        same.map(|artifact| artifact.version)
+    }
+}
+
+/// The bytes of a file for the store; an error if their end did not come.
+fn pieces(receiver: mpsc::Receiver<Piece>) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
+    futures::stream::unfold(Some(receiver), |receiver| async {
+        let mut receiver = receiver?;
+        match receiver.recv().await {
+            Some(Piece::Data(data)) => Some((Ok(data), Some(receiver))),
+            Some(Piece::End) => None,
+            None => {
+                let doing = "collecting a file that was cut";
+                Some((Err(Error::Deadline { doing }), None))
+            }
+        }
+    })
+}

@@ -1,0 +1,290 @@
+//! What is to be collected when execs of a slot end: a small file for each beside the slot's record, and who waits for
+//! them. What is in a file is an [`pb::Exec`] with few fields:
+//!
+//! | field | is |
+//! |---|---|
+//! | `effective_spec.collect` | what is asked for |
+//! | `end_time` | when collecting began; unset before that |
+//! | `collection` | how it ended; PENDING before that |
+//!
+//! The collecting itself is in `collect.rs`.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prost::Message;
+use skilld_proto::v1 as pb;
+use skilld_proto::v1::exec_collection::State;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Error, Result};
+use crate::workspace::record;
+
+/// Files kept of what has been collected; the newest stay. An exec is forgotten by its guest before that.
+const KEPT_MAX: usize = 4096;
+
+/// The collections of one slot.
+#[derive(Debug)]
+pub struct Collects {
+    dir: PathBuf,
+    /// What somebody has to wait for before the workspace can end.
+    pending: watch::Sender<usize>,
+    /// Execs whose end somebody awaits.
+    followed: Mutex<HashSet<String>>,
+    /// The workspace is to end: what still runs is killed, so that it can be collected.
+    settle: CancellationToken,
+    expired: AtomicBool,
+}
+
+/// Somebody sees to the collection of one exec. The workspace's end waits until it is dropped.
+#[derive(Debug)]
+pub struct Ticket {
+    collects: Arc<Collects>,
+    exec: String,
+}
+
+impl Collects {
+    /// Of the slot with this directory. One that was a workspace before has collections that are not known yet:
+    /// [`Collects::known`] says that they are.
+    #[must_use]
+    pub fn new(slot_dir: &std::path::Path, adopted: bool) -> Self {
+        Self {
+            dir: slot_dir.join("collects"),
+            pending: watch::Sender::new(usize::from(adopted)),
+            followed: Mutex::default(),
+            settle: CancellationToken::new(),
+            expired: AtomicBool::new(false),
+        }
+    }
+
+    /// What an adopted workspace had to collect has its tickets.
+    pub fn known(&self) {
+        self.pending
+            .send_modify(|pending| *pending = pending.saturating_sub(1));
+    }
+
+    /// Takes an exec on; `None` if somebody sees to it already.
+    pub fn follow(self: &Arc<Self>, exec: &str) -> Option<Ticket> {
+        if !self.followed().insert(exec.to_owned()) {
+            return None;
+        }
+        self.pending.send_modify(|pending| *pending += 1);
+        Some(Ticket {
+            collects: Arc::clone(self),
+            exec: exec.to_owned(),
+        })
+    }
+
+    /// Completes when nobody sees to an exec any more.
+    pub async fn released(&self, exec: &str) {
+        let mut pending = self.pending.subscribe();
+        while self.followed().contains(exec) {
+            if pending.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn followed(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the workspace's end has to wait.
+    #[must_use]
+    pub fn are_pending(&self) -> bool {
+        *self.pending.borrow() > 0
+    }
+
+    /// Completes when nothing is pending.
+    pub async fn none_pending(&self) {
+        let mut pending = self.pending.subscribe();
+        // It cannot fail: the sender is ours.
+        let _none = pending.wait_for(|pending| *pending == 0).await;
+    }
+
+    /// Says that the workspace is about to end.
+    pub fn settle(&self, expired: bool) {
+        self.expired.store(expired, Ordering::Release);
+        self.settle.cancel();
+    }
+
+    /// Completes when the workspace is about to end.
+    pub async fn settling(&self) {
+        self.settle.cancelled().await;
+    }
+
+    /// Whether its time was over.
+    #[must_use]
+    pub fn expired(&self) -> bool {
+        self.expired.load(Ordering::Acquire)
+    }
+
+    // === files; all of these block ===
+
+    /// What is written of an exec.
+    ///
+    /// # Errors
+    /// When the host's disk fails.
+    pub fn read(&self, exec: &str) -> Result<Option<pb::Exec>> {
+        let bytes = match fs::read(self.dir.join(exec)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(self.failed("read", source)),
+        };
+        let decoded = pb::Exec::decode(bytes.as_slice());
+        Ok(decoded
+            .inspect_err(|error| {
+                tracing::warn!(exec, %error, "note of a collection cannot be understood");
+            })
+            .ok())
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// When the host's disk fails or is full.
+    pub fn write(&self, exec: &str, note: &pb::Exec) -> Result<()> {
+        fs::create_dir_all(&self.dir).map_err(|source| self.failed("make", source))?;
+        record::replace(&self.dir.join(exec), &note.encode_to_vec())
+    }
+
+    /// Forgets it. OK if there is nothing.
+    ///
+    /// # Errors
+    /// When the host's disk fails.
+    pub fn remove(&self, exec: &str) -> Result<()> {
+        match fs::remove_file(self.dir.join(exec)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(self.failed("remove", source))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Execs that something is written of, the oldest first.
+    fn list(&self) -> Result<Vec<String>> {
+        let listed = match fs::read_dir(&self.dir) {
+            Ok(listed) => listed,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(self.failed("list", source)),
+        };
+        let mut execs = Vec::new();
+        for entry in listed {
+            let entry = entry.map_err(|source| self.failed("list", source))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // A file that is being written begins with a dot, which no id does.
+            if !name.starts_with('.') {
+                let time = entry.metadata().and_then(|metadata| metadata.modified());
+                execs.push((time.ok(), name));
+            }
+        }
+        execs.sort_unstable();
+        Ok(execs.into_iter().map(|(_, name)| name).collect())
+    }
+
+    /// What has not ended, with what is written of it.
+    ///
+    /// # Errors
+    /// When the host's disk fails.
+    pub fn unfinished(&self) -> Result<Vec<(String, pb::Exec)>> {
+        let mut found = Vec::new();
+        for exec in self.list()? {
+            match self.read(&exec)? {
+                Some(note) if is_pending(&note) => found.push((exec, note)),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Forgets the oldest of what has ended, if there is too much.
+    ///
+    /// # Errors
+    /// When the host's disk fails.
+    pub fn prune(&self) -> Result<()> {
+        let mut execs = self.list()?;
+        let kept = execs.split_off(execs.len().saturating_sub(KEPT_MAX));
+        drop(kept);
+        for exec in execs {
+            if self.read(&exec)?.is_none_or(|note| !is_pending(&note)) {
+                self.remove(&exec)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, what: &str, source: io::Error) -> Error {
+        Error::Io {
+            operation: format!("{what} collections in {}", self.dir.display()),
+            source,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.collects.followed().remove(&self.exec);
+        self.collects.known();
+    }
+}
+
+fn is_pending(note: &pb::Exec) -> bool {
+    let collection = note.collection.as_ref();
+    collection.is_some_and(|collection| collection.state() == State::Pending)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(state: State) -> pb::Exec {
+        let mut collection = pb::ExecCollection::default();
+        collection.set_state(state);
+        pb::Exec {
+            collection: Some(collection),
+            ..pb::Exec::default()
+        }
+    }
+
+    #[test]
+    fn what_has_not_ended_is_found_again() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let collects = Collects::new(dir.path(), false);
+        assert!(collects.unfinished().expect("none").is_empty());
+        assert_eq!(collects.read("a").expect("none"), None);
+        for (exec, state) in [
+            ("a", State::Done),
+            ("b", State::Pending),
+            ("c", State::Failed),
+        ] {
+            collects.write(exec, &note(state)).expect("written");
+        }
+        fs::write(dir.path().join("collects/.tmp1"), "half").expect("written");
+        fs::write(dir.path().join("collects/damaged"), b"\xff\xff").expect("written");
+        let found = collects.unfinished().expect("read");
+        assert_eq!(found, [("b".to_owned(), note(State::Pending))]);
+        collects.remove("b").expect("removed");
+        collects.remove("b").expect("removed before");
+        assert!(collects.unfinished().expect("read").is_empty());
+        collects.prune().expect("little enough");
+        assert!(collects.read("a").expect("read").is_some());
+    }
+
+    #[tokio::test]
+    async fn an_end_waits_for_every_ticket() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let collects = Arc::new(Collects::new(dir.path(), true));
+        let ticket = collects.follow("a").expect("first");
+        assert!(collects.follow("a").is_none(), "it has somebody");
+        collects.known();
+        assert!(collects.are_pending());
+        drop(ticket);
+        collects.none_pending().await;
+        assert!(collects.follow("a").is_some(), "it can be taken on again");
+    }
+}

@@ -1,0 +1,264 @@
+//! Collected files that are kept as artifacts: asked for, and when an exec ends with nobody there.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::StreamExt;
+use skilld::artifacts::{Artifact, Artifacts, Name, Scope};
+use skilld::config::Config;
+use skilld::shutdown::Tasks;
+use skilld_client::v1::collect_outputs_response::Payload;
+use skilld_client::v1::create_workspace_request::Expiry;
+use skilld_client::v1::exec_collection::State;
+use skilld_client::v1::skipped_file::Reason as Skipped;
+use skilld_client::v1::{
+    ArtifactScope, CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, Exec,
+    ExecCollection, ExecSpec, ListExecsRequest, SaveAsArtifacts, StartExecRequest,
+};
+use skilld_client::{Client, Error};
+use skilld_tests::exec::{run, shell, workspace};
+use skilld_tests::files::{collect, globs};
+use skilld_tests::{Daemon, wait};
+
+/// What becomes of things takes this long at most.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn saved<const N: usize>(patterns: [&str; N], prefix: &str) -> CollectSpec {
+    CollectSpec {
+        save_as_artifacts: Some(SaveAsArtifacts {
+            prefix: prefix.to_owned(),
+            scope: Some(ArtifactScope {
+                app: "app".to_owned(),
+                user: "ada".to_owned(),
+                session: "s1".to_owned(),
+            }),
+        }),
+        ..globs(patterns)
+    }
+}
+
+async fn start(client: &Client, workspace: &str, spec: ExecSpec) -> Result<Exec> {
+    let request = StartExecRequest {
+        workspace: workspace.to_owned(),
+        exec_id: "job".to_owned(),
+        spec: Some(spec),
+    };
+    Ok(client.start_exec(request).await?)
+}
+
+/// Waits for what was collected of an exec.
+async fn collected(client: &Client, name: &str) -> Result<ExecCollection> {
+    wait::until("an exec's outputs are collected", PATIENCE, async || {
+        let collection = client.get_exec(name).await?.collection;
+        Ok(collection.filter(|found| found.state() != State::Pending))
+    })
+    .await
+}
+
+/// The store of a daemon, as another one would see it.
+struct Store {
+    artifacts: Artifacts,
+    scope: Scope,
+}
+
+impl Store {
+    async fn of(state_dir: &Path) -> Result<Self> {
+        let config = Config::from_toml("")?.config.artifacts;
+        let tasks = Tasks::default();
+        Ok(Self {
+            artifacts: Artifacts::open(&config, state_dir, PATIENCE, &tasks).await?,
+            scope: Scope::parse("scope", "app", "ada", "s1")?,
+        })
+    }
+
+    async fn versions(&self, name: &str) -> Result<Vec<Artifact>> {
+        let name = Name::parse("name", name)?;
+        let page = self.artifacts.versions(&self.scope, &name, None, 100).await;
+        Ok(page.map(|page| page.artifacts).unwrap_or_default())
+    }
+
+    async fn bytes(&self, name: &str) -> Result<Vec<u8>> {
+        let name = Name::parse("name", name)?;
+        let (_, mut chunks) = self.artifacts.load(&self.scope, &name, None).await?;
+        let mut bytes = Vec::new();
+        while let Some(chunk) = chunks.next().await {
+            bytes.extend_from_slice(&chunk?);
+        }
+        Ok(bytes)
+    }
+}
+
+#[tokio::test]
+async fn collected_files_are_kept_as_artifacts_if_they_are_whole() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    let make = "cd $OUTPUT_DIR; echo hi > a.md; head -c 700000 /dev/urandom > big; head -c 3000000 /dev/zero > cut; \
+                ln -s a.md link; echo x > $'two\\nlines'; echo x > $'l\\xfc'; : > empty";
+    run(client, &name, shell(make)).await?;
+    let mut spec = saved(["$OUTPUT_DIR/**"], "run/");
+    spec.max_file_bytes = 1 << 20;
+    let got = collect(client, &name, spec.clone()).await?;
+    let expected = ["a.md", "big", "empty"].map(|file| format!("artifact://run/out/{file}@0"));
+    assert_eq!(got.summary.artifacts, expected);
+    let skipped = got.skipped();
+    assert_eq!(skipped.get("out/cut"), Some(&Skipped::NotWhole));
+    assert_eq!(skipped.get("out/two\nlines"), Some(&Skipped::NotSaved));
+    assert_eq!(skipped.get("out/l\u{fffd}"), Some(&Skipped::NotSaved));
+    assert_eq!((skipped.len(), got.files.len()), (3, 7));
+    let store = Store::of(&daemon.state_dir()).await?;
+    for file in &got.files {
+        let artifact = file.end.clone().unwrap_or_default().artifact;
+        let Some(artifact) = artifact.strip_prefix("artifact://") else {
+            continue;
+        };
+        let (artifact, version) = artifact.rsplit_once('@').context("a version")?;
+        let path = &file.file.path;
+        assert_eq!((artifact, version), (format!("run/{path}").as_str(), "0"));
+        assert!(store.bytes(artifact).await? == file.data, "{path}");
+    }
+    let versions = store.versions("run/out/a.md").await?;
+    let mime = versions.first().map(|first| first.mime_type.as_str());
+    assert_eq!(mime, Some("text/markdown"));
+    assert!(store.versions("run/out/cut").await?.is_empty(), "a half");
+    assert!(store.versions("run/out/link").await?.is_empty());
+    let again = collect(client, &name, spec).await?;
+    let second = again.summary.artifacts.first().map(String::as_str);
+    assert_eq!(second, Some("artifact://run/out/a.md@1"));
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_whole_artifacts_only() -> Result<()> {
+    let mut daemon = Daemon::start().await?;
+    let client = daemon.client.clone();
+    let name = workspace(&client).await?.name;
+    let make = "cd $OUTPUT_DIR; echo hi > a; truncate -s 100M b; echo hi > c";
+    run(&client, &name, shell(make)).await?;
+    let mut spec = saved(["out/**"], "");
+    (spec.max_file_bytes, spec.max_total_bytes) = (1 << 30, 1 << 30);
+    let request = CollectOutputsRequest {
+        workspace: name.clone(),
+        spec: Some(spec),
+    };
+    let mut messages = client.collect(request).await?;
+    loop {
+        let message = messages.next().await?.context("a message")?;
+        if matches!(message.payload, Some(Payload::FileEnd(_))) {
+            break;
+        }
+    }
+    drop(messages);
+    // Its end waits for all that is under way.
+    daemon.restart().await?;
+    let store = Store::of(&daemon.state_dir()).await?;
+    assert_eq!(store.versions("out/a").await?.len(), 1);
+    assert!(store.versions("out/b").await?.is_empty(), "half of it");
+    assert!(store.versions("out/c").await?.is_empty());
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn what_an_exec_leaves_is_collected_without_anyone_there() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let workspace = workspace(client).await?.name;
+    let old = shell("echo old > $OUTPUT_DIR/old; sleep 0.02");
+    run(client, &workspace, old).await?;
+    // What a straggler writes within the leak grace counts, and so does what a failed command wrote.
+    let text = "echo one > $OUTPUT_DIR/one; echo log > $RUN_DIR/log; \
+                (sleep 0.1; echo late > $OUTPUT_DIR/late) & exit 3";
+    let mut spec = shell(text);
+    spec.collect = Some(saved(["out/**", "$RUN_DIR/*"], "job/"));
+    let started = start(client, &workspace, spec.clone()).await?;
+    let effective = started.effective_spec.and_then(|spec| spec.collect);
+    let effective = effective.context("the request")?;
+    assert_eq!(effective.globs, ["out/**", "runs/job/*"]);
+    let name = format!("{workspace}/execs/job");
+    assert_eq!(effective.changed_since_exec, name);
+    let collection = collected(client, &name).await?;
+    assert_eq!(collection.state(), State::Done, "{collection:?}");
+    let expected = ["out/late", "out/one", "runs/job/log"];
+    let expected = expected.map(|path| format!("artifact://job/{path}@0"));
+    assert_eq!(collection.summary.unwrap_or_default().artifacts, expected);
+
+    // The same request is the same exec: nothing is collected twice.
+    start(client, &workspace, spec).await?;
+    let request = ListExecsRequest {
+        workspace: workspace.clone(),
+        ..ListExecsRequest::default()
+    };
+    let listed = client.list_execs(request).await?.execs;
+    let listed = listed.into_iter().find(|exec| exec.name == name);
+    let listed = listed.and_then(|exec| exec.collection).context("told")?;
+    assert_eq!(listed.state(), State::Done);
+    let store = Store::of(&daemon.state_dir()).await?;
+    assert_eq!(store.versions("job/out/one").await?.len(), 1);
+    assert_eq!(store.bytes("job/out/late").await?, b"late\n");
+    assert!(store.versions("job/out/old").await?.is_empty());
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_restart_collects_what_ended_meanwhile_and_once() -> Result<()> {
+    let mut daemon = Daemon::start().await?;
+    let client = daemon.client.clone();
+    let workspace = workspace(&client).await?.name;
+    let mut spec = shell("echo first > $OUTPUT_DIR/first; sleep 1; echo late > $OUTPUT_DIR/late");
+    spec.collect = Some(saved(["out/**"], ""));
+    start(&client, &workspace, spec).await?;
+    let name = format!("{workspace}/execs/job");
+    ensure!(
+        client.get_exec(&name).await?.collection.is_none(),
+        "it runs"
+    );
+    daemon.crash().await?;
+    daemon.restart().await?;
+    let collection = collected(&daemon.client, &name).await?;
+    let expected = ["artifact://out/first@0", "artifact://out/late@0"];
+    assert_eq!(collection.summary.unwrap_or_default().artifacts, expected);
+    daemon.crash().await?;
+    daemon.restart().await?;
+    let again = collected(&daemon.client, &name).await?;
+    assert_eq!(again.state(), State::Done);
+    let store = Store::of(&daemon.state_dir()).await?;
+    assert_eq!(store.versions("out/late").await?.len(), 1);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_workspace_ends_after_its_outputs_are_collected() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let deleted = workspace(client).await?.name;
+    let second = prost_types::Duration {
+        seconds: 3,
+        nanos: 0,
+    };
+    let short = CreateWorkspaceRequest {
+        expiry: Some(Expiry::MaxLifetime(second)),
+        ..CreateWorkspaceRequest::default()
+    };
+    let expired = client.create_workspace(short).await?.name;
+    for (workspace, prefix) in [(&deleted, "deleted/"), (&expired, "expired/")] {
+        let mut spec = shell("echo x > $OUTPUT_DIR/x; sleep 600");
+        spec.collect = Some(saved(["out/**"], prefix));
+        start(client, workspace, spec).await?;
+        let written = shell("until [ -s $OUTPUT_DIR/x ]; do sleep 0.01; done");
+        run(client, workspace, written).await?;
+    }
+    client.delete_workspace(&deleted).await?;
+    let store = Store::of(&daemon.state_dir()).await?;
+    assert_eq!(store.versions("deleted/out/x").await?.len(), 1);
+    wait::until("the other one has expired", PATIENCE, async || match client
+        .get_workspace(&expired)
+        .await
+    {
+        Err(Error::Status(_)) => Ok(Some(())),
+        other => other.map(|_| None).map_err(Into::into),
+    })
+    .await?;
+    assert_eq!(store.versions("expired/out/x").await?.len(), 1);
+    daemon.stop().await
+}
