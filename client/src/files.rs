@@ -2,7 +2,7 @@
 
 use skilld_proto::v1::{
     CollectOutputsRequest, CollectOutputsResponse, ListFilesRequest, ListFilesResponse,
-    StageSkillsRequest, StagedSkill,
+    StageInputsRequest, StageSkillsRequest, StagedInput, StagedSkill,
 };
 
 use crate::names::workspace_name;
@@ -32,6 +32,21 @@ impl Client {
         })
         .await
         .map(|answer| answer.skills)
+    }
+
+    /// Puts inputs named by references (`artifact://`, `host://`, `workspace://`, `skill://`, URLs), and bytes, into a
+    /// workspace: all or none. Staging the same ones again changes nothing, so this is retried.
+    pub async fn stage_inputs(
+        &self,
+        mut request: StageInputsRequest,
+    ) -> Result<Vec<StagedInput>, Error> {
+        request.workspace = workspace_name(&request.workspace);
+        self.retrying(|| {
+            let (mut stub, request) = (self.files(), request.clone());
+            async move { stub.stage_inputs(request).await }
+        })
+        .await
+        .map(|answer| answer.inputs)
     }
 
     /// One page of a directory, or of everything beneath it, sorted by path.

@@ -216,6 +216,10 @@ pub struct FileConfig {
     pub archive_entries_max: u64,
     /// Bytes of one staged stream, after decompression.
     pub stage_bytes_max: u64,
+    /// Folders of the host that inputs may come from; absolute.
+    pub host_roots: Vec<PathBuf>,
+    /// Inputs may come from URLs.
+    pub input_urls: bool,
     /// Files of one collect where a request does not say.
     pub collect_files_default: u64,
     /// Most.

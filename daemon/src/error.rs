@@ -11,8 +11,10 @@ use skilld_proto::v1::Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+mod source;
 mod text;
 
+pub use source::SourceFault;
 use text::{AtVersion, Entry, Nearest, Violations};
 pub use text::{Chain, Violation};
 
@@ -181,6 +183,14 @@ pub enum Error {
         /// 64 hex digits.
         actual: String,
     },
+    /// An input cannot be had from where it should come.
+    #[error("{from} {fault}")]
+    Source {
+        /// As asked for.
+        from: String,
+        /// Why.
+        fault: SourceFault,
+    },
     /// The daemon is going down.
     #[error("the server is draining; try another one, or this one again after its restart")]
     Draining,
@@ -322,6 +332,7 @@ impl Error {
             Self::WorkspaceNotReady { .. } => (Code::FailedPrecondition, Reason::WorkspaceNotReady),
             Self::LimitUnsupported { .. } => (Code::FailedPrecondition, Reason::LimitUnsupported),
             Self::PathEscapes { .. } => (Code::InvalidArgument, Reason::PathEscapes),
+            Self::Source { fault, .. } => fault.kind(),
             Self::ReadOnly { .. } => (Code::FailedPrecondition, Reason::ReadOnly),
             Self::PoolExhausted { .. } => (Code::ResourceExhausted, Reason::PoolExhausted),
             Self::QuotaExceeded { .. } => (Code::ResourceExhausted, Reason::QuotaExceeded),
@@ -374,6 +385,11 @@ impl Error {
             }
             Self::ArchiveInvalid { entry, .. } => vec![("entry", entry.clone())],
             Self::ChecksumMismatch { actual, .. } => vec![("sha256", actual.clone())],
+            Self::Source {
+                fault: SourceFault::TooMany(limit),
+                ..
+            } => vec![("limit", limit.to_string())],
+            Self::Source { from, .. } => vec![("path", from.clone())],
             Self::Guest { metadata, .. } => return metadata.clone(),
             Self::Invalid(_)
             | Self::WorkspaceNotFound { .. }

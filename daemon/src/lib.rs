@@ -7,6 +7,7 @@
 //! | [`server`] | listeners, health, reflection, the order of start and stop |
 //! | [`rpc`] | one file per service: decode, call, encode; all request validation in `rpc/convert.rs` |
 //! | [`collect`] | collected files as artifacts, also when an exec ends |
+//! | [`inputs`] | files by reference, from wherever they are into a workspace |
 //! | [`workspace`] | the slot's life: state table, one task per slot, record on disk, registry of names |
 //! | [`exec`] | what a command gets: argv, environment, working directory, effective limits |
 //! | [`paths`] | the lexical rules for paths inside a workspace |
@@ -27,6 +28,7 @@ pub mod exec;
 pub mod fault;
 pub mod fetch;
 pub mod guest;
+pub mod inputs;
 mod mime;
 pub mod paths;
 pub mod pool;

@@ -8,6 +8,7 @@ use crate::artifacts::Artifacts;
 use crate::collect::exit::OnExit;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
+use crate::inputs::Inputs;
 use crate::shutdown::Tasks;
 use crate::skills::Skills;
 use crate::workspace::registry::Registry;
@@ -48,6 +49,8 @@ pub struct Services {
     pub artifacts: Artifacts,
     /// Collects when execs end.
     pub on_exit: OnExit,
+    /// What stages inputs.
+    pub inputs: Inputs,
     /// When the daemon started.
     pub start_time: SystemTime,
 }

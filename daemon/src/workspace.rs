@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot, watch};
 
 use crate::engine::ContainerState;
 use crate::error::{Error, Result};
@@ -99,7 +99,9 @@ pub struct Slot {
     commands: mpsc::Sender<Command>,
     view: watch::Receiver<Arc<View>>,
     /// Held while skills are staged.
-    staging: Arc<tokio::sync::Mutex<()>>,
+    staging: Arc<Mutex<()>>,
+    /// Held while inputs are staged, which may have to be fetched.
+    inputs: Arc<Mutex<()>>,
     collects: Arc<Collects>,
 }
 
@@ -141,6 +143,11 @@ enum Command {
     /// Skills were staged: name → digest.
     Skills {
         staged: BTreeMap<String, String>,
+        reply: oneshot::Sender<Result<()>>,
+    },
+    /// Inputs were staged.
+    Inputs {
+        staged: Vec<record::Input>,
         reply: oneshot::Sender<Result<()>>,
     },
     /// End it; answered when nothing is left, or when that has to wait for the engine.
@@ -260,7 +267,7 @@ impl Workspace {
     }
 
     /// Waits for its turn to stage skills: from the first file to the record, one call does it at a time.
-    pub async fn staging(&self) -> tokio::sync::OwnedMutexGuard<()> {
+    pub async fn staging(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.slot.staging).lock_owned().await
     }
 
@@ -296,6 +303,21 @@ impl Workspace {
     pub async fn record_skills(&self, staged: BTreeMap<String, String>) -> Result<()> {
         self.slot
             .ask(|reply| Command::Skills { staged, reply })
+            .await
+    }
+
+    /// The turn to stage inputs: whoever has it may read what is on record and then add to it.
+    pub async fn staging_inputs(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.slot.inputs).lock_owned().await
+    }
+
+    /// Notes which inputs were staged.
+    ///
+    /// # Errors
+    /// [`Error::WorkspaceNotReady`], or the record could not be written.
+    pub async fn record_inputs(&self, staged: Vec<record::Input>) -> Result<()> {
+        self.slot
+            .ask(|reply| Command::Inputs { staged, reply })
             .await
     }
 

@@ -40,7 +40,7 @@ const FLOORS: &[&[&str]] = &[
     &["config"],
     &["telemetry", "exec", "guest", "skills", "artifacts"],
     &["pool", "workspace"],
-    &["collect"],
+    &["collect", "inputs"],
     &["rpc"],
     &["server"],
 ];

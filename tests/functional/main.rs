@@ -12,6 +12,7 @@ mod demo;
 mod exec_cli;
 mod execs;
 mod files;
+mod inputs;
 mod kills;
 mod limits;
 mod pools;

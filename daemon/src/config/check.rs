@@ -342,6 +342,12 @@ fn files(check: &mut Check<'_>, raw: &RawFiles) -> FileConfig {
     let config = FileConfig {
         archive_entries_max: check.count("files.archive_entries_max", raw.archive_entries_max, 1),
         stage_bytes_max: check.bytes("files.stage_bytes_max", &raw.stage_bytes_max),
+        host_roots: raw
+            .host_roots
+            .iter()
+            .map(|root| absolute(check, "files.host_roots", root))
+            .collect(),
+        input_urls: raw.input_urls,
         collect_files_default: check.count(
             "files.collect_files_default",
             raw.collect_files_default,

@@ -112,6 +112,8 @@ pub(super) struct RawExecs {
 pub(super) struct RawFiles {
     pub(super) archive_entries_max: u64,
     pub(super) stage_bytes_max: String,
+    pub(super) host_roots: Vec<String>,
+    pub(super) input_urls: bool,
     pub(super) collect_files_default: u64,
     pub(super) collect_files_max: u64,
     pub(super) collect_file_bytes_default: String,

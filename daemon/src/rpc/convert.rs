@@ -10,6 +10,7 @@ use crate::workspace::WorkspaceId;
 pub mod artifact;
 pub mod exec;
 pub mod file;
+pub mod input;
 pub mod io;
 pub mod skill;
 pub mod workspace;

@@ -10,7 +10,7 @@ use skilld_proto::v1::file_service_server::FileService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
-use super::convert::file as wire;
+use super::convert::{file as wire, input};
 use super::relay::{Relayed, bounded, relay};
 use super::upload::{self, Bounds, upload};
 use crate::collect;
@@ -79,12 +79,14 @@ impl FileService for Files {
 
     async fn stage_inputs(
         &self,
-        _request: Request<pb::StageInputsRequest>,
+        request: Request<pb::StageInputsRequest>,
     ) -> Result<Response<pb::StageInputsResponse>, Status> {
-        Err(Error::NotImplemented {
-            what: "StageInputs",
-        }
-        .into())
+        let (id, inputs, scope) = input::stage_inputs(request.into_inner())?;
+        let workspace = self.0.registry.get(&id)?;
+        let grant = workspace.grant().await?;
+        let stage = self.0.inputs.stage(&workspace, &grant, &inputs, &scope);
+        let staged = stage.await?;
+        Ok(Response::new(input::staged(&inputs, staged)))
     }
 
     async fn stage_files(

@@ -22,6 +22,8 @@ use crate::collect::exit::OnExit;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::error::{Error, Result};
+use crate::fetch::Fetcher;
+use crate::inputs::Inputs;
 use crate::rpc::admin::Admin;
 use crate::rpc::artifact::ArtifactsRpc;
 use crate::rpc::budget::Budget;
@@ -49,6 +51,9 @@ pub(super) async fn boot(
     skills.warm();
     let patience = config.server.upload_timeout;
     let artifacts = Artifacts::open(&config.artifacts, &config.state_dir, patience, tasks).await?;
+    let private = config.skills.allow_private_addresses;
+    let fetcher = Fetcher::new(&config.fetch, private, tasks.clone());
+    let inputs = Inputs::new(config, artifacts.clone(), fetcher, tasks.clone());
     let numbers = Numbers::new(
         config.engine.uid_base,
         config.engine.uid_count,
@@ -82,6 +87,7 @@ pub(super) async fn boot(
         skills,
         artifacts,
         on_exit,
+        inputs,
         start_time: SystemTime::now(),
     })
 }

@@ -4,7 +4,6 @@
 //! timer, the daemon's stop. Each becomes an [`Event`]; `state.rs` says what follows. The task never
 //! touches a byte of output or of a file.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -96,6 +95,7 @@ impl Actor {
             view: watcher,
             staging: Arc::default(),
             collects: Arc::clone(&collects),
+            inputs: Arc::default(),
         };
         let actor = Self {
             context,
@@ -213,7 +213,11 @@ impl Actor {
                 answer(reply, renewed);
             }
             Command::Skills { staged, reply } => {
-                let recorded = self.record_skills(staged).await;
+                let recorded = self.record(|claim| claim.skills.extend(staged)).await;
+                answer(reply, recorded);
+            }
+            Command::Inputs { staged, reply } => {
+                let recorded = self.record(|claim| claim.remember(staged)).await;
                 answer(reply, recorded);
             }
             Command::Delete { reply } => {
@@ -293,12 +297,13 @@ impl Actor {
         written
     }
 
-    async fn record_skills(&mut self, staged: BTreeMap<String, String>) -> Result<()> {
+    /// Notes something about the workspace.
+    async fn record(&mut self, note: impl FnOnce(&mut Claim)) -> Result<()> {
         if self.state != State::Claimed {
             return Err(self.not_ready());
         }
         if let Some(claim) = &mut self.record.claim {
-            claim.skills.extend(staged);
+            note(claim);
         }
         self.publish();
         self.persist().await

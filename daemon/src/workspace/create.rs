@@ -175,6 +175,7 @@ fn claim(create: &Create) -> Claim {
         idle_timeout_ms: u64::try_from(create.idle_timeout.as_millis()).unwrap_or(u64::MAX),
         end_time_ms: unix_ms(now + create.lifetime),
         skills: BTreeMap::new(),
+        inputs: Vec::new(),
     }
 }
 

@@ -89,6 +89,46 @@ pub struct Claim {
     pub end_time_ms: u64,
     /// Name → digest of staged skills.
     pub skills: BTreeMap<String, String>,
+    /// Staged inputs, the latest last: at most [`INPUTS_MAX`], one per path.
+    #[serde(default)]
+    pub inputs: Vec<Input>,
+}
+
+/// Inputs that are remembered.
+pub const INPUTS_MAX: usize = 1000;
+
+/// An input that was staged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    /// Relative to the workspace.
+    pub path: String,
+    /// As asked for; empty for bytes that came with the request.
+    pub from: String,
+    /// What it was to be called.
+    pub name: String,
+    /// Of an artifact: app, user and session.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scope: Vec<String>,
+    /// Of an artifact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
+    /// 64 hex digits; empty for a folder or link.
+    pub sha256: String,
+    /// Bytes.
+    pub size: u64,
+    /// Milliseconds since 1970.
+    pub time_ms: u64,
+}
+
+impl Claim {
+    /// Remembers inputs, and forgets what was at their paths before, and the oldest ones.
+    pub fn remember(&mut self, inputs: Vec<Input>) {
+        let same = |path: &str| inputs.iter().any(|input| input.path == path);
+        self.inputs.retain(|input| !same(&input.path));
+        self.inputs.extend(inputs);
+        let over = self.inputs.len().saturating_sub(INPUTS_MAX);
+        self.inputs.drain(..over);
+    }
 }
 
 impl Record {
@@ -208,6 +248,7 @@ mod tests {
                 idle_timeout_ms: 2,
                 end_time_ms: 3,
                 skills: BTreeMap::new(),
+                inputs: Vec::new(),
             }),
         }
     }

@@ -221,6 +221,7 @@ pub fn metadata(record: &Record, claim: &Claim) -> String {
         "create_time_ms": claim.create_time_ms,
         "labels": claim.labels,
         "skills": claim.skills,
+        "inputs": claim.inputs,
         "limits": record.limits,
     });
     format!("{value:#}\n")

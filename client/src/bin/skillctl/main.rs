@@ -11,6 +11,7 @@ mod execs;
 mod fail;
 mod files;
 mod follow;
+mod input;
 mod interrupt;
 mod keys;
 mod output;

@@ -5,17 +5,18 @@ use std::time::Instant;
 
 use clap::Args;
 use prost_types::Duration;
-use skilld_client::v1::{CollectOutputsRequest, CreateWorkspaceRequest, RunExecRequest};
+use skilld_client::v1::{CollectOutputsRequest, CreateWorkspaceRequest, RunExecRequest, StageMode};
 use skilld_client::{new_workspace_id, short_id, workspace_name};
 
 use crate::collect::{self, Limits};
 use crate::context::Context;
+use crate::exec;
 use crate::follow::{self, Ending, Follower, OnLeave};
+use crate::input::{self, Input};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::output::note;
 use crate::script::ScriptArgs;
-use crate::values::{self, Input};
-use crate::{exec, stage};
+use crate::values;
 
 /// Run a command of a skill in a fresh workspace: create, stage, exec, collect, delete.
 ///
@@ -30,7 +31,7 @@ pub(crate) struct Run {
     /// The skill: name, name@version or name@sha256:DIGEST.
     skill: String,
     /// A file or directory; it goes to $INPUTS_DIR unless DEST says else; may be repeated.
-    #[arg(long, value_name = "SRC[=DEST]", value_parser = values::input)]
+    #[arg(long, value_name = "SRC[=DEST]", value_parser = input::parse)]
     input: Vec<Input>,
     /// What to copy out; may be repeated. `out/**` if only --to is given.
     #[arg(long, value_name = "GLOB")]
@@ -145,9 +146,14 @@ impl Job<'_> {
         let skills = [skill];
         let staging = client.stage_skills(&self.workspace, &skills);
         let staged = self.interrupt.race(staging).await??;
+        if let Some(request) = input::references(&self.workspace, inputs, StageMode::Copy) {
+            self.interrupt.race(client.stage_inputs(request)).await??;
+        }
         for input in inputs {
-            let sending = stage::send(client, &self.workspace, input);
-            self.interrupt.race(sending).await??;
+            if let Input::Local(local) = input {
+                let sending = local.send(client, &self.workspace);
+                self.interrupt.race(sending).await??;
+            }
         }
         let staged = staged.into_iter().next();
         Ok(staged.map_or_else(|| skill.to_owned(), |staged| staged.name))

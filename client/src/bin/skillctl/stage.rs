@@ -1,32 +1,38 @@
-//! `skillctl stage`, and sending inputs for `run`.
+//! `skillctl stage`.
 
 use clap::Args;
-use skilld_client::v1::{StageFilesResponse, StageSkillsResponse};
-use skilld_client::{Client, Error, StageTarget};
+use skilld_client::v1::{StageInputsResponse, StageMode, StageSkillsResponse, StagedInput};
 
 use crate::context::Context;
-use crate::progress::Bar;
-use crate::values::{self, Input};
+use crate::input::{self, Input};
+use crate::values;
 
 /// Put skills and files into a workspace.
 ///
 /// Skills become read-only directories beneath skills/. A file becomes DEST, a directory a directory DEST with
 /// everything in it; `-` is stdin. DEST is relative to the workspace, a DEST that ends with / is a directory to
 /// put it into, and without one it goes to work/inputs/.
+///
+/// SRC may also name what the server fetches: artifact://NAME[@VERSION], host:///PATH beneath a folder that its
+/// configuration lists, workspace://PATH, skill://NAME/PATH of a staged skill, or a URL if it allows them.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  skillctl stage job-7 --skill csv-report sales.csv data/=work/data -=work/notes.txt < notes.txt")]
+  skillctl stage job-7 --skill csv-report sales.csv data/=work/data -=work/notes.txt < notes.txt
+  skillctl stage job-7 artifact://report.pdf@2 skill://csv-report/references/=work/docs")]
 pub(crate) struct Stage {
     /// The workspace.
     id: String,
     /// A skill: name, name@version or name@sha256:DIGEST; may be repeated.
     #[arg(long, value_name = "NAME[@VERSION]")]
     skill: Vec<String>,
+    /// Link what is in the workspace already, instead of copying it.
+    #[arg(long)]
+    link: bool,
     /// A file or directory; may be repeated.
-    #[arg(long, value_name = "SRC[=DEST]", value_parser = values::input)]
+    #[arg(long, value_name = "SRC[=DEST]", value_parser = input::parse)]
     input: Vec<Input>,
     /// The same as --input.
-    #[arg(value_name = "SRC[=DEST]", value_parser = values::input)]
+    #[arg(value_name = "SRC[=DEST]", value_parser = input::parse)]
     files: Vec<Input>,
 }
 
@@ -53,8 +59,25 @@ impl Stage {
                     lines.collect()
                 })?;
         }
+        let mode = if self.link {
+            StageMode::Link
+        } else {
+            StageMode::Copy
+        };
+        if let Some(request) = input::references(&self.id, &inputs, mode) {
+            let inputs = context.client.stage_inputs(request).await?;
+            let staged = StageInputsResponse { inputs };
+            context
+                .output
+                .message("StageInputsResponse", &staged, |staged| {
+                    staged.inputs.iter().map(line).collect()
+                })?;
+        }
         for input in &inputs {
-            let staged = send(&context.client, &self.id, input).await?;
+            let Input::Local(local) = input else {
+                continue;
+            };
+            let staged = local.send(&context.client, &self.id).await?;
             context
                 .output
                 .message("StageFilesResponse", &staged, |staged| {
@@ -62,8 +85,8 @@ impl Stage {
                     let (count, size) = (staged.files_total, values::bytes(bytes));
                     format!(
                         "{} → {} ({count} files, {size})\n",
-                        input.local.display(),
-                        input.target
+                        local.path.display(),
+                        local.target
                     )
                 })?;
         }
@@ -71,19 +94,21 @@ impl Stage {
     }
 }
 
-/// Sends one input with a bar.
-pub(crate) async fn send(
-    client: &Client,
-    workspace: &str,
-    input: &Input,
-) -> Result<StageFilesResponse, Error> {
-    let bar = Bar::new(&input.target);
-    if input.local.as_os_str() == "-" {
-        let mut target = StageTarget::file(workspace, &input.target);
-        target.progress = bar.progress();
-        return client.stage(target, tokio::io::stdin()).await;
-    }
-    client
-        .stage_path(workspace, &input.local, &input.target, bar.progress())
-        .await
+/// One staged reference for people.
+fn line(staged: &StagedInput) -> String {
+    let bytes = u64::try_from(staged.bytes_total).unwrap_or(0);
+    let path = staged.file.as_ref().map_or("", |file| file.path.as_str());
+    let what = if staged.unchanged {
+        "unchanged".to_owned()
+    } else if staged.mode() == StageMode::Link {
+        "a link".to_owned()
+    } else {
+        format!("{} files, {}", staged.files_total, values::bytes(bytes))
+    };
+    let note = if staged.note.is_empty() {
+        String::new()
+    } else {
+        format!("; {}", staged.note)
+    };
+    format!("{} → {path} ({what}{note})\n", staged.from)
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
@@ -51,55 +50,6 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
 /// The last of pairs with the same key counts.
 pub(crate) fn map(pairs: &[(String, String)]) -> BTreeMap<String, String> {
     pairs.iter().cloned().collect()
-}
-
-/// A local file or directory, or `-` for stdin, and where it goes in the workspace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Input {
-    pub(crate) local: PathBuf,
-    pub(crate) target: String,
-}
-
-/// `SRC` or `SRC=DEST`. A file whose own name has `=` in it is understood when it exists.
-pub(crate) fn input(text: &str) -> Result<Input, String> {
-    let (local, target) = match text.rsplit_once('=') {
-        Some((local, target)) if !Path::new(text).exists() => (local, target),
-        Some(_) | None => (text, ""),
-    };
-    if local.contains("://") {
-        return Err("only local files and directories so far".to_owned());
-    }
-    if local.is_empty() {
-        return Err("write SRC or SRC=DEST".to_owned());
-    }
-    if !target.is_empty() && !target.ends_with('/') {
-        return Ok(Input {
-            local: local.into(),
-            target: target.to_owned(),
-        });
-    }
-    let name = file_name(local)?;
-    let directory = if target.is_empty() { "inputs/" } else { target };
-    Ok(Input {
-        local: local.into(),
-        target: format!("{directory}{name}"),
-    })
-}
-
-fn file_name(local: &str) -> Result<String, String> {
-    if local == "-" {
-        return Err("stdin has no name: write -=DEST".to_owned());
-    }
-    let path = std::path::absolute(local).map_err(|error| error.to_string())?;
-    let path = match path.file_name() {
-        Some(_) => path,
-        // `.` and `..`
-        None => path.canonicalize().map_err(|error| error.to_string())?,
-    };
-    path.file_name()
-        .and_then(|name| name.to_str())
-        .map(ToOwned::to_owned)
-        .ok_or_else(|| "has no name to go by: write SRC=DEST".to_owned())
 }
 
 /// One argument that only a shell understands is for a shell; anything else is a program and its arguments.
@@ -205,24 +155,6 @@ mod tests {
         }
         let words = vec!["echo".to_owned(), "a b".to_owned()];
         assert_eq!(command(words.clone()), Command::Argv(words));
-    }
-
-    #[test]
-    fn an_input_goes_to_inputs_unless_told_otherwise() {
-        let target = |text| input(text).map(|input| input.target);
-        assert_eq!(target("/data/sales.csv").as_deref(), Ok("inputs/sales.csv"));
-        assert_eq!(target("a.csv=work/b.csv").as_deref(), Ok("work/b.csv"));
-        assert_eq!(target("a.csv=work/x/").as_deref(), Ok("work/x/a.csv"));
-        assert_eq!(target("-=in.txt").as_deref(), Ok("in.txt"));
-        assert!(target("-").is_err());
-        assert!(target("artifact://report").is_err());
-        assert!(target("").is_err());
-        let name = std::env::current_dir().expect("a current directory");
-        let name = name
-            .file_name()
-            .and_then(|name| name.to_str())
-            .expect("has a name");
-        assert_eq!(target("."), Ok(format!("inputs/{name}")));
     }
 
     #[test]

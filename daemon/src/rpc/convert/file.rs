@@ -26,13 +26,13 @@ const PERMISSIONS: u32 = 0o777;
 /// Collects faults; a path that leaves the workspace or may not be written has a reason of its own, which is
 /// answered when nothing else is wrong.
 #[derive(Default)]
-struct Checks {
-    faults: Faults,
+pub(super) struct Checks {
+    pub(super) faults: Faults,
     other: Option<Error>,
 }
 
 impl Checks {
-    fn take<T: Default>(&mut self, field: &str, checked: Result<T>) -> T {
+    pub(super) fn take<T: Default>(&mut self, field: &str, checked: Result<T>) -> T {
         match checked {
             Err(error @ (Error::PathEscapes { .. } | Error::ReadOnly { .. })) => {
                 self.other.get_or_insert(error);
@@ -42,12 +42,12 @@ impl Checks {
         }
     }
 
-    fn workspace(&mut self, name: &str) -> Option<WorkspaceId> {
+    pub(super) fn workspace(&mut self, name: &str) -> Option<WorkspaceId> {
         self.take("workspace", workspace_name("workspace", name).map(Some))
     }
 
     /// Everything is fine, and `workspace` is there; or all that is wrong.
-    fn finish(self, workspace: Option<WorkspaceId>) -> Result<WorkspaceId> {
+    pub(super) fn finish(self, workspace: Option<WorkspaceId>) -> Result<WorkspaceId> {
         self.faults.finish()?;
         match (self.other, workspace) {
             (Some(error), _) => Err(error),
@@ -393,6 +393,8 @@ mod tests {
     const CONFIG: FileConfig = FileConfig {
         archive_entries_max: 20_000,
         stage_bytes_max: 1 << 30,
+        host_roots: Vec::new(),
+        input_urls: false,
         collect_files_default: 100,
         collect_files_max: 1_000,
         collect_file_bytes_default: 4 << 20,

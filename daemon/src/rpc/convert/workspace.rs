@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::paths;
 use crate::workspace::create::Create;
 use crate::workspace::lease::from_unix_ms;
+use crate::workspace::record;
 use crate::workspace::state::{Cause, State};
 use crate::workspace::{View, WorkspaceId};
 
@@ -236,8 +237,20 @@ pub fn workspace(view: &View) -> pb::Workspace {
         message.skills = skills
             .map(|(name, digest)| pb::WorkspaceSkill { name, digest })
             .collect();
+        message.inputs = claim.inputs.iter().map(input).collect();
+        message.inputs.sort_by(|a, b| a.path.cmp(&b.path));
     }
     message
+}
+
+fn input(input: &record::Input) -> pb::WorkspaceInput {
+    pb::WorkspaceInput {
+        path: input.path.clone(),
+        from: input.from.clone(),
+        version: input.version.map_or(0, int64),
+        sha256: input.sha256.clone(),
+        stage_time: timestamp(from_unix_ms(input.time_ms)),
+    }
 }
 
 /// Sizes for the wire.

@@ -1,6 +1,7 @@
 //! The lease against the slot's task, on a clock that the test moves: who asks at the moment of the end is either in time
 //! or too late, and never both.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -189,6 +190,7 @@ fn claimed(bench: &Bench, idle: Duration, remaining: Duration) -> Slot {
         idle_timeout_ms: ms(idle),
         end_time_ms: 0,
         skills: BTreeMap::new(),
+        inputs: Vec::new(),
     });
     std::fs::create_dir_all(bench.context.slot_dir(record.number).join("skills"))
         .expect("directory");

@@ -1,0 +1,158 @@
+//! `SRC[=DEST]`: a local file that is sent, or a reference that the server fetches.
+
+use std::path::{Path, PathBuf};
+
+use skilld_client::v1::input_spec::Source;
+use skilld_client::v1::{InputSpec, StageFilesResponse, StageInputsRequest, StageMode};
+use skilld_client::{Client, Error, StageTarget};
+
+use crate::progress::Bar;
+
+/// What starts a reference.
+const SCHEMES: [&str; 6] = ["artifact", "host", "workspace", "skill", "https", "http"];
+
+/// One input and where it goes in the workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// A local file or directory, or `-` for stdin.
+    Local(Local),
+    /// `artifact://`, `host://`, `workspace://`, `skill://` or a URL; `to` as the server takes it.
+    Reference { from: String, to: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Local {
+    pub(crate) path: PathBuf,
+    pub(crate) target: String,
+}
+
+/// `SRC` or `SRC=DEST`. A file whose own name has `=` in it is understood when it exists, and a URL's query is its own.
+pub(crate) fn parse(text: &str) -> Result<Input, String> {
+    let (source, target) = match text.rsplit_once('=') {
+        Some((source, target)) if !Path::new(text).exists() && !source.contains('?') => {
+            (source, target)
+        }
+        Some(_) | None => (text, ""),
+    };
+    if let Some((scheme, _)) = source.split_once("://") {
+        if !SCHEMES.contains(&scheme) {
+            let known = SCHEMES.join("://, ");
+            return Err(format!("{scheme}:// is not known; there are {known}://"));
+        }
+        let (from, to) = (source.to_owned(), target.to_owned());
+        return Ok(Input::Reference { from, to });
+    }
+    if source.is_empty() {
+        return Err("write SRC or SRC=DEST".to_owned());
+    }
+    let target = if !target.is_empty() && !target.ends_with('/') {
+        target.to_owned()
+    } else {
+        let name = file_name(source)?;
+        let directory = if target.is_empty() { "inputs/" } else { target };
+        format!("{directory}{name}")
+    };
+    let path = source.into();
+    Ok(Input::Local(Local { path, target }))
+}
+
+fn file_name(local: &str) -> Result<String, String> {
+    if local == "-" {
+        return Err("stdin has no name: write -=DEST".to_owned());
+    }
+    let path = std::path::absolute(local).map_err(|error| error.to_string())?;
+    let path = match path.file_name() {
+        Some(_) => path,
+        // `.` and `..`
+        None => path.canonicalize().map_err(|error| error.to_string())?,
+    };
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .map(ToOwned::to_owned)
+        .ok_or_else(|| "has no name to go by: write SRC=DEST".to_owned())
+}
+
+/// The request that stages all references; `None` if there are none.
+pub(crate) fn references(
+    workspace: &str,
+    inputs: &[Input],
+    mode: StageMode,
+) -> Option<StageInputsRequest> {
+    let specs: Vec<InputSpec> = inputs
+        .iter()
+        .filter_map(|input| match input {
+            Input::Local(_) => None,
+            Input::Reference { from, to } => Some(InputSpec {
+                source: Some(Source::From(from.clone())),
+                to: to.clone(),
+                mode: mode.into(),
+                ..InputSpec::default()
+            }),
+        })
+        .collect();
+    (!specs.is_empty()).then(|| StageInputsRequest {
+        workspace: workspace.to_owned(),
+        inputs: specs,
+        ..StageInputsRequest::default()
+    })
+}
+
+impl Local {
+    /// Sends it with a bar.
+    pub(crate) async fn send(
+        &self,
+        client: &Client,
+        workspace: &str,
+    ) -> Result<StageFilesResponse, Error> {
+        let bar = Bar::new(&self.target);
+        if self.path.as_os_str() == "-" {
+            let mut target = StageTarget::file(workspace, &self.target);
+            target.progress = bar.progress();
+            return client.stage(target, tokio::io::stdin()).await;
+        }
+        client
+            .stage_path(workspace, &self.path, &self.target, bar.progress())
+            .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(text: &str) -> Result<String, String> {
+        match parse(text)? {
+            Input::Local(local) => Ok(local.target),
+            Input::Reference { from, to } => Ok(format!("{from} → {to}")),
+        }
+    }
+
+    #[test]
+    fn an_input_goes_to_inputs_unless_told_otherwise() {
+        assert_eq!(target("/data/sales.csv").as_deref(), Ok("inputs/sales.csv"));
+        assert_eq!(target("a.csv=work/b.csv").as_deref(), Ok("work/b.csv"));
+        assert_eq!(target("a.csv=work/x/").as_deref(), Ok("work/x/a.csv"));
+        assert_eq!(target("-=in.txt").as_deref(), Ok("in.txt"));
+        assert!(target("-").is_err());
+        assert!(target("").is_err());
+        let name = std::env::current_dir().expect("a current directory");
+        let name = name
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("has a name");
+        assert_eq!(target("."), Ok(format!("inputs/{name}")));
+    }
+
+    #[test]
+    fn a_reference_is_the_servers_to_fetch() {
+        for (text, expected) in [
+            ("artifact://report.pdf", "artifact://report.pdf → "),
+            ("artifact://a@3=work/a.pdf", "artifact://a@3 → work/a.pdf"),
+            ("host:///srv/data/=inputs/", "host:///srv/data/ → inputs/"),
+            ("https://x.example/a?b=c", "https://x.example/a?b=c → "),
+        ] {
+            assert_eq!(target(text).as_deref(), Ok(expected), "{text}");
+        }
+        assert!(target("ftp://x/y").is_err_and(|error| error.contains("artifact://")));
+    }
+}

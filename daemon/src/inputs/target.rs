@@ -1,0 +1,309 @@
+//! Where inputs go: names made safe, and places that do not collide. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use sha2::{Digest, Sha256};
+
+use super::{Input, Source, To, parts};
+use crate::artifacts::{ArtifactRef, Scope};
+use crate::error::{Error, Result};
+use crate::workspace::record;
+
+/// Where inputs go that do not say.
+pub const DEFAULT_FOLDER: &str = "work/inputs";
+/// What a name is made of when nothing of it is left.
+const NAMELESS: &str = "upload";
+/// Of a name, bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Where one input goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    /// Relative to the workspace.
+    pub(super) path: String,
+    /// What was staged there before from the same source.
+    pub(super) before: Option<record::Input>,
+    /// The version that the same artifact had before, if that one is wanted.
+    pub(super) pinned: Option<u64>,
+}
+
+/// Chooses the places of a request's inputs.
+///
+/// # Errors
+/// `Invalid` when two of them want the same place.
+pub(super) fn plan(
+    inputs: &[Input],
+    recorded: &[record::Input],
+    scope: &Scope,
+) -> Result<Vec<Target>> {
+    let mut wanted: HashMap<String, &str> = HashMap::new();
+    for input in inputs {
+        let Some(path) = explicit(input) else {
+            continue;
+        };
+        if let Some(other) = wanted.insert(path.clone(), &input.field) {
+            let problem = format!("{path} is where {other} goes too");
+            return Err(Error::invalid(format!("{}.to", input.field), problem));
+        }
+    }
+    // File systems that a result is copied to may not tell `A` from `a`.
+    let mut taken: HashSet<String> = wanted.keys().map(|path| path.to_lowercase()).collect();
+    let mut targets = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        let same = recorded.iter().rev().find(|record| {
+            is_source(input, record, scope)
+                && explicit(input).is_none_or(|path| record.path == path)
+        });
+        let path = match (explicit(input), same) {
+            (Some(path), _) => path,
+            (None, Some(record)) if taken.insert(record.path.to_lowercase()) => record.path.clone(),
+            (None, _) => free(&input.name, &mut taken, recorded),
+        };
+        targets.push(Target {
+            before: same.filter(|record| record.path == path).cloned(),
+            pinned: input.pin.then(|| pinned(input, recorded, scope)).flatten(),
+            path,
+        });
+    }
+    Ok(targets)
+}
+
+/// The place that a request names.
+fn explicit(input: &Input) -> Option<String> {
+    match &input.to {
+        To::Default => None,
+        To::Path(path) => Some(path.clone()),
+        To::Folder(folder) if folder.is_empty() => Some(input.name.clone()),
+        To::Folder(folder) => Some(format!("{folder}/{}", input.name)),
+    }
+}
+
+/// Whether a record tells of the same source: the same reference, or the same bytes, under the same name.
+fn is_source(input: &Input, record: &record::Input, scope: &Scope) -> bool {
+    let same = match &input.source {
+        Source::Data(data) => record.from.is_empty() && record.sha256 == sha256(data),
+        Source::Artifact(artifact) => {
+            record.from == input.from && record.scope == parts(scope, artifact)
+        }
+        Source::Host(_) | Source::Workspace(_) | Source::Skill { .. } | Source::Url(_) => {
+            record.from == input.from
+        }
+    };
+    same && record.name == input.name
+}
+
+/// The version that the workspace had of an artifact most recently.
+fn pinned(input: &Input, recorded: &[record::Input], scope: &Scope) -> Option<u64> {
+    let Source::Artifact(wanted) = &input.source else {
+        return None;
+    };
+    let scope = parts(scope, wanted);
+    let same = recorded.iter().rev().find(|record| {
+        record.version.is_some()
+            && record.scope == scope
+            && ArtifactRef::parse("from", &record.from).is_ok_and(|other| other.name == wanted.name)
+    });
+    same.and_then(|record| record.version)
+}
+
+/// A place in the default folder that nothing else has.
+fn free(name: &str, taken: &mut HashSet<String>, recorded: &[record::Input]) -> String {
+    let used: HashSet<String> = recorded
+        .iter()
+        .map(|record| record.path.to_lowercase())
+        .collect();
+    let (stem, extension) = match name.rfind('.') {
+        Some(dot) if dot > 0 => name.split_at(dot),
+        _ => (name, ""),
+    };
+    for number in 1_u64.. {
+        let number = if number == 1 {
+            String::new()
+        } else {
+            format!("_{number}")
+        };
+        let room = NAME_BYTES_MAX.saturating_sub(number.len() + extension.len());
+        let stem = stem
+            .get(..stem.floor_char_boundary(room))
+            .unwrap_or_default();
+        let path = format!("{DEFAULT_FOLDER}/{stem}{number}{extension}");
+        let key = path.to_lowercase();
+        if !used.contains(&key) && taken.insert(key) {
+            return path;
+        }
+    }
+    format!("{DEFAULT_FOLDER}/{name}")
+}
+
+/// Makes a name safe: the last component, without what is not printable or changes the order of what is printed.
+/// Never empty, at most 255 bytes, its extension kept.
+#[must_use]
+pub fn safe_name(name: &str) -> String {
+    let name = name.replace('\\', "/");
+    let last = name.trim().trim_end_matches('/').rsplit('/').next();
+    let kept: String = last
+        .unwrap_or_default()
+        .chars()
+        .filter(|c| !c.is_control() && !is_invisible(*c))
+        .collect();
+    let kept = kept.trim();
+    if matches!(kept, "" | "." | "..") {
+        return NAMELESS.to_owned();
+    }
+    if kept.len() <= NAME_BYTES_MAX {
+        return kept.to_owned();
+    }
+    let dot = kept.rfind('.').filter(|dot| kept.len() - dot <= 32);
+    let (stem, extension) = kept.split_at(dot.unwrap_or(kept.len()));
+    let room = stem.floor_char_boundary(NAME_BYTES_MAX - extension.len());
+    format!("{}{extension}", stem.get(..room).unwrap_or_default())
+}
+
+/// Zero-width characters, and those that change the direction of text.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Of bytes, 64 hex digits.
+pub(super) fn sha256(data: &[u8]) -> String {
+    let digest = Sha256::digest(data);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(name: &str, bytes: &'static [u8]) -> Input {
+        Input {
+            field: format!("inputs[{name}]"),
+            from: String::new(),
+            source: Source::Data(bytes.into()),
+            to: To::Default,
+            name: name.to_owned(),
+            link: false,
+            pin: false,
+            sha256: String::new(),
+        }
+    }
+
+    fn host(from: &str, to: To) -> Input {
+        Input {
+            from: from.to_owned(),
+            source: Source::Host(from.trim_start_matches("host://").to_owned()),
+            to,
+            ..data(&safe_name(from), b"")
+        }
+    }
+
+    fn record(path: &str, from: &str, bytes: &[u8]) -> record::Input {
+        record::Input {
+            path: path.to_owned(),
+            from: from.to_owned(),
+            name: safe_name(path),
+            sha256: sha256(bytes),
+            ..record::Input::default()
+        }
+    }
+
+    fn paths(inputs: &[Input], recorded: &[record::Input]) -> Vec<String> {
+        let targets = plan(inputs, recorded, &Scope::default()).expect("a plan");
+        targets.into_iter().map(|target| target.path).collect()
+    }
+
+    #[test]
+    fn names_are_made_safe() {
+        for (given, expected) in [
+            ("a.csv", "a.csv"),
+            ("/srv/files/a.csv", "a.csv"),
+            ("C:\\files\\a b.csv", "a b.csv"),
+            ("dir/", "dir"),
+            ("", "upload"),
+            ("  ", "upload"),
+            ("..", "upload"),
+            ("a/..", "upload"),
+            ("\u{202e}fdp.exe", "fdp.exe"),
+            ("a\nb\u{0}c.txt", "abc.txt"),
+            (".bashrc", ".bashrc"),
+            ("héllo 世界.txt", "héllo 世界.txt"),
+        ] {
+            assert_eq!(safe_name(given), expected, "{given:?}");
+        }
+        let long = safe_name(&format!("{}.csv", "é".repeat(300)));
+        assert!(long.len() <= 255 && long.ends_with("é.csv"), "{long}");
+    }
+
+    #[test]
+    fn names_that_are_taken_get_a_number_before_the_extension() {
+        let inputs = [
+            data("a.csv", b"1"),
+            data("A.csv", b"2"),
+            data("a.csv", b"3"),
+        ];
+        assert_eq!(
+            paths(&inputs, &[]),
+            [
+                "work/inputs/a.csv",
+                "work/inputs/A_2.csv",
+                "work/inputs/a_3.csv"
+            ]
+        );
+        let recorded = [record("work/inputs/a.csv", "", b"other")];
+        assert_eq!(
+            paths(&inputs[..1], &recorded),
+            ["work/inputs/a_2.csv"],
+            "other bytes of that name are there"
+        );
+        let explicit = host("host:///x/b", To::Path("work/inputs/a.csv".into()));
+        assert_eq!(
+            paths(&[data("a.csv", b"1"), explicit], &[]),
+            ["work/inputs/a_2.csv", "work/inputs/a.csv"],
+            "a place that is asked for is kept free, whatever the order"
+        );
+        let long = "x".repeat(255);
+        let twice = paths(&[data(&long, b"1"), data(&long, b"2")], &[]);
+        assert!(twice[1].ends_with("x_2") && twice[1].len() == twice[0].len());
+    }
+
+    #[test]
+    fn the_same_source_goes_where_it_went_before() {
+        let recorded = [
+            record("work/inputs/a.csv", "", b"1"),
+            record("work/inputs/a_2.csv", "", b"2"),
+            record("work/inputs/data.bin", "host:///x/data.bin", b"x"),
+        ];
+        let recorded: Vec<_> = recorded
+            .into_iter()
+            .zip(["a.csv", "a.csv", "data.bin"])
+            .map(|(record, name)| record::Input {
+                name: name.to_owned(),
+                ..record
+            })
+            .collect();
+        let inputs = [
+            data("a.csv", b"2"),
+            data("b.csv", b"2"),
+            host("host:///x/data.bin", To::Default),
+            host("host:///y/data.bin", To::Default),
+        ];
+        assert_eq!(
+            paths(&inputs, &recorded),
+            [
+                "work/inputs/a_2.csv",
+                "work/inputs/b.csv",
+                "work/inputs/data.bin",
+                "work/inputs/data_2.bin"
+            ]
+        );
+    }
+
+    #[test]
+    fn two_inputs_cannot_go_to_one_place() {
+        let inputs = [
+            host("host:///x/a", To::Path("work/a".into())),
+            host("host:///y/a", To::Folder("work".into())),
+        ];
+        let error = plan(&inputs, &[], &Scope::default()).expect_err("both go to work/a");
+        assert!(error.to_string().contains("work/a is where"), "{error}");
+    }
+}
