@@ -200,6 +200,7 @@ impl Server {
             methods: Arc::clone(&methods),
             engine,
             pools: services.registry.healthy(),
+            skills: services.skills.readable(),
             available,
             artifacts: services.artifacts.clone(),
             tasks: tasks.clone(),

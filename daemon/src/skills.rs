@@ -3,7 +3,7 @@
 //! ```text
 //! source.rs: directories, what was fetched, what was published
 //!                 │
-//!             root.rs ─► catalogue: name → folder, front matter, problems
+//!             catalogue.rs: all skills as they are now, made from discovery.rs and documents.rs
 //!                                 │ content.rs: digest over what is in the folder
 //!                                 ▼
 //!                 store.rs: skills/sha256/<digest>/, written once, never changed
@@ -13,85 +13,60 @@
 //! ```
 //!
 //! Nothing here ever opens a path that a workspace can write. A skill that cannot be used is listed with its
-//! reason. A change on disk is seen by the next call; what is cached is checked against the file system first.
+//! reason. A change on disk is seen by the next call: the kernel tells of it (watch.rs), or what is remembered is
+//! checked against the file system first.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::watch as watch_channel;
 
 use crate::config::{SkillRoot, SkillsConfig};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::shutdown::Tasks;
 
 pub mod archive;
 pub mod card;
+mod catalogue;
 mod content;
+mod contents;
+mod discovery;
 pub mod document;
+mod documents;
 pub mod finding;
 mod fingerprint;
 pub mod front_matter;
+mod lookup;
 mod problem;
 mod reference;
 mod resolve;
-mod root;
+mod skill;
 mod source;
 mod stage;
 mod store;
 pub mod version;
+mod watch;
 
 pub use card::Card;
+pub use catalogue::Catalogue;
+use catalogue::Roots;
 pub use content::Content;
 pub use document::Document;
 pub use finding::Profile;
 pub use front_matter::{FrontMatter, Requires};
 pub use problem::{Problem, Severity};
 pub use reference::{Select, SkillRef, is_name};
-use resolve::{find, not_found};
-pub use root::Catalogue;
-use root::Roots;
+pub use skill::{Place, Skill, SkillState};
 use source::{Folders, Source};
 use store::Store;
 pub use version::Specifier;
+use watch::Watcher;
 
-/// Whether a skill can be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SkillState {
-    /// Yes.
-    Loaded,
-    /// Yes; see its problems.
-    LoadedWithWarnings,
-    /// No; see its problems.
-    Rejected,
-    /// An earlier one has its name.
-    Shadowed,
-}
-
-/// A skill as it is listed.
-#[derive(Debug, Clone)]
-pub struct Skill {
-    /// From its front matter; of one that has none that can be used, its folder's name.
-    pub name: String,
-    /// Other names that it answers to: `parent/child` for a skill within a skill.
-    pub aliases: Vec<String>,
-    /// The root that it came from, as configured; empty for a published one.
-    pub root: String,
-    /// Its folder as it was found, the URL that it was fetched from, or empty for a published one.
-    pub source: String,
-    /// Its folder, without links on the way.
-    pub dir: PathBuf,
-    /// Folders within it, relative to it, that are skills themselves: no part of this one.
-    pub nested: Vec<PathBuf>,
-    /// Whether it can be used.
-    pub state: SkillState,
-    /// Default where it could not be read.
-    pub front_matter: FrontMatter,
-    /// `None` where it could not be read.
-    pub content: Option<Content>,
-    /// Why it is rejected or shadowed, and warnings.
-    pub problems: Vec<Problem>,
-    /// Change of its SKILL.md.
-    pub update_time: Option<SystemTime>,
-}
+/// Between two looks for changes that nobody asked for.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// A pause is so many times as long as the look before it.
+const LOOK_SHARE: u32 = 50;
 
 /// All skills.
 #[derive(Debug, Clone, Default)]
@@ -99,6 +74,17 @@ pub struct Listing {
     /// Sorted by name; the one that a name stands for comes before those that it shadows.
     pub skills: Vec<Skill>,
     /// Of roots, and of folders that have no name to be listed under.
+    pub problems: Vec<Problem>,
+}
+
+/// Some of all skills, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    /// With contents.
+    pub skills: Vec<Skill>,
+    /// Others come after them.
+    pub more: bool,
+    /// Of the first page only: those that belong to no skill.
     pub problems: Vec<Problem>,
 }
 
@@ -129,6 +115,7 @@ pub struct Skills {
 #[derive(Debug)]
 struct Inner {
     configured: Vec<SkillRoot>,
+    skill_md_bytes_max: u64,
     roots: Roots,
     store: Store,
 }
@@ -140,10 +127,12 @@ impl Skills {
     /// # Errors
     /// When the store's directories cannot be made.
     pub fn open(config: &SkillsConfig, state_dir: &Path, tasks: Tasks) -> Result<Self> {
+        let watcher = Arc::new(Watcher::new(config.watches_max));
         let inner = Inner {
             configured: config.roots.clone(),
-            roots: Roots::new(config),
-            store: Store::open(&state_dir.join("skills"), config)?,
+            skill_md_bytes_max: config.skill_md_bytes_max,
+            roots: Roots::new(config, Arc::clone(&watcher)),
+            store: Store::open(&state_dir.join("skills"), config, watcher)?,
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -151,21 +140,37 @@ impl Skills {
         })
     }
 
-    /// Reads everything once in the background, so that problems are in the log from the start and the first
-    /// request finds what it needs remembered.
+    /// Reads everything in the background, so that problems are in the log from the start and the first request finds
+    /// what it needs remembered; then looks for changes now and then, for health and for the kernel, which keeps
+    /// only so many of them.
     pub fn warm(&self) {
-        let skills = self.clone();
-        // Detached from here, owned by the tracker; reading is bounded, so it needs no token.
+        let (skills, stop) = (self.clone(), self.tasks.stop.clone());
+        // Detached from here, owned by the tracker.
         drop(self.tasks.spawn(async move {
-            match skills.list().await {
-                Ok(listing) => tracing::info!(
-                    skills = listing.skills.len(),
-                    problems = listing.problems.len(),
-                    "skills read"
-                ),
+            match skills.problems().await {
+                Ok(problems) => tracing::info!(problems = problems.len(), "skills read"),
                 Err(error) => tracing::debug!(%error, "skills were not read"),
             }
+            let mut pause = LOOK_INTERVAL;
+            loop {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                let started = Instant::now();
+                if skills.catalogue().await.is_err() {
+                    return;
+                }
+                // Where nothing is watched a look costs something.
+                pause = LOOK_INTERVAL.max(started.elapsed() * LOOK_SHARE);
+            }
         }));
+    }
+
+    /// Whether every root can be read, whenever that changes.
+    #[must_use]
+    pub fn readable(&self) -> watch_channel::Receiver<bool> {
+        self.inner.roots.readable()
     }
 
     /// All skills and problems, as they are on disk now.
@@ -175,6 +180,38 @@ impl Skills {
     pub async fn list(&self) -> Result<Listing> {
         let inner = Arc::clone(&self.inner);
         self.tasks.blocking(move || Ok(inner.list())).await
+    }
+
+    /// At most `limit` of the skills that come after a place, with their contents, as a profile sees them.
+    ///
+    /// # Errors
+    /// Only when the daemon is going down.
+    pub async fn page(&self, after: Option<Place>, limit: usize, profile: Profile) -> Result<Page> {
+        let inner = Arc::clone(&self.inner);
+        let work = move || Ok(inner.page(after.as_ref(), limit, profile));
+        self.tasks.blocking(work).await
+    }
+
+    /// All problems of roots and skills.
+    ///
+    /// # Errors
+    /// Only when the daemon is going down.
+    pub async fn problems(&self) -> Result<Vec<Problem>> {
+        let inner = Arc::clone(&self.inner);
+        self.tasks.blocking(move || Ok(inner.problems())).await
+    }
+
+    /// Reads all roots again, whatever is remembered of them.
+    ///
+    /// # Errors
+    /// Only when the daemon is going down.
+    pub async fn refresh(&self) -> Result<Listing> {
+        let inner = Arc::clone(&self.inner);
+        let work = move || {
+            inner.roots.forget(inner.store.contents());
+            Ok(inner.list())
+        };
+        self.tasks.blocking(work).await
     }
 
     /// All skills as they are now, without what depends on all of their files. What is made from it is good as long as
@@ -200,13 +237,15 @@ impl Skills {
         self.tasks.blocking(work).await
     }
 
-    /// One skill and the body of its SKILL.md, which is empty for one that is rejected.
+    /// One skill as a profile sees it, and the body of its SKILL.md, which is empty where the
+    /// skill is rejected by default.
     ///
     /// # Errors
     /// `SkillNotFound`.
-    pub async fn get(&self, skill: SkillRef) -> Result<(Skill, String)> {
+    pub async fn get(&self, skill: SkillRef, profile: Profile) -> Result<(Skill, String)> {
         let inner = Arc::clone(&self.inner);
-        self.tasks.blocking(move || inner.get(&skill)).await
+        let work = move || inner.get(&skill, profile);
+        self.tasks.blocking(work).await
     }
 
     /// Puts skills into `slots/<slot>/skills/`, all or none; answers in the order asked for. Commands that use an
@@ -278,58 +317,73 @@ impl Inner {
     }
 
     fn catalogue(&self) -> Arc<Catalogue> {
-        self.roots.catalogue(&self.sources())
+        self.roots.catalogue(&self.sources(), self.store.contents())
     }
 
     fn list(&self) -> Listing {
         let catalogue = self.catalogue();
-        let skills = catalogue
-            .skills
-            .iter()
-            .map(|skill| self.with_content(skill));
+        let skills = catalogue.skills.iter();
         Listing {
-            skills: skills.collect(),
+            skills: skills.map(|skill| self.with_content(skill)).collect(),
             problems: catalogue.problems.clone(),
+        }
+    }
+
+    fn page(&self, after: Option<&Place>, limit: usize, profile: Profile) -> Page {
+        let catalogue = self.catalogue();
+        let start = after.map_or(0, |after| catalogue.start_after(after));
+        let skills = catalogue.skills.iter().skip(start).take(limit);
+        let skills = skills.map(|skill| {
+            let mut skill = self.with_content(skill);
+            if profile != Profile::Lenient {
+                skill.judge(profile);
+            }
+            skill
+        });
+        Page {
+            skills: skills.collect(),
+            more: catalogue.skills.len() > start.saturating_add(limit),
+            problems: match after {
+                None => catalogue.problems.clone(),
+                Some(_) => Vec::new(),
+            },
+        }
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let catalogue = self.catalogue();
+        let mut problems = catalogue.problems.clone();
+        for skill in &catalogue.skills {
+            problems.extend(self.of_content(skill).1);
+            problems.extend(skill.problems.iter().cloned());
+        }
+        problems
+    }
+
+    /// What depends on all files of a skill, and the problems with them.
+    fn of_content(&self, skill: &Skill) -> (Option<Content>, Vec<Problem>) {
+        if skill.state == SkillState::Rejected {
+            return (None, Vec::new());
+        }
+        match self.store.inspect(&self.roots.folder(skill)) {
+            Ok(content) => {
+                let warnings = content.warnings(&skill.found_at).collect();
+                (Some(content), warnings)
+            }
+            Err(problem) => (None, vec![problem.about(&skill.found_at)]),
         }
     }
 
     /// Adds what depends on all files of the skill, and rejects it if they cannot be taken.
     fn with_content(&self, skill: &Skill) -> Skill {
+        let (content, problems) = self.of_content(skill);
         let mut skill = skill.clone();
-        if skill.state == SkillState::Rejected {
-            return skill;
-        }
-        match self.store.inspect(&skill.dir) {
-            Ok(content) => {
-                skill.problems.extend(content.warnings(&skill.dir));
-                skill.content = Some(content);
-                if skill.state == SkillState::Loaded && !skill.problems.is_empty() {
-                    skill.state = SkillState::LoadedWithWarnings;
-                }
-            }
-            Err(problem) => {
-                skill.problems.insert(0, problem);
-                skill.state = SkillState::Rejected;
-            }
+        skill.content = content;
+        if !problems.is_empty() {
+            skill.others.extend(problems);
+            skill.judge(Profile::Lenient);
         }
         skill
-    }
-
-    fn get(&self, wanted: &SkillRef) -> Result<(Skill, String)> {
-        let catalogue = self.catalogue();
-        let skill = self.with_content(find(&catalogue, wanted)?);
-        if let (Select::Digest(digest), Some(content)) = (&wanted.select, &skill.content)
-            && *digest != content.digest
-        {
-            return Err(not_found(&catalogue, wanted));
-        }
-        let document = self.roots.read(&skill.dir, "");
-        let usable = skill.state != SkillState::Rejected;
-        let body = document
-            .ok()
-            .filter(|_| usable)
-            .map(|document| document.body);
-        Ok((skill, body.unwrap_or_default()))
     }
 
     fn stage(&self, target: &Path, wanted: &[SkillRef]) -> Result<Vec<Staged>> {
@@ -337,70 +391,5 @@ impl Inner {
         let stored = wanted.iter().map(|wanted| self.stored(&catalogue, wanted));
         let stored = stored.collect::<Result<Vec<_>>>()?;
         stage::publish(&self.store, target, stored)
-    }
-
-    /// Makes sure that a skill is in the store.
-    fn stored(&self, catalogue: &Catalogue, wanted: &SkillRef) -> Result<Staged> {
-        let skill = match (find(catalogue, wanted), &wanted.select) {
-            (Ok(skill), Select::Digest(digest)) if skill.state != SkillState::Rejected => {
-                let current = self.store.inspect(&skill.dir);
-                if current.is_ok_and(|content| content.digest == *digest) {
-                    skill
-                } else {
-                    return self.stored_before(wanted, digest, catalogue);
-                }
-            }
-            (Err(_), Select::Digest(digest)) => {
-                return self.stored_before(wanted, digest, catalogue);
-            }
-            (found, _) => found?,
-        };
-        let invalid = |problem: &Problem| Error::SkillInvalid {
-            name: wanted.to_string(),
-            problem: format!("{}: {}", problem.code, problem.message),
-        };
-        let error = skill
-            .problems
-            .iter()
-            .find(|problem| problem.severity == Severity::Error);
-        if let (SkillState::Rejected, Some(problem)) = (skill.state, error) {
-            return Err(invalid(problem));
-        }
-        let content = self
-            .store
-            .take(&skill.dir)?
-            .map_err(|problem| invalid(&problem))?;
-        Ok(Staged {
-            name: skill.name.clone(),
-            version: skill.front_matter.version.clone(),
-            digest: content.digest,
-            files: content.files,
-            bytes: content.bytes,
-            unchanged: false,
-        })
-    }
-
-    /// A version that is no longer in a root, from the store.
-    fn stored_before(
-        &self,
-        wanted: &SkillRef,
-        digest: &str,
-        catalogue: &Catalogue,
-    ) -> Result<Staged> {
-        let missing = || not_found(catalogue, wanted);
-        let dir = self.store.dir(digest);
-        let document = self.roots.read(&dir, &wanted.name).map_err(|_| missing())?;
-        if document.front_matter.name != wanted.name {
-            return Err(missing());
-        }
-        let content = self.store.inspect(&dir).map_err(|_| missing())?;
-        Ok(Staged {
-            name: wanted.name.clone(),
-            version: document.front_matter.version,
-            digest: digest.to_owned(),
-            files: content.files,
-            bytes: content.bytes,
-            unchanged: false,
-        })
     }
 }

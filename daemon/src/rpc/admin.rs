@@ -87,7 +87,7 @@ impl AdminService for Admin {
     ) -> Result<Response<pb::GetProblemsResponse>, Status> {
         let pools = self.0.registry.pools().values();
         let mut problems: Vec<_> = pools.filter_map(|pool| pool_problem(pool)).collect();
-        let skills = self.0.skills.list().await?;
+        let skills = self.0.skills.problems().await?;
         problems.extend(convert::skill::problems(&skills));
         Ok(Response::new(pb::GetProblemsResponse { problems }))
     }

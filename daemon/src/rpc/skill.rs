@@ -25,17 +25,18 @@ impl SkillService for SkillsRpc {
         &self,
         request: Request<pb::ListSkillsRequest>,
     ) -> Result<Response<pb::ListSkillsResponse>, Status> {
-        let page = wire::list(request.get_ref())?;
-        let listing = self.0.skills.list().await?;
-        Ok(Response::new(wire::page(&listing, &page)))
+        let wanted = wire::list(request.get_ref())?;
+        let (after, size, profile) = (wanted.after, wanted.size, wanted.profile);
+        let page = self.0.skills.page(after, size, profile).await?;
+        Ok(Response::new(wire::page(&page)))
     }
 
     async fn get_skill(
         &self,
         request: Request<pb::GetSkillRequest>,
     ) -> Result<Response<pb::Skill>, Status> {
-        let wanted = wire::get(request.get_ref())?;
-        let (skill, body) = self.0.skills.get(wanted).await?;
+        let (wanted, profile) = wire::get(request.get_ref())?;
+        let (skill, body) = self.0.skills.get(wanted, profile).await?;
         Ok(Response::new(wire::skill(&skill, body)))
     }
 
@@ -78,7 +79,8 @@ impl SkillService for SkillsRpc {
         &self,
         _request: Request<pb::RefreshSkillsRequest>,
     ) -> Result<Response<pb::RefreshSkillsResponse>, Status> {
-        later("RefreshSkills")
+        let listing = self.0.skills.refresh().await?;
+        Ok(Response::new(wire::refreshed(&listing)))
     }
 
     async fn preflight_skill(

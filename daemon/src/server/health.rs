@@ -1,5 +1,6 @@
 //! Health: SERVING while the engine answers, every pool can serve, and nothing drains; for the server as a whole
-//! and for each of its services alike, but for ArtifactService, whose store has to answer too.
+//! and for each of its services alike, but for ArtifactService, whose store has to answer too,
+//! and SkillService, which needs every root.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,9 @@ const STORE_INTERVAL_DOWN: Duration = Duration::from_secs(5);
 /// Its service.
 const ARTIFACT_SERVICE: &str = "skilld.v1.ArtifactService";
 
+/// The service that needs the roots of skills: one that cannot be read would otherwise just look empty.
+const SKILL_SERVICE: &str = "skilld.v1.SkillService";
+
 /// What health depends on.
 #[derive(Debug)]
 pub(super) struct Health {
@@ -44,6 +48,8 @@ pub(super) struct Health {
     /// Whether the engine answered the last time, for GetServerInfo.
     pub(super) available: watch::Sender<bool>,
     pub(super) artifacts: Artifacts,
+    /// Whether every root of skills can be read.
+    pub(super) skills: watch::Receiver<bool>,
     pub(super) tasks: Tasks,
 }
 
@@ -56,9 +62,10 @@ impl Health {
         self.tasks
             .spawn(ask_store(self.artifacts.clone(), stop.clone()));
         loop {
-            let serving = (self.serving(), *store.borrow_and_update());
+            let parts = (*store.borrow_and_update(), *self.skills.borrow_and_update());
+            let serving = (self.serving(), parts);
             if said != Some(serving) {
-                self.say(serving.0, serving.0 && serving.1).await;
+                self.say(serving.0, parts).await;
                 said = Some(serving);
             }
             tokio::select! {
@@ -66,6 +73,7 @@ impl Health {
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
                 () = changed(&mut self.pools) => {}
                 Ok(()) = store.changed() => {}
+                Ok(()) = self.skills.changed() => {}
                 () = tokio::time::sleep(PING_INTERVAL) => self.ping().await,
             }
         }
@@ -96,16 +104,23 @@ impl Health {
         }
     }
 
-    async fn say(&self, serving: bool, artifacts: bool) {
+    async fn say(&self, serving: bool, (artifacts, skills): (bool, bool)) {
         let status = |serving: bool| match serving {
             true => ServingStatus::Serving,
             false => ServingStatus::NotServing,
         };
-        tracing::info!(status = %status(serving), artifacts = %status(artifacts), "health");
+        let (artifacts, skills) = (serving && artifacts, serving && skills);
+        tracing::info!(
+            status = %status(serving),
+            artifacts = %status(artifacts),
+            skills = %status(skills),
+            "health"
+        );
         self.reporter.set_service_status("", status(serving)).await;
         for service in &self.methods.services {
             let serving = match service.as_str() {
                 ARTIFACT_SERVICE => artifacts,
+                SKILL_SERVICE => skills,
                 _ => serving,
             };
             self.reporter

@@ -1,5 +1,5 @@
-//! What is in a skill's folder: read once, by descriptors and without following a link, hashed and, if asked
-//! for, copied. The digest is of the bytes that were read, so a file that changes meanwhile cannot make it lie.
+//! What is in a skill's folder: read once, by descriptors, hashed and, if asked for, copied. Links within the folder
+//! stay links; a link to a file that lies elsewhere beneath a root becomes that file; no other one is followed. The digest is of the bytes that were read, so a file that changes meanwhile cannot make it lie.
 //!
 //! digest = sha256 of a header line and, in order of the paths' bytes, for each file and link
 //! `kind (1 byte: f file, x executable file, l link) · length of path (8 bytes, little endian) · path ·
@@ -12,6 +12,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -20,6 +21,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use sha2::{Digest, Sha256};
 
 use super::Problem;
+use super::discovery::Trust;
 use crate::error::Error;
 
 /// First bytes that are hashed; changes with the rules above.
@@ -42,6 +44,8 @@ pub struct Content {
     pub bytes: u64,
     /// Those of `LINKS` that the skill has itself.
     pub own_links: Vec<&'static str>,
+    /// Links that became the file that they lead to.
+    pub followed: u64,
 }
 
 impl Content {
@@ -53,6 +57,36 @@ impl Content {
             );
             Problem::warning("skill.own_link", message).about(dir)
         })
+    }
+}
+
+/// A skill's folder and what of it belongs to the skill.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Folder {
+    /// Its real path.
+    pub(super) dir: PathBuf,
+    /// Folders in it that are skills themselves, relative to it.
+    pub(super) nested: Vec<PathBuf>,
+    /// Where its links may lead.
+    pub(super) trust: Arc<Trust>,
+    /// It never changes.
+    pub(super) fixed: bool,
+}
+
+impl Folder {
+    /// Of the store: nobody but the daemon writes there.
+    pub(super) fn stored(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            nested: Vec::new(),
+            trust: Arc::new(Trust::new(vec![dir.to_owned()])),
+            fixed: true,
+        }
+    }
+
+    pub(super) fn is_nested(&self, path: &Path) -> bool {
+        let below = path.strip_prefix(&self.dir).unwrap_or(path);
+        self.nested.iter().any(|nested| nested == below)
     }
 }
 
@@ -76,16 +110,18 @@ pub(super) enum Fault {
 
 /// Reads a folder, and copies it to `into` if given (which must not exist). A copy has files of mode 0444 or
 /// 0555 and directories of 0755, synced to disk.
-pub(super) fn read(dir: &Path, into: Option<&Path>, bounds: Bounds) -> Result<Content, Fault> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let opened =
-        Dir::open(dir, flags, Mode::empty()).map_err(|errno| unreadable(Path::new("."), errno))?;
+pub(super) fn read(folder: &Folder, into: Option<&Path>, bounds: Bounds) -> Result<Content, Fault> {
+    let opened = folder.trust.directory(&folder.dir);
+    let opened = opened.and_then(|opened| Ok(Dir::from_fd(opened)?));
+    let opened = opened.map_err(|error| unreadable(Path::new("."), error))?;
     let mut walk = Walk {
+        folder,
         into,
         bounds,
         entries: BTreeMap::new(),
         directories: Vec::new(),
         bytes: 0,
+        followed: 0,
         buffer: vec![0; 64 * 1024],
     };
     walk.make_directory(Path::new("")).map_err(Fault::Store)?;
@@ -95,6 +131,7 @@ pub(super) fn read(dir: &Path, into: Option<&Path>, bounds: Bounds) -> Result<Co
 }
 
 struct Walk<'a> {
+    folder: &'a Folder,
     into: Option<&'a Path>,
     bounds: Bounds,
     /// By path: kind, and sha256 of contents.
@@ -102,6 +139,7 @@ struct Walk<'a> {
     /// Those made in `into`.
     directories: Vec<PathBuf>,
     bytes: u64,
+    followed: u64,
     buffer: Vec<u8>,
 }
 
@@ -138,6 +176,9 @@ impl Walk<'_> {
             openat(dir, name, flags, Mode::empty()).map_err(|errno| unreadable(&path, errno))
         };
         if kind == SFlag::S_IFDIR {
+            if self.folder.nested.contains(&path) {
+                return Ok(());
+            }
             let opened = Dir::from_fd(open(flags | OFlag::O_DIRECTORY)?)
                 .map_err(|errno| unreadable(&path, errno))?;
             return self.directory(opened, &path, depth + 1);
@@ -201,8 +242,16 @@ impl Walk<'_> {
 
     fn link(&mut self, path: &Path, target: &OsStr) -> Result<(), Fault> {
         if !stays_inside(path, Path::new(target)) {
+            // A file that another skill has as well, beneath a root: its bytes are taken.
+            let real = self.folder.dir.join(path).canonicalize();
+            let real = real.ok().filter(|real| self.folder.trust.holds(real));
+            if let Some(file) = real.and_then(|real| self.folder.trust.file(&real).ok()) {
+                let metadata = file.metadata().map_err(|error| unreadable(path, error))?;
+                self.followed += 1;
+                return self.file(path, file, metadata.permissions().mode() & 0o111 != 0);
+            }
             let message = format!(
-                "the link {} leads out of the skill, to {}; put a copy in its place",
+                "the link {} leads out of the skill, to {}, which is no file of a root; put a copy in its place",
                 path.display(),
                 Path::new(target).display()
             );
@@ -271,6 +320,7 @@ impl Walk<'_> {
             files: self.entries.len() as u64,
             bytes: self.bytes,
             own_links: LINKS.into_iter().filter(own).collect(),
+            followed: self.followed,
         }
     }
 
@@ -354,10 +404,12 @@ mod tests {
         dir
     }
 
+    fn read_dir(dir: &Path, into: Option<&Path>) -> Content {
+        read(&Folder::stored(dir), into, BOUNDS).expect("readable")
+    }
+
     fn digest(files: &[(&str, &str)]) -> String {
-        read(folder(files).path(), None, BOUNDS)
-            .expect("readable")
-            .digest
+        read_dir(folder(files).path(), None).digest
     }
 
     #[test]
@@ -383,10 +435,7 @@ mod tests {
         fs::create_dir_all(dir.path().join("empty/.git")).expect("mkdir");
         fs::create_dir(dir.path().join("__pycache__")).expect("mkdir");
         fs::write(dir.path().join("__pycache__/x.pyc"), "x").expect("write");
-        assert_eq!(
-            base,
-            read(dir.path(), None, BOUNDS).expect("readable").digest
-        );
+        assert_eq!(base, read_dir(dir.path(), None).digest);
     }
 
     #[test]
@@ -394,7 +443,7 @@ mod tests {
         // Changing this changes every digest that anybody has pinned.
         let dir = folder(&[("SKILL.md", "x"), ("bin/run!", "y")]);
         std::os::unix::fs::symlink("bin/run", dir.path().join("link")).expect("symlink");
-        let content = read(dir.path(), None, BOUNDS).expect("readable");
+        let content = read_dir(dir.path(), None);
         assert_eq!(
             content.digest,
             "1ddfd1e0b5e79eccc2932608f576bcee89b01b78aa4a3a34ee3b2185abc8fe00"
@@ -408,8 +457,8 @@ mod tests {
         std::os::unix::fs::symlink("../SKILL.md", source.path().join("a/link")).expect("symlink");
         let target = tempfile::tempdir().expect("temp dir");
         let copy = target.path().join("copy");
-        let content = read(source.path(), Some(&copy), BOUNDS).expect("copied");
-        assert_eq!(content, read(&copy, None, BOUNDS).expect("readable"));
+        let content = read_dir(source.path(), Some(&copy));
+        assert_eq!(content, read_dir(&copy, None));
         let mode = |path: &str| fs::metadata(copy.join(path)).expect("there").mode() & 0o7777;
         assert_eq!(
             [mode("."), mode("a"), mode("SKILL.md"), mode("a/b/c")],

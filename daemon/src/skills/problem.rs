@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// How much a problem matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Severity {
     /// It works.
     Warning,
@@ -12,7 +12,7 @@ pub enum Severity {
 }
 
 /// Something about a skill or a root that somebody should look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// How much it matters.
     pub severity: Severity,
@@ -42,6 +42,10 @@ impl Problem {
             severity: Severity::Error,
             ..Self::warning(code, message)
         }
+    }
+
+    pub(crate) fn is_error(&self) -> bool {
+        self.severity == Severity::Error
     }
 
     pub(crate) fn at(self, line: usize) -> Self {

@@ -1,93 +1,135 @@
 //! Skill requests → checked values; skills → messages.
 
+use prost::Message;
 use prost_types::value::Kind;
 use serde_json::{Map, Value};
 use skilld_proto::v1 as pb;
 
 use super::{Faults, int32, int64, page_size, page_token, timestamp};
 use crate::error::{Error, Result};
-use crate::skills::{Listing, Problem, Requires, Severity, Skill, SkillRef, SkillState, is_name};
+use crate::skills::{
+    Listing, Page, Place, Problem, Profile, Requires, Severity, Skill, SkillRef, SkillState,
+};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
 
-/// Where a page of skills begins and how long it is.
+/// Bytes of the skills of a page, whatever was asked for: a message has its limits, and front matter may be long.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+/// Problems of one answer. Where there are more, the last one says how many.
+const PROBLEMS_MAX: usize = 2000;
+
+/// What part of all skills is wanted.
 #[derive(Debug)]
-pub struct Page {
-    size: usize,
-    /// After this name, and this many of those that share it. `None` is the first page.
-    after: Option<(String, usize)>,
+pub struct Wanted {
+    /// Skills at most.
+    pub size: usize,
+    /// After this one. `None` is the first page.
+    pub after: Option<Place>,
+    /// Judged so.
+    pub profile: Profile,
 }
 
 /// Checks a `ListSkillsRequest`.
 ///
 /// # Errors
 /// `Invalid`.
-pub fn list(request: &pb::ListSkillsRequest) -> Result<Page> {
+pub fn list(request: &pb::ListSkillsRequest) -> Result<Wanted> {
     let mut faults = Faults::default();
     let size = page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
     let size = faults.take("page_size", size);
     let token = faults.take("page_token", page_token(&request.page_token));
-    let after = token.split_once('/').and_then(|(name, count)| {
-        let count = count.parse().ok()?;
-        is_name(name).then(|| (name.to_owned(), count))
+    let after = serde_json::from_str(token).ok();
+    let after = after.map(|(name, rank, version, source)| Place {
+        name,
+        rank,
+        version,
+        source,
     });
     if after.is_none() && !token.is_empty() {
         faults.add("page_token", "is not one that this server made");
     }
+    let profile = faults.take("profile", profile(request.profile));
     faults.finish()?;
-    Ok(Page { size, after })
+    Ok(Wanted {
+        size,
+        after,
+        profile,
+    })
+}
+
+fn profile(given: i32) -> Result<Profile> {
+    match pb::SkillProfile::try_from(given) {
+        Ok(pb::SkillProfile::Unspecified | pb::SkillProfile::Lenient) => Ok(Profile::Lenient),
+        Ok(pb::SkillProfile::Spec) => Ok(Profile::Spec),
+        Err(_) => Err(Error::invalid("profile", "is none that this server knows")),
+    }
 }
 
 /// Checks a `GetSkillRequest`.
 ///
 /// # Errors
 /// `Invalid`.
-pub fn get(request: &pb::GetSkillRequest) -> Result<SkillRef> {
-    let Some(skill) = request.name.strip_prefix("skills/") else {
-        return Err(Error::invalid("name", "is not of the form skills/{skill}"));
+pub fn get(request: &pb::GetSkillRequest) -> Result<(SkillRef, Profile)> {
+    let mut faults = Faults::default();
+    let skill = match request.name.strip_prefix("skills/") {
+        Some(skill) => SkillRef::parse("name", skill).map(Some),
+        None => Err(Error::invalid("name", "is not of the form skills/{skill}")),
     };
-    SkillRef::parse("name", skill)
+    let skill = faults.take("name", skill);
+    let profile = faults.take("profile", profile(request.profile));
+    faults.finish()?;
+    // Without faults there is one.
+    skill
+        .map(|skill| (skill, profile))
+        .ok_or_else(|| Error::invalid("name", "is missing"))
 }
 
-/// One page of a listing.
+/// One page of a listing. It may be shorter than was asked for.
 #[must_use]
-pub fn page(listing: &Listing, page: &Page) -> pb::ListSkillsResponse {
-    let mut skills = Vec::new();
-    let mut next_page_token = String::new();
-    // Those that are shadowed share their name with others: their place among these is part of the token.
-    let mut last: Option<(&str, usize)> = None;
-    for skill in &listing.skills {
-        let place = match last {
-            Some((name, place)) if name == skill.name => place + 1,
-            _ => 0,
-        };
-        let key = (skill.name.as_str(), place);
-        let before = page
-            .after
-            .as_ref()
-            .is_some_and(|(name, place)| key <= (name.as_str(), *place));
-        if !before && skills.len() == page.size {
-            next_page_token = last
-                .map(|(name, place)| format!("{name}/{place}"))
-                .unwrap_or_default();
+pub fn page(page: &Page) -> pb::ListSkillsResponse {
+    let (mut skills, mut bytes) = (Vec::new(), 0);
+    for skill in &page.skills {
+        let encoded = self::skill(skill, String::new());
+        bytes += encoded.encoded_len();
+        if bytes > PAGE_BYTES_MAX && !skills.is_empty() {
             break;
         }
-        if !before {
-            skills.push(self::skill(skill, String::new()));
-        }
-        last = Some(key);
+        skills.push(encoded);
     }
-    let first = page.after.is_none();
+    let more = page.more || skills.len() < page.skills.len();
+    let last = skills.len().checked_sub(1);
+    let last = last.and_then(|last| page.skills.get(last)).filter(|_| more);
     pb::ListSkillsResponse {
+        next_page_token: last.map(token).unwrap_or_default(),
         skills,
-        next_page_token,
-        problems: listing
-            .problems
-            .iter()
-            .filter(|_| first)
-            .map(problem)
-            .collect(),
+        problems: problems(&page.problems),
+    }
+}
+
+fn token(skill: &Skill) -> String {
+    let Place {
+        name,
+        rank,
+        version,
+        source,
+    } = skill.place();
+    // Four values of JSON are always written.
+    serde_json::to_string(&(name, rank, version, source)).unwrap_or_default()
+}
+
+/// How a refresh went.
+#[must_use]
+pub fn refreshed(listing: &Listing) -> pb::RefreshSkillsResponse {
+    let count = |of: &[SkillState]| {
+        let skills = listing.skills.iter();
+        int32(skills.filter(|skill| of.contains(&skill.state)).count())
+    };
+    pb::RefreshSkillsResponse {
+        loaded: count(&[SkillState::Loaded, SkillState::LoadedWithWarnings]),
+        rejected: count(&[SkillState::Rejected]),
+        shadowed: count(&[SkillState::Shadowed]),
+        problems: problems(&listing.problems),
     }
 }
 
@@ -141,16 +183,20 @@ fn requires(requires: &Requires) -> pb::SkillRequirements {
     }
 }
 
-/// All problems of roots and of skills, for the wire.
+/// Problems for the wire; of very many the first ones.
 #[must_use]
-pub fn problems(listing: &Listing) -> Vec<pb::Problem> {
-    let of_skills = listing.skills.iter().flat_map(|skill| &skill.problems);
-    listing
-        .problems
-        .iter()
-        .chain(of_skills)
-        .map(problem)
-        .collect()
+pub fn problems(problems: &[Problem]) -> Vec<pb::Problem> {
+    let mut shown: Vec<_> = problems.iter().take(PROBLEMS_MAX).map(problem).collect();
+    let more = problems.len().saturating_sub(PROBLEMS_MAX);
+    if more > 0 {
+        shown.push(pb::Problem {
+            severity: pb::problem::Severity::Warning.into(),
+            code: "skill.more_problems".to_owned(),
+            message: format!("and {more} more problems; ListSkills has those of each skill"),
+            ..pb::Problem::default()
+        });
+    }
+    shown
 }
 
 fn problem(problem: &Problem) -> pb::Problem {
@@ -195,60 +241,33 @@ fn value(json: &Value) -> prost_types::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn listing(names: &[&str]) -> Listing {
-        let skill = |name: &&str| Skill {
-            name: (*name).to_owned(),
-            aliases: Vec::new(),
-            root: "/root".into(),
-            source: "/root/x".into(),
-            dir: "/root/x".into(),
-            nested: Vec::new(),
-            state: SkillState::Loaded,
-            front_matter: Default::default(),
-            content: None,
-            problems: Vec::new(),
-            update_time: None,
-        };
-        Listing {
-            skills: names.iter().map(skill).collect(),
-            problems: vec![Problem {
-                severity: Severity::Error,
-                code: "root.unreadable",
-                subject: "/gone".to_owned(),
-                message: "gone".to_owned(),
-                line: 0,
-            }],
-        }
-    }
+    use crate::skills::FrontMatter;
 
     #[test]
-    fn pages_hold_every_skill_once_and_problems_come_first() {
-        let names = ["a", "b", "b", "b", "b-2", "c"];
-        let listing = listing(&names);
-        for page_size in 1..=7 {
-            let (mut token, mut seen, mut problems) = (String::new(), Vec::new(), Vec::new());
-            loop {
-                let request = pb::ListSkillsRequest {
-                    page_size,
-                    page_token: token,
-                    ..pb::ListSkillsRequest::default()
-                };
-                let response = page(&listing, &list(&request).expect("good"));
-                seen.extend(response.skills.into_iter().map(|skill| skill.name));
-                problems.push(response.problems.len());
-                token = response.next_page_token;
-                if token.is_empty() {
-                    break;
-                }
-            }
-            assert_eq!(
-                seen,
-                names.map(|name| format!("skills/{name}")),
-                "{page_size}"
-            );
-            assert_eq!((problems[0], problems.iter().sum::<usize>()), (1, 1));
-        }
+    fn a_page_is_no_larger_than_a_message_and_problems_are_counted() {
+        let skill = |name: &str| Skill {
+            name: name.to_owned(),
+            front_matter: FrontMatter {
+                description: "d".repeat(PAGE_BYTES_MAX / 2),
+                ..FrontMatter::default()
+            },
+            ..Skill::default()
+        };
+        let problem = Problem::warning("skill.x", "x");
+        let response = page(&Page {
+            skills: ["a", "b", "c"].map(skill).to_vec(),
+            more: false,
+            problems: vec![problem; PROBLEMS_MAX + 7],
+        });
+        assert_eq!(response.skills.len(), 1);
+        let after = list(&pb::ListSkillsRequest {
+            page_token: response.next_page_token,
+            ..pb::ListSkillsRequest::default()
+        });
+        assert_eq!(after.expect("good").after, Some(skill("a").place()));
+        assert_eq!(response.problems.len(), PROBLEMS_MAX + 1);
+        let last = response.problems.last().expect("there");
+        assert!(last.message.contains("7 more"), "{last:?}");
     }
 
     #[test]
@@ -262,7 +281,7 @@ mod tests {
         };
         assert!(good("skills/csv") && good("skills/csv@1.2") && good("skills/a/b@^1"));
         assert!(!good("csv") && !good("skills/") && !good("skills/../x") && !good("skills/a/../b"));
-        for (page_size, page_token) in [(-1, ""), (1001, ""), (0, "x"), (0, "../0"), (0, "a/b")] {
+        for (page_size, page_token) in [(-1, ""), (1001, ""), (0, "x"), (0, "a/0"), (0, "[1,2]")] {
             let page_token = page_token.to_owned();
             assert!(
                 list(&pb::ListSkillsRequest {
