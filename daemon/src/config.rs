@@ -257,6 +257,12 @@ pub struct SkillsConfig {
     pub skill_md_bytes_max: u64,
     /// Skills in all.
     pub skills_max: usize,
+    /// Bytes of a published archive.
+    pub archive_bytes_max: u64,
+    /// Archives that are taken in at once.
+    pub publishes_max: usize,
+    /// How long what nothing refers to stays in the store after its last use.
+    pub keep_unused: Duration,
     /// Whether roots may be fetched from addresses that are not public.
     pub allow_private_addresses: bool,
 }

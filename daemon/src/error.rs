@@ -113,6 +113,27 @@ pub enum Error {
         /// Resource name.
         name: String,
     },
+    /// This version of a skill has other contents.
+    #[error(
+        "{name} has version {version} already, with other contents (sha256:{digest}); give yours another version, or \
+         delete that one"
+    )]
+    VersionTaken {
+        /// Resource name.
+        name: String,
+        /// As the skill says, or `none`.
+        version: String,
+        /// Of what is there.
+        digest: String,
+    },
+    /// A skill that nobody published.
+    #[error("skill {name} comes from the root {root}, which is read only: remove its folder there")]
+    SkillReadOnly {
+        /// As asked for.
+        name: String,
+        /// As configured.
+        root: String,
+    },
     /// The workspace exists and is not usable.
     #[error("workspace {name} is {state}")]
     WorkspaceNotReady {
@@ -328,12 +349,16 @@ impl Error {
             Self::Storage { .. } => (Code::Unavailable, Reason::StorageUnavailable),
             Self::StorageUnsure { .. } => (Code::Aborted, Reason::StorageUnavailable),
             Self::PoolNotFound { .. } => (Code::NotFound, Reason::PoolNotFound),
-            Self::IdTaken { .. } => (Code::AlreadyExists, Reason::IdTaken),
+            Self::IdTaken { .. } | Self::VersionTaken { .. } => {
+                (Code::AlreadyExists, Reason::IdTaken)
+            }
             Self::WorkspaceNotReady { .. } => (Code::FailedPrecondition, Reason::WorkspaceNotReady),
             Self::LimitUnsupported { .. } => (Code::FailedPrecondition, Reason::LimitUnsupported),
             Self::PathEscapes { .. } => (Code::InvalidArgument, Reason::PathEscapes),
             Self::Source { fault, .. } => fault.kind(),
-            Self::ReadOnly { .. } => (Code::FailedPrecondition, Reason::ReadOnly),
+            Self::ReadOnly { .. } | Self::SkillReadOnly { .. } => {
+                (Code::FailedPrecondition, Reason::ReadOnly)
+            }
             Self::PoolExhausted { .. } => (Code::ResourceExhausted, Reason::PoolExhausted),
             Self::QuotaExceeded { .. } => (Code::ResourceExhausted, Reason::QuotaExceeded),
             Self::LimitExceeded { .. } => (Code::ResourceExhausted, Reason::LimitExceeded),
@@ -383,6 +408,8 @@ impl Error {
             Self::QuotaExceeded { limit, .. } | Self::LimitExceeded { limit, .. } => {
                 vec![("limit", limit.to_string())]
             }
+            Self::VersionTaken { digest, .. } => vec![("digest", format!("sha256:{digest}"))],
+            Self::SkillReadOnly { root, .. } => vec![("root", root.clone())],
             Self::ArchiveInvalid { entry, .. } => vec![("entry", entry.clone())],
             Self::ChecksumMismatch { actual, .. } => vec![("sha256", actual.clone())],
             Self::Source {
@@ -424,6 +451,8 @@ impl Error {
             Some(("skilld.dev/Skill", name))
         } else if let Self::ArtifactNotFound { name, .. } = self {
             Some(("skilld.dev/Artifact", name))
+        } else if let Self::VersionTaken { name, .. } | Self::SkillReadOnly { name, .. } = self {
+            Some(("skilld.dev/Skill", name))
         } else if let Self::PoolNotFound { name, .. } = self {
             Some(("skilld.dev/Pool", name))
         } else if let Self::IdTaken { name } = self {

@@ -111,6 +111,20 @@ points! {
     DeleteForgotten = "delete.forgotten",
     /// Nothing is left; who asked has no answer.
     DeleteDone = "delete.done",
+    /// The archive of a skill is unpacked, and nothing of it in the store.
+    PublishUnpacked = "publish.unpacked",
+    /// Its content is in the store, and nothing refers to it.
+    PublishStored = "publish.stored",
+    /// Its record is written, and has another name.
+    PublishWritten = "publish.written",
+    /// Its record is there; who published it has no answer.
+    PublishRecorded = "publish.recorded",
+    /// All records of a skill are moved away, and not removed.
+    UnpublishMoved = "unpublish.moved",
+    /// It is not published any more; who asked for that has no answer.
+    UnpublishDone = "unpublish.done",
+    /// A digest is moved out of the store, and not removed.
+    ClearMoved = "clear.moved",
 }
 
 /// The process dies here if it was told to.
@@ -221,7 +235,16 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), Point::ALL.len());
         let whole = [
-            "boot.", "claim.", "renew.", "stage.", "collect.", "loss.", "delete.",
+            "boot.",
+            "claim.",
+            "renew.",
+            "stage.",
+            "collect.",
+            "loss.",
+            "delete.",
+            "publish.",
+            "unpublish.",
+            "clear.",
         ];
         for name in names {
             assert!(

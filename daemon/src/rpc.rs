@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use tokio::sync::{Notify, Semaphore};
+
 use crate::artifacts::Artifacts;
 use crate::collect::exit::OnExit;
 use crate::config::Config;
@@ -19,6 +21,7 @@ pub mod budget;
 pub mod convert;
 pub mod exec;
 pub mod file;
+pub mod publish;
 pub mod relay;
 pub mod server;
 pub mod skill;
@@ -51,6 +54,10 @@ pub struct Services {
     pub on_exit: OnExit,
     /// What stages inputs.
     pub inputs: Inputs,
+    /// Archives of skills that may be taken in at once.
+    pub publishes: Semaphore,
+    /// Wakes what removes unused skills from the store.
+    pub sweep: Notify,
     /// When the daemon started.
     pub start_time: SystemTime,
 }

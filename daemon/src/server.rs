@@ -28,6 +28,7 @@ use crate::config::{Config, ServerConfig};
 use crate::engine::Engine;
 use crate::engine::docker::DockerEngine;
 use crate::error::{Error, Result};
+use crate::rpc::publish;
 use crate::shutdown::Tasks;
 use crate::telemetry;
 
@@ -205,7 +206,9 @@ impl Server {
             artifacts: services.artifacts.clone(),
             tasks: tasks.clone(),
         };
-        let routes = services::routes(Arc::new(services), is_available, reporter)?;
+        let services = Arc::new(services);
+        tasks.spawn(publish::sweep(Arc::clone(&services)));
+        let routes = services::routes(services, is_available, reporter)?;
 
         let (open, cut) = (OpenCalls::default(), CancellationToken::new());
         let calls = CallLayer::new(

@@ -39,6 +39,8 @@ mod fingerprint;
 pub mod front_matter;
 mod lookup;
 mod problem;
+mod publish;
+mod published;
 mod reference;
 mod resolve;
 mod skill;
@@ -51,15 +53,18 @@ mod watch;
 pub use card::Card;
 pub use catalogue::Catalogue;
 use catalogue::Roots;
-pub use content::Content;
+pub use content::{Content, hex};
 pub use document::Document;
 pub use finding::Profile;
 pub use front_matter::{FrontMatter, Requires};
 pub use problem::{Problem, Severity};
-pub use reference::{Select, SkillRef, is_name};
+use published::Published;
+pub use published::Which;
+pub use reference::{Select, SkillRef, is_digest, is_name};
 pub use skill::{Place, Skill, SkillState};
 use source::{Folders, Source};
-use store::Store;
+pub use store::Collected;
+use store::{Lease, Store};
 pub use version::Specifier;
 use watch::Watcher;
 
@@ -118,6 +123,11 @@ struct Inner {
     skill_md_bytes_max: u64,
     roots: Roots,
     store: Store,
+    published: Published,
+    /// Of one published archive.
+    archives: archive::Bounds,
+    keep_unused: Duration,
+    skills_max: usize,
 }
 
 impl Skills {
@@ -128,11 +138,19 @@ impl Skills {
     /// When the store's directories cannot be made.
     pub fn open(config: &SkillsConfig, state_dir: &Path, tasks: Tasks) -> Result<Self> {
         let watcher = Arc::new(Watcher::new(config.watches_max));
+        let base = state_dir.join("skills");
+        let roots = Roots::new(config, Arc::clone(&watcher));
+        let store = Store::open(&base, config, watcher)?;
+        let (records, digests) = (base.join("published"), store.digests_dir());
         let inner = Inner {
             configured: config.roots.clone(),
             skill_md_bytes_max: config.skill_md_bytes_max,
-            roots: Roots::new(config, Arc::clone(&watcher)),
-            store: Store::open(&state_dir.join("skills"), config, watcher)?,
+            roots,
+            published: Published::open(&records, store.tmp(), &digests)?,
+            store,
+            archives: publish::bounds(config),
+            keep_unused: config.keep_unused,
+            skills_max: config.skills_max,
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -313,7 +331,7 @@ impl Inner {
                 }
             }
         });
-        configured.collect()
+        configured.chain([self.published.source()]).collect()
     }
 
     fn catalogue(&self) -> Arc<Catalogue> {
@@ -389,7 +407,11 @@ impl Inner {
     fn stage(&self, target: &Path, wanted: &[SkillRef]) -> Result<Vec<Staged>> {
         let catalogue = self.catalogue();
         let stored = wanted.iter().map(|wanted| self.stored(&catalogue, wanted));
-        let stored = stored.collect::<Result<Vec<_>>>()?;
-        stage::publish(&self.store, target, stored)
+        // The leases last until everything is copied.
+        let (staged, leases): (Vec<Staged>, Vec<Lease>) =
+            stored.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        let published = stage::publish(&self.store, target, staged);
+        drop(leases);
+        published
     }
 }

@@ -2,6 +2,7 @@
 //! losses, restarts.
 
 #[path = "support/server.rs"]
+#[expect(dead_code, reason = "shared with tests that use more of it")]
 mod server;
 
 use std::collections::BTreeMap;

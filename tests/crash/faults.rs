@@ -73,7 +73,16 @@ async fn crash_between_every_two_steps_of_a_collection() -> Result<()> {
 #[test]
 fn every_fault_point_is_crashed_at() {
     let actions = [
-        "boot.", "claim.", "renew.", "stage.", "collect.", "loss.", "delete.",
+        "boot.",
+        "claim.",
+        "renew.",
+        "stage.",
+        "collect.",
+        "loss.",
+        "delete.",
+        "publish.",
+        "unpublish.",
+        "clear.",
     ];
     let tested: usize = actions.iter().map(|action| points(action).count()).sum();
     assert_eq!(tested, Point::ALL.len());

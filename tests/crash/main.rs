@@ -11,6 +11,7 @@ mod drain;
 mod engine;
 mod faults;
 mod loss;
+mod publishing;
 mod readers;
 mod staging;
 mod start;

@@ -411,6 +411,9 @@ fn skills(check: &mut Check<'_>, raw: &RawSkills) -> SkillsConfig {
         bytes_max: check.bytes("skills.bytes_max", &raw.bytes_max),
         skill_md_bytes_max: check.bytes("skills.skill_md_bytes_max", &raw.skill_md_bytes_max),
         skills_max: check.count("skills.count_max", raw.count_max, 1),
+        archive_bytes_max: check.bytes("skills.archive_bytes_max", &raw.archive_bytes_max),
+        publishes_max: check.count("skills.publishes_max", raw.publishes_max, 1),
+        keep_unused: check.time("skills.keep_unused", &raw.keep_unused),
         allow_private_addresses: raw.allow_private_addresses,
     }
 }

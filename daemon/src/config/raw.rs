@@ -143,6 +143,9 @@ pub(super) struct RawSkills {
     pub(super) bytes_max: String,
     pub(super) skill_md_bytes_max: String,
     pub(super) count_max: u64,
+    pub(super) archive_bytes_max: String,
+    pub(super) publishes_max: u64,
+    pub(super) keep_unused: String,
     pub(super) allow_private_addresses: bool,
 }
 

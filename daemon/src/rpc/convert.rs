@@ -12,6 +12,7 @@ pub mod exec;
 pub mod file;
 pub mod input;
 pub mod io;
+pub mod publish;
 pub mod skill;
 pub mod workspace;
 

@@ -6,7 +6,9 @@ use skilld_proto::v1::skill_service_server::SkillService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
+use super::convert::publish as changes;
 use super::convert::skill as wire;
+use super::publish;
 use crate::error::{Error, Result};
 
 /// The service.
@@ -63,16 +65,20 @@ impl SkillService for SkillsRpc {
 
     async fn publish_skill(
         &self,
-        _request: Request<Streaming<pb::PublishSkillRequest>>,
+        request: Request<Streaming<pb::PublishSkillRequest>>,
     ) -> Result<Response<pb::Skill>, Status> {
-        later("PublishSkill")
+        let skill = publish::receive(&self.0, request.into_inner()).await?;
+        Ok(Response::new(wire::skill(&skill, String::new())))
     }
 
     async fn delete_skill(
         &self,
-        _request: Request<pb::DeleteSkillRequest>,
+        request: Request<pb::DeleteSkillRequest>,
     ) -> Result<Response<()>, Status> {
-        later("DeleteSkill")
+        let (name, which) = changes::delete(request.get_ref())?;
+        self.0.skills.delete(name, which).await?;
+        self.0.sweep.notify_one();
+        Ok(Response::new(()))
     }
 
     async fn refresh_skills(
@@ -80,6 +86,7 @@ impl SkillService for SkillsRpc {
         _request: Request<pb::RefreshSkillsRequest>,
     ) -> Result<Response<pb::RefreshSkillsResponse>, Status> {
         let listing = self.0.skills.refresh().await?;
+        self.0.sweep.notify_one();
         Ok(Response::new(wire::refreshed(&listing)))
     }
 

@@ -47,15 +47,22 @@ pub struct Upload<C, G, F> {
 /// # Errors
 /// `Deadline` when it does not come within `server.upload_timeout`; `Draining` at the stop; `Invalid`.
 pub async fn first<C>(client: &mut Streaming<C>, shared: &Shared, field: &str) -> Result<C> {
+    let first = next(client, shared).await?;
+    first.ok_or_else(|| Error::invalid(field, "is missing: the stream is empty"))
+}
+
+/// The next message of a client's stream that ends here; `None` after the last one.
+///
+/// # Errors
+/// `Deadline` when it does not come within `server.upload_timeout`; `Draining` at the stop; `Invalid`.
+pub async fn next<C>(client: &mut Streaming<C>, shared: &Shared) -> Result<Option<C>> {
     let server = &shared.config.server;
-    let first = tokio::select! {
-        first = tokio::time::timeout(server.upload_timeout, client.message()) => first,
+    let next = tokio::select! {
+        next = tokio::time::timeout(server.upload_timeout, client.message()) => next,
         () = shared.tasks.stop.cancelled() => return Err(Error::Draining),
     };
-    first
-        .map_err(|_| SILENT)?
-        .map_err(|status| broken(&status, server.message_bytes_max as u64))?
-        .ok_or_else(|| Error::invalid(field, "is missing: the stream is empty"))
+    next.map_err(|_| SILENT)?
+        .map_err(|status| broken(&status, server.message_bytes_max as u64))
 }
 
 /// A client's stream as bytes, after its first message: what `check` makes of each, or why there are no more.

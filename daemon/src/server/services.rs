@@ -12,7 +12,7 @@ use skilld_proto::v1::file_service_server::FileServiceServer;
 use skilld_proto::v1::server_service_server::ServerServiceServer;
 use skilld_proto::v1::skill_service_server::SkillServiceServer;
 use skilld_proto::v1::workspace_service_server::WorkspaceServiceServer;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -88,6 +88,8 @@ pub(super) async fn boot(
         artifacts,
         on_exit,
         inputs,
+        publishes: Semaphore::new(config.skills.publishes_max),
+        sweep: Notify::new(),
         start_time: SystemTime::now(),
     })
 }

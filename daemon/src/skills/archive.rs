@@ -212,7 +212,7 @@ impl Refused {
         }
     }
 
-    fn whole(problem: impl Into<String>) -> Self {
+    pub(super) fn whole(problem: impl Into<String>) -> Self {
         Self::entry("", problem)
     }
 

@@ -369,7 +369,9 @@ fn io_error<'a>(verb: &'static str, path: &'a Path) -> impl FnOnce(io::Error) ->
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes in hex, lower case.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes
         .iter()

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use super::content::Folder;
 use super::documents::Documents;
 use super::resolve::{find, not_found};
-use super::{Catalogue, Inner, Problem, Profile, Select, Skill, SkillRef, SkillState, Staged};
+use super::store::Lease;
+use super::{
+    Catalogue, Content, Inner, Problem, Profile, Select, Skill, SkillRef, SkillState, Staged,
+};
 use crate::error::{Error, Result};
 
 impl Inner {
@@ -28,19 +31,34 @@ impl Inner {
 
     /// One that has this digest now, or had it when it was taken into the store.
     fn by_digest(&self, catalogue: &Catalogue, wanted: &SkillRef, digest: &str) -> Result<Skill> {
+        match self.with_digest(catalogue, wanted, digest) {
+            Some(skill) => Ok(skill),
+            None => self.once_stored(catalogue, wanted, digest),
+        }
+    }
+
+    fn with_digest(&self, catalogue: &Catalogue, wanted: &SkillRef, digest: &str) -> Option<Skill> {
         for skill in catalogue.named(&wanted.name) {
             let skill = self.with_content(skill);
             let content = skill.content.as_ref();
             if content.is_some_and(|content| content.digest == digest) {
-                return Ok(skill);
+                return Some(skill);
             }
         }
+        None
+    }
+
+    /// What is in the store, whatever became of the root that it came from.
+    fn once_stored(&self, catalogue: &Catalogue, wanted: &SkillRef, digest: &str) -> Result<Skill> {
         let missing = || not_found(catalogue, wanted);
         let name = wanted.name.rsplit('/').next().unwrap_or_default();
         let folder = Folder::stored(&self.store.dir(digest));
         let document = Documents::read(self.skill_md_bytes_max, &folder.dir, &folder.trust, name);
         let document = document.map_err(|_| missing())?;
-        if document.front_matter.name != name {
+        // One that says no name has the one that it was stored under.
+        let known = self.store.known_as(digest);
+        let is_it = known.iter().any(|known| known == name);
+        if !is_it && (!known.is_empty() || document.front_matter.name != name) {
             return Err(missing());
         }
         let content = self.store.inspect(&folder).map_err(|_| missing())?;
@@ -58,10 +76,25 @@ impl Inner {
         Ok(skill)
     }
 
-    /// Makes sure that a skill is in the store.
-    pub(super) fn stored(&self, catalogue: &Catalogue, wanted: &SkillRef) -> Result<Staged> {
+    /// Makes sure that a skill is in the store, whole, and stays there.
+    pub(super) fn stored(
+        &self,
+        catalogue: &Catalogue,
+        wanted: &SkillRef,
+    ) -> Result<(Staged, Lease)> {
         let skill = match &wanted.select {
-            Select::Digest(digest) => Arc::new(self.by_digest(catalogue, wanted, digest)?),
+            Select::Digest(digest) => {
+                // The store comes first: what a root has now may be broken.
+                if let Some(lease) = self.store.lease(digest)
+                    && self.store.is_intact(digest)?
+                    && let Ok(skill) = self.once_stored(catalogue, wanted, digest)
+                    && let Some(content) = skill.content.clone()
+                {
+                    return Ok((staged(&skill, content), lease));
+                }
+                let skill = self.with_digest(catalogue, wanted, digest);
+                Arc::new(skill.ok_or_else(|| not_found(catalogue, wanted))?)
+            }
             Select::Current | Select::Version(_) => Arc::clone(find(catalogue, wanted)?),
         };
         let invalid = |problem: &Problem| Error::SkillInvalid {
@@ -72,20 +105,26 @@ impl Inner {
         if let (SkillState::Rejected, Some(problem)) = (skill.state, error) {
             return Err(invalid(problem));
         }
-        let content = match skill.content.clone().filter(|_| skill.fixed) {
-            Some(content) => content,
-            None => self
-                .store
-                .take(&self.roots.folder(&skill))?
-                .map_err(|problem| invalid(&problem))?,
-        };
-        Ok(Staged {
-            name: skill.name.clone(),
-            version: skill.front_matter.version.clone(),
-            digest: content.digest,
-            files: content.files,
-            bytes: content.bytes,
-            unchanged: false,
-        })
+        let folder = self.roots.folder(&skill);
+        let mut taken = self.store.take(&folder, &skill.name)?;
+        if let Ok((content, _)) = &taken
+            && !self.store.is_intact(&content.digest)?
+        {
+            // What was damaged is gone from the store, so now it is copied.
+            taken = self.store.take(&folder, &skill.name)?;
+        }
+        let (content, lease) = taken.map_err(|problem| invalid(&problem))?;
+        Ok((staged(&skill, content), lease))
+    }
+}
+
+fn staged(skill: &Skill, content: Content) -> Staged {
+    Staged {
+        name: skill.name.clone(),
+        version: skill.front_matter.version.clone(),
+        digest: content.digest,
+        files: content.files,
+        bytes: content.bytes,
+        unchanged: false,
     }
 }

@@ -91,7 +91,9 @@ fn is_alias(alias: &str) -> bool {
     alias.split('/').count() <= ALIAS_NAMES_MAX && alias.split('/').all(is_name)
 }
 
-fn is_digest(text: &str) -> bool {
+/// Whether a text is 64 lower-case hex digits.
+#[must_use]
+pub fn is_digest(text: &str) -> bool {
     text.len() == 64
         && text
             .bytes()

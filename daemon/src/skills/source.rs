@@ -30,7 +30,6 @@ pub(super) enum Folders {
     /// Those that lie beneath this directory, which may change at any time.
     Beneath(PathBuf),
     /// These, which never change.
-    #[expect(dead_code, reason = "nothing can be published yet")]
     Stored(Arc<Vec<Stored>>),
 }
 

@@ -1,17 +1,34 @@
 //! The content-addressed store: `sha256/<digest>/`, written once by one rename, never changed, readable by
-//! every uid. `tmp/` beside it holds what is being copied, and is emptied at start.
+//! every uid. `tmp/` beside it holds what is being copied or removed, and is emptied at start.
+//!
+//! Who uses a digest holds a [`Lease`] on it: as long as there is one, `gc.rs` leaves the digest where it is. What is
+//! staged from the store is trusted while its files are as they were when they were last read; if one was touched, all
+//! are read again, and a digest that is no longer true is thrown away.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use super::Problem;
 use super::content::{self, Bounds, Content, Fault, Folder};
 use super::contents::Contents;
+use super::fingerprint::Fingerprint;
 use super::watch::Watcher;
 use crate::config::SkillsConfig;
 use crate::error::{Error, Result};
+
+mod gc;
+mod lease;
+
+pub use gc::Collected;
+pub(super) use lease::Lease;
+use lease::Shelf;
+
+/// Times that a folder is put into the store if it is collected before it can be used.
+const TRIES: usize = 8;
 
 /// The store.
 #[derive(Debug)]
@@ -22,6 +39,9 @@ pub(super) struct Store {
     contents: Contents,
     /// One copy at a time: others that want the same skill find it when it is their turn.
     taking: Mutex<()>,
+    /// Digests as they were when they were last found to be true.
+    intact: Mutex<HashMap<String, Fingerprint>>,
+    shelf: Shelf,
 }
 
 impl Store {
@@ -38,6 +58,7 @@ impl Store {
         }
         fs::create_dir_all(base.join("tmp")).map_err(failed("make"))?;
         fs::create_dir_all(base.join("sha256")).map_err(failed("make"))?;
+        fs::create_dir_all(base.join("used")).map_err(failed("make"))?;
         Ok(Self {
             base: base.to_owned(),
             bounds: Bounds {
@@ -46,7 +67,25 @@ impl Store {
             },
             contents: Contents::new(watcher),
             taking: Mutex::default(),
+            intact: Mutex::default(),
+            shelf: Shelf::new(base),
         })
+    }
+
+    /// Where all digests are.
+    pub(super) fn digests_dir(&self) -> PathBuf {
+        self.base.join("sha256")
+    }
+
+    /// The digest that a folder of the store should have.
+    fn own(&self, dir: &Path) -> Option<String> {
+        let name = dir.file_name()?.to_str()?;
+        (dir == self.dir(name)).then(|| name.to_owned())
+    }
+
+    /// For what is on its way into the store or out of it; emptied at start.
+    pub(super) fn tmp(&self) -> PathBuf {
+        self.base.join("tmp")
     }
 
     /// Where a digest is, or would be.
@@ -58,6 +97,14 @@ impl Store {
     pub(super) fn inspect(&self, folder: &Folder) -> Result<Content, Problem> {
         let read = || content::read(folder, None, self.bounds);
         let content = self.contents.of(folder, self.bounds, |_| true, read);
+        let own = self.own(&folder.dir);
+        let true_to_name =
+            |content: &Content| own.as_ref().is_none_or(|own| *own == content.digest);
+        let content = match content {
+            Ok(content) if true_to_name(&content) => return Ok(content),
+            Ok(_) | Err(_) if own.is_some() => return Err(damaged().about(&folder.dir)),
+            content => content,
+        };
         content.map_err(|fault| match fault {
             Fault::Skill(problem) => problem.about(&folder.dir),
             // Nothing is written here.
@@ -72,8 +119,46 @@ impl Store {
         &self.contents
     }
 
-    /// Puts a folder into the store if it is not there. The inner error is the skill's fault, the outer the host's.
-    pub(super) fn take(&self, folder: &Folder) -> Result<Result<Content, Problem>> {
+    /// Puts a folder into the store if it is not there, under the name that it is known by. The inner error is the
+    /// skill's fault, the outer the host's.
+    pub(super) fn take(
+        &self,
+        folder: &Folder,
+        name: &str,
+    ) -> Result<Result<(Content, Lease), Problem>> {
+        if let Some(digest) = self.own(&folder.dir) {
+            return self.take_own(folder, &digest);
+        }
+        for _ in 0..TRIES {
+            let content = match self.take_once(folder)? {
+                Ok(content) => content,
+                Err(problem) => return Ok(Err(problem)),
+            };
+            // Without a lease it may have been collected since.
+            if let Some(lease) = self.lease(&content.digest) {
+                self.shelf.note(&content.digest, name)?;
+                return Ok(Ok((content, lease)));
+            }
+        }
+        let what = format!(
+            "{} is collected as soon as it is stored",
+            folder.dir.display()
+        );
+        Err(Error::Internal(what))
+    }
+
+    /// What is published lies nowhere else.
+    fn take_own(&self, folder: &Folder, digest: &str) -> Result<Result<(Content, Lease), Problem>> {
+        let Some(lease) = self.lease(digest) else {
+            return Ok(Err(damaged().about(&folder.dir)));
+        };
+        if !self.is_intact(digest)? {
+            return Ok(Err(damaged().about(&folder.dir)));
+        }
+        Ok(self.inspect(folder).map(|content| (content, lease)))
+    }
+
+    fn take_once(&self, folder: &Folder) -> Result<Result<Content, Problem>> {
         let stored = |content: &Content| self.dir(&content.digest).is_dir();
         if let Some(content) = self.contents.recall(folder).filter(stored) {
             return Ok(Ok(content));
@@ -85,6 +170,51 @@ impl Store {
             Err(Fault::Skill(problem)) => Ok(Err(problem.about(&folder.dir))),
             Err(Fault::Store(error)) => Err(error),
         }
+    }
+
+    /// Keeps a digest in the store while it is used. `None` if it is not there.
+    pub(super) fn lease(&self, digest: &str) -> Option<Lease> {
+        self.shelf.lease(digest)
+    }
+
+    /// Names under which a digest was put into the store; none if that was by an earlier version.
+    pub(super) fn known_as(&self, digest: &str) -> Vec<String> {
+        self.shelf.known_as(digest)
+    }
+
+    /// Whether what lies under a digest has that digest. Costs a look at each file if none was touched since the last
+    /// time. What was damaged is thrown away, so that the next one who takes it puts it there anew.
+    pub(super) fn is_intact(&self, digest: &str) -> Result<bool> {
+        let folder = Folder::stored(&self.dir(digest));
+        let started = SystemTime::now();
+        let now = Fingerprint::take(&folder, self.bounds, |_, _| {});
+        if now.is_some() && self.intact().get(digest).copied() == now {
+            return Ok(true);
+        }
+        let content = content::read(&folder, None, self.bounds);
+        if content.is_ok_and(|content| content.digest == digest) {
+            if let Some(now) = now.filter(|now| !now.is_recent(started)) {
+                self.intact().insert(digest.to_owned(), now);
+            }
+            return Ok(true);
+        }
+        tracing::error!(
+            digest,
+            "files of a stored skill were altered; it is thrown away"
+        );
+        self.shelf.discard(digest)?;
+        self.forget(digest);
+        Ok(false)
+    }
+
+    /// A digest is not there any more.
+    fn forget(&self, digest: &str) {
+        self.intact().remove(digest);
+        self.contents.forget_beneath(&self.dir(digest));
+    }
+
+    fn intact(&self) -> MutexGuard<'_, HashMap<String, Fingerprint>> {
+        self.intact.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn copy(&self, folder: &Folder) -> Result<Content, Fault> {
@@ -101,16 +231,23 @@ impl Store {
         let copied = temporary.path().join("content");
         let content = content::read(folder, Some(&copied), self.bounds)?;
         let place = self.dir(&content.digest);
-        match fs::rename(&copied, &place) {
-            Ok(()) => {}
-            // It is there already: the same bytes.
-            Err(_) if place.is_dir() => return Ok(content),
-            Err(error) => return Err(failed("publish a skill")(error)),
+        if place.is_dir() && self.is_intact(&content.digest).map_err(Fault::Store)? {
+            return Ok(content);
         }
+        fs::rename(&copied, &place).map_err(failed("publish a skill"))?;
         File::open(self.base.join("sha256"))
             .and_then(|parent| parent.sync_all())
             .map_err(failed("publish a skill"))?;
+        // Nobody else writes here, so it need not be read again to be trusted.
+        if let Some(now) = Fingerprint::take(&Folder::stored(&place), self.bounds, |_, _| {}) {
+            self.intact().insert(content.digest.clone(), now);
+        }
         tracing::info!(digest = content.digest, files = content.files, bytes = content.bytes, dir = %folder.dir.display(), "skill stored");
         Ok(content)
     }
+}
+
+fn damaged() -> Problem {
+    let message = "its files in the store were altered or are gone; publish it again";
+    Problem::error("skill.damaged", message)
 }

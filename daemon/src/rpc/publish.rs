@@ -1,0 +1,108 @@
+//! PublishSkill: the bytes of an archive, received into a file; and the task that removes what is not used any more.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Seek;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use skilld_proto::v1 as pb;
+use tokio::io::AsyncWriteExt;
+use tonic::Streaming;
+
+use super::convert::publish as wire;
+use super::{Shared, upload};
+use crate::error::{Error, Result};
+use crate::skills::{Skill, hex};
+
+/// Between two looks for what is not used any more, if nobody asks for one.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(15 * 60);
+/// A whole upload may take this many times as long as one message.
+const UPLOAD_TIMES: u32 = 10;
+
+/// Takes a stream to its end and publishes what it brought.
+///
+/// # Errors
+/// See `PublishSkill` in the API.
+pub async fn receive(
+    shared: &Shared,
+    mut client: Streaming<pb::PublishSkillRequest>,
+) -> Result<Skill> {
+    let first = upload::first(&mut client, shared, "header").await?;
+    let wanted = wire::publish(&first)?;
+    let patience = shared.config.server.upload_timeout;
+    let busy = Error::Deadline {
+        doing: "waiting for other archives to be published (skills.publishes_max)",
+    };
+    let place = tokio::time::timeout(patience, shared.publishes.acquire()).await;
+    let Ok(Ok(_place)) = place else {
+        return Err(busy);
+    };
+    let file = shared.skills.upload().await?;
+    let bytes = fill(shared, client, file, &wanted.sha256);
+    let slow = |_| Error::Deadline {
+        doing: "receiving an archive (ten times server.upload_timeout)",
+    };
+    let file = tokio::time::timeout(patience * UPLOAD_TIMES, bytes)
+        .await
+        .map_err(slow)??;
+    shared.skills.publish(wanted.name, file, wanted.kind).await
+}
+
+/// Writes the stream's bytes, no more than an archive may have and with the checksum that was announced.
+async fn fill(
+    shared: &Shared,
+    mut client: Streaming<pb::PublishSkillRequest>,
+    file: File,
+    sha256: &str,
+) -> Result<File> {
+    let failed = |source| Error::Io {
+        operation: "receive an archive".to_owned(),
+        source,
+    };
+    let limit = shared.config.skills.archive_bytes_max;
+    let mut file = tokio::fs::File::from_std(file);
+    let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
+    while let Some(message) = upload::next(&mut client, shared).await? {
+        let data = wire::data(message)?;
+        bytes += data.len() as u64;
+        if bytes > limit {
+            let what = "bytes of the archive (skills.archive_bytes_max)".to_owned();
+            return Err(Error::LimitExceeded { what, limit });
+        }
+        hash.update(&data);
+        file.write_all(&data).await.map_err(failed)?;
+    }
+    let actual = hex(&hash.finalize());
+    if !sha256.is_empty() && sha256 != actual {
+        return Err(Error::ChecksumMismatch {
+            expected: sha256.to_owned(),
+            actual,
+        });
+    }
+    file.flush().await.map_err(failed)?;
+    let mut file = file.into_std().await;
+    file.rewind().map_err(failed)?;
+    Ok(file)
+}
+
+/// Removes what nothing uses from the store, now and then and when it is asked to, until the stop.
+pub async fn sweep(shared: Shared) {
+    let interval = SWEEP_INTERVAL.min(shared.config.skills.keep_unused);
+    loop {
+        tokio::select! {
+            () = shared.tasks.stop.cancelled() => return,
+            () = shared.sweep.notified() => {}
+            () = tokio::time::sleep(interval.max(Duration::from_millis(100))) => {}
+        }
+        let staged = shared.registry.list_after(None).into_iter();
+        let staged: HashSet<String> = staged
+            .filter_map(|workspace| workspace.view().record.claim.clone())
+            .flat_map(|claim| claim.skills.into_values())
+            .map(|digest| digest.trim_start_matches("sha256:").to_owned())
+            .collect();
+        if let Err(error) = shared.skills.collect(staged).await {
+            tracing::warn!(%error, "the store of skills could not be swept");
+        }
+    }
+}

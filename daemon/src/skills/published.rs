@@ -1,0 +1,276 @@
+//! What was published: `published/<name>/<digest>.json`, a record per version. A version is published once its record
+//! has its name, and no longer once it has none; the files are in the store.
+//!
+//! Records are written to `tmp/`, synced and renamed. All versions of a name go by one rename of their directory.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::source::{Folders, Source, Stored};
+use super::{Problem, is_digest, is_name};
+use crate::error::{Error, Result};
+use crate::fault::{self, Point};
+
+/// Version of a record's format.
+const FORMAT: u32 = 1;
+/// Versions that are named where another one was asked for.
+const VERSIONS_SHOWN: usize = 3;
+
+/// One version of a skill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// [`FORMAT`].
+    pub(super) format: u32,
+    pub(super) name: String,
+    /// As the skill says; may be empty.
+    pub(super) version: String,
+    /// 64 hex digits.
+    pub(super) digest: String,
+    /// Milliseconds since 1970.
+    pub(super) time_ms: u64,
+}
+
+/// Which versions of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// All that were published.
+    All,
+    /// Exactly this version, as the skill spells it.
+    Version(String),
+    /// 64 hex digits.
+    Digest(String),
+}
+
+/// All that is published.
+#[derive(Debug)]
+pub(super) struct Published {
+    base: PathBuf,
+    tmp: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Sorted by name, then by time.
+    records: Vec<Record>,
+    /// The same for the catalogue; equal as long as nothing changes.
+    folders: Arc<Vec<Stored>>,
+    /// Of records that could not be read.
+    problems: Vec<Problem>,
+}
+
+impl Published {
+    /// Reads the records. One that cannot be read is a problem, not a failure.
+    pub(super) fn open(base: &Path, tmp: PathBuf, store: &Path) -> Result<Self> {
+        let failed = |source| Error::Io {
+            operation: format!("read {}", base.display()),
+            source,
+        };
+        fs::create_dir_all(base).map_err(failed)?;
+        let (mut records, mut problems) = (Vec::new(), Vec::new());
+        for path in files(base).map_err(failed)? {
+            match read(&path) {
+                Ok(record) => records.push(record),
+                Err(error) => {
+                    let message = format!("a record of a published skill cannot be read: {error}");
+                    tracing::error!(path = %path.display(), %error, "record of a published skill");
+                    problems.push(Problem::error("published.unreadable", message).about(&path));
+                }
+            }
+        }
+        let published = Self {
+            base: base.to_owned(),
+            tmp,
+            state: Mutex::new(State {
+                records: Vec::new(),
+                folders: Arc::default(),
+                problems,
+            }),
+        };
+        published.state().set(records, store);
+        Ok(published)
+    }
+
+    /// As the catalogue wants it.
+    pub(super) fn source(&self) -> Source {
+        let state = self.state();
+        Source {
+            root: String::new(),
+            origin: None,
+            folders: Folders::Stored(Arc::clone(&state.folders)),
+            problems: state.problems.clone(),
+        }
+    }
+
+    /// Whether a digest must stay in the store.
+    pub(super) fn holds(&self, digest: &str) -> bool {
+        let state = self.state();
+        let mut records = state.records.iter();
+        records.any(|record| record.digest == digest)
+    }
+
+    /// What there is of a name, as a request names it.
+    pub(super) fn versions(&self, name: &str) -> Vec<String> {
+        let state = self.state();
+        let same_name = state.records.iter().filter(|record| record.name == name);
+        let shown = same_name.map(|record| match record.version.as_str() {
+            "" => format!("{name}@sha256:{}", record.digest),
+            version => format!("{name}@{version}"),
+        });
+        shown.rev().take(VERSIONS_SHOWN).collect()
+    }
+
+    pub(super) fn has(&self, name: &str, digest: &str) -> bool {
+        let state = self.state();
+        let mut records = state.records.iter();
+        records.any(|record| record.name == name && record.digest == digest)
+    }
+
+    /// Publishes what is in the store and leased. False if it is published already.
+    pub(super) fn add(
+        &self,
+        store: &Path,
+        name: &str,
+        version: &str,
+        digest: &str,
+    ) -> Result<bool> {
+        let mut state = self.state();
+        let mut same_name = state.records.iter().filter(|record| record.name == name);
+        if let Some(same) = same_name.find(|record| record.version == version) {
+            if same.digest == digest {
+                return Ok(false);
+            }
+            let version = if version.is_empty() { "none" } else { version };
+            return Err(Error::VersionTaken {
+                name: format!("skills/{name}"),
+                version: version.to_owned(),
+                digest: same.digest.clone(),
+            });
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let record = Record {
+            format: FORMAT,
+            name: name.to_owned(),
+            version: version.to_owned(),
+            digest: digest.to_owned(),
+            time_ms: u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX),
+        };
+        self.write(&record).map_err(|source| Error::Io {
+            operation: format!("record the published skill {name}"),
+            source,
+        })?;
+        fault::reach(Point::PublishRecorded);
+        let records = [state.records.as_slice(), &[record]].concat();
+        state.set(records, store);
+        Ok(true)
+    }
+
+    fn write(&self, record: &Record) -> io::Result<()> {
+        let bytes = serde_json::to_vec_pretty(record)?;
+        let mut file = tempfile::NamedTempFile::new_in(&self.tmp)?;
+        file.write_all(&bytes)?;
+        file.as_file().sync_all()?;
+        let dir = self.base.join(&record.name);
+        match fs::create_dir(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Err(_) => {}
+            Ok(()) => sync(&self.base)?,
+        }
+        fault::reach(Point::PublishWritten);
+        file.persist(dir.join(format!("{}.json", record.digest)))
+            .map_err(|error| error.error)?;
+        sync(&dir)
+    }
+
+    /// Removes versions of a name; answers how many. None is no error.
+    pub(super) fn remove(&self, store: &Path, name: &str, which: &Which) -> Result<usize> {
+        let mut state = self.state();
+        let (gone, left): (Vec<Record>, Vec<Record>) =
+            state.records.iter().cloned().partition(|record| {
+                record.name == name
+                    && match which {
+                        Which::All => true,
+                        Which::Version(version) => record.version == *version,
+                        Which::Digest(digest) => record.digest == *digest,
+                    }
+            });
+        if gone.is_empty() {
+            return Ok(0);
+        }
+        let last = !left.iter().any(|record| record.name == name);
+        self.erase(name, &gone, last).map_err(|source| Error::Io {
+            operation: format!("remove the published skill {name}"),
+            source,
+        })?;
+        fault::reach(Point::UnpublishDone);
+        state.set(left, store);
+        Ok(gone.len())
+    }
+
+    fn erase(&self, name: &str, gone: &[Record], last: bool) -> io::Result<()> {
+        let dir = self.base.join(name);
+        if last {
+            let aside = tempfile::tempdir_in(&self.tmp)?;
+            fs::rename(&dir, aside.path().join(name))?;
+            fault::reach(Point::UnpublishMoved);
+            return sync(&self.base);
+        }
+        for record in gone {
+            fs::remove_file(dir.join(format!("{}.json", record.digest)))?;
+        }
+        sync(&dir)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn set(&mut self, mut records: Vec<Record>, store: &Path) {
+        records
+            .sort_by(|a, b| (&a.name, a.time_ms, &a.digest).cmp(&(&b.name, b.time_ms, &b.digest)));
+        let folders = records.iter().map(|record| Stored {
+            dir: store.join(&record.digest),
+            name: record.name.clone(),
+            time: SystemTime::UNIX_EPOCH + Duration::from_millis(record.time_ms),
+        });
+        self.folders = Arc::new(folders.collect());
+        self.records = records;
+    }
+}
+
+/// Files of the form `<name>/<digest>.json`.
+fn files(base: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for dir in fs::read_dir(base)? {
+        let dir = dir?.path();
+        if !dir.is_dir() {
+            continue;
+        }
+        for file in fs::read_dir(&dir)? {
+            files.push(file?.path());
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+fn read(path: &Path) -> io::Result<Record> {
+    let record: Record = serde_json::from_slice(&fs::read(path)?)?;
+    let expected = Path::new(&record.name).join(format!("{}.json", record.digest));
+    let good = record.format == FORMAT && is_name(&record.name) && is_digest(&record.digest);
+    if !good || !path.ends_with(expected) {
+        return Err(io::Error::other("it is not what its name says"));
+    }
+    Ok(record)
+}
+
+fn sync(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
