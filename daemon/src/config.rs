@@ -258,13 +258,40 @@ pub struct SkillsConfig {
     /// Skills in all.
     pub skills_max: usize,
     /// Bytes of a published archive.
-    pub archive_bytes_max: u64,
+    pub publish_bytes_max: u64,
     /// Archives that are taken in at once.
     pub publishes_max: usize,
     /// How long what nothing refers to stays in the store after its last use.
     pub keep_unused: Duration,
-    /// Whether roots may be fetched from addresses that are not public.
+    /// Roots that are URLs.
+    pub remote: RemoteConfig,
+}
+
+/// Roots that are fetched from servers.
+#[derive(Debug, Clone)]
+pub struct RemoteConfig {
+    /// Where what was fetched is kept; absolute.
+    pub cache_dir: PathBuf,
+    /// Between two questions to a server whether it has something new.
+    pub refresh_interval: Duration,
+    /// Of one attempt with all that it fetches.
+    pub refresh_timeout: Duration,
+    /// Whether they may be fetched from addresses that are not public.
     pub allow_private_addresses: bool,
+    /// Of one download.
+    pub download_bytes_max: u64,
+    /// Of all files of a root, unpacked.
+    pub archive_bytes_max: u64,
+    /// Of one file, unpacked.
+    pub archive_file_bytes_max: u64,
+    /// Files, links and directories.
+    pub archive_entries_max: u64,
+    /// Names in a path.
+    pub archive_depth_max: usize,
+    /// Unpacked bytes for each packed one.
+    pub archive_ratio_max: u64,
+    /// How it is fetched.
+    pub fetch: crate::fetch::Bounds,
 }
 
 /// Where artifacts are kept, and how many bytes.
@@ -353,6 +380,10 @@ fn finish(sources: &sources::Sources, outside: &Outside) -> Result<Loaded, Fault
     {
         raw.skills.roots = roots::listed(roots);
     }
+    if raw.skills.cache_dir.is_empty() {
+        let beneath = format!("{}/cache", raw.state_dir.trim_end_matches('/'));
+        raw.skills.cache_dir = outside.skills_cache_dir.clone().unwrap_or(beneath);
+    }
     if raw.engine.guest_path.is_empty() {
         raw.engine.guest_path = find_guest().display().to_string();
     }
@@ -378,6 +409,7 @@ const INSTALLED_GUEST: &str = "/usr/lib/skilld/skilld-guest";
 struct Outside {
     docker_host: Option<String>,
     skills_root: Option<String>,
+    skills_cache_dir: Option<String>,
 }
 
 impl Outside {
@@ -385,6 +417,7 @@ impl Outside {
         Self {
             docker_host: variable("DOCKER_HOST"),
             skills_root: variable("SKILLS_ROOT"),
+            skills_cache_dir: variable("SKILLS_CACHE_DIR"),
         }
     }
 }

@@ -42,6 +42,7 @@ mod problem;
 mod publish;
 mod published;
 mod reference;
+mod remote;
 mod resolve;
 mod skill;
 mod source;
@@ -61,6 +62,7 @@ pub use problem::{Problem, Severity};
 use published::Published;
 pub use published::Which;
 pub use reference::{Select, SkillRef, is_digest, is_name};
+use remote::Remote;
 pub use skill::{Place, Skill, SkillState};
 use source::{Folders, Source};
 pub use store::Collected;
@@ -121,6 +123,7 @@ pub struct Skills {
 struct Inner {
     configured: Vec<SkillRoot>,
     skill_md_bytes_max: u64,
+    remote: Remote,
     roots: Roots,
     store: Store,
     published: Published,
@@ -144,6 +147,7 @@ impl Skills {
         let (records, digests) = (base.join("published"), store.digests_dir());
         let inner = Inner {
             configured: config.roots.clone(),
+            remote: Remote::open(config, tasks.clone()),
             skill_md_bytes_max: config.skill_md_bytes_max,
             roots,
             published: Published::open(&records, store.tmp(), &digests)?,
@@ -162,6 +166,7 @@ impl Skills {
     /// what it needs remembered; then looks for changes now and then, for health and for the kernel, which keeps
     /// only so many of them.
     pub fn warm(&self) {
+        self.inner.remote.start();
         let (skills, stop) = (self.clone(), self.tasks.stop.clone());
         // Detached from here, owned by the tracker.
         drop(self.tasks.spawn(async move {
@@ -219,11 +224,13 @@ impl Skills {
         self.tasks.blocking(move || Ok(inner.problems())).await
     }
 
-    /// Reads all roots again, whatever is remembered of them.
+    /// Reads all roots again, whatever is remembered of them. Servers of remote ones are asked first; it is over when
+    /// all have answered or failed.
     ///
     /// # Errors
     /// Only when the daemon is going down.
     pub async fn refresh(&self) -> Result<Listing> {
+        self.inner.remote.refresh().await?;
         let inner = Arc::clone(&self.inner);
         let work = move || {
             inner.roots.forget(inner.store.contents());
@@ -320,16 +327,7 @@ impl Inner {
                 folders: Folders::Beneath(path.clone()),
                 problems: Vec::new(),
             },
-            SkillRoot::Url { text, .. } => {
-                let message = "this version fetches nothing from servers";
-                let problem = Problem::error("root.unreadable", message);
-                Source {
-                    root: text.clone(),
-                    origin: Some(text.clone()),
-                    folders: Folders::Missing,
-                    problems: vec![problem.about(Path::new(text))],
-                }
-            }
+            SkillRoot::Url { text, url } => self.remote.source(text, url),
         });
         configured.chain([self.published.source()]).collect()
     }

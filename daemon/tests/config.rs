@@ -475,3 +475,51 @@ fn the_reference_is_what_default_toml_says() {
         "docs/configuration.md is stale: run UPDATE_DOCS=1 cargo test -p skilld --test config"
     );
 }
+
+#[test]
+fn the_cache_is_where_it_is_said_or_where_the_environment_says_or_in_the_state_dir() {
+    let shown = |args: &[&str], env: &[(&str, &str)]| {
+        let mut all = vec!["--check", "--state-dir", "/tmp/s"];
+        all.extend(args);
+        text(&skilld(&all, env).stdout)
+    };
+    let own = shown(&[], &[]);
+    assert!(own.contains("cache_dir = \"/tmp/s/cache\""), "{own}");
+    let theirs = ("SKILLS_CACHE_DIR", "/tmp/c");
+    let environment = shown(&[], &[theirs]);
+    assert!(
+        environment.contains("cache_dir = \"/tmp/c\""),
+        "{environment}"
+    );
+    let said = shown(&[], &[theirs, ("SKILLD_SKILLS__CACHE_DIR", "/tmp/d")]);
+    assert!(said.contains("cache_dir = \"/tmp/d\""), "{said}");
+}
+
+#[test]
+fn urls_of_roots_and_proxies_are_checked_without_showing_secrets() {
+    for (keys, says) in [
+        (
+            "skills.roots = [\"https://user:secret@x.example/a.zip\"]",
+            "a user name or a password",
+        ),
+        (
+            "skills.roots = [\"https://x.example/a.zip?secret#sha256=1\"]",
+            "64 hex digits",
+        ),
+        (
+            "skills.roots = [\"ftp://x.example/a.zip?secret\"]",
+            "only http:// and https://",
+        ),
+        (
+            "fetch.proxy = \"http://user:secret@proxy:3128\"",
+            "without credentials",
+        ),
+        ("fetch.proxy = \"secret\"", "must be http://HOST:PORT"),
+        ("fetch.timeout = \"1s\"", "fetch.connect_timeout"),
+        ("skills.refresh_timeout = \"1s\"", "fetch.timeout"),
+    ] {
+        let faults = Config::from_toml(keys).expect_err(keys).to_string();
+        assert!(faults.contains(says), "{keys}: {faults}");
+        assert!(!faults.contains("secret"), "{keys}: {faults}");
+    }
+}

@@ -918,7 +918,7 @@ async fn publish_and_delete_through_the_api() {
 #[expect(clippy::too_many_lines, reason = "a table")]
 async fn uploads_that_lie_end_early_or_fall_silent_leave_nothing() {
     let server = TestServer::start(
-        "server.upload_timeout = \"300ms\"\nskills.archive_bytes_max = \"64KiB\"",
+        "server.upload_timeout = \"300ms\"\nskills.publish_bytes_max = \"64KiB\"",
         &[],
     )
     .await;

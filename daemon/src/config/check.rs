@@ -10,6 +10,7 @@ use super::{
     Config, EngineConfig, ExecConfig, FileConfig, ServerConfig, SkillsConfig, WorkspaceConfig,
     roots,
 };
+use crate::fetch::Bounds;
 
 /// Longest path that a Unix socket can have: 108 bytes with the zero at its end.
 const SOCKET_PATH_MAX: usize = 107;
@@ -145,6 +146,7 @@ pub(super) fn config(check: &mut Check<'_>, raw: &RawConfig) -> Config {
     if let Err(error) = tracing_subscriber::EnvFilter::try_new(&raw.log) {
         check.fault("log", format!("{:?} is not a filter: {error}", raw.log));
     }
+    let fetch = super::fetch::fetch(check, &raw.fetch);
     let config = Config {
         socket: socket(check, &raw.listen, &state_dir),
         state_dir,
@@ -155,8 +157,8 @@ pub(super) fn config(check: &mut Check<'_>, raw: &RawConfig) -> Config {
         workspaces: workspaces(check, &raw.workspaces),
         execs: execs(check, &raw.execs),
         files: files(check, &raw.files),
-        fetch: super::fetch::fetch(check, &raw.fetch),
-        skills: skills(check, &raw.skills),
+        skills: skills(check, &raw.skills, &fetch),
+        fetch,
         artifacts: super::artifacts::artifacts(check, &raw.artifacts),
         log: raw.log.clone(),
         log_json,
@@ -400,7 +402,7 @@ fn files(check: &mut Check<'_>, raw: &RawFiles) -> FileConfig {
     config
 }
 
-fn skills(check: &mut Check<'_>, raw: &RawSkills) -> SkillsConfig {
+fn skills(check: &mut Check<'_>, raw: &RawSkills, fetch: &Bounds) -> SkillsConfig {
     SkillsConfig {
         roots: roots::checked(check, &raw.roots),
         depth_max: check.count("skills.depth_max", raw.depth_max, 1),
@@ -411,9 +413,9 @@ fn skills(check: &mut Check<'_>, raw: &RawSkills) -> SkillsConfig {
         bytes_max: check.bytes("skills.bytes_max", &raw.bytes_max),
         skill_md_bytes_max: check.bytes("skills.skill_md_bytes_max", &raw.skill_md_bytes_max),
         skills_max: check.count("skills.count_max", raw.count_max, 1),
-        archive_bytes_max: check.bytes("skills.archive_bytes_max", &raw.archive_bytes_max),
+        publish_bytes_max: check.bytes("skills.publish_bytes_max", &raw.publish_bytes_max),
         publishes_max: check.count("skills.publishes_max", raw.publishes_max, 1),
         keep_unused: check.time("skills.keep_unused", &raw.keep_unused),
-        allow_private_addresses: raw.allow_private_addresses,
+        remote: super::fetch::remote(check, raw, fetch),
     }
 }

@@ -143,10 +143,19 @@ pub(super) struct RawSkills {
     pub(super) bytes_max: String,
     pub(super) skill_md_bytes_max: String,
     pub(super) count_max: u64,
-    pub(super) archive_bytes_max: String,
+    pub(super) publish_bytes_max: String,
     pub(super) publishes_max: u64,
     pub(super) keep_unused: String,
+    pub(super) cache_dir: String,
+    pub(super) refresh_interval: String,
+    pub(super) refresh_timeout: String,
     pub(super) allow_private_addresses: bool,
+    pub(super) download_bytes_max: String,
+    pub(super) archive_bytes_max: String,
+    pub(super) archive_file_bytes_max: String,
+    pub(super) archive_entries_max: u64,
+    pub(super) archive_depth_max: u64,
+    pub(super) archive_ratio_max: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]

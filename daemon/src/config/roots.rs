@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use url::Url;
 
 use super::check::Check;
+use crate::fetch::WebUrl;
 
 /// Where skills are looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,17 +17,17 @@ pub enum SkillRoot {
         /// Absolute.
         path: PathBuf,
     },
-    /// Something on a server: `http` or `https`, with a host, a fragment `sha256=HEX` if it is pinned.
+    /// Something on a server.
     Url {
-        /// As written.
+        /// Without its query, which may hold secrets, and without the pin.
         text: String,
-        /// The same.
-        url: Url,
+        /// The same with both.
+        url: WebUrl,
     },
 }
 
 impl SkillRoot {
-    /// As it is written in the configuration.
+    /// As it is written in the configuration, without what may be secret.
     #[must_use]
     pub fn text(&self) -> &str {
         match self {
@@ -56,6 +57,13 @@ impl SkillRoot {
                 path,
             });
         }
+        if !text.to_ascii_lowercase().starts_with("file:") {
+            let url: WebUrl = text.parse().map_err(|error| format!("{error}"))?;
+            return Ok(Self::Url {
+                text: url.to_string(),
+                url,
+            });
+        }
         let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
         match url.scheme() {
             // Its parser takes `localhost` away.
@@ -69,7 +77,6 @@ impl SkillRoot {
                     path,
                 })
                 .map_err(|()| format!("{text:?} is not a path; write file:///PATH")),
-            "http" | "https" if url.has_host() => Ok(Self::Url { text: written, url }),
             _ => Err(format!(
                 "{text:?} is neither a path nor of file://, http:// or https://"
             )),
@@ -132,7 +139,8 @@ mod tests {
             ("file:///srv/skills", Some("/srv/skills")),
             ("FILE:///srv/a%20b", Some("/srv/a b")),
             ("file://localhost/srv/skills", Some("/srv/skills")),
-            ("https://example.com/x.zip#sha256=00", Some("")),
+            ("https://example.com/x.zip#sha256=00", None),
+            ("https://user:secret@example.com/x.zip", None),
             ("http://127.0.0.1:8080/x.tar.gz", Some("")),
             ("file://elsewhere/srv", None),
             ("ftp://example.com/x.zip", None),

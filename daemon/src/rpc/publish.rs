@@ -60,14 +60,14 @@ async fn fill(
         operation: "receive an archive".to_owned(),
         source,
     };
-    let limit = shared.config.skills.archive_bytes_max;
+    let limit = shared.config.skills.publish_bytes_max;
     let mut file = tokio::fs::File::from_std(file);
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
     while let Some(message) = upload::next(&mut client, shared).await? {
         let data = wire::data(message)?;
         bytes += data.len() as u64;
         if bytes > limit {
-            let what = "bytes of the archive (skills.archive_bytes_max)".to_owned();
+            let what = "bytes of the archive (skills.publish_bytes_max)".to_owned();
             return Err(Error::LimitExceeded { what, limit });
         }
         hash.update(&data);

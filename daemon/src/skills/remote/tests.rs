@@ -1,0 +1,614 @@
+//! Roots on servers: what becomes of what they answer, what is kept when they fail, and that nobody sees half of it.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::cache::Entry;
+use super::{Remote, Root};
+use crate::config::{Config, SkillRoot, SkillsConfig};
+use crate::fetch::WebUrl;
+use crate::fetch::tests::server::{Reply, Server};
+use crate::shutdown::Tasks;
+use crate::skills::source::{Folders, Source};
+use crate::skills::{Problem, Severity};
+
+mod indexes;
+
+/// A cache and a server that behaves as the test wants.
+struct Fixture {
+    dir: TempDir,
+    server: Server,
+    config: SkillsConfig,
+}
+
+/// The remote roots of one daemon.
+struct Daemon {
+    remote: Remote,
+    urls: Vec<WebUrl>,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        Self::with("").await
+    }
+
+    /// With keys of the section `[skills]`.
+    async fn with(keys: &str) -> Self {
+        let text = format!("[skills]\nallow_private_addresses = true\n{keys}\n");
+        let mut config = Config::from_toml(&text).expect("keys").config.skills;
+        let dir = tempfile::tempdir().expect("a directory");
+        config.remote.cache_dir = dir.path().join("cache");
+        let server = Server::start().await;
+        Self {
+            dir,
+            server,
+            config,
+        }
+    }
+
+    /// Another daemon on the same cache.
+    fn daemon(&self, paths: &[&str]) -> Daemon {
+        let urls = paths.iter().map(|path| {
+            let url = if path.starts_with('/') {
+                self.server.url(path)
+            } else {
+                (*path).to_owned()
+            };
+            url.parse::<WebUrl>().expect("a URL")
+        });
+        let urls: Vec<WebUrl> = urls.collect();
+        let mut config = self.config.clone();
+        config.roots = urls
+            .iter()
+            .map(|url| SkillRoot::Url {
+                text: url.to_string(),
+                url: url.clone(),
+            })
+            .collect();
+        Daemon {
+            remote: Remote::open(&config, Tasks::default()),
+            urls,
+        }
+    }
+
+    /// The cache of the only URL there is.
+    fn entry(&self) -> PathBuf {
+        let entries = fs::read_dir(self.dir.path().join("cache")).expect("the cache");
+        let mut entries = entries.map(|entry| entry.expect("an entry").path());
+        entries.next().expect("one URL")
+    }
+
+    /// Names in it, sorted.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.entry()).expect("the URL's directory");
+        let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
+        let mut names: Vec<String> = names.map(|name| name.expect("UTF-8")).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Daemon {
+    fn source(&self) -> Source {
+        let url = self.urls.first().expect("a URL");
+        self.remote.source(&url.to_string(), url)
+    }
+
+    async fn refreshed(&self) -> Source {
+        self.remote.refresh().await.expect("a refresh");
+        self.source()
+    }
+
+    fn root(&self) -> &Root {
+        self.remote.inner.roots.first().expect("a root")
+    }
+}
+
+fn tree(source: &Source) -> PathBuf {
+    match &source.folders {
+        Folders::Beneath(dir) => dir.clone(),
+        Folders::Missing | Folders::Stored(_) => panic!("{:?}", source.problems),
+    }
+}
+
+/// Files beneath the root, sorted, with their contents; those that can be executed end with `*`.
+fn files(source: &Source) -> Vec<(String, String)> {
+    fn walk(top: &Path, dir: &Path, found: &mut Vec<(String, String)>) {
+        for entry in fs::read_dir(dir).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                walk(top, &path, found);
+                continue;
+            }
+            let mode = fs::metadata(&path).expect("a file").permissions().mode();
+            let name = path.strip_prefix(top).expect("beneath").display();
+            let star = if mode & 0o111 == 0 { "" } else { "*" };
+            let content = fs::read_to_string(&path).expect("a text");
+            found.push((format!("{name}{star}"), content));
+        }
+    }
+    let (top, mut found) = (tree(source), Vec::new());
+    walk(&top, &top, &mut found);
+    found.sort();
+    found
+}
+
+fn names(source: &Source) -> Vec<String> {
+    files(source).into_iter().map(|(name, _)| name).collect()
+}
+
+/// Severity and code of each problem; each says which root it is about.
+fn codes(source: &Source) -> Vec<(Severity, &'static str)> {
+    let code = |problem: &Problem| {
+        assert_eq!(problem.subject, source.root);
+        (problem.severity, problem.code)
+    };
+    source.problems.iter().map(code).collect()
+}
+
+fn document(name: &str) -> String {
+    format!("---\nname: {name}\ndescription: a test\n---\nbody\n")
+}
+
+/// A tar of files, those that end with `*` executable.
+fn tar(files: &[(&str, &str)]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, content) in files {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        header.set_mode(if name.ends_with('*') { 0o755 } else { 0o644 });
+        let name = name.trim_end_matches('*');
+        // Not checked, unlike set_path.
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_cksum();
+        builder.append(&header, content.as_bytes()).expect("tar");
+    }
+    builder.into_inner().expect("tar")
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).expect("gzip");
+    encoder.finish().expect("gzip")
+}
+
+fn zip(files: &[(&str, &str)]) -> Vec<u8> {
+    let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, content) in files {
+        let mode = if name.ends_with('*') { 0o755 } else { 0o644 };
+        let options = zip::write::SimpleFileOptions::default().unix_permissions(mode);
+        let name = name.trim_end_matches('*');
+        writer.start_file(name, options).expect("zip");
+        writer.write_all(content.as_bytes()).expect("zip");
+    }
+    writer.finish().expect("zip").into_inner()
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest as _;
+    let digest = sha2::Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test]
+async fn an_archive_is_known_by_its_bytes_whatever_its_url_says() {
+    let fixture = Fixture::new().await;
+    let (a, b) = (document("a"), document("b"));
+    let several = [("a/SKILL.md", &*a), ("a/run.sh*", "x"), ("b/SKILL.md", &*b)];
+    let expected = ["a/SKILL.md", "a/run.sh*", "b/SKILL.md"];
+    for (path, bytes) in [
+        ("/x.zip", zip(&several)),
+        ("/x.tar", tar(&several)),
+        ("/x.tar.gz", gzip(&tar(&several))),
+        ("/x.tgz", gzip(&tar(&several))),
+        ("/zip.tar.gz", zip(&several)),
+        ("/plain-tar", tar(&several)),
+        ("/download", gzip(&tar(&several))),
+    ] {
+        fixture.server.put(path, Reply::ok(bytes));
+        let source = fixture.daemon(&[path]).refreshed().await;
+        assert_eq!(names(&source), expected, "{path}");
+        assert_eq!(codes(&source), [], "{path}");
+        assert_eq!(source.origin, Some(fixture.server.url(path)));
+    }
+}
+
+#[tokio::test]
+async fn a_single_skill_gets_the_folder_that_it_calls_itself() {
+    let fixture = Fixture::new().await;
+    let own = document("own");
+    let text = |text: &str| Reply::ok(text.to_owned());
+    for (path, reply, folder) in [
+        ("/SKILL.md", text(&own), "own"),
+        ("/raw/skill.md", text("no front matter"), "raw"),
+        ("/Skill.md", text("no front matter"), "skill"),
+        ("/guide", text(&own), "own"),
+        ("/x.zip", Reply::ok(zip(&[("SKILL.md", &own)])), "own"),
+        ("/y.zip", Reply::ok(zip(&[("SKILL.md", "text")])), "y"),
+        ("/z.zip", Reply::ok(zip(&[("w/SKILL.md", "text")])), "w"),
+        (
+            "/v.zip",
+            Reply::ok(zip(&[("v-main/SKILL.md", &own)])),
+            "own",
+        ),
+    ] {
+        fixture.server.put(path, reply);
+        let source = fixture.daemon(&[path]).refreshed().await;
+        assert_eq!(names(&source), [format!("{folder}/SKILL.md")], "{path}");
+    }
+}
+
+#[tokio::test]
+async fn archives_that_git_made_are_taken() {
+    let fixture = Fixture::new().await;
+    let document = document("a");
+    let mut builder = tar::Builder::new(Vec::new());
+    let comment = b"52 comment=0123456789012345678901234567890123456789\n";
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::XGlobalHeader);
+    header.set_size(comment.len() as u64);
+    header.set_path("pax_global_header").expect("a name");
+    header.set_cksum();
+    builder.append(&header, &comment[..]).expect("tar");
+    for (name, content) in [("skills-1.0/", ""), ("skills-1.0/a/SKILL.md", &*document)] {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        if name.ends_with('/') {
+            header.set_entry_type(tar::EntryType::Directory);
+        }
+        let entry = builder.append_data(&mut header, name, content.as_bytes());
+        entry.expect("tar");
+    }
+    let bytes = gzip(&builder.into_inner().expect("tar"));
+    fixture.server.put("/v1.0.tar.gz", Reply::ok(bytes));
+    let source = fixture.daemon(&["/v1.0.tar.gz"]).refreshed().await;
+    assert_eq!(names(&source), ["a/SKILL.md"]);
+}
+
+/// A root that gives nothing but a problem, and leaves nothing.
+async fn refused(fixture: &Fixture, path: &str, reply: Reply, code: &'static str) {
+    let at = path.split('#').next().expect("a path");
+    fixture.server.put(at, reply);
+    let source = fixture.daemon(&[path]).refreshed().await;
+    assert_eq!(source.folders, Folders::Missing, "{path}");
+    let said = &source.problems;
+    assert_eq!(
+        codes(&source),
+        [(Severity::Error, code)],
+        "{path}: {said:?}"
+    );
+    assert_eq!(fixture.names(), ["lock"], "{path}");
+    fs::remove_dir_all(fixture.entry()).expect("its cache is no longer needed");
+}
+
+#[tokio::test]
+async fn an_archive_that_must_not_be_unpacked_is_a_problem_and_nothing_is_left_of_it() {
+    let fixture = Fixture::with(
+        "archive_bytes_max = \"2KiB\"\narchive_file_bytes_max = \"1KiB\"\narchive_entries_max = 5\n\
+         archive_depth_max = 3",
+    )
+    .await;
+    let (fat, big) = ("x".repeat(1025), "x".repeat(1000));
+    let many: Vec<String> = (0..6).map(|number| format!("a/{number}")).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|name| (&**name, "")).collect();
+    let bomb = [("a/1", &*big), ("a/2", &big), ("a/3", &big)];
+    let mut cut = zip(&[("a/SKILL.md", "text")]);
+    cut.truncate(60);
+    for (path, bytes, code) in [
+        (
+            "/login.zip",
+            b"<!DOCTYPE html><p>Log in".to_vec(),
+            "archive.invalid",
+        ),
+        ("/notes.txt", b"just a text".to_vec(), "archive.invalid"),
+        ("/binary", vec![0, 1, 2, 3], "archive.invalid"),
+        ("/empty.zip", vec![], "archive.invalid"),
+        (
+            "/other.json",
+            b"{\"a\": 1}".to_vec(),
+            "root.document_invalid",
+        ),
+        ("/cut.zip", cut, "archive.invalid"),
+        ("/slip.tar", tar(&[("../x", "")]), "archive.invalid"),
+        ("/slip.zip", zip(&[("a/../../x", "")]), "archive.invalid"),
+        ("/abs.tar", tar(&[("/etc/x", "")]), "archive.invalid"),
+        (
+            "/fat.zip",
+            zip(&[("a/SKILL.md", &fat)]),
+            "archive.too_large",
+        ),
+        ("/bomb.zip", zip(&bomb), "archive.too_large"),
+        ("/many.zip", zip(&many), "archive.too_large"),
+        ("/deep.zip", zip(&[("a/b/c/d", "")]), "archive.invalid"),
+    ] {
+        refused(&fixture, path, Reply::ok(bytes), code).await;
+    }
+}
+
+#[tokio::test]
+async fn a_fetch_that_fails_is_a_problem_that_says_which_and_nothing_is_left_of_it() {
+    let fixture = Fixture::with("download_bytes_max = \"8KiB\"").await;
+    let pinned = format!("/pinned#sha256={}", sha256(b"other"));
+    let metadata = "http://169.254.169.254/latest/";
+    for (path, reply, code) in [
+        ("/long", Reply::ok(vec![b'x'; 9000]), "root.too_large"),
+        ("/endless", Reply::Endless, "root.too_large"),
+        (
+            "/short",
+            Reply::Short(zip(&[("a", "")])),
+            "root.unreachable",
+        ),
+        ("/missing", Reply::status(404), "root.unreachable"),
+        ("/error", Reply::status(500), "root.unreachable"),
+        (&*pinned, Reply::ok("text"), "root.checksum_mismatch"),
+        ("/loop", Reply::redirect("/loop"), "root.unreachable"),
+        ("/away", Reply::redirect("ftp://x/y"), "root.url_invalid"),
+        ("/metadata", Reply::redirect(metadata), "root.refused"),
+    ] {
+        refused(&fixture, path, reply, code).await;
+    }
+}
+
+#[tokio::test]
+async fn private_addresses_are_refused_unless_configured() {
+    let mut fixture = Fixture::new().await;
+    fixture.config.remote.allow_private_addresses = false;
+    let port = fixture.server.port();
+    for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"] {
+        let url = format!("http://{host}:{port}/x.zip");
+        let source = fixture.daemon(&[&url]).refreshed().await;
+        assert_eq!(
+            codes(&source),
+            [(Severity::Error, "root.refused")],
+            "{host}"
+        );
+    }
+    assert!(fixture.server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn what_did_not_change_is_not_fetched_again_and_what_changed_replaces_it_whole() {
+    let fixture = Fixture::new().await;
+    let (one, two) = (document("one"), document("two"));
+    let first = zip(&[("one/SKILL.md", &one), ("one/old.txt", "old")]);
+    fixture
+        .server
+        .put("/x.zip", Reply::Tagged("\"1\"".into(), first));
+    let daemon = fixture.daemon(&["/x.zip"]);
+    let before = daemon.refreshed().await;
+    assert_eq!(names(&before), ["one/SKILL.md", "one/old.txt"]);
+    let same = daemon.refreshed().await;
+    assert_eq!(tree(&same), tree(&before));
+    assert!(
+        fixture.server.seen()[1]
+            .headers
+            .contains_key("if-none-match")
+    );
+    // Without a tag the bytes are compared.
+    let first = zip(&[("one/SKILL.md", &one), ("one/old.txt", "old")]);
+    fixture.server.put("/x.zip", Reply::ok(first));
+    assert_eq!(tree(&daemon.refreshed().await), tree(&before));
+    fixture
+        .server
+        .put("/x.zip", Reply::ok(zip(&[("two/SKILL.md", &two)])));
+    let after = daemon.refreshed().await;
+    assert_eq!(names(&after), ["two/SKILL.md"]);
+    // Whoever reads the old one reads it to its end.
+    assert_eq!(names(&before), ["one/SKILL.md", "one/old.txt"]);
+    assert_eq!(fixture.names(), ["00000001", "00000002", "lock"]);
+}
+
+#[tokio::test]
+async fn a_pinned_archive_is_asked_for_once() {
+    let fixture = Fixture::new().await;
+    let bytes = zip(&[("a/SKILL.md", "text")]);
+    let url = format!("/x.zip#sha256={}", sha256(&bytes));
+    fixture.server.put("/x.zip", Reply::ok(bytes));
+    let daemon = fixture.daemon(&[&url]);
+    for _ in 0..3 {
+        assert_eq!(names(&daemon.refreshed().await), ["a/SKILL.md"]);
+    }
+    assert_eq!(fixture.server.hits("/x.zip"), 1);
+    // Another pin is another entry of the cache: what the first one allowed is not used for it.
+    let other = format!("/x.zip#sha256={}", sha256(b"other"));
+    let source = fixture.daemon(&[&other]).refreshed().await;
+    assert_eq!(source.folders, Folders::Missing);
+}
+
+#[tokio::test]
+async fn a_start_does_not_wait_and_a_server_that_comes_later_is_found() {
+    let fixture = Fixture::new().await;
+    fixture.server.set_down(true);
+    let daemon = fixture.daemon(&["/x.zip"]);
+    assert_eq!(
+        codes(&daemon.source()),
+        [(Severity::Warning, "root.pending")]
+    );
+    let source = daemon.refreshed().await;
+    assert_eq!(source.folders, Folders::Missing);
+    assert_eq!(codes(&source), [(Severity::Error, "root.unreachable")]);
+    fixture.server.set_down(false);
+    fixture
+        .server
+        .put("/x.zip", Reply::ok(zip(&[("a/SKILL.md", "text")])));
+    let source = daemon.refreshed().await;
+    assert_eq!(names(&source), ["a/SKILL.md"]);
+    assert_eq!(codes(&source), []);
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_holds_neither_the_start_nor_the_other_roots() {
+    let fixture = Fixture::new().await;
+    fixture.server.put("/silent", Reply::Silent);
+    fixture
+        .server
+        .put("/x.zip", Reply::ok(zip(&[("a/SKILL.md", "text")])));
+    let daemon = fixture.daemon(&["/silent", "/x.zip"]);
+    daemon.remote.start();
+    fixture.server.taken(2).await;
+    let url = daemon.urls.get(1).expect("two URLs");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while daemon.remote.source("x", url).folders == Folders::Missing {
+        assert!(Instant::now() < deadline, "the other root is held up");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(
+        codes(&daemon.source()),
+        [(Severity::Warning, "root.pending")]
+    );
+    daemon.remote.inner.tasks.stop.cancel();
+    daemon.remote.inner.tasks.finished().await;
+}
+
+#[tokio::test]
+async fn a_failed_refresh_keeps_what_was_there_and_says_so_and_a_restart_has_it_offline() {
+    let fixture = Fixture::new().await;
+    fixture
+        .server
+        .put("/x.zip", Reply::ok(zip(&[("a/SKILL.md", "text")])));
+    let daemon = fixture.daemon(&["/x.zip"]);
+    let before = daemon.refreshed().await;
+    for reply in [
+        Reply::status(503),
+        Reply::Short(b"PK".to_vec()),
+        Reply::ok("<html>maintenance"),
+        Reply::ok(tar(&[("../x", "")])),
+    ] {
+        fixture.server.put("/x.zip", reply);
+        let source = daemon.refreshed().await;
+        assert_eq!(source.folders, before.folders);
+        let [problem] = &*source.problems else {
+            panic!("{:?}", source.problems);
+        };
+        assert_eq!(problem.severity, Severity::Warning);
+        assert!(problem.message.ends_with("is kept"), "{}", problem.message);
+    }
+    fixture.server.set_down(true);
+    let restarted = fixture.daemon(&["/x.zip"]).source();
+    assert_eq!(restarted.folders, before.folders);
+    assert_eq!(codes(&restarted), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_daemons_that_fetch_one_url_at_once_have_it_whole() {
+    let fixture = Fixture::new().await;
+    let contents: Vec<String> = (0..20).map(|number| format!("a/{number}.txt")).collect();
+    let mut contents: Vec<(&str, &str)> = contents.iter().map(|name| (&**name, "text")).collect();
+    contents.push(("a/SKILL.md", "text"));
+    let bytes = gzip(&tar(&contents));
+    for round in 0..50 {
+        let path = format!("/{round}.tar.gz");
+        fixture.server.put(&path, Reply::ok(bytes.clone()));
+        let (one, two) = (fixture.daemon(&[&path]), fixture.daemon(&[&path]));
+        let (first, second) = tokio::join!(one.refreshed(), two.refreshed());
+        assert_eq!(first.folders, second.folders, "{:?}", first.problems);
+        assert_eq!(names(&first).len(), 21);
+        assert_eq!((first.problems, second.problems), (vec![], vec![]));
+        assert!(fixture.server.hits(&path) <= 2);
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_process_leaves_is_never_taken_for_whole() {
+    let fixture = Fixture::new().await;
+    fixture.server.set_down(true);
+    let daemon = fixture.daemon(&["/x.zip"]);
+    daemon.refreshed().await;
+    let entry = fixture.entry();
+    // Killed while it unpacked; killed by a power loss that took the marker, or the content of a file.
+    for (path, content) in [
+        ("work-x/tree/half/SKILL.md", "ha"),
+        ("00000003/tree/half/SKILL.md", "ha"),
+        ("00000004/tree/half/SKILL.md", ""),
+        ("00000004/.lock", ""),
+        ("00000004/.ready", "{\"sha256\": \"\""),
+        ("00000005/tree/half/SKILL.md", ""),
+        ("00000005/.lock", ""),
+    ] {
+        let path = entry.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("mkdir");
+        fs::write(path, content).expect("write");
+    }
+    let ready = super::cache::Ready {
+        files: 1,
+        bytes: 4,
+        ..Default::default()
+    };
+    let ready = serde_json::to_vec(&ready).expect("json");
+    fs::write(entry.join("00000005/.ready"), ready).expect("write");
+    let daemon = fixture.daemon(&["/x.zip"]);
+    assert_eq!(daemon.source().folders, Folders::Missing);
+    assert_eq!(daemon.refreshed().await.folders, Folders::Missing);
+    fixture.server.set_down(false);
+    // An archive may not bring its own marker.
+    let bytes = zip(&[("a/SKILL.md", "text"), (".ready", "ok"), ("a/.ready", "ok")]);
+    fixture.server.put("/x.zip", Reply::ok(bytes));
+    let source = daemon.refreshed().await;
+    assert_eq!(names(&source), [".ready", "a/.ready", "a/SKILL.md"]);
+    // The next attempt has swept up.
+    daemon.refreshed().await;
+    let left = fixture.names();
+    assert!(left.contains(&"00000006".to_owned()), "{left:?}");
+    assert!(
+        !left.iter().any(|name| name.starts_with("work-")),
+        "{left:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_old_generation_is_removed_when_nobody_reads_it() {
+    let fixture = Fixture::new().await;
+    fixture
+        .server
+        .put("/x.zip", Reply::ok(zip(&[("one/SKILL.md", "1")])));
+    let (reader, writer) = (fixture.daemon(&["/x.zip"]), fixture.daemon(&["/x.zip"]));
+    let before = reader.refreshed().await;
+    fixture
+        .server
+        .put("/x.zip", Reply::ok(zip(&[("two/SKILL.md", "2")])));
+    writer.refreshed().await;
+    let entry: Entry = writer.root().entry.clone();
+    let newest = entry.newest().expect("a generation");
+    assert_eq!(newest.number, 2);
+    entry.sweep(Some(&newest), Duration::ZERO).expect("a sweep");
+    assert_eq!(
+        names(&before),
+        ["one/SKILL.md"],
+        "the other daemon reads it"
+    );
+    drop((reader, writer));
+    entry
+        .sweep(Some(&newest), Duration::from_secs(60))
+        .expect("a sweep");
+    assert_eq!(fixture.names(), ["00000001", "00000002", "lock"]);
+    entry.sweep(Some(&newest), Duration::ZERO).expect("a sweep");
+    assert_eq!(fixture.names(), ["00000002", "lock"]);
+}
+
+#[tokio::test]
+async fn a_cache_that_others_can_write_is_not_used() {
+    let fixture = Fixture::new().await;
+    fixture
+        .server
+        .put("/x.zip", Reply::ok(zip(&[("a/SKILL.md", "text")])));
+    let cache = fixture.dir.path().join("cache");
+    fs::create_dir(&cache).expect("mkdir");
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).expect("chmod");
+    let source = fixture.daemon(&["/x.zip"]).refreshed().await;
+    assert_eq!(codes(&source), [(Severity::Error, "root.cache")]);
+    assert_eq!(fixture.server.hits("/x.zip"), 0);
+}
+
+#[tokio::test]
+async fn queries_are_sent_and_never_shown() {
+    let fixture = Fixture::new().await;
+    let source = fixture.daemon(&["/x.zip?token=secret"]).refreshed().await;
+    assert_eq!(fixture.server.seen()[0].target, "/x.zip?token=secret");
+    assert!(!format!("{source:?}").contains("secret"), "{source:?}");
+}
