@@ -18,6 +18,7 @@ mod limits;
 mod pools;
 #[path = "../../client/tests/suite/pty.rs"]
 mod pty;
+mod remote;
 mod results;
 mod scripts;
 mod servers;
