@@ -31,18 +31,18 @@ type Markers = BTreeMap<String, SystemTime>;
 
 /// Cleans up now, and again from time to time. What is there at the start of a store that is our own is garbage.
 pub(super) async fn start(store: Arc<Store>) -> Result<()> {
-    let found = markers(&store).await?;
     let own = matches!(store.kind, Kind::Directory { own: true, .. });
+    let age = if own { Duration::ZERO } else { AGE };
+    // Before anybody saves; the work itself need not be waited for.
+    let found = older(markers(&store).await?, age);
     let (tasks, stop) = (store.tasks.clone(), store.tasks.stop.clone());
     let run = async move {
-        let mut found = if own { found } else { old(found) };
-        let started = own;
-        let mut age = if started { Duration::ZERO } else { AGE };
+        clean_all(&store, &found, age).await;
         loop {
-            sweep(&store, &found, age).await;
             tokio::time::sleep(INTERVAL).await;
-            found = old(markers(&store).await.unwrap_or_default());
-            age = AGE;
+            if let Err(error) = sweep(&store, AGE).await {
+                tracing::warn!(error = %Chain(&error), "no look at what interrupted saves left");
+            }
         }
     };
     tasks.spawn(async move {
@@ -51,6 +51,13 @@ pub(super) async fn start(store: Arc<Store>) -> Result<()> {
             () = stop.cancelled() => {}
         }
     });
+    Ok(())
+}
+
+/// Cleans up after whatever has a marker of this age.
+pub(super) async fn sweep(store: &Store, age: Duration) -> Result<()> {
+    let found = older(markers(store).await?, age);
+    clean_all(store, &found, age).await;
     Ok(())
 }
 
@@ -64,12 +71,12 @@ async fn markers(store: &Store) -> Result<Markers> {
     store.must(harmless("list"), listed).await
 }
 
-fn old(mut markers: Markers) -> Markers {
-    markers.retain(|_, renewed| renewed.elapsed().unwrap_or_default() > AGE);
+fn older(mut markers: Markers, age: Duration) -> Markers {
+    markers.retain(|_, renewed| renewed.elapsed().unwrap_or_default() >= age);
     markers
 }
 
-async fn sweep(store: &Store, markers: &Markers, age: Duration) {
+async fn clean_all(store: &Store, markers: &Markers, age: Duration) {
     let mut removed = 0_u64;
     for id in markers.keys() {
         match clean(store, id, age).await {
@@ -81,12 +88,13 @@ async fn sweep(store: &Store, markers: &Markers, age: Duration) {
     }
     if let Kind::Directory { root, .. } = &store.kind {
         let dir = file_path(root, &key::pending(&store.base));
-        drop(
-            store
-                .tasks
-                .blocking(move || remove_halves(&dir, "", age))
-                .await,
-        );
+        let removed = store
+            .tasks
+            .blocking(move || remove_halves(&dir, "", age))
+            .await;
+        if let Err(error) = removed {
+            tracing::warn!(error = %Chain(&error), "half-written markers stay for now");
+        }
     }
     if removed > 0 {
         tracing::info!(removed, "removed what interrupted saves had left");
