@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::ArtifactsConfig;
 use crate::error::{Error, Result};
+use crate::fault::{self, Point};
 use crate::shutdown::Tasks;
 
 mod garbage;
@@ -335,6 +336,7 @@ impl Inner {
             () = stop.cancelled() => return Err(Error::Draining),
         };
         let mut upload = Upload::begin(&self.store, scope, name).await?;
+        fault::reach(Point::SaveMarked);
         let written = tokio::select! {
             written = upload.write(name, data, self.bytes_max) => written,
             () = gone.cancelled() => Err(CANCELLED),
@@ -351,11 +353,13 @@ impl Inner {
                 return Err(error);
             }
         };
+        fault::reach(Point::SaveWritten);
         match self
             .publish(scope, name, save.mime_type, &written, upload.id())
             .await
         {
             Ok(artifact) => {
+                fault::reach(Point::SavePublished);
                 upload.done().await;
                 Ok(artifact)
             }
@@ -476,8 +480,10 @@ impl Inner {
             return Ok(false);
         };
         let upload = Upload::of(store, scope, name, &record.data).await?;
+        fault::reach(Point::DiscardMarked);
         let path = key::version(&key::name(&store.base, scope, name), version);
         store.remove(changing("delete the version"), &path).await?;
+        fault::reach(Point::DiscardUnpublished);
         // From here on it does not exist; what can't be removed now is removed later.
         upload.abort().await;
         Ok(true)

@@ -1,8 +1,8 @@
-//! Points between two steps of a slot's life at which a test can make the daemon die as if it were killed. They do
-//! nothing unless the feature `fault-points` is compiled in, which no shipped binary has.
+//! Points between two steps of a slot's or an artifact's life at which a test can make the daemon die as if it were
+//! killed. They do nothing unless the feature `fault-points` is compiled in, which no shipped binary has.
 //!
 //! `FAULT_POINT=claim.recorded:2` ends the process with SIGKILL when it comes to that point for the second time; without
-//! a number, for the first time. `tests/crash/faults.rs` does it at each [`Point`].
+//! a number, for the first time. The suite `tests/crash` does it at each [`Point`].
 
 /// Defines the points and the list of them together, so that none can be left out.
 macro_rules! points {
@@ -14,7 +14,7 @@ macro_rules! points {
         }
 
         impl Point {
-            /// All of them, in the order in which they come in the life of a slot.
+            /// All of them, in the order in which they come in the life of a slot, and of an artifact.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
             /// As `FAULT_POINT` has it: what is done, and how far.
@@ -125,6 +125,16 @@ points! {
     UnpublishDone = "unpublish.done",
     /// A digest is moved out of the store, and not removed.
     ClearMoved = "clear.moved",
+    /// A marker says that an artifact is being saved; there is nothing of it.
+    SaveMarked = "save.marked",
+    /// The bytes of an artifact are there; no record points to them.
+    SaveWritten = "save.written",
+    /// The record of a version is there; its marker is too, and who asked has no answer.
+    SavePublished = "save.published",
+    /// A marker says that a version of an artifact is being removed; all of it is there.
+    DiscardMarked = "discard.marked",
+    /// The record of the version is gone; its bytes are not.
+    DiscardUnpublished = "discard.unpublished",
 }
 
 /// The process dies here if it was told to.

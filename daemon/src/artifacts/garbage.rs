@@ -88,10 +88,8 @@ async fn clean_all(store: &Store, markers: &Markers, age: Duration) {
     }
     if let Kind::Directory { root, .. } = &store.kind {
         let dir = file_path(root, &key::pending(&store.base));
-        let removed = store
-            .tasks
-            .blocking(move || remove_halves(&dir, "", age))
-            .await;
+        let remove = move || remove_halves(&dir, "", age);
+        let removed = store.on_disk(harmless("clean up"), root, remove).await;
         if let Err(error) = removed {
             tracing::warn!(error = %Chain(&error), "half-written markers stay for now");
         }
@@ -123,7 +121,7 @@ async fn clean(store: &Store, id: &str, age: Duration) -> Result<bool> {
             remove_halves(&data, &prefix, Duration::ZERO)?;
             remove_halves(&records, "", age)
         };
-        store.tasks.blocking(remove).await?;
+        store.on_disk(harmless("clean up"), root, remove).await?;
     }
     store.remove(harmless("clean up"), &marker).await?;
     Ok(!published)
@@ -148,7 +146,7 @@ async fn is_published(store: &Store, scope: &Scope, name: &Name, id: &str) -> Re
 }
 
 /// Removes files that the library was writing when it was interrupted: it puts `#` and a number after their names.
-fn remove_halves(dir: &FilePath, prefix: &str, age: Duration) -> Result<()> {
+fn remove_halves(dir: &FilePath, prefix: &str, age: Duration) -> std::io::Result<()> {
     for name in entries(dir)? {
         if !name.contains('#') || !name.starts_with(prefix) {
             continue;

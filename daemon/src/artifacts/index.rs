@@ -9,13 +9,14 @@ use object_store::path::Path;
 
 use super::key;
 use super::name::{Name, Scope};
-use super::store::{Kind, Store, harmless};
-use crate::error::{Error, Result};
+use super::store::{Kind, Operation, Store, harmless};
+use crate::error::Result;
 
 /// So many versions of one name are passed over in a bucket before it is asked for what comes after them.
 const PASSED_MAX: usize = 1000;
 /// After every version of a name, in the order of keys.
 const AFTER_VERSIONS: &str = "z";
+const LIST: Operation = harmless("list");
 /// Numbers that one request for a page of versions covers at most.
 const SPAN_MAX: u64 = 1 << 20;
 
@@ -28,8 +29,8 @@ pub(super) async fn newest(store: &Store, scope: &Scope, name: &Name) -> Result<
     match &store.kind {
         Kind::Directory { root, .. } => {
             let dir = file_path(root, &beneath);
-            let read = store.tasks.blocking(move || numbers(&dir));
-            Ok(read.await?.into_iter().max())
+            let found = store.on_disk(LIST, root, move || numbers(&dir)).await?;
+            Ok(found.into_iter().max())
         }
         Kind::Bucket(_) => {
             let mut listed = store.list(&beneath, None);
@@ -55,7 +56,7 @@ pub(super) async fn versions(
     let mut from = after.map_or(0, |after| after.saturating_add(1));
     if let Kind::Directory { root, .. } = &store.kind {
         let dir = file_path(root, &beneath);
-        let mut found = store.tasks.blocking(move || numbers(&dir)).await?;
+        let mut found = store.on_disk(LIST, root, move || numbers(&dir)).await?;
         found.retain(|version| *version >= from);
         found.sort_unstable();
         found.truncate(limit);
@@ -104,7 +105,7 @@ pub(super) async fn names(
                 walk(&dir, &mut Vec::new(), after.as_deref(), limit, &mut found)?;
                 Ok(found)
             };
-            store.tasks.blocking(read).await
+            store.on_disk(LIST, root, read).await
         }
         Kind::Bucket(_) => names_in_bucket(store, &beneath, after, limit).await,
     }
@@ -144,8 +145,11 @@ async fn names_in_bucket(
             }
             continue;
         }
-        if let Some(version) = key::read_version(version) {
-            found.push((key::read_name(components)?, version));
+        // What is not ours is passed over.
+        if let (Some(version), Some(name)) =
+            (key::read_version(version), key::read_name(components))
+        {
+            found.push((name, version));
             last = Some(components.to_vec());
             passed = 0;
         }
@@ -161,7 +165,7 @@ async fn next(
     >,
 ) -> Result<Option<Path>> {
     let next = async { listed.next().await.transpose() };
-    let next = store.ask(harmless("list"), next).await?.flatten();
+    let next = store.ask(LIST, next).await?.flatten();
     Ok(next.map(|object| object.location))
 }
 
@@ -177,19 +181,15 @@ pub(super) fn file_path(root: &FilePath, key: &Path) -> PathBuf {
 }
 
 /// Names in a directory, in no order; nothing if it is not there.
-pub(super) fn entries(dir: &FilePath) -> Result<Vec<String>> {
-    let failed = |source: io::Error| Error::Io {
-        operation: format!("read {}", dir.display()),
-        source,
-    };
+pub(super) fn entries(dir: &FilePath) -> io::Result<Vec<String>> {
     let listed = match std::fs::read_dir(dir) {
         Ok(listed) => listed,
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(error),
     };
     let mut names = Vec::new();
     for entry in listed {
-        names.extend(entry.map_err(failed)?.file_name().into_string());
+        names.extend(entry?.file_name().into_string());
     }
     Ok(names)
 }
@@ -203,7 +203,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Versions in the directory of a name, in no order. Names with a `#` are files that are being written.
-fn numbers(dir: &FilePath) -> Result<Vec<u64>> {
+fn numbers(dir: &FilePath) -> io::Result<Vec<u64>> {
     let names = entries(dir)?;
     Ok(names
         .iter()
@@ -218,7 +218,7 @@ fn walk(
     after: Option<&[String]>,
     limit: usize,
     found: &mut Vec<Newest>,
-) -> Result<()> {
+) -> io::Result<()> {
     let mut level = entries(dir)?;
     level.sort_unstable();
     for component in level {
@@ -238,8 +238,9 @@ fn walk(
             walk(&path, above, rest, limit, found)?;
         } else if rest.is_none()
             && let Some(newest) = numbers(&path)?.into_iter().max()
+            && let Some(name) = key::read_name(above)
         {
-            found.push((key::read_name(above)?, newest));
+            found.push((name, newest));
         }
         above.pop();
     }

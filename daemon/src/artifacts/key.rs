@@ -16,7 +16,6 @@ use object_store::path::{Path, PathPart};
 use sha2::{Digest, Sha256};
 
 use super::name::{Name, Scope, VERSION_MAX};
-use crate::error::{Error, Result};
 
 /// The only tenant of this version.
 const TENANT: &str = "default";
@@ -81,16 +80,14 @@ pub(super) fn components(name: &Name) -> Vec<String> {
     components
 }
 
-/// The name back from its components.
-pub(super) fn read_name(components: &[String]) -> Result<Name> {
-    let strange = || Error::Internal("a key of the artifact store is none of ours".into());
+/// The name back from its components; `None` if it is none of ours.
+pub(super) fn read_name(components: &[String]) -> Option<Name> {
     let mut bytes = Vec::new();
     for component in components {
         let text = component.strip_suffix(CONTINUED).unwrap_or(component);
-        bytes.extend(BASE32.decode(text.as_bytes()).map_err(|_| strange())?);
+        bytes.extend(BASE32.decode(text.as_bytes()).ok()?);
     }
-    let text = String::from_utf8(bytes).map_err(|_| strange())?;
-    Name::parse("name", &text)
+    Name::parse("name", &String::from_utf8(bytes).ok()?).ok()
 }
 
 /// Whether another component follows this one.

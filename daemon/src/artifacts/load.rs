@@ -39,11 +39,8 @@ pub(super) async fn chunks(
         GetResultPayload::File(file, _) => {
             let file = tokio::fs::File::from_std(file);
             let read = ReaderStream::with_capacity(file, CHUNK_BYTES_MAX);
-            let failed = |source| Error::Io {
-                operation: "read the bytes of an artifact".into(),
-                source,
-            };
-            read.map_err(failed).boxed()
+            read.map_err(move |error| store.broken(operation, &error))
+                .boxed()
         }
         GetResultPayload::Stream(stream) => stream
             .map_err(move |error| store.failed(operation, &error))

@@ -2,7 +2,8 @@
 //! goes wrong becomes an error of ours here; what the store said goes to the log and to nobody else.
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ use crate::shutdown::Tasks;
 const SMALL_BYTES_MAX: u64 = 64 << 10;
 /// Requests are repeated this often, and within `artifacts.timeout`.
 const RETRIES_MAX: usize = 3;
+
+const SEE_LOG: &str = "the server's log says why";
 
 /// Where artifacts are.
 #[derive(Debug, Clone)]
@@ -149,6 +152,32 @@ impl Store {
         Ok(value)
     }
 
+    /// Does something with the files of a directory. That the directory itself is not there, because somebody unmounted
+    /// it, is a failure and not an empty store.
+    pub(super) async fn on_disk<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        root: &FilePath,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let root = root.to_owned();
+        let done = self.tasks.blocking(move || {
+            let done = std::fs::read_dir(&root).and_then(|_| work());
+            Ok(done)
+        });
+        let done = done.await?;
+        let value = done.map_err(|error| self.broken(operation, &error))?;
+        self.note(true);
+        Ok(value)
+    }
+
+    /// A file that fails, logged.
+    pub(super) fn broken(&self, operation: Operation, error: &io::Error) -> Error {
+        self.note(false);
+        tracing::warn!(operation = operation.name, %error, "artifact store failed");
+        storage(operation, SEE_LOG)
+    }
+
     /// A failure of the store, logged.
     pub(super) fn failed(&self, operation: Operation, error: &object_store::Error) -> Error {
         self.note(false);
@@ -161,7 +190,7 @@ impl Store {
         let why = if refused {
             "it refuses the server's credentials"
         } else {
-            "the server's log says why"
+            SEE_LOG
         };
         storage(operation, why)
     }
@@ -250,12 +279,15 @@ impl Store {
 
     /// Asks for anything at all, to know whether the store answers.
     pub(super) async fn ping(&self) {
-        let absent = key::join(&key::join(&self.base, "probe"), "ping");
+        let operation = harmless("answer");
         // What is wrong is noted on the way.
-        drop(
-            self.ask(harmless("answer"), self.objects.head(&absent))
-                .await,
-        );
+        match &self.kind {
+            Kind::Directory { root, .. } => drop(self.on_disk(operation, root, || Ok(())).await),
+            Kind::Bucket(_) => {
+                let absent = key::join(&key::join(&self.base, "probe"), "ping");
+                drop(self.ask(operation, self.objects.head(&absent)).await);
+            }
+        }
     }
 
     /// Checks at the start that the store can be written to, and that it lets nobody write what is there already.
@@ -329,7 +361,7 @@ async fn directory(
 }
 
 /// Makes a directory that only the daemon's user can enter, unless it is there.
-fn make_private(path: &std::path::Path) -> Result<()> {
+fn make_private(path: &FilePath) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new()
         .recursive(true)

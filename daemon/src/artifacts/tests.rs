@@ -277,16 +277,16 @@ async fn hostile_names_stay_in_the_store_and_apart() {
         "~",
         &long,
     ];
-    for (n, text) in names.iter().enumerate() {
-        let saved = save(&artifacts, &scope, text, &[n as u8]).await;
+    for (n, text) in (0_u8..).zip(names) {
+        let saved = save(&artifacts, &scope, text, &[n]).await;
         assert_eq!(saved.version, 0, "{text:?} has met another one");
     }
-    for (n, text) in names.iter().enumerate() {
+    for (n, text) in (0_u8..).zip(names) {
         let data = load(&artifacts, &scope, text, None).await.expect(text);
-        assert_eq!(data, [n as u8], "{text:?}");
+        assert_eq!(data, [n], "{text:?}");
     }
     let listed = artifacts.list(&scope, None, 100).await.expect("listed");
-    let mut expected: Vec<&str> = names.to_vec();
+    let mut expected = names;
     expected.sort_unstable();
     let listed: Vec<&str> = listed.artifacts.iter().map(|a| a.name.as_str()).collect();
     assert_eq!(listed, expected);
@@ -632,18 +632,12 @@ async fn the_type_is_told_by_content_and_the_name_breaks_ties() {
     assert_eq!(saved.mime_type, "x/y; a=b");
 }
 
-/// What a crash leaves at each step of a save, as the store's own parts leave it.
-#[tokio::test]
-async fn what_interrupted_saves_left_is_removed_and_nothing_else() {
-    let place = Place::new();
-    let artifacts = place.open().await;
-    let store = Arc::clone(&artifacts.0.store);
-    let scope = scope("app", "user", "session");
-    let kept = save(&artifacts, &scope, "kept", b"kept").await;
-    let before = place.files();
+/// Leaves what a crash leaves at each step of a save and of a deletion.
+async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &Scope) {
+    let store = &artifacts.0.store;
     // Killed while bytes come: some parts are there, under a name that the library gave.
     let half = name("half");
-    let mut halves = Upload::begin(&store, &scope, &half).await.expect("begun");
+    let mut halves = Upload::begin(store, scope, &half).await.expect("begun");
     let data = stream::iter([Ok(Bytes::from(vec![1; 2_500_000]))]).chain(stream::pending());
     tokio::select! {
         _ = halves.write(&half, data, u64::MAX) => panic!("it has no end"),
@@ -651,7 +645,7 @@ async fn what_interrupted_saves_left_is_removed_and_nothing_else() {
     }
     std::mem::forget(halves);
     // Killed between bytes and record.
-    let mut whole = Upload::begin(&store, &scope, &name("whole"))
+    let mut whole = Upload::begin(store, scope, &name("whole"))
         .await
         .expect("begun");
     whole
@@ -659,7 +653,7 @@ async fn what_interrupted_saves_left_is_removed_and_nothing_else() {
         .await
         .expect("written");
     // Killed between record and the end: this one counts.
-    let mut published = Upload::begin(&store, &scope, &name("done"))
+    let mut published = Upload::begin(store, scope, &name("done"))
         .await
         .expect("begun");
     let written = published
@@ -668,23 +662,34 @@ async fn what_interrupted_saves_left_is_removed_and_nothing_else() {
         .expect("written");
     artifacts
         .0
-        .publish(&scope, &name("done"), None, &written, published.id())
+        .publish(scope, &name("done"), None, &written, published.id())
         .await
         .expect("published");
     // Killed while deleting: the record is gone.
-    save(&artifacts, &scope, "deleted", b"deleted").await;
-    let record = Record::read(&store, &scope, &name("deleted"), 0)
+    save(artifacts, scope, "deleted", b"deleted").await;
+    let record = Record::read(store, scope, &name("deleted"), 0)
         .await
         .expect("read")
         .expect("there");
-    let path = key::version(&key::name(&store.base, &scope, &name("deleted")), 0);
-    Upload::of(&store, &scope, &name("deleted"), &record.data)
+    let path = key::version(&key::name(&store.base, scope, &name("deleted")), 0);
+    Upload::of(store, scope, &name("deleted"), &record.data)
         .await
         .expect("marked");
     store
         .remove(changing("delete"), &path)
         .await
         .expect("removed");
+}
+
+#[tokio::test]
+async fn what_interrupted_saves_left_is_removed_and_nothing_else() {
+    let place = Place::new();
+    let artifacts = place.open().await;
+    let store = &artifacts.0.store;
+    let scope = scope("app", "user", "session");
+    let kept = save(&artifacts, &scope, "kept", b"kept").await;
+    let before = place.files();
+    interrupt(&place, &artifacts, &scope).await;
     // Nothing of all that can be seen.
     let listed = artifacts.list(&scope, None, 10).await.expect("listed");
     let names: Vec<&str> = listed.artifacts.iter().map(|a| a.name.as_str()).collect();
@@ -692,10 +697,10 @@ async fn what_interrupted_saves_left_is_removed_and_nothing_else() {
     assert_eq!(place.count("pending/"), 4);
 
     // Others may be at work: nothing that is young is touched.
-    garbage::sweep(&store, garbage::AGE).await.expect("swept");
+    garbage::sweep(store, garbage::AGE).await.expect("swept");
     assert_eq!(place.count("pending/"), 4);
     // At the start of a store of our own, all of it is.
-    garbage::sweep(&store, Duration::ZERO).await.expect("swept");
+    garbage::sweep(store, Duration::ZERO).await.expect("swept");
     assert_eq!(place.count("pending/"), 0);
     assert_eq!(place.files().len(), before.len() + 2, "{:?}", place.files());
     assert_eq!(
@@ -771,7 +776,7 @@ async fn a_store_that_cannot_be_opened_is_a_clear_start_error() {
         &place.tasks,
     )
     .await;
-    let error = opened.err().expect("refused").to_string();
+    let error = opened.expect_err("refused").to_string();
     assert!(
         error.starts_with("the artifact store cannot be used: ") && error.contains("beneath"),
         "{error}"

@@ -111,6 +111,11 @@ impl TestServer {
         }
     }
 
+    /// Where it keeps what it has.
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.config.state_dir
+    }
+
     /// Claims a workspace and returns its name.
     pub(crate) async fn workspace(&self) -> String {
         let created = self
