@@ -30,11 +30,12 @@ soak: build guest image ## 100,000 execs in one workspace: nothing grows (SOAK_E
 	SKILLD_SOAK_EXECS='$(SOAK_EXECS)' SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' \
 		cargo test --locked -p skilld-tests --test load -- soak --nocapture
 
-fuzz: preflight-rust ## fuzz what the guest decodes, each target for FUZZ_SECONDS (default 300); needs a C++ compiler
-	@cd images/guest/fuzz && for target in request supervisor archive window; do \
-		mkdir -p found/$$target && \
-		CARGO_TARGET_DIR='$(TARGET)/fuzz' RUSTFLAGS='$(COVERAGE)' cargo run --release --locked --target $(TRIPLE) --bin $$target -- \
-			-max_total_time=$(FUZZ_SECONDS) -timeout=20 -artifact_prefix=found/$$target- found/$$target corpus/$$target; \
+fuzz: preflight-rust ## fuzz what comes from outside, each target for FUZZ_SECONDS (default 300); needs a C++ compiler
+	@for target in images/guest/request images/guest/supervisor images/guest/archive images/guest/window \
+		daemon/front_matter daemon/card; do \
+		name=$${target##*/} && cd $(CURDIR)/$${target%/*}/fuzz && mkdir -p found/$$name && \
+		CARGO_TARGET_DIR='$(TARGET)/fuzz' RUSTFLAGS='$(COVERAGE)' cargo run --release --locked --target $(TRIPLE) --bin $$name -- \
+			-max_total_time=$(FUZZ_SECONDS) -timeout=20 -artifact_prefix=found/$$name- found/$$name corpus/$$name || exit 1; \
 	done
 
 check: preflight-rust ## formatting, lints and documentation, all warnings refused

@@ -18,6 +18,7 @@
 //! | [`guest`] | the connection to one guest: socket, handshake, channel |
 //! | [`engine`] | what makes containers: Docker, or a fake for tests |
 //! | [`config`], [`error`], [`fault`], `mime`, [`shutdown`], [`telemetry`] | leaves that everything uses |
+//! | `fuzz` | for tests: hostile bytes for what comes from outside |
 
 pub mod artifacts;
 pub mod collect;
@@ -27,6 +28,8 @@ pub mod error;
 pub mod exec;
 pub mod fault;
 pub mod fetch;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod guest;
 pub mod inputs;
 mod mime;

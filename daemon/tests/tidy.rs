@@ -42,7 +42,7 @@ const FLOORS: &[&[&str]] = &[
     &["pool", "workspace"],
     &["collect", "inputs"],
     &["rpc"],
-    &["server"],
+    &["server", "fuzz"],
 ];
 
 /// Crate → crates of ours that its `[dependencies]` may name.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
-use crate::skills::finding;
+use crate::fuzz;
 
 /// The folder of every skill here that has no other.
 const DIR: &str = "a";
@@ -727,51 +727,24 @@ fn lines() -> impl Strategy<Value = String> {
     proptest::collection::vec(line, 0..24).prop_map(|lines| lines.join("\n"))
 }
 
-fn holds(document: &Document, read_bytes: usize) {
-    let front = &document.front_matter;
-    assert!(
-        crate::skills::is_name(&front.name)
-            || front.name.is_empty() && document.refusal(Profile::Lenient).is_some()
-    );
-    let usable = document.refusal(Profile::Lenient).is_none();
-    assert!(!usable || !front.description.is_empty());
-    assert!(
-        document.refusal(Profile::Lenient).is_none() || document.refusal(Profile::Spec).is_some()
-    );
-    assert!(front.description.chars().count() <= DESCRIPTION_CHARS_MAX);
-    // U+FFFD has three bytes for one that is not UTF-8.
-    assert!(document.body.len() <= 3 * read_bytes);
-    assert!(document.problems(Profile::Spec).len() <= 64 + finding::ALL.len());
-    let clean = |text: &str| {
-        !text.contains(|c: char| c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c))
-    };
-    assert!(clean(&front.description) && clean(&front.display_name) && clean(&front.name));
-    for problem in document.problems(Profile::Spec) {
-        assert!(
-            clean(&problem.message) && problem.message.len() < 1000,
-            "{problem:?}"
-        );
-    }
-}
-
 proptest! {
     #[test]
     fn any_bytes_are_read_within_bounds(bytes in proptest::collection::vec(any::<u8>(), 0..300), dir in "\\PC{0,12}") {
-        holds(&read(Some(&bytes), None, &dir), bytes.len());
-        holds(&read(None, Some(&bytes), &dir), bytes.len());
+        fuzz::document(Some(&bytes), None, &dir);
+        fuzz::document(None, Some(&bytes), &dir);
     }
 
     #[test]
     fn any_lines_are_read_within_bounds(text in lines(), card in lines()) {
-        holds(&of(&text), text.len());
-        holds(&of(&format!("---\n{text}")), text.len() + 4);
-        holds(&read(Some(text.as_bytes()), Some(card.as_bytes()), DIR), text.len());
+        fuzz::document(Some(text.as_bytes()), None, DIR);
+        fuzz::document(Some(format!("---\n{text}").as_bytes()), None, DIR);
+        fuzz::document(Some(text.as_bytes()), Some(card.as_bytes()), DIR);
     }
 
     #[test]
     fn any_yaml_is_read_within_bounds(yaml in "[a-c:&*|>'\"\\[\\]{}!#%@` \\n\\t.?,-]{0,120}") {
         let text = good(&yaml);
-        holds(&of(&text), text.len());
+        fuzz::document(Some(text.as_bytes()), None, DIR);
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span};
 use serde_json::{Map, Value};
-use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, Span};
 
 /// Collections within one another.
 pub(super) const DEPTH_MAX: usize = 32;
@@ -62,8 +62,6 @@ pub(super) fn read(
     spent: &mut Weight,
     duplicates: &mut Vec<Duplicate>,
 ) -> Result<Option<Rc<Node>>, Fault> {
-    let mut options = Options::default();
-    options.set_emit_comments(false);
     let mut builder = Builder {
         open: Vec::new(),
         anchors: HashMap::new(),
@@ -71,9 +69,8 @@ pub(super) fn read(
         root: None,
         duplicates,
     };
-    for event in Parser::new_from_str_with_options(yaml, options) {
+    for event in Parser::new_from_str(yaml) {
         let (event, span) = event.map_err(|error| {
-            use serde_saphyr::granit_parser::ErrorKind;
             if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
                 return Fault::Budget("it is nested too deeply");
             }
@@ -170,7 +167,6 @@ impl Builder<'_> {
             | Event::DocumentStart(..)
             | Event::DocumentEnd
             | Event::Anchor(..)
-            | Event::Comment(..)
             | _ => Ok(()),
         }
     }
