@@ -197,4 +197,23 @@ mod tests {
         assert_eq!(problems.len(), FINDINGS_MAX + 1);
         assert_eq!(problems[0].code, "skill.no_description");
     }
+
+    #[test]
+    fn every_code_is_in_the_documentation() {
+        let word = |severity: Option<Severity>| match severity {
+            None => "–",
+            Some(Severity::Warning) => "warning",
+            Some(Severity::Error) => "error",
+        };
+        let row = |code: &&Code| {
+            let (lenient, spec) = (word(code.lenient), word(code.spec));
+            format!("| `{}` | {lenient} | {spec} | {} |\n", code.name, code.cure)
+        };
+        let rows: String = ALL.iter().map(row).collect();
+        let documentation = include_str!("../../../docs/skills.md");
+        assert!(
+            documentation.contains(&rows),
+            "docs/skills.md must have this table:\n{rows}"
+        );
+    }
 }

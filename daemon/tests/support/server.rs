@@ -125,11 +125,6 @@ impl TestServer {
         created.expect("claimed").name
     }
 
-    /// Where it keeps what must outlive it.
-    pub(crate) fn state_dir(&self) -> &Path {
-        &self.config.state_dir
-    }
-
     /// Asks the server to drain and then at once to stop; `true` if everything ended in time.
     pub(crate) async fn stop(self) -> bool {
         stop(self.stop, self.run).await

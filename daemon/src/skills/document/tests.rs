@@ -489,6 +489,30 @@ fn lists_aliases_and_unknown_keys_are_kept() {
 }
 
 #[test]
+fn the_example_of_the_documentation_says_what_it_is_said_to() {
+    let documentation = include_str!("../../../../docs/skills.md");
+    let lines = documentation
+        .lines()
+        .skip_while(|line| !line.starts_with("    ---"));
+    let lines = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
+    let example: String = lines
+        .map(|line| line.get(4..).unwrap_or_default().to_owned() + "\n")
+        .collect();
+    let document = read(Some(example.as_bytes()), None, "csv-report");
+    assert_eq!(document.problems(Profile::Lenient), []);
+    let front = &document.front_matter;
+    assert_eq!(
+        (front.version.as_str(), front.author.as_str()),
+        ("1.10", "Team Tables")
+    );
+    assert_eq!(front.tools, ["read_table"]);
+    assert_eq!(
+        (&front.requires.bins, &front.requires.env),
+        (&vec!["python3".to_owned()], &vec!["REPORT_LANG".to_owned()])
+    );
+}
+
+#[test]
 fn utf16_is_read() {
     let text = good("license: ü😀");
     for big in [false, true] {
