@@ -67,6 +67,7 @@ async fn crash_at(point: Point) -> Result<()> {
     let answer = client.stage_skills(&name, &["pair"]).await;
     assert!(answer.is_err(), "it was answered before it was killed");
     assert_eq!(daemon.wait().await?, None, "it was not killed");
+    daemon.heal("pools.default.warm", "1");
     daemon.restart().await?;
 
     let client = &daemon.client;

@@ -19,6 +19,7 @@ mod pools;
 #[path = "../../client/tests/suite/pty.rs"]
 mod pty;
 mod remote;
+mod restaging;
 mod results;
 mod scripts;
 mod servers;

@@ -10,10 +10,13 @@ use crate::error::Result;
 
 /// In front of the name: hidden, and no skill's name begins so.
 const PREFIX: &str = ".replaced-";
-/// Most that are kept in a slot, whatever runs: the oldest go.
-const KEPT_MAX: usize = 64;
-/// Between a command's place among those that run and the time that is said of its start.
-const SLACK: Duration = Duration::from_secs(2);
+/// Most that are kept in a slot, whatever runs: the oldest go. Commands keep few; this is for a guest that does not
+/// say what runs.
+const KEPT_MAX: usize = 256;
+/// From the time that is said of a command's start until it has entered its directory, at most.
+const SPAWN_TIME: Duration = Duration::from_secs(1);
+/// From the time that is said of a replacement until it is done, at most.
+const EXCHANGE_TIME: Duration = Duration::from_millis(200);
 
 /// When a version was the one that commands began with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,8 +48,9 @@ impl Replaced {
 
     /// Whether a command that started then may have begun with it.
     fn had(self, start: SystemTime) -> bool {
-        let (start, slack) = (unix_ms(start), SLACK.as_millis());
-        self.from <= start + slack && start <= self.until + slack
+        let start = unix_ms(start);
+        self.from <= start + SPAWN_TIME.as_millis()
+            && start <= self.until + EXCHANGE_TIME.as_millis()
     }
 }
 
@@ -136,7 +140,9 @@ mod tests {
             (&[][..], &[][..]),
             (&[at(15_000)], &[(10_000, 20_000)]),
             // Near an exchange it may have been either.
-            (&[at(20_500)], &[(10_000, 20_000), (20_000, 30_000)]),
+            (&[at(20_100)], &[(10_000, 20_000), (20_000, 30_000)]),
+            (&[at(19_500)], &[(10_000, 20_000), (20_000, 30_000)]),
+            (&[at(20_500)], &[(20_000, 30_000)]),
             (&[at(40_000)], &[]),
             (&[at(5_000), at(25_000)], &[(0, 10_000), (20_000, 30_000)]),
         ] {
@@ -157,7 +163,7 @@ mod tests {
 
     #[test]
     fn versions_that_are_kept_are_bounded() {
-        let times: Vec<(u64, u64)> = (0..70).map(|n| (n, n + 1)).collect();
+        let times: Vec<(u64, u64)> = (0..262).map(|n| (n, n + 1)).collect();
         let dir = kept(&times);
         sweep(dir.path(), at(1000), None).expect("swept");
         let left = left(dir.path());

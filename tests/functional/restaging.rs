@@ -1,0 +1,289 @@
+//! Staging while others stage and while commands run: every command sees one whole version, and nothing is left over.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use futures::future::try_join_all;
+use skilld_client::Client;
+use skilld_client::v1::{ExecSpec, Reason, StartExecRequest, StreamOffsets};
+use skilld_tests::exec::{attach, run, shell, workspace};
+use skilld_tests::{Daemon, Options, refused};
+use tempfile::TempDir;
+use tonic::Code;
+
+const RESTAGES: usize = 200;
+const READERS: usize = 4;
+
+/// Reads both files again and again from where it began, and says what it saw when it is told to end.
+const READER: &str = "
+import os, pathlib, time
+seen = set()
+while not os.path.exists('work/stop'):
+    seen.add((pathlib.Path('a').read_text(), pathlib.Path('deep/b').read_text()))
+    pathlib.Path('out/alive').write_text('yes')
+print(len(seen), all(a == b for a, b in seen))
+";
+
+fn root() -> Result<TempDir> {
+    let root = tempfile::tempdir()?;
+    fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755))?;
+    Ok(root)
+}
+
+/// Writes a version of a skill: two files that say which.
+fn write(root: &Path, name: &str, version: &str) -> Result<()> {
+    let dir = root.join(name);
+    fs::create_dir_all(dir.join("deep"))?;
+    let document = format!(
+        "---\nname: {name}\ndescription: Two files of one version.\nversion: {version}\n---\n"
+    );
+    fs::write(dir.join("SKILL.md"), document)?;
+    fs::write(dir.join("a"), version)?;
+    Ok(fs::write(dir.join("deep/b"), version)?)
+}
+
+/// The host's `skills/` of the only claimed slot.
+fn skills_dir(daemon: &Daemon, workspace: &str) -> Result<PathBuf> {
+    let number = daemon.record(workspace)?["number"].to_string();
+    Ok(daemon.state_dir().join("slots").join(number).join("skills"))
+}
+
+fn replaced(dir: &Path) -> Result<usize> {
+    let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name()));
+    let names = names.collect::<Result<Vec<_>>>()?;
+    let is_replaced =
+        |name: &&std::ffi::OsString| name.as_encoded_bytes().starts_with(b".replaced-");
+    Ok(names.iter().filter(is_replaced).count())
+}
+
+async fn start(client: &Client, workspace: &str, spec: ExecSpec) -> Result<String> {
+    let request = StartExecRequest {
+        workspace: workspace.to_owned(),
+        spec: Some(spec),
+        ..Default::default()
+    };
+    Ok(client.start_exec(request).await?.name)
+}
+
+fn reader() -> ExecSpec {
+    ExecSpec {
+        skill: "pair".to_owned(),
+        argv: ["python3", "-c", READER].map(str::to_owned).into(),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn commands_keep_the_version_they_began_with_through_200_restagings() -> Result<()> {
+    let root = root()?;
+    write(root.path(), "pair", "1.0")?;
+    let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    let first = client.stage_skills(&name, &["pair"]).await?[0]
+        .digest
+        .clone();
+    write(root.path(), "pair", "2.0")?;
+    let second = client.stage_skills(&name, &["pair"]).await?[0]
+        .digest
+        .clone();
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        readers.push(start(client, &name, reader()).await?);
+    }
+    for round in 0..RESTAGES {
+        let digest = if round % 2 == 0 { &first } else { &second };
+        let staged = client
+            .stage_skills(&name, &[&format!("pair@{digest}")])
+            .await?;
+        assert_eq!((&staged[0].digest, staged[0].unchanged), (digest, false));
+        if round % 50 == 0 {
+            readers.push(start(client, &name, reader()).await?);
+        }
+    }
+    let dir = skills_dir(&daemon, &name)?;
+    let kept = replaced(&dir)?;
+    assert!(
+        (1..=RESTAGES / 2).contains(&kept),
+        "{kept} replaced versions are kept"
+    );
+    run(client, &name, shell("touch $WORK_DIR/stop")).await?;
+    for reader in readers {
+        let outcome = attach(client, &reader, StreamOffsets::default()).await?;
+        assert_eq!(outcome.text(), "1 True\n", "{}", outcome.error_text());
+    }
+    // Nobody uses them any more: the next one that has something to do removes them.
+    client
+        .stage_skills(&name, &[&format!("pair@{first}")])
+        .await?;
+    assert_eq!(replaced(&dir)?, 0);
+    let text = run(
+        client,
+        &name,
+        shell("ls -A $SKILLS_DIR; cat $SKILLS_DIR/pair/a"),
+    )
+    .await?;
+    assert_eq!(text.text(), ".metadata.json\npair\n1.0");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_replaced_version_still_leads_to_the_workspace() -> Result<()> {
+    let root = root()?;
+    write(root.path(), "pair", "1.0")?;
+    let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    client.stage_skills(&name, &["pair"]).await?;
+    run(client, &name, shell("mkfifo $WORK_DIR/go; mkdir -p $WORK_DIR/.venvs/pair; echo kept >$WORK_DIR/.venvs/pair/x")).await?;
+    let text = "cat work/go; cat a deep/b .venv/x; echo written >out/late; ls";
+    let waiting = ExecSpec {
+        skill: "pair".to_owned(),
+        ..shell(text)
+    };
+    let waiting = start(client, &name, waiting).await?;
+    write(root.path(), "pair", "2.0")?;
+    client.stage_skills(&name, &["pair"]).await?;
+    run(client, &name, shell("echo >$WORK_DIR/go")).await?;
+    let outcome = attach(client, &waiting, StreamOffsets::default()).await?;
+    let expected = "\n1.01.0kept\nSKILL.md\na\ndeep\ninputs\nout\nwork\n";
+    assert_eq!(outcome.text(), expected, "{}", outcome.error_text());
+    let late = run(
+        client,
+        &name,
+        shell("cat $OUTPUT_DIR/late $SKILLS_DIR/pair/a $SKILLS_DIR/pair/.venv/x"),
+    )
+    .await?;
+    assert_eq!(
+        late.text(),
+        "written\n2.0kept\n",
+        "the virtual environment survives"
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn sixty_four_calls_at_once_stage_eight_skills() -> Result<()> {
+    let root = root()?;
+    let names: Vec<String> = (0..8).map(|n| format!("skill-{n}")).collect();
+    for name in &names {
+        write(root.path(), name, "1.0")?;
+    }
+    let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
+    let client = &daemon.client;
+    let workspace = workspace(client).await?.name;
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let first = client.stage_skills(&workspace, &all).await?;
+    for name in &names {
+        write(root.path(), name, "2.0")?;
+    }
+    let second = client.stage_skills(&workspace, &all).await?;
+    // Each call asks for an old and a new version of neighbouring skills, none for the same two.
+    let calls = (0..64).map(|n| {
+        let digest = |at: usize, old: bool| {
+            if old {
+                &first[at].digest
+            } else {
+                &second[at].digest
+            }
+        };
+        let (one, other) = (n % 8, (n + 1) % 8);
+        let wanted = [
+            format!("{}@{}", names[one], digest(one, n % 2 == 0)),
+            format!("{}@{}", names[other], digest(other, n % 3 == 0)),
+        ];
+        let workspace = workspace.clone();
+        async move {
+            let wanted = [wanted[0].as_str(), wanted[1].as_str()];
+            client.stage_skills(&workspace, &wanted).await
+        }
+    });
+    try_join_all(calls).await?;
+    let text = "cd $SKILLS_DIR; for s in skill-*; do cmp $s/a $s/deep/b && grep -q \"version: $(cat $s/a)\" $s/SKILL.md && echo $s $(cat $s/a); done; ls -A | wc -l";
+    let text = run(client, &workspace, shell(text)).await?.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines.len(), lines.last()), (9, Some(&"9")), "{text}");
+    // What the record says is what is there.
+    let found = client.get_workspace(&workspace).await?;
+    for (at, skill) in found.skills.iter().enumerate() {
+        let is_old = lines[at].ends_with("1.0");
+        let expected = if is_old {
+            &first[at].digest
+        } else {
+            &second[at].digest
+        };
+        assert_eq!(&skill.digest, expected, "{} {text}", skill.name);
+    }
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn two_versions_of_one_skill_do_not_fit_into_one_folder() -> Result<()> {
+    let root = root()?;
+    write(root.path(), "pair", "1.0")?;
+    let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    let old = client.stage_skills(&name, &["pair"]).await?[0]
+        .digest
+        .clone();
+    write(root.path(), "pair", "2.0")?;
+    let both = ["pair".to_owned(), format!("pair@{old}")];
+    let both = [both[0].as_str(), both[1].as_str()];
+    let failure = refused(
+        client.stage_skills(&name, &both).await,
+        Code::InvalidArgument,
+        Reason::InvalidRequest,
+    )?;
+    assert!(failure.message.contains("skills[1]"), "{failure:?}");
+    assert_eq!(
+        run(client, &name, shell("cat $SKILLS_DIR/pair/a"))
+            .await?
+            .text(),
+        "1.0"
+    );
+    // 64 fit into a call, 65 do not.
+    let names: Vec<String> = (0..65).map(|n| format!("s{n}")).collect();
+    for name in &names {
+        write(root.path(), name, "1.0")?;
+    }
+    let many: Vec<&str> = names.iter().map(String::as_str).collect();
+    refused(
+        client.stage_skills(&name, &many).await,
+        Code::InvalidArgument,
+        Reason::InvalidRequest,
+    )?;
+    assert_eq!(client.stage_skills(&name, &many[..64]).await?.len(), 64);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_killed_command_no_longer_keeps_its_version() -> Result<()> {
+    let root = root()?;
+    write(root.path(), "pair", "1.0")?;
+    let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    client.stage_skills(&name, &["pair"]).await?;
+    let sleeper = start(
+        client,
+        &name,
+        ExecSpec {
+            skill: "pair".to_owned(),
+            ..shell("sleep 600")
+        },
+    )
+    .await?;
+    write(root.path(), "pair", "2.0")?;
+    client.stage_skills(&name, &["pair"]).await?;
+    let dir = skills_dir(&daemon, &name)?;
+    assert_eq!(replaced(&dir)?, 1);
+    client.kill_exec_after(&sleeper, Duration::ZERO).await?;
+    write(root.path(), "pair", "3.0")?;
+    client.stage_skills(&name, &["pair"]).await?;
+    assert_eq!(replaced(&dir)?, 0);
+    daemon.stop().await
+}
