@@ -110,6 +110,8 @@ pub struct Staged {
     pub bytes: u64,
     /// It was there already, with this digest.
     pub unchanged: bool,
+    /// Those of the four links whose names the skill has itself.
+    pub own_links: Vec<&'static str>,
 }
 
 /// The skills of this daemon. Clones share them.

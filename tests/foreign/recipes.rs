@@ -1,4 +1,4 @@
-//! The recipes of docs/exec.md, as they stand there, each against a daemon of its own. Its terminals are tested by
+//! The recipes of docs/exec.md and docs/skills.md, as they stand there, each against a daemon of its own. Its terminals are tested by
 //! `functional::terminal_cli`.
 
 use std::os::unix::fs::symlink;
@@ -20,12 +20,13 @@ exec buf curl --protocol grpc --http2-prior-knowledge --unix-socket "$5" --data 
 "#;
 
 /// Code blocks of the section with this title, with their language.
-fn blocks(title: &str) -> Result<Vec<(String, String)>> {
-    let document = std::fs::read_to_string(binaries::repository().join("docs/exec.md"))?;
-    let (_, section) = document
+fn blocks(document: &str, title: &str) -> Result<Vec<(String, String)>> {
+    let text = std::fs::read_to_string(binaries::repository().join(document))?;
+    let (_, section) = text
         .split_once(&format!("\n### {title}\n"))
-        .with_context(|| format!("docs/exec.md has no section {title}"))?;
+        .with_context(|| format!("{document} has no section {title}"))?;
     let section = section.split("\n### ").next().unwrap_or_default();
+    let section = section.split("\n## ").next().unwrap_or_default();
     let mut found = Vec::new();
     let mut parts = section.split("\n```");
     parts.next();
@@ -78,8 +79,13 @@ impl Place {
 
     /// Runs all blocks of a section, and returns what they printed.
     async fn run(&self, title: &str) -> Result<String> {
+        self.run_of("docs/exec.md", title).await
+    }
+
+    /// The same of another document.
+    async fn run_of(&self, document: &str, title: &str) -> Result<String> {
         let mut printed = String::new();
-        for (language, code) in blocks(title)? {
+        for (language, code) in blocks(document, title)? {
             let mut command = match language.as_str() {
                 "sh" => {
                     let mut bash = Command::new("bash");
@@ -121,6 +127,20 @@ async fn skillctl_recipes_do_what_they_say() -> Result<()> {
     for part in ["killed by client", "exit 3", "exit 0"] {
         assert!(rest.contains(part), "no {part:?} in {rest}");
     }
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn recipes_for_scripts_do_what_they_say() -> Result<()> {
+    let place = Place::new().await?;
+    let printed = place
+        .run_of("docs/skills.md", "Scripts with skillctl")
+        .await?;
+    let (_, printed) = printed.split_once('{').with_context(|| printed.clone())?;
+    assert_eq!(
+        printed,
+        "\"n\": 360, \"factors\": [2, 2, 2, 3, 3, 5]}\n1500\n12000\n7200\n"
+    );
     place.daemon.stop().await
 }
 

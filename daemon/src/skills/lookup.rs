@@ -126,5 +126,6 @@ fn staged(skill: &Skill, content: Content) -> Staged {
         files: content.files,
         bytes: content.bytes,
         unchanged: false,
+        own_links: content.own_links,
     }
 }

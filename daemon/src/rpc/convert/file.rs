@@ -97,6 +97,11 @@ pub fn staged(skills: &[Staged]) -> pb::StageSkillsResponse {
         files: int64(skill.files),
         bytes: int64(skill.bytes),
         unchanged: skill.unchanged,
+        own_links: skill
+            .own_links
+            .iter()
+            .map(|&name| name.to_owned())
+            .collect(),
     });
     pb::StageSkillsResponse {
         skills: skills.collect(),
