@@ -21,6 +21,7 @@ mod pty;
 mod remote;
 mod restaging;
 mod results;
+mod samples;
 mod scripts;
 mod servers;
 mod skills;
