@@ -61,4 +61,5 @@ pub use poller::Poller;
 pub use resuming::ExecStream;
 pub use retry::RetryPolicy;
 pub use skilld_proto::v1;
+pub use skills::SkillFileReader;
 pub use stdin::StdinWriter;

@@ -156,6 +156,28 @@ pub enum Error {
         /// As given.
         path: String,
     },
+    /// A path leaves the skill.
+    #[error("{path} leaves the skill: give a path relative to its root")]
+    LeavesSkill {
+        /// As given.
+        path: String,
+    },
+    /// The skill has no such file.
+    #[error("the skill has no file {path}{}", Nearest(.nearest))]
+    FileNotFound {
+        /// Normalised.
+        path: String,
+        /// Paths that it has, best first, at most three.
+        nearest: Vec<String>,
+    },
+    /// There is something else than was asked for.
+    #[error("{path:?} is not {wanted}")]
+    WrongFileType {
+        /// Normalised.
+        path: String,
+        /// For instance `a file`.
+        wanted: &'static str,
+    },
     /// A write beneath skills/.
     #[error("{path} is read-only: only StageSkills writes beneath skills/")]
     ReadOnly {
@@ -354,7 +376,11 @@ impl Error {
             }
             Self::WorkspaceNotReady { .. } => (Code::FailedPrecondition, Reason::WorkspaceNotReady),
             Self::LimitUnsupported { .. } => (Code::FailedPrecondition, Reason::LimitUnsupported),
-            Self::PathEscapes { .. } => (Code::InvalidArgument, Reason::PathEscapes),
+            Self::PathEscapes { .. } | Self::LeavesSkill { .. } => {
+                (Code::InvalidArgument, Reason::PathEscapes)
+            }
+            Self::FileNotFound { .. } => (Code::NotFound, Reason::FileNotFound),
+            Self::WrongFileType { .. } => (Code::FailedPrecondition, Reason::WrongFileType),
             Self::Source { fault, .. } => fault.kind(),
             Self::ReadOnly { .. } | Self::SkillReadOnly { .. } => {
                 (Code::FailedPrecondition, Reason::ReadOnly)
@@ -404,7 +430,13 @@ impl Error {
             Self::PoolNotFound { pools, .. } => vec![("pools", pools.join(","))],
             Self::WorkspaceNotReady { state, .. } => vec![("state", state.clone())],
             Self::LimitUnsupported { field, .. } => vec![("field", field.clone())],
-            Self::PathEscapes { path } | Self::ReadOnly { path } => vec![("path", path.clone())],
+            Self::FileNotFound { path, nearest } => {
+                vec![("path", path.clone()), ("nearest", nearest.join(","))]
+            }
+            Self::PathEscapes { path }
+            | Self::LeavesSkill { path }
+            | Self::WrongFileType { path, .. }
+            | Self::ReadOnly { path } => vec![("path", path.clone())],
             Self::QuotaExceeded { limit, .. } | Self::LimitExceeded { limit, .. } => {
                 vec![("limit", limit.to_string())]
             }

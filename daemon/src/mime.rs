@@ -4,4 +4,4 @@
 #[path = "../../images/guest/src/collect/mime.rs"]
 mod rule;
 
-pub(crate) use rule::mime_type;
+pub(crate) use rule::{is_text, mime_type};

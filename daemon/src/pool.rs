@@ -20,9 +20,11 @@ use crate::workspace::slot::{self, Context};
 use crate::workspace::state::State;
 
 mod claim;
+mod inventory;
 mod problem;
 mod reserved;
 
+pub use inventory::Inventories;
 use problem::Problem;
 pub use reserved::Reserved;
 

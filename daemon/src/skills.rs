@@ -34,16 +34,20 @@ mod contents;
 mod discovery;
 pub mod document;
 mod documents;
+pub mod files;
 pub mod finding;
 mod fingerprint;
 pub mod front_matter;
 mod lookup;
+pub mod preflight;
 mod problem;
 mod publish;
 mod published;
+mod reading;
 mod reference;
 mod remote;
 mod resolve;
+pub mod search;
 mod skill;
 mod source;
 mod stage;
@@ -61,6 +65,7 @@ pub use front_matter::{FrontMatter, Requires};
 pub use problem::{Problem, Severity};
 use published::Published;
 pub use published::Which;
+pub use reading::Match;
 pub use reference::{Select, SkillRef, is_digest, is_name};
 use remote::Remote;
 pub use skill::{Place, Skill, SkillState};
@@ -133,6 +138,9 @@ struct Inner {
     archives: archive::Bounds,
     keep_unused: Duration,
     skills_max: usize,
+    manifests: files::Manifests,
+    needs: preflight::Known,
+    searcher: reading::Searcher,
 }
 
 impl Skills {
@@ -157,6 +165,9 @@ impl Skills {
             archives: publish::bounds(config),
             keep_unused: config.keep_unused,
             skills_max: config.skills_max,
+            manifests: files::Manifests::default(),
+            needs: preflight::Known::default(),
+            searcher: reading::Searcher::default(),
         };
         Ok(Self {
             inner: Arc::new(inner),

@@ -77,7 +77,7 @@ impl Place {
         })
     }
 
-    /// Runs all blocks of a section, and returns what they printed.
+    /// Runs all blocks of a section of docs/exec.md, and returns what they printed.
     async fn run(&self, title: &str) -> Result<String> {
         self.run_of("docs/exec.md", title).await
     }
@@ -178,5 +178,20 @@ async fn python_recipes_by_reflection_do_what_they_say() -> Result<()> {
         printed.trim_end(),
         "['step 1', 'step 2', 'step 3'] REASON_KILLED_BY_CLIENT"
     );
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn recipes_for_reading_and_checking_skills_do_what_they_say() -> Result<()> {
+    let place = Place::new().await?;
+    let read = place
+        .run_of("docs/skills.md", "Reading with skillctl")
+        .await?;
+    for part in ["\ncsv-report", "scripts/csv_report.py", "\n---\n"] {
+        assert!(read.contains(part), "no {part:?} in {read}");
+    }
+    // Nothing to say is nothing on stdout.
+    let checked = place.run_of("docs/skills.md", "Checking with skillctl");
+    assert_eq!(checked.await?, "");
     place.daemon.stop().await
 }

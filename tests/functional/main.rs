@@ -16,6 +16,7 @@ mod inputs;
 mod kills;
 mod limits;
 mod pools;
+mod preflight;
 #[path = "../../client/tests/suite/pty.rs"]
 mod pty;
 mod remote;

@@ -27,9 +27,9 @@ pub(super) fn status(failure: &Failure) -> Option<String> {
         Reason::PoolNotFound => {
             metadata("pools").map(|pools| format!("there are {}", listed(pools)))
         }
-        Reason::FileNotFound => {
-            metadata("nearest").map(|near| format!("did you mean {}?", listed(near)))
-        }
+        Reason::FileNotFound => metadata("nearest")
+            .filter(|names| !names.is_empty())
+            .map(|near| format!("did you mean {}?", listed(near))),
         Reason::PoolExhausted | Reason::QuotaExceeded => Some(match failure.retry_after {
             Some(wait) => format!(
                 "try again in {}; if that does not help, read faster, delete a workspace, or enlarge the pool",
@@ -49,7 +49,7 @@ pub(super) fn status(failure: &Failure) -> Option<String> {
         }
         Reason::IdTaken => Some("choose another id, or leave it out".into()),
         Reason::WorkspaceNotReady => Some("create another workspace".into()),
-        Reason::PathEscapes => Some("paths are relative to the workspace and stay in it".into()),
+        Reason::PathEscapes => Some("paths are relative, without a way out by `..`".into()),
         Reason::ReadOnly => Some("write to work/ or out/ instead".into()),
         Reason::DiskFull => Some("delete files, or create a workspace with a larger disk".into()),
         Reason::GuestLost => {

@@ -13,6 +13,7 @@ pub mod file;
 pub mod input;
 pub mod io;
 pub mod publish;
+pub mod reading;
 pub mod skill;
 pub mod workspace;
 

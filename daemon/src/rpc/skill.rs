@@ -1,15 +1,22 @@
 //! SkillService: what can be staged.
 
-use futures::stream::BoxStream;
+use std::sync::Arc;
+
+use futures::StreamExt;
 use skilld_proto::v1 as pb;
+use skilld_proto::v1::read_skill_file_response::Payload;
 use skilld_proto::v1::skill_service_server::SkillService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
 use super::convert::publish as changes;
-use super::convert::skill as wire;
+use super::convert::{reading, skill as wire};
 use super::publish;
+use super::relay::{Relayed, bounded};
 use crate::error::{Error, Result};
+use crate::shutdown::Tasks;
+use crate::skills::files::Part;
+use crate::skills::preflight;
 
 /// The service.
 #[derive(Debug, Clone)]
@@ -19,9 +26,25 @@ fn later<T>(what: &'static str) -> Result<Response<T>, Status> {
     Err(Error::NotImplemented { what }.into())
 }
 
+/// The bytes of a file; the next ones are read when somebody wants them.
+fn chunks(
+    part: Part,
+    tasks: Tasks,
+) -> impl futures::Stream<Item = Result<pb::ReadSkillFileResponse>> + Send {
+    futures::stream::try_unfold((part, tasks), |(mut part, tasks)| async move {
+        let (part, data) = tasks
+            .blocking(move || part.chunk().map(|data| (part, data)))
+            .await?;
+        let message = |data: Vec<u8>| pb::ReadSkillFileResponse {
+            payload: Some(Payload::Data(data.into())),
+        };
+        Ok(data.map(|data| (message(data), (part, tasks))))
+    })
+}
+
 #[tonic::async_trait]
 impl SkillService for SkillsRpc {
-    type ReadSkillFileStream = BoxStream<'static, Result<pb::ReadSkillFileResponse, Status>>;
+    type ReadSkillFileStream = Relayed<pb::ReadSkillFileResponse>;
 
     async fn list_skills(
         &self,
@@ -44,23 +67,41 @@ impl SkillService for SkillsRpc {
 
     async fn search_skills(
         &self,
-        _request: Request<pb::SearchSkillsRequest>,
+        request: Request<pb::SearchSkillsRequest>,
     ) -> Result<Response<pb::SearchSkillsResponse>, Status> {
-        later("SearchSkills")
+        let wanted = reading::search(request.get_ref())?;
+        let search = self
+            .0
+            .skills
+            .search(wanted.query, wanted.limit, wanted.compat);
+        Ok(Response::new(reading::matches(&search.await?)))
     }
 
     async fn list_skill_files(
         &self,
-        _request: Request<pb::ListSkillFilesRequest>,
+        request: Request<pb::ListSkillFilesRequest>,
     ) -> Result<Response<pb::ListSkillFilesResponse>, Status> {
-        later("ListSkillFiles")
+        let wanted = reading::list(request.get_ref())?;
+        let manifest = self.0.skills.files(wanted.skill.clone()).await?;
+        Ok(Response::new(reading::page(&manifest, &wanted)))
     }
 
     async fn read_skill_file(
         &self,
-        _request: Request<pb::ReadSkillFileRequest>,
+        request: Request<pb::ReadSkillFileRequest>,
     ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
-        later("ReadSkillFile")
+        let wanted = reading::read(request.get_ref())?;
+        let manifest = self.0.skills.files(wanted.skill).await?;
+        let file = manifest.find(&wanted.path)?;
+        let described = pb::ReadSkillFileResponse {
+            payload: Some(Payload::File(reading::file(file))),
+        };
+        let (found, file) = (Arc::clone(&manifest), file.clone());
+        let open = move || Part::new(found.open(&file)?, wanted.offset, wanted.length);
+        let part = self.0.tasks.blocking(open).await?;
+        let first = futures::stream::once(std::future::ready(Ok(described)));
+        let messages = first.chain(chunks(part, self.0.tasks.clone()));
+        Ok(Response::new(bounded(messages.boxed(), (), &self.0.relays)))
     }
 
     async fn publish_skill(
@@ -92,8 +133,14 @@ impl SkillService for SkillsRpc {
 
     async fn preflight_skill(
         &self,
-        _request: Request<pb::PreflightSkillRequest>,
+        request: Request<pb::PreflightSkillRequest>,
     ) -> Result<Response<pb::PreflightSkillResponse>, Status> {
-        later("PreflightSkill")
+        let wanted = reading::preflight(request.get_ref())?;
+        let pool = self.0.registry.pool(wanted.pool.as_deref())?;
+        let needs = self.0.skills.needs(wanted.skill).await?;
+        let inventory = pool.inventory().await?;
+        let findings = preflight::findings(&needs, &inventory, &wanted.env);
+        let image = &pool.image().reference;
+        Ok(Response::new(reading::preflighted(&findings, image)))
     }
 }

@@ -147,6 +147,8 @@ impl Actor {
     pub async fn run_adopted(mut self, adopted: Adopted) {
         match adopted {
             Adopted::Warm(link) => {
+                let image_id = &self.record.image_id;
+                self.context.inventories.learn(image_id, &link).await;
                 self.link = Some(link);
                 self.apply(Event::GuestAnswered).await;
             }

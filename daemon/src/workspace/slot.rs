@@ -24,6 +24,7 @@ use crate::engine::{self, ContainerSpec, Engine, EngineInfo, Limits};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::guest;
+use crate::pool::Inventories;
 use crate::shutdown::Tasks;
 use crate::workspace::directory::{Directory, Numbers};
 use crate::workspace::record::{self, Claim, Record};
@@ -47,6 +48,8 @@ pub struct Context {
     pub directory: Arc<Directory>,
     /// Containers that boot at once.
     pub boots: Semaphore,
+    /// What images have.
+    pub inventories: Inventories,
 }
 
 impl Context {

@@ -3,7 +3,7 @@
 //!
 //! Modules in reading order: `connection` (the socket), `service` (the rpcs), `guest` (what they act on),
 //! `exec` (one command: its task, its readers), `supervisor` (who runs it), `reaper` (who hears of its
-//! end), `output` (its bytes), `files` and `collect` (the workspace), `sys` (the only unsafe code). `fuzz` is for tests.
+//! end), `output` (its bytes), `files` and `collect` (the workspace), `inventory` (the image), `sys` (the only unsafe code). `fuzz` is for tests.
 //!
 //! It is a library only for those tests: the program is [`main`] and nothing else.
 
@@ -15,6 +15,7 @@ mod files;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod guest;
+mod inventory;
 mod output;
 mod reaper;
 mod service;

@@ -25,6 +25,7 @@ use crate::exec::stdin::{self, Input};
 use crate::exec::{Command, Exec, Phase, positive, size, warm_up};
 use crate::files::{ANSWER_BYTES_MAX, list, put, read};
 use crate::guest::{Guest, Settings};
+use crate::inventory;
 use crate::supervisor::wire::Target;
 
 const PAGE_MAX: usize = 1000;
@@ -359,8 +360,9 @@ impl GuestService for Service {
 
     async fn inventory(
         &self,
-        _request: Request<wire::InventoryRequest>,
+        request: Request<wire::InventoryRequest>,
     ) -> Answer<wire::InventoryResponse> {
-        Err(Status::unimplemented("Inventory"))
+        let found = inventory::inventory(request.get_ref()).await;
+        Ok(Response::new(found))
     }
 }

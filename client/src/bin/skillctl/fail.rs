@@ -55,6 +55,10 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         Reason::PoolExhausted => Some(
             "`skillctl pool list` shows how full it is, `skillctl pool resize NAME N` keeps more warm",
         ),
+        // Only of a skill's files nearest ones are named, or that there are none.
+        Reason::FileNotFound if failure.metadata.contains_key("nearest") => {
+            Some("`skillctl skill files NAME` shows what there is")
+        }
         Reason::FileNotFound => Some("`skillctl ls ID PATH` shows what is there"),
         Reason::ArtifactNotFound => Some(
             "`skillctl artifact list` and `skillctl artifact versions NAME` show what there is in a scope",

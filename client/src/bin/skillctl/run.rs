@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use clap::Args;
 use prost_types::Duration;
-use skilld_client::v1::{CollectOutputsRequest, CreateWorkspaceRequest, RunExecRequest, StageMode};
+use skilld_client::v1::{
+    CollectOutputsRequest, CreateWorkspaceRequest, PreflightSkillRequest, RunExecRequest, StageMode,
+};
 use skilld_client::{new_workspace_id, short_id, workspace_name};
 
 use crate::collect::{self, Limits};
@@ -16,6 +18,7 @@ use crate::input::{self, Input};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::output::note;
 use crate::script::ScriptArgs;
+use crate::skill::check;
 use crate::values;
 
 /// Run a command of a skill in a fresh workspace: create, stage, exec, collect, delete.
@@ -50,6 +53,9 @@ pub(crate) struct Run {
     /// Pool to claim from; the server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]
     pool: String,
+    /// Do not say beforehand what the skill needs and the image does not have.
+    #[arg(long)]
+    no_check: bool,
     /// Leave the workspace there and print its id on stderr.
     #[arg(long)]
     keep: bool,
@@ -100,10 +106,10 @@ struct Job<'a> {
 impl Job<'_> {
     async fn work(&mut self, run: Run) -> anyhow::Result<u8> {
         let client = &self.context.client;
-        let start = Instant::now();
+        let (start, pool) = (Instant::now(), run.pool);
         let request = CreateWorkspaceRequest {
             name: self.workspace.clone(),
-            pool: run.pool,
+            pool: pool.clone(),
             ..Default::default()
         };
         self.interrupt
@@ -114,6 +120,9 @@ impl Job<'_> {
         let start = Instant::now();
         let skill = self.stage(&run.skill, &run.input).await?;
         self.clock.lap("stage", start);
+        if !run.no_check {
+            self.check(&run.skill, &pool, &run.env).await?;
+        }
 
         let mut spec = exec::spec(run.command.clone(), &run.env, run.timeout);
         run.script.apply(&mut spec, &run.command);
@@ -157,6 +166,27 @@ impl Job<'_> {
         }
         let staged = staged.into_iter().next();
         Ok(staged.map_or_else(|| skill.to_owned(), |staged| staged.name))
+    }
+
+    /// Says what is missing. The command may do without it, so it runs in any case.
+    async fn check(
+        &mut self,
+        skill: &str,
+        pool: &str,
+        env: &[(String, String)],
+    ) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let request = PreflightSkillRequest {
+            name: skill.to_owned(),
+            pool: pool.to_owned(),
+            env: env.iter().map(|(name, _)| name.clone()).collect(),
+        };
+        let checking = self.context.client.preflight_skill(request);
+        if let Ok(answer) = self.interrupt.race(checking).await? {
+            check::notes(&answer).iter().for_each(|line| note(line));
+        }
+        self.clock.lap("check", start);
+        Ok(())
     }
 
     async fn exec(&mut self, spec: skilld_client::v1::ExecSpec) -> anyhow::Result<Ending> {

@@ -8,12 +8,20 @@ use crate::context::Context;
 use crate::output::{self, Table};
 use crate::values;
 
-/// List and show skills.
+pub(crate) mod check;
+mod reading;
+
+/// List, show, read, search and check skills.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Example:\n  skillctl skill list")]
 pub(crate) enum Skill {
     List(List),
     Show(Show),
+    Files(reading::Files),
+    Read(reading::Read),
+    Search(reading::Search),
+    Problems(reading::Problems),
+    Check(check::Check),
 }
 
 /// List the skills that the daemon knows.
@@ -38,11 +46,17 @@ impl Skill {
                 context.output.message("Skill", &skill, details)?;
                 Ok(0)
             }
+            Self::Files(command) => command.run(context).await,
+            Self::Read(command) => command.run(context).await,
+            Self::Search(command) => command.run(context).await,
+            Self::Problems(command) => command.run(context).await,
+            Self::Check(command) => command.run(context).await,
         }
     }
 }
 
-async fn list(context: &Context) -> anyhow::Result<u8> {
+/// All pages.
+async fn everything(context: &Context) -> anyhow::Result<ListSkillsResponse> {
     let mut all = ListSkillsResponse::default();
     let mut request = ListSkillsRequest {
         page_size: 1000,
@@ -57,6 +71,11 @@ async fn list(context: &Context) -> anyhow::Result<u8> {
         }
         request.page_token = page.next_page_token;
     }
+    Ok(all)
+}
+
+async fn list(context: &Context) -> anyhow::Result<u8> {
+    let all = everything(context).await?;
     context.output.message("ListSkillsResponse", &all, |all| {
         let mut table = Table::new(["NAME", "VERSION", "STATE", "DESCRIPTION"]);
         for skill in &all.skills {

@@ -72,17 +72,24 @@ fn profile(given: i32) -> Result<Profile> {
 /// `Invalid`.
 pub fn get(request: &pb::GetSkillRequest) -> Result<(SkillRef, Profile)> {
     let mut faults = Faults::default();
-    let skill = match request.name.strip_prefix("skills/") {
-        Some(skill) => SkillRef::parse("name", skill).map(Some),
-        None => Err(Error::invalid("name", "is not of the form skills/{skill}")),
-    };
-    let skill = faults.take("name", skill);
+    let skill = faults.take("name", reference(&request.name).map(Some));
     let profile = faults.take("profile", profile(request.profile));
     faults.finish()?;
     // Without faults there is one.
     skill
         .map(|skill| (skill, profile))
         .ok_or_else(|| Error::invalid("name", "is missing"))
+}
+
+/// Checks `skills/{skill}`.
+///
+/// # Errors
+/// `Invalid`.
+pub(super) fn reference(name: &str) -> Result<SkillRef> {
+    let Some(skill) = name.strip_prefix("skills/") else {
+        return Err(Error::invalid("name", "is not of the form skills/{skill}"));
+    };
+    SkillRef::parse("name", skill)
 }
 
 /// One page of a listing. It may be shorter than was asked for.
@@ -199,13 +206,17 @@ pub fn problems(problems: &[Problem]) -> Vec<pb::Problem> {
     shown
 }
 
-fn problem(problem: &Problem) -> pb::Problem {
-    let severity = match problem.severity {
+/// How much something matters.
+pub(super) fn severity(severity: Severity) -> pb::problem::Severity {
+    match severity {
         Severity::Warning => pb::problem::Severity::Warning,
         Severity::Error => pb::problem::Severity::Error,
-    };
+    }
+}
+
+fn problem(problem: &Problem) -> pb::Problem {
     pb::Problem {
-        severity: severity.into(),
+        severity: severity(problem.severity).into(),
         code: problem.code.to_owned(),
         subject: problem.subject.clone(),
         message: problem.message.clone(),

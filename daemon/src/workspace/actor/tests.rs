@@ -160,6 +160,7 @@ async fn bench(dir: &std::path::Path) -> Bench {
         numbers: std::sync::Mutex::new(Numbers::new(200_000, 64, LONG, 0)),
         directory: Arc::default(),
         boots: tokio::sync::Semaphore::new(1),
+        inventories: Default::default(),
     });
     let pool_config = config.pools.first().expect("one").clone();
     let image = engine.image(&pool_config.image).await.expect("image");

@@ -1,4 +1,7 @@
 //! What a file is: by its first bytes where those tell, with its name as tie-breaker.
+//!
+//! The daemon compiles this file too (`mime.rs`), so that a skill's file is the same thing before and after it was staged:
+//! it uses nothing of the guest.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

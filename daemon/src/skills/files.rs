@@ -1,0 +1,225 @@
+//! A skill's files, for those who read them without a workspace: what there is, and the bytes.
+//!
+//! They are served from the store's copy, which never changes and holds regular files and links that stay inside only:
+//! what a listing says is what is read, whatever happens to the folder that the skill came from. A request's path is
+//! looked up in the listing and never handed to the file system; what is opened is beneath the copy in any case
+//! (openat2, RESOLVE_BENEATH).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+use crate::mime;
+
+mod kind;
+mod lookup;
+mod manifests;
+
+pub use kind::Kind;
+pub use lookup::{PATH_BYTES_MAX, normalised};
+pub(super) use manifests::Manifests;
+
+/// How much of a file is looked at to say what it is.
+const START_BYTES: usize = 8 * 1024;
+/// Most bytes that are read at once.
+pub const CHUNK_BYTES_MAX: usize = 256 << 10;
+/// A skill's document, whatever its case.
+const SKILL_MD: &str = "SKILL.md";
+
+/// A file of a skill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkillFile {
+    /// Relative to the skill's root; bytes that are not UTF-8 are replaced.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// Permission bits, as staging gives them.
+    pub mode: u32,
+    /// By content, with the name as tie-breaker.
+    pub mime_type: &'static str,
+    /// What it is for.
+    pub kind: Kind,
+    /// 64 hex digits.
+    pub sha256: String,
+    /// Its beginning is text.
+    pub is_text: bool,
+    /// As it is on disk.
+    name: OsString,
+}
+
+/// All files of one version of a skill.
+#[derive(Debug)]
+pub struct Manifest {
+    /// In the store.
+    dir: PathBuf,
+    /// Sorted by path.
+    files: Vec<SkillFile>,
+}
+
+impl Manifest {
+    /// Reads and hashes what is in a directory of the store.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(super) fn read(dir: &Path) -> io::Result<Self> {
+        let root = File::open(dir)?;
+        let mut files = Vec::new();
+        walk(&root, dir, Path::new(""), &mut files)?;
+        files.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        Ok(Self {
+            dir: dir.to_owned(),
+            files,
+        })
+    }
+
+    /// What a card leaves of it: the files that it allows, by path.
+    pub(super) fn restricted(mut self, allows: impl Fn(&str) -> bool) -> Self {
+        self.files.retain(|file| allows(&file.path));
+        self
+    }
+
+    /// Sorted by path. Folders of skills within this one are theirs.
+    #[must_use]
+    pub fn files(&self) -> &[SkillFile] {
+        &self.files
+    }
+
+    /// The file that a path stands for: the one of this name, else the only one that differs in case.
+    ///
+    /// # Errors
+    /// `LeavesSkill`, `Invalid`, `FileNotFound` with what is near, `WrongFileType` for a folder.
+    pub fn find(&self, path: &str) -> Result<&SkillFile> {
+        lookup::find(&self.files, path)
+    }
+
+    /// Opens a file of this manifest.
+    ///
+    /// # Errors
+    /// `Io` when the store lost it.
+    pub fn open(&self, file: &SkillFile) -> Result<File> {
+        let opened = File::open(&self.dir).and_then(|root| open(&root, Path::new(&file.name)));
+        let opened = opened.and_then(|opened| opened.ok_or(io::ErrorKind::NotFound.into()));
+        opened.map(|(file, _)| file).map_err(|source| Error::Io {
+            operation: format!("open {} in {}", file.path, self.dir.display()),
+            source,
+        })
+    }
+}
+
+/// A part of a file, read a chunk at a time.
+#[derive(Debug)]
+pub struct Part {
+    file: File,
+    left: u64,
+}
+
+impl Part {
+    /// From `offset`, at most `length` bytes; `None` is to the end.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn new(mut file: File, offset: u64, length: Option<u64>) -> Result<Self> {
+        let end = file.metadata().map_err(unreadable)?.len();
+        file.seek(SeekFrom::Start(offset.min(end)))
+            .map_err(unreadable)?;
+        let left = length.unwrap_or(u64::MAX);
+        Ok(Self { file, left })
+    }
+
+    /// The next bytes; none at the end.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn chunk(&mut self) -> Result<Option<Vec<u8>>> {
+        let most = self.left.min(CHUNK_BYTES_MAX as u64);
+        let mut data = Vec::new();
+        let read = (&self.file).take(most).read_to_end(&mut data);
+        self.left -= read.map_err(unreadable)? as u64;
+        Ok((!data.is_empty()).then_some(data))
+    }
+}
+
+pub(super) fn unreadable(source: io::Error) -> Error {
+    Error::Io {
+        operation: "read a file of a skill".to_owned(),
+        source,
+    }
+}
+
+fn walk(root: &File, dir: &Path, at: &Path, files: &mut Vec<SkillFile>) -> io::Result<()> {
+    let entries = fs::read_dir(dir.join(at))?.collect::<io::Result<Vec<_>>>()?;
+    let is_document = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        name.eq_ignore_ascii_case(SKILL_MD)
+    };
+    if at != Path::new("") && entries.iter().any(is_document) {
+        return Ok(());
+    }
+    for entry in entries {
+        let path = at.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            walk(root, dir, &path, files)?;
+        } else if let Some((file, mode)) = open(root, &path)? {
+            files.push(describe(&path, file, mode)?);
+        }
+    }
+    Ok(())
+}
+
+/// Opens a regular file and says its mode. `None` for a link that leads to none.
+fn open(root: impl AsFd, path: &Path) -> io::Result<Option<(File, u32)>> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let file = match openat2(root, path, how) {
+        Ok(opened) => File::from(opened),
+        // Broken, a circle, or out of the skill.
+        Err(Errno::ENOENT | Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    let metadata = file.metadata()?;
+    let mode = metadata.mode() & 0o777;
+    Ok(metadata.is_file().then_some((file, mode)))
+}
+
+fn describe(path: &Path, mut file: File, mode: u32) -> io::Result<SkillFile> {
+    let mut start = Vec::with_capacity(START_BYTES);
+    (&file).take(START_BYTES as u64).read_to_end(&mut start)?;
+    let mut hash = Sha256::new_with_prefix(&start);
+    let mut size = start.len() as u64;
+    let mut buffer = [0; START_BYTES];
+    loop {
+        let count = match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        hash.update(buffer.get(..count).unwrap_or_default());
+        size += count as u64;
+    }
+    let name = path.as_os_str();
+    let shown = OsStr::to_string_lossy(name).into_owned();
+    Ok(SkillFile {
+        size,
+        mode,
+        mime_type: mime::mime_type(name.as_bytes(), &start),
+        kind: kind::of(&shown, &start, mode),
+        sha256: super::content::hex(&hash.finalize()),
+        is_text: mime::is_text(&start),
+        name: name.to_owned(),
+        path: shown,
+    })
+}
+
+#[cfg(test)]
+mod tests;

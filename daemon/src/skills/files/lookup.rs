@@ -1,0 +1,103 @@
+//! From the path that somebody wrote to the file that is meant. Pure: nothing here opens anything.
+
+use super::SkillFile;
+use crate::error::{Error, Result};
+
+/// Longest path in a request, bytes.
+pub const PATH_BYTES_MAX: usize = 512;
+/// Most components.
+const COMPONENTS_MAX: usize = 32;
+/// Paths that a refusal names.
+const NEAREST_MAX: usize = 3;
+/// How much of two names is compared, characters: the work for a hostile one stays small.
+const COMPARED_MAX: usize = 64;
+
+/// A path without `.` and empty components. `field` is named in the error.
+///
+/// # Errors
+/// `LeavesSkill` for `..` and absolute ones; `Invalid` for what no path of a skill has.
+pub fn normalised(field: &str, path: &str) -> Result<String> {
+    if path.len() > PATH_BYTES_MAX {
+        let message = format!("must be at most {PATH_BYTES_MAX} bytes");
+        return Err(Error::invalid(field, message));
+    }
+    if path.contains(|c: char| c.is_control() || c == '\\') {
+        let message = "must have no control character and no backslash; folders are separated by /";
+        return Err(Error::invalid(field, message));
+    }
+    let components: Vec<&str> = path
+        .split('/')
+        .filter(|part| !matches!(*part, "" | "."))
+        .collect();
+    if path.starts_with('/') || components.contains(&"..") {
+        return Err(Error::LeavesSkill {
+            path: path.to_owned(),
+        });
+    }
+    if components.len() > COMPONENTS_MAX {
+        let message = format!("must have at most {COMPONENTS_MAX} components");
+        return Err(Error::invalid(field, message));
+    }
+    Ok(components.join("/"))
+}
+
+/// The file that a path stands for. `files` is sorted by path.
+pub(super) fn find<'a>(files: &'a [SkillFile], path: &str) -> Result<&'a SkillFile> {
+    let path = normalised("path", path)?;
+    let exact = files.binary_search_by(|file| file.path.as_str().cmp(&path));
+    if let Some(file) = exact.ok().and_then(|place| files.get(place)) {
+        return Ok(file);
+    }
+    let folder = format!("{path}/");
+    if path.is_empty() || files.iter().any(|file| file.path.starts_with(&folder)) {
+        let wanted = "a file";
+        return Err(Error::WrongFileType { path, wanted });
+    }
+    let lower = path.to_lowercase();
+    let mut alike = files
+        .iter()
+        .filter(|file| file.path.to_lowercase() == lower);
+    match (alike.next(), alike.next()) {
+        (Some(only), None) => Ok(only),
+        _ => Err(Error::FileNotFound {
+            nearest: nearest(files, &path),
+            path,
+        }),
+    }
+}
+
+/// Paths that may have been meant, best first: the same in another case, the same name elsewhere, then similar ones.
+fn nearest(files: &[SkillFile], path: &str) -> Vec<String> {
+    let wanted = path.to_lowercase();
+    let wanted_name = name(&wanted);
+    let mut scored: Vec<(f64, &str)> = files
+        .iter()
+        .map(|file| {
+            let path = file.path.to_lowercase();
+            let score = if path == wanted {
+                4.0
+            } else if path.ends_with(&format!("/{wanted}")) || wanted.ends_with(&format!("/{path}"))
+            {
+                3.0
+            } else if name(&path) == wanted_name {
+                2.0
+            } else {
+                similarity(name(&path), wanted_name)
+            };
+            (score, file.path.as_str())
+        })
+        .filter(|(score, _)| *score >= 0.6)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    let best = scored.into_iter().take(NEAREST_MAX);
+    best.map(|(_, path)| path.to_owned()).collect()
+}
+
+fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn similarity(a: &str, b: &str) -> f64 {
+    let cut = |text: &str| text.chars().take(COMPARED_MAX).collect::<String>();
+    strsim::normalized_damerau_levenshtein(&cut(a), &cut(b))
+}

@@ -1,0 +1,44 @@
+//! Scoring as Agent Zero has it: for those who compare, or have tuned their skills to it.
+//!
+//! The query in lower case is split at white space. Each term adds 3 where it is a substring of the name, 2 of the
+//! description, 1 of any tag. Nothing is damped, and `a` finds everything.
+
+use super::{Index, Scored};
+use crate::error::Result;
+
+/// What a term adds, by the place of the field in [`super::FIELDS`].
+const POINTS: [f64; 3] = [3.0, 2.0, 1.0];
+
+impl Index {
+    /// The best skills by that scoring, at most `limit`.
+    ///
+    /// # Errors
+    /// `Invalid` for an empty query.
+    pub fn search_compat(&self, query: &str, limit: usize) -> Result<Vec<super::Hit>> {
+        let query = query.to_lowercase();
+        let terms: Vec<&str> = query.split_whitespace().collect();
+        if terms.is_empty() {
+            return Err(super::nothing_to_look_for(""));
+        }
+        let score = |skill: &super::Indexed| {
+            let [name, description] = &skill.lower;
+            let mut scored = Scored::default();
+            for term in &terms {
+                let found = [
+                    name.contains(term),
+                    description.contains(term),
+                    skill.tags.iter().any(|tag| tag.contains(term)),
+                ];
+                for (field, (found, points)) in found.into_iter().zip(POINTS).enumerate() {
+                    if found {
+                        scored.score += points;
+                        scored.fields |= 1 << field;
+                    }
+                }
+            }
+            scored
+        };
+        let scored: Vec<Scored> = self.skills.iter().map(score).collect();
+        Ok(self.best(&scored, limit))
+    }
+}
