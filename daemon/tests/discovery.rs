@@ -1,0 +1,876 @@
+//! Which folders are skills, what happens to those that clash or cannot be read, and that a change on disk is in the
+//! very next answer, whether the kernel tells of changes or not. No Docker.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use skilld::config::{Config, SkillRoot, SkillsConfig};
+use skilld::error::Error;
+use skilld::shutdown::Tasks;
+use skilld::skills::{Catalogue, Listing, Profile, Severity, Skill, SkillRef, SkillState, Skills};
+use skilld_proto::v1 as pb;
+
+#[path = "support/server.rs"]
+#[expect(dead_code, reason = "shared with tests that use more of it")]
+mod server;
+use server::TestServer;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// With and without a kernel that tells of changes.
+const WATCHING: [usize; 2] = [65_536, 0];
+
+/// Roots `a` and `b`, and a state directory, all temporary.
+struct Fixture {
+    dir: tempfile::TempDir,
+    skills: Skills,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut SkillsConfig)) -> Self {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let base = dir.path().canonicalize().expect("there");
+        for sub in ["a", "b", "state", "slot/skills"] {
+            fs::create_dir_all(base.join(sub)).expect("mkdir");
+        }
+        let mut config = Config::from_toml("").expect("configuration").config.skills;
+        config.roots = ["a", "b"]
+            .map(|root| SkillRoot::dir(&base.join(root)))
+            .to_vec();
+        change(&mut config);
+        let skills = Skills::open(&config, &base.join("state"), Tasks::default()).expect("open");
+        Self { dir, skills }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().canonicalize().expect("there").join(path)
+    }
+
+    fn write(&self, path: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("parent")).expect("mkdir");
+        fs::write(&path, text).expect("write");
+        path
+    }
+
+    /// A folder with a SKILL.md.
+    fn skill(&self, folder: &str, name: &str) {
+        self.document(&format!("{folder}/SKILL.md"), name, "d", "");
+    }
+
+    fn document(&self, path: &str, name: &str, description: &str, version: &str) {
+        let text = format!(
+            "---\nname: {name}\ndescription: {description}\nversion: {version}\n---\nBody of {name}\n"
+        );
+        self.write(path, text.replace("version: \n", ""));
+    }
+
+    async fn list(&self) -> Listing {
+        self.skills.list().await.expect("list")
+    }
+
+    async fn catalogue(&self) -> Arc<Catalogue> {
+        self.skills.catalogue().await.expect("list")
+    }
+
+    /// Name and state of each, sorted.
+    async fn states(&self) -> Vec<(String, SkillState)> {
+        let skills = self.list().await.skills;
+        let states = skills.into_iter().map(|skill| (skill.name, skill.state));
+        states.collect()
+    }
+
+    async fn names(&self) -> Vec<String> {
+        let states = self.states().await;
+        states.into_iter().map(|(name, _)| name).collect()
+    }
+
+    async fn one(&self, name: &str) -> Skill {
+        let listing = self.list().await;
+        let found = listing.skills.into_iter().find(|skill| skill.name == name);
+        found.unwrap_or_else(|| panic!("{name} is not listed; {:?}", listing.problems))
+    }
+
+    async fn get(&self, name: &str) -> Result<(Skill, String), Error> {
+        let wanted = SkillRef::parse("name", name).expect("valid");
+        self.skills.get(wanted, Profile::Lenient).await
+    }
+
+    /// Codes of the problems that belong to no skill.
+    async fn problems(&self) -> Vec<&'static str> {
+        codes(&self.list().await.problems)
+    }
+}
+
+fn codes(problems: &[skilld::skills::Problem]) -> Vec<&'static str> {
+    problems.iter().map(|problem| problem.code).collect()
+}
+
+fn digest(skill: &Skill) -> &str {
+    let content = skill.content.as_ref();
+    content.map_or("", |content| &content.digest)
+}
+
+// === which folders ===
+
+#[tokio::test]
+async fn the_document_may_be_written_in_any_case_but_only_once() {
+    let fixture = Fixture::new();
+    fixture.document("a/exact/SKILL.md", "exact", "d", "");
+    fixture.document("a/lower/skill.md", "lower", "d", "");
+    fixture.document("a/both/SKILL.md", "both", "the right one", "");
+    fixture.document("a/both/skill.md", "both", "the wrong one", "");
+    fixture.document("a/unclear/Skill.md", "unclear", "d", "");
+    fixture.document("a/unclear/skill.MD", "unclear", "d", "");
+    let listing = fixture.list().await;
+    let found: Vec<_> = listing
+        .skills
+        .iter()
+        .map(|skill| (skill.name.as_str(), skill.state, codes(&skill.problems)))
+        .collect();
+    use SkillState::{Loaded, LoadedWithWarnings, Rejected};
+    assert_eq!(
+        found[..3],
+        [
+            ("both", LoadedWithWarnings, vec!["skill.two_documents"]),
+            ("exact", Loaded, vec![]),
+            ("lower", LoadedWithWarnings, vec!["skill.file_name"]),
+        ]
+    );
+    assert_eq!((found[3].0, found[3].1), ("unclear", Rejected));
+    assert_eq!(found[3].2.first(), Some(&"skill.two_documents"));
+    assert_eq!(listing.skills[0].front_matter.description, "the right one");
+    let (_, body) = fixture.get("lower").await.expect("there");
+    assert_eq!(body, "Body of lower\n");
+}
+
+#[tokio::test]
+async fn a_folder_with_a_card_only_is_a_skill() {
+    let fixture = Fixture::new();
+    let card =
+        r#"{"id": "carded", "version": "1.0.0", "name": "Carded", "description": "From a card."}"#;
+    fixture.write("a/carded/skill-card.json", card);
+    let skill = fixture.one("carded").await;
+    assert_ne!(skill.state, SkillState::Rejected, "{:?}", skill.problems);
+    assert_eq!(
+        (
+            skill.front_matter.description.as_str(),
+            skill.front_matter.version.as_str()
+        ),
+        ("From a card.", "1.0.0")
+    );
+}
+
+#[tokio::test]
+async fn folders_of_tools_and_hidden_ones_are_passed_over_unless_they_are_roots() {
+    let skipped = [
+        ".git",
+        "node_modules",
+        "__pycache__",
+        ".venv",
+        "dist",
+        ".hidden",
+    ];
+    let fixture = Fixture::with(|config| {
+        let hidden = Path::new(config.roots[0].text()).join(".claude/skills");
+        config.roots[1] = SkillRoot::dir(&hidden);
+    });
+    for folder in skipped {
+        fixture.skill(&format!("a/{folder}/x"), "x");
+        fixture.skill(&format!("a/outer/{folder}/x"), "x");
+    }
+    fixture.skill("a/outer", "outer");
+    fixture.skill("a/.claude/skills/named", "named");
+    assert_eq!(fixture.names().await, ["named", "outer"]);
+    assert_eq!(fixture.problems().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_root_that_is_itself_a_skill_is_that_skill() {
+    let fixture = Fixture::new();
+    fixture.skill("a", "whole");
+    fixture.write("a/scripts/x.py", "x");
+    fixture.skill("a/part", "part");
+    assert_eq!(fixture.names().await, ["part", "whole"]);
+    let whole = fixture.one("whole").await;
+    assert_eq!(whole.content.expect("read").files, 2);
+    assert_eq!(fixture.one("part").await.aliases, ["whole/part"]);
+}
+
+#[tokio::test]
+async fn a_skill_within_a_skill_is_one_of_its_own_and_no_part_of_the_other() {
+    let fixture = Fixture::new();
+    fixture.skill("a/outer", "outer");
+    fixture.write("a/outer/scripts/x.py", "x");
+    fixture.skill("a/outer/sub/inner", "inner");
+    fixture.skill("a/outer/sub/inner/innermost", "innermost");
+    assert_eq!(fixture.names().await, ["inner", "innermost", "outer"]);
+    let outer = fixture.one("outer").await;
+    assert_eq!(
+        outer.nested,
+        [
+            PathBuf::from("sub/inner"),
+            PathBuf::from("sub/inner/innermost")
+        ]
+    );
+    assert_eq!(outer.content.as_ref().expect("read").files, 2);
+    assert_eq!(fixture.one("inner").await.aliases, ["outer/inner"]);
+    assert_eq!(
+        fixture.one("innermost").await.aliases,
+        ["inner/innermost", "outer/inner/innermost"]
+    );
+    for alias in ["outer/inner", "outer/inner@*"] {
+        assert_eq!(fixture.get(alias).await.expect("there").0.name, "inner");
+    }
+    let missing = fixture.get("inner/innermst").await.expect_err("no such");
+    let Error::SkillNotFound { nearest, .. } = missing else {
+        panic!("not SkillNotFound: {missing}");
+    };
+    assert!(nearest[0].ends_with("innermost"), "{nearest:?}");
+    // What changes within does not change what is around.
+    fixture.write("a/outer/sub/inner/more.txt", "x");
+    assert_eq!(digest(&fixture.one("outer").await), digest(&outer));
+    // Once it is no skill any longer it is a part.
+    fs::remove_file(fixture.path("a/outer/sub/inner/SKILL.md")).expect("remove");
+    assert_eq!(fixture.names().await, ["innermost", "outer"]);
+    assert_eq!(
+        fixture.one("outer").await.content.expect("read").files,
+        3,
+        "SKILL.md, scripts/x.py, sub/inner/more.txt"
+    );
+}
+
+#[tokio::test]
+async fn depth_is_bounded_and_what_is_left_out_is_said() {
+    let fixture = Fixture::with(|config| config.depth_max = 3);
+    fixture.skill("a/1/2/deep", "deep");
+    fixture.skill("a/1/2/3/lost", "lost");
+    // What a skill keeps deep inside is its own business.
+    fixture.write("a/1/2/deep/assets/a/b/c/d", "x");
+    assert_eq!(fixture.names().await, ["deep"]);
+    assert_eq!(fixture.problems().await, ["root.too_deep"]);
+}
+
+#[tokio::test]
+async fn limits_of_a_root_are_reported() {
+    for (dirs_max, entries_max, skills_max, code) in [
+        (5, 1000, 1000, "root.too_many_dirs"),
+        (1000, 5, 1000, "root.too_many_entries"),
+        (1000, 1000, 3, "root.too_many_skills"),
+    ] {
+        let fixture = Fixture::with(|config| {
+            (config.dirs_max, config.entries_max) = (dirs_max, entries_max);
+            config.skills_max = skills_max;
+        });
+        for number in 0..20 {
+            fixture.skill(&format!("a/s{number}"), &format!("s{number}"));
+        }
+        fixture.skill("b/last", "last");
+        let listing = fixture.list().await;
+        assert_eq!(codes(&listing.problems), [code]);
+        assert!(listing.skills.len() < 20, "{}", listing.skills.len());
+        // Another root has limits of its own.
+        let last = listing.skills.iter().any(|skill| skill.name == "last");
+        assert_eq!(last, skills_max > 3, "{code}");
+    }
+}
+
+// === links ===
+
+#[tokio::test]
+async fn links_are_followed_beneath_roots_only_and_both_places_are_told() {
+    let fixture = Fixture::new();
+    fixture.skill("a/real", "real");
+    fixture.skill("b/.store/v1", "linked");
+    fixture.skill("outside/x", "x");
+    symlink("real", fixture.path("a/again")).expect("symlink");
+    symlink(fixture.path("b/.store/v1"), fixture.path("a/linked")).expect("symlink");
+    symlink(fixture.path("outside"), fixture.path("a/out")).expect("symlink");
+    symlink(fixture.path("a"), fixture.path("a/circle")).expect("symlink");
+    symlink("self", fixture.path("a/self")).expect("symlink");
+    let listing = fixture.list().await;
+    let names: Vec<&str> = listing
+        .skills
+        .iter()
+        .map(|skill| skill.name.as_str())
+        .collect();
+    assert_eq!(names, ["linked", "real"], "{:?}", listing.skills);
+    assert_eq!(
+        codes(&listing.problems),
+        ["root.link_outside", "root.folder_unreadable"]
+    );
+    let linked = fixture.one("linked").await;
+    assert_eq!(linked.state, SkillState::Loaded, "{:?}", linked.problems);
+    let (found, real) = (fixture.path("a/linked"), fixture.path("b/.store/v1"));
+    assert_eq!(
+        linked.source,
+        format!("{} -> {}", found.display(), real.display())
+    );
+    assert_eq!((linked.found_at, linked.dir), (found, real));
+    // A folder that is reached without a link keeps its own name.
+    assert_eq!(fixture.one("real").await.found_at, fixture.path("a/real"));
+}
+
+#[tokio::test]
+async fn a_linked_document_is_read_if_it_lies_beneath_a_root_and_its_changes_are_seen() {
+    let fixture = Fixture::new();
+    fixture.document("b/shared/csv.md", "csv", "first", "");
+    fixture.write("outside.md", "---\nname: out\ndescription: secret\n---\n");
+    for (folder, target) in [
+        ("csv", fixture.path("b/shared/csv.md")),
+        ("out", fixture.path("outside.md")),
+        ("gone", fixture.path("b/none")),
+        ("device", PathBuf::from("/dev/zero")),
+    ] {
+        fs::create_dir(fixture.path("a").join(folder)).expect("mkdir");
+        symlink(target, fixture.path("a").join(folder).join("SKILL.md")).expect("symlink");
+    }
+    let csv = fixture.one("csv").await;
+    assert_eq!(csv.state, SkillState::Loaded, "{:?}", csv.problems);
+    for folder in ["out", "gone", "device"] {
+        let skill = fixture.one(folder).await;
+        assert_eq!(skill.state, SkillState::Rejected, "{skill:?}");
+        assert!(!format!("{skill:?}").contains("secret"));
+    }
+    assert_eq!(
+        codes(&fixture.one("out").await.problems)[0],
+        "skill.link_outside"
+    );
+    fixture.document("b/shared/csv.md", "csv", "second", "");
+    let changed = fixture.one("csv").await;
+    assert_eq!(changed.front_matter.description, "second");
+    assert_ne!(digest(&changed), digest(&csv));
+    // What is staged is the file, not a link out of the skill.
+    let csv = SkillRef::parse("skills", "csv").expect("valid");
+    let slot = fixture.path("slot/skills");
+    fixture
+        .skills
+        .stage(&slot, vec![csv])
+        .await
+        .expect("staged");
+    let staged = slot.join("csv/SKILL.md");
+    assert!(fs::symlink_metadata(&staged).expect("there").is_file());
+    assert!(fs::read_to_string(staged).expect("read").contains("second"));
+}
+
+// === names that clash ===
+
+#[tokio::test]
+async fn a_duplicate_is_shadowed_and_says_which_two() {
+    let fixture = Fixture::new();
+    fixture.document("a/x/csv/SKILL.md", "csv", "first", "1.0");
+    fixture.document("b/y/csv/SKILL.md", "csv", "second", "1.0");
+    let listing = fixture.list().await;
+    let states: Vec<_> = listing
+        .skills
+        .iter()
+        .map(|skill| (skill.state, skill.front_matter.description.as_str()))
+        .collect();
+    assert_eq!(
+        states,
+        [
+            (SkillState::Loaded, "first"),
+            (SkillState::Shadowed, "second")
+        ]
+    );
+    let problem = &listing.skills[1].problems[0];
+    assert_eq!(problem.code, "skill.shadowed");
+    assert_eq!(
+        problem.subject,
+        fixture.path("b/y/csv").display().to_string()
+    );
+    let winner = fixture.path("a/x/csv").display().to_string();
+    assert!(problem.message.contains(&winner), "{problem:?}");
+    // Once the first one is gone, the other one has the name.
+    fs::remove_dir_all(fixture.path("a/x")).expect("remove");
+    assert_eq!(
+        fixture.states().await,
+        [("csv".to_owned(), SkillState::Loaded)]
+    );
+}
+
+#[tokio::test]
+async fn versions_of_a_name_stand_side_by_side() {
+    let fixture = Fixture::new();
+    for (folder, version) in [
+        ("a/csv-1", "1.2.0"),
+        ("a/csv-10", "1.10.0"),
+        ("a/csv-pre", "3.0.0-beta.1"),
+        ("b/csv-2", "2.0.0"),
+        ("b/csv-10", "1.10.0"),
+    ] {
+        fixture.document(&format!("{folder}/SKILL.md"), "csv", folder, version);
+    }
+    let usable = fixture.list().await.skills.into_iter();
+    let usable = usable
+        .filter(Skill::is_usable)
+        .map(|it| it.front_matter.version);
+    let usable: Vec<String> = usable.collect();
+    assert_eq!(usable, ["3.0.0-beta.1", "1.10.0", "1.2.0", "2.0.0"]);
+    for (asked, folder) in [
+        ("csv", "a/csv-10"),
+        ("csv@latest", "a/csv-10"),
+        ("csv@*", "a/csv-10"),
+        ("csv@>=1", "b/csv-2"),
+        ("csv@^1.2", "a/csv-10"),
+        ("csv@~1.2", "a/csv-1"),
+        ("csv@==2.0", "b/csv-2"),
+        ("csv@3.0.0-beta.1", "a/csv-pre"),
+    ] {
+        let (skill, _) = fixture.get(asked).await.expect(asked);
+        assert_eq!(skill.front_matter.description, folder, "{asked}");
+        let by_digest = format!("csv@sha256:{}", digest(&skill));
+        let (same, _) = fixture.get(&by_digest).await.expect("there");
+        assert_eq!(same.front_matter.description, folder);
+    }
+    let Err(Error::SkillNotFound { nearest, .. }) = fixture.get("csv@^9").await else {
+        panic!("there is no such version");
+    };
+    assert_eq!(nearest[0], "csv@3.0.0-beta.1");
+}
+
+#[tokio::test]
+async fn a_root_that_is_there_twice_is_read_once() {
+    let fixture = Fixture::with(|config| {
+        let same = Path::new(config.roots[0].text()).join("../a");
+        config.roots.push(SkillRoot::dir(&same));
+    });
+    fixture.skill("a/csv", "csv");
+    assert_eq!(
+        fixture.states().await,
+        [("csv".to_owned(), SkillState::Loaded)]
+    );
+    assert_eq!(fixture.problems().await, ["root.duplicate"]);
+}
+
+#[tokio::test]
+async fn the_specification_judges_when_it_is_asked_for() {
+    let fixture = Fixture::new();
+    fixture.skill("a/good", "good");
+    fixture.write(
+        "a/My_Skill/SKILL.md",
+        "---\nname: My_Skill\ndescription: d\n---\n",
+    );
+    let page = |profile| fixture.skills.page(None, 10, profile);
+    let states = |page: skilld::skills::Page| {
+        let skills = page.skills.into_iter();
+        skills.map(|skill| skill.state).collect::<Vec<_>>()
+    };
+    use SkillState::{Loaded, LoadedWithWarnings, Rejected};
+    let lenient = states(page(Profile::Lenient).await.expect("page"));
+    assert_eq!(lenient, [LoadedWithWarnings, Loaded]);
+    let spec = states(page(Profile::Spec).await.expect("page"));
+    assert_eq!(spec[0], Rejected);
+    let wanted = SkillRef::parse("name", "My_Skill").expect("valid");
+    let (skill, body) = fixture
+        .skills
+        .get(wanted, Profile::Spec)
+        .await
+        .expect("there");
+    assert_eq!((skill.state, body.as_str()), (Rejected, ""));
+    assert_eq!(skill.problems[0].severity, Severity::Error);
+}
+
+// === changes ===
+
+/// Every kind of change, one after the other, each visible in the next answer.
+#[tokio::test]
+async fn a_change_is_in_the_very_next_list() {
+    for watches_max in WATCHING {
+        let fixture = Fixture::with(|config| config.watches_max = watches_max);
+        assert_eq!(fixture.names().await, [""; 0]);
+        fixture.skill("a/csv", "csv");
+        assert_eq!(fixture.names().await, ["csv"], "added");
+        fixture.skill("a/deep/down/pdf", "pdf");
+        assert_eq!(fixture.names().await, ["csv", "pdf"], "added below");
+
+        fixture.document("a/csv/SKILL.md", "csv", "edited", "");
+        assert_eq!(fixture.one("csv").await.front_matter.description, "edited");
+        let replacement = fixture.path("a/csv/.SKILL.md.swp");
+        fs::write(&replacement, "---\nname: csv\ndescription: renamed\n---\n").expect("write");
+        fs::rename(replacement, fixture.path("a/csv/SKILL.md")).expect("rename");
+        assert_eq!(fixture.one("csv").await.front_matter.description, "renamed");
+        // Its name is another one: what it is listed and asked for as changes together.
+        fixture.document("a/csv/SKILL.md", "tables", "d", "");
+        assert_eq!(fixture.names().await, ["pdf", "tables"]);
+        assert!(fixture.get("csv").await.is_err() && fixture.get("tables").await.is_ok());
+
+        let mut digests = vec![digest(&fixture.one("tables").await).to_owned()];
+        let script = fixture.write("a/csv/scripts/run.sh", "one");
+        digests.push(digest(&fixture.one("tables").await).to_owned());
+        fs::write(&script, "two").expect("write");
+        digests.push(digest(&fixture.one("tables").await).to_owned());
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+        digests.push(digest(&fixture.one("tables").await).to_owned());
+        fixture.write("a/csv/.config/x", "hidden ones count");
+        digests.push(digest(&fixture.one("tables").await).to_owned());
+        fixture.write("a/csv/.config/x", "and their changes");
+        digests.push(digest(&fixture.one("tables").await).to_owned());
+        let distinct: std::collections::HashSet<_> = digests.iter().collect();
+        assert_eq!(distinct.len(), digests.len(), "{watches_max}: {digests:?}");
+        fs::remove_dir_all(fixture.path("a/csv/scripts")).expect("remove");
+        fs::remove_dir_all(fixture.path("a/csv/.config")).expect("remove");
+        assert_eq!(digest(&fixture.one("tables").await), digests[0]);
+
+        fs::rename(fixture.path("a/deep/down"), fixture.path("b/up")).expect("rename");
+        let moved = fixture.one("pdf").await;
+        assert_eq!(moved.found_at, fixture.path("b/up/pdf"));
+        fixture.document("b/up/pdf/SKILL.md", "pdf", "edited there", "");
+        let moved = fixture.one("pdf").await;
+        assert_eq!(moved.front_matter.description, "edited there");
+        fs::remove_dir_all(fixture.path("b/up")).expect("remove");
+        assert_eq!(fixture.names().await, ["tables"], "removed");
+    }
+}
+
+#[tokio::test]
+async fn a_root_that_goes_is_a_problem_and_is_back_when_it_is_back() {
+    for watches_max in WATCHING {
+        let fixture = Fixture::with(|config| config.watches_max = watches_max);
+        let readable = fixture.skills.readable();
+        fixture.skill("a/csv", "csv");
+        fixture.skill("b/pdf", "pdf");
+        assert_eq!(fixture.names().await, ["csv", "pdf"]);
+        assert!(*readable.borrow());
+
+        fs::rename(fixture.path("a"), fixture.path("away")).expect("rename");
+        let listing = fixture.list().await;
+        assert_eq!(listing.skills.len(), 1);
+        assert_eq!(codes(&listing.problems), ["root.unreadable"]);
+        assert_eq!(
+            listing.problems[0].subject,
+            fixture.path("a").display().to_string()
+        );
+        assert!(!*readable.borrow());
+
+        fs::write(fixture.path("a"), "a file").expect("write");
+        assert_eq!(fixture.problems().await, ["root.unreadable"]);
+        fs::remove_file(fixture.path("a")).expect("remove");
+        fixture.skill("a/new", "new");
+        assert_eq!(fixture.names().await, ["new", "pdf"]);
+        fs::remove_dir_all(fixture.path("a")).expect("remove");
+        fs::rename(fixture.path("away"), fixture.path("a")).expect("rename");
+        assert_eq!(fixture.names().await, ["csv", "pdf"]);
+        assert_eq!(fixture.problems().await, [""; 0]);
+        assert!(*readable.borrow());
+        fixture.document("a/csv/SKILL.md", "csv", "edited", "");
+        assert_eq!(fixture.one("csv").await.front_matter.description, "edited");
+    }
+}
+
+#[tokio::test]
+async fn only_what_changed_is_read_again() {
+    let fixture = Fixture::new();
+    for number in 0..200 {
+        fixture.skill(&format!("a/s{number:03}"), &format!("s{number:03}"));
+    }
+    let first = fixture.catalogue().await;
+    let again = fixture.catalogue().await;
+    assert!(Arc::ptr_eq(&first, &again), "nothing changed");
+    // Nor is a catalogue made again for a file that says nothing about a skill, or for a name that nobody has.
+    fixture.write("a/s000/scripts/x.py", "x");
+    let second = fixture.catalogue().await;
+    fixture.write("a/s000/scripts/x.py", "y");
+    assert!(fixture.get("nobody").await.is_err());
+    assert_eq!(fixture.catalogue().await.generation, second.generation);
+
+    fixture.document("a/s100/SKILL.md", "s100", "edited", "");
+    let third = fixture.catalogue().await;
+    assert!(third.generation > second.generation);
+    let pairs = second.skills.iter().zip(&third.skills);
+    let changed = pairs.filter(|(before, after)| !Arc::ptr_eq(before, after));
+    let changed: Vec<&str> = changed.map(|(_, after)| after.name.as_str()).collect();
+    assert_eq!(changed, ["s100"]);
+    // A refresh reads all of them.
+    let refreshed = fixture.skills.refresh().await.expect("refreshed");
+    assert_eq!(refreshed.skills.len(), 200);
+}
+
+#[tokio::test]
+async fn more_folders_than_can_be_watched_are_looked_at_instead() {
+    let fixture = Fixture::with(|config| config.watches_max = 5);
+    for number in 0..20 {
+        fixture.skill(&format!("a/s{number:02}/in"), &format!("s{number:02}"));
+    }
+    assert_eq!(fixture.names().await.len(), 20);
+    for number in 0..20 {
+        let (path, name) = (
+            format!("a/s{number:02}/in/SKILL.md"),
+            format!("s{number:02}"),
+        );
+        fixture.document(&path, &name, "edited", "");
+        assert_eq!(fixture.one(&name).await.front_matter.description, "edited");
+        let script = fixture.write(&format!("a/s{number:02}/in/x"), "x");
+        let before = digest(&fixture.one(&name).await).to_owned();
+        fs::write(script, "y").expect("write");
+        assert_ne!(digest(&fixture.one(&name).await), before);
+    }
+}
+
+#[tokio::test]
+async fn more_changes_than_the_kernel_keeps_are_seen_too() {
+    let fixture = Fixture::new();
+    fixture.skill("a/csv", "csv");
+    fixture.skill("a/pdf", "pdf");
+    let before = fixture.one("csv").await;
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events");
+    let limit: usize = limit.expect("there").trim().parse().expect("a number");
+    let (one, other) = (fixture.write("a/csv/one", "x"), fixture.path("a/csv/other"));
+    for _ in 0..limit.min(200_000) / 2 + 100 {
+        fs::rename(&one, &other).expect("rename");
+        fs::rename(&other, &one).expect("rename");
+    }
+    fixture.document("a/pdf/SKILL.md", "pdf", "edited", "");
+    assert_eq!(fixture.one("pdf").await.front_matter.description, "edited");
+    assert_ne!(digest(&fixture.one("csv").await), digest(&before));
+}
+
+// === hostile ===
+
+#[tokio::test]
+async fn documents_that_are_no_files_are_rejected_at_once() {
+    let fixture = Fixture::new();
+    for folder in ["fifo", "socket", "dir"] {
+        fs::create_dir(fixture.path("a").join(folder)).expect("mkdir");
+    }
+    let mode = nix::sys::stat::Mode::S_IRWXU;
+    nix::unistd::mkfifo(&fixture.path("a/fifo/SKILL.md"), mode).expect("mkfifo");
+    let _socket =
+        std::os::unix::net::UnixListener::bind(fixture.path("a/socket/SKILL.md")).expect("bind");
+    fs::create_dir(fixture.path("a/dir/SKILL.md")).expect("mkdir");
+    for folder in ["fifo", "socket", "dir"] {
+        let skill = fixture.one(folder).await;
+        assert_eq!(skill.state, SkillState::Rejected);
+        assert_eq!(codes(&skill.problems)[0], "skill.special_file", "{folder}");
+    }
+}
+
+#[tokio::test]
+async fn what_may_not_be_read_is_said() {
+    let fixture = Fixture::new();
+    fixture.skill("a/closed", "closed");
+    fixture.skill("a/locked/x", "x");
+    let no = fs::Permissions::from_mode(0o000);
+    fs::set_permissions(fixture.path("a/closed/SKILL.md"), no.clone()).expect("chmod");
+    fs::set_permissions(fixture.path("a/locked"), no).expect("chmod");
+    // Root may read everything.
+    let root = nix::unistd::geteuid().is_root();
+    let closed = fixture.one("closed").await;
+    assert_eq!(closed.state == SkillState::Rejected, !root, "{closed:?}");
+    let said = fixture.problems().await.contains(&"root.folder_unreadable");
+    assert_eq!(said, !root);
+    let yes = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(fixture.path("a/closed/SKILL.md"), yes.clone()).expect("chmod");
+    fs::set_permissions(fixture.path("a/locked"), yes).expect("chmod");
+    let expected = ["closed", "x"].map(|name| (name.to_owned(), SkillState::Loaded));
+    assert_eq!(fixture.states().await, expected);
+}
+
+#[tokio::test]
+async fn strange_folder_names_neither_break_a_list_nor_hide_a_skill() {
+    let fixture = Fixture::new();
+    for (name, folder) in [
+        ("newline", &b"new\nline"[..]),
+        ("not-utf8", b"not-\xff-utf8"),
+        ("long", &[b'x'; 255]),
+        ("escape", b"\x1b[31mred"),
+    ] {
+        let dir = fixture.path("a").join(std::ffi::OsStr::from_bytes(folder));
+        fs::create_dir(&dir).expect("mkdir");
+        let text = format!("---\nname: {name}\ndescription: d\n---\n");
+        fs::write(dir.join("SKILL.md"), text).expect("write");
+    }
+    assert_eq!(
+        fixture.names().await,
+        ["escape", "long", "newline", "not-utf8"]
+    );
+    let skills = fixture.list().await.skills;
+    assert!(skills.iter().all(Skill::is_usable), "{skills:?}");
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_entries_cost_no_skill_its_neighbours() {
+    let fixture = Fixture::new();
+    fixture.skill("a/csv", "csv");
+    fixture.skill("a/full", "full");
+    fs::create_dir(fixture.path("a/crowd")).expect("mkdir");
+    fs::create_dir(fixture.path("a/crowd/dirs")).expect("mkdir");
+    // A file has at most 65,000 names.
+    for (folder, count) in [("full", 6_000), ("crowd", 50_000), ("crowd/dirs", 50_000)] {
+        let first = fixture.write(&format!("a/{folder}/0"), "");
+        for number in 1..count {
+            fs::hard_link(
+                &first,
+                fixture.path("a").join(folder).join(number.to_string()),
+            )
+            .expect("link");
+        }
+    }
+    let expected = [
+        ("csv".to_owned(), SkillState::Loaded),
+        ("full".to_owned(), SkillState::Rejected),
+    ];
+    assert_eq!(fixture.states().await, expected);
+    assert_eq!(
+        codes(&fixture.one("full").await.problems)[0],
+        "skill.too_many_files"
+    );
+}
+
+#[test]
+fn a_folder_that_becomes_a_link_while_it_is_read_leads_nowhere() {
+    for watches_max in WATCHING {
+        let runtime = tokio::runtime::Runtime::new().expect("runtime");
+        let fixture = Fixture::with(|config| config.watches_max = watches_max);
+        fixture.skill("a/group/csv", "csv");
+        fixture.skill("a/steady", "steady");
+        fixture.skill("secret/csv", "canary");
+        fixture.write("secret/csv/canary.txt", "canary");
+        let (place, aside) = (fixture.path("a/group"), fixture.path("a/.aside"));
+        symlink(fixture.path("secret"), &aside).expect("symlink");
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let exchange = nix::fcntl::RenameFlags::RENAME_EXCHANGE;
+                    let here = nix::fcntl::AT_FDCWD;
+                    nix::fcntl::renameat2(here, &place, here, &aside, exchange).expect("swap");
+                }
+            });
+            for _ in 0..50 {
+                let listing = runtime.block_on(fixture.list());
+                let names: Vec<&str> = listing.skills.iter().map(|it| it.name.as_str()).collect();
+                assert!(
+                    names.contains(&"steady") && !names.contains(&"canary"),
+                    "{names:?}"
+                );
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        if fs::symlink_metadata(&place).expect("there").is_symlink() {
+            fs::remove_file(&place).expect("remove");
+            fs::rename(&aside, &place).expect("rename");
+        }
+        assert_eq!(runtime.block_on(fixture.names()), ["csv", "steady"]);
+    }
+}
+
+#[test]
+fn a_document_that_grows_while_it_is_read_is_bounded() {
+    use std::io::Write;
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let fixture = Fixture::with(|config| config.skill_md_bytes_max = 64 << 10);
+    fixture.skill("a/csv", "csv");
+    let path = fixture.path("a/csv/SKILL.md");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut file = fs::OpenOptions::new()
+                .append(true)
+                .open(&path)
+                .expect("open");
+            while !done.load(Ordering::Relaxed) {
+                file.write_all(&[b'x'; 4096]).expect("write");
+                if file.metadata().expect("there").len() > 64 << 20 {
+                    file.set_len(100).expect("cut");
+                }
+            }
+        });
+        for _ in 0..30 {
+            let skill = runtime.block_on(fixture.one("csv"));
+            if skill.state == SkillState::Rejected {
+                assert_eq!(codes(&skill.problems)[0], "skill.too_large");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    fixture.skill("a/csv", "csv");
+    assert_eq!(
+        runtime.block_on(fixture.one("csv")).state,
+        SkillState::Loaded
+    );
+}
+
+// === over the wire ===
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_hold_every_skill_once_whatever_comes_and_goes() {
+    let fixture = Fixture::new();
+    for number in 0..20 {
+        fixture.skill(&format!("a/s{number:02}"), &format!("s{number:02}"));
+        for version in 0..3 {
+            let path = format!("b/many{number:02}-{version}/SKILL.md");
+            fixture.document(&path, "many", "d", &format!("{number}.{version}"));
+        }
+    }
+    let (mut after, mut seen) = (None, Vec::new());
+    loop {
+        let page = fixture.skills.page(after, 7, Profile::Lenient);
+        let page = page.await.expect("page");
+        seen.extend(page.skills.iter().map(Skill::place));
+        after = page.skills.last().map(Skill::place);
+        // The last one of the page goes, and another one comes before it.
+        let last = page.skills.last().expect("not empty");
+        fs::remove_dir_all(&last.dir).expect("remove");
+        fixture.skill(&format!("a/a{}", seen.len()), &format!("a{}", seen.len()));
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 80);
+    let mut distinct = seen.clone();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 80);
+    let versions = seen.iter().filter(|place| place.name == "many");
+    let versions: Vec<&str> = versions.map(|place| place.version.as_str()).collect();
+    assert_eq!((versions[0], versions[59]), ("19.2", "0.0"));
+}
+
+/// Waits until health says so of a service.
+async fn becomes(server: &TestServer, service: &str, serving: bool) {
+    let started = Instant::now();
+    while server.client.is_serving(service).await.expect("health") != serving {
+        assert!(started.elapsed() < DEADLINE, "{service} {serving}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_that_cannot_be_read_is_in_lists_problems_and_health() {
+    let server = TestServer::start("", &[("csv", "name: csv\ndescription: d")]).await;
+    let root = {
+        let csv = server.client.get_skill("csv").await.expect("there");
+        assert!(csv.source.ends_with("/csv"), "{}", csv.source);
+        PathBuf::from(csv.root)
+    };
+    let away = root.with_file_name("away");
+    fs::rename(&root, &away).expect("rename");
+    let mut service = server.client.skills();
+    let listed = service.list_skills(pb::ListSkillsRequest::default());
+    let listed = listed.await.expect("listed").into_inner();
+    assert_eq!(listed.skills.len(), 0);
+    assert_eq!(listed.problems[0].code, "root.unreadable");
+    let problems = server.client.problems().await.expect("listed");
+    assert!(problems.iter().any(|it| it.code == "root.unreadable"));
+    becomes(&server, "skilld.v1.SkillService", false).await;
+    becomes(&server, "skilld.v1.ExecService", true).await;
+    fs::rename(&away, &root).expect("rename");
+    becomes(&server, "skilld.v1.SkillService", true).await;
+    let refreshed = service.refresh_skills(pb::RefreshSkillsRequest {});
+    let refreshed = refreshed.await.expect("refreshed").into_inner();
+    assert_eq!(
+        (refreshed.loaded, refreshed.rejected, refreshed.shadowed),
+        (1, 0, 0)
+    );
+    assert!(refreshed.problems.is_empty());
+    assert!(server.stop().await);
+}
