@@ -31,7 +31,7 @@ soak: build guest image ## 100,000 execs in one workspace: nothing grows (SOAK_E
 		cargo test --locked -p skilld-tests --test load -- soak --nocapture
 
 fuzz: preflight-rust ## fuzz what comes from outside, each target for FUZZ_SECONDS (default 300); needs a C++ compiler
-	@for target in images/guest/request images/guest/supervisor images/guest/archive images/guest/window \
+	@for target in images/guest/request images/guest/supervisor images/guest/archive images/guest/window images/guest/globs \
 		daemon/front_matter daemon/card; do \
 		name=$${target##*/} && cd $(CURDIR)/$${target%/*}/fuzz && mkdir -p found/$$name && \
 		CARGO_TARGET_DIR='$(TARGET)/fuzz' RUSTFLAGS='$(COVERAGE)' cargo run --release --locked --target $(TRIPLE) --bin $$name -- \

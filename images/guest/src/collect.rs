@@ -2,7 +2,7 @@
 //! said in it; nothing that a tenant laid out there fails it.
 
 mod archive;
-mod glob;
+pub(crate) mod glob;
 mod mime;
 mod outlet;
 

@@ -28,6 +28,7 @@ use tempfile::TempDir;
 use tonic::codegen::{Bytes, Service as _, http};
 use tonic::{Code, Status};
 
+use crate::collect::glob::Globs;
 use crate::guest::{Guest, launch};
 use crate::output::{Budget, Window};
 use crate::service::Service;
@@ -333,6 +334,29 @@ fn count(directory: &Path, entries: &mut u64, bytes: &mut u64) {
     }
 }
 
+/// Globs, a line each, and behind an empty line paths: what matches is found, since nothing above it is passed over.
+pub fn globs(data: &[u8]) {
+    let mut lines = data.split(|byte| *byte == b'\n');
+    let globs = lines.by_ref().take_while(|line| !line.is_empty());
+    let globs: Vec<String> = globs
+        .map(|line| String::from_utf8_lossy(line).into_owned())
+        .collect();
+    let Ok(globs) = Globs::new(&globs) else {
+        return;
+    };
+    for path in lines {
+        let plain = |name: &[u8]| !matches!(name, b"" | b"." | b"..");
+        if !path.split(|byte| *byte == b'/').all(plain) || !globs.matches(path) {
+            continue;
+        }
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        for (at, _) in slashes {
+            let above = path.get(..at).unwrap_or_default();
+            assert!(globs.may_match_beneath(above), "{}", above.escape_ascii());
+        }
+    }
+}
+
 /// A window against a plain vector: a byte's worth of commands after two for the capacity.
 pub fn window(data: &[u8]) {
     let [low, high, commands @ ..] = data else {
@@ -393,11 +417,12 @@ mod tests {
 
     type Target = fn(&[u8]);
 
-    const TARGETS: [(&str, Target); 4] = [
+    const TARGETS: [(&str, Target); 5] = [
         ("request", request),
         ("supervisor", supervisor),
         ("archive", archive),
         ("window", window),
+        ("globs", globs),
     ];
 
     /// The corpus of a target: what once failed, and one of each kind.
