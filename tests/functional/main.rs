@@ -12,6 +12,7 @@ mod demo;
 mod exec_cli;
 mod execs;
 mod files;
+mod hostile;
 mod inputs;
 mod kills;
 mod limits;
