@@ -399,7 +399,6 @@ async fn what_the_transport_refuses_has_a_reason_too() {
         "{status:?}"
     );
     for path in [
-        "/skilld.v1.ArtifactService/ListArtifacts",
         "/skilld.v1.WorkspaceService/Nothing",
         "/no.such.Service/Method",
     ] {

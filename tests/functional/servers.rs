@@ -8,11 +8,11 @@ use skilld_client::v1::exec_event::{Event, Started};
 use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{
     AttachExecRequest, CreateWorkspaceRequest, ExecEvent, ExecState, Reason, RunExecRequest,
-    SearchSkillsRequest, StartExecRequest, StreamOffsets,
+    StartExecRequest, StreamOffsets,
 };
 use skilld_client::{Messages, RetryPolicy};
 use skilld_tests::exec::{argv, attach, run, shell, stdout, workspace};
-use skilld_tests::{Daemon, Options, refused, refused_status};
+use skilld_tests::{Daemon, Options, refused};
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -114,22 +114,6 @@ async fn the_limits_shown_are_those_in_force() -> Result<()> {
         "{:?}",
         daemon.info
     );
-    daemon.stop().await
-}
-
-#[tokio::test]
-async fn what_is_not_there_yet_says_so() -> Result<()> {
-    let daemon = Daemon::start().await?;
-    let client = &daemon.client;
-    let search = SearchSkillsRequest {
-        query: "csv".to_owned(),
-        ..SearchSkillsRequest::default()
-    };
-    refused_status(
-        client.skills().search_skills(search).await,
-        Code::Unimplemented,
-        Reason::NotImplemented,
-    )?;
     daemon.stop().await
 }
 

@@ -22,10 +22,6 @@ use crate::skills::preflight;
 #[derive(Debug, Clone)]
 pub struct SkillsRpc(pub Shared);
 
-fn later<T>(what: &'static str) -> Result<Response<T>, Status> {
-    Err(Error::NotImplemented { what }.into())
-}
-
 /// The bytes of a file; the next ones are read when somebody wants them.
 fn chunks(
     part: Part,
