@@ -219,8 +219,9 @@ async fn a_path_is_understood_as_documents_write_it() {
 async fn nothing_outside_of_a_skill_is_read() {
     let server = docs().await;
     let dir = server.skills_dir().join("docs");
-    write(&server.skills_dir(), "canary", "secret");
-    symlink("../../canary", dir.join("references/out.md")).expect("symlink");
+    // A link may lead to elsewhere in the root, which is trusted, and no further.
+    write(&server.skills_dir().join(".."), "canary", "secret");
+    symlink("../../../canary", dir.join("references/out.md")).expect("symlink");
     // A skill with such a link cannot be used at all, and says which one it is.
     assert_eq!(
         refused(&server, "references/out.md").await.0,
