@@ -105,11 +105,7 @@ async fn commands_keep_the_version_they_began_with_through_200_restagings() -> R
         }
     }
     let dir = skills_dir(&daemon, &name)?;
-    let kept = replaced(&dir)?;
-    assert!(
-        (1..=RESTAGES / 2).contains(&kept),
-        "{kept} replaced versions are kept"
-    );
+    assert!(replaced(&dir)? >= 1, "the readers' version is kept");
     run(client, &name, shell("touch $WORK_DIR/stop")).await?;
     for reader in readers {
         let outcome = attach(client, &reader, StreamOffsets::default()).await?;

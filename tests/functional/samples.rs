@@ -229,6 +229,55 @@ async fn samples_with_scripts_do_their_work() -> Result<()> {
 }
 
 #[tokio::test]
+async fn nested_samples_are_skills_of_their_own() -> Result<()> {
+    let (daemon, name) = staged(&["release-kit", "next-version", "release-notes"]).await?;
+    let client = &daemon.client;
+    let spec = script("next-version", "scripts/next_version.py", &["1.2.3"], &[]);
+    assert_eq!(
+        text_of(client, &name, with_stdin(spec, "feat: x\n")).await?,
+        "1.3.0\n"
+    );
+    // The alias is the same skill, in the same folder.
+    let again = client
+        .stage_skills(&name, &["release-kit/next-version"])
+        .await?;
+    assert_eq!(
+        (again[0].name.as_str(), again[0].unchanged),
+        ("next-version", true)
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn two_versions_of_a_sample_are_there_side_by_side() -> Result<()> {
+    let (daemon, name) = staged(&["text-stats"]).await?;
+    let client = &daemon.client;
+    let letter = || {
+        let spec = script(
+            "letter-template",
+            "scripts/letter.py",
+            &[],
+            &[("to", "A & B"), ("subject", "Hi")],
+        );
+        with_stdin(spec, "Text.\n")
+    };
+    for (version, file, to) in [
+        ("letter-template@^1", "letter.txt", "Dear A & B,"),
+        ("letter-template", "letter.html", "Dear A &amp; B,"),
+        ("letter-template@~=1.0", "letter.txt", "Dear A & B,"),
+    ] {
+        client.stage_skills(&name, &[version]).await?;
+        assert_eq!(
+            text_of(client, &name, letter()).await?,
+            format!("wrote /workspace/out/{file}\n")
+        );
+        let written = text_of(client, &name, shell(&format!("cat $OUTPUT_DIR/{file}"))).await?;
+        assert!(written.contains(to), "{version}: {written}");
+    }
+    daemon.stop().await
+}
+
+#[tokio::test]
 async fn samples_without_scripts_are_read() -> Result<()> {
     let (daemon, name) = staged(&SAMPLES).await?;
     let client = &daemon.client;

@@ -10,8 +10,8 @@ use crate::error::Result;
 
 /// In front of the name: hidden, and no skill's name begins so.
 const PREFIX: &str = ".replaced-";
-/// Most that are kept in a slot, whatever runs: the oldest go. Commands keep few; this is for a guest that does not
-/// say what runs.
+/// Most that are kept in a slot when the guest does not say what runs: the oldest go. Otherwise there are as many as
+/// commands, and those that were replaced within [`SPAWN_TIME`] of a start.
 const KEPT_MAX: usize = 256;
 /// From the time that is said of a command's start until it has entered its directory, at most.
 const SPAWN_TIME: Duration = Duration::from_secs(1);
@@ -88,10 +88,13 @@ pub(in crate::skills) fn sweep(
     kept.sort();
     let too_many = kept.len().saturating_sub(KEPT_MAX);
     for (index, (replaced, path)) in kept.into_iter().enumerate() {
-        let used = |starts: &[SystemTime]| starts.iter().any(|start| replaced.had(*start));
         // One that was replaced since may have been begun with by what is not in the list.
         let known = replaced.until <= unix_ms(asked);
-        if index < too_many || (known && starts.is_some_and(|starts| !used(starts))) {
+        let over = match starts {
+            Some(starts) => known && !starts.iter().any(|start| replaced.had(*start)),
+            None => index < too_many,
+        };
+        if over {
             match fs::remove_dir_all(&path) {
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "a replaced skill was not removed");
