@@ -13,7 +13,7 @@ use super::convert::publish as changes;
 use super::convert::{reading, skill as wire};
 use super::publish;
 use super::relay::{Relayed, bounded};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::shutdown::Tasks;
 use crate::skills::files::Part;
 use crate::skills::preflight;
