@@ -1,5 +1,5 @@
-//! The recipes of docs/exec.md and docs/skills.md, as they stand there, each against a daemon of its own. Its terminals are tested by
-//! `functional::terminal_cli`.
+//! The recipes of docs/exec.md, docs/skills.md and docs/files.md, as they stand there, each against a daemon of its own.
+//! Terminals are tested by `functional::terminal_cli`.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -193,5 +193,29 @@ async fn recipes_for_reading_and_checking_skills_do_what_they_say() -> Result<()
     // Nothing to say is nothing on stdout.
     let checked = place.run_of("docs/skills.md", "Checking with skillctl");
     assert_eq!(checked.await?, "");
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn recipes_for_outputs_do_what_they_say() -> Result<()> {
+    let place = Place::new().await?;
+    let printed = place
+        .run_of("docs/files.md", "Collecting with skillctl")
+        .await?;
+    let saved = "artifact://reports/out/report.md@0";
+    for part in ["results/out/report.md", "# Sales", "out/plots/a.csv", saved] {
+        assert!(printed.contains(part), "no {part:?} in {printed}");
+    }
+    let printed = place
+        .run_of("docs/files.md", "Collecting with grpcurl")
+        .await?;
+    assert!(
+        printed.contains("artifact://job/out/result.txt@0"),
+        "{printed}"
+    );
+    let printed = place
+        .run_of("docs/files.md", "Collecting with Python")
+        .await?;
+    assert_eq!(printed.trim_end(), "out/numbers.csv text/csv\n3893 bytes");
     place.daemon.stop().await
 }
