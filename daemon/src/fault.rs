@@ -255,6 +255,8 @@ mod tests {
             "publish.",
             "unpublish.",
             "clear.",
+            "save.",
+            "discard.",
         ];
         for name in names {
             assert!(

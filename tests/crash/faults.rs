@@ -83,6 +83,8 @@ fn every_fault_point_is_crashed_at() {
         "publish.",
         "unpublish.",
         "clear.",
+        "save.",
+        "discard.",
     ];
     let tested: usize = actions.iter().map(|action| points(action).count()).sum();
     assert_eq!(tested, Point::ALL.len());

@@ -5,6 +5,7 @@
     reason = "an assertion is how a test fails"
 )]
 
+mod artifacts;
 mod container;
 mod daemon;
 mod drain;

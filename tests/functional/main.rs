@@ -6,6 +6,7 @@
     reason = "an assertion, and a JSON value without the key, are how a test fails"
 )]
 
+mod artifacts;
 mod badinput;
 mod collects;
 mod demo;

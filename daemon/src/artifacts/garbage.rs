@@ -4,12 +4,11 @@
 //! A marker may be somebody's who is at it: in a store of our own not at the start, in a shared one not when it is old.
 
 use std::collections::BTreeMap;
-use std::path::Path as FilePath;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryStreamExt};
-use object_store::path::Path;
 
 use super::index::{self, entries, file_path};
 use super::key;
@@ -29,15 +28,18 @@ const READS: usize = 8;
 /// Markers by id, with the time of the last renewal.
 type Markers = BTreeMap<String, SystemTime>;
 
-/// Cleans up now, and again from time to time. What is there at the start of a store that is our own is garbage.
+/// Cleans up now, and again from time to time. What is there at the start of a store that is our own is garbage: nobody
+/// saves before this returns.
 pub(super) async fn start(store: Arc<Store>) -> Result<()> {
-    let own = matches!(store.kind, Kind::Directory { own: true, .. });
-    let age = if own { Duration::ZERO } else { AGE };
-    // Before anybody saves; the work itself need not be waited for.
-    let found = older(markers(&store).await?, age);
+    let mut found = markers(&store).await?;
+    if matches!(store.kind, Kind::Directory { own: true, .. }) {
+        remove_halves(&store, &found, Duration::ZERO).await?;
+    } else {
+        found = older(found, AGE);
+    }
     let (tasks, stop) = (store.tasks.clone(), store.tasks.stop.clone());
     let run = async move {
-        clean_all(&store, &found, age).await;
+        clean_all(&store, &found).await;
         loop {
             tokio::time::sleep(INTERVAL).await;
             if let Err(error) = sweep(&store, AGE).await {
@@ -57,7 +59,8 @@ pub(super) async fn start(store: Arc<Store>) -> Result<()> {
 /// Cleans up after whatever has a marker of this age.
 pub(super) async fn sweep(store: &Store, age: Duration) -> Result<()> {
     let found = older(markers(store).await?, age);
-    clean_all(store, &found, age).await;
+    remove_halves(store, &found, AGE).await?;
+    clean_all(store, &found).await;
     Ok(())
 }
 
@@ -76,22 +79,14 @@ fn older(mut markers: Markers, age: Duration) -> Markers {
     markers
 }
 
-async fn clean_all(store: &Store, markers: &Markers, age: Duration) {
+async fn clean_all(store: &Store, markers: &Markers) {
     let mut removed = 0_u64;
     for id in markers.keys() {
-        match clean(store, id, age).await {
+        match clean(store, id).await {
             Ok(gone) => removed += u64::from(gone),
             Err(error) => {
                 tracing::warn!(%id, error = %Chain(&error), "what an interrupted save left stays for now");
             }
-        }
-    }
-    if let Kind::Directory { root, .. } = &store.kind {
-        let dir = file_path(root, &key::pending(&store.base));
-        let remove = move || remove_halves(&dir, "", age);
-        let removed = store.on_disk(harmless("clean up"), root, remove).await;
-        if let Err(error) = removed {
-            tracing::warn!(error = %Chain(&error), "half-written markers stay for now");
         }
     }
     if removed > 0 {
@@ -99,38 +94,37 @@ async fn clean_all(store: &Store, markers: &Markers, age: Duration) {
     }
 }
 
-/// Removes the bytes of a save unless they were published, and its marker. True if there were bytes to remove.
-async fn clean(store: &Store, id: &str, age: Duration) -> Result<bool> {
+/// Whose bytes they are; `None` if the marker is gone.
+async fn read(store: &Store, id: &str) -> Result<Option<(Scope, Name, Option<String>)>> {
     let marker = key::join(&key::pending(&store.base), id);
     let Some(text) = store.read(harmless("clean up"), &marker).await? else {
-        return Ok(false);
+        return Ok(None);
     };
     let strange = |error: serde_json::Error| Error::Internal(format!("marker {id}: {error}"));
     let pending: Pending = serde_json::from_slice(&text).map_err(strange)?;
     let scope = Scope::parse("scope", &pending.app, &pending.user, &pending.session)?;
     let name = Name::parse("name", &pending.name)?;
-    let data = key::data(&store.base, id);
-    let published = is_published(store, &scope, &name, id).await?;
-    if !published {
-        forget(store, &data, pending.parts.as_deref()).await?;
-    }
-    if let Kind::Directory { root, .. } = &store.kind {
-        let records = file_path(root, &key::name(&store.base, &scope, &name));
-        let (data, prefix) = (parent(root, &data), format!("{id}#"));
-        let remove = move || {
-            remove_halves(&data, &prefix, Duration::ZERO)?;
-            remove_halves(&records, "", age)
-        };
-        store.on_disk(harmless("clean up"), root, remove).await?;
-    }
-    store.remove(harmless("clean up"), &marker).await?;
-    Ok(!published)
+    Ok(Some((scope, name, pending.parts)))
 }
 
-fn parent(root: &FilePath, key: &Path) -> std::path::PathBuf {
-    let mut path = file_path(root, key);
-    path.pop();
-    path
+/// Removes the bytes of a save unless they were published, and its marker. True if there were bytes to remove.
+async fn clean(store: &Store, id: &str) -> Result<bool> {
+    let Some((scope, name, parts)) = read(store, id).await? else {
+        return Ok(false);
+    };
+    let published = is_published(store, &scope, &name, id).await?;
+    if !published {
+        let data = key::data(&store.base, id);
+        forget(store, &data, parts.as_deref()).await?;
+        if let Kind::Directory { root, .. } = &store.kind {
+            let mut dir = file_path(root, &data);
+            dir.pop();
+            remove_in(store, root, dir, format!("{id}#"), Duration::ZERO).await?;
+        }
+    }
+    let marker = key::join(&key::pending(&store.base), id);
+    store.remove(harmless("clean up"), &marker).await?;
+    Ok(!published)
 }
 
 /// Whether a record points to the bytes. All of them are read: this is for what a crash left, and must not be wrong.
@@ -145,18 +139,44 @@ async fn is_published(store: &Store, scope: &Scope, name: &Name, id: &str) -> Re
     Ok(of_this.try_next().await?.is_some())
 }
 
-/// Removes files that the library was writing when it was interrupted: it puts `#` and a number after their names.
-fn remove_halves(dir: &FilePath, prefix: &str, age: Duration) -> std::io::Result<()> {
-    for name in entries(dir)? {
-        if !name.contains('#') || !name.starts_with(prefix) {
+/// Removes markers and records that were being written when somebody was interrupted. They are small, and so it is rare.
+async fn remove_halves(store: &Store, markers: &Markers, age: Duration) -> Result<()> {
+    let Kind::Directory { root, .. } = &store.kind else {
+        return Ok(());
+    };
+    let pending = file_path(root, &key::pending(&store.base));
+    remove_in(store, root, pending, String::new(), age).await?;
+    for id in markers.keys() {
+        let Ok(Some((scope, name, _))) = read(store, id).await else {
             continue;
-        }
-        let path = dir.join(&name);
-        let written = std::fs::symlink_metadata(&path).and_then(|about| about.modified());
-        let old = written.is_ok_and(|time| time.elapsed().unwrap_or_default() >= age);
-        if old && let Err(error) = std::fs::remove_file(&path) {
-            tracing::debug!(path = %path.display(), %error, "a half-written file stays for now");
-        }
+        };
+        let records = file_path(root, &key::name(&store.base, &scope, &name));
+        remove_in(store, root, records, String::new(), age).await?;
     }
     Ok(())
+}
+
+/// Removes files of this age that the library was writing: it puts `#` and a number after their names.
+async fn remove_in(
+    store: &Store,
+    root: &FilePath,
+    dir: PathBuf,
+    prefix: String,
+    age: Duration,
+) -> Result<()> {
+    let remove = move || {
+        for name in entries(&dir)? {
+            if !name.contains('#') || !name.starts_with(&prefix) {
+                continue;
+            }
+            let path = dir.join(&name);
+            let written = std::fs::symlink_metadata(&path).and_then(|about| about.modified());
+            let old = written.is_ok_and(|time| time.elapsed().unwrap_or_default() >= age);
+            if old && let Err(error) = std::fs::remove_file(&path) {
+                tracing::debug!(path = %path.display(), %error, "a half-written file stays for now");
+            }
+        }
+        Ok(())
+    };
+    store.on_disk(harmless("clean up"), root, remove).await
 }

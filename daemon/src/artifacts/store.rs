@@ -1,6 +1,7 @@
 //! The object store beneath: a directory, or a bucket of an S3-compatible server. Every request has a deadline, and what
 //! goes wrong becomes an error of ours here; what the store said goes to the log and to nobody else.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::{Path as FilePath, PathBuf};
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::local::LocalFileSystem;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{
     ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig,
@@ -43,12 +45,21 @@ pub(super) struct Store {
 }
 
 /// What it is.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) enum Kind {
     /// A directory; nobody else uses it if it is our own.
     Directory { root: PathBuf, own: bool },
-    /// A bucket.
-    Bucket(Arc<AmazonS3>),
+    /// A bucket, or what behaves like one.
+    Bucket(Arc<dyn MultipartStore>),
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory { root, own } => write!(f, "Directory({root:?}, own: {own})"),
+            Self::Bucket(_) => f.write_str("Bucket"),
+        }
+    }
 }
 
 /// What became of an object that must not have been there before.
@@ -92,23 +103,34 @@ impl Store {
         fsync: bool,
         tasks: &Tasks,
     ) -> Result<Self> {
-        let (objects, kind, base): (Arc<dyn ObjectStore>, _, _) = match &config.place {
+        let (objects, kind, base) = match &config.place {
             ArtifactsPlace::StateDir => directory(own, true, fsync, tasks).await?,
             ArtifactsPlace::Directory(path) => directory(path.clone(), false, fsync, tasks).await?,
             ArtifactsPlace::S3 { prefix, .. } => {
                 let bucket = Arc::new(bucket(config)?);
-                let objects = Arc::clone(&bucket);
+                let objects: Arc<dyn ObjectStore> = Arc::clone(&bucket) as _;
                 (objects, Kind::Bucket(bucket), Path::from(prefix.as_str()))
             }
         };
-        Ok(Self {
+        Ok(Self::over(objects, kind, base, config.timeout, tasks))
+    }
+
+    /// Over objects of any kind.
+    pub(super) fn over(
+        objects: Arc<dyn ObjectStore>,
+        kind: Kind,
+        base: Path,
+        timeout: Duration,
+        tasks: &Tasks,
+    ) -> Self {
+        Self {
             objects,
             kind,
             base,
             tasks: tasks.clone(),
-            timeout: config.timeout,
+            timeout,
             answers: watch::Sender::new(true),
-        })
+        }
     }
 
     /// Whether the last request was answered.

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use object_store::multipart::{MultipartStore, PartId};
+use object_store::multipart::PartId;
 use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,11 @@ use crate::error::{Chain, Error, Result};
 use crate::mime;
 
 /// Bytes of a part, in a bucket: ten thousand of them may make an object, so it bounds what can be saved to 78 GiB.
+#[cfg(not(test))]
 const BUCKET_PART_BYTES: usize = 8 << 20;
+/// The tests' buckets take small ones.
+#[cfg(test)]
+const BUCKET_PART_BYTES: usize = 1 << 20;
 /// In a directory, where parts are written one after the other.
 const DIRECTORY_PART_BYTES: usize = 1 << 20;
 /// So many bytes tell what a file is.
