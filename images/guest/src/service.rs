@@ -351,13 +351,6 @@ impl GuestService for Service {
         Ok(Response::new(Box::pin(messages)))
     }
 
-    async fn copy_files(
-        &self,
-        _request: Request<wire::CopyFilesRequest>,
-    ) -> Answer<wire::CopyFilesResponse> {
-        Err(Status::unimplemented("CopyFiles"))
-    }
-
     async fn inventory(
         &self,
         request: Request<wire::InventoryRequest>,
