@@ -11,6 +11,7 @@ use skilld_proto::v1::Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+mod resource;
 mod source;
 mod text;
 
@@ -473,25 +474,6 @@ impl Error {
             .into_iter()
             .map(|(key, value)| (key.to_owned(), value))
             .collect()
-    }
-
-    /// The resource that does not exist or is taken, as (type, name).
-    fn resource(&self) -> Option<(&'static str, &str)> {
-        if let Self::WorkspaceNotFound { name } = self {
-            Some(("skilld.dev/Workspace", name))
-        } else if let Self::SkillNotFound { name, .. } | Self::SkillNotStaged { name, .. } = self {
-            Some(("skilld.dev/Skill", name))
-        } else if let Self::ArtifactNotFound { name, .. } = self {
-            Some(("skilld.dev/Artifact", name))
-        } else if let Self::VersionTaken { name, .. } | Self::SkillReadOnly { name, .. } = self {
-            Some(("skilld.dev/Skill", name))
-        } else if let Self::PoolNotFound { name, .. } = self {
-            Some(("skilld.dev/Pool", name))
-        } else if let Self::IdTaken { name } = self {
-            Some(("skilld.dev/Resource", name))
-        } else {
-            None
-        }
     }
 }
 

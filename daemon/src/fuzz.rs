@@ -162,6 +162,59 @@ mod tests {
         }
     }
 
+    /// Documents for the properties: lines that front matter is made of, in any order.
+    fn lines() -> impl Strategy<Value = String> {
+        let line = prop_oneof![
+            Just("---"),
+            Just("..."),
+            Just("name: a"),
+            Just("description: b: c"),
+            Just("description: >-"),
+            Just("  text"),
+            Just("allowed-tools: [Read"),
+            Just("tags: [x, y]"),
+            Just("metadata:"),
+            Just("  requires: {bins: [x]}"),
+            Just(""),
+            Just("# Title"),
+            Just("Tools:"),
+            Just("- x"),
+            Just("x: &a [*a]"),
+            Just("\u{feff}"),
+            Just("```"),
+            Just("<!--"),
+            Just("-->"),
+            Just("\"k\": v"),
+            Just("{"),
+            Just("? x"),
+            Just("version: 1.10"),
+            Just("\tx"),
+            Just("<<: *a"),
+        ];
+        proptest::collection::vec(line, 0..24).prop_map(|lines| lines.join("\n"))
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_within_bounds(bytes in proptest::collection::vec(any::<u8>(), 0..300), dir in "\\PC{0,12}") {
+            document(Some(&bytes), None, &dir);
+            document(None, Some(&bytes), &dir);
+        }
+
+        #[test]
+        fn any_lines_are_read_within_bounds(text in lines(), card in lines()) {
+            document(Some(text.as_bytes()), None, "skill");
+            document(Some(format!("---\n{text}").as_bytes()), None, "skill");
+            document(Some(text.as_bytes()), Some(card.as_bytes()), "skill");
+        }
+
+        #[test]
+        fn any_yaml_is_read_within_bounds(yaml in "[a-c:&*|>'\"\\[\\]{}!#%@` \\n\\t.?,-]{0,120}") {
+            let text = format!("---\nname: a\ndescription: b\n{yaml}\n---\n");
+            document(Some(text.as_bytes()), None, "skill");
+        }
+    }
+
     #[test]
     fn the_checks_would_fail() {
         for text in ["a\u{7}b", "a\u{202e}b", "a\nb"] {

@@ -452,10 +452,7 @@ async fn a_file_of_a_workspace_is_saved_without_passing_through_the_client() {
         .await
         .expect("staged");
     let out = output_dir(&server);
-    nix::unistd::mkfifo(&out.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-    symlink("/etc/passwd", out.join("link")).expect("a link");
     symlink("table.png", out.join("within")).expect("a link");
-    std::fs::create_dir(out.join("dir")).expect("a directory");
     let from = async |path: &str| {
         client
             .save_artifact_from(target("kept/a"), &workspace, path)
@@ -476,7 +473,34 @@ async fn a_file_of_a_workspace_is_saved_without_passing_through_the_client() {
         (empty.version, empty.size, empty.mime_type.as_str()),
         (2, 0, "text/plain")
     );
-    // With a sha256 that is checked, and what cannot be saved: none of it leaves a version.
+    // It outlives the workspace.
+    client.delete_workspace(&workspace).await.expect("deleted");
+    let (newest, _) = load(&server, "kept/a", None).await.expect("loaded");
+    assert_eq!(newest.version, 2);
+    let (_, data) = load(&server, "kept/a", Some(0)).await.expect("loaded");
+    assert!(data == bytes);
+    assert_eq!((files(&server, "data"), files(&server, "pending")), (3, 0));
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn what_is_no_file_of_a_workspace_or_not_the_one_meant_leaves_no_version() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    let client = &server.client;
+    client
+        .stage_bytes(&workspace, "out/table.png", pattern(9_000))
+        .await
+        .expect("staged");
+    let out = output_dir(&server);
+    nix::unistd::mkfifo(&out.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    symlink("/etc/passwd", out.join("link")).expect("a link");
+    std::fs::create_dir(out.join("dir")).expect("a directory");
+    let from = async |path: &str| {
+        client
+            .save_artifact_from(target("kept/a"), &workspace, path)
+            .await
+    };
     let wrong = SaveTarget {
         sha256: hex(b"else"),
         ..target("kept/a")
@@ -512,13 +536,7 @@ async fn a_file_of_a_workspace_is_saved_without_passing_through_the_client() {
         Code::InvalidArgument,
         Reason::InvalidRequest,
     );
-    // It outlives the workspace.
-    client.delete_workspace(&workspace).await.expect("deleted");
-    let (newest, _) = load(&server, "kept/a", None).await.expect("loaded");
-    assert_eq!(newest.version, 2);
-    let (_, data) = load(&server, "kept/a", Some(0)).await.expect("loaded");
-    assert!(data == bytes);
-    assert_eq!((files(&server, "data"), files(&server, "pending")), (3, 0));
+    assert_eq!((files(&server, "data"), files(&server, "pending")), (0, 0));
     assert!(server.stop().await);
 }
 

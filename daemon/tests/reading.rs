@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use skilld_client::Error;
 use skilld_proto::v1::skill_file::Kind;
@@ -28,7 +28,7 @@ fn write(dir: &Path, path: &str, bytes: impl AsRef<[u8]>) {
 /// A server with one skill of every kind of file.
 async fn docs() -> TestServer {
     let server = TestServer::start("", &[("docs", FRONT)]).await;
-    let dir = server.skills_dir().join("docs");
+    let dir = skills_dir(&server).join("docs");
     for (path, bytes) in [
         ("references/api.md", b"# API\n".as_slice()),
         ("references/deep/more.md", b"more"),
@@ -105,6 +105,11 @@ async fn refused(server: &TestServer, path: &str) -> (Reason, String) {
     )
 }
 
+/// The root of a server's skills, which is beside its state.
+fn skills_dir(server: &TestServer) -> PathBuf {
+    server.state_dir().with_file_name("skills")
+}
+
 #[tokio::test]
 async fn a_skills_files_are_listed_whole_in_order_and_by_pages() {
     let server = docs().await;
@@ -152,7 +157,7 @@ async fn a_file_is_read_byte_for_byte_whole_or_in_part() {
     let server = docs().await;
     let large: Vec<u8> = (0..=250_u8).cycle().take((1 << 20) - 7).collect();
     write(
-        &server.skills_dir().join("docs"),
+        &skills_dir(&server).join("docs"),
         "assets/large.bin",
         &large,
     );
@@ -218,9 +223,9 @@ async fn a_path_is_understood_as_documents_write_it() {
 #[tokio::test]
 async fn nothing_outside_of_a_skill_is_read() {
     let server = docs().await;
-    let dir = server.skills_dir().join("docs");
+    let dir = skills_dir(&server).join("docs");
     // A link may lead to elsewhere in the root, which is trusted, and no further.
-    write(&server.skills_dir().join(".."), "canary", "secret");
+    write(&skills_dir(&server).join(".."), "canary", "secret");
     symlink("../../../canary", dir.join("references/out.md")).expect("symlink");
     // A skill with such a link cannot be used at all, and says which one it is.
     assert_eq!(
@@ -238,7 +243,7 @@ async fn a_listing_is_of_the_version_that_was_asked_for() {
     let server = docs().await;
     let before = server.client.get_skill("docs").await.expect("there");
     let old = list(&server, 0, "").await;
-    write(&server.skills_dir().join("docs"), "data.csv", "other");
+    write(&skills_dir(&server).join("docs"), "data.csv", "other");
     let new = list(&server, 0, "").await;
     assert_eq!((old[2].size, new[2].size), (8, 5));
     let request = ReadSkillFileRequest {
@@ -312,7 +317,7 @@ async fn skills_are_found_by_words_and_the_best_one_is_first() {
     assert!(search(&long, 0, true).await.is_err());
     // A skill that comes is found at once.
     write(
-        &server.skills_dir(),
+        &skills_dir(&server),
         "new/SKILL.md",
         "---\nname: new\ndescription: zebra\n---\n",
     );

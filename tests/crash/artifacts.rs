@@ -136,10 +136,10 @@ async fn crash_at(point: Point) -> Result<()> {
     daemon.heal("log", "info");
     daemon.restart().await?;
 
-    let left = match point {
-        Point::SavePublished => 2,
-        Point::DiscardUnpublished => 0,
-        _ => 1,
+    let left = if point == Point::SavePublished {
+        2
+    } else {
+        usize::from(point != Point::DiscardUnpublished)
     };
     let whole = |count: usize| -> Vec<(i64, Vec<u8>)> {
         (0..)
@@ -154,7 +154,8 @@ async fn crash_at(point: Point) -> Result<()> {
     );
     cleaned(&daemon, left).await?;
     assert_eq!(versions(&daemon.client).await?, whole(left));
-    let next = save(&daemon.client, BYTES[left]).await?;
+    let bytes = BYTES.get(left).context("there are more bytes")?;
+    let next = save(&daemon.client, bytes).await?;
     assert_eq!(usize::try_from(next)?, left);
     assert_eq!(versions(&daemon.client).await?, whole(left + 1));
     daemon.stop().await

@@ -89,6 +89,7 @@ async fn daemon(point: Point) -> Result<Daemon> {
 
 async fn died(daemon: &mut Daemon) -> Result<()> {
     assert_eq!(daemon.wait().await?, None, "it was not killed");
+    daemon.heal("pools.default.warm", "0");
     daemon.restart().await.map(drop)
 }
 

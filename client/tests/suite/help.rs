@@ -46,7 +46,7 @@ fn every_command_has_an_example_that_is_of_it() {
             );
         }
     }
-    assert_eq!(seen, 37, "commands, groups and the program itself");
+    assert_eq!(seen, 42, "commands, groups and the program itself");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_wrong_command_line_is_a_usage_error() {
         vec!["exec", "w"],
         vec!["exec", "w", "--timeout", "soon", "--", "ls"],
         vec!["signal", "w/x", "NOPE"],
-        vec!["run", "s", "--input", "artifact://x", "--", "ls"],
+        vec!["run", "s", "--input", "ftp://x", "--", "ls"],
         vec!["-o", "yaml", "ps", "w"],
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_skillctl"))

@@ -116,11 +116,6 @@ impl TestServer {
         &self.config.state_dir
     }
 
-    /// The root of its skills.
-    pub(crate) fn skills_dir(&self) -> PathBuf {
-        self.dir.path().join("skills")
-    }
-
     /// Claims a workspace and returns its name.
     pub(crate) async fn workspace(&self) -> String {
         let created = self

@@ -20,8 +20,17 @@ pub(super) fn to_error(socket: &str, operation: &'static str, error: &DockerErro
             message: advice(socket, error),
         };
     }
-    let message = if let DockerError::DockerResponseServerError { message, .. } = error {
-        message.trim().to_owned()
+    let message = if let DockerError::DockerResponseServerError {
+        message,
+        status_code,
+    } = error
+    {
+        match message.trim() {
+            "" => {
+                format!("{socket} answered with status {status_code} and no reason: is it Docker?")
+            }
+            message => message.to_owned(),
+        }
     } else {
         Chain(error).to_string()
     };

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz;
 
 /// The folder of every skill here that has no other.
 const DIR: &str = "a";
@@ -719,58 +718,7 @@ fn ten_megabytes_are_refused() {
     assert_eq!(shown(&document, Profile::Lenient), "a|| !card.too_large");
 }
 
-/// Documents for the properties: lines that front matter is made of, in any order.
-fn lines() -> impl Strategy<Value = String> {
-    let line = prop_oneof![
-        Just("---"),
-        Just("..."),
-        Just("name: a"),
-        Just("description: b: c"),
-        Just("description: >-"),
-        Just("  text"),
-        Just("allowed-tools: [Read"),
-        Just("tags: [x, y]"),
-        Just("metadata:"),
-        Just("  requires: {bins: [x]}"),
-        Just(""),
-        Just("# Title"),
-        Just("Tools:"),
-        Just("- x"),
-        Just("x: &a [*a]"),
-        Just("\u{feff}"),
-        Just("```"),
-        Just("<!--"),
-        Just("-->"),
-        Just("\"k\": v"),
-        Just("{"),
-        Just("? x"),
-        Just("version: 1.10"),
-        Just("\tx"),
-        Just("<<: *a"),
-    ];
-    proptest::collection::vec(line, 0..24).prop_map(|lines| lines.join("\n"))
-}
-
 proptest! {
-    #[test]
-    fn any_bytes_are_read_within_bounds(bytes in proptest::collection::vec(any::<u8>(), 0..300), dir in "\\PC{0,12}") {
-        fuzz::document(Some(&bytes), None, &dir);
-        fuzz::document(None, Some(&bytes), &dir);
-    }
-
-    #[test]
-    fn any_lines_are_read_within_bounds(text in lines(), card in lines()) {
-        fuzz::document(Some(text.as_bytes()), None, DIR);
-        fuzz::document(Some(format!("---\n{text}").as_bytes()), None, DIR);
-        fuzz::document(Some(text.as_bytes()), Some(card.as_bytes()), DIR);
-    }
-
-    #[test]
-    fn any_yaml_is_read_within_bounds(yaml in "[a-c:&*|>'\"\\[\\]{}!#%@` \\n\\t.?,-]{0,120}") {
-        let text = good(&yaml);
-        fuzz::document(Some(text.as_bytes()), None, DIR);
-    }
-
     #[test]
     fn a_bad_key_costs_no_good_one(
         bad in "[a-z]{1,6}: (\\[|\\{|\"x|'x|\\*x|&|@x|`x|%x|> x|x: y|\"x\" y|\\}|, x|!!)[a-z :,\\[\\]{}]{0,20}",

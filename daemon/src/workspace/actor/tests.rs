@@ -201,6 +201,8 @@ fn claimed(bench: &Bench, idle: Duration, remaining: Duration) -> Slot {
         record,
         State::Claimed,
     );
+    // Nothing is to be collected.
+    slot.collects.known();
     actor.lease = Some(Lease::new(idle, remaining));
     actor.link = Some(Link::of(bench.client.clone(), CancellationToken::new()));
     actor.publish();

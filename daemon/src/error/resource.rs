@@ -1,0 +1,24 @@
+//! What a status is about, for google.rpc.ResourceInfo.
+
+use super::Error;
+
+impl Error {
+    /// The resource that does not exist or is taken, as (type, name).
+    pub(super) fn resource(&self) -> Option<(&'static str, &str)> {
+        if let Self::WorkspaceNotFound { name } = self {
+            Some(("skilld.dev/Workspace", name))
+        } else if let Self::SkillNotFound { name, .. } | Self::SkillNotStaged { name, .. } = self {
+            Some(("skilld.dev/Skill", name))
+        } else if let Self::ArtifactNotFound { name, .. } = self {
+            Some(("skilld.dev/Artifact", name))
+        } else if let Self::VersionTaken { name, .. } | Self::SkillReadOnly { name, .. } = self {
+            Some(("skilld.dev/Skill", name))
+        } else if let Self::PoolNotFound { name, .. } = self {
+            Some(("skilld.dev/Pool", name))
+        } else if let Self::IdTaken { name } = self {
+            Some(("skilld.dev/Resource", name))
+        } else {
+            None
+        }
+    }
+}
