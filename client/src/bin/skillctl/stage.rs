@@ -13,7 +13,7 @@ use crate::values;
 /// everything in it; `-` is stdin. DEST is relative to the workspace, a DEST that ends with / is a directory to
 /// put it into, and without one it goes to work/inputs/.
 ///
-/// SRC may also name what the server fetches: artifact://NAME[@VERSION], host:///PATH beneath a folder that its
+/// SRC may also name what the server fetches: artifact://NAME@VERSION, host:///PATH beneath a folder that its
 /// configuration lists, workspace://PATH, skill://NAME/PATH of a staged skill, or a URL if it allows them.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
