@@ -1,4 +1,4 @@
-//! Clients in other languages, which know the API by reflection only.
+//! Clients in other languages, which know the API by reflection only; and a store that others made.
 
 #![expect(
     clippy::panic_in_result_fn,
@@ -9,6 +9,7 @@
 mod buf;
 mod python;
 mod recipes;
+mod s3;
 mod venv;
 
 use std::time::Duration;
