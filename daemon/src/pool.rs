@@ -364,6 +364,10 @@ impl Pool {
     fn note_problem(&self, inner: &mut Inner, error: &Error) -> Instant {
         let problem = Problem::after(inner.problem.as_ref(), error);
         let retry_at = problem.retry_at;
+        if problem.engine_away {
+            // Whoever began to wait before this was noticed is told like those who come after it.
+            inner.waiters.clear();
+        }
         inner.problem = Some(problem);
         if inner.warm.is_empty() {
             self.healthy

@@ -43,7 +43,13 @@ impl Pool {
         let timeout = self.config.claim_timeout;
         match tokio::time::timeout(timeout, receiver).await {
             Ok(Ok(reserved)) => Ok(reserved),
-            Ok(Err(_)) => Err(Error::Draining),
+            Ok(Err(_)) => {
+                let inner = self.lock();
+                if inner.closed {
+                    return Err(Error::Draining);
+                }
+                Err(self.exhausted(&inner, "none can be made"))
+            }
             Err(_) => Err(self.exhausted(&self.lock(), &format!("none came within {timeout:?}"))),
         }
     }
