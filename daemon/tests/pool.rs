@@ -721,6 +721,10 @@ async fn a_disk_that_its_memory_cannot_hold_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_hear_of_a_loss_before_the_engine_has_removed_the_container() {
     let server = TestServer::start("", &[]).await;
+    pool_becomes(&server, "warm", |pool| pool.warm == 1).await;
+    // The only one there is becomes the workspace's.
+    let containers = server.engine.containers();
+    assert_eq!(containers.len(), 1);
     let name = server.workspace().await;
     let client = server.client.clone().with_retry(RetryPolicy::none());
     // Long enough for the request to come before anybody knows.
@@ -728,8 +732,6 @@ async fn requests_hear_of_a_loss_before_the_engine_has_removed_the_container() {
     server.engine.delay(Operation::Inspect, look);
     let removal = Duration::from_secs(5);
     server.engine.delay(Operation::Remove, removal);
-    // The oldest one is the workspace's.
-    let containers = server.engine.containers();
     server.engine.kill(&containers[0]).await;
     let started = Instant::now();
     let listed = client.list_execs(list(&name)).await;
