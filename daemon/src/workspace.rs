@@ -134,6 +134,10 @@ enum Command {
     Grant {
         reply: oneshot::Sender<Result<Grant>>,
     },
+    /// The guest of a slot that is nobody's.
+    Guest {
+        reply: oneshot::Sender<Result<GuestClient>>,
+    },
     /// New times, counted from now.
     Renew {
         idle: Option<Duration>,
@@ -183,6 +187,14 @@ impl Slot {
             id,
             slot: self.clone(),
         })
+    }
+
+    /// The guest of a warm slot, for questions about its image.
+    ///
+    /// # Errors
+    /// [`Error::WorkspaceNotReady`] when the slot is a workspace, or was lost meanwhile.
+    pub async fn guest(&self) -> Result<GuestClient> {
+        self.ask(|reply| Command::Guest { reply }).await
     }
 
     /// Ends the slot and waits until nothing of it is left.

@@ -1,5 +1,5 @@
-//! What images have, asked of a guest once per image: in a container that nobody's command ran in, so that nobody could
-//! have had a hand in the answer. (The image is read-only for commands anyway.)
+//! What images have, asked of a guest once per image, when somebody wants to know: in a container that nobody's command
+//! ran in, so that nobody could have had a hand in the answer. (The image is read-only for commands anyway.)
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,6 @@ use skilld_proto::guest::v1::InventoryRequest;
 use super::Pool;
 use crate::error::{Error, Result};
 use crate::exec::PATH;
-use crate::guest::Link;
 use crate::skills::preflight::Inventory;
 
 /// Longest wait for a guest that looks. It gives up sooner itself.
@@ -29,43 +28,40 @@ impl Inventories {
         self.known().get(image_id).cloned()
     }
 
-    /// Asks a guest whose container has run nothing for anybody, unless its image is known. A guest that cannot say is
-    /// no reason to do without its container.
-    pub async fn learn(&self, image_id: &str, link: &Link) {
-        if self.known().contains_key(image_id) {
-            return;
-        }
-        let mut guest = link.client.clone();
-        let request = InventoryRequest {
-            path: PATH.to_owned(),
-        };
-        match tokio::time::timeout(TIMEOUT, guest.inventory(request)).await {
-            Ok(Ok(answer)) => {
-                let inventory = Arc::new(Inventory::from(answer.into_inner()));
-                self.known().insert(image_id.to_owned(), inventory);
-            }
-            Ok(Err(status)) => tracing::debug!(image_id, %status, "image was not looked into"),
-            Err(_) => tracing::debug!(image_id, "image was not looked into in time"),
-        }
-    }
-
     fn known(&self) -> MutexGuard<'_, HashMap<String, Arc<Inventory>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pool {
-    /// What the pool's image has. If no container of it has booted yet, one is awaited, and goes back.
+    /// What the pool's image has. The first one who asks waits for a warm container, which then goes back.
     ///
     /// # Errors
-    /// As [`Pool::claim`]; `NotImplemented` when its guests are of an earlier release.
+    /// As [`Pool::claim`]; `WorkspaceNotReady` when the container was lost meanwhile; `NotImplemented` when its guest
+    /// cannot say, being of an earlier release.
     pub async fn inventory(self: &Arc<Self>) -> Result<Arc<Inventory>> {
-        let known = || self.context.inventories.get(&self.image.id);
-        if let Some(inventory) = known() {
+        let (inventories, image_id) = (&self.context.inventories, &self.image.id);
+        if let Some(inventory) = inventories.get(image_id) {
             return Ok(inventory);
         }
-        drop(self.claim().await?);
-        known().ok_or(Error::NotImplemented {
+        // It goes back when it is dropped, so nobody's command runs in it until its guest has answered.
+        let reserved = self.claim().await?;
+        let mut guest = reserved.slot()?.guest().await?;
+        let request = InventoryRequest {
+            path: PATH.to_owned(),
+        };
+        let why = match tokio::time::timeout(TIMEOUT, guest.inventory(request)).await {
+            Ok(Ok(answer)) => {
+                let inventory = Arc::new(Inventory::from(answer.into_inner()));
+                let mut known = inventories.known();
+                known.insert(image_id.clone(), Arc::clone(&inventory));
+                return Ok(inventory);
+            }
+            Ok(Err(status)) => status.to_string(),
+            Err(_) => format!("no answer within {TIMEOUT:?}"),
+        };
+        tracing::debug!(image_id, why, "image was not looked into");
+        Err(Error::NotImplemented {
             what: "looking into an image with a guest of an earlier release",
         })
     }

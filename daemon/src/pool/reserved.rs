@@ -16,6 +16,15 @@ pub struct Reserved {
 }
 
 impl Reserved {
+    /// The slot, while it is reserved.
+    ///
+    /// # Errors
+    /// Never: it is there until [`Reserved::take`] consumes this.
+    pub fn slot(&self) -> Result<&Slot> {
+        let gone = || Error::Internal("slot was taken already".into());
+        self.slot.as_ref().ok_or_else(gone)
+    }
+
     /// The slot, for good.
     ///
     /// # Errors

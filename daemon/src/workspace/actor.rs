@@ -147,8 +147,6 @@ impl Actor {
     pub async fn run_adopted(mut self, adopted: Adopted) {
         match adopted {
             Adopted::Warm(link) => {
-                let image_id = &self.record.image_id;
-                self.context.inventories.learn(image_id, &link).await;
                 self.link = Some(link);
                 self.apply(Event::GuestAnswered).await;
             }
@@ -206,6 +204,11 @@ impl Actor {
                 answer(reply, claimed);
             }
             Command::Grant { reply } => self.on_grant(reply),
+            Command::Guest { reply } => {
+                let link = self.link.as_ref().filter(|_| self.state == State::Ready);
+                let guest = link.map(|link| link.client.clone());
+                answer(reply, guest.ok_or_else(|| self.not_ready()));
+            }
             Command::Renew {
                 idle,
                 remaining,

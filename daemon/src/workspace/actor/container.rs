@@ -71,8 +71,6 @@ impl Actor {
         fault::reach(Point::BootConnected);
         self.warm_up(&link).await?;
         fault::reach(Point::BootWarmedUp);
-        let image_id = &self.record.image_id;
-        context.inventories.learn(image_id, &link).await;
         let boot_ms = started.elapsed().as_millis();
         tracing::debug!(boot_ms, "slot is warm");
         Ok(link)
