@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use reqwest::{Client, Response, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -371,16 +372,7 @@ async fn store(
         file.write_all(&chunk).await.map_err(failed)?;
     }
     file.flush().await.map_err(failed)?;
-    Ok((bytes, hex(&digest.finalize())))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    Ok((bytes, HEXLOWER.encode(&digest.finalize())))
 }
 
 /// Everything that reqwest would decide by itself is decided here.

@@ -58,7 +58,7 @@ mod watch;
 pub use card::Card;
 pub use catalogue::Catalogue;
 use catalogue::Roots;
-pub use content::{Content, hex};
+pub use content::Content;
 pub use document::Document;
 pub use finding::Profile;
 pub use front_matter::{FrontMatter, Requires};

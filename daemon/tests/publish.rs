@@ -8,13 +8,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use futures::stream;
 use proptest::prelude::*;
 use sha2::{Digest as _, Sha256};
 use skilld::config::{Config, SkillRoot, SkillsConfig};
 use skilld::error::Error;
 use skilld::shutdown::Tasks;
-use skilld::skills::{Skill, SkillRef, SkillState, Skills, Staged, Which, hex};
+use skilld::skills::{Skill, SkillRef, SkillState, Skills, Staged, Which};
 use skilld_proto::v1::publish_skill_request::Payload;
 use skilld_proto::v1::{self as pb, Reason};
 use tonic::{Code, Status};
@@ -852,7 +853,7 @@ async fn publish_and_delete_through_the_api() {
     let server = TestServer::start("", &[("local", "name: local\ndescription: d")]).await;
     let mut skills = server.client.skills();
     let archive = skill("csv", "1.0");
-    let sha256 = hex(&Sha256::digest(&archive)).to_uppercase();
+    let sha256 = HEXLOWER.encode(&Sha256::digest(&archive)).to_uppercase();
     let published = skills
         .publish_skill(stream::iter(messages("csv", &sha256, &archive)))
         .await

@@ -1,6 +1,7 @@
 //! The bytes of an artifact on their way out: in small pieces, as fast as they are taken, and checked against the record.
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{GetResultPayload, ObjectStoreExt};
@@ -75,7 +76,7 @@ impl Load {
     /// All came: is it what was saved?
     fn check(&mut self) -> Result<()> {
         let sha256 = std::mem::take(&mut self.hash).finalize();
-        let sha256: String = sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = HEXLOWER.encode(&sha256);
         let Artifact {
             name,
             version,

@@ -2,6 +2,7 @@
 //! the version's record does; until then a marker says that they are there, for whoever has to clean up after a crash.
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use futures::{Stream, StreamExt};
 use object_store::multipart::PartId;
 use object_store::path::Path;
@@ -143,7 +144,7 @@ impl Upload {
         let sha256 = hash.finalize();
         Ok(Written {
             size,
-            sha256: sha256.iter().map(|byte| format!("{byte:02x}")).collect(),
+            sha256: HEXLOWER.encode(&sha256),
             mime_type: mime::mime_type(name.as_str().as_bytes(), &head),
         })
     }

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use sha2::{Digest, Sha256};
@@ -239,9 +240,7 @@ impl Engine for FakeEngine {
     async fn image(&self, reference: &str) -> Result<ImageInfo> {
         self.enter(Operation::Image).await?;
         let digest = Sha256::digest(reference);
-        let id = digest.iter().fold("sha256:".to_owned(), |text, byte| {
-            format!("{text}{byte:02x}")
-        });
+        let id = format!("sha256:{}", HEXLOWER.encode(&digest));
         Ok(ImageInfo {
             reference: reference.to_owned(),
             id,

@@ -5,14 +5,11 @@
 
 use std::sync::LazyLock;
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
-static DIGEST: LazyLock<String> = LazyLock::new(|| {
-    let hash = Sha256::digest(profile());
-    hash.iter().fold("sha256:".to_owned(), |text, byte| {
-        format!("{text}{byte:02x}")
-    })
-});
+static DIGEST: LazyLock<String> =
+    LazyLock::new(|| format!("sha256:{}", HEXLOWER.encode(&Sha256::digest(profile()))));
 
 /// The profile, as Docker takes it inline.
 #[must_use]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
-use super::{Answer, Bounds, FetchError, Fetched, Fetcher, Get, Validators, WebUrl, hex};
+use super::{Answer, Bounds, FetchError, Fetched, Fetcher, Get, Validators, WebUrl};
 use crate::shutdown::Tasks;
 
 pub(crate) mod server;
@@ -61,7 +62,7 @@ async fn error(fetcher: &Fetcher, get: &Get) -> FetchError {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
+    HEXLOWER.encode(&Sha256::digest(bytes))
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 use std::io;
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use futures::Stream;
 use sha2::{Digest, Sha256};
 use skilld_proto::guest::v1::put_files_request::Payload;
@@ -143,9 +144,7 @@ impl Packing<'_> {
             self.packer.send(padding).await?;
         }
         let digest = self.sha256.finalize();
-        Ok(Some(
-            digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-        ))
+        Ok(Some(HEXLOWER.encode(&digest)))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::{Input, Source, To, parts};
@@ -166,8 +167,7 @@ fn is_invisible(c: char) -> bool {
 
 /// Of bytes, 64 hex digits.
 pub(super) fn sha256(data: &[u8]) -> String {
-    let digest = Sha256::digest(data);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&Sha256::digest(data))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result, Violation};
 use crate::workspace::WorkspaceId;
+use data_encoding::HEXLOWER;
 
 pub mod artifact;
 pub mod exec;
@@ -271,10 +272,7 @@ pub fn int32(count: usize) -> i32 {
 #[must_use]
 pub fn digest(bytes: &[u8]) -> String {
     use sha2::Digest;
-    sha2::Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    HEXLOWER.encode(&sha2::Sha256::digest(bytes))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Seek;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use skilld_proto::v1 as pb;
 use tokio::io::AsyncWriteExt;
@@ -13,7 +14,7 @@ use tonic::Streaming;
 use super::convert::publish as wire;
 use super::{Shared, upload};
 use crate::error::{Error, Result};
-use crate::skills::{Skill, hex};
+use crate::skills::Skill;
 
 /// Between two looks for what is not used any more, if nobody asks for one.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(15 * 60);
@@ -73,7 +74,7 @@ async fn fill(
         hash.update(&data);
         file.write_all(&data).await.map_err(failed)?;
     }
-    let actual = hex(&hash.finalize());
+    let actual = HEXLOWER.encode(&hash.finalize());
     if !sha256.is_empty() && sha256 != actual {
         return Err(Error::ChecksumMismatch {
             expected: sha256.to_owned(),

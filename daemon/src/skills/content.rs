@@ -14,6 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use data_encoding::HEXLOWER;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
@@ -316,7 +317,7 @@ impl Walk<'_> {
             self.entries.keys().any(beneath)
         };
         Content {
-            digest: hex(&hash.finalize()),
+            digest: HEXLOWER.encode(&hash.finalize()),
             files: self.entries.len() as u64,
             bytes: self.bytes,
             own_links: LINKS.into_iter().filter(own).collect(),
@@ -367,19 +368,6 @@ fn io_error<'a>(verb: &'static str, path: &'a Path) -> impl FnOnce(io::Error) ->
         operation: format!("{verb} {} of a skill", path.display()),
         source,
     }
-}
-
-/// Bytes in hex, lower case.
-#[must_use]
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes
-        .iter()
-        .fold(String::with_capacity(64), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
 }
 
 #[cfg(test)]

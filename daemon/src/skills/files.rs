@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use sha2::{Digest, Sha256};
@@ -214,7 +215,7 @@ fn describe(path: &Path, mut file: File, mode: u32) -> io::Result<SkillFile> {
         mode,
         mime_type: mime::mime_type(name.as_bytes(), &start),
         kind: kind::of(&shown, &start, mode),
-        sha256: super::content::hex(&hash.finalize()),
+        sha256: HEXLOWER.encode(&hash.finalize()),
         is_text: mime::is_text(&start),
         name: name.to_owned(),
         path: shown,

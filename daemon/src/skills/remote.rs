@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 
 use super::Problem;
@@ -257,11 +258,7 @@ impl Root {
         if let Some(sha256) = url.sha256() {
             digest.update(format!("#sha256={sha256}"));
         }
-        let name: String = digest
-            .finalize()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let name = HEXLOWER.encode(&digest.finalize());
         let entry = Entry::new(cache, &name);
         let state = State {
             current: entry.newest().map(Arc::new),
