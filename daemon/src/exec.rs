@@ -13,6 +13,7 @@ use crate::paths::{self, Scope};
 
 pub mod arguments;
 mod environment;
+pub mod interpreter;
 pub mod script;
 
 use arguments::Arguments;

@@ -21,6 +21,7 @@
 //! | `fuzz` | for tests: hostile bytes for what comes from outside |
 
 pub mod artifacts;
+mod beneath;
 pub mod collect;
 pub mod config;
 pub mod engine;

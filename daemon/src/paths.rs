@@ -33,6 +33,10 @@ pub const PATH_BYTES_MAX: usize = 4096;
 pub const COMPONENT_BYTES_MAX: usize = 255;
 /// Most components.
 pub const DEPTH_MAX: usize = 128;
+/// Longest path in a skill, bytes.
+pub const SKILL_PATH_BYTES_MAX: usize = 512;
+/// Most components of it.
+const SKILL_DEPTH_MAX: usize = 32;
 
 /// Where a path is resolved: what is relative to what, and which variables there are.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,6 +77,36 @@ pub fn resolve(field: &str, path: &str, scope: Scope<'_>) -> Result<String> {
         components,
         is_relative(path) && scope.base.is_empty(),
     )
+}
+
+/// A path of a file in a skill, as somebody wrote it, without `.` and empty components. Variables are nothing special
+/// here. `field` is named in the error.
+///
+/// # Errors
+/// `LeavesSkill` for `..` and absolute ones; `Invalid` for what no path of a skill has.
+pub fn in_skill(field: &str, path: &str) -> Result<String> {
+    if path.len() > SKILL_PATH_BYTES_MAX {
+        let message = format!("must be at most {SKILL_PATH_BYTES_MAX} bytes");
+        return Err(Error::invalid(field, message));
+    }
+    if path.contains(|c: char| c.is_control() || c == '\\') {
+        let message = "must have no control character and no backslash; folders are separated by /";
+        return Err(Error::invalid(field, message));
+    }
+    let components: Vec<&str> = path
+        .split('/')
+        .filter(|part| !matches!(*part, "" | "."))
+        .collect();
+    if path.starts_with('/') || components.contains(&"..") {
+        return Err(Error::LeavesSkill {
+            path: path.to_owned(),
+        });
+    }
+    if components.len() > SKILL_DEPTH_MAX {
+        let message = format!("must have at most {SKILL_DEPTH_MAX} components");
+        return Err(Error::invalid(field, message));
+    }
+    Ok(components.join("/"))
 }
 
 /// Resolves the leading part of a glob as [`resolve`] does, and leaves its pattern alone. Braces, classes and `**`

@@ -6,44 +6,25 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
+use super::interpreter;
+use crate::beneath;
 use crate::error::{Error, Result};
+use crate::paths;
 
-/// Longest path, bytes.
-const PATH_BYTES_MAX: usize = 512;
-/// Most components.
+/// What errors name.
+const FIELD: &str = "spec.script.path";
+/// Folders within folders that are looked through for a similar name.
 const DEPTH_MAX: usize = 32;
 /// How much of a file its first line may take.
 const FIRST_LINE_BYTES_MAX: u64 = 256;
 /// Files that are looked through for one of a similar name.
 const LISTED_MAX: usize = 2000;
-
-/// Extension, in lower case, and what runs it.
-const BY_EXTENSION: [(&str, &[&str]); 17] = [
-    ("py", &["python3"]),
-    ("sh", &["bash"]),
-    ("bash", &["bash"]),
-    ("zsh", &["zsh"]),
-    ("js", &["node"]),
-    ("mjs", &["node"]),
-    ("cjs", &["node"]),
-    ("ts", &["tsx"]),
-    ("mts", &["tsx"]),
-    ("cts", &["tsx"]),
-    ("rb", &["ruby"]),
-    ("pl", &["perl"]),
-    ("php", &["php"]),
-    ("r", &["Rscript"]),
-    ("ps1", &["pwsh"]),
-    ("awk", &["awk", "-f"]),
-    ("jq", &["jq", "-f"]),
-];
 
 /// Name in a first line, and what runs it.
 const BY_FIRST_LINE: [(&str, &[&str]); 18] = [
@@ -81,33 +62,20 @@ pub struct Program {
 /// # Errors
 /// `Invalid` when it does not stay in the skill's root or cannot be a path there.
 pub fn normalise(path: &str) -> Result<String> {
-    let invalid = |message: &str| Err(Error::invalid("spec.script.path", message));
+    let invalid = |message: &str| Err(Error::invalid(FIELD, message));
     if path.is_empty() {
         return invalid("is empty");
     }
-    if path.len() > PATH_BYTES_MAX {
-        return invalid(&format!(
-            "has {} bytes; at most {PATH_BYTES_MAX}",
-            path.len()
-        ));
-    }
-    if path.chars().any(|c| c.is_control() || c == '\\') {
-        return invalid("has a control character or a backslash; folders are separated by `/`");
-    }
-    let parts: Vec<&str> = path
-        .split('/')
-        .filter(|part| !matches!(*part, "" | "."))
-        .collect();
-    if path.starts_with('/') || parts.contains(&"..") {
-        return invalid("must be relative to the skill's root, without `..`");
-    }
-    if parts.is_empty() || path.ends_with('/') {
+    let normal = match paths::in_skill(FIELD, path) {
+        Err(Error::LeavesSkill { .. }) => {
+            return invalid("must be relative to the skill's root, without `..`");
+        }
+        normal => normal?,
+    };
+    if normal.is_empty() || path.ends_with('/') {
         return invalid("names a folder, not a script");
     }
-    if parts.len() > DEPTH_MAX {
-        return invalid(&format!("is deeper than {DEPTH_MAX} folders"));
-    }
-    Ok(parts.join("/"))
+    Ok(normal)
 }
 
 /// Finds a script beneath a staged skill's root, and what runs it. Blocks.
@@ -116,14 +84,14 @@ pub fn normalise(path: &str) -> Result<String> {
 /// `ScriptNotFound` with similar names; `Invalid` when it leaves the skill, is no file, or nothing here can run it.
 pub fn find(skill: &str, root: &Path, path: &str) -> Result<Program> {
     let path = normalise(path)?;
-    let invalid = |message: String| Error::invalid("spec.script.path", message);
+    let invalid = |message: String| Error::invalid(FIELD, message);
     let failed = |errno: Errno| Error::Io {
         operation: format!("open a script of {skill}"),
         source: errno.into(),
     };
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let dir = open(root, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
-    let file = match beneath(&dir, &path, flags) {
+    let file = match beneath::open(&dir, Path::new(&path), OFlag::empty()) {
         Ok(file) => file,
         Err(Errno::ENOENT | Errno::ENOTDIR) => {
             return Err(Error::ScriptNotFound {
@@ -145,44 +113,26 @@ pub fn find(skill: &str, root: &Path, path: &str) -> Result<Program> {
     if !kind.is_file() {
         return Err(invalid(format!("{path:?} is a folder, not a script")));
     }
-    let interpreter = by_extension(&path).or_else(|| by_first_line(&first_line(file)));
+    let interpreter = interpreter::by_extension(&path).or_else(|| by_first_line(&first_line(file)));
     match interpreter {
         Some(interpreter) => Ok(Program { interpreter, path }),
         None => Err(invalid(format!(
             "nothing here runs {path:?}: its extension is none of {}, and its first line names no known \
              interpreter",
-            BY_EXTENSION.map(|(extension, _)| extension).join(" ")
+            interpreter::BY_EXTENSION
+                .map(|(extension, _)| extension)
+                .join(" ")
         ))),
     }
 }
 
-fn beneath(dir: &OwnedFd, path: &str, flags: OFlag) -> nix::Result<OwnedFd> {
-    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    openat2(dir, path, OpenHow::new().flags(flags).resolve(resolve))
-}
-
-fn by_extension(path: &str) -> Option<&'static [&'static str]> {
-    let extension = Path::new(path).extension()?.to_str()?.to_lowercase();
-    let known = BY_EXTENSION.into_iter();
-    known
-        .filter(|(known, _)| *known == extension)
-        .map(|(_, interpreter)| interpreter)
-        .next()
-}
-
-/// Of a first line such as `#!/usr/bin/env -S python3.12 -u` only `python3.12` counts.
+/// What a first line asks for.
 fn by_first_line(line: &str) -> Option<&'static [&'static str]> {
-    let mut words = line.strip_prefix("#!")?.split_ascii_whitespace();
-    let base = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
-    let mut name = base(words.next()?);
-    if name == "env" {
-        let assigned = |word: &&str| word.starts_with('-') || word.contains('=');
-        name = base(words.find(|word| !assigned(word))?);
-    }
+    let mut name = interpreter::named(line)?;
     let versioned = name.strip_prefix("python3.");
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if versioned.is_some_and(digits) {
-        name = "python3".to_owned();
+        name = "python3";
     }
     let known = BY_FIRST_LINE.into_iter();
     known

@@ -9,10 +9,11 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
+use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 
 use super::within::stays;
+use crate::beneath;
 use crate::error::{Error, Result, SourceFault};
 
 /// Folders within folders.
@@ -84,7 +85,7 @@ impl Roots {
         let failed = |errno| fault(SourceFault::from_errno(errno));
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(root, flags, Mode::empty()).map_err(failed)?;
-        let opened = beneath(&root, relative, OFlag::O_RDONLY, ResolveFlag::empty());
+        let opened = beneath::open(&root, relative, OFlag::empty());
         let file = File::from(opened.map_err(failed)?);
         let metadata = file.metadata().map_err(|error| failed(errno(&error)))?;
         if metadata.is_dir() {
@@ -163,15 +164,14 @@ impl Tree {
 
     fn directory(&self, path: &str) -> Result<OwnedFd, Errno> {
         let path = self.base.join(path);
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-        beneath(&self.root, &path, flags, ResolveFlag::RESOLVE_NO_SYMLINKS)
+        beneath::open_without_links(&self.root, &path, OFlag::O_DIRECTORY)
     }
 
     /// Opens a file of it.
     pub(super) fn file(&self, path: &str) -> Result<HostFile, SourceFault> {
         let path = self.base.join(path);
         // The way to the folder itself may have links; what is in it was looked at without following any.
-        let opened = beneath(&self.root, &path, OFlag::O_NOFOLLOW, ResolveFlag::empty())?;
+        let opened = beneath::open(&self.root, &path, OFlag::O_NOFOLLOW)?;
         let file = File::from(opened);
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -196,25 +196,6 @@ fn names(directory: OwnedFd) -> Result<Vec<Result<String, String>>, Errno> {
     }
     names.sort_unstable();
     Ok(names)
-}
-
-/// Opens without waiting for a FIFO's writer and without leaving the root.
-fn beneath(root: &OwnedFd, path: &Path, flags: OFlag, more: ResolveFlag) -> Result<OwnedFd, Errno> {
-    let path = if path.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        path
-    };
-    let flags = flags | OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
-    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS | more;
-    for _ in 0..16 {
-        match openat2(root, path, OpenHow::new().flags(flags).resolve(resolve)) {
-            // Concurrent renames can make it give up on `..`.
-            Err(Errno::EAGAIN | Errno::EINTR) => {}
-            opened => return opened,
-        }
-    }
-    Err(Errno::EAGAIN)
 }
 
 fn errno(error: &io::Error) -> Errno {

@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
 use sha2::{Digest, Sha256};
 
+use crate::beneath;
 use crate::error::{Error, Result};
 use crate::mime;
 
@@ -26,7 +27,6 @@ mod lookup;
 mod manifests;
 
 pub use kind::Kind;
-pub use lookup::{PATH_BYTES_MAX, normalised};
 pub(super) use manifests::Manifests;
 
 /// How much of a file is looked at to say what it is.
@@ -178,10 +178,7 @@ fn walk(root: &File, dir: &Path, at: &Path, files: &mut Vec<SkillFile>) -> io::R
 
 /// Opens a regular file and says its mode. `None` for a link that leads to none.
 fn open(root: impl AsFd, path: &Path) -> io::Result<Option<(File, u32)>> {
-    let how = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let file = match openat2(root, path, how) {
+    let file = match beneath::open(root, path, OFlag::empty()) {
         Ok(opened) => File::from(opened),
         // Broken, a circle, or out of the skill.
         Err(Errno::ENOENT | Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV) => return Ok(None),

@@ -6,7 +6,8 @@ use skilld_proto::v1::skill_file::Kind as WireKind;
 
 use super::{Faults, int64, page_size, page_token, skill as wire};
 use crate::error::{Error, Result};
-use crate::skills::files::{self, Kind, Manifest, SkillFile};
+use crate::paths;
+use crate::skills::files::{Kind, Manifest, SkillFile};
 use crate::skills::preflight::{self, Finding};
 use crate::skills::search::QUERY_BYTES_MAX;
 use crate::skills::{Match, Severity, SkillRef};
@@ -108,7 +109,7 @@ pub fn list(request: &pb::ListSkillFilesRequest) -> Result<List> {
     let size = page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
     let size = faults.take("page_size", size);
     let after = faults.take("page_token", page_token(&request.page_token));
-    let folder = match files::normalised("path", &request.path) {
+    let folder = match paths::in_skill("path", &request.path) {
         Err(leaves @ Error::LeavesSkill { .. }) => {
             faults.finish()?;
             return Err(leaves);
@@ -159,7 +160,7 @@ pub fn read(request: &pb::ReadSkillFileRequest) -> Result<Read> {
     };
     let offset = number(&mut faults, "offset", request.offset);
     let length = number(&mut faults, "length", request.length);
-    let path = match files::normalised("path", &request.path) {
+    let path = match paths::in_skill("path", &request.path) {
         Err(leaves @ Error::LeavesSkill { .. }) => {
             faults.finish()?;
             return Err(leaves);

@@ -2,48 +2,16 @@
 
 use super::SkillFile;
 use crate::error::{Error, Result};
+use crate::paths;
 
-/// Longest path in a request, bytes.
-pub const PATH_BYTES_MAX: usize = 512;
-/// Most components.
-const COMPONENTS_MAX: usize = 32;
 /// Paths that a refusal names.
 const NEAREST_MAX: usize = 3;
 /// How much of two names is compared, characters: the work for a hostile one stays small.
 const COMPARED_MAX: usize = 64;
 
-/// A path without `.` and empty components. `field` is named in the error.
-///
-/// # Errors
-/// `LeavesSkill` for `..` and absolute ones; `Invalid` for what no path of a skill has.
-pub fn normalised(field: &str, path: &str) -> Result<String> {
-    if path.len() > PATH_BYTES_MAX {
-        let message = format!("must be at most {PATH_BYTES_MAX} bytes");
-        return Err(Error::invalid(field, message));
-    }
-    if path.contains(|c: char| c.is_control() || c == '\\') {
-        let message = "must have no control character and no backslash; folders are separated by /";
-        return Err(Error::invalid(field, message));
-    }
-    let components: Vec<&str> = path
-        .split('/')
-        .filter(|part| !matches!(*part, "" | "."))
-        .collect();
-    if path.starts_with('/') || components.contains(&"..") {
-        return Err(Error::LeavesSkill {
-            path: path.to_owned(),
-        });
-    }
-    if components.len() > COMPONENTS_MAX {
-        let message = format!("must have at most {COMPONENTS_MAX} components");
-        return Err(Error::invalid(field, message));
-    }
-    Ok(components.join("/"))
-}
-
 /// The file that a path stands for. `files` is sorted by path.
 pub(super) fn find<'a>(files: &'a [SkillFile], path: &str) -> Result<&'a SkillFile> {
-    let path = normalised("path", path)?;
+    let path = paths::in_skill("path", path)?;
     let exact = files.binary_search_by(|file| file.path.as_str().cmp(&path));
     if let Some(file) = exact.ok().and_then(|place| files.get(place)) {
         return Ok(file);

@@ -3,6 +3,7 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
+use crate::paths::SKILL_PATH_BYTES_MAX;
 
 fn manifest(make: impl FnOnce(&Path)) -> (tempfile::TempDir, Manifest) {
     let dir = tempfile::tempdir().expect("temp dir");
@@ -170,7 +171,7 @@ fn paths_are_understood_as_they_are_written() {
 fn hostile_paths_are_refused_by_their_kind() {
     let (_dir, manifest) = manifest(|dir| write(dir, "references/x.md", "x"));
     let deep = "a/".repeat(33);
-    let long = "a".repeat(PATH_BYTES_MAX + 1);
+    let long = "a".repeat(SKILL_PATH_BYTES_MAX + 1);
     for path in [
         "..",
         "../x",
@@ -226,7 +227,7 @@ fn suggestions_for_a_hostile_name_cost_little() {
         }
     });
     let started = std::time::Instant::now();
-    let found = manifest.find(&"y".repeat(PATH_BYTES_MAX));
+    let found = manifest.find(&"y".repeat(SKILL_PATH_BYTES_MAX));
     assert!(matches!(found, Err(Error::FileNotFound { .. })));
     assert!(started.elapsed() < std::time::Duration::from_secs(10));
 }
