@@ -1,7 +1,5 @@
 //! `skillctl artifact`: named bytes with versions, kept beyond a workspace.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -11,12 +9,12 @@ use skilld_client::v1::{
     Artifact as Message, ArtifactScope, DeleteArtifactRequest, ListArtifactVersionsRequest,
     ListArtifactVersionsResponse, ListArtifactsRequest, ListArtifactsResponse, LoadArtifactRequest,
 };
-use tempfile::Builder;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::context::Context;
 use crate::interrupt::Interrupt;
 use crate::output::Table;
+use crate::partial::Partial;
 use crate::progress::Bar;
 use crate::values;
 
@@ -286,18 +284,9 @@ impl Load {
             copy(context, request, &mut tokio::io::stdout()).await?;
             return Ok(0);
         }
-        let directory = match self.to.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            Some(_) | None => Path::new("."),
-        };
-        let temporary = Builder::new()
-            // As any new file: the umask decides.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory)
-            .with_context(|| format!("cannot write beneath {}", directory.display()))?;
-        let mut writer = tokio::fs::File::from_std(temporary.reopen()?);
-        let loaded = copy(context, request, &mut writer).await?;
-        temporary.persist(&self.to)?;
+        let partial = Partial::beside(&self.to)?;
+        let loaded = copy(context, request, &mut partial.writer()?).await?;
+        partial.keep()?;
         context.output.message("Artifact", &loaded, |loaded| {
             let (name, version) = (shown(loaded), loaded.version);
             format!("{name}@{version} → {}\n", self.to.display())

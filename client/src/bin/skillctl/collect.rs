@@ -1,10 +1,8 @@
 //! `skillctl collect`, and collecting for `run`.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
@@ -12,12 +10,12 @@ use skilld_client::v1::{
     SaveAsArtifacts, SkippedFile, skipped_file,
 };
 use skilld_client::{Client, Collected};
-use tempfile::Builder;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::context::Context;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
+use crate::partial::Partial;
 use crate::progress::Bar;
 use crate::values;
 
@@ -235,18 +233,9 @@ async fn archive(
     let summary = if file.as_os_str() == "-" {
         copy(&context.client, request, &mut tokio::io::stdout()).await?
     } else {
-        let directory = match file.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            Some(_) | None => Path::new("."),
-        };
-        let temporary = Builder::new()
-            // As any new file: the umask decides.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory)
-            .with_context(|| format!("cannot write beneath {}", directory.display()))?;
-        let mut writer = tokio::fs::File::from_std(temporary.reopen()?);
-        let summary = copy(&context.client, request, &mut writer).await?;
-        temporary.persist(file)?;
+        let partial = Partial::beside(file)?;
+        let summary = copy(&context.client, request, &mut partial.writer()?).await?;
+        partial.keep()?;
         context
             .output
             .message("CollectSummary", &summary, |summary| {

@@ -15,6 +15,7 @@ mod input;
 mod interrupt;
 mod keys;
 mod output;
+mod partial;
 mod poll;
 mod progress;
 mod result;
