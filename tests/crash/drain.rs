@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skilld_client::{Client, Messages, RetryPolicy};
-use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::{
     AttachExecRequest, ExecEvent, ExecState, OnDisconnect, PollExecRequest, RunExecRequest, Stdin,
     StreamOffsets, StreamStdinRequest, WriteStdinRequest, stdin,
@@ -15,7 +14,7 @@ use skilld_proto::v1::{
 use skilld_tests::{Daemon, Options, docker, exec};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::{read, refusal};
+use crate::{broken_off, read, refusal};
 
 /// Says something, waits for its input, and says what it was.
 const ASK: &str =
@@ -23,20 +22,6 @@ const ASK: &str =
 
 fn draining() -> (String, String) {
     ("Unavailable".into(), "REASON_DRAINING".into())
-}
-
-/// Reads to the end of a stream that must not look like the exec's.
-async fn end(mut events: Messages<ExecEvent>) -> Result<(String, String)> {
-    loop {
-        match events.next().await {
-            Ok(Some(event)) => assert!(
-                !matches!(event.event, Some(Event::Exited(_) | Event::Closed(_))),
-                "an end was made up: {event:?}"
-            ),
-            Ok(None) => anyhow::bail!("the stream ended as if all had come"),
-            Err(error) => return refusal(Err::<(), _>(error)),
-        }
-    }
 }
 
 #[tokio::test]
@@ -87,8 +72,13 @@ async fn drain_and_stop_end_streams_with_unavailable_and_leave_execs_running() -
         assert_eq!(daemon.wait().await?, Some(0));
         Ok::<_, anyhow::Error>(told.elapsed())
     };
-    let (running, attached, polled, typed, ended) =
-        tokio::join!(end(running), end(attached), polling, typing, ending);
+    let (running, attached, polled, typed, ended) = tokio::join!(
+        broken_off(running),
+        broken_off(attached),
+        polling,
+        typing,
+        ending
+    );
     drop(typist);
     assert_eq!(running?, draining(), "RunExec");
     assert_eq!(attached?, draining(), "AttachExec");

@@ -8,14 +8,13 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skilld_client::{Client, Messages, RetryPolicy};
-use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_result::Outcome;
 use skilld_proto::v1::workspace_failure::Cause;
 use skilld_proto::v1::{ExecEvent, RunExecRequest, StreamOffsets, Workspace, WorkspaceState};
 use skilld_tests::proxy::Proxy;
 use skilld_tests::{Daemon, Options, docker, exec, wait};
 
-use crate::{containers, read, refusal, sh};
+use crate::{broken_off, containers, read, refusal, sh};
 
 /// What a loss may take until it is told.
 const TOLD: Duration = Duration::from_secs(2);
@@ -37,16 +36,8 @@ async fn counting(client: &Client, workspace: &str) -> Result<Messages<ExecEvent
 
 /// Reads until the stream breaks: how, and when after `since`.
 async fn broken(events: &mut Messages<ExecEvent>, since: Instant) -> Result<(String, Duration)> {
-    loop {
-        match events.next().await {
-            Ok(Some(event)) => assert!(
-                !matches!(event.event, Some(Event::Exited(_) | Event::Closed(_))),
-                "an end was made up: {event:?}"
-            ),
-            Ok(None) => anyhow::bail!("the stream ended as if all had come"),
-            Err(error) => return Ok((refusal(Err::<(), _>(error))?.1, since.elapsed())),
-        }
-    }
+    let (_, reason) = broken_off(events).await?;
+    Ok((reason, since.elapsed()))
 }
 
 /// A stream and a unary call that were there when it happened hear of it in time.

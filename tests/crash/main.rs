@@ -17,11 +17,13 @@ mod readers;
 mod staging;
 mod start;
 
+use std::borrow::BorrowMut;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 use skilld_client::{Client, Error, Messages};
 use skilld_proto::v1::ExecEvent;
+use skilld_proto::v1::exec_event::Event;
 use skilld_tests::{Daemon, docker, exec};
 
 /// Ids of the daemon's containers.
@@ -50,6 +52,20 @@ async fn read(events: &mut Messages<ExecEvent>, bytes: usize) -> Result<Vec<u8>>
         read.extend_from_slice(exec::stdout(&event));
     }
     Ok(read)
+}
+
+/// Reads to the end of a stream that breaks off, which must not look like the exec's: code and reason.
+async fn broken_off(mut events: impl BorrowMut<Messages<ExecEvent>>) -> Result<(String, String)> {
+    loop {
+        match events.borrow_mut().next().await {
+            Ok(Some(event)) => assert!(
+                !matches!(event.event, Some(Event::Exited(_) | Event::Closed(_))),
+                "an end was made up: {event:?}"
+            ),
+            Ok(None) => anyhow::bail!("the stream ended as if all had come"),
+            Err(error) => return refusal(Err::<(), _>(error)),
+        }
+    }
 }
 
 /// Code and reason of a call that must have failed.

@@ -6,11 +6,10 @@ use anyhow::{Context, Result};
 use skilld_client::Client;
 use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{
-    CreateWorkspaceRequest, ExecLimits, ExecSpec, ExecState, StartExecRequest, StreamOffsets,
-    WorkspaceLimits,
+    ExecLimits, ExecSpec, ExecState, StartExecRequest, StreamOffsets, WorkspaceLimits,
 };
 use skilld_tests::Daemon;
-use skilld_tests::exec::{argv, attach, run, shell};
+use skilld_tests::exec::{argv, attach, run, shell, sized};
 
 /// A workspace of 96 MiB of memory, 16 MiB and 1,024 files of disk, and 64 processes.
 async fn small(client: &Client) -> Result<String> {
@@ -21,11 +20,7 @@ async fn small(client: &Client) -> Result<String> {
         pids: 64,
         ..WorkspaceLimits::default()
     };
-    let request = CreateWorkspaceRequest {
-        limits: Some(limits),
-        ..CreateWorkspaceRequest::default()
-    };
-    Ok(client.create_workspace(request).await?.name)
+    sized(client, limits).await
 }
 
 #[tokio::test]

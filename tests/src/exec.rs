@@ -9,7 +9,7 @@ use skilld_proto::v1::exec_event::output::Content;
 use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::{
     AttachExecRequest, CreateWorkspaceRequest, ExecEvent, ExecResult, ExecSpec, OutputStream,
-    RunExecRequest, StreamOffsets, Workspace,
+    RunExecRequest, StreamOffsets, Workspace, WorkspaceLimits,
 };
 
 /// Everything that one exec said.
@@ -92,6 +92,18 @@ pub async fn workspace(client: &Client) -> Result<Workspace> {
     Ok(client
         .create_workspace(CreateWorkspaceRequest::default())
         .await?)
+}
+
+/// A workspace of other sizes than the default pool's: its name.
+///
+/// # Errors
+/// As the daemon answers.
+pub async fn sized(client: &Client, limits: WorkspaceLimits) -> Result<String> {
+    let request = CreateWorkspaceRequest {
+        limits: Some(limits),
+        ..CreateWorkspaceRequest::default()
+    };
+    Ok(client.create_workspace(request).await?.name)
 }
 
 /// Shell text as a spec.

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{CreateWorkspaceRequest, Reason, WorkspaceLimits};
+use skilld_client::v1::{Reason, WorkspaceLimits};
 use skilld_client::{Client, StageTarget};
-use skilld_tests::exec::{run, shell};
+use skilld_tests::exec::{run, shell, sized};
 use skilld_tests::files::{put, read, stage, tar};
 use skilld_tests::{Daemon, refused};
 use tonic::Code;
@@ -18,11 +18,7 @@ async fn small(client: &Client) -> Result<String> {
         inodes: 512,
         ..WorkspaceLimits::default()
     };
-    let request = CreateWorkspaceRequest {
-        limits: Some(limits),
-        ..CreateWorkspaceRequest::default()
-    };
-    Ok(client.create_workspace(request).await?.name)
+    sized(client, limits).await
 }
 
 #[tokio::test]
