@@ -106,13 +106,7 @@ impl Inner {
             return Err(invalid(problem));
         }
         let folder = self.roots.folder(&skill);
-        let mut taken = self.store.take(&folder, &skill.name)?;
-        if let Ok((content, _)) = &taken
-            && !self.store.is_intact(&content.digest)?
-        {
-            // What was damaged is gone from the store, so now it is copied.
-            taken = self.store.take(&folder, &skill.name)?;
-        }
+        let taken = self.store.take(&folder, &skill.name)?;
         let (content, lease) = taken.map_err(|problem| invalid(&problem))?;
         Ok((staged(&skill, content), lease))
     }

@@ -27,7 +27,7 @@ pub use gc::Collected;
 pub(super) use lease::Lease;
 use lease::Shelf;
 
-/// Times that a folder is put into the store if it is collected before it can be used.
+/// Times that a folder is put into the store if it is collected or damaged before it can be used.
 const TRIES: usize = 8;
 
 /// The store.
@@ -119,8 +119,8 @@ impl Store {
         &self.contents
     }
 
-    /// Puts a folder into the store if it is not there, under the name that it is known by. The inner error is the
-    /// skill's fault, the outer the host's.
+    /// Puts a folder into the store if it is not there whole, under the name that it is known by. The inner error is
+    /// the skill's fault, the outer the host's.
     pub(super) fn take(
         &self,
         folder: &Folder,
@@ -134,14 +134,16 @@ impl Store {
                 Ok(content) => content,
                 Err(problem) => return Ok(Err(problem)),
             };
-            // Without a lease it may have been collected since.
-            if let Some(lease) = self.lease(&content.digest) {
+            // Without a lease it may have been collected since; what was damaged is gone, so next time it is copied.
+            if let Some(lease) = self.lease(&content.digest)
+                && self.is_intact(&content.digest)?
+            {
                 self.shelf.note(&content.digest, name)?;
                 return Ok(Ok((content, lease)));
             }
         }
         let what = format!(
-            "{} is collected as soon as it is stored",
+            "{} is collected or damaged as soon as it is stored",
             folder.dir.display()
         );
         Err(Error::Internal(what))
