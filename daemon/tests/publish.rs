@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::io::{Cursor, Write as _};
+use std::io::{Cursor, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -662,11 +662,12 @@ async fn publish_delete_stage_and_collect_at_once_never_corrupt_anything() {
     let publish = async {
         for round in 0..ROUNDS {
             let version = format!("{}.0", round % 2);
-            match fixture.publish("csv", &skill("csv", &version)).await {
-                Ok(skill) => assert_ne!(skill.state, SkillState::Rejected, "{skill:?}"),
-                // Deleted before the answer was made.
-                Err(error) => assert_eq!(error.kind().1, Reason::SkillNotFound, "{error}"),
-            }
+            // Also if it is deleted before the answer is made.
+            let skill = fixture.publish("csv", &skill("csv", &version)).await;
+            let skill = skill.expect("published");
+            assert_eq!(skill.state, SkillState::Loaded, "{skill:?}");
+            assert_eq!(skill.front_matter.version, version);
+            assert_eq!(skill.content.map(|content| content.files), Some(2));
         }
     };
     let delete = async {
@@ -727,6 +728,122 @@ async fn publish_delete_stage_and_collect_at_once_never_corrupt_anything() {
     assert_eq!(
         names(&fixture.path("state/skills/tmp")),
         Vec::<String>::new()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_file_that_is_read_is_there_until_it_is_open() {
+    const ROUNDS: usize = 200;
+    let fixture = Fixture::keeping(Duration::from_nanos(1));
+    let read = async {
+        let mut opened = 0;
+        for _ in 0..ROUNDS {
+            let published = fixture.publish("csv", &skill("csv", "1.0")).await;
+            let digest = published
+                .expect("published")
+                .content
+                .expect("content")
+                .digest;
+            let deleted = fixture.skills.delete("csv".to_owned(), Which::All);
+            deleted.await.expect("deleted");
+            let wanted = SkillRef::parse("skills", &format!("csv@sha256:{digest}"));
+            let file = fixture
+                .skills
+                .open_file(wanted.expect("valid"), "bin/run.sh".to_owned());
+            match file.await {
+                Ok((file, mut opened_file)) => {
+                    opened += 1;
+                    let mut text = String::new();
+                    opened_file.read_to_string(&mut text).expect("read");
+                    assert_eq!((text.as_str(), file.size), ("echo 1.0\n", 9));
+                }
+                // Collected before it was asked for; anything else would be our fault.
+                Err(error) => assert_eq!(error.kind().1, Reason::SkillNotFound, "{error}"),
+            }
+        }
+        opened
+    };
+    let collect = async {
+        for _ in 0..ROUNDS * 4 {
+            fixture.collect(&[]).await;
+        }
+    };
+    let (opened, ()) = tokio::join!(read, collect);
+    println!("{opened} of {ROUNDS} were there");
+}
+
+#[tokio::test]
+async fn one_content_under_two_names_has_each_its_own() {
+    let mut fixture = Fixture::new();
+    // It says no name, so it has the one that it is published under.
+    let nameless = tar_of([("SKILL.md", b"---\ndescription: d\n---\n".as_slice(), 0o644)]);
+    let mut digests = HashSet::new();
+    for name in ["one", "two"] {
+        let published = fixture.publish(name, &nameless).await.expect("published");
+        assert_eq!(published.name, name);
+        digests.insert(published.content.expect("content").digest);
+    }
+    assert_eq!(digests.len(), 1, "one document");
+    for _ in 0..2 {
+        for name in ["one", "two"] {
+            let listed = fixture.listed(name).await;
+            let names: Vec<_> = listed
+                .iter()
+                .map(|skill| skill.front_matter.name.as_str())
+                .collect();
+            assert_eq!(names, [name]);
+            let staged = fixture.stage("s1", name).await.expect("staged");
+            assert_eq!(staged.name, name);
+        }
+        fixture.reopen();
+    }
+    let deleted = fixture.skills.delete("one".to_owned(), Which::All);
+    deleted.await.expect("deleted");
+    assert!(fixture.listed("one").await.is_empty());
+    assert_eq!(fixture.listed("two").await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_was_lost_is_there_again_when_it_is_published_again() {
+    let mut fixture = Fixture::new();
+    let archive = skill("csv", "1.0");
+    fixture.publish("csv", &archive).await.expect("published");
+    let digest = fixture.stored().remove(0);
+    fs::remove_dir_all(fixture.path("state/skills/sha256").join(digest)).expect("removed");
+    fixture.reopen();
+    let listed = fixture.listed("csv").await;
+    assert_eq!(listed.len(), 1, "under its own name");
+    assert_eq!(listed[0].state, SkillState::Rejected);
+    let published = fixture.publish("csv", &archive).await.expect("published");
+    assert_eq!(
+        published.state,
+        SkillState::Loaded,
+        "{:?}",
+        published.problems
+    );
+    assert_eq!(fixture.listed("csv").await[0].state, SkillState::Loaded);
+    fixture.stage("s1", "csv").await.expect("staged");
+}
+
+#[tokio::test]
+async fn everything_that_rejects_a_skill_is_said_with_its_line() {
+    let fixture = Fixture::new();
+    let archive = tar_of([("SKILL.md", b"---\nname: csv\n---\n".as_slice(), 0o644)]);
+    let error = fixture
+        .publish("csv", &archive)
+        .await
+        .expect_err("no description");
+    assert_eq!(error.kind().1, Reason::SkillInvalid);
+    assert!(
+        error.to_string().contains("skill.no_description"),
+        "{error}"
+    );
+    let text = "---\nname: csv\ndescription: d\nextra: a\0b\n---\n";
+    let archive = tar_of([("SKILL.md", text.as_bytes(), 0o644)]);
+    let error = fixture.publish("csv", &archive).await.expect_err("a NUL");
+    assert!(
+        error.to_string().contains("skill.nul (line 4): "),
+        "{error}"
     );
 }
 

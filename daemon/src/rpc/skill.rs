@@ -1,7 +1,5 @@
 //! SkillService: what can be staged.
 
-use std::sync::Arc;
-
 use futures::StreamExt;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::read_skill_file_response::Payload;
@@ -87,14 +85,11 @@ impl SkillService for SkillsRpc {
         request: Request<pb::ReadSkillFileRequest>,
     ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
         let wanted = reading::read(request.get_ref())?;
-        let manifest = self.0.skills.files(wanted.skill).await?;
-        let file = manifest.find(&wanted.path)?;
+        let (file, opened) = self.0.skills.open_file(wanted.skill, wanted.path).await?;
         let described = pb::ReadSkillFileResponse {
-            payload: Some(Payload::File(reading::file(file))),
+            payload: Some(Payload::File(reading::file(&file))),
         };
-        let (found, file) = (Arc::clone(&manifest), file.clone());
-        let open = move || Part::new(found.open(&file)?, wanted.offset, wanted.length);
-        let part = self.0.tasks.blocking(open).await?;
+        let part = Part::new(opened, wanted.offset, wanted.length)?;
         let first = futures::stream::once(std::future::ready(Ok(described)));
         let messages = first.chain(chunks(part, self.0.tasks.clone()));
         Ok(Response::new(bounded(messages.boxed(), (), &self.0.relays)))

@@ -98,8 +98,8 @@ struct Seen {
     roots: Vec<Option<(PathBuf, u64, u64)>>,
     directories: discovery::Memory,
     documents: Documents,
-    /// By folder.
-    altered: HashMap<PathBuf, Altered>,
+    /// By folder and name.
+    altered: HashMap<(PathBuf, String), Altered>,
     /// What was logged last, so that a standing problem is logged once.
     logged: HashSet<Problem>,
     generation: u64,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -18,11 +19,13 @@ const REMEMBERED_MAX: usize = 200_000;
 pub(super) struct Contents {
     watcher: Arc<Watcher>,
     known: Mutex<BTreeMap<PathBuf, Known>>,
+    /// Given to each folder that is remembered anew, and to each change.
+    next: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// How often the folder was said to have changed: what was read before does not count.
+    /// Another one whenever the folder was said to have changed, or was forgotten: what was read before does not count.
     changes: u64,
     content: Option<Content>,
     /// As the folder was; `None` if it changed too shortly before.
@@ -36,6 +39,7 @@ impl Contents {
         Self {
             watcher,
             known: Mutex::default(),
+            next: AtomicU64::default(),
         }
     }
 
@@ -90,7 +94,7 @@ impl Contents {
     /// Something beneath a folder changed, or may have.
     pub(super) fn changed(&self, dir: &Path) {
         if let Some(known) = self.known().get_mut(dir) {
-            known.changes += 1;
+            known.changes = self.next();
             known.told = false;
         }
     }
@@ -98,7 +102,7 @@ impl Contents {
     /// Anything may have changed.
     pub(super) fn all_changed(&self) {
         for known in self.known().values_mut() {
-            known.changes += 1;
+            known.changes = self.next();
             known.told = false;
         }
     }
@@ -114,13 +118,21 @@ impl Contents {
         }
     }
 
-    /// How often a folder changed; from now on this is counted.
+    /// Which change of a folder was the last one; from now on they are counted.
     fn changes(&self, dir: &Path) -> u64 {
         let mut all = self.known();
         if all.len() >= REMEMBERED_MAX {
             all.clear();
         }
-        all.entry(dir.to_owned()).or_default().changes
+        let new = || Known {
+            changes: self.next(),
+            ..Known::default()
+        };
+        all.entry(dir.to_owned()).or_insert_with(new).changes
+    }
+
+    fn next(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// What was read when the folder was just as it is.
@@ -143,5 +155,46 @@ impl Contents {
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(digest: &str) -> Content {
+        Content {
+            digest: digest.to_owned(),
+            files: 1,
+            bytes: 1,
+            own_links: Vec::new(),
+            followed: 0,
+        }
+    }
+
+    #[test]
+    fn what_was_read_while_a_folder_was_taken_away_does_not_count() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let folder = Folder::stored(dir.path());
+        let bounds = Bounds {
+            files_max: 10,
+            bytes_max: 10,
+        };
+        let contents = Contents::new(Arc::new(Watcher::new(0)));
+        let half = contents.of(
+            &folder,
+            bounds,
+            |_| true,
+            || {
+                // It is collected, published again, and looked at by somebody else.
+                contents.forget_beneath(&folder.dir);
+                let whole = contents.of(&folder, bounds, |_| true, || Ok(content("whole")));
+                assert_eq!(whole.expect("read").digest, "whole");
+                Ok(content("half"))
+            },
+        );
+        assert_eq!(half.expect("read").digest, "half");
+        let kept = contents.recall(&folder).map(|content| content.digest);
+        assert_eq!(kept.as_deref(), Some("whole"));
     }
 }

@@ -1,6 +1,6 @@
 //! From a folder to a skill: its SKILL.md and its card, read when they changed and remembered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,8 @@ use super::{Problem, Profile, Skill, SkillState, card, discovery};
 pub(super) struct Documents {
     skill_md_bytes_max: u64,
     known: BTreeMap<PathBuf, Known>,
+    /// Of the store, where one folder may be published under several names.
+    published: HashMap<(PathBuf, String), Published>,
     /// Number of the look that is under way.
     look: u64,
 }
@@ -37,6 +39,15 @@ struct Known {
     unsure: bool,
     /// Good until a change is told.
     told: bool,
+    look: u64,
+}
+
+/// What a published folder's documents made of it.
+#[derive(Debug)]
+struct Published {
+    folder: Stored,
+    rank: usize,
+    skill: Arc<Skill>,
     look: u64,
 }
 
@@ -99,6 +110,7 @@ impl Documents {
     pub(super) fn end(&mut self) {
         let look = self.look;
         self.known.retain(|_, known| known.look == look);
+        self.published.retain(|_, known| known.look == look);
     }
 
     /// The skill of a folder that was found in a source of this rank. An error if it has no name to be listed under.
@@ -150,34 +162,36 @@ impl Documents {
         folder: &Stored,
         (rank, source): (usize, &Source),
     ) -> Result<Arc<Skill>, Problem> {
-        if let Some(known) = self.known.get_mut(&folder.dir)
-            && known.rank == rank
+        let key = (folder.dir.clone(), folder.name.clone());
+        if let Some(known) = self.published.get_mut(&key)
+            && (&known.folder, known.rank) == (folder, rank)
         {
             known.look = self.look;
-            return known.skill.clone();
+            return Ok(Arc::clone(&known.skill));
         }
         let trust = Trust::new(vec![folder.dir.clone()]);
         let mut reading = Reading::new(&trust, self.skill_md_bytes_max);
         let found = discovery::stored(&trust, &folder.dir);
         let read = reading.folder(&found, &folder.name);
-        let mut skill = skill(&found, read, &mut reading, (rank, source), String::new());
-        if let Some(skill) = skill.as_mut().ok().and_then(Arc::get_mut) {
+        let mut skill = skill(&found, read, &mut reading, (rank, source), String::new())?;
+        if let Some(skill) = Arc::get_mut(&mut skill) {
             skill.update_time = Some(folder.time);
             skill.fixed = true;
+            if skill.front_matter.name.is_empty() {
+                skill.name.clone_from(&folder.name);
+            }
         }
-        let known = Known {
-            found,
-            rank,
-            root: source.root.clone(),
-            origin: source.origin.clone(),
-            skill: skill.clone(),
-            stamps: Vec::new(),
-            unsure: false,
-            told: true,
-            look: self.look,
-        };
-        self.known.insert(folder.dir.clone(), known);
-        skill
+        // What is broken may be put there again, or was read while it was taken away.
+        if skill.state != SkillState::Rejected {
+            let known = Published {
+                folder: folder.clone(),
+                rank,
+                skill: Arc::clone(&skill),
+                look: self.look,
+            };
+            self.published.insert(key, known);
+        }
+        Ok(skill)
     }
 
     /// The documents of a skill, read now.

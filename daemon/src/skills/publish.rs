@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::archive::{self, Bounds, Kind, unpack};
-use super::content::Folder;
+use super::content::{Content, Folder};
 use super::documents::Documents;
 use super::published::Which;
 use super::store::Collected;
-use super::{Inner, Profile, Severity, Skill, SkillState, Skills};
+use super::{Document, Inner, Problem, Profile, Skill, SkillState, Skills};
 use crate::config::SkillsConfig;
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
@@ -103,29 +103,31 @@ impl Inner {
         let unpacked = unpack(&mut file, kind, &place.path().join("skill"), &self.archives)?;
         drop(file);
         fault::reach(Point::PublishUnpacked);
-        let invalid = |problem: &super::Problem| Error::SkillInvalid {
+        let invalid = |problems: &[Problem]| Error::SkillInvalid {
             name: name.to_owned(),
-            problem: problem_of_archive(problem, &unpacked.root),
+            problem: problems_of_archive(problems, &unpacked.root),
         };
         has_document(&unpacked.root)?;
         // A skill that says no name has the one that it is published under.
         let folder = Folder::stored(&unpacked.root);
         let (bytes_max, trust) = (self.skill_md_bytes_max, &folder.trust);
         let document = Documents::read(bytes_max, &folder.dir, trust, name);
-        let document = document.map_err(|problem| invalid(&problem))?;
-        if let Some(problem) = document.refusal(Profile::Lenient) {
-            return Err(invalid(&problem));
+        let document = document.map_err(|problem| invalid(&[problem]))?;
+        let problems = document.problems(Profile::Lenient).into_iter();
+        let errors: Vec<_> = problems.filter(Problem::is_error).collect();
+        if !errors.is_empty() {
+            return Err(invalid(&errors));
         }
-        let front_matter = document.front_matter;
-        if front_matter.name != name {
-            let message = format!("the skill in the archive is named {}", front_matter.name);
+        if document.front_matter.name != name {
+            let named = &document.front_matter.name;
+            let message = format!("the skill in the archive is named {named}");
             return Err(Error::invalid("name", message));
         }
         let taken = self.store.take(&folder, name)?;
         self.store.contents().forget_beneath(&folder.dir);
-        let (content, lease) = taken.map_err(|problem| invalid(&problem))?;
+        let (content, lease) = taken.map_err(|problem| invalid(&[problem]))?;
         fault::reach(Point::PublishStored);
-        let (digest, version) = (&content.digest, &front_matter.version);
+        let (digest, version) = (&content.digest, &document.front_matter.version);
         let catalogue = self.catalogue();
         if catalogue.skills.len() >= self.skills_max && !self.published.has(name, digest) {
             return Err(Error::LimitExceeded {
@@ -137,18 +139,43 @@ impl Inner {
         if self.published.add(&store, name, version, digest)? {
             tracing::info!(skill = name, version, digest, "skill published");
         }
-        // Only now may it be collected, and now it is referred to.
+        let answer = self.answer(name, content, document);
+        // Only now may it be collected: it is referred to, or was deleted meanwhile.
         drop(lease);
-        let dir = self.store.dir(digest);
-        let catalogue = self.catalogue();
-        let mut skills = catalogue.skills.iter();
-        let skill = skills.find(|skill| skill.dir == dir && skill.name == name);
-        // Somebody else may have deleted it already.
-        let skill = skill.ok_or_else(|| Error::SkillNotFound {
+        Ok(answer)
+    }
+
+    /// What was published, as it is listed, whoever deletes it at the same moment: what the publish itself read says so,
+    /// and nothing is read again. Its digest is leased.
+    fn answer(&self, name: &str, content: Content, document: Document) -> Skill {
+        let dir = self.store.dir(&content.digest);
+        let listed = || {
+            let catalogue = self.catalogue();
+            let mut skills = catalogue.skills.iter();
+            let listed = skills.find(|skill| skill.dir == dir && skill.name == name);
+            listed.map(|skill| Skill::clone(skill))
+        };
+        let broken = |skill: &Skill| skill.state == SkillState::Rejected;
+        let mut found = listed();
+        if found.as_ref().is_some_and(broken) {
+            // It was looked at before its files were there again.
+            self.roots.forget(self.store.contents());
+            found = listed();
+        }
+        let deleted = || Skill {
             name: name.to_owned(),
-            nearest: Vec::new(),
-        })?;
-        Ok(self.with_content(skill))
+            found_at: dir.clone(),
+            dir: dir.clone(),
+            fixed: true,
+            front_matter: document.front_matter,
+            findings: document.findings,
+            ..Skill::default()
+        };
+        let mut skill = found.unwrap_or_else(deleted);
+        skill.others.extend(content.warnings(&skill.found_at));
+        skill.content = Some(content);
+        skill.judge(Profile::Lenient);
+        skill
     }
 
     fn delete(&self, name: &str, which: &Which) -> Result<()> {
@@ -211,10 +238,13 @@ impl Inner {
     }
 }
 
-/// A folder of an archive has no name that anybody knows.
-fn problem_of_archive(problem: &super::Problem, root: &Path) -> String {
-    debug_assert_eq!(problem.severity, Severity::Error);
-    let text = format!("{}: {}", problem.code, problem.message);
+/// All that is wrong, with the lines of its document. A folder of an archive has no name that anybody knows.
+fn problems_of_archive(problems: &[Problem], root: &Path) -> String {
+    let texts = problems.iter().map(|problem| match problem.line {
+        0 => format!("{}: {}", problem.code, problem.message),
+        line => format!("{} (line {line}): {}", problem.code, problem.message),
+    });
+    let text = texts.collect::<Vec<_>>().join("; ");
     text.replace(&root.display().to_string(), "the archive")
 }
 

@@ -1,10 +1,11 @@
 //! What the catalogue and the store are asked by those who read: search, and the files of one skill.
 
+use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::content::Folder;
 use super::documents::Documents;
-use super::files::Manifest;
+use super::files::{Manifest, SkillFile};
 use super::preflight::{self, Need};
 use super::search::{Index, Searched};
 use super::{Catalogue, Document, Inner, Problem, Skill, SkillRef, SkillState, Skills, Staged};
@@ -55,6 +56,18 @@ impl Skills {
         self.tasks.blocking(move || inner.files(&skill)).await
     }
 
+    /// Opens the file of a skill that a path stands for. The version stays in the store until that is done; what is open
+    /// is read to its end whatever becomes of it.
+    ///
+    /// # Errors
+    /// As [`Self::files`] and [`Manifest::find`].
+    pub async fn open_file(&self, skill: SkillRef, path: String) -> Result<(SkillFile, File)> {
+        let inner = Arc::clone(&self.inner);
+        self.tasks
+            .blocking(move || inner.open_file(&skill, &path))
+            .await
+    }
+
     /// What a skill needs.
     ///
     /// # Errors
@@ -95,6 +108,13 @@ impl Inner {
     fn files(&self, wanted: &SkillRef) -> Result<Arc<Manifest>> {
         let (stored, _lease) = self.stored(&self.catalogue(), wanted)?;
         self.manifest(&stored)
+    }
+
+    fn open_file(&self, wanted: &SkillRef, path: &str) -> Result<(SkillFile, File)> {
+        let (stored, _lease) = self.stored(&self.catalogue(), wanted)?;
+        let manifest = self.manifest(&stored)?;
+        let file = manifest.find(path)?;
+        Ok((file.clone(), manifest.open(file)?))
     }
 
     /// The files of a version that is in the store; those that its card names, if it has one that names any.

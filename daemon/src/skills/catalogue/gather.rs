@@ -87,7 +87,7 @@ impl Gathered {
         aliases
     }
 
-    pub(super) fn finish(mut self, known: &mut HashMap<PathBuf, Altered>) -> Catalogue {
+    pub(super) fn finish(mut self, known: &mut HashMap<(PathBuf, String), Altered>) -> Catalogue {
         if self.too_many > 0 {
             let message = format!(
                 "{} skills are left out: there are more than skills.count_max",
@@ -107,14 +107,16 @@ impl Gathered {
                 skills.push(Arc::clone(plain));
                 continue;
             }
+            // Two published names may share a folder.
+            let key = (plain.dir.clone(), plain.name.clone());
             let altered = before
-                .remove(&plain.dir)
+                .remove(&key)
                 .filter(|it| {
                     Arc::ptr_eq(&it.plain, plain) && it.aliases == aliases && it.shadow == shadow
                 })
                 .unwrap_or_else(|| Altered::new(plain, aliases, shadow));
             skills.push(Arc::clone(&altered.skill));
-            known.insert(plain.dir.clone(), altered);
+            known.insert(key, altered);
         }
         skills.sort_by(|a, b| order(a.key(), b.key()));
         let mut by_alias: HashMap<String, Vec<usize>> = HashMap::new();
