@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 use crate::artifacts::Artifacts;
 use crate::collect::exit::OnExit;
@@ -60,6 +61,29 @@ pub struct Services {
     pub sweep: Notify,
     /// When the daemon started.
     pub start_time: SystemTime,
+}
+
+/// When a call has to be answered, by its client's deadline or ours; among the extensions of its request.
+#[derive(Debug, Clone, Copy)]
+pub struct AnswerBy {
+    received: Instant,
+    deadline: Instant,
+}
+
+impl AnswerBy {
+    /// Of a call that was received now.
+    #[must_use]
+    pub fn new(deadline: Instant) -> Self {
+        Self {
+            received: Instant::now(),
+            deadline,
+        }
+    }
+
+    /// How long it may wait for others: a quarter of the time is left to make the answer.
+    fn nearly(&self) -> Instant {
+        self.received + (self.deadline - self.received) * 3 / 4
+    }
 }
 
 /// Services are shared by all connections.

@@ -238,16 +238,25 @@ impl Skills {
     }
 
     /// Reads all roots again, whatever is remembered of them. Servers of remote ones are asked first; it is over when
-    /// all have answered or failed.
+    /// all have answered or failed, or `by`: then those that go on being fetched are among the problems.
     ///
     /// # Errors
     /// Only when the daemon is going down.
-    pub async fn refresh(&self) -> Result<Listing> {
-        self.inner.remote.refresh().await?;
+    pub async fn refresh(&self, by: Option<tokio::time::Instant>) -> Result<Listing> {
+        let pending = self.inner.remote.refresh(by).await?;
         let inner = Arc::clone(&self.inner);
         let work = move || {
             inner.roots.forget(inner.store.contents());
-            Ok(inner.list())
+            let mut listing = inner.list();
+            // One that never was there says so itself.
+            let said = |problem: &Problem| {
+                let mut problems = listing.problems.iter();
+                problems
+                    .any(|other| (other.code, &other.subject) == (problem.code, &problem.subject))
+            };
+            let new: Vec<_> = pending.into_iter().filter(|it| !said(it)).collect();
+            listing.problems.extend(new);
+            Ok(listing)
         };
         self.tasks.blocking(work).await
     }

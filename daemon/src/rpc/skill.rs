@@ -6,11 +6,11 @@ use skilld_proto::v1::read_skill_file_response::Payload;
 use skilld_proto::v1::skill_service_server::SkillService;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::Shared;
 use super::convert::publish as changes;
 use super::convert::{reading, skill as wire};
 use super::publish;
 use super::relay::{Relayed, bounded};
+use super::{AnswerBy, Shared};
 use crate::error::Result;
 use crate::shutdown::Tasks;
 use crate::skills::files::Part;
@@ -115,9 +115,10 @@ impl SkillService for SkillsRpc {
 
     async fn refresh_skills(
         &self,
-        _request: Request<pb::RefreshSkillsRequest>,
+        request: Request<pb::RefreshSkillsRequest>,
     ) -> Result<Response<pb::RefreshSkillsResponse>, Status> {
-        let listing = self.0.skills.refresh().await?;
+        let by = request.extensions().get().map(AnswerBy::nearly);
+        let listing = self.0.skills.refresh(by).await?;
         self.0.sweep.notify_one();
         Ok(Response::new(wire::refreshed(&listing)))
     }

@@ -30,6 +30,7 @@ use super::body::{CallBody, Watch, stopped};
 use super::methods::{Method, Methods, grpc_timeout};
 use super::request::RequestBody;
 use crate::error::Error;
+use crate::rpc::AnswerBy;
 
 /// How many calls of skilld's own services are open that a drain waits for, up to the end of their bodies. Clones share
 /// it.
@@ -140,7 +141,7 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let shared = Arc::clone(&self.shared);
         let Some((path, method)) = shared.methods.get(request.uri().path()) else {
             // What a client made up is not logged as it is.
@@ -155,6 +156,9 @@ where
         let start = Instant::now();
         let deadline =
             deadline(method, request.headers(), shared.unary_timeout).map(|after| start + after);
+        if let Some(deadline) = deadline {
+            request.extensions_mut().insert(AnswerBy::new(deadline));
+        }
         let response = {
             let _entered = span.enter();
             self.inner

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant as Deadline;
 
 use super::Problem;
 use super::source::{Folders, Source};
@@ -126,27 +127,43 @@ impl Remote {
         }
     }
 
-    /// Asks all servers, and returns when all have answered or failed.
+    /// Asks all servers, and returns when all have answered or failed, or at `by`: then there is a problem for each that
+    /// goes on being fetched.
     ///
     /// # Errors
     /// Only when the daemon is going down.
-    pub(super) async fn refresh(&self) -> Result<()> {
+    pub(super) async fn refresh(&self, by: Option<Deadline>) -> Result<Vec<Problem>> {
         let asked = SystemTime::now();
         let attempts = self.inner.roots.iter().map(|root| {
             let (inner, root) = (Arc::clone(&self.inner), Arc::clone(root));
             // A client that goes away does not throw away what is half fetched for all.
-            self.inner.tasks.spawn(async move {
+            let url = root.url.clone();
+            let task = self.inner.tasks.spawn(async move {
                 let stop = inner.tasks.stop.clone();
                 tokio::select! {
                     () = stop.cancelled() => false,
                     done = inner.renew(&root, asked) => done,
                 }
-            })
+            });
+            (url, task)
         });
-        for attempt in futures::future::join_all(attempts).await {
-            attempt.map_err(|error| crate::error::Error::Internal(error.to_string()))?;
+        let mut pending = Vec::new();
+        for (url, task) in attempts.collect::<Vec<_>>() {
+            let ended = match by {
+                None => Ok(task.await),
+                Some(by) => tokio::time::timeout_at(by, task).await,
+            };
+            let Ok(ended) = ended else {
+                let message = format!(
+                    "{url} is still being fetched; what it had before is there until that is done"
+                );
+                let problem = Problem::warning("root.pending", message);
+                pending.push(problem.about(Path::new(&url.to_string())));
+                continue;
+            };
+            ended.map_err(|error| crate::error::Error::Internal(error.to_string()))?;
         }
-        Ok(())
+        Ok(pending)
     }
 }
 

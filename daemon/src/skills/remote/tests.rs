@@ -100,7 +100,8 @@ impl Daemon {
     }
 
     async fn refreshed(&self) -> Source {
-        self.remote.refresh().await.expect("a refresh");
+        let pending = self.remote.refresh(None).await.expect("a refresh");
+        assert_eq!(pending, []);
         self.source()
     }
 
@@ -611,4 +612,24 @@ async fn queries_are_sent_and_never_shown() {
     let source = fixture.daemon(&["/x.zip?token=secret"]).refreshed().await;
     assert_eq!(fixture.server.seen()[0].target, "/x.zip?token=secret");
     assert!(!format!("{source:?}").contains("secret"), "{source:?}");
+}
+
+#[tokio::test]
+async fn a_refresh_that_may_not_wait_says_what_goes_on() {
+    let fixture = Fixture::new().await;
+    // Connections are taken and never answered.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/x.zip", silent.local_addr().expect("bound"));
+    let daemon = fixture.daemon(&[&url]);
+    let pending = daemon.remote.refresh(Some(super::Deadline::now())).await;
+    let pending = pending.expect("answered");
+    let said: Vec<_> = pending
+        .iter()
+        .map(|problem| (problem.code, problem.subject.as_str()))
+        .collect();
+    assert_eq!(said, [("root.pending", url.as_str())]);
+    // It went on, and a refresh that may wait sees it end.
+    drop(silent);
+    let problems = daemon.refreshed().await.problems;
+    assert_eq!(problems[0].code, "root.unreachable", "{problems:?}");
 }
