@@ -62,6 +62,14 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// A skill cannot be packed; nothing was sent.
+    #[error("cannot publish {}: {problem}", path.display())]
+    Pack {
+        /// Its folder or archive.
+        path: PathBuf,
+        /// What is wrong with it, and where.
+        problem: String,
+    },
     /// A file's name, as the server gave it, leads out of the target directory or through a link.
     #[error("refused to write {path:?}: {problem}")]
     UnsafeName {
@@ -102,6 +110,7 @@ impl Error {
             Self::Endpoint { .. }
             | Self::Connect { .. }
             | Self::Io { .. }
+            | Self::Pack { .. }
             | Self::UnsafeName { .. }
             | Self::Checksum { .. }
             | Self::Protocol { .. } => None,

@@ -12,7 +12,7 @@ mod beneath;
 pub(crate) mod collect;
 pub(crate) mod read;
 pub(crate) mod stage;
-mod tree;
+pub(crate) mod tree;
 
 impl Client {
     /// Puts skills, read-only, into a workspace: `name`, `name@version` or `name@sha256:digest` each. All

@@ -21,8 +21,7 @@
 //! ```
 //!
 //! In reading order: [`Client`] (connection, stubs, retries), `workspaces`, `execs`, `files`, `skills`, `artifacts`,
-//! `admin`
-//! (one file per service), [`ExecStream`], [`Poller`], [`StdinWriter`], [`Error`].
+//! `admin` (one file per service), [`SkillArchive`], [`ExecStream`], [`Poller`], [`StdinWriter`], [`Error`].
 //!
 //! What is retried: calls that the server answered with UNAVAILABLE, which promises that nothing was
 //! started, and calls for which no connection could be made. Beyond that, after a broken connection, what comes to
@@ -38,6 +37,7 @@ mod execs;
 mod files;
 mod messages;
 mod names;
+mod pack;
 mod poller;
 mod resuming;
 mod retry;
@@ -57,6 +57,7 @@ pub use names::{
     artifact_name, exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name,
     workspace_name,
 };
+pub use pack::{PackLimits, SkillArchive};
 pub use poller::Poller;
 pub use resuming::ExecStream;
 pub use retry::RetryPolicy;

@@ -13,10 +13,14 @@ use crate::endpoint::socket_path;
 
 /// For a status.
 pub(super) fn status(failure: &Failure) -> Option<String> {
+    match failure.reason {
+        None => transport(failure.code),
+        Some(reason) => of_skill(reason, failure).unwrap_or_else(|| of(reason, failure)),
+    }
+}
+
+fn of(reason: Reason, failure: &Failure) -> Option<String> {
     let metadata = |key: &str| failure.metadata.get(key).map(String::as_str);
-    let Some(reason) = failure.reason else {
-        return transport(failure.code);
-    };
     match reason {
         Reason::SkillNotFound => Some(
             match metadata("nearest").filter(|names| !names.is_empty()) {
@@ -60,7 +64,6 @@ pub(super) fn status(failure: &Failure) -> Option<String> {
         }
         Reason::Internal => metadata("request_id")
             .map(|id| format!("the daemon's log has it under request_id {id}")),
-        Reason::SkillInvalid => metadata("problem").map(ToOwned::to_owned),
         Reason::LimitUnsupported => metadata("field").map(|field| format!("leave out {field}")),
         Reason::Deadline => Some("an exec that was started goes on: attach to it".into()),
         Reason::LimitExceeded => metadata("limit").map(|limit| format!("the limit is {limit}")),
@@ -75,6 +78,7 @@ pub(super) fn status(failure: &Failure) -> Option<String> {
         | Reason::InvalidRequest
         | Reason::Unauthenticated
         | Reason::PermissionDenied
+        | Reason::SkillInvalid
         | Reason::ArchiveInvalid
         | Reason::ChecksumMismatch
         | Reason::WrongFileType
@@ -82,6 +86,20 @@ pub(super) fn status(failure: &Failure) -> Option<String> {
         | Reason::StdinClosed
         | Reason::FilePermission => None,
     }
+}
+
+/// Where a reason means something else than elsewhere because it is about a skill.
+fn of_skill(reason: Reason, failure: &Failure) -> Option<Option<String>> {
+    let metadata = |key: &str| failure.metadata.get(key);
+    if reason == Reason::SkillInvalid {
+        let unsaid = metadata("problem").filter(|problem| !failure.message.contains(*problem));
+        return Some(unsaid.cloned());
+    }
+    if reason == Reason::IdTaken && metadata("digest").is_some() {
+        return Some(Some("give the skill another version".into()));
+    }
+    // The message itself says where to delete it.
+    (reason == Reason::ReadOnly && metadata("root").is_some()).then_some(None)
 }
 
 /// For a status that skilld did not make.

@@ -64,6 +64,14 @@ pub(crate) struct State {
     /// What is collected does not end.
     pub(crate) collect_hangs: bool,
     pub(crate) skill_body: String,
+    /// Answers of PublishSkill, each after the bytes came.
+    pub(crate) publish_refusals: VecDeque<Status>,
+    /// Streams of PublishSkill that came: name, sha256 and bytes.
+    pub(crate) published: Vec<(String, String, Vec<u8>)>,
+    /// What was deleted.
+    pub(crate) deleted: Vec<String>,
+    /// Of RefreshSkills.
+    pub(crate) refreshed: v1::RefreshSkillsResponse,
     pub(crate) collect_spec: Option<v1::CollectSpec>,
 }
 

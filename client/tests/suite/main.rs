@@ -7,6 +7,7 @@ mod following;
 mod help;
 mod polling;
 mod pty;
+mod publishing;
 mod resuming;
 mod retrying;
 mod sessions;

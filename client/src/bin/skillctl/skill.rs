@@ -8,10 +8,11 @@ use crate::context::Context;
 use crate::output::{self, Table};
 use crate::values;
 
+mod changing;
 pub(crate) mod check;
 mod reading;
 
-/// List, show, read, search and check skills.
+/// List, show, read, search, check and publish skills.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Example:\n  skillctl skill list")]
 pub(crate) enum Skill {
@@ -22,6 +23,9 @@ pub(crate) enum Skill {
     Search(reading::Search),
     Problems(reading::Problems),
     Check(check::Check),
+    Publish(changing::Publish),
+    Delete(changing::Delete),
+    Refresh(changing::Refresh),
 }
 
 /// List the skills that the daemon knows.
@@ -51,6 +55,9 @@ impl Skill {
             Self::Search(command) => command.run(context).await,
             Self::Problems(command) => command.run(context).await,
             Self::Check(command) => command.run(context).await,
+            Self::Publish(command) => command.run(context).await,
+            Self::Delete(command) => command.run(context).await,
+            Self::Refresh(command) => command.run(context).await,
         }
     }
 }

@@ -222,20 +222,62 @@ impl SkillService for Shared {
 
     async fn publish_skill(
         &self,
-        _: Request<Streaming<PublishSkillRequest>>,
+        request: Request<Streaming<PublishSkillRequest>>,
     ) -> Result<Response<Skill>, Status> {
-        unimplemented()
+        let mut messages = request.into_inner();
+        let first = messages.message().await?.expect("a header");
+        let Some(publish_skill_request::Payload::Header(header)) = first.payload else {
+            return Err(Status::invalid_argument("no header"));
+        };
+        let mut bytes = Vec::new();
+        while let Some(message) = messages.message().await? {
+            match message.payload {
+                Some(publish_skill_request::Payload::Data(data)) => bytes.extend_from_slice(&data),
+                Some(publish_skill_request::Payload::Header(_)) | None => {
+                    return Err(Status::invalid_argument("no bytes"));
+                }
+            }
+        }
+        let mut state = self.lock();
+        state
+            .published
+            .push((first.name.clone(), header.sha256, bytes));
+        if let Some(refusal) = state.publish_refusals.pop_front() {
+            return Err(refusal);
+        }
+        let problem = Problem {
+            severity: problem::Severity::Warning.into(),
+            code: "skill.long_description".into(),
+            subject: "/var/lib/skilld/skills/sha256/0f".into(),
+            message: "use less".into(),
+            line: 3,
+            ..Default::default()
+        };
+        Ok(Response::new(Skill {
+            name: first.name,
+            version: "1.0".into(),
+            digest: "sha256:0f".into(),
+            files: 2,
+            bytes: 2048,
+            state: SkillState::LoadedWithWarnings.into(),
+            problems: vec![problem],
+            ..Default::default()
+        }))
     }
 
-    async fn delete_skill(&self, _: Request<DeleteSkillRequest>) -> Result<Response<()>, Status> {
-        unimplemented()
+    async fn delete_skill(
+        &self,
+        request: Request<DeleteSkillRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.lock().deleted.push(request.into_inner().name);
+        Ok(Response::new(()))
     }
 
     async fn refresh_skills(
         &self,
         _: Request<RefreshSkillsRequest>,
     ) -> Result<Response<RefreshSkillsResponse>, Status> {
-        unimplemented()
+        Ok(Response::new(self.lock().refreshed.clone()))
     }
 
     async fn preflight_skill(
