@@ -197,6 +197,30 @@ async fn recipes_for_reading_and_checking_skills_do_what_they_say() -> Result<()
 }
 
 #[tokio::test]
+async fn recipes_for_publishing_do_what_they_say() -> Result<()> {
+    let place = Place::new().await?;
+    let printed = place
+        .run_of("docs/skills.md", "Publishing with skillctl")
+        .await?;
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines[0].starts_with("greet 1.0 sha256:"), "{printed}");
+    assert_eq!(lines[1], "hello Ada");
+    assert!(lines[2].starts_with("greet 1.1 sha256:"), "{printed}");
+    let listed: Vec<_> = lines
+        .iter()
+        .filter(|line| line.starts_with("greet "))
+        .collect();
+    assert_eq!(listed.len(), 3, "1.0 is gone: {printed}");
+    let printed = place
+        .run_of("docs/skills.md", "The store with skillctl")
+        .await?;
+    for part in ["sha256:", " loaded, 0 rejected, 0 shadowed\n"] {
+        assert!(printed.contains(part), "no {part:?} in {printed}");
+    }
+    place.daemon.stop().await
+}
+
+#[tokio::test]
 async fn recipes_for_outputs_do_what_they_say() -> Result<()> {
     let place = Place::new().await?;
     let printed = place

@@ -21,6 +21,7 @@ mod pools;
 mod preflight;
 #[path = "../../client/tests/suite/pty.rs"]
 mod pty;
+mod publishing;
 mod remote;
 mod restaging;
 mod results;
