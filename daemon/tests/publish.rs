@@ -116,6 +116,17 @@ impl Fixture {
         names(&self.path("state/skills/sha256"))
     }
 
+    /// All that is listed can be staged by its digest.
+    async fn assert_whole(&self) {
+        let listing = self.skills.list().await.expect("listed");
+        for skill in &listing.skills {
+            assert_ne!(skill.state, SkillState::Rejected, "{skill:?}");
+            let digest = &skill.content.as_ref().expect("content").digest;
+            let pinned = format!("{}@sha256:{digest}", skill.name);
+            self.stage("s2", &pinned).await.expect("whole");
+        }
+    }
+
     /// Nothing is left of what failed.
     fn assert_untouched(&self, what: &str) {
         for dir in ["tmp", "sha256", "published", "used"] {
@@ -663,8 +674,10 @@ async fn publish_delete_stage_and_collect_at_once_never_corrupt_anything() {
         for round in 0..ROUNDS {
             let version = format!("{}.0", round % 2);
             // Also if it is deleted before the answer is made.
-            let skill = fixture.publish("csv", &skill("csv", &version)).await;
-            let skill = skill.expect("published");
+            let skill = fixture
+                .publish("csv", &skill("csv", &version))
+                .await
+                .expect("published");
             assert_eq!(skill.state, SkillState::Loaded, "{skill:?}");
             assert_eq!(skill.front_matter.version, version);
             assert_eq!(skill.content.map(|content| content.files), Some(2));
@@ -718,13 +731,7 @@ async fn publish_delete_stage_and_collect_at_once_never_corrupt_anything() {
         .await
         .expect("published");
     fixture.collect(&[]).await;
-    let listing = fixture.skills.list().await.expect("listed");
-    for skill in &listing.skills {
-        assert_ne!(skill.state, SkillState::Rejected, "{skill:?}");
-        let digest = &skill.content.as_ref().expect("content").digest;
-        let pinned = format!("{}@sha256:{digest}", skill.name);
-        fixture.stage("s2", &pinned).await.expect("whole");
-    }
+    fixture.assert_whole().await;
     assert_eq!(
         names(&fixture.path("state/skills/tmp")),
         Vec::<String>::new()

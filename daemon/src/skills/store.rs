@@ -130,12 +130,12 @@ impl Store {
             return self.take_own(folder, &digest);
         }
         for _ in 0..TRIES {
-            let content = match self.take_once(folder)? {
-                Ok(content) => content,
+            let (content, lease) = match self.take_once(folder)? {
+                Ok(taken) => taken,
                 Err(problem) => return Ok(Err(problem)),
             };
-            // Without a lease it may have been collected since; what was damaged is gone, so next time it is copied.
-            if let Some(lease) = self.lease(&content.digest)
+            // What was remembered may have been collected since, and what was damaged is gone: next time it is copied.
+            if let Some(lease) = lease.or_else(|| self.lease(&content.digest))
                 && self.is_intact(&content.digest)?
             {
                 self.shelf.note(&content.digest, name)?;
@@ -160,15 +160,21 @@ impl Store {
         Ok(self.inspect(folder).map(|content| (content, lease)))
     }
 
-    fn take_once(&self, folder: &Folder) -> Result<Result<Content, Problem>> {
+    /// What is in the store already, or a copy with its lease.
+    fn take_once(&self, folder: &Folder) -> Result<Result<(Content, Option<Lease>), Problem>> {
         let stored = |content: &Content| self.dir(&content.digest).is_dir();
         if let Some(content) = self.contents.recall(folder).filter(stored) {
-            return Ok(Ok(content));
+            return Ok(Ok((content, None)));
         }
         let _turn = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
-        let copy = || self.copy(folder);
+        let mut leased = None;
+        let copy = || {
+            let (content, lease) = self.copy(folder)?;
+            leased = Some(lease);
+            Ok(content)
+        };
         match self.contents.of(folder, self.bounds, stored, copy) {
-            Ok(content) => Ok(Ok(content)),
+            Ok(content) => Ok(Ok((content, leased))),
             Err(Fault::Skill(problem)) => Ok(Err(problem.about(&folder.dir))),
             Err(Fault::Store(error)) => Err(error),
         }
@@ -219,7 +225,8 @@ impl Store {
         self.intact.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn copy(&self, folder: &Folder) -> Result<Content, Fault> {
+    /// Copies a folder into the store. Its lease is older than its place there, so it is not collected in between.
+    fn copy(&self, folder: &Folder) -> Result<(Content, Lease), Fault> {
         let failed = |operation: &'static str| {
             move |source| {
                 Fault::Store(Error::Io {
@@ -233,8 +240,9 @@ impl Store {
         let copied = temporary.path().join("content");
         let content = content::read(folder, Some(&copied), self.bounds)?;
         let place = self.dir(&content.digest);
+        let lease = self.shelf.reserve(&content.digest);
         if place.is_dir() && self.is_intact(&content.digest).map_err(Fault::Store)? {
-            return Ok(content);
+            return Ok((content, lease));
         }
         fs::rename(&copied, &place).map_err(failed("publish a skill"))?;
         File::open(self.base.join("sha256"))
@@ -245,7 +253,7 @@ impl Store {
             self.intact().insert(content.digest.clone(), now);
         }
         tracing::info!(digest = content.digest, files = content.files, bytes = content.bytes, dir = %folder.dir.display(), "skill stored");
-        Ok(content)
+        Ok((content, lease))
     }
 }
 

@@ -61,13 +61,24 @@ impl Shelf {
         }
         *leases.entry(digest.to_owned()).or_default() += 1;
         drop(leases);
+        Some(self.counted(digest))
+    }
+
+    /// The same for a digest that is about to be put there.
+    pub(super) fn reserve(&self, digest: &str) -> Lease {
+        *self.leases().entry(digest.to_owned()).or_default() += 1;
+        self.counted(digest)
+    }
+
+    /// For one that is counted.
+    fn counted(&self, digest: &str) -> Lease {
         let used = self.used(digest);
         touch(&used);
-        Some(Lease {
+        Lease {
             digest: digest.to_owned(),
             leases: Arc::clone(&self.leases),
             used,
-        })
+        }
     }
 
     /// Notes that a leased digest was stored under a name.
