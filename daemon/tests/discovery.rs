@@ -591,7 +591,7 @@ async fn only_what_changed_is_read_again() {
     let changed: Vec<&str> = changed.map(|(_, after)| after.name.as_str()).collect();
     assert_eq!(changed, ["s100"]);
     // A refresh reads all of them.
-    let refreshed = fixture.skills.refresh().await.expect("refreshed");
+    let refreshed = fixture.skills.refresh(None).await.expect("refreshed");
     assert_eq!(refreshed.skills.len(), 200);
 }
 

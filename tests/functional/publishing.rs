@@ -17,6 +17,9 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
+/// Puts something hostile at a path.
+type Make = fn(&Path) -> Result<()>;
+
 /// What a command did.
 struct Done {
     code: Option<i32>,
@@ -86,6 +89,7 @@ fn stored(daemon: &Daemon) -> Result<usize> {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one skill's whole life")]
 async fn a_folder_is_published_used_replaced_and_deleted_from_a_shell() -> Result<()> {
     let (daemon, _root, place) = start().await?;
     let client = &daemon.client;
@@ -188,12 +192,13 @@ async fn a_folder_is_published_used_replaced_and_deleted_from_a_shell() -> Resul
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 async fn what_must_not_be_published_is_refused_and_leaves_nothing() -> Result<()> {
     let (daemon, _root, place) = start().await?;
     let folder = place.path().join("greet");
     let path = folder.display().to_string();
     let hostile = folder.join("hostile");
-    let made: [(&str, fn(&Path) -> Result<()>); 3] = [
+    let made: [(&str, Make); 3] = [
         ("is a link to /etc/passwd", |it| {
             Ok(symlink("/etc/passwd", it)?)
         }),
