@@ -220,6 +220,8 @@ pub struct FileConfig {
     pub host_roots: Vec<PathBuf>,
     /// Inputs may come from URLs.
     pub input_urls: bool,
+    /// These may lead to addresses that are not public.
+    pub input_private_addresses: bool,
     /// Files of one collect where a request does not say.
     pub collect_files_default: u64,
     /// Most.

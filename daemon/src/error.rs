@@ -411,7 +411,7 @@ impl Error {
             Self::ArchiveInvalid { entry, .. } => vec![("entry", entry.clone())],
             Self::ChecksumMismatch { actual, .. } => vec![("sha256", actual.clone())],
             Self::Source {
-                fault: SourceFault::TooMany(limit),
+                fault: SourceFault::TooMany(limit) | SourceFault::TooLarge(limit),
                 ..
             } => vec![("limit", limit.to_string())],
             Self::Source { from, .. } => vec![("path", from.clone())],

@@ -220,6 +220,7 @@ fn remember(input: &Input, staged: &Staged, scope: &Scope, now: SystemTime) -> r
     record::Input {
         path: staged.path.clone(),
         from: input.from.clone(),
+        url_sha256: target::url_sha256(&input.source),
         name: input.name.clone(),
         scope,
         version: staged.version,

@@ -267,6 +267,11 @@ fn relations_between_values_are_checked() {
         "[files]\ncollect_files_max = 9",
         &["files.collect_files_default: must not be over"],
     );
+    check_fault(
+        "[files]\ncollect_on_exit_timeout = \"90s\"",
+        &["files.collect_on_exit_timeout: must be below server.unary_timeout"],
+    );
+    check_fault("[files]\ncollect_on_exit_timeout = \"89s\"", &[]);
 }
 
 #[test]

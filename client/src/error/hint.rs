@@ -84,7 +84,8 @@ fn of(reason: Reason, failure: &Failure) -> Option<String> {
         | Reason::WrongFileType
         | Reason::ExecNotRunning
         | Reason::StdinClosed
-        | Reason::FilePermission => None,
+        | Reason::FilePermission
+        | Reason::FetchFailed => None,
     }
 }
 

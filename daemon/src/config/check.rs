@@ -350,6 +350,7 @@ fn files(check: &mut Check<'_>, raw: &RawFiles) -> FileConfig {
             .map(|root| absolute(check, "files.host_roots", root))
             .collect(),
         input_urls: raw.input_urls,
+        input_private_addresses: raw.input_private_addresses,
         collect_files_default: check.count(
             "files.collect_files_default",
             raw.collect_files_default,

@@ -141,6 +141,12 @@ pub(super) fn relations(check: &mut Check<'_>, config: &Config) {
     if check.faulty("server.unary_timeout") || check.faulty("execs.retain_bytes_total") {
         return;
     }
+    let settle = "files.collect_on_exit_timeout";
+    if config.files.collect_on_exit_timeout >= config.server.unary_timeout && !check.faulty(settle)
+    {
+        let message = "must be below server.unary_timeout: DeleteWorkspace waits for it";
+        check.fault(settle, message);
+    }
     for pool in &config.pools {
         let memory = format!("pools.{}.memory", pool.name);
         if pool.claim_timeout >= config.server.unary_timeout {

@@ -114,6 +114,7 @@ pub(super) struct RawFiles {
     pub(super) stage_bytes_max: String,
     pub(super) host_roots: Vec<String>,
     pub(super) input_urls: bool,
+    pub(super) input_private_addresses: bool,
     pub(super) collect_files_default: u64,
     pub(super) collect_files_max: u64,
     pub(super) collect_file_bytes_default: String,

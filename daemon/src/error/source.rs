@@ -28,7 +28,10 @@ pub enum SourceFault {
     /// It lost bytes while it was read.
     #[error("changed while it was read; stage it again once it is complete")]
     Changed,
-    /// Its server did not give it.
+    /// It is a URL, and what is there has more bytes.
+    #[error("has more bytes than the limit of {0}")]
+    TooLarge(u64),
+    /// It is a URL, and its server did not give it.
     #[error("cannot be fetched: {0}")]
     Fetch(String),
 }
@@ -53,10 +56,13 @@ impl SourceFault {
             Self::Forbidden(_) => (Code::PermissionDenied, Reason::PermissionDenied),
             Self::Missing => (Code::NotFound, Reason::FileNotFound),
             Self::Unreadable(_) => (Code::PermissionDenied, Reason::FilePermission),
-            Self::TooMany(_) => (Code::ResourceExhausted, Reason::LimitExceeded),
-            Self::NotAFile | Self::Name(_) | Self::Changed | Self::Fetch(_) => {
+            Self::TooMany(_) | Self::TooLarge(_) => {
+                (Code::ResourceExhausted, Reason::LimitExceeded)
+            }
+            Self::NotAFile | Self::Name(_) | Self::Changed => {
                 (Code::FailedPrecondition, Reason::WrongFileType)
             }
+            Self::Fetch(_) => (Code::FailedPrecondition, Reason::FetchFailed),
         }
     }
 }

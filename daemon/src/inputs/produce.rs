@@ -14,7 +14,7 @@ use super::within::{self, Within, link_text, stays};
 use super::{Inner, Input, Source, Staged};
 use crate::artifacts::{ArtifactRef, Scope};
 use crate::error::{Error, Result, SourceFault};
-use crate::fetch::{Get, WebUrl};
+use crate::fetch::{FetchError, Get, WebUrl};
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record;
 
@@ -135,7 +135,7 @@ impl Producer<'_> {
             validators: None,
         };
         let fetched = fetcher.fetch(&get, &mut file).await;
-        fetched.map_err(|error| job.fault(SourceFault::Fetch(error.to_string())))?;
+        fetched.map_err(|error| job.not_fetched(error))?;
         let opened = rewound(file.into_std().await).map_err(|error| job.fault(error.into()))?;
         self.file(packer, job, opened).await
     }
@@ -310,6 +310,38 @@ impl Job<'_> {
             from: from.clone(),
             fault,
         }
+    }
+
+    fn not_fetched(&self, error: FetchError) -> Error {
+        self.fault(match error {
+            FetchError::Address {
+                allowable: true, ..
+            } => SourceFault::Forbidden(format!(
+                "may not be fetched: {error} (files.input_private_addresses)"
+            )),
+            FetchError::Address { .. } | FetchError::Downgrade { .. } => {
+                SourceFault::Forbidden(format!("may not be fetched: {error}"))
+            }
+            FetchError::Status {
+                status: 404 | 410, ..
+            } => SourceFault::Missing,
+            FetchError::TooLarge { limit, .. } => SourceFault::TooLarge(limit),
+            FetchError::Checksum {
+                expected, found, ..
+            } => {
+                return Error::ChecksumMismatch {
+                    expected,
+                    actual: found,
+                };
+            }
+            FetchError::Url { .. }
+            | FetchError::Redirects { .. }
+            | FetchError::Unreachable { .. }
+            | FetchError::Timeout { .. }
+            | FetchError::Status { .. }
+            | FetchError::File { .. }
+            | FetchError::Client { .. } => SourceFault::Fetch(error.to_string()),
+        })
     }
 
     async fn begin<'p>(&self, packer: &'p mut Packer, mode: u32, size: u64) -> Result<Packing<'p>> {

@@ -86,9 +86,9 @@ fn is_source(input: &Input, record: &record::Input, scope: &Scope) -> bool {
         Source::Artifact(artifact) => {
             record.from == input.from && record.scope == parts(scope, artifact)
         }
-        Source::Host(_) | Source::Workspace(_) | Source::Skill { .. } | Source::Url(_) => {
-            record.from == input.from
-        }
+        // Two files of a server may differ by their queries only.
+        Source::Url(_) => record.url_sha256 == url_sha256(&input.source),
+        Source::Host(_) | Source::Workspace(_) | Source::Skill { .. } => record.from == input.from,
     };
     same && record.name == input.name
 }
@@ -163,6 +163,14 @@ pub fn safe_name(name: &str) -> String {
 /// Zero-width characters, and those that change the direction of text.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// What tells a URL from another one; empty for other sources.
+pub(super) fn url_sha256(source: &Source) -> String {
+    match source {
+        Source::Url(url) => sha256(url.url().as_str().as_bytes()),
+        _ => String::new(),
+    }
 }
 
 /// Of bytes, 64 hex digits.
@@ -294,6 +302,26 @@ mod tests {
                 "work/inputs/data.bin",
                 "work/inputs/data_2.bin"
             ]
+        );
+    }
+
+    #[test]
+    fn urls_that_differ_in_their_query_are_different_sources() {
+        let input = |url: &str| Input {
+            from: "https://files.invalid/get".to_owned(),
+            source: Source::Url(url.parse().expect("a URL")),
+            ..data("get", b"")
+        };
+        let first = input("https://files.invalid/get?id=1");
+        let recorded = [record::Input {
+            name: "get".to_owned(),
+            url_sha256: url_sha256(&first.source),
+            ..record("work/inputs/get", &first.from, b"1")
+        }];
+        let second = input("https://files.invalid/get?id=2");
+        assert_eq!(
+            paths(&[second, first], &recorded),
+            ["work/inputs/get_2", "work/inputs/get"]
         );
     }
 

@@ -51,8 +51,8 @@ pub(super) async fn boot(
     skills.warm();
     let patience = config.server.upload_timeout;
     let artifacts = Artifacts::open(&config.artifacts, &config.state_dir, patience, tasks).await?;
-    let private = config.skills.remote.allow_private_addresses;
-    let fetcher = Fetcher::new(&config.skills.remote.fetch, private, tasks.clone());
+    let private = config.files.input_private_addresses;
+    let fetcher = Fetcher::new(&config.fetch, private, tasks.clone());
     let inputs = Inputs::new(config, artifacts.clone(), fetcher, tasks.clone());
     let numbers = Numbers::new(
         config.engine.uid_base,

@@ -104,6 +104,9 @@ pub struct Input {
     pub path: String,
     /// As asked for; empty for bytes that came with the request.
     pub from: String,
+    /// Of a URL: sha256 of all of it, its query included, which `from` leaves out and which may be a secret.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub url_sha256: String,
     /// What it was to be called.
     pub name: String,
     /// Of an artifact: app, user and session.

@@ -217,6 +217,12 @@ pub fn configure_request(context: &Context, workspace: &str) -> pb::ConfigureReq
 /// What commands can read of the record: nothing that is secret.
 #[must_use]
 pub fn metadata(record: &Record, claim: &Claim) -> String {
+    // A hash would let a command try out what the query of a URL is.
+    let public = |input: &record::Input| record::Input {
+        url_sha256: String::new(),
+        ..input.clone()
+    };
+    let inputs: Vec<_> = claim.inputs.iter().map(public).collect();
     let value = serde_json::json!({
         "workspace": format!("workspaces/{}", claim.workspace),
         "pool": record.pool,
@@ -224,7 +230,7 @@ pub fn metadata(record: &Record, claim: &Claim) -> String {
         "create_time_ms": claim.create_time_ms,
         "labels": claim.labels,
         "skills": claim.skills,
-        "inputs": claim.inputs,
+        "inputs": inputs,
         "limits": record.limits,
     });
     format!("{value:#}\n")

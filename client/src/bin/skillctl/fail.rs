@@ -86,6 +86,7 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         | Reason::Deadline
         | Reason::FilePermission
         | Reason::LimitExceeded
-        | Reason::StorageUnavailable => None,
+        | Reason::StorageUnavailable
+        | Reason::FetchFailed => None,
     }
 }

@@ -400,6 +400,7 @@ mod tests {
         stage_bytes_max: 1 << 30,
         host_roots: Vec::new(),
         input_urls: false,
+        input_private_addresses: false,
         collect_files_default: 100,
         collect_files_max: 1_000,
         collect_file_bytes_default: 4 << 20,
