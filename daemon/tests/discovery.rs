@@ -335,7 +335,14 @@ async fn a_linked_document_is_read_if_it_lies_beneath_a_root_and_its_changes_are
         symlink(target, fixture.path("a").join(folder).join("SKILL.md")).expect("symlink");
     }
     let csv = fixture.one("csv").await;
-    assert_eq!(csv.state, SkillState::Loaded, "{:?}", csv.problems);
+    assert_eq!(csv.state, SkillState::LoadedWithWarnings);
+    assert_eq!(codes(&csv.problems), ["skill.linked_document"]);
+    let real = fixture.path("b/shared/csv.md").display().to_string();
+    assert!(
+        csv.problems[0].message.contains(&real),
+        "{:?}",
+        csv.problems
+    );
     for folder in ["out", "gone", "device"] {
         let skill = fixture.one(folder).await;
         assert_eq!(skill.state, SkillState::Rejected, "{skill:?}");
@@ -360,6 +367,40 @@ async fn a_linked_document_is_read_if_it_lies_beneath_a_root_and_its_changes_are
     let staged = slot.join("csv/SKILL.md");
     assert!(fs::symlink_metadata(&staged).expect("there").is_file());
     assert!(fs::read_to_string(staged).expect("read").contains("second"));
+}
+
+#[tokio::test]
+async fn no_other_link_out_of_a_skill_is_followed_not_even_into_a_root() {
+    let fixture = Fixture::new();
+    fixture.skill("a/whole", "whole");
+    fixture.write("b/shared/data.csv", "x");
+    for (folder, link) in [
+        ("file", "data.csv"),
+        ("below", "references/data.csv"),
+        ("dir", "references"),
+    ] {
+        fixture.skill(&format!("a/{folder}"), folder);
+        let link = fixture.path("a").join(folder).join(link);
+        fs::create_dir_all(link.parent().expect("parent")).expect("mkdir");
+        let target = if folder == "dir" {
+            "b/shared"
+        } else {
+            "b/shared/data.csv"
+        };
+        symlink(fixture.path(target), link).expect("symlink");
+    }
+    for folder in ["file", "below", "dir"] {
+        let skill = fixture.one(folder).await;
+        assert_eq!(skill.state, SkillState::Rejected, "{folder}");
+        assert_eq!(codes(&skill.problems), ["skill.link_outside"], "{folder}");
+        let wanted = SkillRef::parse("skills", folder).expect("valid");
+        let staged = fixture
+            .skills
+            .stage(&fixture.path("slot/skills"), vec![wanted])
+            .await;
+        assert!(staged.is_err(), "{folder}: {staged:?}");
+    }
+    assert_eq!(fixture.one("whole").await.state, SkillState::Loaded);
 }
 
 // === names that clash ===

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use skilld::artifacts::{Artifact, Artifacts, Name, Scope};
 use skilld::config::Config;
 use skilld::shutdown::Tasks;
@@ -14,12 +16,14 @@ use skilld_client::v1::exec_collection::State;
 use skilld_client::v1::skipped_file::Reason as Skipped;
 use skilld_client::v1::{
     ArtifactScope, CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, Exec,
-    ExecCollection, ExecSpec, ListExecsRequest, SaveAsArtifacts, StartExecRequest,
+    ExecCollection, ExecSpec, ListExecsRequest, Reason, SaveAsArtifacts, StartExecRequest,
+    WorkspaceState,
 };
 use skilld_client::{Client, Error};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::{collect, globs};
-use skilld_tests::{Daemon, wait};
+use skilld_tests::{Daemon, Options, docker, refused, wait};
+use tonic::Code;
 
 /// What becomes of things takes this long at most.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -260,5 +264,110 @@ async fn a_workspace_ends_after_its_outputs_are_collected() -> Result<()> {
     })
     .await?;
     assert_eq!(store.versions("expired/out/x").await?.len(), 1);
+    daemon.stop().await
+}
+
+/// More than can be saved in the time that the tests below give it: a small file, then 1.6 GB that take no memory.
+const MUCH: &str = "echo first > $OUTPUT_DIR/a; for n in 1 2 3 4 5 6 7 8; do truncate -s 200M $OUTPUT_DIR/b$n; done";
+
+fn much() -> ExecSpec {
+    let mut collect = saved(["out/**"], "much/");
+    (collect.max_file_bytes, collect.max_total_bytes) = (1 << 30, 4 << 30);
+    ExecSpec {
+        collect: Some(collect),
+        ..shell(MUCH)
+    }
+}
+
+/// Of what `much` leaves: how many are there, each of them whole.
+async fn much_saved(store: &Store) -> Result<usize> {
+    let mut found = 0;
+    for (name, size) in std::iter::once(("a".to_owned(), 6))
+        .chain((1..=8).map(|number| (format!("b{number}"), 200 << 20)))
+    {
+        let versions = store.versions(&format!("much/out/{name}")).await?;
+        ensure!(versions.len() <= 1, "{name}: {versions:?}");
+        ensure!(versions.iter().all(|one| one.size == size), "{versions:?}");
+        found += versions.len();
+    }
+    Ok(found)
+}
+
+#[tokio::test]
+async fn a_collection_that_takes_too_long_fails_and_keeps_what_was_saved() -> Result<()> {
+    let options = Options::default().set("files.collect_on_exit_timeout", "100ms");
+    let daemon = Daemon::start_with(options).await?;
+    let client = &daemon.client;
+    let workspace = workspace(client).await?.name;
+    start(client, &workspace, much()).await?;
+    let collection = collected(client, &format!("{workspace}/execs/job")).await?;
+    assert_eq!(collection.state(), State::Failed, "{collection:?}");
+    ensure!(
+        collection.error.contains("longer than 100ms"),
+        "{collection:?}"
+    );
+    let store = Store::of(&daemon.state_dir()).await?;
+    let told = collection.summary.context("what was saved")?.artifacts;
+    let there = much_saved(&store).await?;
+    ensure!(there < 9, "all of it was saved in time");
+    // One that was being put into place at that moment may be there without being told.
+    ensure!(
+        (told.len()..=told.len() + 1).contains(&there),
+        "{told:?}, {there}"
+    );
+    // It stays failed, and keeps nobody from ending the workspace.
+    let again = collected(client, &format!("{workspace}/execs/job")).await?;
+    assert_eq!(again.error, collection.error);
+    client.delete_workspace(&workspace).await?;
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_guest_that_is_lost_leaves_whole_artifacts_only_and_no_wait() -> Result<()> {
+    let daemon = Daemon::start_with(Options::default().set("pools.default.warm", "2")).await?;
+    let client = &daemon.client;
+    let store = Store::of(&daemon.state_dir()).await?;
+    // Before there is anything to collect, and in the middle of it.
+    let (running, collecting) = (workspace(client).await?.name, workspace(client).await?.name);
+    let mut spec = shell("echo x > $OUTPUT_DIR/x; sleep 600");
+    spec.collect = Some(saved(["out/**"], "running/"));
+    start(client, &running, spec).await?;
+    let written = shell("until [ -s $OUTPUT_DIR/x ]; do sleep 0.01; done");
+    run(client, &running, written).await?;
+    start(client, &collecting, much()).await?;
+    wait::until("the first one is saved", PATIENCE, async || {
+        Ok((much_saved(&store).await? > 0).then_some(()))
+    })
+    .await?;
+    for workspace in [&running, &collecting] {
+        let pid = docker::pid(&daemon.container(workspace)?).await?;
+        kill(Pid::from_raw(pid.context("it runs")?), Signal::SIGKILL)?;
+    }
+    for workspace in [&running, &collecting] {
+        wait::until("the loss is told", PATIENCE, async || {
+            let now = client.get_workspace(workspace).await?;
+            Ok((now.state() == WorkspaceState::Failed).then_some(()))
+        })
+        .await?;
+        // Nothing is made up of an exec whose end nobody saw.
+        let gone = client.get_exec(&format!("{workspace}/execs/job")).await;
+        refused(gone, Code::FailedPrecondition, Reason::WorkspaceNotReady)?;
+    }
+    wait::until("both collections are given up", PATIENCE, async || {
+        let log = daemon.log();
+        let ended = log
+            .lines()
+            .filter(|line| line.contains("collected what an exec left"));
+        let failed = ended.filter(|line| line.contains("Failed"));
+        Ok((failed.count() == 2).then_some(()))
+    })
+    .await?;
+    let there = much_saved(&store).await?;
+    ensure!((1..9).contains(&there), "{there}");
+    assert!(store.versions("running/out/x").await?.is_empty());
+    for workspace in [&running, &collecting] {
+        client.delete_workspace(workspace).await?;
+    }
+    // The end proves that no slot's directory came back with a note in it.
     daemon.stop().await
 }

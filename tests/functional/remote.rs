@@ -121,7 +121,11 @@ async fn a_skill_of_a_server_is_staged_and_run_and_stays_when_the_server_goes() 
 async fn a_server_on_a_private_address_is_refused_unless_that_is_configured() -> Result<()> {
     let server = Server::start(archive()?).await?;
     let url = server.url.replace("127.0.0.1", "localhost");
-    let options = Options::default().set("skills.roots", &format!("[{url:?}]"));
+    // What is allowed for the inputs of callers is not for roots.
+    let options = Options::default()
+        .set("skills.roots", &format!("[{url:?}]"))
+        .set("files.input_urls", "true")
+        .set("files.input_private_addresses", "true");
     let daemon = Daemon::start_with(options).await?;
     let refused = wait::until("the refusal is reported", LIMIT, async || {
         let listed = list(&daemon.client).await?;

@@ -1,5 +1,6 @@
 //! Which program runs a script: by its extension, else by its first line, of which only the program's name counts: paths
-//! in it are another machine's. Pure. What is run and what is checked beforehand ask here.
+//! in it are another machine's. Pure. What is run and what is checked beforehand ask here, so what preflight looks for in
+//! an image is what a run would start.
 
 use std::path::Path;
 
@@ -24,6 +25,28 @@ pub const BY_EXTENSION: [(&str, &[&str]); 17] = [
     ("jq", &["jq", "-f"]),
 ];
 
+/// Name in a first line, and what runs it.
+pub const BY_FIRST_LINE: [(&str, &[&str]); 18] = [
+    ("python", &["python3"]),
+    ("python3", &["python3"]),
+    ("sh", &["sh"]),
+    ("dash", &["sh"]),
+    ("bash", &["bash"]),
+    ("zsh", &["zsh"]),
+    ("node", &["node"]),
+    ("nodejs", &["node"]),
+    ("tsx", &["tsx"]),
+    ("ts-node", &["tsx"]),
+    ("ruby", &["ruby"]),
+    ("perl", &["perl"]),
+    ("php", &["php"]),
+    ("Rscript", &["Rscript"]),
+    ("pwsh", &["pwsh"]),
+    ("bun", &["bun"]),
+    ("awk", &["awk", "-f"]),
+    ("gawk", &["awk", "-f"]),
+];
+
 /// What runs a file with this name: program and arguments before the script's path.
 #[must_use]
 pub fn by_extension(path: &str) -> Option<&'static [&'static str]> {
@@ -31,6 +54,22 @@ pub fn by_extension(path: &str) -> Option<&'static [&'static str]> {
     let known = BY_EXTENSION.into_iter();
     known
         .filter(|(known, _)| *known == extension)
+        .map(|(_, interpreter)| interpreter)
+        .next()
+}
+
+/// What runs a file with this first line; `None` if it names nothing that is known here.
+#[must_use]
+pub fn by_first_line(line: &str) -> Option<&'static [&'static str]> {
+    let mut name = named(line)?;
+    let versioned = name.strip_prefix("python3.");
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if versioned.is_some_and(digits) {
+        name = "python3";
+    }
+    let known = BY_FIRST_LINE.into_iter();
+    known
+        .filter(|(known, _)| *known == name)
         .map(|(_, interpreter)| interpreter)
         .next()
 }

@@ -26,28 +26,6 @@ const FIRST_LINE_BYTES_MAX: u64 = 256;
 /// Files that are looked through for one of a similar name.
 const LISTED_MAX: usize = 2000;
 
-/// Name in a first line, and what runs it.
-const BY_FIRST_LINE: [(&str, &[&str]); 18] = [
-    ("python", &["python3"]),
-    ("python3", &["python3"]),
-    ("sh", &["sh"]),
-    ("dash", &["sh"]),
-    ("bash", &["bash"]),
-    ("zsh", &["zsh"]),
-    ("node", &["node"]),
-    ("nodejs", &["node"]),
-    ("tsx", &["tsx"]),
-    ("ts-node", &["tsx"]),
-    ("ruby", &["ruby"]),
-    ("perl", &["perl"]),
-    ("php", &["php"]),
-    ("Rscript", &["Rscript"]),
-    ("pwsh", &["pwsh"]),
-    ("bun", &["bun"]),
-    ("awk", &["awk", "-f"]),
-    ("gawk", &["awk", "-f"]),
-];
-
 /// A script that is there, and what runs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
@@ -113,7 +91,8 @@ pub fn find(skill: &str, root: &Path, path: &str) -> Result<Program> {
     if !kind.is_file() {
         return Err(invalid(format!("{path:?} is a folder, not a script")));
     }
-    let interpreter = interpreter::by_extension(&path).or_else(|| by_first_line(&first_line(file)));
+    let interpreter =
+        interpreter::by_extension(&path).or_else(|| interpreter::by_first_line(&first_line(file)));
     match interpreter {
         Some(interpreter) => Ok(Program { interpreter, path }),
         None => Err(invalid(format!(
@@ -124,21 +103,6 @@ pub fn find(skill: &str, root: &Path, path: &str) -> Result<Program> {
                 .join(" ")
         ))),
     }
-}
-
-/// What a first line asks for.
-fn by_first_line(line: &str) -> Option<&'static [&'static str]> {
-    let mut name = interpreter::named(line)?;
-    let versioned = name.strip_prefix("python3.");
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    if versioned.is_some_and(digits) {
-        name = "python3";
-    }
-    let known = BY_FIRST_LINE.into_iter();
-    known
-        .filter(|(known, _)| *known == name)
-        .map(|(_, interpreter)| interpreter)
-        .next()
 }
 
 /// Empty when it cannot be read as text.

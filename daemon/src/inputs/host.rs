@@ -231,7 +231,7 @@ mod tests {
                 SourceFault::Unreadable(_) => "unreadable",
                 SourceFault::TooMany(_) => "too many",
                 SourceFault::Name(_) => "name",
-                SourceFault::Changed | SourceFault::Fetch(_) => "other",
+                SourceFault::Changed | SourceFault::TooLarge(_) | SourceFault::Fetch(_) => "other",
             }
             .to_owned(),
             Err(error) => error.to_string(),

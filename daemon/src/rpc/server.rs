@@ -9,6 +9,8 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::convert::exec::{ARG_BYTES_MAX, ARGV_MAX, ENV_BYTES_MAX, ENV_MAX, STDIN_BYTES_MAX};
+use super::convert::file::{DATA_BYTES_MAX, GLOB_BYTES_MAX, GLOBS_MAX, SKILLS_MAX};
+use super::convert::input::INPUTS_MAX;
 use super::{Services, Shared};
 use crate::artifacts::{NAME_BYTES_MAX, SCOPE_BYTES_MAX};
 use crate::config::Config;
@@ -25,17 +27,24 @@ const FEATURES: &[&str] = &[
     "artifacts.load",
     "artifacts.save",
     "exec.attach",
+    "exec.collect",
     "exec.kill",
     "exec.run",
+    "exec.script",
     "exec.signal",
     "exec.start",
     "files.collect",
     "files.list",
     "files.read",
     "files.stage",
+    "files.stage_inputs",
     "health",
     "pools.warm_up",
     "skills.list",
+    "skills.preflight",
+    "skills.publish",
+    "skills.read",
+    "skills.search",
     "skills.stage",
     "storage.tmpfs",
     "workspaces.adopt",
@@ -54,9 +63,14 @@ impl Server {
     fn features(&self) -> Vec<String> {
         let mut features: Vec<String> =
             FEATURES.iter().map(|&feature| feature.to_owned()).collect();
-        if self.shared.config.server.reflection {
-            features.push("reflection".to_owned());
-        }
+        let config = &self.shared.config;
+        let configured = [
+            (config.server.reflection, "reflection"),
+            (!config.files.host_roots.is_empty(), "inputs.host"),
+            (config.files.input_urls, "inputs.urls"),
+        ];
+        let on = configured.into_iter().filter(|(on, _)| *on);
+        features.extend(on.map(|(_, feature)| feature.to_owned()));
         features.sort_unstable();
         features
     }
@@ -104,9 +118,6 @@ fn limits(config: &Config) -> pb::ServerLimits {
         server,
         workspaces,
         execs,
-        files,
-        skills,
-        artifacts,
         ..
     } = config;
     pb::ServerLimits {
@@ -132,6 +143,32 @@ fn limits(config: &Config) -> pb::ServerLimits {
         idle_timeout_max: time(workspaces.idle_timeout_max),
         lifetime_default: time(workspaces.lifetime_default),
         lifetime_max: time(workspaces.lifetime_max),
+        path_bytes: PATH.0,
+        path_depth: PATH.1,
+        relay_bytes: count(server.relay_bytes_max),
+        upload_timeout: time(server.upload_timeout),
+        unary_timeout: time(server.unary_timeout),
+        failed_retention: time(workspaces.failed_retention),
+        execs_retained: execs.retained_max.into(),
+        exec_retain_bytes_total: count(execs.retain_bytes_total),
+        exec_kill_grace: time(execs.kill_grace),
+        exec_leak_grace: time(execs.leak_grace),
+        exec_disconnect_grace: time(execs.disconnect_grace),
+        heartbeat: time(execs.heartbeat),
+        ..limits_of_files(config)
+    }
+}
+
+/// Of what is staged, collected and kept; the others are not set.
+fn limits_of_files(config: &Config) -> pb::ServerLimits {
+    let Config {
+        files,
+        fetch,
+        skills,
+        artifacts,
+        ..
+    } = config;
+    pb::ServerLimits {
         stage_archive_entries: count(files.archive_entries_max),
         stage_bytes: count(files.stage_bytes_max),
         collect_files_default: count(files.collect_files_default),
@@ -140,15 +177,25 @@ fn limits(config: &Config) -> pb::ServerLimits {
         collect_file_bytes_max: count(files.collect_file_bytes_max),
         collect_total_bytes_default: count(files.collect_total_bytes_default),
         collect_total_bytes_max: count(files.collect_total_bytes_max),
-        path_bytes: PATH.0,
-        path_depth: PATH.1,
         skill_files: count(skills.files_max),
         skill_bytes: count(skills.bytes_max),
-        relay_bytes: count(server.relay_bytes_max),
-        upload_timeout: time(server.upload_timeout),
         artifact_bytes: count(artifacts.bytes_max),
         artifact_name_bytes: count(NAME_BYTES_MAX),
         artifact_scope_bytes: count(SCOPE_BYTES_MAX),
+        skill_md_bytes: count(skills.skill_md_bytes_max),
+        skills: count(skills.skills_max),
+        publish_bytes: count(skills.publish_bytes_max),
+        concurrent_publishes: count(skills.publishes_max),
+        skill_keep_unused: time(skills.keep_unused),
+        concurrent_saves: count(artifacts.saves_max),
+        collect_on_exit_timeout: time(files.collect_on_exit_timeout),
+        stage_inputs: count(INPUTS_MAX),
+        stage_input_data_bytes: count(DATA_BYTES_MAX),
+        stage_skills: count(SKILLS_MAX),
+        collect_globs: count(GLOBS_MAX),
+        glob_bytes: count(GLOB_BYTES_MAX),
+        fetch_timeout: time(fetch.timeout),
+        ..pb::ServerLimits::default()
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is in a skill's folder: read once, by descriptors, hashed and, if asked for, copied. Links within the folder
-//! stay links; a link to a file that lies elsewhere beneath a root becomes that file; no other one is followed. The digest is of the bytes that were read, so a file that changes meanwhile cannot make it lie.
+//! stay links. No link that leads out of it is followed, but for the skill's documents: discovery reads these wherever
+//! they lie beneath a root, so what is staged has the same bytes, as a file. The digest is of the bytes that were read,
+//! so a file that changes meanwhile cannot make it lie.
 //!
 //! digest = sha256 of a header line and, in order of the paths' bytes, for each file and link
 //! `kind (1 byte: f file, x executable file, l link) · length of path (8 bytes, little endian) · path ·
@@ -22,7 +24,8 @@ use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use sha2::{Digest, Sha256};
 
 use super::Problem;
-use super::discovery::Trust;
+use super::card;
+use super::discovery::{SKILL_MD, Trust};
 use crate::error::Error;
 
 /// First bytes that are hashed; changes with the rules above.
@@ -45,7 +48,7 @@ pub struct Content {
     pub bytes: u64,
     /// Those of `LINKS` that the skill has itself.
     pub own_links: Vec<&'static str>,
-    /// Links that became the file that they lead to.
+    /// Documents that were links, and became the files that these lead to.
     pub followed: u64,
 }
 
@@ -98,6 +101,12 @@ pub(super) struct Bounds {
     pub files_max: u64,
     /// Bytes of files.
     pub bytes_max: u64,
+}
+
+/// Whether discovery reads this path of a skill.
+fn is_document(path: &Path) -> bool {
+    let skill_md = path.as_os_str().eq_ignore_ascii_case(SKILL_MD);
+    skill_md || path == Path::new(card::FILE_NAME)
 }
 
 /// Why a folder was not taken.
@@ -243,16 +252,16 @@ impl Walk<'_> {
 
     fn link(&mut self, path: &Path, target: &OsStr) -> Result<(), Fault> {
         if !stays_inside(path, Path::new(target)) {
-            // A file that another skill has as well, beneath a root: its bytes are taken.
-            let real = self.folder.dir.join(path).canonicalize();
-            let real = real.ok().filter(|real| self.folder.trust.holds(real));
+            let real = is_document(path).then(|| self.folder.dir.join(path).canonicalize());
+            let real = real.and_then(Result::ok);
+            let real = real.filter(|real| self.folder.trust.holds(real));
             if let Some(file) = real.and_then(|real| self.folder.trust.file(&real).ok()) {
                 let metadata = file.metadata().map_err(|error| unreadable(path, error))?;
                 self.followed += 1;
                 return self.file(path, file, metadata.permissions().mode() & 0o111 != 0);
             }
             let message = format!(
-                "the link {} leads out of the skill, to {}, which is no file of a root; put a copy in its place",
+                "the link {} leads out of the skill, to {}; put a copy in its place",
                 path.display(),
                 Path::new(target).display()
             );

@@ -255,6 +255,7 @@ fn skill(
     let others = std::mem::take(&mut skill.others);
     skill.others = others
         .into_iter()
+        .chain(reading.elsewhere.drain(..))
         .map(|problem| problem.about(&found.path))
         .collect();
     skill.judge(Profile::Lenient);
@@ -275,6 +276,8 @@ struct Reading<'a> {
     stamps: Vec<(PathBuf, Option<Stamp>)>,
     /// A document is a link: what it leads to may change without a word.
     linked: bool,
+    /// Documents that lie in another folder.
+    elsewhere: Vec<Problem>,
     modified: Option<SystemTime>,
 }
 
@@ -285,6 +288,7 @@ impl<'a> Reading<'a> {
             skill_md_bytes_max,
             stamps: Vec::new(),
             linked: false,
+            elsewhere: Vec::new(),
             modified: None,
         }
     }
@@ -324,6 +328,11 @@ impl<'a> Reading<'a> {
         if !metadata.is_file() {
             let message = format!("{name} is not a regular file");
             return Err(Problem::error("skill.special_file", message));
+        }
+        if !real.starts_with(dir) {
+            let message = format!("{name} is a link; taken is {}", real.display());
+            let problem = Problem::warning("skill.linked_document", message);
+            self.elsewhere.push(problem);
         }
         self.modified = self.modified.or(metadata.modified().ok());
         let file = self.trust.file(&real).map_err(unreadable)?;

@@ -15,9 +15,12 @@ use crate::workspace::WorkspaceId;
 
 /// Largest data of one message, bytes.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
-const SKILLS_MAX: usize = 64;
-const GLOBS_MAX: usize = 64;
-const GLOB_BYTES_MAX: usize = 1024;
+/// Skills of one request.
+pub const SKILLS_MAX: usize = 64;
+/// Globs of one request.
+pub const GLOBS_MAX: usize = 64;
+/// Of one glob, bytes.
+pub const GLOB_BYTES_MAX: usize = 1024;
 const PAGE_DEFAULT: usize = 1000;
 const PAGE_MAX: usize = 10_000;
 /// All of read, write and execute.

@@ -14,7 +14,8 @@ use crate::paths;
 use crate::skills::is_name;
 use crate::workspace::WorkspaceId;
 
-const INPUTS_MAX: usize = 256;
+/// Inputs of one request.
+pub const INPUTS_MAX: usize = 256;
 /// Of a reference, bytes.
 const FROM_BYTES_MAX: usize = 4096;
 /// Of a name that is asked for, bytes; it is then made safe.

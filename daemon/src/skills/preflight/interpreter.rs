@@ -1,6 +1,6 @@
 //! Which program a script wants: by its ending, and by its first line.
 
-use crate::exec::interpreter::{by_extension, named};
+use crate::exec::interpreter::{by_extension, by_first_line, named};
 
 /// What runs a script, and whether it says so itself. The ending decides, as when it is run.
 pub(super) fn of(path: &str, first_line: &str) -> Option<(String, bool)> {
@@ -23,19 +23,24 @@ fn said(line: &str) -> Option<String> {
     if program.is_empty() || program.len() > 64 || !program.chars().all(plain) {
         return None;
     }
-    let program = match program {
-        "python" => "python3",
-        "nodejs" => "node",
-        "ts-node" => "tsx",
-        version if version.starts_with("python3.") => "python3",
-        program => program,
-    };
-    Some(program.to_owned())
+    // One that is not known is started by the kernel only, under its own name.
+    let known = by_first_line(line).and_then(|interpreter| interpreter.first());
+    Some((*known.unwrap_or(&program)).to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exec::interpreter::BY_FIRST_LINE;
+
+    #[test]
+    fn what_is_looked_for_is_what_a_run_starts() {
+        for (name, runs) in BY_FIRST_LINE {
+            let line = format!("#!/usr/bin/env {name}");
+            let expected = runs.first().map(|program| ((*program).to_owned(), true));
+            assert_eq!(of("tool", &line), expected, "{line}");
+        }
+    }
 
     #[test]
     fn the_ending_decides_and_the_first_line_confirms() {
@@ -55,6 +60,9 @@ mod tests {
                 Some(("uv", true)),
             ),
             ("tool", "#!/usr/bin/env A=1 perl -w\r", Some(("perl", true))),
+            ("tool", "#!/bin/dash", Some(("sh", true))),
+            ("tool", "#!/usr/bin/gawk -f", Some(("awk", true))),
+            ("tool", "#!/usr/bin/python3.x", Some(("python3.x", true))),
             ("tool", "#! /usr/bin/osascript", Some(("osascript", true))),
             ("tool", "#!python3;id", None),
             ("tool", "#!", None),
