@@ -12,11 +12,18 @@ for document in *.md docs/*.md; do
     done < <(grep -oE '\]\([^):#]+[)#]' "$document" | sed 's/^](//; s/[)#]$//')
 done
 
-# The last cell of each row that begins a promise: one or more names of tests.
-while read -r name; do
-    [ -e "$name" ] || grep -rqwE --include='*.rs' "fn $name" daemon images client proto tests ||
-        fault "docs/security.md promises a test $name, which does not exist"
-done < <(awk -F'|' '/^\|/ && NF == 5 { print $4 }' docs/security.md | grep -oE '`[^`]+`' | tr -d '`')
+# The last cell of each row that begins a promise: one or more names of tests, or why there is none.
+for document in docs/security.md docs/conformance.md; do
+    cells=$(awk -F'|' '/^\|/ && NF == 5 && $2 !~ /^-+$/ && $4 !~ /^ test $/ { print $4 }' "$document")
+    [ -n "$cells" ] || fault "$document promises nothing"
+    while read -r cell; do
+        grep -q '`[^`]*`' <<<"$cell" || [[ $cell = 'no: '* ]] || fault "$document has a promise without a test: $cell"
+    done <<<"$cells"
+    while read -r name; do
+        [ -e "$name" ] || grep -rqwE --include='*.rs' "fn $name" daemon images client proto tests ||
+            fault "$document promises a test $name, which does not exist"
+    done < <(grep -oE '`[^`]+`' <<<"$cells" | tr -d '`')
+done
 
 ((faults == 0)) || exit 1
 echo 'docs: every link leads somewhere, every promise has its test'

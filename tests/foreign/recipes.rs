@@ -1,4 +1,5 @@
-//! The recipes of docs/exec.md, docs/skills.md and docs/files.md, as they stand there, each against a daemon of its own.
+//! The recipes of docs/exec.md, skills.md, files.md and artifacts.md, as they stand there, each against a daemon of its
+//! own.
 //! Terminals are tested by `functional::terminal_cli`.
 
 use std::os::unix::fs::symlink;
@@ -241,5 +242,52 @@ async fn recipes_for_outputs_do_what_they_say() -> Result<()> {
         .run_of("docs/files.md", "Collecting with Python")
         .await?;
     assert_eq!(printed.trim_end(), "out/numbers.csv text/csv\n3893 bytes");
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn recipes_for_inputs_do_what_they_say() -> Result<()> {
+    let place = Place::new().await?;
+    let staged = place.run_of("docs/files.md", "Staging with skillctl");
+    let printed = staged.await?;
+    for part in [
+        "sales.csv@0\n",
+        "work/docs/SKILL.md",
+        "out/copy.csv",
+        "work/again.csv",
+    ] {
+        assert!(printed.contains(part), "no {part:?} in {printed}");
+    }
+    let end = "month,sales\nmay,3\nSKILL.md\n";
+    assert!(printed.ends_with(end), "{printed}");
+    let staged = place.run_of("docs/files.md", "Staging with grpcurl");
+    let printed = staged.await?;
+    for part in [
+        "sales.csv@1\n",
+        "\"work/inputs/hello.txt\"",
+        "\"unchanged\": true",
+    ] {
+        assert!(printed.contains(part), "no {part:?} in {printed}");
+    }
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn recipes_for_artifacts_do_what_they_say() -> Result<()> {
+    let place = Place::new().await?;
+    let saved = place.run_of("docs/artifacts.md", "Artifacts with skillctl");
+    let printed = saved.await?;
+    for part in ["report.txt@0\n", "report.txt@1\n", "\nfirst\n"] {
+        assert!(printed.contains(part), "no {part:?} in {printed}");
+    }
+    let listed = place.run_of("docs/artifacts.md", "Artifacts with grpcurl");
+    let printed = listed.await?;
+    for part in [
+        "\"name\": \"report.txt\"",
+        "\"name\": \"result.txt\"",
+        "\"version\": \"1\"",
+    ] {
+        assert!(printed.contains(part), "no {part:?} in {printed}");
+    }
     place.daemon.stop().await
 }

@@ -9,6 +9,7 @@
 mod artifacts;
 mod badinput;
 mod collects;
+mod conformance;
 mod demo;
 mod exec_cli;
 mod execs;
