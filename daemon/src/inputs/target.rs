@@ -169,7 +169,11 @@ fn is_invisible(c: char) -> bool {
 pub(super) fn url_sha256(source: &Source) -> String {
     match source {
         Source::Url(url) => sha256(url.url().as_str().as_bytes()),
-        _ => String::new(),
+        Source::Data(_)
+        | Source::Artifact(_)
+        | Source::Host(_)
+        | Source::Workspace(_)
+        | Source::Skill { .. } => String::new(),
     }
 }
 

@@ -172,7 +172,8 @@ fn source(field: &str, from: &str) -> Result<Source> {
 }
 
 fn place(field: &str, to: &str) -> Result<To> {
-    let to = to.trim();
+    // Blanks at the end of a name are of the name.
+    let to = if to.trim().is_empty() { "" } else { to };
     let path = paths::resolve(field, to, paths::Scope::default())?;
     if to.is_empty() || path.is_empty() || path == DEFAULT_FOLDER {
         return Ok(To::Default);
