@@ -55,7 +55,8 @@ async fn stage<const N: usize>(
 /// Stages one: where it is, and what is there.
 async fn one(server: &TestServer, workspace: &str, spec: pb::InputSpec) -> (String, String) {
     let staged = stage(server, workspace, [spec]).await.expect("staged");
-    let file = staged[0].file.clone().expect("a file");
+    let file = staged.first().and_then(|staged| staged.file.clone());
+    let file = file.expect("a file");
     let text = read(server, workspace, &file.path).await;
     assert_eq!(file.sha256, hex(text.as_bytes()));
     (file.path, text)
@@ -346,8 +347,9 @@ async fn save(server: &TestServer, user: &str, name: &str, text: &'static str) -
 async fn artifact(server: &TestServer, workspace: &str, from: &str, pin: bool) -> (i64, String) {
     let spec = pb::InputSpec { pin, ..input(from) };
     let staged = stage(server, workspace, [spec]).await.expect("staged");
-    let path = staged[0].file.clone().expect("a file").path;
-    (staged[0].version, read(server, workspace, &path).await)
+    let staged = staged.first().expect("one");
+    let path = staged.file.clone().expect("a file").path;
+    (staged.version, read(server, workspace, &path).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]
