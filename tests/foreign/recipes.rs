@@ -283,8 +283,8 @@ async fn recipes_for_artifacts_do_what_they_say() -> Result<()> {
     let listed = place.run_of("docs/artifacts.md", "Artifacts with grpcurl");
     let printed = listed.await?;
     for part in [
-        "\"name\": \"report.txt\"",
-        "\"name\": \"result.txt\"",
+        "\"name\": \"artifacts/report.txt\"",
+        "\"name\": \"artifacts/result.txt\"",
         "\"version\": \"1\"",
     ] {
         assert!(printed.contains(part), "no {part:?} in {printed}");
