@@ -9,13 +9,15 @@ use skilld_client::{Progress, StageTarget};
 use skilld_proto::v1::collect_outputs_response::Payload;
 use skilld_proto::v1::{CollectFormat, CollectOutputsRequest, CollectSpec, CollectSummary};
 use skilld_tests::exec::{shell, workspace};
-use skilld_tests::{Daemon, Options};
+use skilld_tests::{Daemon, Options, usage};
 
 use crate::reference::{Limits, Reference, spawn};
 use crate::report::{Budget, Row, Series};
 use crate::{Wish, ours};
 
 const SMALL_FILES: usize = 10_000;
+/// Whatever the size of a file and the number of them.
+const MEMORY: Budget = Budget::AtMost(16 << 20);
 /// Makes `one.txt` in the working directory, and that many files of 1 KiB in `many/`.
 const MAKE: &str = r#"echo one > one.txt && mkdir -p many && cd many && python3 -c "
 for i in range(10000): open(f'{i:05}.txt','w').write(f'{i:05} '*170+'abcd')""#;
@@ -44,9 +46,11 @@ pub(crate) async fn big(wish: &Wish) -> Result<Vec<Row>> {
     let sha256 = random_file(&source, bytes)?;
     let (mut stage, mut collect, mut copy) =
         (Series::speeds()?, Series::speeds()?, Series::speeds()?);
-    let mut memory = Series::bytes()?;
+    let (mut memory, mut guest_memory) = (Series::bytes()?, Series::bytes()?);
+    let guest = usage::guest(&daemon, &name).await?;
     for _ in 0..wish.times(5, 2) {
         let before = ours::forget_peak(&daemon)?;
+        let guest_before = usage::forget_peak(guest)?;
         let started = Instant::now();
         let mut target = StageTarget::file(&name, "out/big");
         target.sha256.clone_from(&sha256);
@@ -61,6 +65,7 @@ pub(crate) async fn big(wish: &Wish) -> Result<Vec<Row>> {
             .await?;
         collect.rate(bytes, started.elapsed())?;
         memory.size(ours::peak(&daemon)?.saturating_sub(before))?;
+        guest_memory.size(usage::peak(guest)?.saturating_sub(guest_before))?;
         ensure!(collected.bytes == bytes, "{} bytes came", collected.bytes);
         std::fs::remove_dir_all(dir.path().join("collected"))?;
         ours::run(client, &name, shell("rm $OUTPUT_DIR/big")).await?;
@@ -76,11 +81,8 @@ pub(crate) async fn big(wish: &Wish) -> Result<Vec<Row>> {
     Ok(vec![
         stage.against("cp within tmpfs", &copy),
         collect.against("cp within tmpfs", &copy),
-        Row::new(
-            "daemon's memory for either",
-            &memory,
-            Budget::AtMost(16 << 20),
-        ),
+        Row::new("daemon's memory for either", &memory, MEMORY),
+        Row::new("guest's memory for either", &guest_memory, MEMORY),
     ])
 }
 
@@ -102,20 +104,15 @@ pub(crate) async fn small(wish: &Wish, reference: &Reference) -> Result<Vec<Row>
     let make = format!("cd /tmp && {MAKE}");
     reference.exec(&container, &["bash", "-c", &make]).await?;
 
-    let (mut one, mut docker_one) = (Series::times()?, Series::times()?);
-    for turn in 0..wish.times(500, 50) {
-        let started = Instant::now();
-        collect(&daemon, &name, "out/one.txt", CollectFormat::Files).await?;
-        one.time(started.elapsed())?;
-        if turn % 5 == 0 {
-            let started = Instant::now();
-            reference.get(&container, "/tmp/one.txt").await?;
-            docker_one.time(started.elapsed())?;
-        }
-    }
+    let (one, docker_one) = collect_one(wish, &daemon, &name, (reference, &container)).await?;
     let (mut files, mut archive) = (Series::times()?, Series::times()?);
     let (mut tar, mut docker) = (Series::times()?, Series::times()?);
+    let (mut stage, mut copy) = (Series::times()?, Series::times()?);
+    let (mut memory, mut guest_memory) = (Series::bytes()?, Series::bytes()?);
+    let guest = usage::guest(&daemon, &name).await?;
     for turn in 0..wish.times(15, 3) {
+        let before = ours::forget_peak(&daemon)?;
+        let guest_before = usage::forget_peak(guest)?;
         for (format, series) in [
             (CollectFormat::Files, &mut files),
             (CollectFormat::Tar, &mut archive),
@@ -126,6 +123,9 @@ pub(crate) async fn small(wish: &Wish, reference: &Reference) -> Result<Vec<Row>
             let returned = usize::try_from(summary.returned)?;
             ensure!(returned == SMALL_FILES, "{summary:?}");
         }
+        stage_many(&daemon, &name, dir.path(), (&mut stage, &mut copy)).await?;
+        memory.size(ours::peak(&daemon)?.saturating_sub(before))?;
+        guest_memory.size(usage::peak(guest)?.saturating_sub(guest_before))?;
         let started = Instant::now();
         // To a pipe: tar does not read the files when it writes to /dev/null.
         spawn(&["tar", "-C", text(dir.path())?, "-c", "many"]).await?;
@@ -138,15 +138,67 @@ pub(crate) async fn small(wish: &Wish, reference: &Reference) -> Result<Vec<Row>
     }
     reference.remove(&container).await?;
     daemon.stop().await?;
-    let collect_one = Row::new("collect 1 file", &one, Budget::None);
-    let as_files = |budget| Row::new("collect 10,000 files, with sha256 each", &files, budget);
-    let as_tar = |budget| Row::new("collect 10,000 files as a tar", &archive, budget);
+    let row = |what: &str, series, budget| Row::new(what, series, budget);
+    let as_files = row(
+        "collect 10,000 files, with sha256 each",
+        &files,
+        Budget::Within(2.0),
+    );
+    let as_tar = |budget| row("collect 10,000 files as a tar", &archive, budget);
     Ok(vec![
-        collect_one.against("archive get (API)", &docker_one),
-        as_files(Budget::Within(2.0)).against("tar c in tmpfs", &tar),
+        row("collect 1 file", &one, Budget::None).against("archive get (API)", &docker_one),
+        as_files.against("tar c in tmpfs", &tar),
         as_tar(Budget::Within(2.0)).against("tar c in tmpfs", &tar),
         as_tar(Budget::None).against("archive get (API)", &docker),
+        row("stage 10,000 files", &stage, Budget::None).against("cp -a in tmpfs", &copy),
+        row("daemon's memory for any of these", &memory, MEMORY),
+        row("guest's memory for any of these", &guest_memory, MEMORY),
     ])
+}
+
+/// Collects one small file, through the guest and through Docker.
+async fn collect_one(
+    wish: &Wish,
+    daemon: &Daemon,
+    name: &str,
+    (reference, container): (&Reference, &str),
+) -> Result<(Series, Series)> {
+    let (mut one, mut docker_one) = (Series::times()?, Series::times()?);
+    for turn in 0..wish.times(500, 50) {
+        let started = Instant::now();
+        collect(daemon, name, "out/one.txt", CollectFormat::Files).await?;
+        one.time(started.elapsed())?;
+        if turn % 5 == 0 {
+            let started = Instant::now();
+            reference.get(container, "/tmp/one.txt").await?;
+            docker_one.time(started.elapsed())?;
+        }
+    }
+    Ok((one, docker_one))
+}
+
+/// Stages the files that are in `many/` of a directory, and copies them beside.
+async fn stage_many(
+    daemon: &Daemon,
+    name: &str,
+    dir: &Path,
+    (stage, copy): (&mut Series, &mut Series),
+) -> Result<()> {
+    let many = dir.join("many");
+    let started = Instant::now();
+    let target = "work/staged";
+    let answer = daemon
+        .client
+        .stage_path(name, &many, target, Progress::none())
+        .await?;
+    stage.time(started.elapsed())?;
+    ensure!(answer.files_total >= 10_000, "{answer:?}");
+    ours::run(&daemon.client, name, shell("rm -r $WORK_DIR/staged")).await?;
+    let other = dir.join("copy");
+    let started = Instant::now();
+    spawn(&["cp", "-a", text(&many)?, text(&other)?]).await?;
+    copy.time(started.elapsed())?;
+    Ok(std::fs::remove_dir_all(&other)?)
 }
 
 async fn collect(

@@ -14,6 +14,8 @@ mod many;
 mod ours;
 mod reference;
 mod report;
+mod skills;
+mod stage;
 mod stdout;
 
 use std::io::Write;
@@ -30,13 +32,14 @@ use report::Row;
 
 const USAGE: &str = "usage: bench [--quick] [--record] [--only NAME]...
   --quick      fewer repetitions: about a minute, for a first look
-  --only NAME  only this section: exec, rate, live, stdout, many, kill, claim, big, small, fleet, flat; may be
-               repeated
+  --only NAME  only this section: exec, rate, live, stdout, many, kill, claim, skills, stage,
+               big, small, fleet, flat; may be repeated
   --record     add an entry to docs/benchmarks.md";
 
 /// Every section, in the order of the table.
-const SECTIONS: [&str; 11] = [
-    "exec", "rate", "live", "stdout", "many", "kill", "claim", "big", "small", "fleet", "flat",
+const SECTIONS: [&str; 13] = [
+    "exec", "rate", "live", "stdout", "many", "kill", "claim", "skills", "stage", "big", "small",
+    "fleet", "flat",
 ];
 
 /// What was asked for.
@@ -139,6 +142,8 @@ async fn measure(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
             "many" => many::many(wish).await,
             "kill" => many::kill(wish).await,
             "claim" => claim::claims(wish, reference).await,
+            "skills" => skills::skills(wish).await,
+            "stage" => stage::stage(wish, reference).await,
             "big" => files::big(wish).await,
             "small" => files::small(wish, reference).await,
             "fleet" => fleet::fleet(wish).await,

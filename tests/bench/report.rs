@@ -105,10 +105,10 @@ impl Series {
     }
 
     fn raw(&self) -> String {
-        let all = [0.0, 0.5, 0.9, 0.99, 1.0].map(|quantile| self.show(self.at(quantile)));
-        let [min, p50, p90, p99, max] = all;
+        let all = [0.0, 0.5, 0.9, 0.95, 0.99, 1.0].map(|quantile| self.show(self.at(quantile)));
+        let [min, p50, p90, p95, p99, max] = all;
         let n = self.values.len();
-        format!("min {min} · p50 {p50} · p90 {p90} · p99 {p99} · max {max} · n {n}")
+        format!("min {min} · p50 {p50} · p90 {p90} · p95 {p95} · p99 {p99} · max {max} · n {n}")
     }
 }
 
