@@ -32,7 +32,7 @@ soak: build guest image ## 100,000 execs in one workspace: nothing grows (SOAK_E
 
 fuzz: preflight-rust ## fuzz what comes from outside, each target for FUZZ_SECONDS (default 300); needs a C++ compiler
 	@for target in images/guest/request images/guest/supervisor images/guest/archive images/guest/window images/guest/globs \
-		daemon/front_matter daemon/card; do \
+		daemon/front_matter daemon/card daemon/archive daemon/paths; do \
 		name=$${target##*/} && cd $(CURDIR)/$${target%/*}/fuzz && mkdir -p found/$$name && \
 		CARGO_TARGET_DIR='$(TARGET)/fuzz' RUSTFLAGS='$(COVERAGE)' cargo run --release --locked --target $(TRIPLE) --bin $$name -- \
 			-max_total_time=$(FUZZ_SECONDS) -timeout=20 -artifact_prefix=found/$$name- found/$$name corpus/$$name || exit 1; \

@@ -1,10 +1,16 @@
-//! What the fuzz targets in `fuzz/` call: hostile bytes for what the daemon reads of skills, and what must hold whatever
-//! they are. It is not in the daemon that is shipped. The tests below do the same with the corpus, and with its files cut
-//! and changed. A target is one function here, one file in `fuzz/fuzz_targets/`, one folder in `fuzz/corpus/`, one entry
-//! in `fuzz/Cargo.toml`, in the Makefile and in `TARGETS` below.
+//! What the fuzz targets in `fuzz/` call: hostile bytes for what the daemon reads of skills and of requests, and what must
+//! hold whatever they are. It is not in the daemon that is shipped. The tests below do the same with the corpus, and with
+//! its files cut and changed. A target is one function here, one file in `fuzz/fuzz_targets/`, one folder in
+//! `fuzz/corpus/`, one entry in `fuzz/Cargo.toml`, in the Makefile and in `TARGETS` below.
 
 use crate::skills::document::{self, Document};
 use crate::skills::{Profile, is_name};
+
+mod archive;
+mod paths;
+
+pub use archive::archive;
+pub use paths::paths;
 
 /// Names of folders; the first byte of the data chooses one.
 const DIRS: [&str; 5] = ["skill", "My Skill", "", "..", "é"];
@@ -96,7 +102,12 @@ mod tests {
 
     type Target = fn(&[u8]);
 
-    const TARGETS: [(&str, Target); 2] = [("front_matter", front_matter), ("card", card)];
+    const TARGETS: [(&str, Target); 4] = [
+        ("front_matter", front_matter),
+        ("card", card),
+        ("archive", archive),
+        ("paths", paths),
+    ];
 
     /// The corpus of a target: what once failed, and one of each kind.
     fn corpus(target: &str) -> Vec<Vec<u8>> {
