@@ -454,7 +454,7 @@ async fn versions_of_a_name_stand_side_by_side() {
     let usable = fixture.list().await.skills.into_iter();
     let usable = usable
         .filter(Skill::is_usable)
-        .map(|it| it.front_matter.version);
+        .map(|it| it.front_matter.version.clone());
     let usable: Vec<String> = usable.collect();
     assert_eq!(usable, ["3.0.0-beta.1", "1.10.0", "1.2.0", "2.0.0"]);
     for (asked, folder) in [

@@ -285,7 +285,7 @@ async fn a_version_has_one_content_and_versions_live_side_by_side() {
         .expect("published");
     assert_eq!(fixture.listed("csv").await.len(), 2);
     for listed in fixture.listed("csv").await {
-        let version = listed.front_matter.version;
+        let version = listed.front_matter.version.clone();
         let digest = listed.content.expect("content").digest;
         fixture
             .stage("s1", &format!("csv@sha256:{digest}"))
@@ -539,6 +539,35 @@ async fn a_digest_is_staged_whatever_became_of_its_root() {
     // Under another name it is not there.
     let other = format!("other@sha256:{}", staged.digest);
     assert!(fixture.stage("s2", &other).await.is_err());
+}
+
+#[tokio::test]
+async fn what_a_power_cut_takes_of_the_store_is_copied_again() {
+    let mut fixture = Fixture::new();
+    fixture.root("local", "1.0");
+    let staged = fixture.stage("s1", "local").await.expect("staged");
+    let stored = fixture.path("state/skills/sha256").join(&staged.digest);
+    let script = stored.join("bin/run.sh");
+    let lose: [fn(&Path); 3] = [
+        |script| fs::write(script, "").expect("emptied"),
+        |script| fs::remove_file(script).expect("removed"),
+        |script| {
+            let stored = script.ancestors().nth(2).expect("the skill");
+            fs::remove_dir_all(stored).expect("removed");
+            fs::create_dir(stored).expect("an empty folder");
+        },
+    ];
+    for lose in lose {
+        if script.exists() {
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+        }
+        lose(&script);
+        fixture.reopen();
+        let _gone = fs::remove_dir_all(fixture.path("state/slots/s2/skills/local"));
+        let again = fixture.stage("s2", "local").await.expect("staged");
+        assert_eq!(again.digest, staged.digest);
+        assert_eq!(fixture.script("s2", "local"), "echo 1.0\n");
+    }
 }
 
 #[tokio::test]

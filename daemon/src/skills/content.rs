@@ -7,7 +7,7 @@
 //! `kind (1 byte: f file, x executable file, l link) · length of path (8 bytes, little endian) · path ·
 //! sha256 of its contents or target`. Directories count only by what is in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -119,7 +119,7 @@ pub(super) enum Fault {
 }
 
 /// Reads a folder, and copies it to `into` if given (which must not exist). A copy has files of mode 0444 or
-/// 0555 and directories of 0755, synced to disk.
+/// 0555 and directories of 0755; `Store::sync` waits for the disk.
 pub(super) fn read(folder: &Folder, into: Option<&Path>, bounds: Bounds) -> Result<Content, Fault> {
     let opened = folder.trust.directory(&folder.dir);
     let opened = opened.and_then(|opened| Ok(Dir::from_fd(opened)?));
@@ -129,14 +129,13 @@ pub(super) fn read(folder: &Folder, into: Option<&Path>, bounds: Bounds) -> Resu
         into,
         bounds,
         entries: BTreeMap::new(),
-        directories: Vec::new(),
+        directories: HashSet::new(),
         bytes: 0,
         followed: 0,
         buffer: vec![0; 64 * 1024],
     };
     walk.make_directory(Path::new("")).map_err(Fault::Store)?;
     walk.directory(opened, Path::new(""), 0)?;
-    walk.sync_directories().map_err(Fault::Store)?;
     Ok(walk.finish())
 }
 
@@ -147,7 +146,7 @@ struct Walk<'a> {
     /// By path: kind, and sha256 of contents.
     entries: BTreeMap<OsString, (u8, [u8; 32])>,
     /// Those made in `into`.
-    directories: Vec<PathBuf>,
+    directories: HashSet<PathBuf>,
     bytes: u64,
     followed: u64,
     buffer: Vec<u8>,
@@ -241,7 +240,6 @@ impl Walk<'_> {
         if let Some(copy) = copy {
             let mode = if executable { 0o555 } else { 0o444 };
             copy.set_permissions(fs::Permissions::from_mode(mode))
-                .and_then(|()| copy.sync_all())
                 .map_err(|error| store_fault(path, error))?;
         }
         let kind = if executable { b'x' } else { b'f' };
@@ -290,7 +288,7 @@ impl Walk<'_> {
 
     fn make_parents(&mut self, path: &Path) -> Result<(), Error> {
         let parent = path.parent().unwrap_or(Path::new(""));
-        if self.directories.iter().rev().any(|made| made == parent) {
+        if self.directories.contains(parent) {
             return Ok(());
         }
         self.make_parents(parent)?;
@@ -300,16 +298,7 @@ impl Walk<'_> {
     fn make_directory(&mut self, path: &Path) -> Result<(), Error> {
         let Some(into) = self.into else { return Ok(()) };
         make_directory(&into.join(path)).map_err(io_error("make", path))?;
-        self.directories.push(path.to_owned());
-        Ok(())
-    }
-
-    fn sync_directories(&self) -> Result<(), Error> {
-        let Some(into) = self.into else { return Ok(()) };
-        for path in &self.directories {
-            let synced = File::open(into.join(path)).and_then(|dir| dir.sync_all());
-            synced.map_err(io_error("sync", path))?;
-        }
+        self.directories.insert(path.to_owned());
         Ok(())
     }
 

@@ -37,6 +37,8 @@ struct Known {
     stamps: Vec<(PathBuf, Option<Stamp>)>,
     /// They may have changed while they were read.
     unsure: bool,
+    /// One is a link.
+    linked: bool,
     /// Good until a change is told.
     told: bool,
     look: u64,
@@ -122,17 +124,19 @@ impl Documents {
         watcher: &Watcher,
     ) -> Result<Arc<Skill>, Problem> {
         let look = self.look;
+        // Asked before anything is looked at: what changes after the look is told.
+        let watched = watcher.watches(&found.dir);
         if let Some(known) = self.known.get_mut(&found.dir)
             && known.found == *found
             && (known.rank, &known.root, &known.origin) == (rank, &source.root, &source.origin)
             && known.holds()
         {
             known.look = look;
+            known.told = watched && !known.linked;
             return known.skill.clone();
         }
         let started = SystemTime::now();
         let mut reading = Reading::new(trust, self.skill_md_bytes_max);
-        let watched = watcher.watches(&found.dir);
         let name = found.path.file_name().map(|name| name.to_string_lossy());
         let read = reading.folder(found, &name.unwrap_or_default());
         let place = source.origin.clone().unwrap_or_else(|| place(found));
@@ -149,6 +153,7 @@ impl Documents {
             skill: skill.clone(),
             unsure: stamps.iter().any(recent),
             stamps,
+            linked: reading.linked,
             told: watched && !reading.linked,
             look,
         };
@@ -247,7 +252,7 @@ fn skill(
             skill
                 .others
                 .extend(beside.and_then(|card| card.missing(there)));
-            skill.front_matter = document.front_matter;
+            skill.front_matter = Arc::new(document.front_matter);
             skill.findings = document.findings;
         }
         Err(problem) => skill.others.push(problem),
@@ -344,5 +349,46 @@ impl<'a> Reading<'a> {
             return Err(Problem::error("skill.too_large", message));
         }
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::Folders;
+    use super::*;
+
+    #[test]
+    fn what_is_watched_is_not_looked_at_again_after_a_refresh() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let root = dir.path().canonicalize().expect("a real path");
+        let path = root.join(discovery::SKILL_MD);
+        fs::write(&path, "---\nname: a\ndescription: b\n---\n").expect("written");
+        // Later than the clock tick in which the file was written.
+        while stamp_of(&path).is_some_and(|stamp| stamp.is_recent(SystemTime::now())) {
+            std::thread::yield_now();
+        }
+        let source = Source {
+            root: root.display().to_string(),
+            origin: None,
+            folders: Folders::Beneath(root.clone()),
+            problems: Vec::new(),
+        };
+        let (trust, watcher) = (Trust::new(vec![root.clone()]), Watcher::new(8));
+        let found = discovery::stored(&trust, &root);
+        let mut documents = Documents::new(1 << 20);
+        let mut told = |watcher: &Watcher| {
+            let read = documents.found(&found, (0, &source), &trust, watcher);
+            read.expect("a skill");
+            let told = documents.known.values().all(|known| known.told);
+            documents.all_changed();
+            told
+        };
+        assert!(!told(&watcher), "nobody watches it");
+        let device = std::os::unix::fs::MetadataExt::dev(&fs::metadata(&root).expect("there"));
+        // Where inotify is used up there is nothing to see.
+        if watcher.watch(&root, device) {
+            assert!(told(&watcher), "it is looked at though it is watched");
+            assert!(told(&watcher), "it is looked at for ever after a refresh");
+        }
     }
 }

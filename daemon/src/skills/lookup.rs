@@ -68,7 +68,7 @@ impl Inner {
             dir: folder.dir,
             fixed: true,
             content: Some(content),
-            front_matter: document.front_matter,
+            front_matter: Arc::new(document.front_matter),
             findings: document.findings,
             ..Skill::default()
         };

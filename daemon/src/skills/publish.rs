@@ -126,6 +126,7 @@ impl Inner {
         let taken = self.store.take(&folder, name)?;
         self.store.contents().forget_beneath(&folder.dir);
         let (content, lease) = taken.map_err(|problem| invalid(&[problem]))?;
+        self.store.sync(&content.digest)?;
         fault::reach(Point::PublishStored);
         let (digest, version) = (&content.digest, &document.front_matter.version);
         let catalogue = self.catalogue();
@@ -167,7 +168,7 @@ impl Inner {
             found_at: dir.clone(),
             dir: dir.clone(),
             fixed: true,
-            front_matter: document.front_matter,
+            front_matter: Arc::new(document.front_matter),
             findings: document.findings,
             ..Skill::default()
         };

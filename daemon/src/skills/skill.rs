@@ -1,6 +1,7 @@
 //! A skill as it is listed, and how it is judged.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::finding::Findings;
@@ -44,8 +45,8 @@ pub struct Skill {
     pub fixed: bool,
     /// Whether it can be used.
     pub state: SkillState,
-    /// Default where it could not be read.
-    pub front_matter: FrontMatter,
+    /// Default where it could not be read. Shared: a list of ten thousand copies none of it.
+    pub front_matter: Arc<FrontMatter>,
     /// `None` where it could not be read, or was not looked at.
     pub content: Option<Content>,
     /// Why it is rejected or shadowed, and warnings; errors first.

@@ -3,7 +3,8 @@
 //!
 //! Who uses a digest holds a [`Lease`] on it: as long as there is one, `gc.rs` leaves the digest where it is. What is
 //! staged from the store is trusted while its files are as they were when they were last read; if one was touched, all
-//! are read again, and a digest that is no longer true is thrown away.
+//! are read again, and a digest that is no longer true is thrown away. So what has a root need not wait for the disk: what
+//! a power cut takes of it is copied again. What is published lies nowhere else, and is synced.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -215,6 +216,16 @@ impl Store {
         Ok(false)
     }
 
+    /// Waits until a digest is on the disk.
+    pub(super) fn sync(&self, digest: &str) -> Result<()> {
+        let dir = self.dir(digest);
+        let synced = sync_tree(&dir).and_then(|()| File::open(self.digests_dir())?.sync_all());
+        synced.map_err(|source| Error::Io {
+            operation: format!("sync {}", dir.display()),
+            source,
+        })
+    }
+
     /// A digest is not there any more.
     fn forget(&self, digest: &str) {
         self.intact().remove(digest);
@@ -245,9 +256,6 @@ impl Store {
             return Ok((content, lease));
         }
         fs::rename(&copied, &place).map_err(failed("publish a skill"))?;
-        File::open(self.base.join("sha256"))
-            .and_then(|parent| parent.sync_all())
-            .map_err(failed("publish a skill"))?;
         // Nobody else writes here, so it need not be read again to be trusted.
         if let Some(now) = Fingerprint::take(&Folder::stored(&place), self.bounds, |_, _| {}) {
             self.intact().insert(content.digest.clone(), now);
@@ -255,6 +263,20 @@ impl Store {
         tracing::info!(digest = content.digest, files = content.files, bytes = content.bytes, dir = %folder.dir.display(), "skill stored");
         Ok((content, lease))
     }
+}
+
+/// Directories after what is in them. Links are in their directories.
+fn sync_tree(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            sync_tree(&entry.path())?;
+        } else if kind.is_file() {
+            File::open(entry.path())?.sync_all()?;
+        }
+    }
+    File::open(dir)?.sync_all()
 }
 
 fn damaged() -> Problem {

@@ -251,6 +251,8 @@ fn value(json: &Value) -> prost_types::Value {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::skills::FrontMatter;
 
@@ -258,10 +260,10 @@ mod tests {
     fn a_page_is_no_larger_than_a_message_and_problems_are_counted() {
         let skill = |name: &str| Skill {
             name: name.to_owned(),
-            front_matter: FrontMatter {
+            front_matter: Arc::new(FrontMatter {
                 description: "d".repeat(PAGE_BYTES_MAX / 2),
                 ..FrontMatter::default()
-            },
+            }),
             ..Skill::default()
         };
         let problem = Problem::warning("skill.x", "x");
