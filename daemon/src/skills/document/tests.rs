@@ -685,6 +685,24 @@ fn bombs() -> Vec<(&'static str, String, &'static str)> {
         ("many anchors", keys(9_000, "&k v"), ""),
         ("a long key", format!("? {}\n: v", "k".repeat(500_000)), ""),
         ("ends without a beginning", "]".repeat(100_000), ""),
+        (
+            "aliases of a map with a long key",
+            format!(
+                "a: &x\n  ? \"{}\"\n  : 1\nb: [{}]",
+                "k".repeat(900_000),
+                "*x, ".repeat(9_900).trim_end_matches(", ")
+            ),
+            "skill.too_complex",
+        ),
+        (
+            "aliases of a map with many keys",
+            format!(
+                "a: &x {{{}}}\nb: [{}]",
+                (0..1_000).map(|n| format!("k{n}: , ")).collect::<String>(),
+                "*x, ".repeat(15).trim_end_matches(", ")
+            ),
+            "skill.too_complex",
+        ),
     ]
 }
 
@@ -702,6 +720,57 @@ fn bombs_are_refused_in_bounded_time() {
         assert!(problems.len() < 200, "{name}");
         // A debug build on a machine that does other things as well.
         assert!(elapsed < Duration::from_secs(20), "{name}: {elapsed:?}");
+    }
+}
+
+/// Seconds that reading takes.
+fn seconds(text: &str) -> f64 {
+    let started = Instant::now();
+    let document = of(text);
+    assert!(document.findings.problems(Profile::Lenient).len() < 200);
+    started.elapsed().as_secs_f64()
+}
+
+#[test]
+fn what_stands_before_the_front_matter_is_read_once() {
+    let text = |count: usize| format!("{}{}", "<!---->\n".repeat(count), good(""));
+    let (few, many) = (text(12_500), text(125_000));
+    assert!(many.len() < SKILL_MD_BYTES_MAX);
+    // Ten times as much takes about ten times as long, and a hundred times if all is counted again and again.
+    let (few, many) = (seconds(&few), seconds(&many));
+    assert!(many < few * 40.0 + 0.5, "{few} s, then {many} s");
+    let document = of(&format!("<!-- a\n-->\n\n<!-- b -->\n{}", good("x: [")));
+    let lines = document.findings.problems(Profile::Lenient);
+    let line = |code: &str| {
+        lines
+            .iter()
+            .find(|one| one.code == code)
+            .map(|one| one.line)
+    };
+    assert_eq!(line("skill.leading_comment"), Some(1));
+    assert_eq!(line("skill.yaml_repaired"), Some(8));
+    let second = |problem: &&Problem| problem.code == "skill.leading_comment" && problem.line == 4;
+    assert_eq!(lines.iter().filter(second).count(), 1, "{lines:?}");
+}
+
+#[test]
+fn lists_of_a_skill_are_bounded() {
+    let names = |count: usize| (0..count).map(|n| format!("t{n},")).collect::<String>();
+    let tools = of(&good(&format!(
+        "allowed-tools: [\"{}\", \"{}\"]",
+        names(200),
+        names(256)
+    )));
+    let allowed = tools.front_matter.allowed_tools;
+    assert_eq!(allowed.map(|tools| tools.len()), Some(256));
+    let many: String = (0..3_000).map(|n| format!("- a{n},b{n},c{n}\n")).collect();
+    let document = of(&good(&format!("allowed-tools:\n{many}")));
+    assert_eq!(document.front_matter.allowed_tools, Some(Vec::new()));
+    let problems = document.findings.problems(Profile::Lenient);
+    assert!(problems.iter().any(|one| one.code == "skill.allowed_tools"));
+    for key in ["tags", "triggers"] {
+        let front = of(&good(&format!("{key}: {}", names(50_000)))).front_matter;
+        assert_eq!(front.tags.len() + front.triggers.len(), 1_000, "{key}");
     }
 }
 

@@ -15,8 +15,7 @@ pub(super) struct Parts<'a> {
 
 /// Finds the fences. `None`, with a finding, if there are none.
 pub(super) fn split<'a>(text: &'a str, findings: &mut Findings) -> Option<Parts<'a>> {
-    let (start, in_code) = skip(text, findings);
-    let fence_line = lines_before(text, start);
+    let (start, fence_line, in_code) = skip(text, findings);
     let (fence, rest) = start.split_once('\n').unwrap_or((start, ""));
     if fence.trim_end() != "---" {
         let message = "SKILL.md has no front matter: its first line must be `---`";
@@ -38,12 +37,14 @@ pub(super) fn split<'a>(text: &'a str, findings: &mut Findings) -> Option<Parts<
     })
 }
 
-/// What may stand before the front matter; whether that was the start of a code block.
-fn skip<'a>(text: &'a str, findings: &mut Findings) -> (&'a str, bool) {
+/// What may stand before the front matter: what follows it, the line where that begins, and whether what stood before
+/// was the start of a code block.
+fn skip<'a>(text: &'a str, findings: &mut Findings) -> (&'a str, usize, bool) {
     let mut rest = text;
+    let mut line = 1;
     let mut in_code = false;
     loop {
-        let line = lines_before(text, rest);
+        let before = rest;
         let shorter = rest.trim_start();
         if shorter.len() < rest.len() {
             if !findings.has(finding::LEADING_SPACE) && !shorter.is_empty() && line == 1 {
@@ -53,7 +54,7 @@ fn skip<'a>(text: &'a str, findings: &mut Findings) -> (&'a str, bool) {
             rest = shorter;
         } else if let Some(comment) = rest.strip_prefix("<!--") {
             let Some((_, after)) = comment.split_once("-->") else {
-                return (rest, in_code);
+                return (rest, line, in_code);
             };
             findings.add(
                 finding::LEADING_COMMENT,
@@ -65,7 +66,7 @@ fn skip<'a>(text: &'a str, findings: &mut Findings) -> (&'a str, bool) {
             // Only if the front matter is what is in it.
             let after = rest.split_once('\n').map_or("", |(_, after)| after);
             if after.trim_start().split('\n').next().map(str::trim_end) != Some("---") {
-                return (rest, in_code);
+                return (rest, line, in_code);
             }
             findings.add(
                 finding::CODE_FENCE,
@@ -75,15 +76,12 @@ fn skip<'a>(text: &'a str, findings: &mut Findings) -> (&'a str, bool) {
             in_code = true;
             rest = after;
         } else {
-            return (rest, in_code);
+            return (rest, line, in_code);
         }
+        // Only what was passed by is counted: this may come as often as there are characters.
+        let passed = before.get(..before.len() - rest.len()).unwrap_or_default();
+        line += passed.matches('\n').count();
     }
-}
-
-/// Number of the line on which `rest`, the end of `text`, begins.
-fn lines_before(text: &str, rest: &str) -> usize {
-    let before = text.get(..text.len() - rest.len()).unwrap_or_default();
-    before.matches('\n').count() + 1
 }
 
 /// Up to a line `---` or `...` that is not indented, and what follows it.

@@ -21,6 +21,8 @@ const COMPATIBILITY_CHARS_MAX: usize = 500;
 const DESCRIPTION_CHARS_MAX: usize = 1024;
 /// Entries of one list of requirements.
 const REQUIRES_MAX: usize = 256;
+/// Entries of another list.
+const ITEMS_MAX: usize = 1000;
 
 /// Reads the keys of a front matter. `offset` is added to their lines.
 pub(super) fn interpret(
@@ -192,7 +194,9 @@ impl<'a> Reader<'a> {
         let Some((key, node)) = self.first(keys, in_metadata) else {
             return Vec::new();
         };
-        self.items(key, node)
+        let mut items = self.items(key, node);
+        items.truncate(ITEMS_MAX);
+        items
     }
 
     fn items(&mut self, key: &str, node: &Node) -> Vec<String> {
@@ -228,20 +232,13 @@ impl<'a> Reader<'a> {
             yaml::Kind::List(items) => items.iter().map(|item| item.scalar()).collect(),
             yaml::Kind::Map(_) => None,
         };
-        let read: Option<Vec<Vec<String>>> =
-            texts.and_then(|texts| texts.into_iter().map(tools::allowed).collect());
+        let read = texts.and_then(tools::all_allowed);
         if read.is_none() {
             let message = format!("`{key}` could not be read: no tool is allowed");
             self.findings
                 .add(finding::ALLOWED_TOOLS, node.line + self.offset, message);
         }
-        let mut tools: Vec<String> = Vec::new();
-        for tool in read.unwrap_or_default().into_iter().flatten() {
-            if !tools.contains(&tool) {
-                tools.push(tool);
-            }
-        }
-        Some(tools)
+        Some(read.unwrap_or_default())
     }
 
     /// From `requires`, `metadata.requires` and `metadata.*.requires`.

@@ -1,8 +1,10 @@
 //! The tools that a skill names: its `Tools:` section, and the entries of `allowed-tools`.
 
+use std::collections::HashSet;
+
 use super::super::finding::{self, Findings, shown};
 
-/// Names of one section.
+/// Names of one section, or of all entries of `allowed-tools`.
 const TOOLS_MAX: usize = 256;
 const NAME_CHARS_MAX: usize = 128;
 
@@ -93,9 +95,26 @@ fn is_tool_name(name: &str) -> bool {
         && name.len() <= NAME_CHARS_MAX
 }
 
+/// The tools of several texts, each once, in order. `None` if one of them cannot be read, or if there are too many.
+pub(super) fn all_allowed(texts: Vec<&str>) -> Option<Vec<String>> {
+    let mut tools = Vec::new();
+    let mut known = HashSet::new();
+    for text in texts {
+        for tool in allowed(text)? {
+            if known.insert(tool.clone()) {
+                tools.push(tool);
+            }
+        }
+        if tools.len() > TOOLS_MAX {
+            return None;
+        }
+    }
+    Some(tools)
+}
+
 /// Cuts `Bash(git add:*), Read` at commas and spaces that are not in parentheses. `None` if that leaves anything
 /// that cannot be the name of a tool with, maybe, a pattern in parentheses.
-pub(super) fn allowed(text: &str) -> Option<Vec<String>> {
+fn allowed(text: &str) -> Option<Vec<String>> {
     let mut depth = 0_usize;
     let mut tools = vec![String::new()];
     for c in text.chars() {

@@ -209,9 +209,10 @@ impl Builder<'_> {
             weight: Weight { nodes: 1, bytes: 0 },
             depth: 1,
         };
-        for child in node.kind.children() {
-            node.weight.nodes += child.weight.nodes;
-            node.weight.bytes += child.weight.bytes;
+        for (key, child) in node.kind.children() {
+            // A key is copied with its map, wherever an alias puts that.
+            node.weight.nodes += child.weight.nodes + usize::from(key.is_some());
+            node.weight.bytes += child.weight.bytes + key.map_or(0, String::len);
             node.depth = node.depth.max(child.depth + 1);
         }
         // What is in it was paid for already.
@@ -265,11 +266,12 @@ impl Builder<'_> {
 }
 
 impl Kind {
-    fn children(&self) -> Box<dyn Iterator<Item = &Rc<Node>> + '_> {
+    /// What is in it, with the keys of a map.
+    fn children(&self) -> Box<dyn Iterator<Item = (Option<&String>, &Rc<Node>)> + '_> {
         match self {
             Self::Scalar { .. } => Box::new(std::iter::empty()),
-            Self::List(items) => Box::new(items.iter()),
-            Self::Map(entries) => Box::new(entries.iter().map(|(_, value)| value)),
+            Self::List(items) => Box::new(items.iter().map(|item| (None, item))),
+            Self::Map(entries) => Box::new(entries.iter().map(|(key, value)| (Some(key), value))),
         }
     }
 }
