@@ -242,6 +242,28 @@ async fn every_redirect_is_checked_like_the_first_url() {
 }
 
 #[tokio::test]
+async fn no_url_is_longer_than_one_may_be_however_it_came_about() {
+    let server = Server::start().await;
+    let long = "x".repeat(60_000);
+    server.put("/x", Reply::redirect(&format!("/{long}")));
+    let error = error(&fetcher(), &get(&server.url("/x"))).await;
+    let too_long = |error: &FetchError| {
+        let text = error.to_string();
+        text.contains("longer than 2048 bytes") && text.len() < 500
+    };
+    assert!(too_long(&error), "{error}");
+    assert_eq!(server.seen().len(), 1);
+    let url: WebUrl = "https://x.example/a/".parse().expect("a URL");
+    let joined = url.join(&long).expect_err("too long");
+    assert!(too_long(&joined), "{joined}");
+    // Each of these letters is six bytes in a URL.
+    let escaped: Result<WebUrl, _> = format!("https://x.example/{}", "ü".repeat(500)).parse();
+    assert!(too_long(&escaped.expect_err("too long")));
+    let fits: Result<WebUrl, _> = format!("https://x.example/{}", "ü".repeat(300)).parse();
+    fits.expect("a URL");
+}
+
+#[tokio::test]
 async fn five_redirects_are_followed_and_a_sixth_is_not() {
     let server = Server::start().await;
     for hop in 0..6 {

@@ -7,7 +7,7 @@ use url::{Host, Url};
 
 use super::FetchError;
 
-/// Longest URL, bytes.
+/// Longest URL, bytes, as it was written and as it is sent.
 const URL_BYTES_MAX: usize = 2048;
 /// Characters of a URL that are shown.
 const SHOWN_CHARS_MAX: usize = 200;
@@ -68,7 +68,7 @@ impl FromStr for WebUrl {
             why,
         };
         if text.len() > URL_BYTES_MAX {
-            return Err(refused(format!("it is longer than {URL_BYTES_MAX} bytes")));
+            return Err(refused(too_long()));
         }
         let url = Url::parse(text).map_err(|error| refused(error.to_string()))?;
         Self::try_from(url)
@@ -85,6 +85,10 @@ impl TryFrom<Url> for WebUrl {
                 why: why.to_owned(),
             })
         };
+        // However it came about: by a redirect, or by what was joined or escaped.
+        if url.as_str().len() > URL_BYTES_MAX {
+            return refused(&url, &too_long());
+        }
         if !matches!(url.scheme(), "http" | "https") {
             return refused(&url, "only http:// and https:// are fetched");
         }
@@ -160,6 +164,10 @@ fn without_secrets(text: &str) -> String {
         shown.replace_range(start..end, "");
     }
     shown.replace(char::is_control, " ")
+}
+
+fn too_long() -> String {
+    format!("it is longer than {URL_BYTES_MAX} bytes")
 }
 
 fn shorten(text: String) -> String {
