@@ -17,7 +17,7 @@
 //! | [`pool`] | warm slots, refill on claim, the bounded queue |
 //! | [`guest`] | the connection to one guest: socket, handshake, channel |
 //! | [`engine`] | what makes containers: Docker, or a fake for tests |
-//! | [`config`], [`error`], [`fault`], `mime`, [`shutdown`], [`telemetry`] | leaves that everything uses |
+//! | [`config`], [`error`], [`fault`], `mime`, [`shutdown`], `similar`, [`telemetry`] | leaves that everything uses |
 //! | `fuzz` | for tests: hostile bytes for what comes from outside |
 
 pub mod artifacts;
@@ -39,6 +39,7 @@ pub mod pool;
 pub mod rpc;
 pub mod server;
 pub mod shutdown;
+mod similar;
 pub mod skills;
 pub mod telemetry;
 pub mod workspace;

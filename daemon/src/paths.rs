@@ -106,6 +106,13 @@ pub fn in_skill(field: &str, path: &str) -> Result<String> {
         let message = format!("must have at most {SKILL_DEPTH_MAX} components");
         return Err(Error::invalid(field, message));
     }
+    if components
+        .iter()
+        .any(|component| component.len() > COMPONENT_BYTES_MAX)
+    {
+        let message = format!("must have no component of more than {COMPONENT_BYTES_MAX} bytes");
+        return Err(Error::invalid(field, message));
+    }
     Ok(components.join("/"))
 }
 

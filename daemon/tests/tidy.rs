@@ -35,7 +35,7 @@ const TOP_LEVEL: &[(&str, bool)] = &[
 /// Modules of the daemon from the bottom up: a module may use those of its own floor and of floors below.
 const FLOORS: &[&[&str]] = &[
     &["error"],
-    &["beneath", "fault", "mime", "shutdown", "paths"],
+    &["beneath", "fault", "mime", "shutdown", "similar", "paths"],
     &["engine", "fetch"],
     &["config"],
     &["telemetry", "exec", "guest", "skills", "artifacts"],

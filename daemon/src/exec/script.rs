@@ -16,6 +16,7 @@ use super::interpreter;
 use crate::beneath;
 use crate::error::{Error, Result};
 use crate::paths;
+use crate::similar::similarity;
 
 /// What errors name.
 const FIELD: &str = "spec.script.path";
@@ -131,7 +132,7 @@ fn nearest(root: &Path, wanted: &str) -> Vec<String> {
     let lower = wanted.to_lowercase();
     let score = |path: &String| {
         let same_name = if base(path) == base(wanted) { 1.0 } else { 0.0 };
-        same_name + strsim::normalized_damerau_levenshtein(&path.to_lowercase(), &lower)
+        same_name + similarity(&path.to_lowercase(), &lower)
     };
     let mut scored: Vec<(f64, String)> =
         files.into_iter().map(|path| (score(&path), path)).collect();

@@ -33,8 +33,6 @@ pub(super) use manifests::Manifests;
 const START_BYTES: usize = 8 * 1024;
 /// Most bytes that are read at once.
 pub const CHUNK_BYTES_MAX: usize = 256 << 10;
-/// A skill's document, whatever its case.
-const SKILL_MD: &str = "SKILL.md";
 
 /// A file of a skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +69,7 @@ impl Manifest {
     ///
     /// # Errors
     /// What the file system says.
-    pub(super) fn read(dir: &Path) -> io::Result<Self> {
+    pub(crate) fn read(dir: &Path) -> io::Result<Self> {
         let root = File::open(dir)?;
         let mut files = Vec::new();
         walk(&root, dir, Path::new(""), &mut files)?;
@@ -88,7 +86,8 @@ impl Manifest {
         self
     }
 
-    /// Sorted by path. Folders of skills within this one are theirs.
+    /// Sorted by path. All that is in the store, and so all that is staged: folders of skills within a configured one
+    /// are not taken along in the first place.
     #[must_use]
     pub fn files(&self) -> &[SkillFile] {
         &self.files
@@ -100,6 +99,11 @@ impl Manifest {
     /// `LeavesSkill`, `Invalid`, `FileNotFound` with what is near, `WrongFileType` for a folder.
     pub fn find(&self, path: &str) -> Result<&SkillFile> {
         lookup::find(&self.files, path)
+    }
+
+    /// Whether there is a file of just this path. Costs little, whatever is asked for.
+    pub(super) fn has(&self, path: &str) -> bool {
+        lookup::exact(&self.files, path).is_some()
     }
 
     /// Opens a file of this manifest.
@@ -157,15 +161,8 @@ pub(super) fn unreadable(source: io::Error) -> Error {
 }
 
 fn walk(root: &File, dir: &Path, at: &Path, files: &mut Vec<SkillFile>) -> io::Result<()> {
-    let entries = fs::read_dir(dir.join(at))?.collect::<io::Result<Vec<_>>>()?;
-    let is_document = |entry: &fs::DirEntry| {
-        let name = entry.file_name();
-        name.eq_ignore_ascii_case(SKILL_MD)
-    };
-    if at != Path::new("") && entries.iter().any(is_document) {
-        return Ok(());
-    }
-    for entry in entries {
+    for entry in fs::read_dir(dir.join(at))? {
+        let entry = entry?;
         let path = at.join(entry.file_name());
         if entry.file_type()?.is_dir() {
             walk(root, dir, &path, files)?;

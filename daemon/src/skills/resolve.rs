@@ -3,10 +3,12 @@
 //! A bare name stands for the highest version in the first root that has the name; a specifier chooses the highest
 //! version that fits over all roots.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Catalogue, Select, Skill, SkillRef, SkillState, Specifier};
 use crate::error::{Error, Result};
+use crate::similar::similarity;
 
 /// Names that an answer suggests.
 const NEAREST_MAX: usize = 3;
@@ -50,6 +52,7 @@ pub(super) fn not_found(catalogue: &Catalogue, wanted: &SkillRef) -> Error {
     let asked = wanted.name.to_lowercase();
     let usable = catalogue.skills.iter().filter(|skill| skill.is_usable());
     let mut scored: Vec<(f64, String)> = Vec::new();
+    let mut known = HashSet::new();
     for skill in usable {
         let version = &skill.front_matter.version;
         if skill.name == wanted.name && !version.is_empty() {
@@ -58,8 +61,8 @@ pub(super) fn not_found(catalogue: &Catalogue, wanted: &SkillRef) -> Error {
             continue;
         }
         for name in std::iter::once(&skill.name).chain(&skill.aliases) {
-            let score = similarity(&name.to_lowercase(), &asked);
-            if score >= NEAREST_MIN && !scored.iter().any(|(_, other)| other == name) {
+            let score = score(&name.to_lowercase(), &asked);
+            if score >= NEAREST_MIN && known.insert(name) {
                 scored.push((score, name.clone()));
             }
         }
@@ -76,11 +79,11 @@ pub(super) fn not_found(catalogue: &Catalogue, wanted: &SkillRef) -> Error {
     }
 }
 
-fn similarity(name: &str, asked: &str) -> f64 {
+fn score(name: &str, asked: &str) -> f64 {
     let contained = if name.contains(asked) || asked.contains(name) {
         0.5
     } else {
         0.0
     };
-    contained + strsim::normalized_damerau_levenshtein(name, asked)
+    contained + similarity(name, asked)
 }

@@ -92,7 +92,8 @@ fn a_path_stays_in_the_skill() {
         assert_eq!(normalise(path).expect(path), expected);
     }
     let deep = "d/".repeat(33) + "x";
-    let long = "x".repeat(513);
+    let long = "x/".repeat(256) + "x";
+    let long_name = format!("a/{}", "x".repeat(256));
     for path in [
         "",
         ".",
@@ -108,6 +109,7 @@ fn a_path_stays_in_the_skill() {
         "scripts/",
         &deep,
         &long,
+        &long_name,
     ] {
         let error = normalise(path).expect_err(path);
         assert!(matches!(error, Error::Invalid(_)), "{path:?}: {error}");

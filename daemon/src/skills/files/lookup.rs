@@ -3,17 +3,15 @@
 use super::SkillFile;
 use crate::error::{Error, Result};
 use crate::paths;
+use crate::similar::similarity;
 
 /// Paths that a refusal names.
 const NEAREST_MAX: usize = 3;
-/// How much of two names is compared, characters: the work for a hostile one stays small.
-const COMPARED_MAX: usize = 64;
 
 /// The file that a path stands for. `files` is sorted by path.
 pub(super) fn find<'a>(files: &'a [SkillFile], path: &str) -> Result<&'a SkillFile> {
     let path = paths::in_skill("path", path)?;
-    let exact = files.binary_search_by(|file| file.path.as_str().cmp(&path));
-    if let Some(file) = exact.ok().and_then(|place| files.get(place)) {
+    if let Some(file) = exact(files, &path) {
         return Ok(file);
     }
     let folder = format!("{path}/");
@@ -32,6 +30,12 @@ pub(super) fn find<'a>(files: &'a [SkillFile], path: &str) -> Result<&'a SkillFi
             path,
         }),
     }
+}
+
+/// The file of just this path.
+pub(super) fn exact<'a>(files: &'a [SkillFile], path: &str) -> Option<&'a SkillFile> {
+    let place = files.binary_search_by(|file| file.path.as_str().cmp(path));
+    place.ok().and_then(|place| files.get(place))
 }
 
 /// Paths that may have been meant, best first: the same in another case, the same name elsewhere, then similar ones.
@@ -63,9 +67,4 @@ fn nearest(files: &[SkillFile], path: &str) -> Vec<String> {
 
 fn name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
-}
-
-fn similarity(a: &str, b: &str) -> f64 {
-    let cut = |text: &str| text.chars().take(COMPARED_MAX).collect::<String>();
-    strsim::normalized_damerau_levenshtein(&cut(a), &cut(b))
 }

@@ -96,7 +96,7 @@ impl Collecting<'_> {
         let key = |part: &str| format!("metadata.requires.{part}");
         for name in &requires.bins {
             // What lies in the skill's own bin/ is found too.
-            if self.manifest.find(&format!("bin/{name}")).is_err() {
+            if !self.manifest.has(&format!("bin/{name}")) {
                 self.add(Kind::Binary, &[name], Severity::Error, &key("bins"));
             }
             if network::is_program(name) {
@@ -139,7 +139,7 @@ impl Collecting<'_> {
         for name in node::dependencies(text) {
             let places =
                 [folder, ""].map(|folder| format!("{folder}node_modules/{name}/package.json"));
-            if !places.iter().any(|place| self.manifest.find(place).is_ok()) {
+            if !places.iter().any(|place| self.manifest.has(place)) {
                 self.add(Kind::NodePackage, &[&name], Severity::Error, path);
             }
         }

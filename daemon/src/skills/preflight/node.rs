@@ -4,6 +4,8 @@ use serde_json::Value;
 
 /// Longest name of a package.
 const NAME_BYTES_MAX: usize = 214;
+/// Packages that one file may ask for; more are not looked for.
+const DEPENDENCIES_MAX: usize = 1000;
 
 /// Names beneath `dependencies`; none if it is not understood. Those of development are not needed to run.
 pub(super) fn dependencies(text: &str) -> Vec<String> {
@@ -12,7 +14,8 @@ pub(super) fn dependencies(text: &str) -> Vec<String> {
     };
     let names = package.get("dependencies").and_then(Value::as_object);
     let names = names.into_iter().flat_map(|all| all.keys());
-    names.filter(|name| is_name(name)).cloned().collect()
+    let names = names.filter(|name| is_name(name)).cloned();
+    names.take(DEPENDENCIES_MAX).collect()
 }
 
 fn is_name(name: &str) -> bool {
@@ -30,6 +33,9 @@ mod tests {
         let text = r#"{"dependencies": {"commander": "^1", "@scope/x": "*", "bad name\n": "1"},
             "devDependencies": {"eslint": "1"}, "peerDependencies": {"react": "1"}}"#;
         assert_eq!(dependencies(text), ["@scope/x", "commander"]);
+        let many: String = (0..30_000).map(|n| format!("\"p{n}\": \"1\",")).collect();
+        let many = format!("{{\"dependencies\": {{{}}}}}", many.trim_end_matches(','));
+        assert_eq!(dependencies(&many).len(), DEPENDENCIES_MAX);
         let deep = "[".repeat(100_000);
         for text in [
             "",

@@ -22,7 +22,7 @@ fn image() -> Inventory {
 /// Kind, name, whether it is an error, source.
 type Row = (Kind, String, bool, String);
 
-fn check(front: &FrontMatter, files: &[(&str, &str)], env: &[&str]) -> Vec<Row> {
+fn skill(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("temp dir");
     let all = [("SKILL.md", "---\n")];
     for (path, text) in all.iter().chain(files) {
@@ -30,6 +30,11 @@ fn check(front: &FrontMatter, files: &[(&str, &str)], env: &[&str]) -> Vec<Row> 
         fs::create_dir_all(path.parent().expect("parent")).expect("mkdir");
         fs::write(path, text).expect("write");
     }
+    dir
+}
+
+fn check(front: &FrontMatter, files: &[(&str, &str)], env: &[&str]) -> Vec<Row> {
+    let dir = skill(files);
     let manifest = Manifest::read(dir.path()).expect("manifest");
     let needs = collect(front, &manifest).expect("collected");
     let found = findings(&needs, &image(), &strings(env));
@@ -110,8 +115,6 @@ fn what_files_declare_is_an_error_and_what_they_import_a_warning() {
         ("lib/x.py", ""),
         ("assets/template.py", "import nothing_of_ours"),
         ("tests/test_x.py", "import pytest"),
-        ("child/SKILL.md", "---\nname: c\n---\n"),
-        ("child/x.py", "import of_the_child"),
     ];
     let found = check(&FrontMatter::default(), &files, &[]);
     assert_eq!(
@@ -192,4 +195,36 @@ fn the_work_for_one_skill_is_bounded() {
     let found = check(&FrontMatter::default(), &files, &[]);
     assert!((1000..=2000).contains(&found.len()), "{}", found.len());
     assert!(started.elapsed() < std::time::Duration::from_secs(20));
+}
+
+#[test]
+fn what_is_not_there_is_looked_for_without_comparing_it_to_all_files() {
+    let packages: String = (0..1_000)
+        .map(|n| format!("\"pa{n:03}\": \"1\","))
+        .collect();
+    let package = format!(
+        "{{\"dependencies\": {{{}}}}}",
+        packages.trim_end_matches(',')
+    );
+    let mut front = requires(&["only-here", "Only-Here"], &[], &[]);
+    front
+        .requires
+        .bins
+        .extend((0..200).map(|n| format!("b{n}")));
+    let seconds = |files: usize| {
+        let names: Vec<String> = (0..files).map(|n| format!("data/pa{n}.txt")).collect();
+        let mut all: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+        all.push(("package.json", &package));
+        all.push(("bin/only-here", ""));
+        let dir = skill(&all);
+        let manifest = Manifest::read(dir.path()).expect("manifest");
+        let started = std::time::Instant::now();
+        let needs = collect(&front, &manifest).expect("collected");
+        let elapsed = started.elapsed().as_secs_f64();
+        // A program's name is what it is: the file in bin/ is no other one's.
+        assert_eq!(needs.len(), 1_000 + 201);
+        elapsed
+    };
+    let (few, many) = (seconds(20), seconds(2_000));
+    assert!(many < few * 20.0 + 0.5, "{few} s, then {many} s");
 }
