@@ -664,3 +664,65 @@ async fn clients_stage_skills_and_the_workspace_says_which() {
     assert_eq!(error.reason(), Some(Reason::SkillInvalid));
     assert!(server.stop().await);
 }
+
+/// How many wait for the lock of a directory.
+fn waiting(dir: &Path) -> usize {
+    let inode = format!(":{} ", fs::metadata(dir).expect("there").ino());
+    let locks = fs::read_to_string("/proc/locks").expect("the kernel's locks");
+    let waits = |line: &&str| line.contains("-> FLOCK") && line.contains(&inode);
+    locks.lines().filter(waits).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_staging_that_nobody_waits_for_is_recorded_and_no_other_begins_meanwhile() {
+    let server = TestServer::start("", &FRONTS).await;
+    let workspace = server.workspace().await;
+    let slots = fs::read_dir(server.state_dir().join("slots")).expect("slots");
+    let targets: Vec<PathBuf> = slots
+        .map(|slot| slot.expect("a slot").path().join("skills"))
+        .collect();
+    // Whichever slot it is, staging waits for its lock.
+    let locks: Vec<fs::File> = targets
+        .iter()
+        .map(|dir| fs::File::open(dir).expect("opens"))
+        .collect();
+    for lock in &locks {
+        lock.lock().expect("locked");
+    }
+    let all_waiting = || targets.iter().map(|dir| waiting(dir)).sum::<usize>();
+    let begun = async {
+        while all_waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = begun => {}
+        done = server.client.stage_skills(&workspace, &["csv"]) => panic!("not locked: {done:?}"),
+    }
+    // The server knows that the first one's client has gone by when it has answered so many others.
+    let skills = async || {
+        let got = server
+            .client
+            .get_workspace(&workspace)
+            .await
+            .expect("there");
+        got.skills
+            .into_iter()
+            .map(|skill| skill.name)
+            .collect::<Vec<_>>()
+    };
+    for _ in 0..50 {
+        assert_eq!(skills().await, Vec::<String>::new());
+    }
+    let (client, name) = (server.client.clone(), workspace.clone());
+    let second = Tasks::default().spawn(async move { client.stage_skills(&name, &["csv"]).await });
+    for _ in 0..50 {
+        skills().await;
+    }
+    assert_eq!(all_waiting(), 1, "both are at it");
+    drop(locks);
+    let staged = second.await.expect("no panic").expect("staged");
+    assert!(staged[0].unchanged, "the first one was staged and recorded");
+    assert_eq!(skills().await, ["csv"]);
+    assert!(server.stop().await);
+}

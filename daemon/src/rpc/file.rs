@@ -2,11 +2,13 @@
 //! through unbuffered.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::guest::v1::put_files_request::Payload;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::file_service_server::FileService;
+use tokio::sync::OwnedMutexGuard;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
@@ -16,7 +18,7 @@ use super::upload::{self, Bounds, upload};
 use crate::collect;
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
-use crate::skills::Staged;
+use crate::skills::{SkillRef, Staged};
 use crate::workspace::{Grant, Workspace, WorkspaceId};
 
 /// The service.
@@ -46,6 +48,31 @@ async fn record(workspace: &Workspace, staged: &[Staged]) -> Result<()> {
     workspace.record_skills(digests).await
 }
 
+/// One turn: stages, notes what was staged, and removes what that replaced.
+async fn stage(
+    shared: Shared,
+    workspace: Workspace,
+    grant: Grant,
+    skills: Vec<SkillRef>,
+    _turn: OwnedMutexGuard<()>,
+) -> Result<Vec<Staged>> {
+    let staged = shared.skills.stage(&workspace.skills_dir(), skills).await;
+    let staged = match staged {
+        Ok(staged) => staged,
+        Err(error) => {
+            // A workspace that is being removed meanwhile looks like a host that fails.
+            workspace.grant().await?;
+            return Err(error);
+        }
+    };
+    record(&workspace, &staged).await?;
+    fault::reach(Point::StageRecorded);
+    if staged.iter().any(|skill| !skill.unchanged) {
+        super::sweep::sweep(&shared, &workspace, &grant).await;
+    }
+    Ok(staged)
+}
+
 #[tonic::async_trait]
 impl FileService for Files {
     type ReadFileStream = Relayed<pb::ReadFileResponse>;
@@ -59,21 +86,12 @@ impl FileService for Files {
         let workspace = self.0.registry.get(&id)?;
         let grant = workspace.grant().await?;
         // So that the record names what is there, whoever was last.
-        let _turn = workspace.staging().await;
-        let staged = self.0.skills.stage(&workspace.skills_dir(), skills).await;
-        let staged = match staged {
-            Ok(staged) => staged,
-            Err(error) => {
-                // A workspace that is being removed meanwhile looks like a host that fails.
-                workspace.grant().await?;
-                return Err(error.into());
-            }
-        };
-        record(&workspace, &staged).await?;
-        fault::reach(Point::StageRecorded);
-        if staged.iter().any(|skill| !skill.unchanged) {
-            super::sweep::sweep(&self.0, &workspace, &grant).await;
-        }
+        let turn = workspace.staging().await;
+        let shared = Arc::clone(&self.0);
+        // What is begun goes to its end, whether or not somebody waits for it.
+        let task = stage(shared, workspace, grant, skills, turn);
+        let staged = self.0.tasks.spawn(task).await;
+        let staged = staged.map_err(|error| Error::Internal(format!("staging: {error}")))??;
         Ok(Response::new(wire::staged(&staged)))
     }
 

@@ -1,17 +1,20 @@
 //! Versions of skills that StageSkills replaced: removed once no command that began with one runs.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1 as pb;
 
 use super::Shared;
 use crate::error::Chain;
-use crate::guest::GuestClient;
 use crate::workspace::{Grant, Workspace};
 
 /// Execs that are asked for at once; the guest's maximum.
 const PAGE: u32 = 1000;
+/// Pages that are asked for. A guest keeps far fewer execs than these have.
+const PAGES_MAX: usize = 100;
+/// How long a guest may take for all of them: the next staging waits.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What cannot be removed yet stays until the next staging, or the workspace's end.
 pub(super) async fn sweep(shared: &Shared, workspace: &Workspace, grant: &Grant) {
@@ -20,22 +23,32 @@ pub(super) async fn sweep(shared: &Shared, workspace: &Workspace, grant: &Grant)
         return;
     }
     let asked = SystemTime::now();
-    let starts = running(grant.guest.clone()).await;
+    let ask = |request| {
+        let mut guest = grant.guest.clone();
+        async move { Some(guest.list_execs(request).await.ok()?.into_inner()) }
+    };
+    let starts = tokio::select! {
+        () = shared.tasks.stop.cancelled() => return,
+        starts = tokio::time::timeout(TIMEOUT, running(ask)) => starts.unwrap_or_default(),
+    };
     if let Err(error) = shared.skills.sweep(&dir, asked, starts).await {
         tracing::warn!(workspace_id = %workspace.id(), error = %Chain(&error), "replaced skills are left");
     }
 }
 
-/// When each exec started that has not ended; `None` if the guest does not say.
-async fn running(mut guest: GuestClient) -> Option<Vec<SystemTime>> {
+/// When each exec started that has not ended; `None` if the guest does not say, or never comes to an end.
+async fn running<F>(ask: impl Fn(wire::ListExecsRequest) -> F) -> Option<Vec<SystemTime>>
+where
+    F: Future<Output = Option<wire::ListExecsResponse>>,
+{
     let mut starts = Vec::new();
     let mut after = String::new();
-    loop {
+    for _ in 0..PAGES_MAX {
         let request = wire::ListExecsRequest {
-            after,
+            after: after.clone(),
             page_size: PAGE,
         };
-        let page = guest.list_execs(request).await.ok()?.into_inner();
+        let page = ask(request).await?;
         let open = page.execs.iter();
         for exec in open.filter(|exec| exec.state() != pb::ExecState::Closed) {
             let start = exec
@@ -44,10 +57,55 @@ async fn running(mut guest: GuestClient) -> Option<Vec<SystemTime>> {
             // One without a time is about to start.
             starts.push(start.unwrap_or_else(SystemTime::now));
         }
-        let last = page.execs.last().filter(|_| page.more);
-        let Some(last) = last else {
+        if !page.more {
             return Some(starts);
+        }
+        let last = page.execs.last()?.name.rsplit('/').next()?;
+        if last == after {
+            return None;
+        }
+        last.clone_into(&mut after);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::ready;
+
+    use super::*;
+
+    fn page(ids: &[u32], more: bool) -> Option<wire::ListExecsResponse> {
+        let exec = |id: &u32| pb::Exec {
+            name: format!("workspaces/w/execs/e{id}"),
+            ..pb::Exec::default()
         };
-        after = last.name.rsplit('/').next()?.to_owned();
+        let execs = ids.iter().map(exec).collect();
+        Some(wire::ListExecsResponse { execs, more })
+    }
+
+    #[tokio::test]
+    async fn a_guest_cannot_keep_a_sweep_going() {
+        let asked = Cell::new(0);
+        let next = || asked.replace(asked.get() + 1);
+        // It always has more: new ones, the same one, none.
+        assert_eq!(running(|_| ready(page(&[next()], true))).await, None);
+        assert_eq!(asked.replace(0) as usize, PAGES_MAX);
+        let same = |_| {
+            next();
+            ready(page(&[7], true))
+        };
+        assert_eq!(running(same).await, None);
+        assert_eq!(asked.replace(0), 2);
+        assert_eq!(running(|_| ready(page(&[], true))).await, None);
+        assert_eq!(running(|_| ready(None)).await, None);
+        // One that is honest is asked for all.
+        let honest = |request: wire::ListExecsRequest| match request.after.as_str() {
+            "" => ready(page(&[1, 2], true)),
+            "e2" => ready(page(&[3], false)),
+            other => panic!("{other}"),
+        };
+        assert_eq!(running(honest).await.map(|starts| starts.len()), Some(3));
     }
 }
