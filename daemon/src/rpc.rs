@@ -56,7 +56,7 @@ pub struct Services {
     /// What stages inputs.
     pub inputs: Inputs,
     /// Archives of skills that may be taken in at once.
-    pub publishes: Semaphore,
+    pub publishes: Arc<Semaphore>,
     /// Wakes what removes unused skills from the store.
     pub sweep: Notify,
     /// When the daemon started.

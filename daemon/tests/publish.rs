@@ -1068,6 +1068,60 @@ async fn publish_and_delete_through_the_api() {
     assert!(server.stop().await);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_keeps_its_place_until_it_is_unpacked_whoever_waits_for_it() {
+    let server = TestServer::start("skills.publishes_max = 1", &[]).await;
+    let tmp = server.state_dir().join("skills/tmp");
+    let large = {
+        let data: Vec<String> = (0..2_000).map(|n| format!("data/{n}")).collect();
+        let own = files("large", "1.0");
+        let own = own
+            .iter()
+            .map(|(path, text, mode)| (*path, text.as_bytes(), *mode));
+        tar_of(
+            own.chain(
+                data.iter()
+                    .map(|path| (path.as_str(), path.as_bytes(), 0o644)),
+            ),
+        )
+    };
+    let mut skills = server.client.skills();
+    let unpacking = async {
+        let begun = || {
+            names(&tmp)
+                .iter()
+                .any(|name| tmp.join(name).join("skill").is_dir())
+        };
+        while !begun() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = unpacking => {}
+        done = skills.publish_skill(stream::iter(messages("large", "", &large))) => {
+            panic!("it was seen too late: {done:?}");
+        }
+    }
+    // Its client has gone, and it has not ended.
+    let small = messages("small", "", &skill("small", "1.0"));
+    let mut skills = server.client.skills();
+    skills
+        .publish_skill(stream::iter(small))
+        .await
+        .expect("published");
+    assert_eq!(
+        names(&tmp),
+        Vec::<String>::new(),
+        "two were unpacked at once"
+    );
+    server
+        .client
+        .get_skill("large")
+        .await
+        .expect("published as well");
+    assert!(server.stop().await);
+}
+
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 async fn uploads_that_lie_end_early_or_fall_silent_leave_nothing() {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Seek;
+use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
@@ -35,8 +36,8 @@ pub async fn receive(
     let busy = Error::Deadline {
         doing: "waiting for other archives to be published (skills.publishes_max)",
     };
-    let place = tokio::time::timeout(patience, shared.publishes.acquire()).await;
-    let Ok(Ok(_place)) = place else {
+    let place = Arc::clone(&shared.publishes).acquire_owned();
+    let Ok(Ok(place)) = tokio::time::timeout(patience, place).await else {
         return Err(busy);
     };
     let file = shared.skills.upload().await?;
@@ -47,7 +48,15 @@ pub async fn receive(
     let file = tokio::time::timeout(patience * UPLOAD_TIMES, bytes)
         .await
         .map_err(slow)??;
-    shared.skills.publish(wanted.name, file, wanted.kind).await
+    let skills = shared.skills.clone();
+    // What is being unpacked goes on when its client is gone, and so does its place.
+    let publish = shared.tasks.spawn(async move {
+        let _place = place;
+        skills.publish(wanted.name, file, wanted.kind).await
+    });
+    publish
+        .await
+        .map_err(|error| Error::Internal(format!("publishing: {error}")))?
 }
 
 /// Writes the stream's bytes, no more than an archive may have and with the checksum that was announced.

@@ -89,7 +89,7 @@ pub(super) async fn boot(
         artifacts,
         on_exit,
         inputs,
-        publishes: Semaphore::new(config.skills.publishes_max),
+        publishes: Arc::new(Semaphore::new(config.skills.publishes_max)),
         sweep: Notify::new(),
         start_time: SystemTime::now(),
     })
