@@ -79,15 +79,9 @@ struct Inner {
 impl Watcher {
     /// Watches at most `max` directories.
     pub(super) fn new(max: usize) -> Self {
-        let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
-        let inotify = (max > 0).then(|| Inotify::init(flags)).transpose();
-        let inotify = inotify.unwrap_or_else(|errno| {
-            tracing::warn!(error = %errno, "skills are not watched: every list looks at all of them");
-            None
-        });
         Self {
             inner: Mutex::new(Inner {
-                inotify,
+                inotify: if max > 0 { begin() } else { None },
                 by_path: BTreeMap::new(),
                 by_watch: HashMap::new(),
                 local: HashMap::new(),
@@ -144,6 +138,7 @@ impl Watcher {
             for event in events {
                 if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
                     tracing::info!("too many changes at once: all skills are looked at again");
+                    inner.begin_again();
                     return Told::Anything;
                 }
                 inner.take(&event, &mut changes);
@@ -229,6 +224,12 @@ impl Inner {
         }
     }
 
+    /// Nothing is watched any more. Among what was lost may be the end of any watch, so none of them is kept.
+    fn begin_again(&mut self) {
+        self.give_up();
+        self.inotify = begin();
+    }
+
     fn give_up(&mut self) {
         self.inotify = None;
         self.by_path.clear();
@@ -255,6 +256,16 @@ impl Inner {
     }
 }
 
+fn begin() -> Option<Inotify> {
+    match Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) {
+        Ok(inotify) => Some(inotify),
+        Err(errno) => {
+            tracing::warn!(error = %errno, "skills are not watched: every list looks at all of them");
+            None
+        }
+    }
+}
+
 fn what(dir: &Path, event: &InotifyEvent) -> What {
     let has = |flags| event.mask.intersects(flags);
     match &event.name {
@@ -264,5 +275,58 @@ fn what(dir: &Path, event: &InotifyEvent) -> What {
         }
         Some(_) => What::Entry,
         None => What::Itself,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    /// More than the kernel keeps, two files by turns, since equal events in a row are one.
+    fn overflow(dir: &Path) {
+        let most = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("a limit");
+        let most: usize = most.trim().parse().expect("a number");
+        for number in 0..=most / 2 {
+            let path = dir.join(["a", "b"][number % 2]);
+            fs::write(&path, "").expect("write");
+            fs::remove_file(&path).expect("remove");
+        }
+    }
+
+    #[test]
+    fn after_too_many_changes_what_came_in_a_directorys_place_is_watched() {
+        let top = tempfile::tempdir().expect("temp dir");
+        let (lost, other) = (top.path().join("lost"), top.path().join("other"));
+        let watcher = Watcher::new(10);
+        let watch = |dir: &Path| {
+            let device = fs::metadata(dir).expect("there").dev();
+            assert!(watcher.watch(dir, device), "not on a local file system");
+        };
+        for dir in [&lost, &other] {
+            fs::create_dir(dir).expect("mkdir");
+            watch(dir);
+        }
+        overflow(&other);
+        // Nobody is told of this.
+        fs::remove_dir(&lost).expect("rmdir");
+        fs::create_dir(&lost).expect("mkdir");
+        assert_eq!(watcher.told(), Told::Anything);
+        assert_eq!(
+            watcher.told(),
+            Told::Changes(Vec::new()),
+            "what is told is over"
+        );
+        for dir in [&lost, &other] {
+            watch(dir);
+            fs::write(dir.join("new"), "").expect("write");
+            let Told::Changes(changes) = watcher.told() else {
+                panic!("too many again");
+            };
+            let told = changes.iter().any(|change| change.dir == *dir);
+            assert!(told, "{}: {changes:?}", dir.display());
+        }
     }
 }
