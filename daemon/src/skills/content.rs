@@ -130,6 +130,7 @@ pub(super) fn read(folder: &Folder, into: Option<&Path>, bounds: Bounds) -> Resu
         bounds,
         entries: BTreeMap::new(),
         directories: HashSet::new(),
+        walked: 0,
         bytes: 0,
         followed: 0,
         buffer: vec![0; 64 * 1024],
@@ -147,6 +148,8 @@ struct Walk<'a> {
     entries: BTreeMap<OsString, (u8, [u8; 32])>,
     /// Those made in `into`.
     directories: HashSet<PathBuf>,
+    /// Directories that were looked into: empty ones are no part of it, and cost time all the same.
+    walked: u64,
     bytes: u64,
     followed: u64,
     buffer: Vec<u8>,
@@ -157,6 +160,17 @@ impl Walk<'_> {
         if depth > DEPTH_MAX {
             let message = format!("{} is deeper than {DEPTH_MAX} directories", at.display());
             return Err(Fault::Skill(Problem::error("skill.too_deep", message)));
+        }
+        self.walked += 1;
+        if self.walked > self.bounds.files_max.saturating_add(1) {
+            let message = format!(
+                "the skill has more than {} directories",
+                self.bounds.files_max
+            );
+            return Err(Fault::Skill(Problem::error(
+                "skill.too_many_files",
+                message,
+            )));
         }
         let mut names: Vec<OsString> = Vec::new();
         for entry in dir.iter() {
@@ -452,6 +466,24 @@ mod tests {
             [mode("."), mode("a"), mode("SKILL.md"), mode("a/b/c")],
             [0o755, 0o755, 0o444, 0o555]
         );
+    }
+
+    #[test]
+    fn directories_are_bounded_as_files_are() {
+        let refused = |count: usize| {
+            let dir = folder(&[("SKILL.md", "x")]);
+            for n in 0..count {
+                fs::create_dir_all(dir.path().join(format!("{}/{n}", n % 7))).expect("mkdir");
+            }
+            match read(&Folder::stored(dir.path()), None, BOUNDS) {
+                Ok(_) => None,
+                Err(Fault::Skill(problem)) => Some(problem.message),
+                Err(Fault::Store(error)) => panic!("{error}"),
+            }
+        };
+        assert_eq!(refused(93), None);
+        let why = refused(94).expect("101 directories");
+        assert!(why.contains("more than 100 directories"), "{why}");
     }
 
     #[test]
