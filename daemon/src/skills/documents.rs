@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use super::discovery::{Found, Trust};
 use super::document::{self, Document};
 use super::fingerprint::Stamp;
-use super::source::{Source, Stored};
+use super::source::{Folders, Source, Stored};
 use super::watch::Watcher;
 use super::{Problem, Profile, Skill, SkillState, card, discovery};
 
@@ -220,6 +220,15 @@ fn place(found: &Found) -> String {
     }
 }
 
+/// Where a folder lies in its source: the same after a remote one was fetched again, which then lies elsewhere.
+fn within(found: &Found, source: &Source) -> String {
+    let Folders::Beneath(root) = &source.folders else {
+        return String::new();
+    };
+    let within = found.path.strip_prefix(root).unwrap_or(&found.path);
+    within.to_string_lossy().into_owned()
+}
+
 /// What the documents make of a folder.
 fn skill(
     found: &Found,
@@ -235,6 +244,7 @@ fn skill(
         rank,
         source: place,
         found_at: found.path.clone(),
+        within: within(found, source),
         dir: found.dir.clone(),
         nested: found.nested.clone(),
         others: found.problems.clone(),
@@ -354,7 +364,6 @@ impl<'a> Reading<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::source::Folders;
     use super::*;
 
     #[test]

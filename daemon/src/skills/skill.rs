@@ -37,6 +37,8 @@ pub struct Skill {
     pub source: String,
     /// Its folder as it was found, links included.
     pub found_at: PathBuf,
+    /// The same relative to its root; empty for a published one.
+    pub within: String,
     /// Its folder, without links on the way.
     pub dir: PathBuf,
     /// Folders within it, relative to it, that are skills themselves: no part of this one.
@@ -72,14 +74,22 @@ pub struct Place {
     pub version: String,
     /// Its source.
     pub source: String,
+    /// Its folder in its root: all skills of a remote one have the same source.
+    pub within: String,
 }
 
-/// What skills are sorted by: name, place of the root, version (the highest first), source.
-pub(super) type Key<'a> = (&'a str, usize, &'a str, &'a str);
+/// What skills are sorted by: name, place of the root, version (the highest first), source, folder in the root.
+pub(super) type Key<'a> = (&'a str, usize, &'a str, &'a str, &'a str);
 
 impl Place {
     pub(super) fn key(&self) -> Key<'_> {
-        (&self.name, self.rank, &self.version, &self.source)
+        (
+            &self.name,
+            self.rank,
+            &self.version,
+            &self.source,
+            &self.within,
+        )
     }
 }
 
@@ -87,12 +97,13 @@ impl Skill {
     /// Where it stands.
     #[must_use]
     pub fn place(&self) -> Place {
-        let (name, rank, version, source) = self.key();
+        let (name, rank, version, source, within) = self.key();
         Place {
             name: name.to_owned(),
             rank,
             version: version.to_owned(),
             source: source.to_owned(),
+            within: within.to_owned(),
         }
     }
 
@@ -102,6 +113,7 @@ impl Skill {
             self.rank,
             &self.front_matter.version,
             &self.source,
+            &self.within,
         )
     }
 

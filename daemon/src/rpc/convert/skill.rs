@@ -40,11 +40,12 @@ pub fn list(request: &pb::ListSkillsRequest) -> Result<Wanted> {
     let size = faults.take("page_size", size);
     let token = faults.take("page_token", page_token(&request.page_token));
     let after = serde_json::from_str(token).ok();
-    let after = after.map(|(name, rank, version, source)| Place {
+    let after = after.map(|(name, rank, version, source, within)| Place {
         name,
         rank,
         version,
         source,
+        within,
     });
     if after.is_none() && !token.is_empty() {
         faults.add("page_token", "is not one that this server made");
@@ -120,9 +121,10 @@ fn token(skill: &Skill) -> String {
         rank,
         version,
         source,
+        within,
     } = skill.place();
-    // Four values of JSON are always written.
-    serde_json::to_string(&(name, rank, version, source)).unwrap_or_default()
+    // Five values of JSON are always written.
+    serde_json::to_string(&(name, rank, version, source, within)).unwrap_or_default()
 }
 
 /// How a refresh went.

@@ -170,5 +170,7 @@ fn shadow(skill: &Skill, first: &mut HashMap<(String, String), String>) -> Optio
 pub(super) fn order(a: Key<'_>, b: Key<'_>) -> Ordering {
     let version = || version::compare(b.2, a.2);
     let names = (a.0, a.1).cmp(&(b.0, b.1));
-    names.then_with(version).then_with(|| a.3.cmp(b.3))
+    names
+        .then_with(version)
+        .then_with(|| (a.3, a.4).cmp(&(b.3, b.4)))
 }

@@ -15,7 +15,7 @@ use crate::fetch::WebUrl;
 use crate::fetch::tests::server::{Reply, Server};
 use crate::shutdown::Tasks;
 use crate::skills::source::{Folders, Source};
-use crate::skills::{Problem, Severity};
+use crate::skills::{Problem, Profile, Severity, Skill, Skills};
 
 mod indexes;
 
@@ -632,4 +632,41 @@ async fn a_refresh_that_may_not_wait_says_what_goes_on() {
     drop(silent);
     let problems = daemon.refreshed().await.problems;
     assert_eq!(problems[0].code, "root.unreachable", "{problems:?}");
+}
+
+#[tokio::test]
+async fn no_skill_of_a_root_is_missed_between_two_pages() {
+    let fixture = Fixture::new().await;
+    let same = document("same");
+    let archive = |text: &str| {
+        let skill = |name: &'static str| (name, same.as_str());
+        let skills = ["x/SKILL.md", "y/SKILL.md", "z/SKILL.md"].map(skill);
+        tar(&[skills.as_slice(), &[("z/text", text)]].concat())
+    };
+    let mut config = fixture.config.clone();
+    let url: WebUrl = fixture.server.url("/x").parse().expect("a URL");
+    config.roots = vec![SkillRoot::Url {
+        text: url.to_string(),
+        url,
+    }];
+    let state = fixture.dir.path().join("state");
+    fs::create_dir(&state).expect("mkdir");
+    let skills = Skills::open(&config, &state, Tasks::default()).expect("open");
+    let (mut after, mut seen) = (None, Vec::new());
+    loop {
+        // Fetched anew in between, it lies elsewhere.
+        let text = seen.len().to_string();
+        fixture.server.put("/x", Reply::ok(archive(&text)));
+        skills.refresh(None).await.expect("refreshed");
+        let page = skills
+            .page(after, 1, Profile::Lenient)
+            .await
+            .expect("a page");
+        seen.extend(page.skills.iter().map(|skill| skill.within.clone()));
+        if !page.more {
+            break;
+        }
+        after = page.skills.last().map(Skill::place);
+    }
+    assert_eq!(seen, ["x", "y", "z"]);
 }
