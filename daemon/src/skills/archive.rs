@@ -76,6 +76,8 @@ pub struct Unpacked {
     pub wrapper: Option<String>,
     /// Regular files and links.
     pub files: u64,
+    /// Files, links and directories.
+    pub entries: u64,
     /// Of its files.
     pub bytes: u64,
 }

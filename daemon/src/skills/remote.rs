@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
 use tokio::time::Instant as Deadline;
 
 use super::Problem;
@@ -26,13 +27,15 @@ use crate::shutdown::Tasks;
 
 mod cache;
 mod documents;
+mod fault;
 mod gather;
 #[cfg(test)]
 mod tests;
 mod unpack;
 
 use cache::{Entry, Generation};
-use gather::{Gather, not_stored};
+use fault::not_stored;
+use gather::Gather;
 
 /// The file of a skill card.
 const CARD: &str = "skill-card.json";
@@ -73,6 +76,13 @@ struct State {
     before: Vec<(Instant, Arc<Generation>)>,
     /// Of the last attempt; `None` before the first.
     failure: Option<Option<Problem>>,
+}
+
+/// What an attempt has, until it is over.
+#[derive(Debug, Default)]
+struct Held {
+    work: Option<TempDir>,
+    lock: Option<std::fs::File>,
 }
 
 // === impl Remote ===
@@ -187,8 +197,12 @@ impl Inner {
     /// One attempt. Nothing is asked if somebody did since `asked`. False if it failed.
     async fn renew(&self, root: &Root, asked: SystemTime) -> bool {
         let _turn = root.turn.lock().await;
-        let attempt =
-            tokio::time::timeout(self.config.refresh_timeout, self.attempt(root, asked)).await;
+        let mut held = Held::default();
+        let attempt = self.attempt(root, asked, &mut held);
+        let attempt = tokio::time::timeout(self.config.refresh_timeout, attempt).await;
+        // What is left of it may be large, and nobody else may begin before it is gone.
+        let Held { work, lock } = held;
+        let _gone = off(&self.tasks, move || drop((work, lock))).await;
         let outcome = attempt.unwrap_or_else(|_| {
             let limit = humantime::format_duration(self.config.refresh_timeout);
             let message = format!("{} could not be fetched within {limit}", root.url);
@@ -199,10 +213,15 @@ impl Inner {
         ok
     }
 
-    async fn attempt(&self, root: &Root, asked: SystemTime) -> Result<(), Problem> {
+    async fn attempt(
+        &self,
+        root: &Root,
+        asked: SystemTime,
+        held: &mut Held,
+    ) -> Result<(), Problem> {
         let entry = root.entry.clone();
         self.blocking(move || entry.make()).await?;
-        let _lock = self.lock(root).await?;
+        held.lock = Some(self.lock(root).await?);
         let entry = root.entry.clone();
         let newest = self.blocking(move || {
             let newest = entry.newest();
@@ -220,6 +239,7 @@ impl Inner {
         }
         let entry = root.entry.clone();
         let work = self.blocking(move || entry.work()).await?;
+        let work = held.work.insert(work);
         let gather = Gather {
             fetcher: &self.fetcher,
             config: &self.config,
@@ -227,20 +247,18 @@ impl Inner {
             before: newest.as_deref(),
             work: work.path(),
         };
-        let gathered = gather.run(&root.url).await;
-        match gathered? {
-            Some(ready) => {
-                let entry = root.entry.clone();
-                let published = self.blocking(move || entry.publish(work, ready)).await?;
-                tracing::info!(url = %root.url, number = published.number, "root fetched");
-                root.adopt(&Arc::new(published));
-            }
-            None => {
-                if let Some(newest) = &newest {
-                    newest.touch().map_err(|error| not_stored(&error))?;
-                }
-                drop(work);
-            }
+        let gathered = gather.run(&root.url).await?;
+        let Some(ready) = gathered else {
+            return match newest {
+                Some(newest) => self.blocking(move || newest.touch()).await,
+                None => Ok(()),
+            };
+        };
+        if let Some(work) = held.work.take() {
+            let entry = root.entry.clone();
+            let published = self.blocking(move || entry.publish(work, ready)).await?;
+            tracing::info!(url = %root.url, number = published.number, "root fetched");
+            root.adopt(&Arc::new(published));
         }
         Ok(())
     }
@@ -260,10 +278,18 @@ impl Inner {
         &self,
         work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, Problem> {
-        let done = self.tasks.blocking(move || Ok(work())).await;
-        let done = done.map_err(|error| Problem::error("root.cache", error.to_string()))?;
+        let done = off(&self.tasks, work).await?;
         done.map_err(|error| not_stored(&error))
     }
+}
+
+/// Does work off the runtime's threads; fails only when the daemon is going down.
+async fn off<T: Send + 'static>(
+    tasks: &Tasks,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let done = tasks.blocking(move || Ok(work())).await;
+    done.map_err(|error| Problem::error("root.cache", error.to_string()))
 }
 
 // === impl Root ===

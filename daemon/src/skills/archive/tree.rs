@@ -281,6 +281,7 @@ impl<'a> Tree<'a> {
             root,
             wrapper,
             files: self.files,
+            entries: self.nodes.len() as u64,
             bytes: self.bytes,
         })
     }

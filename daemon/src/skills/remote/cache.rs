@@ -110,8 +110,8 @@ impl Generation {
             dir,
             lock,
         };
-        let counted = count(&generation.tree())?;
-        if counted != (generation.ready.files, generation.ready.bytes) {
+        let size = Size::of(&generation.tree())?;
+        if (size.files, size.bytes) != (generation.ready.files, generation.ready.bytes) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(generation)
@@ -189,7 +189,8 @@ impl Entry {
 
     /// Makes what is in a work directory the generation that counts. Under the lock.
     pub(super) fn publish(&self, work: TempDir, mut ready: Ready) -> io::Result<Generation> {
-        (ready.files, ready.bytes) = count(&tree(work.path()))?;
+        let size = Size::of(&tree(work.path()))?;
+        (ready.files, ready.bytes) = (size.files, size.bytes);
         let mut options = OpenOptions::new();
         let options = options.write(true).create_new(true).mode(0o600);
         options.open(work.path().join(READ_LOCK))?;
@@ -264,23 +265,36 @@ pub(super) fn tree(work: &Path) -> PathBuf {
     work.join(TREE)
 }
 
-/// Regular files beneath a directory and their bytes; links are not followed.
-fn count(dir: &Path) -> io::Result<(u64, u64)> {
-    let (mut files, mut bytes) = (0, 0);
-    let mut ahead = vec![dir.to_owned()];
-    while let Some(next) = ahead.pop() {
-        for entry in fs::read_dir(next)? {
-            let entry = entry?;
-            let metadata = entry.metadata()?;
-            if metadata.is_dir() {
-                ahead.push(entry.path());
-            } else if metadata.is_file() {
-                files += 1;
-                bytes += metadata.len();
+/// What is beneath a directory; links are not followed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Size {
+    /// Whatever it is.
+    pub(super) entries: u64,
+    /// Regular files.
+    pub(super) files: u64,
+    /// Of these.
+    pub(super) bytes: u64,
+}
+
+impl Size {
+    pub(super) fn of(dir: &Path) -> io::Result<Self> {
+        let mut size = Self::default();
+        let mut ahead = vec![dir.to_owned()];
+        while let Some(next) = ahead.pop() {
+            for entry in fs::read_dir(next)? {
+                let entry = entry?;
+                let metadata = entry.metadata()?;
+                size.entries += 1;
+                if metadata.is_dir() {
+                    ahead.push(entry.path());
+                } else if metadata.is_file() {
+                    size.files += 1;
+                    size.bytes += metadata.len();
+                }
             }
         }
+        Ok(size)
     }
-    Ok((files, bytes))
 }
 
 /// Puts a tree that is never changed to another place; its files are shared with the first one.

@@ -24,6 +24,8 @@ pub(super) struct Plan {
     pub(super) skipped: Vec<String>,
     /// The document names the digest of everything.
     pub(super) settled: bool,
+    /// The document is the card of the only skill, and one of its files.
+    pub(super) is_card: bool,
 }
 
 /// One skill.
@@ -151,7 +153,7 @@ fn listed(skill: serde_json::Value, from: &WebUrl, files_max: usize) -> Result<I
     let base = from
         .join(&format!("{name}/"))
         .map_err(|error| error.to_string())?;
-    let files = files(&skill.files, &base, files_max)?;
+    let files = files(&skill.files, &base, files_max, &[])?;
     if !files.iter().any(|(path, _)| path == SKILL_MD) {
         return Err("its files have no SKILL.md".to_owned());
     }
@@ -177,20 +179,16 @@ fn card(document: &Document, base: &str, from: &WebUrl, files_max: usize) -> Res
     }
     // The card itself is there already.
     paths.retain(|path| !names(path).eq([super::CARD]));
-    let files = files(&paths, &base, files_max)
+    let files = files(&paths, &base, files_max, &[super::CARD])
         .map_err(|why| format!("is a card that cannot be used: {why}"))?;
     Ok(Plan {
         items: vec![Item {
             name,
             what: What::Files(files),
         }],
+        is_card: true,
         ..Plan::default()
     })
-}
-
-/// Whether a document is the card of one skill.
-pub(super) fn is_card(text: &str) -> bool {
-    serde_json::from_str::<Document>(text).is_ok_and(|document| document.skills.is_none())
 }
 
 fn name(name: String) -> Result<String, String> {
@@ -203,10 +201,12 @@ fn name(name: String) -> Result<String, String> {
     ))
 }
 
+/// Where each file is. `there` are files that lie in the folder already.
 fn files(
     paths: &[String],
     base: &WebUrl,
     files_max: usize,
+    there: &[&str],
 ) -> Result<Vec<(String, WebUrl)>, String> {
     if paths.len() > files_max {
         let count = paths.len();
@@ -214,7 +214,8 @@ fn files(
             "{count} files are more than the limit of {files_max}"
         ));
     }
-    let mut seen = BTreeSet::new();
+    let mut seen: BTreeSet<String> = there.iter().map(|&name| name.to_owned()).collect();
+    let mut folders = BTreeSet::new();
     let mut files = Vec::new();
     for path in paths {
         let shown = printable(path);
@@ -222,7 +223,14 @@ fn files(
             return Err(format!("the path {shown} does not stay in its folder"));
         }
         let path = names(path).collect::<Vec<_>>().join("/");
-        if !seen.insert(path.to_lowercase()) {
+        let lower = path.to_lowercase();
+        let above = lower.match_indices('/');
+        let above: Vec<&str> = above.filter_map(|(at, _)| lower.get(..at)).collect();
+        if folders.contains(&lower) || above.iter().any(|folder| seen.contains(*folder)) {
+            return Err(format!("the path {shown} makes a folder of a file"));
+        }
+        folders.extend(above.into_iter().map(str::to_owned));
+        if !seen.insert(lower) {
             return Err(format!("the path {shown} is there twice"));
         }
         let mut url = base.url().clone();

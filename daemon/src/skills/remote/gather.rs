@@ -7,17 +7,21 @@
 //! ```
 //!
 //! What did not change since the generation before is not fetched again, and what cannot be had stays as it was there.
+//! All work on the disk is done off the runtime's threads.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::Seek as _;
-use std::path::Path;
+use std::io::{self, Seek as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::super::Problem;
 use super::super::archive::{self, Bounds};
-use super::CARD;
-use super::cache::{self, Generation, Part, Ready};
+use super::cache::{self, Generation, Part, Ready, Size};
 use super::documents::{self, Item, Plan, What};
+use super::fault::{Fault, not_stored, problem, unexpected};
 use super::unpack::{Done, Unpack, is_skill_md, remove, stem};
+use super::{CARD, off};
 use crate::config::RemoteConfig;
 use crate::fetch::{Answer, FetchError, Fetched, Fetcher, Get, Validators, WebUrl};
 use crate::shutdown::Tasks;
@@ -42,10 +46,11 @@ pub(super) struct Gather<'a> {
     pub(super) work: &'a Path,
 }
 
-/// What is left of the limits of one root.
+/// What is left of the limits of one root, which hold for all that is in its tree together.
 #[derive(Debug, Clone, Copy)]
 struct Budget {
     bytes: u64,
+    /// Files, links and directories.
     entries: u64,
 }
 
@@ -53,12 +58,6 @@ struct Budget {
 struct Download {
     file: File,
     fetched: Fetched,
-}
-
-/// Why one skill of several is not there.
-enum Fault {
-    Fetch(FetchError),
-    Other(Problem),
 }
 
 impl Gather<'_> {
@@ -91,7 +90,10 @@ impl Gather<'_> {
                 ready.settled = true;
                 return Ok(Some(ready));
             }
-            Some(text) => self.several(&text, &from, &mut ready, &mut budget).await?,
+            Some(text) => {
+                self.several(text.into(), from, &mut ready, &mut budget)
+                    .await?;
+            }
         }
         // An index may have changed only its spaces; its parts say what it leads to.
         let same = before.is_some_and(|before| {
@@ -137,7 +139,9 @@ impl Gather<'_> {
             url: url.to_string(),
             source,
         };
-        let file = tempfile::tempfile_in(self.work).map_err(failed)?;
+        let work = self.work.to_owned();
+        let file = self.blocking(move || tempfile::tempfile_in(work)).await;
+        let file = file.map_err(|problem| failed(io::Error::other(problem.message)))?;
         let mut file = tokio::fs::File::from_std(file);
         let get = Get {
             url: url.clone(),
@@ -179,13 +183,10 @@ impl Gather<'_> {
             stem: stem(from),
             is_skill_md: is_skill_md(from, &download.fetched),
         };
-        let done = self.tasks.blocking(move || Ok(unpack.run(download.file)));
-        let done = done.await.map_err(|error| {
-            Problem::error("root.cache", format!("it could not be unpacked: {error}"))
-        })??;
+        let done = off(self.tasks, move || unpack.run(download.file)).await??;
         Ok(match done {
-            Done::Unpacked(archive::Unpacked { files, bytes, .. }) => {
-                budget.entries = budget.entries.saturating_sub(files);
+            Done::Unpacked(archive::Unpacked { entries, bytes, .. }) => {
+                budget.entries = budget.entries.saturating_sub(entries);
                 budget.bytes = budget.bytes.saturating_sub(bytes);
                 None
             }
@@ -196,25 +197,33 @@ impl Gather<'_> {
     /// All skills of an index or a card.
     async fn several(
         &self,
-        text: &str,
-        from: &WebUrl,
+        text: Arc<str>,
+        from: WebUrl,
         ready: &mut Ready,
         budget: &mut Budget,
     ) -> Result<(), Problem> {
         let files_max = usize::try_from(self.config.archive_entries_max).unwrap_or(usize::MAX);
+        let (document, base) = (Arc::clone(&text), from.clone());
+        let plan = off(self.tasks, move || {
+            documents::read(&document, &base, files_max)
+        });
         let Plan {
             items,
             skipped,
             settled,
-        } = documents::read(text, from, files_max)
+            is_card,
+        } = plan
+            .await?
             .map_err(|why| Problem::error("root.document_invalid", format!("{from} {why}")))?;
+        let card = is_card.then_some(&text);
         ready.skipped = skipped;
         let (mut taken, mut first_fault) = (0, None);
         let complete = ready.skipped.is_empty();
         let mut failed = false;
         for item in items {
             let dir = cache::tree(self.work).join(&item.name);
-            let fault = match self.item(&item, text, &dir, ready, budget).await {
+            let mut room = *budget;
+            let fault = match self.item(&item, card, &dir, ready, budget).await {
                 Ok(()) => {
                     taken += 1;
                     continue;
@@ -223,9 +232,12 @@ impl Gather<'_> {
             };
             failed = true;
             let name = &item.name;
-            remove(&dir)?;
+            let half = dir.clone();
+            off(self.tasks, move || remove(&half)).await??;
             ready.parts.retain(|path, _| !is_of(path, name));
-            let kept = self.keep(name, &dir, ready)?;
+            // In the place of what failed, which has cost as much as it has.
+            let kept = self.keep(name, &dir, ready, &mut room).await?;
+            *budget = budget.min(room);
             taken += usize::from(kept);
             let note = if kept { "; what was there is kept" } else { "" };
             ready
@@ -247,7 +259,7 @@ impl Gather<'_> {
     async fn item(
         &self,
         item: &Item,
-        document: &str,
+        card: Option<&Arc<str>>,
         dir: &Path,
         ready: &mut Ready,
         budget: &mut Budget,
@@ -256,8 +268,11 @@ impl Gather<'_> {
             What::Artifact(url) => {
                 let part = self.part(&item.name);
                 let known = part.is_some_and(|part| Some(part.sha256.as_str()) == url.sha256());
-                if known && self.keep(&item.name, dir, ready).map_err(Fault::Other)? {
-                    return Ok(());
+                if known {
+                    let kept = self.keep(&item.name, dir, ready, budget).await;
+                    if kept.map_err(Fault::Other)? {
+                        return Ok(());
+                    }
                 }
                 let limit = self.config.download_bytes_max;
                 let Some((download, from)) =
@@ -275,14 +290,24 @@ impl Gather<'_> {
                 ready.parts.insert(item.name.clone(), part);
             }
             What::Files(files) => {
-                make(dir)?;
+                let folders = folders(files);
+                self.spend(budget, folders.len() as u64, 0)?;
+                let top = dir.to_owned();
+                self.stored(move || {
+                    fs::create_dir_all(&top)?;
+                    let mut folders = folders.iter();
+                    folders.try_for_each(|folder| fs::create_dir(top.join(folder)))
+                })
+                .await?;
                 for (path, url) in files {
                     let key = format!("{}/{path}", item.name);
-                    let part = self.file(&key, url, &dir.join(path), budget).await?;
+                    let part = self.file(&key, url, dir.join(path), budget).await?;
                     ready.parts.insert(key, part);
                 }
-                if documents::is_card(document) {
-                    fs::write(dir.join(CARD), document).map_err(stored)?;
+                if let Some(card) = card {
+                    self.spend(budget, 1, card.len() as u64)?;
+                    let (card, path) = (Arc::clone(card), dir.join(CARD));
+                    self.stored(move || fs::write(path, &*card)).await?;
                     let part = Part {
                         sha256: ready.sha256.clone(),
                         validators: Validators::default(),
@@ -294,22 +319,15 @@ impl Gather<'_> {
         Ok(())
     }
 
-    /// One file of a skill whose files are fetched one by one.
+    /// One file of a skill whose files are fetched one by one. Its folder is there.
     async fn file(
         &self,
         key: &str,
         url: &WebUrl,
-        path: &Path,
+        path: PathBuf,
         budget: &mut Budget,
     ) -> Result<Part, Fault> {
-        let Some(entries) = budget.entries.checked_sub(1) else {
-            let message = format!("more than {} files in all", self.config.archive_entries_max);
-            return Err(Fault::Other(Problem::error("archive.too_large", message)));
-        };
-        budget.entries = entries;
-        if let Some(parent) = path.parent() {
-            make(parent)?;
-        }
+        self.spend(budget, 1, 0)?;
         let limit = self.config.archive_file_bytes_max.min(budget.bytes);
         let known = self.part(key);
         let validators = known.map(|part| part.validators.clone());
@@ -319,31 +337,70 @@ impl Gather<'_> {
                 return Err(unexpected());
             };
             let from = before.tree().join(key);
-            let bytes = fs::metadata(&from).map_err(stored)?.len();
-            budget.bytes = budget.bytes.saturating_sub(bytes);
-            fs::hard_link(from, path).map_err(stored)?;
+            let linked = self.stored(move || {
+                fs::hard_link(&from, path)?;
+                Ok(fs::metadata(&from)?.len())
+            });
+            self.spend(budget, 0, linked.await?)?;
             return Ok(part.clone());
         };
-        budget.bytes = budget.bytes.saturating_sub(download.fetched.bytes);
-        let mut file = File::create_new(path).map_err(stored)?;
-        std::io::copy(&mut download.file, &mut file).map_err(stored)?;
-        Ok(part_of(&download.fetched))
+        self.spend(budget, 0, download.fetched.bytes)?;
+        let part = part_of(&download.fetched);
+        self.stored(move || {
+            let mut file = File::create_new(path)?;
+            io::copy(&mut download.file, &mut file)
+        })
+        .await?;
+        Ok(part)
+    }
+
+    /// Takes from what is left.
+    fn spend(&self, budget: &mut Budget, entries: u64, bytes: u64) -> Result<(), Fault> {
+        let too_large =
+            |message: String| Fault::Other(Problem::error("archive.too_large", message));
+        *budget = budget.less(entries, bytes).ok_or_else(|| {
+            let (files, bytes) = (
+                self.config.archive_entries_max,
+                self.config.archive_bytes_max,
+            );
+            too_large(format!(
+                "more than {files} files and folders, or {bytes} bytes, in all"
+            ))
+        })?;
+        Ok(())
     }
 
     fn part(&self, key: &str) -> Option<&Part> {
         self.before?.ready.parts.get(key)
     }
 
-    /// Takes a skill over from the generation before; false if it had none of this name.
-    fn keep(&self, name: &str, dir: &Path, ready: &mut Ready) -> Result<bool, Problem> {
+    /// Takes a skill over from the generation before; false if it had none of this name, or none that fits.
+    async fn keep(
+        &self,
+        name: &str,
+        dir: &Path,
+        ready: &mut Ready,
+        budget: &mut Budget,
+    ) -> Result<bool, Problem> {
         let Some(before) = self.before else {
             return Ok(false);
         };
-        let from = before.tree().join(name);
-        if !from.is_dir() {
+        let (from, to, left) = (before.tree().join(name), dir.to_owned(), *budget);
+        let linked = self.blocking(move || {
+            if !from.is_dir() {
+                return Ok(None);
+            }
+            let size = Size::of(&from)?;
+            let left = left.less(size.entries, size.bytes);
+            if left.is_some() {
+                cache::link_tree(&from, &to)?;
+            }
+            Ok(left)
+        });
+        let Some(left) = linked.await? else {
             return Ok(false);
-        }
-        cache::link_tree(&from, dir).map_err(|error| not_stored(&error))?;
+        };
+        *budget = left;
         let parts = before.ready.parts.iter();
         let parts = parts.filter(|(path, _)| is_of(path, name));
         ready
@@ -351,52 +408,40 @@ impl Gather<'_> {
             .extend(parts.map(|(path, part)| (path.clone(), part.clone())));
         Ok(true)
     }
-}
 
-// === impl Fault ===
+    async fn stored<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Fault> {
+        self.blocking(work).await.map_err(Fault::Other)
+    }
 
-impl Fault {
-    fn into_problem(self) -> Problem {
-        match self {
-            Self::Fetch(error) => problem(&error),
-            Self::Other(problem) => problem,
-        }
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let done = off(self.tasks, work).await?;
+        done.map_err(|error| not_stored(&error))
     }
 }
 
-/// A failed fetch as a problem of its root.
-fn problem(error: &FetchError) -> Problem {
-    let code = match error {
-        FetchError::Url { .. } => "root.url_invalid",
-        FetchError::Address { .. } | FetchError::Downgrade { .. } => "root.refused",
-        FetchError::Redirects { .. }
-        | FetchError::Unreachable { .. }
-        | FetchError::Timeout { .. }
-        | FetchError::Status { .. }
-        | FetchError::Client { .. } => "root.unreachable",
-        FetchError::TooLarge { .. } => "root.too_large",
-        FetchError::Checksum { .. } => "root.checksum_mismatch",
-        FetchError::File { .. } => "root.cache",
-    };
-    Problem::error(code, error.to_string())
-}
+// === impl Budget ===
 
-/// The cache cannot be used.
-pub(super) fn not_stored(error: &std::io::Error) -> Problem {
-    Problem::error(
-        "root.cache",
-        format!("the cache cannot be used, see skills.cache_dir: {error}"),
-    )
-}
+impl Budget {
+    /// What is left without this; `None` if it does not fit.
+    fn less(self, entries: u64, bytes: u64) -> Option<Self> {
+        Some(Self {
+            bytes: self.bytes.checked_sub(bytes)?,
+            entries: self.entries.checked_sub(entries)?,
+        })
+    }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn stored(error: std::io::Error) -> Fault {
-    Fault::Other(not_stored(&error))
-}
-
-fn unexpected() -> Fault {
-    let message = "its server says that it has not changed, which was not asked";
-    Fault::Other(Problem::error("root.unreachable", message))
+    fn min(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.min(other.bytes),
+            entries: self.entries.min(other.entries),
+        }
+    }
 }
 
 fn part_of(fetched: &Fetched) -> Part {
@@ -412,6 +457,12 @@ fn is_of(part: &str, name: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-fn make(dir: &Path) -> Result<(), Fault> {
-    fs::create_dir_all(dir).map_err(stored)
+/// Folders that files need, those around others first.
+fn folders(files: &[(String, WebUrl)]) -> BTreeSet<String> {
+    let paths = files.iter().map(|(path, _)| path);
+    let folders = paths.flat_map(|path| {
+        let ends = path.match_indices('/');
+        ends.filter_map(|(at, _)| path.get(..at).map(str::to_owned))
+    });
+    folders.collect()
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use super::super::archive::{self, Bounds, Kind, Refused};
 use super::super::{Problem, document, is_name};
 use super::CARD;
-use super::gather::{DOCUMENT_BYTES_MAX, not_stored};
+use super::fault::not_stored;
+use super::gather::DOCUMENT_BYTES_MAX;
 use crate::fetch::{Fetched, WebUrl};
 
 const SKILL_MD: &str = "SKILL.md";

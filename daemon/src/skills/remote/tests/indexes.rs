@@ -212,7 +212,95 @@ async fn the_limits_hold_for_all_skills_of_an_index_together() {
     let source = fixture.daemon(&[LISTED]).refreshed().await;
     assert_eq!(names(&source), ["a/1", "a/2", "a/SKILL.md"]);
     let message = &source.problems[0].message;
-    assert!(message.contains("more than 5 files in all"), "{message}");
+    assert!(
+        message.contains("more than 5 files and folders"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn folders_count_and_so_does_what_is_kept() {
+    let fixture = Fixture::with("archive_entries_max = 6\narchive_bytes_max = \"2KiB\"").await;
+    let folders = zip(&[("SKILL.md", "1"), ("a/b/c", ""), ("a/d/e", "")]);
+    let (small, large) = (zip(&[("SKILL.md", "1")]), "l".repeat(1500));
+    let large = zip(&[("SKILL.md", &large)]);
+    let entry = |name: &str, archive: &[u8]| json!({ "name": name, "type": "archive", "url": format!("/{name}"), "digest": digest(archive) });
+    fixture.server.put("/a", Reply::ok(folders.clone()));
+    fixture.server.put("/b", Reply::ok(small.clone()));
+    let daemon = fixture.daemon(&["/"]);
+    // Three files in three folders leave no room for one more file.
+    let index = json!([entry("a", &folders), entry("b", &small)]);
+    fixture.server.put(PINNED, pinned(&index));
+    let first = daemon.refreshed().await;
+    assert_eq!(names(&first), ["a/SKILL.md", "a/a/b/c", "a/a/d/e"]);
+    // Nor is there room beside it when it stays as it is, for bytes or for entries.
+    fixture.server.put("/c", Reply::ok(large.clone()));
+    let index = json!([entry("a", &folders), entry("c", &large)]);
+    fixture.server.put(PINNED, pinned(&index));
+    assert_eq!(names(&daemon.refreshed().await).len(), 3);
+    // What comes first is taken; what is there already, and does not fit any more, is not.
+    let index = json!([entry("c", &large), entry("a", &folders)]);
+    fixture.server.put(PINNED, pinned(&index));
+    assert_eq!(names(&daemon.refreshed().await), ["c/SKILL.md"]);
+    let again = json!([entry("d", &large), entry("c", &large)]);
+    fixture.server.put("/d", Reply::ok(large));
+    fixture.server.put(PINNED, pinned(&again));
+    let source = daemon.refreshed().await;
+    assert_eq!(
+        names(&source),
+        ["d/SKILL.md"],
+        "two of 1,500 bytes are more than 2 KiB"
+    );
+    assert!(!source.problems[0].message.contains("is kept"));
+}
+
+#[tokio::test]
+async fn folders_of_files_that_come_one_by_one_count_as_well() {
+    let fixture = Fixture::with("archive_entries_max = 5").await;
+    let skill = json!({ "name": "a", "files": ["SKILL.md", "x/y/z/1"] });
+    fixture.server.put(LISTED, listed(&json!([skill])));
+    for path in ["SKILL.md", "x/y/z/1"] {
+        let path = format!("/.well-known/skills/a/{path}");
+        fixture.server.put(&path, Reply::ok("text"));
+    }
+    let daemon = fixture.daemon(&[LISTED]);
+    assert_eq!(
+        names(&daemon.refreshed().await),
+        ["a/SKILL.md", "a/x/y/z/1"]
+    );
+    let skill = json!({ "name": "b", "files": ["SKILL.md", "x/y/z/1", "w/2"] });
+    let path = "/.well-known/skills/b/SKILL.md";
+    fixture.server.put(path, Reply::ok("text"));
+    fixture.server.put(LISTED, listed(&json!([skill])));
+    let source = daemon.refreshed().await;
+    let message = &source.problems[0].message;
+    assert!(
+        message.contains("more than 5 files and folders"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn a_document_that_makes_a_folder_of_a_file_is_refused_as_such() {
+    let from: WebUrl = "https://x.example/index.json".parse().expect("a URL");
+    let read = |document: serde_json::Value| documents::read(&document.to_string(), &from, 10);
+    for files in [
+        ["SKILL.md", "a", "a/b"],
+        ["SKILL.md", "a/b", "a"],
+        ["SKILL.md", "A/b/c", "a//B"],
+        ["SKILL.md", "SKILL.md/x", "b"],
+    ] {
+        let index = json!({ "skills": [{ "name": "s", "files": files }] });
+        let plan = read(index).expect("a plan");
+        assert!(plan.items.is_empty(), "{files:?}");
+        let why = &plan.skipped[0];
+        assert!(why.contains("makes a folder of a file"), "{why}");
+    }
+    let card = json!({ "id": "s", "base_uri": ".", "files": ["skill-card.json/x"] });
+    let why = read(card).expect_err("the card is a file");
+    assert!(why.contains("makes a folder of a file"), "{why}");
+    let index = json!({ "skills": [{ "name": "s", "files": ["SKILL.md", "a/b", "a/c", "ab"] }] });
+    assert_eq!(read(index).expect("a plan").items.len(), 1);
 }
 
 #[tokio::test]
