@@ -13,6 +13,8 @@ pub const FILE_NAME: &str = "skill-card.json";
 pub const BYTES_MAX: usize = 1 << 20;
 /// Collections within one another.
 const DEPTH_MAX: usize = 32;
+/// Values in a card, as in front matter: each takes far more memory than the two bytes that it may be.
+const VALUES_MAX: usize = 20_000;
 /// Entries of `files`.
 const FILES_MAX: usize = 10_000;
 const PATH_BYTES_MAX: usize = 512;
@@ -110,6 +112,11 @@ pub(super) fn read(bytes: &[u8], findings: &mut Findings) -> Option<Card> {
         findings.add(finding::CARD_TOO_LARGE, 0, message);
         return None;
     }
+    if fields.values().map(count).sum::<usize>() > VALUES_MAX {
+        let message = format!("{FILE_NAME} has more than {VALUES_MAX} values");
+        findings.add(finding::CARD_TOO_LARGE, 0, message);
+        return None;
+    }
     let mut text = |key: &str| text(&fields, key, findings);
     let card = Card {
         id: text("id"),
@@ -129,6 +136,25 @@ pub(super) fn read(bytes: &[u8], findings: &mut Findings) -> Option<Card> {
         fields,
         ..card
     })
+}
+
+/// Values in a value, itself included; counted no further than a bit beyond [`VALUES_MAX`].
+fn count(value: &Value) -> usize {
+    let count_all = |values: &mut dyn Iterator<Item = &Value>| {
+        let mut sum = 1;
+        for value in values {
+            sum += count(value);
+            if sum > VALUES_MAX {
+                break;
+            }
+        }
+        sum
+    };
+    match value {
+        Value::Array(items) => count_all(&mut items.iter()),
+        Value::Object(fields) => count_all(&mut fields.values()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 1,
+    }
 }
 
 /// At most 128 levels: JSON is not read any deeper.

@@ -90,7 +90,7 @@ codes! {
     ALLOWED_TOOLS = "skill.allowed_tools", WARNING, ERROR, "Write `Read, Bash(git:*)` or a list; until then no tool is allowed.";
     TOOL_NAME = "skill.tool_name", WARNING, WARNING, "List one tool by its name on each line of `Tools:`.";
     CARD_INVALID = "card.invalid", ERROR, ERROR, "Write skill-card.json as one JSON object.";
-    CARD_TOO_LARGE = "card.too_large", ERROR, ERROR, "Keep skill-card.json within 1 MiB and 32 levels.";
+    CARD_TOO_LARGE = "card.too_large", ERROR, ERROR, "Keep skill-card.json within 1 MiB, 32 levels and 20,000 values.";
     CARD_WRONG_TYPE = "card.wrong_type", WARNING, WARNING, "Give the key the type that it has in a card; it was ignored.";
     CARD_FILES = "card.files", ERROR, ERROR, "Write `files` as a list of paths.";
     CARD_PATH_ESCAPES = "card.path_escapes", ERROR, ERROR, "List only files of the skill, relative to it and without `..`.";

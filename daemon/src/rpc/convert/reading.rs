@@ -81,10 +81,10 @@ pub fn search(request: &pb::SearchSkillsRequest) -> Result<Search> {
     })
 }
 
-/// What was found, for the wire.
+/// What was found, for the wire: the best that fit into an answer.
 #[must_use]
 pub fn matches(found: &[Match]) -> pb::SearchSkillsResponse {
-    let wire = |found: &Match| pb::SkillMatch {
+    let one = |found: &Match| pb::SkillMatch {
         skill: Some(wire::skill(&found.skill, String::new())),
         score: found.score,
         matched_fields: found
@@ -94,7 +94,7 @@ pub fn matches(found: &[Match]) -> pb::SearchSkillsResponse {
             .collect(),
     };
     pb::SearchSkillsResponse {
-        matches: found.iter().map(wire).collect(),
+        matches: wire::fitting(found.iter().map(one)),
     }
 }
 
@@ -135,10 +135,9 @@ pub fn page(manifest: &Manifest, page: &List) -> pb::ListSkillFilesResponse {
     let wanted = manifest.files().iter().filter(|file| {
         file.path.starts_with(&page.folder) && (page.after.is_empty() || file.path > page.after)
     });
-    let mut files: Vec<pb::SkillFile> = wanted.take(page.size + 1).map(file).collect();
-    let more = files.len() > page.size;
-    files.truncate(page.size);
-    let last = files.last().filter(|_| more);
+    let wanted: Vec<&SkillFile> = wanted.take(page.size + 1).collect();
+    let files = wire::fitting(wanted.iter().take(page.size).map(|one| file(one)));
+    let last = files.last().filter(|_| files.len() < wanted.len());
     pb::ListSkillFilesResponse {
         next_page_token: last.map(|file| file.path.clone()).unwrap_or_default(),
         files,
@@ -258,5 +257,65 @@ fn finding(finding: &Finding) -> pb::PreflightFinding {
         severity: wire::severity(finding.severity).into(),
         source: finding.source.clone(),
         message: finding.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::skills::{FrontMatter, Skill};
+
+    /// What a message may have.
+    const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+    #[test]
+    fn no_search_finds_more_than_fits_into_an_answer() {
+        let found = |name: String| Match {
+            skill: Skill {
+                name,
+                front_matter: FrontMatter {
+                    author: "x".repeat(200_000),
+                    ..FrontMatter::default()
+                },
+                ..Skill::default()
+            },
+            score: 1.0,
+            fields: vec!["name"],
+        };
+        let all: Vec<Match> = (0..100).map(|n| found(format!("s{n}"))).collect();
+        let answer = matches(&all);
+        assert!(answer.encoded_len() < MESSAGE_BYTES_MAX);
+        assert_eq!(answer.matches.len(), 5);
+        let best = answer.matches.first().and_then(|one| one.skill.as_ref());
+        assert_eq!(best.map(|skill| skill.name.as_str()), Some("skills/s0"));
+    }
+
+    #[test]
+    fn no_page_of_files_is_larger_than_a_message_and_none_is_missed() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let folder = dir
+            .path()
+            .join(["x".repeat(250), "y".repeat(250), "z".repeat(250)].join("/"));
+        std::fs::create_dir_all(&folder).expect("mkdir");
+        for n in 0..2_500 {
+            std::fs::write(folder.join(format!("{n:04}")), "").expect("write");
+        }
+        let manifest = Manifest::read(dir.path()).expect("readable");
+        let (mut request, mut seen) = (pb::ListSkillFilesRequest::default(), Vec::new());
+        request.name = "skills/s".to_owned();
+        request.page_size = 10_000;
+        loop {
+            let answer = page(&manifest, &list(&request).expect("valid"));
+            assert!(answer.encoded_len() < MESSAGE_BYTES_MAX / 2);
+            seen.extend(answer.files.into_iter().map(|file| file.path));
+            request.page_token = answer.next_page_token;
+            if request.page_token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), 2_500);
+        assert!(seen.is_sorted_by(|a, b| a < b));
     }
 }

@@ -16,8 +16,11 @@ const PAGE_MAX: usize = 1000;
 
 /// Bytes of the skills of a page, whatever was asked for: a message has its limits, and front matter may be long.
 const PAGE_BYTES_MAX: usize = 1 << 20;
-/// Problems of one answer. Where there are more, the last one says how many.
+/// Bytes of one skill without its body. One that has more comes without its card, or its front matter as it is.
+const SKILL_BYTES_MAX: usize = 1 << 20;
+/// Problems of one answer and their bytes. Where there are more, the last one says how many.
 const PROBLEMS_MAX: usize = 2000;
+const PROBLEMS_BYTES_MAX: usize = 1 << 20;
 
 /// What part of all skills is wanted.
 #[derive(Debug)]
@@ -93,18 +96,24 @@ pub(super) fn reference(name: &str) -> Result<SkillRef> {
     SkillRef::parse("name", skill)
 }
 
+/// The first of some messages that fit into an answer together, at least one.
+pub(super) fn fitting<M: Message>(messages: impl Iterator<Item = M>) -> Vec<M> {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    for message in messages {
+        bytes += message.encoded_len();
+        if bytes > PAGE_BYTES_MAX && !taken.is_empty() {
+            break;
+        }
+        taken.push(message);
+    }
+    taken
+}
+
 /// One page of a listing. It may be shorter than was asked for.
 #[must_use]
 pub fn page(page: &Page) -> pb::ListSkillsResponse {
-    let (mut skills, mut bytes) = (Vec::new(), 0);
-    for skill in &page.skills {
-        let encoded = self::skill(skill, String::new());
-        bytes += encoded.encoded_len();
-        if bytes > PAGE_BYTES_MAX && !skills.is_empty() {
-            break;
-        }
-        skills.push(encoded);
-    }
+    let skills = page.skills.iter();
+    let skills = fitting(skills.map(|skill| self::skill(skill, String::new())));
     let more = page.more || skills.len() < page.skills.len();
     let last = skills.len().checked_sub(1);
     let last = last.and_then(|last| page.skills.get(last)).filter(|_| more);
@@ -153,7 +162,7 @@ pub fn skill(skill: &Skill, body: String) -> pb::Skill {
         SkillState::Shadowed => pb::SkillState::Shadowed,
     };
     let content = skill.content.as_ref();
-    pb::Skill {
+    let mut wire = pb::Skill {
         name: format!("skills/{}", skill.name),
         digest: content
             .map(|content| format!("sha256:{}", content.digest))
@@ -178,10 +187,39 @@ pub fn skill(skill: &Skill, body: String) -> pb::Skill {
         card: front.card.as_ref().map(|card| structure(&card.fields)),
         display_name: front.display_name.clone(),
         front_matter: (!front.fields.is_empty()).then(|| structure(&front.fields)),
-        body,
-        problems: skill.problems.iter().map(problem).collect(),
+        body: String::new(),
+        problems: problems(&skill.problems),
         update_time: skill.update_time.and_then(timestamp),
+    };
+    shorten(&mut wire);
+    wire.body = body;
+    wire
+}
+
+/// Leaves out what is in other fields already, or is only passed on, if the skill is too long for an answer.
+fn shorten(skill: &mut pb::Skill) {
+    let mut left_out = Vec::new();
+    let too_long = |skill: &pb::Skill| skill.encoded_len() > SKILL_BYTES_MAX;
+    if too_long(skill) && skill.card.take().is_some() {
+        left_out.push("card");
     }
+    if too_long(skill) && skill.front_matter.take().is_some() {
+        left_out.push("front_matter");
+    }
+    if left_out.is_empty() {
+        return;
+    }
+    let message = format!(
+        "{} is left out here: the skill has more than {SKILL_BYTES_MAX} bytes of it",
+        left_out.join(" and ")
+    );
+    skill.problems.push(pb::Problem {
+        severity: pb::problem::Severity::Warning.into(),
+        code: "skill.shortened".to_owned(),
+        subject: skill.source.clone(),
+        message,
+        ..pb::Problem::default()
+    });
 }
 
 fn requires(requires: &Requires) -> pb::SkillRequirements {
@@ -195,8 +233,13 @@ fn requires(requires: &Requires) -> pb::SkillRequirements {
 /// Problems for the wire; of very many the first ones.
 #[must_use]
 pub fn problems(problems: &[Problem]) -> Vec<pb::Problem> {
+    let mut bytes = 0;
     let mut shown: Vec<_> = problems.iter().take(PROBLEMS_MAX).map(problem).collect();
-    let more = problems.len().saturating_sub(PROBLEMS_MAX);
+    shown.retain(|problem| {
+        bytes += problem.encoded_len();
+        bytes <= PROBLEMS_BYTES_MAX
+    });
+    let more = problems.len().saturating_sub(shown.len());
     if more > 0 {
         shown.push(pb::Problem {
             severity: pb::problem::Severity::Warning.into(),
@@ -283,6 +326,60 @@ mod tests {
         assert_eq!(response.problems.len(), PROBLEMS_MAX + 1);
         let last = response.problems.last().expect("there");
         assert!(last.message.contains("7 more"), "{last:?}");
+    }
+
+    /// A skill of a SKILL.md and a card, as hostile as they can be.
+    fn hostile(name: &str) -> Skill {
+        let items = "0,".repeat(19_000);
+        let text = "x".repeat(900_000);
+        let card = format!("{{\"id\": \"{name}\", \"x\": [{items}0], \"y\": \"{text}\"}}");
+        let long = "t".repeat(500_000);
+        let front = format!(
+            "---\nname: {name}\ndescription: d\nauthor: &t {long}\nlicense: *t\n---\n{}",
+            "b".repeat(500_000)
+        );
+        let document =
+            crate::skills::document::read(Some(front.as_bytes()), Some(card.as_bytes()), name);
+        assert!(
+            document.refusal(Profile::Lenient).is_none(),
+            "{:?}",
+            document.findings
+        );
+        assert!(document.front_matter.card.is_some());
+        Skill {
+            name: name.to_owned(),
+            front_matter: document.front_matter,
+            ..Skill::default()
+        }
+    }
+
+    #[test]
+    fn no_skill_is_too_long_to_be_listed() {
+        let skills: Vec<Skill> = ["a", "b", "c"].map(hostile).to_vec();
+        let message_bytes_max = 4 << 20;
+        let mut problem = Problem::warning("skill.x", "x".repeat(1000));
+        problem.subject = "/s".repeat(2000);
+        let listed = page(&Page {
+            skills: skills.clone(),
+            more: false,
+            problems: vec![problem; PROBLEMS_MAX],
+        });
+        assert!(
+            listed.encoded_len() < message_bytes_max,
+            "{}",
+            listed.encoded_len()
+        );
+        let one = listed.skills.first().expect("one");
+        let codes: Vec<&str> = one.problems.iter().map(|one| one.code.as_str()).collect();
+        assert_eq!(codes, ["skill.shortened"]);
+        let got = skill(&skills[0], "b".repeat(1 << 20));
+        assert!(
+            got.encoded_len() < message_bytes_max,
+            "{}",
+            got.encoded_len()
+        );
+        assert_eq!((got.body.len(), got.card.is_none()), (1 << 20, true));
+        assert_eq!(got.license.len(), 500_000);
     }
 
     #[test]
