@@ -55,7 +55,12 @@ impl Card {
     /// Whether a file belongs to the skill.
     #[must_use]
     pub fn allows(&self, path: &str) -> bool {
-        let listed = |files: &Vec<String>| files.iter().any(|file| file == path);
+        // They are sorted.
+        let listed = |files: &Vec<String>| {
+            files
+                .binary_search_by(|file| file.as_str().cmp(path))
+                .is_ok()
+        };
         matches!(path, "SKILL.md" | FILE_NAME) || self.files.as_ref().is_none_or(listed)
     }
 

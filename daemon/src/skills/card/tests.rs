@@ -152,7 +152,13 @@ fn files_are_an_allow_list() {
 #[test]
 fn cards_that_cannot_be_used_reject_the_skill() {
     let deep = |depth: usize| format!("{{\"x\": {}{}}}", "[".repeat(depth), "]".repeat(depth));
+    let wide = |values: usize| format!("{{\"x\": [{}0]}}", "0,".repeat(values - 2));
+    assert_eq!(
+        codes(&with(&serde_json::from_str(&wide(20_000)).expect("JSON"))),
+        Vec::<String>::new()
+    );
     for (card, code) in [
+        (wide(20_001).as_str(), "!card.too_large"),
         ("", "!card.invalid"),
         ("[]", "!card.invalid"),
         ("{\"id\": ", "!card.invalid"),
