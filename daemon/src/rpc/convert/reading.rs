@@ -262,6 +262,8 @@ fn finding(finding: &Finding) -> pb::PreflightFinding {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use prost::Message;
 
     use super::*;
@@ -275,10 +277,10 @@ mod tests {
         let found = |name: String| Match {
             skill: Skill {
                 name,
-                front_matter: FrontMatter {
+                front_matter: Arc::new(FrontMatter {
                     author: "x".repeat(200_000),
                     ..FrontMatter::default()
-                },
+                }),
                 ..Skill::default()
             },
             score: 1.0,

@@ -348,7 +348,7 @@ mod tests {
         assert!(document.front_matter.card.is_some());
         Skill {
             name: name.to_owned(),
-            front_matter: document.front_matter,
+            front_matter: Arc::new(document.front_matter),
             ..Skill::default()
         }
     }
