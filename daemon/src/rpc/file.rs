@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use futures::TryFutureExt;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::guest::v1::put_files_request::Payload;
 use skilld_proto::v1 as pb;
@@ -124,13 +126,29 @@ impl FileService for Files {
             patience: Some(patience),
         };
         let (stream, failure) = upload(first, client, bounds, wire::stage_data);
+        let (ended, stop) = (stream.ended(), &self.0.tasks.stop);
         let mut client = grant.guest.clone();
-        let put = client.put_files(stream);
-        // Dropping `put` before its end resets the guest's stream, and the guest keeps nothing.
-        tokio::select! {
-            put = put => Ok(put.map_err(|status| Error::from_guest(&id.name(), &status))?),
-            Ok(error) = failure => Err(error.into()),
-            () = self.0.tasks.stop.cancelled() => Err(Error::Draining.into()),
+        let put = std::pin::pin!(client.put_files(stream));
+        let mut put = put.map_err(|status| Error::from_guest(&id.name(), &status));
+        // Dropping `put` before the stream's end resets the guest's, and the guest keeps nothing.
+        let put = tokio::select! {
+            put = &mut put => put,
+            Ok(error) = failure => return Err(error.into()),
+            // The files may be in place. The connection to the guest ends with the server, so this does too.
+            () = stop.cancelled() => {
+                if !ended.load(Ordering::Acquire) {
+                    return Err(Error::Draining.into());
+                }
+                put.await
+            }
+        };
+        let ended = ended.load(Ordering::Acquire);
+        match put {
+            // The connection ended first.
+            Err(Error::GuestLost { .. }) if stop.is_cancelled() && !ended => {
+                Err(Error::Draining.into())
+            }
+            put => Ok(put?),
         }
     }
 

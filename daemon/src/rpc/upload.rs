@@ -3,6 +3,8 @@
 //! like that, so it never ends at all: the failure goes to the handler, which drops the call and so resets it.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -40,6 +42,7 @@ pub struct Upload<C, G, F> {
     silence: Option<Pin<Box<Sleep>>>,
     /// Taken once it has failed.
     failed: Option<oneshot::Sender<Error>>,
+    ended: Arc<AtomicBool>,
 }
 
 /// The first message of a client's stream, which says what it is for. `field` is what an empty one lacks.
@@ -105,8 +108,16 @@ where
         bounds,
         silence: None,
         failed: Some(failed),
+        ended: Arc::default(),
     };
     (upload, failure)
+}
+
+impl<C, G, F> Upload<C, G, F> {
+    /// Tells whether the client's stream has ended well: from then on the guest may have all of it.
+    pub fn ended(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.ended)
+    }
 }
 
 impl<C, G, F> Stream for Upload<C, G, F>
@@ -124,7 +135,10 @@ where
             return Poll::Pending;
         }
         let checked = match Pin::new(&mut self.client).poll_next(cx) {
-            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Ready(None) => {
+                self.ended.store(true, Ordering::Release);
+                return Poll::Ready(None);
+            }
             Poll::Ready(Some(Ok(message))) => (self.check)(message),
             Poll::Ready(Some(Err(status))) => Err(broken(&status, self.bounds.message_bytes_max)),
             Poll::Pending => {

@@ -21,6 +21,7 @@ use super::staging::Staging;
 use super::{ANSWER_BYTES_MAX, SLICE_BYTES, hex};
 use crate::error::Error;
 use crate::guest::Guest;
+use crate::tasks;
 
 /// Of an archive, where a request says nothing.
 const ENTRIES_MAX: u64 = 20_000;
@@ -74,11 +75,27 @@ async fn receive(
             (path, received)
         }
     };
-    let mut placing = Placing::new(guest, staging, &base);
-    let placed = placing.place(&entries).await;
-    placing.clear().await;
-    placed?;
-    Ok(answer(&base, &entries))
+    in_place(guest, staging, base, entries).await
+}
+
+/// Puts into place what has come whole, also when nobody waits for it any more: one that stopped halfway would leave
+/// half of it, without what it replaced.
+async fn in_place(
+    guest: &Arc<Guest>,
+    staging: Staging,
+    base: Vec<u8>,
+    entries: Entries,
+) -> Result<StageFilesResponse, Status> {
+    let guest = Arc::clone(guest);
+    let (done, is_done) = oneshot::channel();
+    tasks::spawn(async move {
+        let mut placing = Placing::new(&guest, staging, &base);
+        let placed = placing.place(&entries).await;
+        placing.clear().await;
+        let _nobody_waits = done.send(placed.map(|()| answer(&base, &entries)));
+    });
+    // It is dropped only by a panic, which is the end of the process.
+    Ok(is_done.await.unwrap_or(Err(Error::NotReady))?)
 }
 
 fn invalid(field: &'static str, problem: &'static str) -> Error {

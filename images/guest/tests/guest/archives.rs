@@ -398,3 +398,52 @@ async fn check_at(guest: &Guest, name: &str, base: &str, bytes: &[u8]) {
     refused.expect_err(name);
     assert_eq!(guest.tree(), before, "{name}");
 }
+
+#[tokio::test]
+async fn an_archive_that_came_whole_is_placed_whole_although_its_call_is_cancelled() {
+    use skilld_proto::guest::v1::{PutFilesRequest, put_files_request::Payload};
+
+    const FILES: usize = 5_000;
+    let guest = Guest::start().await;
+    let place = guest.workspace().join("work/many");
+    let named = |number: usize| format!("{number:05}");
+    fs::create_dir_all(&place).expect("directories");
+    for number in 0..FILES {
+        fs::write(place.join(named(number)), "old").expect("written");
+    }
+    let entries: Vec<_> = (0..FILES)
+        .map(|number| file(&named(number), "new"))
+        .collect();
+    let data = archive(&entries);
+    let first = Payload::Header(header(Kind::Tar, "work/many"));
+    let pieces = data.chunks(1 << 20);
+    let messages: Vec<_> = std::iter::once(first)
+        .chain(pieces.map(|piece| Payload::Data(piece.to_vec().into())))
+        .map(|payload| PutFilesRequest {
+            payload: Some(payload),
+        })
+        .collect();
+    let is_new = |number: usize| {
+        let text = fs::read_to_string(place.join(named(number)));
+        text.is_ok_and(|text| text == "new")
+    };
+    let mut client = guest.client.clone();
+    let mut put = Box::pin(client.put_files(tokio_stream::iter(messages)));
+    let begun = async {
+        while !is_new(0) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        // It was too fast to be cancelled.
+        put = &mut put => assert!(put.is_ok(), "{put:?}"),
+        () = begun => {}
+    }
+    drop(put);
+    // It is removed at the end.
+    while guest.workspace().join(".stage").exists() {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    let new = (0..FILES).filter(|number| is_new(*number)).count();
+    assert_eq!(new, FILES, "some files are new and some are not");
+}
