@@ -13,7 +13,6 @@
 //!
 //! Bytes are streamed in both directions and never held as a whole.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,8 +20,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
-use object_store::path::Path;
-use tokio::sync::{Mutex, MutexGuard, Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ArtifactsConfig;
@@ -35,6 +33,7 @@ mod index;
 mod key;
 mod load;
 mod name;
+mod publish;
 mod record;
 mod store;
 mod upload;
@@ -45,15 +44,11 @@ mod tests;
 pub use name::{ArtifactRef, NAME_BYTES_MAX, Name, SCOPE_BYTES_MAX, Scope, VERSION_MAX};
 
 use record::Record;
-use store::{Created, Store, changing};
+use store::Store;
 use upload::{Upload, Written};
 
 /// Saves of one name in this daemon publish one after the other, so that they do not fight for a number.
 const LOCKS: usize = 64;
-/// How often a save tries to get a number while others, in other daemons, take them first.
-const PUBLISH_ATTEMPTS: u32 = 200;
-/// Longest wait between two of these.
-const PUBLISH_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Records that are read, or versions that are removed, at once.
 const AT_ONCE: usize = 16;
 
@@ -271,10 +266,11 @@ impl Artifacts {
         Ok(Page { artifacts, next })
     }
 
-    /// Removes one version, or all that there are now, the oldest first. A save at the same time is not affected.
+    /// Removes one version, or all that there are now, the oldest first. A save at the same time is not affected, unless
+    /// a third one frees the newest numbers meanwhile.
     ///
     /// # Errors
-    /// `ArtifactNotFound`, `Storage`, `StorageUnsure`.
+    /// `ArtifactNotFound`, `Storage`, `StorageUnsure`; `Draining` when some of them are left.
     pub async fn delete(&self, scope: &Scope, name: &Name, version: Option<u64>) -> Result<()> {
         let (inner, scope, name) = (Arc::clone(&self.0), scope.of(name), name.clone());
         // To its end, also when nobody waits for it any more.
@@ -337,16 +333,8 @@ impl Inner {
         };
         let mut upload = Upload::begin(&self.store, scope, name).await?;
         fault::reach(Point::SaveMarked);
-        let written = tokio::select! {
-            written = upload.write(name, data, self.bytes_max) => written,
-            () = gone.cancelled() => Err(CANCELLED),
-            () = stop.cancelled() => Err(Error::Draining),
-        };
-        let written = written.and_then(|written| {
-            upload.check_age()?;
-            check(save.sha256.as_deref(), written)
-        });
-        let written = match written {
+        let write = self.write(&mut upload, name, &save, data, &gone);
+        let written = match write.await {
             Ok(written) => written,
             Err(error) => {
                 upload.abort().await;
@@ -372,6 +360,38 @@ impl Inner {
         }
     }
 
+    /// The bytes, safe.
+    async fn write<S>(
+        &self,
+        upload: &mut Upload,
+        name: &Name,
+        save: &Save,
+        data: S,
+        gone: &CancellationToken,
+    ) -> Result<Written>
+    where
+        S: Stream<Item = Result<Bytes>> + Send,
+    {
+        let stop = &self.store.tasks.stop;
+        let written = tokio::select! {
+            written = upload.write(name, data, self.bytes_max) => written,
+            () = gone.cancelled() => Err(CANCELLED),
+            () = stop.cancelled() => Err(Error::Draining),
+        };
+        let written = check(save.sha256.as_deref(), written?)?;
+        // A write that was begun comes to its end, whoever waits for it, so it is waited for: what came after could not
+        // be removed.
+        tokio::select! {
+            finished = upload.finish() => finished?,
+            () = stop.cancelled() => return Err(Error::Draining),
+        }
+        if gone.is_cancelled() {
+            return Err(CANCELLED);
+        }
+        upload.check_age()?;
+        Ok(written)
+    }
+
     /// A turn to save.
     async fn place(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
         let place = tokio::time::timeout(self.patience, self.saves.acquire()).await;
@@ -380,113 +400,6 @@ impl Inner {
             limit: self.saves_max as u64,
         });
         place?.map_err(|_| Error::Draining)
-    }
-
-    /// A turn to change which versions of a name there are.
-    async fn turn(&self, records: &Path) -> Option<MutexGuard<'_, ()>> {
-        let mut hasher = DefaultHasher::new();
-        records.as_ref().hash(&mut hasher);
-        let lock = usize::try_from(hasher.finish() % LOCKS as u64).unwrap_or_default();
-        Some(self.publishing.get(lock)?.lock().await)
-    }
-
-    /// Gives the bytes under `data` the next number.
-    async fn publish(
-        &self,
-        scope: &Scope,
-        name: &Name,
-        mime_type: Option<String>,
-        written: &Written,
-        data: &str,
-    ) -> Result<Artifact> {
-        let store = &self.store;
-        let records = key::name(&store.base, scope, name);
-        let _turn = self.turn(&records).await;
-        let mut artifact = Artifact {
-            name: name.clone(),
-            scope: scope.clone(),
-            version: 0,
-            size: written.size,
-            mime_type: mime_type.unwrap_or_else(|| written.mime_type.to_owned()),
-            sha256: written.sha256.clone(),
-            create_time: now_ms(),
-        };
-        for attempt in 0..PUBLISH_ATTEMPTS {
-            let newest = index::newest(store, scope, name).await?;
-            artifact.version = newest.map_or(0, |newest| newest.saturating_add(1));
-            let path = key::version(&records, artifact.version);
-            let text = Record::new(&artifact, data).encode()?;
-            match store
-                .create(changing("publish the version"), &path, text)
-                .await
-            {
-                Ok(Created::New) => return Ok(artifact),
-                // Or by a request of ours whose answer was lost and which was sent again.
-                Ok(Created::Taken) if self.is_ours(&artifact, data).await? => return Ok(artifact),
-                Ok(Created::Taken) => tokio::time::sleep(pause(attempt)).await,
-                Err(error) => {
-                    let ours = self.is_ours(&artifact, data).await;
-                    return if matches!(ours, Ok(true)) {
-                        Ok(artifact)
-                    } else {
-                        Err(error)
-                    };
-                }
-            }
-        }
-        Err(Error::Storage {
-            operation: "publish the version",
-            why: "others were faster each time",
-        })
-    }
-
-    async fn is_ours(&self, artifact: &Artifact, data: &str) -> Result<bool> {
-        let Artifact {
-            scope,
-            name,
-            version,
-            ..
-        } = artifact;
-        let record = Record::read(&self.store, scope, name, *version).await?;
-        Ok(record.is_some_and(|record| record.data == data))
-    }
-
-    async fn delete(&self, scope: &Scope, name: &Name, version: Option<u64>) -> Result<()> {
-        // A number that becomes free is given again: nobody may do that between our look and our deletion.
-        let records = key::name(&self.store.base, scope, name);
-        let _turn = self.turn(&records).await;
-        if let Some(version) = version {
-            return match self.delete_one(scope, name, version).await? {
-                true => Ok(()),
-                false => Err(not_found(name, Some(version))),
-            };
-        }
-        let all = index::versions(&self.store, scope, name, None, usize::MAX - 1).await?;
-        if all.is_empty() {
-            return Err(not_found(name, None));
-        }
-        let deleting = futures::stream::iter(all.into_iter().map(Ok));
-        deleting
-            .try_for_each_concurrent(AT_ONCE, |version| async move {
-                self.delete_one(scope, name, version).await.map(|_| ())
-            })
-            .await
-    }
-
-    /// True if it was there.
-    async fn delete_one(&self, scope: &Scope, name: &Name, version: u64) -> Result<bool> {
-        let store = &self.store;
-        let Some(record) = Record::read(store, scope, name, version).await? else {
-            return Ok(false);
-        };
-        let upload = Upload::of(store, scope, name, &record.data).await?;
-        fault::reach(Point::DiscardMarked);
-        let path = key::version(&key::name(&store.base, scope, name), version);
-        store.remove(changing("delete the version"), &path).await?;
-        fault::reach(Point::DiscardUnpublished);
-        // From here on it does not exist; what can't be removed now is removed later.
-        upload.abort().await;
-        Ok(true)
     }
 }
 
@@ -505,19 +418,4 @@ fn check(sha256: Option<&str>, written: Written) -> Result<Written> {
         }
         _ => Ok(written),
     }
-}
-
-/// Records have milliseconds: what a save answers is what a load finds.
-fn now_ms() -> SystemTime {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let ms = u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX);
-    SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
-}
-
-/// A random pause that grows with the attempts.
-fn pause(attempt: u32) -> Duration {
-    let random = uuid::Uuid::new_v4().as_u128() % 1000;
-    let most = Duration::from_millis(2).saturating_mul(attempt.saturating_add(1));
-    let most = most.min(PUBLISH_PAUSE_MAX);
-    most.mul_f64(random as f64 / 1000.0)
 }

@@ -5,12 +5,16 @@ use std::path::Path as FilePath;
 
 use futures::{FutureExt, stream};
 use object_store::memory::InMemory;
+use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use tempfile::TempDir;
 
-use super::store::Kind;
+use super::record::Record;
+use super::store::{Kind, changing};
 use super::*;
 use crate::config::{ArtifactsPlace, Config};
+
+mod slow;
 
 /// Where a store is: a directory that others may use too, without fsync, which is not what these tests are about; or what
 /// behaves as a bucket.
@@ -766,6 +770,7 @@ async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &Scope) {
         .write(&name("whole"), bytes(b"whole"), u64::MAX)
         .await
         .expect("written");
+    whole.finish().await.expect("safe");
     // Killed between record and the end: this one counts.
     let mut published = Upload::begin(store, scope, &name("done"))
         .await
@@ -774,6 +779,7 @@ async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &Scope) {
         .write(&name("done"), bytes(b"done"), u64::MAX)
         .await
         .expect("written");
+    published.finish().await.expect("safe");
     artifacts
         .0
         .publish(scope, &name("done"), None, &written, published.id())
@@ -854,6 +860,7 @@ async fn a_start_cleans_a_store_of_its_own() {
     half.write(&name("a"), bytes(b"b"), u64::MAX)
         .await
         .expect("written");
+    half.finish().await.expect("safe");
     // Killed while a marker and a record were written.
     let first_record = place
         .files()

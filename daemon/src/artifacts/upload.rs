@@ -1,7 +1,9 @@
 //! The bytes of one save on their way into the store. They are at a place of their own that nothing points to until
 //! the version's record does; until then a marker says that they are there, for whoever has to clean up after a crash.
 
-use bytes::Bytes;
+use std::pin::Pin;
+
+use bytes::{Bytes, BytesMut};
 use data_encoding::HEXLOWER;
 use futures::{Stream, StreamExt};
 use object_store::multipart::PartId;
@@ -33,6 +35,16 @@ const MARK_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// [`super::garbage::AGE`].
 const MARK_AGE_MAX: Duration = Duration::from_secs(30 * 60);
 
+/// A save holds a place that others wait for: so many bytes have to come …
+const PROGRESS_BYTES: u64 = 512 << 10;
+/// … for so much of waiting for them, or the rest has.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Of a save that keeps others waiting.
+const TOO_SLOW: Error = Error::Deadline {
+    doing: "saving the artifact: fewer than 512 KiB came in 2 minutes",
+};
+
 /// What is on record of a save that is under way.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Pending {
@@ -61,9 +73,17 @@ pub(super) struct Upload {
     pending: Pending,
     marked: Instant,
     parts: Option<Parts>,
-    /// What comes next, not yet written.
-    waiting: Vec<Bytes>,
-    waiting_bytes: usize,
+    /// What comes next, not yet written. A copy: what came may be a byte of a large buffer each time.
+    waiting: BytesMut,
+    /// The bytes may come into place, now or later: nobody knows whether the write of them has ended.
+    landing: bool,
+}
+
+/// How fast the bytes of a save come.
+#[derive(Debug, Default)]
+struct Pace {
+    bytes: u64,
+    waited: Duration,
 }
 
 /// More than one part.
@@ -96,8 +116,8 @@ impl Upload {
             },
             marked: Instant::now(),
             parts: None,
-            waiting: Vec::new(),
-            waiting_bytes: 0,
+            waiting: BytesMut::new(),
+            landing: false,
         };
         upload.mark().await?;
         Ok(upload)
@@ -119,15 +139,16 @@ impl Upload {
         Ok(())
     }
 
-    /// Writes all of it; it is safe when this returns. `head` is what tells its type together with `name`.
+    /// Takes all of it; it is safe when [`Self::finish`] has returned. Its first bytes tell its type, together with
+    /// `name`.
     pub(super) async fn write<S>(&mut self, name: &Name, data: S, bytes_max: u64) -> Result<Written>
     where
         S: Stream<Item = Result<Bytes>> + Send,
     {
         let mut data = std::pin::pin!(data);
         let (mut hash, mut size, mut head) = (Sha256::new(), 0_u64, Vec::new());
-        while let Some(chunk) = data.next().await {
-            let chunk = chunk?;
+        let mut pace = Pace::default();
+        while let Some(chunk) = pace.next(data.as_mut()).await? {
             size = size.saturating_add(chunk.len() as u64);
             if size > bytes_max {
                 return Err(Error::LimitExceeded {
@@ -140,7 +161,6 @@ impl Upload {
             head.extend(chunk.iter().take(lacks));
             self.push(chunk).await?;
         }
-        self.finish().await?;
         let sha256 = hash.finalize();
         Ok(Written {
             size,
@@ -154,29 +174,21 @@ impl Upload {
             Kind::Directory { .. } => DIRECTORY_PART_BYTES,
             Kind::Bucket(_) => BUCKET_PART_BYTES,
         };
-        while self.waiting_bytes + chunk.len() > part_bytes {
-            let rest = chunk.split_off(part_bytes.saturating_sub(self.waiting_bytes));
-            self.wait(chunk);
+        while self.waiting.len() + chunk.len() > part_bytes {
+            let rest = chunk.split_off(part_bytes.saturating_sub(self.waiting.len()));
+            self.waiting.extend_from_slice(&chunk);
             self.part().await?;
             chunk = rest;
         }
-        self.wait(chunk);
+        self.waiting.extend_from_slice(&chunk);
         if self.marked.elapsed() > MARK_INTERVAL {
             self.mark().await?;
         }
         Ok(())
     }
 
-    fn wait(&mut self, chunk: Bytes) {
-        if !chunk.is_empty() {
-            self.waiting_bytes += chunk.len();
-            self.waiting.push(chunk);
-        }
-    }
-
     fn take(&mut self) -> PutPayload {
-        self.waiting_bytes = 0;
-        std::mem::take(&mut self.waiting).into_iter().collect()
+        self.waiting.split().freeze().into()
     }
 
     /// Writes what waits as a part.
@@ -222,31 +234,33 @@ impl Upload {
         }
     }
 
-    async fn finish(&mut self) -> Result<()> {
-        let operation = harmless("save the bytes");
-        if self.parts.is_none() {
-            let payload = self.take();
-            let put = self.store.objects.put(&self.data, payload);
-            return self.store.must(operation, put).await.map(|_| ());
-        }
-        if self.waiting_bytes > 0 {
+    /// Writes the rest and brings all of it into place. Whoever gives up on this, or is told that it failed, does not
+    /// know whether that happens later.
+    pub(super) async fn finish(&mut self) -> Result<()> {
+        if self.parts.is_some() && !self.waiting.is_empty() {
             self.part().await?;
         }
+        self.landing = true;
+        let operation = harmless("save the bytes");
         match self.parts.take() {
-            Some(Parts::Directory(mut upload)) => self
-                .store
-                .must(operation, upload.complete())
-                .await
-                .map(|_| ()),
+            None => {
+                let payload = self.take();
+                let put = self.store.objects.put(&self.data, payload);
+                self.store.must(operation, put).await?;
+            }
+            Some(Parts::Directory(mut upload)) => {
+                self.store.must(operation, upload.complete()).await?;
+            }
             Some(Parts::Bucket { upload, done }) => {
                 let Kind::Bucket(bucket) = &self.store.kind else {
                     return Err(Error::Internal("parts without a bucket".into()));
                 };
                 let complete = bucket.complete_multipart(&self.data, &upload, done);
-                self.store.must(operation, complete).await.map(|_| ())
+                self.store.must(operation, complete).await?;
             }
-            None => Ok(()),
         }
+        self.landing = false;
+        Ok(())
     }
 
     /// Whether what was written is there for certain: nobody takes it for garbage as long as its marker is young.
@@ -265,7 +279,8 @@ impl Upload {
         drop(self.store.remove(harmless("end a save"), &path).await);
     }
 
-    /// Nothing of it is to stay. What can't be removed now is removed later: the marker goes last.
+    /// Nothing of it is to stay. What can't be removed now, or is not there yet, is removed later: the marker goes last,
+    /// and stays where the bytes may still come.
     pub(super) async fn abort(mut self) {
         if let Some(Parts::Directory(mut upload)) = self.parts.take()
             && let Err(error) = upload.abort().await
@@ -273,12 +288,29 @@ impl Upload {
             tracing::debug!(error = %Chain(&error), "a half-written file stays for now");
         }
         let marker = key::join(&key::pending(&self.store.base), &self.id);
-        if forget(&self.store, &self.data, self.pending.parts.as_deref())
-            .await
-            .is_ok()
-        {
+        let forgotten = forget(&self.store, &self.data, self.pending.parts.as_deref()).await;
+        if forgotten.is_ok() && !self.landing {
             drop(self.store.remove(harmless("clean up"), &marker).await);
         }
+    }
+}
+
+impl Pace {
+    /// What comes next, if it comes in time.
+    async fn next<S>(&mut self, mut data: Pin<&mut S>) -> Result<Option<Bytes>>
+    where
+        S: Stream<Item = Result<Bytes>>,
+    {
+        let asked = Instant::now();
+        let left = PROGRESS_TIMEOUT.saturating_sub(self.waited);
+        let next = tokio::time::timeout(left, data.next()).await;
+        let chunk = next.map_err(|_| TOO_SLOW)?.transpose()?;
+        self.waited += asked.elapsed();
+        self.bytes += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        if self.bytes >= PROGRESS_BYTES {
+            *self = Self::default();
+        }
+        Ok(chunk)
     }
 }
 
