@@ -12,6 +12,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
+use tokio::sync::Semaphore;
 
 use crate::artifacts::{ArtifactRef, Artifacts, Scope};
 use crate::config::Config;
@@ -32,6 +33,9 @@ use within::Within;
 
 /// Messages between what makes the archive and what sends it.
 const AHEAD: usize = 4;
+
+/// Fetched files on the host's disk at once, each of at most `files.stage_bytes_max`; the next one waits.
+const FETCHES_MAX: usize = 8;
 
 /// One input of a request, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,6 +128,8 @@ struct Inner {
     artifacts: Artifacts,
     /// `None` where URLs are not allowed.
     fetcher: Option<Fetcher>,
+    /// A fetched file is on the host's disk until its workspace has it.
+    fetches: Semaphore,
     entries_max: u64,
     bytes_max: u64,
     /// Fetched files have no name there.
@@ -141,6 +147,7 @@ impl Inputs {
                 roots: host::Roots::new(files.host_roots.clone()),
                 artifacts,
                 fetcher: files.input_urls.then_some(fetcher),
+                fetches: Semaphore::new(FETCHES_MAX),
                 entries_max: files.archive_entries_max,
                 bytes_max: files.stage_bytes_max,
                 state_dir: config.state_dir.clone(),

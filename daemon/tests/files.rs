@@ -587,3 +587,85 @@ async fn collect_since_an_exec_needs_one_of_this_workspace() {
     let collected = collect(&server, &workspace, foreign).await;
     check_refused(collected, Code::InvalidArgument, Reason::InvalidRequest);
 }
+
+fn from_workspace(workspace: &str, input: pb::InputSpec) -> pb::StageInputsRequest {
+    pb::StageInputsRequest {
+        workspace: workspace.to_owned(),
+        inputs: vec![input],
+        ..Default::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_is_made_only_to_what_has_the_digest_that_was_asked_for() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    let bytes = pattern(300_000);
+    stage(&server, &workspace, header(Kind::File, "work/a"), &bytes)
+        .await
+        .expect("staged");
+    let sha256 = hex(&Sha256::digest(&bytes));
+    let link = |from: &str, sha256: &str| {
+        let input = pb::InputSpec {
+            source: Some(pb::input_spec::Source::From(from.to_owned())),
+            to: "work/link".to_owned(),
+            mode: pb::StageMode::Link.into(),
+            sha256: sha256.to_owned(),
+            ..Default::default()
+        };
+        server
+            .client
+            .stage_inputs(from_workspace(&workspace, input))
+    };
+    for (from, sha256, reason) in [
+        (
+            "workspace://work/a",
+            &"0".repeat(64),
+            Reason::ChecksumMismatch,
+        ),
+        ("workspace://work", &sha256, Reason::InvalidRequest),
+    ] {
+        let refused = link(from, sha256).await.expect_err(from);
+        assert_eq!(refused.reason(), Some(reason), "{refused}");
+        let names = list(&server, &workspace, "work").await.expect("listed");
+        assert_eq!(names.len(), 1, "{names:?}");
+    }
+    let linked = link("workspace://work/a", &sha256).await.expect("linked");
+    assert_eq!(linked[0].mode(), pb::StageMode::Link);
+    let read = read(&server, &workspace, "work/link", 0, 0).await;
+    assert_eq!(read.expect("read"), bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_was_whole_at_the_stop_is_not_told_that_nothing_happened() {
+    for _ in 0..3 {
+        let server = TestServer::start("", &[]).await;
+        let workspace = server.workspace().await;
+        let names: Vec<_> = (0..4000).map(|number| format!("{number:04}")).collect();
+        let files: Vec<_> = names
+            .iter()
+            .map(|name| (name.as_str(), &b"x"[..]))
+            .collect();
+        let archive = tar_of(&files);
+        let (asked, is_asked) = tokio::sync::oneshot::channel();
+        let mut messages = vec![first(&workspace, header(Kind::Tar, "work/many"))];
+        messages.extend(archive.chunks(1 << 20).map(data));
+        let last = stream::once(async move {
+            asked.send(()).expect("awaited");
+            data(&[0; 512])
+        });
+        let mut stub = server.client.files();
+        let messages = stream::iter(messages).chain(last);
+        let staging = async move { stub.stage_files(messages).await };
+        let stopping = async {
+            is_asked.await.expect("asked");
+            // Somewhere between the last byte and the answer.
+            while list(&server, &workspace, "work/many").await.is_err() {}
+            server.stop().await
+        };
+        let (staged, _) = tokio::join!(staging, stopping);
+        if let Err(status) = staged {
+            assert_ne!(status.code(), Code::Unavailable, "{status:?}");
+        }
+    }
+}

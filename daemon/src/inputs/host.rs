@@ -122,8 +122,14 @@ impl Tree {
             entries: Vec::new(),
             left_out: 0,
         };
-        let mut ahead = vec![(String::new(), directory)];
+        // Names, and not what is open: there may be more folders than a process may have descriptors.
+        let mut ahead = vec![(String::new(), Some(directory))];
         while let Some((path, directory)) = ahead.pop() {
+            let directory = match directory.map_or_else(|| tree.directory(&path), Ok) {
+                // It went away meanwhile.
+                Err(Errno::ENOENT) => continue,
+                opened => opened?,
+            };
             let names = names(directory.as_fd().try_clone_to_owned()?)?;
             for name in names {
                 let name = name.map_err(|name| SourceFault::Name(format!("{path}{name}")))?;
@@ -143,10 +149,9 @@ impl Tree {
                     if below.matches('/').count() >= DEPTH_MAX {
                         return Err(SourceFault::TooMany(DEPTH_MAX as u64));
                     }
-                    let opened = tree.directory(&below)?;
                     let mode = stat.st_mode & 0o777;
                     tree.entries.push((below.clone(), Entry::Folder { mode }));
-                    ahead.push((format!("{below}/"), opened));
+                    ahead.push((format!("{below}/"), None));
                 } else if kind == SFlag::S_IFLNK
                     && let Ok(target) = readlinkat(&directory, name.as_str())
                     && let Ok(target) = target.into_string()
@@ -315,5 +320,32 @@ mod tests {
         symlink("b/c/f", root.join("a")).expect("a link");
         assert!(tree.file("a").is_err());
         assert_eq!(reason(roots.open("host://x", &from, 4)), "too many");
+    }
+
+    /// Also run by the next one, with few descriptors.
+    #[test]
+    fn a_folder_of_many_folders_is_read() {
+        let place = tempfile::tempdir().expect("a directory");
+        for number in 0..500 {
+            fs::create_dir(place.path().join(number.to_string())).expect("a directory");
+        }
+        let roots = Roots::new(vec![place.path().to_owned()]);
+        let path = place.path().display().to_string();
+        match roots.open("host://x", &path, 1000) {
+            Ok(Found::Folder(tree)) => assert_eq!(tree.entries.len(), 500),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_folder_of_many_folders_needs_few_descriptors() {
+        let run = std::process::Command::new("bash")
+            .args(["-c", "ulimit -n 200 && exec \"$0\" --exact \"$1\""])
+            .arg(std::env::current_exe().expect("own path"))
+            .arg("inputs::host::tests::a_folder_of_many_folders_is_read")
+            .output()
+            .expect("bash");
+        let said = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && said.contains("1 passed"), "{said}");
     }
 }

@@ -1,9 +1,12 @@
 //! Opens the sources one after the other and packs what they hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use bytes::BytesMut;
+use data_encoding::HEXLOWER;
 use futures::StreamExt;
+use sha2::{Digest, Sha256};
 use skilld_proto::v1::{self as pb, FileType};
 use tokio::io::AsyncReadExt;
 
@@ -23,6 +26,11 @@ const SLICE: usize = 256 << 10;
 /// Of what has no mode of its own.
 const FILE_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
+
+/// What its owner needs to see what is in a folder.
+const FOLDER_READ: u32 = 0o500;
+/// Folders within folders that a guest lists.
+const LISTED_DEPTH_MAX: usize = 128;
 
 /// What is needed to open sources.
 #[derive(Debug)]
@@ -123,12 +131,16 @@ impl Producer<'_> {
             let why = "is a URL, and files.input_urls does not allow them here".to_owned();
             return Err(job.fault(SourceFault::Forbidden(why)));
         };
-        let make = || tempfile::tempfile_in(&self.inner.state_dir);
-        let file = make().map_err(|source| Error::Io {
-            operation: "make a temporary file for a fetched input".into(),
-            source,
-        })?;
-        let mut file = tokio::fs::File::from_std(file);
+        let place = self.inner.fetches.acquire().await;
+        let _place = place.map_err(|_| Error::Draining)?;
+        let (state_dir, tasks) = (self.inner.state_dir.clone(), &self.inner.tasks);
+        let make = move || {
+            tempfile::tempfile_in(state_dir).map_err(|source| Error::Io {
+                operation: "make a temporary file for a fetched input".into(),
+                source,
+            })
+        };
+        let mut file = tokio::fs::File::from_std(tasks.blocking(make).await?);
         let get = Get {
             url: url.clone(),
             bytes_max: self.inner.bytes_max,
@@ -136,7 +148,9 @@ impl Producer<'_> {
         };
         let fetched = fetcher.fetch(&get, &mut file).await;
         fetched.map_err(|error| job.not_fetched(error))?;
-        let opened = rewound(file.into_std().await).map_err(|error| job.fault(error.into()))?;
+        let file = file.into_std().await;
+        let opened = tasks.blocking(move || Ok(rewound(file))).await?;
+        let opened = opened.map_err(|error| job.fault(error.into()))?;
         self.file(packer, job, opened).await
     }
 
@@ -148,7 +162,7 @@ impl Producer<'_> {
         let open = move || roots.open(&from, &path, entries_max);
         let tree = match tasks.blocking(open).await? {
             host::Found::File(file) => return self.file(packer, job, file).await,
-            host::Found::Folder(tree) => tree,
+            host::Found::Folder(tree) => Arc::new(tree),
         };
         let mut staged = job.folder(packer).await?;
         for (path, entry) in &tree.entries {
@@ -160,7 +174,9 @@ impl Producer<'_> {
                     staged.files += 1;
                 }
                 host::Entry::File => {
-                    let file = tree.file(path).map_err(|fault| job.fault(fault))?;
+                    let (tree, path) = (Arc::clone(&tree), path.clone());
+                    let opened = tasks.blocking(move || Ok(tree.file(&path))).await?;
+                    let file = opened.map_err(|fault| job.fault(fault))?;
                     let (mode, size) = (file.mode, file.size);
                     let packing = packer.file(&place, mode, size).await?;
                     job.pour(packing, file).await?;
@@ -185,6 +201,12 @@ impl Producer<'_> {
         let from = &job.input.from;
         let found = self.within.find(from, path, self.inner.entries_max).await?;
         if job.input.link {
+            if !job.input.sha256.is_empty() {
+                match &found {
+                    within::Found::File => job.check(&self.digest(job, path).await?)?,
+                    within::Found::Folder(_) => return Err(job.not_a_file()),
+                }
+            }
             packer
                 .link(&job.target.path, &link_text(&job.target.path, path))
                 .await?;
@@ -203,7 +225,7 @@ impl Producer<'_> {
             within::Found::Folder(entries) => entries,
         };
         let mut staged = job.folder(packer).await?;
-        let mut skipped = 0;
+        let mut skipped = closed(path, &entries);
         for entry in &entries {
             let below = entry.path.strip_prefix(path).unwrap_or(&entry.path);
             let below = below.trim_start_matches('/');
@@ -253,6 +275,32 @@ impl Producer<'_> {
         Ok((size, mode, sha256))
     }
 
+    /// Reads a file of the workspace for its digest only.
+    async fn digest(&self, job: &Job<'_>, path: &str) -> Result<String> {
+        use pb::read_file_response::Payload;
+        let (entry, mut stream) = self.within.read(path).await?;
+        let mut left = u64::try_from(entry.size).unwrap_or(0);
+        if left > self.inner.bytes_max {
+            return Err(Error::LimitExceeded {
+                what: format!("{} (files.stage_bytes_max)", job.input.from),
+                limit: self.inner.bytes_max,
+            });
+        }
+        let mut sha256 = Sha256::new();
+        while left > 0 {
+            let message = stream.message().await;
+            let message =
+                message.map_err(|status| Error::from_guest(&self.within.workspace, &status))?;
+            let Some(Payload::Data(mut data)) = message.and_then(|message| message.payload) else {
+                return Err(job.fault(SourceFault::Changed));
+            };
+            data.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+            left -= data.len() as u64;
+            sha256.update(&data);
+        }
+        Ok(HEXLOWER.encode(&sha256.finalize()))
+    }
+
     /// What was staged before, if that is what would be staged now.
     async fn unchanged(&self, job: &Job<'_>, size: u64, sha256: &str) -> Option<Staged> {
         let before = job.target.before.as_ref()?;
@@ -296,7 +344,23 @@ fn left_out(count: u64) -> String {
     if count == 0 {
         return String::new();
     }
-    format!("left out {count}: special files, and links that lead out of the folder")
+    format!(
+        "left out {count}: special files, links that lead out of the folder, and what is in folders that cannot be read"
+    )
+}
+
+/// Folders of which a workspace may not have listed what is in them: it may not read them, or they are too far down.
+fn closed(path: &str, entries: &[pb::FileEntry]) -> u64 {
+    let parent = |entry: &pb::FileEntry| Some(entry.path.rsplit_once('/')?.0.to_owned());
+    let listed: HashSet<String> = entries.iter().filter_map(parent).collect();
+    let folders = entries.iter().filter(|entry| {
+        let below = entry.path.strip_prefix(path).unwrap_or(&entry.path);
+        let depth = below.trim_start_matches('/').matches('/').count() + 1;
+        entry.r#type() == FileType::Directory
+            && (entry.mode & FOLDER_READ != FOLDER_READ || depth >= LISTED_DEPTH_MAX)
+            && !listed.contains(&entry.path)
+    });
+    folders.count() as u64
 }
 
 impl Job<'_> {
@@ -344,14 +408,18 @@ impl Job<'_> {
         })
     }
 
+    fn not_a_file(&self) -> Error {
+        let field = format!("{}.sha256", self.input.field);
+        Error::invalid(field, "is for files; this is a folder")
+    }
+
     async fn begin<'p>(&self, packer: &'p mut Packer, mode: u32, size: u64) -> Result<Packing<'p>> {
         packer.file(&self.target.path, mode, size).await
     }
 
     async fn folder(&self, packer: &mut Packer) -> Result<Staged> {
         if !self.input.sha256.is_empty() {
-            let field = format!("{}.sha256", self.input.field);
-            return Err(Error::invalid(field, "is for files; this is a folder"));
+            return Err(self.not_a_file());
         }
         packer.folder(&self.target.path, FOLDER_MODE).await?;
         Ok(Staged {
@@ -403,5 +471,32 @@ impl Job<'_> {
             expected: wanted.clone(),
             actual: sha256.to_owned(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_a_workspace_could_not_list_are_counted() {
+        let entry = |path: &str, mode: u32, kind: FileType| pb::FileEntry {
+            path: path.to_owned(),
+            mode,
+            r#type: kind.into(),
+            ..pb::FileEntry::default()
+        };
+        let folder = |path: &str, mode| entry(path, mode, FileType::Directory);
+        let deep = |depth: usize| format!("work/d{}", "/x".repeat(depth));
+        let entries = [
+            folder("work/d/closed", 0),
+            folder("work/d/empty", 0o755),
+            folder("work/d/read", 0o055),
+            folder("work/d/read-not", 0o600),
+            entry("work/d/read/by-others", 0, FileType::File),
+            folder(&deep(LISTED_DEPTH_MAX - 1), 0o755),
+            folder(&deep(LISTED_DEPTH_MAX), 0o755),
+        ];
+        assert_eq!(closed("work/d", &entries), 3);
     }
 }

@@ -1,5 +1,6 @@
 //! Where inputs go: names made safe, and places that do not collide. Pure.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
 use data_encoding::HEXLOWER;
@@ -16,6 +17,9 @@ pub const DEFAULT_FOLDER: &str = "work/inputs";
 const NAMELESS: &str = "upload";
 /// Of a name, bytes.
 const NAME_BYTES_MAX: usize = 255;
+
+/// Of what stays at a name's end, bytes: a longer one is cut like the rest.
+const EXTENSION_BYTES_MAX: usize = 32;
 
 /// Where one input goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,8 +55,9 @@ pub(super) fn plan(
     let mut taken: HashSet<String> = wanted.keys().map(|path| path.to_lowercase()).collect();
     let mut targets = Vec::with_capacity(inputs.len());
     for input in inputs {
+        let digest = OnceCell::new();
         let same = recorded.iter().rev().find(|record| {
-            is_source(input, record, scope)
+            is_source(input, record, scope, &digest)
                 && explicit(input).is_none_or(|path| record.path == path)
         });
         let path = match (explicit(input), same) {
@@ -79,18 +84,32 @@ fn explicit(input: &Input) -> Option<String> {
     }
 }
 
-/// Whether a record tells of the same source: the same reference, or the same bytes, under the same name.
-fn is_source(input: &Input, record: &record::Input, scope: &Scope) -> bool {
-    let same = match &input.source {
-        Source::Data(data) => record.from.is_empty() && record.sha256 == sha256(data),
+/// Whether a record tells of the same source: the same reference, or the same bytes, under the same name. `digest` is
+/// that of the bytes, once it was needed.
+fn is_source(
+    input: &Input,
+    record: &record::Input,
+    scope: &Scope,
+    digest: &OnceCell<String>,
+) -> bool {
+    if record.name != input.name {
+        return false;
+    }
+    match &input.source {
+        Source::Data(data) => {
+            record.from.is_empty()
+                && record.size == data.len() as u64
+                && record.sha256 == *digest.get_or_init(|| sha256(data))
+        }
         Source::Artifact(artifact) => {
             record.from == input.from && record.scope == parts(scope, artifact)
         }
         // Two files of a server may differ by their queries only.
-        Source::Url(_) => record.url_sha256 == url_sha256(&input.source),
+        Source::Url(_) => {
+            record.url_sha256 == *digest.get_or_init(|| url_sha256(&input.source))
+        }
         Source::Host(_) | Source::Workspace(_) | Source::Skill { .. } => record.from == input.from,
-    };
-    same && record.name == input.name
+    }
 }
 
 /// The version that the workspace had of an artifact most recently.
@@ -114,7 +133,7 @@ fn free(name: &str, taken: &mut HashSet<String>, recorded: &[record::Input]) -> 
         .map(|record| record.path.to_lowercase())
         .collect();
     let (stem, extension) = match name.rfind('.') {
-        Some(dot) if dot > 0 => name.split_at(dot),
+        Some(dot) if dot > 0 && name.len() - dot <= EXTENSION_BYTES_MAX => name.split_at(dot),
         _ => (name, ""),
     };
     for number in 1_u64.. {
@@ -154,7 +173,9 @@ pub fn safe_name(name: &str) -> String {
     if kept.len() <= NAME_BYTES_MAX {
         return kept.to_owned();
     }
-    let dot = kept.rfind('.').filter(|dot| kept.len() - dot <= 32);
+    let dot = kept
+        .rfind('.')
+        .filter(|dot| kept.len() - dot <= EXTENSION_BYTES_MAX);
     let (stem, extension) = kept.split_at(dot.unwrap_or(kept.len()));
     let room = stem.floor_char_boundary(NAME_BYTES_MAX - extension.len());
     format!("{}{extension}", stem.get(..room).unwrap_or_default())
@@ -179,12 +200,19 @@ pub(super) fn url_sha256(source: &Source) -> String {
 
 /// Of bytes, 64 hex digits.
 pub(super) fn sha256(data: &[u8]) -> String {
+    #[cfg(test)]
+    tests::HASHED.with(|hashed| hashed.set(hashed.get() + 1));
     HEXLOWER.encode(&Sha256::digest(data))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    thread_local! {
+        /// Digests that were made by this test.
+        pub(super) static HASHED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
 
     fn data(name: &str, bytes: &'static [u8]) -> Input {
         Input {
@@ -214,6 +242,7 @@ mod tests {
             from: from.to_owned(),
             name: safe_name(path),
             sha256: sha256(bytes),
+            size: bytes.len() as u64,
             ..record::Input::default()
         }
     }
@@ -327,6 +356,26 @@ mod tests {
             paths(&[second, first], &recorded),
             ["work/inputs/get_2", "work/inputs/get"]
         );
+    }
+
+    #[test]
+    fn bytes_are_hashed_once_however_many_are_on_record() {
+        let other = |number: u32| record(&format!("work/{number}/a.csv"), "", b"22");
+        let recorded: Vec<_> = (0..100).map(other).collect();
+        HASHED.set(0);
+        paths(&[data("a.csv", b"11")], &recorded);
+        assert_eq!(HASHED.get(), 1);
+        paths(&[data("b.csv", b"11"), data("a.csv", b"111")], &recorded);
+        assert_eq!(HASHED.get(), 1, "name and size tell enough");
+    }
+
+    #[test]
+    fn a_numbered_name_is_never_too_long() {
+        let long = format!("a.{}", "x".repeat(253));
+        for path in paths(&[data(&long, b"1"), data(&long, b"2")], &[]) {
+            let name = path.strip_prefix("work/inputs/").expect("beneath");
+            assert!(name.len() <= NAME_BYTES_MAX, "{} bytes", name.len());
+        }
     }
 
     #[test]

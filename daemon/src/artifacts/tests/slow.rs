@@ -288,7 +288,9 @@ async fn a_save_whose_bytes_hardly_come_gives_its_place_to_others() {
 
 #[tokio::test]
 async fn a_save_of_many_small_pieces_keeps_none_of_their_buffers() {
-    struct Buffer(Arc<()>);
+    struct Buffer {
+        _held: Arc<()>,
+    }
     impl AsRef<[u8]> for Buffer {
         fn as_ref(&self) -> &[u8] {
             b"x"
@@ -301,7 +303,9 @@ async fn a_save_of_many_small_pieces_keeps_none_of_their_buffers() {
     let seen = Arc::clone(&most);
     let pieces = stream::iter(0..1000).map(move |_| {
         seen.fetch_max(Arc::strong_count(&held), Ordering::Relaxed);
-        Ok(Bytes::from_owner(Buffer(Arc::clone(&held))))
+        Ok(Bytes::from_owner(Buffer {
+            _held: Arc::clone(&held),
+        }))
     });
     let saved = artifacts.save(&scope, &of, Save::default(), pieces).await;
     assert_eq!(saved.expect("saved").size, 1000);

@@ -175,13 +175,14 @@ fn place(field: &str, to: &str) -> Result<To> {
     // Blanks at the end of a name are of the name.
     let to = if to.trim().is_empty() { "" } else { to };
     let path = paths::resolve(field, to, paths::Scope::default())?;
-    if to.is_empty() || path.is_empty() || path == DEFAULT_FOLDER {
+    if to.is_empty() || path == DEFAULT_FOLDER {
         return Ok(To::Default);
     }
     paths::writable(&path).map_err(|_| Error::ReadOnly {
         path: to.to_owned(),
     })?;
-    Ok(if to.ends_with('/') {
+    // The workspace itself can only be a folder.
+    Ok(if to.ends_with('/') || path.is_empty() {
         To::Folder(path)
     } else {
         To::Path(path)
@@ -215,5 +216,28 @@ pub fn staged(inputs: &[Input], staged: Vec<Staged>) -> pb::StageInputsResponse 
     });
     pb::StageInputsResponse {
         inputs: inputs.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_no_place_at_all_is_the_default_one() {
+        let folder = |path: &str| To::Folder(path.to_owned());
+        for (to, expected) in [
+            ("", To::Default),
+            ("work/inputs", To::Default),
+            ("work/inputs/", To::Default),
+            ("./", folder("")),
+            (".", folder("")),
+            ("/workspace/", folder("")),
+            ("out/", folder("out")),
+            ("out/a", To::Path("out/a".to_owned())),
+        ] {
+            assert_eq!(place("to", to).expect(to), expected, "{to}");
+        }
+        assert!(place("to", "skills/").is_err());
     }
 }
