@@ -134,6 +134,10 @@ enum Command {
     Grant {
         reply: oneshot::Sender<Result<Grant>>,
     },
+    /// The same for what is to be collected, also while the workspace waits for that to end.
+    GrantToCollect {
+        reply: oneshot::Sender<Result<Grant>>,
+    },
     /// The guest of a slot that is nobody's.
     Guest {
         reply: oneshot::Sender<Result<GuestClient>>,
@@ -292,6 +296,18 @@ impl Workspace {
             return Err(self.slot.not_ready());
         }
         self.slot.ask(|reply| Command::Grant { reply }).await
+    }
+
+    /// Leave to collect what an exec left; the workspace's end waits for that, and gives it until its last moment.
+    ///
+    /// # Errors
+    /// [`Error::WorkspaceNotReady`] when it is closing or has failed.
+    pub async fn grant_to_collect(&self) -> Result<Grant> {
+        if self.slot.view.borrow().state != State::Claimed {
+            return Err(self.slot.not_ready());
+        }
+        let ask = |reply| Command::GrantToCollect { reply };
+        self.slot.ask(ask).await
     }
 
     /// Restarts the idle timeout, and sets a new one and a new end, counted from now.

@@ -1,6 +1,11 @@
 //! What may be asked to be kept as artifacts, and when: through a client and a whole server. No Docker.
 
-use skilld_client::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use prost::Message;
+use skilld_client::{Error, StageTarget};
+use skilld_proto::v1::exec_collection::State;
 use skilld_proto::v1::{self as pb, Reason};
 
 #[path = "support/server.rs"]
@@ -84,6 +89,125 @@ async fn what_cannot_be_collected_is_refused_before_anything_starts() {
     ];
     assert_eq!(fields(&error), expected);
     assert!(server.stop().await);
+}
+
+fn start(workspace: &str, id: String, spec: pb::ExecSpec) -> pb::StartExecRequest {
+    pb::StartExecRequest {
+        workspace: workspace.to_owned(),
+        exec_id: id,
+        spec: Some(spec),
+    }
+}
+
+/// Repeats a look until it shows something; nothing tells of it.
+async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+    let looking = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(50), looking)
+        .await
+        .expect(what)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exec_whose_client_goes_away_while_it_starts_is_collected() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    let mut asked = shell("true");
+    asked.collect = Some(spec(&["out/*"], ""));
+    for number in 0..60 {
+        let request = start(&workspace, format!("job-{number}"), asked.clone());
+        let mut stub = server.client.execs();
+        let patience = Duration::from_micros(100 * number);
+        let started = tokio::time::timeout(patience, stub.start_exec(request)).await;
+        assert!(started.is_err() || started.is_ok_and(|started| started.is_ok()));
+    }
+    // Those that the guest heard of end, and what each leaves is collected.
+    let ended = until("all are collected", async || {
+        let list = pb::ListExecsRequest {
+            workspace: workspace.clone(),
+            page_size: 100,
+            ..Default::default()
+        };
+        let execs = server.client.list_execs(list).await.expect("listed").execs;
+        let state = |exec: &pb::Exec| exec.collection.as_ref().map(pb::ExecCollection::state);
+        let done = execs.iter().all(|exec| state(exec) == Some(State::Done));
+        done.then_some(execs.len())
+    })
+    .await;
+    assert!(ended > 0, "none was started");
+    // The same request again is about the same exec, whatever became of the first one.
+    let request = start(&workspace, "job-0".to_owned(), asked);
+    let again = server.client.start_exec(request).await.expect("started");
+    until("it is collected", async || {
+        let exec = server.client.get_exec(&again.name).await.expect("there");
+        let state = exec.collection.as_ref().map(pb::ExecCollection::state);
+        (state == Some(State::Done)).then_some(())
+    })
+    .await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_that_expired_while_the_daemon_was_down_is_collected_first() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    let mut asked = shell("true");
+    asked.collect = Some(spec(&["out/x"], ""));
+    let request = start(&workspace, "job".to_owned(), asked);
+    let exec = server.client.start_exec(request).await.expect("started");
+    until("it is collected", async || {
+        let exec = server.client.get_exec(&exec.name).await.expect("there");
+        let state = exec.collection.as_ref().map(pb::ExecCollection::state);
+        (state == Some(State::Done)).then_some(())
+    })
+    .await;
+    let target = StageTarget::file(&workspace, "out/x");
+    let staged = server.client.stage(target, &b"x"[..]).await;
+    staged.expect("a file that it left after all");
+    // As if the daemon had died before it came to that.
+    let server = server.restart(expire).await;
+    let list = pb::ListArtifactsRequest {
+        scope: spec(&[], "").save_as_artifacts.and_then(|save| save.scope),
+        ..Default::default()
+    };
+    until("the workspace is gone", async || {
+        let gone = server.client.get_workspace(&workspace).await;
+        gone.is_err().then_some(())
+    })
+    .await;
+    let found = server.client.list_artifacts(list).await.expect("listed");
+    let names: Vec<_> = found.artifacts.iter().map(|found| &found.name).collect();
+    assert_eq!(names, ["artifacts/out/x"]);
+    assert!(server.stop().await);
+}
+
+/// Ends the lifetime of every workspace, and leaves nothing collected of its job.
+fn expire(state_dir: &Path) {
+    for slot in std::fs::read_dir(state_dir.join("slots")).expect("slots") {
+        let slot = slot.expect("a slot").path();
+        let path = slot.join("record.json");
+        let text = std::fs::read(&path).expect("a record");
+        let mut record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        if let Some(claim) = record.get_mut("claim").filter(|claim| claim.is_object()) {
+            claim["end_time_ms"] = 1.into();
+            std::fs::write(&path, record.to_string()).expect("written");
+            let path = slot.join("collects/job");
+            let text = std::fs::read(&path).expect("a note");
+            let mut note = pb::Exec::decode(text.as_slice()).expect("a message");
+            note.end_time = None;
+            note.collection = Some(pb::ExecCollection {
+                state: State::Pending.into(),
+                ..Default::default()
+            });
+            std::fs::write(&path, note.encode_to_vec()).expect("written");
+        }
+    }
 }
 
 /// Fields that are named, or the reason.

@@ -24,6 +24,10 @@ const MESSAGES: usize = 4;
 const PIECES: usize = 2;
 /// Paths of a kind that a summary names.
 const NAMED_MAX: usize = 1000;
+/// The same in bytes, of all kinds together: a summary is one message, and is kept beside the slot's record.
+const NAMED_BYTES_MAX: usize = 512 << 10;
+/// Of a path in a message besides its text.
+const NAMED_BYTES: usize = 8;
 /// A store may count its time in milliseconds.
 const TIME_UNIT: Duration = Duration::from_millis(1);
 
@@ -56,8 +60,16 @@ pub(super) struct Saver {
     /// Set when an earlier try may have saved some of it.
     tried_since: Option<SystemTime>,
     client: Option<mpsc::Sender<Message>>,
-    artifact_names: Vec<String>,
+    named: Named,
+}
+
+/// What the summary is to name.
+#[derive(Debug)]
+struct Named {
+    artifacts: Vec<String>,
     skipped: Vec<pb::SkippedFile>,
+    /// Bytes that it may still have.
+    left: usize,
 }
 
 /// What was asked for. A guest that sends more does not fill the host's disk.
@@ -153,8 +165,7 @@ impl Saver {
             },
             tried_since: None,
             client: None,
-            artifact_names: Vec::new(),
-            skipped: Vec::new(),
+            named: Named::default(),
         }
     }
 
@@ -173,7 +184,7 @@ impl Saver {
                 }
                 Payload::File(file) => self.file(file).await?,
                 Payload::Summary(mut summary) => {
-                    self.complete(&mut summary);
+                    self.named.complete(&mut summary);
                     self.pass_on(Payload::Summary(summary.clone())).await?;
                     return Ok(summary);
                 }
@@ -187,15 +198,8 @@ impl Saver {
     /// What was saved, of a collection that did not come to its end.
     pub(super) fn so_far(&mut self) -> pb::CollectSummary {
         let mut summary = pb::CollectSummary::default();
-        self.complete(&mut summary);
+        self.named.complete(&mut summary);
         summary
-    }
-
-    fn complete(&mut self, summary: &mut pb::CollectSummary) {
-        summary.artifacts = std::mem::take(&mut self.artifact_names);
-        summary.skipped.append(&mut self.skipped);
-        summary.skipped.sort_by(|a, b| a.path.cmp(&b.path));
-        summary.skipped.truncate(NAMED_MAX);
     }
 
     async fn next(&mut self) -> Result<Payload, Failure> {
@@ -236,22 +240,18 @@ impl Saver {
         };
         match saved {
             Ok(version) => {
-                if self.artifact_names.len() < NAMED_MAX {
-                    self.artifact_names.push(version.clone());
-                }
+                self.named.artifact(&version);
                 end.artifact = version;
                 fault::reach(Point::CollectSaved);
             }
-            Err(reason) if self.skipped.len() < NAMED_MAX => {
+            Err(reason) => {
                 let reason = if end.truncated {
                     Reason::NotWhole
                 } else {
                     reason
                 };
-                let reason = reason.into();
-                self.skipped.push(pb::SkippedFile { path, reason });
+                self.named.skip(path, reason);
             }
-            Err(_) => {}
         }
         self.pass_on(Payload::FileEnd(end)).await
     }
@@ -344,6 +344,51 @@ impl Saver {
     }
 }
 
+// === impl Named ===
+
+impl Default for Named {
+    fn default() -> Self {
+        Self {
+            artifacts: Vec::new(),
+            skipped: Vec::new(),
+            left: NAMED_BYTES_MAX,
+        }
+    }
+}
+
+impl Named {
+    fn fits(&mut self, text: &str) -> bool {
+        let left = self.left.checked_sub(text.len() + NAMED_BYTES);
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
+    }
+
+    fn artifact(&mut self, version: &str) {
+        if self.artifacts.len() < NAMED_MAX && self.fits(version) {
+            self.artifacts.push(version.to_owned());
+        }
+    }
+
+    fn skip(&mut self, path: String, reason: Reason) {
+        if self.skipped.len() < NAMED_MAX && self.fits(&path) {
+            let reason = reason.into();
+            self.skipped.push(pb::SkippedFile { path, reason });
+        }
+    }
+
+    /// The guest's own lists have what is left.
+    fn complete(&mut self, summary: &mut pb::CollectSummary) {
+        summary.artifacts = std::mem::take(&mut self.artifacts);
+        summary.truncated.truncate(NAMED_MAX);
+        summary.truncated.retain(|path| self.fits(path));
+        summary.skipped.truncate(NAMED_MAX);
+        summary.skipped.retain(|file| self.fits(&file.path));
+        summary.skipped.append(&mut self.skipped);
+        summary.skipped.sort_by(|a, b| a.path.cmp(&b.path));
+        summary.skipped.truncate(NAMED_MAX);
+    }
+}
+
 /// The bytes of a file for the store; an error if their end did not come.
 fn pieces(receiver: mpsc::Receiver<Piece>) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
     futures::stream::unfold(Some(receiver), |receiver| async {
@@ -357,4 +402,45 @@ fn pieces(receiver: mpsc::Receiver<Piece>) -> impl Stream<Item = Result<Bytes>> 
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    #[test]
+    fn a_summary_fits_into_a_message_whatever_files_are_called() {
+        let path = |number: usize| format!("{number}{}", "x".repeat(4000));
+        let mut named = Named::default();
+        for number in 0..2000 {
+            named.skip(path(number), Reason::NotSaved);
+        }
+        let mut summary = pb::CollectSummary {
+            truncated: (0..2000).map(path).collect(),
+            skipped: (0..2000)
+                .map(|number| pb::SkippedFile {
+                    path: path(number),
+                    reason: Reason::Gone.into(),
+                })
+                .collect(),
+            ..pb::CollectSummary::default()
+        };
+        named.complete(&mut summary);
+        assert!(!summary.skipped.is_empty());
+        let bytes = summary.encoded_len();
+        assert!(bytes <= NAMED_BYTES_MAX + (64 << 10), "{bytes}");
+
+        // Names of a usual length are all there.
+        let mut named = Named::default();
+        let version = |number: usize| format!("artifact://results/plot-{number}.png@0");
+        for number in 0..2000 {
+            named.artifact(&version(number));
+            named.skip(format!("out/tmp/{number}"), Reason::NotSaved);
+        }
+        let mut summary = pb::CollectSummary::default();
+        named.complete(&mut summary);
+        let lists = (summary.artifacts.len(), summary.skipped.len());
+        assert_eq!(lists, (NAMED_MAX, NAMED_MAX));
+    }
 }

@@ -105,9 +105,7 @@ fn is_source(
             record.from == input.from && record.scope == parts(scope, artifact)
         }
         // Two files of a server may differ by their queries only.
-        Source::Url(_) => {
-            record.url_sha256 == *digest.get_or_init(|| url_sha256(&input.source))
-        }
+        Source::Url(_) => record.url_sha256 == *digest.get_or_init(|| url_sha256(&input.source)),
         Source::Host(_) | Source::Workspace(_) | Source::Skill { .. } => record.from == input.from,
     }
 }

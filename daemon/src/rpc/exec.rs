@@ -32,7 +32,7 @@ struct Ready {
     grant: Grant,
     request: guest::StartExecRequest,
     name: String,
-    /// To be followed once the guest was asked, whatever it answers: it may have started it.
+    /// Dropped once the guest was asked, whatever it answers: it may have started it, and that is followed then.
     noted: Option<Noted>,
 }
 
@@ -119,7 +119,8 @@ impl Execs {
             retain.after_exit = given.unwrap_or(least).max(least).try_into().ok();
         }
         let on_exit = &self.0.on_exit;
-        on_exit.note(workspace, &request.exec_id, &collect).await
+        let noted = on_exit.note(workspace, &request.exec_id, &collect).await;
+        noted.map(Some)
     }
 
     /// The exec as its guest describes it, with what was collected of it.
@@ -131,15 +132,12 @@ impl Execs {
         let id = convert::workspace_name("workspace", workspace)?;
         let mut exec = [exec.into_inner()];
         let collects = self.0.registry.get(&id)?;
-        self.0.on_exit.tell(collects.collects(), &mut exec).await?;
+        let on_exit = &self.0.on_exit;
+        on_exit
+            .tell(collects.collects(), &mut exec, usize::MAX)
+            .await?;
         let [exec] = exec;
         Ok(Response::new(exec))
-    }
-
-    fn follow(&self, noted: Option<Noted>) {
-        if let Some(noted) = noted {
-            self.0.on_exit.follow(noted);
-        }
     }
 
     /// Leave to talk about an exec that exists: its workspace's name, its id.
@@ -167,7 +165,7 @@ impl ExecService for Execs {
         ready.request.set_format(format);
         let mut guest = ready.grant.guest.clone();
         let stream = guest.run_exec(ready.request).await;
-        self.follow(ready.noted);
+        drop(ready.noted);
         let stream = stream
             .map_err(|status| Error::from_guest(&ready.name, &status))?
             .into_inner();
@@ -194,7 +192,7 @@ impl ExecService for Execs {
             .await?;
         let mut guest = ready.grant.guest.clone();
         let exec = guest.start_exec(ready.request).await;
-        self.follow(ready.noted);
+        drop(ready.noted);
         let exec = exec.map_err(|status| Error::from_guest(&ready.name, &status))?;
         self.told(&ready.name, exec).await
     }
@@ -301,8 +299,9 @@ impl ExecService for Execs {
             .map_err(|status| Error::from_guest(&id.name(), &status))?
             .into_inner();
         let on_exit = &self.0.on_exit;
-        on_exit.tell(workspace.collects(), &mut page.execs).await?;
-        shorten(&mut page.execs);
+        on_exit
+            .tell(workspace.collects(), &mut page.execs, SUMMARIES_BYTES_MAX)
+            .await?;
         let last = page.execs.last().filter(|_| page.more);
         let next_page_token = last
             .map(|exec| last_segment(&exec.name))
@@ -394,19 +393,6 @@ impl ExecService for Execs {
         let request = guest::DeleteExecRequest { exec_id };
         let deleted = grant.guest.clone().delete_exec(request).await;
         Ok(deleted.map_err(|status| Error::from_guest(&workspace, &status))?)
-    }
-}
-
-/// A list is one message: where the summaries are too long for it, they lose their lists.
-fn shorten(execs: &mut [pb::Exec]) {
-    let mut bytes = 0;
-    let collections = execs.iter_mut().filter_map(|exec| exec.collection.as_mut());
-    for summary in collections.filter_map(|collection| collection.summary.as_mut()) {
-        bytes += summary.encoded_len();
-        if bytes > SUMMARIES_BYTES_MAX {
-            (summary.truncated, summary.skipped) = (Vec::new(), Vec::new());
-            summary.artifacts = Vec::new();
-        }
     }
 }
 

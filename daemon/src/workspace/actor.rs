@@ -87,7 +87,8 @@ impl Actor {
             failure: None,
         };
         let (view, watcher) = watch::channel(Arc::new(first));
-        let collects = Arc::new(Collects::new(&dir, record.claim.is_some()));
+        let kept_max = context.config.execs.retained_max as usize * 2;
+        let collects = Arc::new(Collects::new(&dir, record.claim.is_some(), kept_max));
         let slot = Slot {
             number: record.number,
             dir: Arc::clone(&dir),
@@ -203,7 +204,10 @@ impl Actor {
                 let claimed = self.claim(*claim).await;
                 answer(reply, claimed);
             }
-            Command::Grant { reply } => self.on_grant(reply),
+            Command::Grant { reply } if self.settling.is_some() => {
+                answer(reply, Err(self.not_ready()));
+            }
+            Command::Grant { reply } | Command::GrantToCollect { reply } => self.on_grant(reply),
             Command::Guest { reply } => {
                 let link = self.link.as_ref().filter(|_| self.state == State::Ready);
                 let guest = link.map(|link| link.client.clone());

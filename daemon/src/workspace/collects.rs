@@ -19,19 +19,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prost::Message;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_collection::State;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
 use crate::workspace::record;
 
-/// Files kept of what has been collected; the newest stay. An exec is forgotten by its guest before that.
-const KEPT_MAX: usize = 4096;
+/// Collections of one workspace at once. The places for all of them are few, and one whose guest is slow on purpose is
+/// not to have them all.
+const AT_ONCE: usize = 2;
 
 /// The collections of one slot.
 #[derive(Debug)]
 pub struct Collects {
     dir: PathBuf,
+    /// Files kept of what has been collected; the newest stay.
+    kept_max: usize,
+    turns: Semaphore,
     /// What somebody has to wait for before the workspace can end.
     pending: watch::Sender<usize>,
     /// Execs whose end somebody awaits.
@@ -50,11 +54,14 @@ pub struct Ticket {
 
 impl Collects {
     /// Of the slot with this directory. One that was a workspace before has collections that are not known yet:
-    /// [`Collects::known`] says that they are.
+    /// [`Collects::known`] says that they are. `kept_max` are kept of what has been collected: more than the guest keeps
+    /// of execs.
     #[must_use]
-    pub fn new(slot_dir: &std::path::Path, adopted: bool) -> Self {
+    pub fn new(slot_dir: &std::path::Path, adopted: bool, kept_max: usize) -> Self {
         Self {
             dir: slot_dir.join("collects"),
+            kept_max,
+            turns: Semaphore::new(AT_ONCE),
             pending: watch::Sender::new(usize::from(adopted)),
             followed: Mutex::default(),
             settle: CancellationToken::new(),
@@ -78,6 +85,11 @@ impl Collects {
             collects: Arc::clone(self),
             exec: exec.to_owned(),
         })
+    }
+
+    /// Waits for its turn to collect. Whoever has one has to end in time.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.turns.acquire().await.ok()
     }
 
     /// Completes when nobody sees to an exec any more.
@@ -147,9 +159,15 @@ impl Collects {
     /// Writes it.
     ///
     /// # Errors
-    /// When the host's disk fails or is full.
+    /// When the host's disk fails or is full, or the slot is gone.
     pub fn write(&self, exec: &str, note: &pb::Exec) -> Result<()> {
-        fs::create_dir_all(&self.dir).map_err(|source| self.failed("make", source))?;
+        // Nothing above it: a slot that was removed meanwhile stays so.
+        match fs::create_dir(&self.dir) {
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(self.failed("make", source));
+            }
+            _ => {}
+        }
         record::replace(&self.dir.join(exec), &note.encode_to_vec())
     }
 
@@ -208,7 +226,7 @@ impl Collects {
     /// When the host's disk fails.
     pub fn prune(&self) -> Result<()> {
         let mut execs = self.list()?;
-        let kept = execs.split_off(execs.len().saturating_sub(KEPT_MAX));
+        let kept = execs.split_off(execs.len().saturating_sub(self.kept_max));
         drop(kept);
         for exec in execs {
             if self.read(&exec)?.is_none_or(|note| !is_pending(&note)) {
@@ -252,9 +270,43 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_that_was_removed_is_not_made_again() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let slot = dir.path().join("slot");
+        let collects = Collects::new(&slot, false, 4);
+        let written = collects.write("a", &note(State::Failed));
+        assert!(written.is_err());
+        assert!(!slot.exists());
+    }
+
+    #[test]
+    fn the_newest_notes_are_kept_and_all_that_have_not_ended() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let collects = Collects::new(dir.path(), false, 2);
+        let states = [
+            State::Pending,
+            State::Done,
+            State::Failed,
+            State::Done,
+            State::Done,
+        ];
+        for (second, (exec, state)) in ["a", "b", "c", "d", "e"].iter().zip(states).enumerate() {
+            collects.write(exec, &note(state)).expect("written");
+            let file = fs::File::options()
+                .write(true)
+                .open(dir.path().join("collects").join(exec));
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(second as u64);
+            file.and_then(|file| file.set_modified(time))
+                .expect("a time");
+        }
+        collects.prune().expect("pruned");
+        assert_eq!(collects.list().expect("listed"), ["a", "d", "e"]);
+    }
+
+    #[test]
     fn what_has_not_ended_is_found_again() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let collects = Collects::new(dir.path(), false);
+        let collects = Collects::new(dir.path(), false, 4);
         assert!(collects.unfinished().expect("none").is_empty());
         assert_eq!(collects.read("a").expect("none"), None);
         for (exec, state) in [
@@ -276,9 +328,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_workspace_does_not_have_all_places() {
+        use futures::FutureExt;
+
+        let dir = tempfile::tempdir().expect("temp dir");
+        let collects = Collects::new(dir.path(), false, 4);
+        let turns = [collects.turn().await, collects.turn().await];
+        assert!(collects.turn().now_or_never().is_none(), "the third waits");
+        drop(turns);
+        assert!(collects.turn().now_or_never().flatten().is_some());
+    }
+
+    #[tokio::test]
     async fn an_end_waits_for_every_ticket() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let collects = Arc::new(Collects::new(dir.path(), true));
+        let collects = Arc::new(Collects::new(dir.path(), true, 4));
         let ticket = collects.follow("a").expect("first");
         assert!(collects.follow("a").is_none(), "it has somebody");
         collects.known();

@@ -19,6 +19,7 @@ pub(crate) mod warm_up;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -88,6 +89,8 @@ pub(crate) struct Exec {
     /// Set if others write to it.
     pub(crate) stdin: Option<Stdin>,
     state: Mutex<State>,
+    /// The daemon has heard of its end.
+    told: AtomicBool,
     /// Something happened that a reader or an rpc may wait for.
     changed: watch::Sender<()>,
     /// A reader took something: a full window may have room.
@@ -186,6 +189,7 @@ impl Exec {
                 streams_ever: 0,
                 acknowledged: [0; 2],
             }),
+            told: AtomicBool::new(false),
             changed: watch::Sender::new(()),
             room: Notify::new(),
             commands,
@@ -256,6 +260,15 @@ impl Exec {
             .and_then(|retain| retain.after_exit)
             .and_then(|after| Duration::try_from(after).ok())
             .unwrap_or(RETAIN_AFTER_EXIT)
+    }
+
+    /// The daemon waits for its end, to collect what it leaves, and may be away. It is kept until then.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.spec.collect.is_some() && !self.told.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn told(&self) {
+        self.told.store(true, Ordering::Relaxed);
     }
 
     /// As the API shows it.

@@ -279,6 +279,7 @@ impl GuestService for Service {
     async fn wait_exec(&self, request: Request<wire::WaitExecRequest>) -> Answer<v1::Exec> {
         let exec = self.guest.exec(&request.get_ref().exec_id)?;
         exec.until(|state| state.phase == Phase::Closed).await;
+        self.guest.execs.told(&exec);
         Ok(Response::new(exec.describe()))
     }
 

@@ -288,9 +288,6 @@ impl Actor {
 
     /// A request wants to use the workspace. While its guest is awaited it waits, but not for long.
     pub(super) fn on_grant(&mut self, reply: oneshot::Sender<Result<Grant>>) {
-        if self.settling.is_some() {
-            return answer(reply, Err(self.not_ready()));
-        }
         let silent = self.guest_is_silent();
         match &mut self.reconnect {
             Some(reconnect) if self.state == State::Claimed => {

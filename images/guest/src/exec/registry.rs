@@ -47,9 +47,24 @@ struct State {
 }
 
 impl State {
+    /// Forgets the oldest of those that nobody awaits, if there are too many.
     fn forget_oldest(&mut self) -> bool {
-        let oldest = self.ended.pop_front();
+        if self.ended.len() <= self.retained_max {
+            return false;
+        }
+        let free = |(_, id): &&(Instant, String)| !self.is_awaited(id);
+        if self.ended.iter().filter(free).count() <= self.retained_max {
+            return false;
+        }
+        let oldest = self.ended.iter().position(|ended| free(&ended));
+        let oldest = oldest.and_then(|oldest| self.ended.remove(oldest));
         oldest.is_some_and(|(_, id)| self.forget(&id))
+    }
+
+    fn is_awaited(&self, id: &str) -> bool {
+        self.execs
+            .get(id)
+            .is_some_and(|(_, exec)| exec.is_awaited())
     }
 
     /// What an exec left in its own directory is the workspace's; an empty one goes with it, or a workspace would run
@@ -166,6 +181,13 @@ impl Registry {
         self.ended.notify_one();
     }
 
+    /// Says that the daemon has heard of the end of an exec: it is kept like any other from here on.
+    pub(crate) fn told(&self, exec: &Exec) {
+        exec.told();
+        self.make_room();
+        self.ended.notify_one();
+    }
+
     /// Says that the output of an exec is at its end: what is kept of it makes room for others.
     pub(crate) fn output_ended(&self, exec: &Arc<Exec>) {
         let mut state = self.state();
@@ -180,7 +202,7 @@ impl Registry {
     /// are at their end while all together hold too much: a result is kept for as long as it was promised.
     pub(crate) fn make_room(&self) {
         let mut state = self.state();
-        while state.ended.len() > state.retained_max && state.forget_oldest() {}
+        while state.forget_oldest() {}
         let full = &mut state.full;
         full.retain(|exec| !self.budget.is_over() || !empty_windows(exec));
     }
@@ -198,12 +220,14 @@ impl Registry {
         let mut state = self.state();
         let ended = std::mem::take(&mut state.ended);
         let (kept, overdue): (VecDeque<_>, VecDeque<_>) =
-            ended.into_iter().partition(|(until, _)| *until > now);
+            (ended.into_iter()).partition(|(until, id)| *until > now || state.is_awaited(id));
         state.ended = kept;
         for (_, id) in overdue {
             state.forget(&id);
         }
-        state.ended.iter().map(|(until, _)| *until).min()
+        let due = state.ended.iter().map(|(until, _)| *until);
+        // The others go when the daemon has been told.
+        due.filter(|until| *until > now).min()
     }
 }
 

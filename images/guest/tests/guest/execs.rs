@@ -285,6 +285,44 @@ async fn lists_are_paged_and_only_the_newest_are_kept() {
     );
 }
 
+#[tokio::test]
+async fn an_exec_that_is_collected_is_kept_until_the_daemon_has_heard_of_its_end() {
+    let guest = Guest::configured(wire::ConfigureRequest {
+        workspace: "workspaces/w".to_owned(),
+        execs_max: 1,
+        retained_execs_max: 2,
+        retain_bytes_total: 1 << 20,
+        ..Default::default()
+    })
+    .await;
+    let mut client = guest.client.clone();
+    let mut job = guest.request("job", &["true"]);
+    let spec = job.spec.as_mut().expect("a spec");
+    spec.collect = Some(v1::CollectSpec::default());
+    spec.retain.get_or_insert_default().after_exit = duration(1);
+    let mut events = client.run_exec(job).await.expect("started").into_inner();
+    while events.message().await.expect("an event").is_some() {}
+    // Too many others ended after it, and its time is over.
+    for id in ["a", "b", "c"] {
+        guest.sh(id, "sleep 0.01").await;
+    }
+    let asked = || wire::GetExecRequest {
+        exec_id: "job".to_owned(),
+    };
+    client.get_exec(asked()).await.expect("kept");
+    let kept = wire::GetExecRequest {
+        exec_id: "b".to_owned(),
+    };
+    client.get_exec(kept).await.expect("two others are kept");
+    let wait = wire::WaitExecRequest {
+        exec_id: "job".to_owned(),
+    };
+    client.wait_exec(wait).await.expect("told");
+    while client.get_exec(asked()).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 async fn kill(guest: &Guest, id: &str, grace: u64) -> v1::Exec {
     let request = wire::KillExecRequest {
         exec_id: id.to_owned(),
