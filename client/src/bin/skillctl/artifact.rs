@@ -31,7 +31,7 @@ pub(crate) enum Artifact {
 
 /// Whose artifacts are meant. What is left out is empty, which is a value like any other.
 #[derive(Debug, Args)]
-struct Scope {
+pub(crate) struct Scope {
     /// The application.
     #[arg(long, default_value = "")]
     app: String,

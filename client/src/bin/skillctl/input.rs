@@ -1,9 +1,12 @@
 //! `SRC[=DEST]`: a local file that is sent, or a reference that the server fetches.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use skilld_client::v1::input_spec::Source;
-use skilld_client::v1::{InputSpec, StageFilesResponse, StageInputsRequest, StageMode};
+use skilld_client::v1::{
+    ArtifactScope, InputSpec, StageFilesResponse, StageInputsRequest, StageMode,
+};
 use skilld_client::{Client, Error, StageTarget};
 
 use crate::progress::Bar;
@@ -72,11 +75,74 @@ fn file_name(local: &str) -> Result<String, String> {
         .ok_or_else(|| "has no name to go by: write SRC=DEST".to_owned())
 }
 
-/// The request that stages all references; `None` if there are none.
+impl Input {
+    /// As it was written, without where it goes.
+    fn source(&self) -> String {
+        match self {
+            Self::Local(local) => local.path.display().to_string(),
+            Self::Reference { from, .. } => from.clone(),
+        }
+    }
+
+    /// Where it goes, beneath `work/` unless that is said; of a reference, if nothing else has that name.
+    fn place(&self) -> String {
+        let to = match self {
+            Self::Local(local) => local.target.clone(),
+            Self::Reference { from, to } if to.is_empty() => format!("inputs/{}", last_name(from)),
+            Self::Reference { from, to } if to.ends_with('/') => format!("{to}{}", last_name(from)),
+            Self::Reference { to, .. } => to.clone(),
+        };
+        let to = to.strip_prefix("/workspace/").unwrap_or(&to);
+        let parts = to.split('/').filter(|part| !matches!(*part, "" | "."));
+        let parts: Vec<&str> = parts.collect();
+        let beneath = parts.strip_prefix(&["work"]).unwrap_or(&parts);
+        beneath.join("/")
+    }
+}
+
+/// What a reference is called where it comes from.
+fn last_name(from: &str) -> &str {
+    let (scheme, rest) = from.split_once("://").unwrap_or(("", from));
+    let rest = match scheme {
+        "artifact" => {
+            let name = rest.split('@').next().unwrap_or(rest);
+            name.strip_prefix("user:").unwrap_or(name)
+        }
+        "http" | "https" => rest.split(['?', '#']).next().unwrap_or(rest),
+        _ => rest,
+    };
+    let rest = rest.trim_end_matches('/');
+    rest.rsplit('/').next().unwrap_or(rest)
+}
+
+/// References are staged first, together, and local files after them: one that goes where another went would replace it.
+pub(crate) fn check(inputs: &[Input]) -> anyhow::Result<()> {
+    let mut places: HashMap<String, &Input> = HashMap::new();
+    for input in inputs {
+        let place = input.place();
+        let both_are_references = |other: &Input| {
+            let reference = |input: &Input| matches!(input, Input::Reference { .. });
+            reference(other) && reference(input)
+        };
+        let other = places.insert(place.clone(), input);
+        // Of references the server knows better.
+        if let Some(other) = other.filter(|other| !both_are_references(other)) {
+            anyhow::bail!(
+                "{} and {} both go to {place}: give one of them another DEST",
+                other.source(),
+                input.source()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The request that stages all references; `None` if there are none. `scope` is that of artifacts.
 pub(crate) fn references(
     workspace: &str,
     inputs: &[Input],
     mode: StageMode,
+    scope: ArtifactScope,
 ) -> Option<StageInputsRequest> {
     let specs: Vec<InputSpec> = inputs
         .iter()
@@ -93,7 +159,7 @@ pub(crate) fn references(
     (!specs.is_empty()).then(|| StageInputsRequest {
         workspace: workspace.to_owned(),
         inputs: specs,
-        ..StageInputsRequest::default()
+        scope: Some(scope),
     })
 }
 
@@ -141,6 +207,24 @@ mod tests {
             .and_then(|name| name.to_str())
             .expect("has a name");
         assert_eq!(target("."), Ok(format!("inputs/{name}")));
+    }
+
+    #[test]
+    fn a_local_file_never_replaces_another_input_of_the_same_command() {
+        for (one, two, refused) in [
+            ("artifact://a.csv@2", "/data/a.csv", true),
+            ("artifact://user:x/a.csv", "/data/a.csv", true),
+            ("https://x.example/y/a.csv?v=1", "a.csv", true),
+            ("host:///srv/a.csv=out/b", "a.csv=/workspace/out/b", true),
+            ("/data/a.csv", "/other/a.csv", true),
+            ("/data/a.csv", "x=work/inputs/a.csv", true),
+            ("artifact://a.csv@1", "artifact://a.csv@2", false),
+            ("artifact://a.csv", "/data/b.csv", false),
+            ("artifact://a.csv=out/", "/data/a.csv", false),
+        ] {
+            let inputs = [parse(one), parse(two)].map(|input| input.expect("an input"));
+            assert_eq!(check(&inputs).is_err(), refused, "{one} {two}");
+        }
     }
 
     #[test]

@@ -6,10 +6,12 @@ use std::time::Instant;
 use clap::Args;
 use prost_types::Duration;
 use skilld_client::v1::{
-    CollectOutputsRequest, CreateWorkspaceRequest, PreflightSkillRequest, RunExecRequest, StageMode,
+    ArtifactScope, CollectOutputsRequest, CreateWorkspaceRequest, PreflightSkillRequest,
+    RunExecRequest, StageMode,
 };
 use skilld_client::{new_workspace_id, short_id, workspace_name};
 
+use crate::artifact::Scope;
 use crate::collect::{self, Limits};
 use crate::context::Context;
 use crate::exec;
@@ -36,6 +38,8 @@ pub(crate) struct Run {
     /// A file or directory; it goes to $INPUTS_DIR unless DEST says else; may be repeated.
     #[arg(long, value_name = "SRC[=DEST]", value_parser = input::parse)]
     input: Vec<Input>,
+    #[command(flatten)]
+    scope: Scope,
     /// What to copy out; may be repeated. `out/**` if only --to is given.
     #[arg(long, value_name = "GLOB")]
     collect: Vec<String>,
@@ -75,6 +79,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
         let keep = self.keep;
+        input::check(&self.input)?;
         let mut job = Job {
             context,
             clock: Clock { say: self.timing },
@@ -118,7 +123,7 @@ impl Job<'_> {
         self.clock.lap("claim", start);
 
         let start = Instant::now();
-        let skill = self.stage(&run.skill, &run.input).await?;
+        let skill = self.stage(&run.skill, &run.input, run.scope.into()).await?;
         self.clock.lap("stage", start);
         if !run.no_check {
             self.check(&run.skill, &pool, &run.env).await?;
@@ -150,12 +155,17 @@ impl Job<'_> {
     }
 
     /// Sends the skill and the inputs; the skill's name without its version.
-    async fn stage(&mut self, skill: &str, inputs: &[Input]) -> anyhow::Result<String> {
+    async fn stage(
+        &mut self,
+        skill: &str,
+        inputs: &[Input],
+        scope: ArtifactScope,
+    ) -> anyhow::Result<String> {
         let client = &self.context.client;
         let skills = [skill];
         let staging = client.stage_skills(&self.workspace, &skills);
         let staged = self.interrupt.race(staging).await??;
-        if let Some(request) = input::references(&self.workspace, inputs, StageMode::Copy) {
+        if let Some(request) = input::references(&self.workspace, inputs, StageMode::Copy, scope) {
             self.interrupt.race(client.stage_inputs(request)).await??;
         }
         for input in inputs {

@@ -3,6 +3,7 @@
 use clap::Args;
 use skilld_client::v1::{StageInputsResponse, StageMode, StageSkillsResponse, StagedInput};
 
+use crate::artifact::Scope;
 use crate::context::Context;
 use crate::input::{self, Input};
 use crate::values;
@@ -14,7 +15,8 @@ use crate::values;
 /// put it into, and without one it goes to work/inputs/.
 ///
 /// SRC may also name what the server fetches: artifact://NAME@VERSION, host:///PATH beneath a folder that its
-/// configuration lists, workspace://PATH, skill://NAME/PATH of a staged skill, or a URL if it allows them.
+/// configuration lists, workspace://PATH, skill://NAME/PATH of a staged skill, or a URL if it allows them. Artifacts are
+/// those of --app, --user and --session.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl stage job-7 --skill csv-report sales.csv data/=work/data -=work/notes.txt < notes.txt
@@ -28,6 +30,8 @@ pub(crate) struct Stage {
     /// Link what is in the workspace already, instead of copying it.
     #[arg(long)]
     link: bool,
+    #[command(flatten)]
+    scope: Scope,
     /// A file or directory; may be repeated.
     #[arg(long, value_name = "SRC[=DEST]", value_parser = input::parse)]
     input: Vec<Input>,
@@ -42,6 +46,7 @@ impl Stage {
         if inputs.is_empty() && self.skill.is_empty() {
             anyhow::bail!("nothing to stage: name a file, a directory or a --skill");
         }
+        input::check(&inputs)?;
         if !self.skill.is_empty() {
             let skills = context.client.stage_skills(&self.id, &self.skill).await?;
             let staged = StageSkillsResponse { skills };
@@ -64,7 +69,8 @@ impl Stage {
         } else {
             StageMode::Copy
         };
-        if let Some(request) = input::references(&self.id, &inputs, mode) {
+        let scope = self.scope.into();
+        if let Some(request) = input::references(&self.id, &inputs, mode, scope) {
             let inputs = context.client.stage_inputs(request).await?;
             let staged = StageInputsResponse { inputs };
             context
