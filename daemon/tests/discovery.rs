@@ -370,26 +370,67 @@ async fn a_linked_document_is_read_if_it_lies_beneath_a_root_and_its_changes_are
 }
 
 #[tokio::test]
-async fn no_other_link_out_of_a_skill_is_followed_not_even_into_a_root() {
+async fn links_to_files_and_folders_of_a_root_are_staged_as_what_they_lead_to() {
+    let fixture = Fixture::new();
+    fixture.write("b/shared/data.csv", "first");
+    fixture.write("b/shared/deeper/notes.md", "notes");
+    symlink("../data.csv", fixture.path("b/shared/deeper/again.csv")).expect("symlink");
+    fixture.skill("a/linked", "linked");
+    let link = |target: &str, at: &str| {
+        symlink(fixture.path(target), fixture.path("a/linked").join(at)).expect("symlink");
+    };
+    link("b/shared/data.csv", "data.csv");
+    link("b/shared", "references");
+    let skill = fixture.one("linked").await;
+    assert_eq!(skill.state, SkillState::Loaded, "{:?}", skill.problems);
+    let wanted = || SkillRef::parse("skills", "linked").expect("valid");
+    for text in ["first", "second"] {
+        fixture.write("b/shared/data.csv", text);
+        let staged = fixture
+            .skills
+            .stage(&fixture.path("slot/skills"), vec![wanted()])
+            .await
+            .expect("staged");
+        assert_eq!(staged.len(), 1);
+        let at = |path: &str| fixture.path("slot/skills/linked").join(path);
+        for path in [
+            "data.csv",
+            "references/data.csv",
+            "references/deeper/again.csv",
+        ] {
+            let kind = fs::symlink_metadata(at(path)).expect(path).file_type();
+            assert!(kind.is_file(), "{path} is {kind:?}");
+            assert_eq!(fs::read_to_string(at(path)).expect(path), text, "{path}");
+        }
+        let notes = fs::read_to_string(at("references/deeper/notes.md"));
+        assert_eq!(notes.expect("read"), "notes");
+    }
+}
+
+#[tokio::test]
+async fn no_link_is_followed_out_of_the_roots_or_in_circles() {
     let fixture = Fixture::new();
     fixture.skill("a/whole", "whole");
-    fixture.write("b/shared/data.csv", "x");
-    for (folder, link) in [
-        ("file", "data.csv"),
-        ("below", "references/data.csv"),
-        ("dir", "references"),
+    fixture.write("outside/secret", "x");
+    fixture.write("b/lead/away.md", "x");
+    symlink(fixture.path("outside"), fixture.path("b/lead/on")).expect("symlink");
+    fixture.write("b/loop/file.md", "x");
+    symlink(fixture.path("b/loop"), fixture.path("b/loop/again")).expect("symlink");
+    for (folder, link, target) in [
+        ("file", "secret", "outside/secret"),
+        ("below", "references/secret", "outside/secret"),
+        ("dir", "references", "outside"),
+        ("gone", "references", "b/nowhere"),
+        ("through", "references", "b/lead"),
+        ("circle", "references", "b/loop"),
+        ("above", "references", "a"),
     ] {
         fixture.skill(&format!("a/{folder}"), folder);
         let link = fixture.path("a").join(folder).join(link);
         fs::create_dir_all(link.parent().expect("parent")).expect("mkdir");
-        let target = if folder == "dir" {
-            "b/shared"
-        } else {
-            "b/shared/data.csv"
-        };
         symlink(fixture.path(target), link).expect("symlink");
     }
-    for folder in ["file", "below", "dir"] {
+    for folder in ["file", "below", "dir", "gone", "through", "circle", "above"] {
         let skill = fixture.one(folder).await;
         assert_eq!(skill.state, SkillState::Rejected, "{folder}");
         assert_eq!(codes(&skill.problems), ["skill.link_outside"], "{folder}");

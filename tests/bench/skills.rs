@@ -263,9 +263,9 @@ fn write(dir: &Path, number: usize, more: &str) -> Result<()> {
             word(number + place)
         )?;
     }
-    write!(
+    writeln!(
         about,
-        ". Use it when the user asks for number {number}. {more}\n"
+        ". Use it when the user asks for number {number}. {more}"
     )?;
     write!(
         about,

@@ -1,7 +1,6 @@
 //! What is in a skill's folder: read once, by descriptors, hashed and, if asked for, copied. Links within the folder
-//! stay links. No link that leads out of it is followed, but for the skill's documents: discovery reads these wherever
-//! they lie beneath a root, so what is staged has the same bytes, as a file. The digest is of the bytes that were read,
-//! so a file that changes meanwhile cannot make it lie.
+//! stay links; one that leads out of it, to what lies beneath a root, becomes the file or folder that it leads to; no other
+//! is followed. The digest is of the bytes that were read, so a file that changes meanwhile cannot make it lie.
 //!
 //! digest = sha256 of a header line and, in order of the paths' bytes, for each file and link
 //! `kind (1 byte: f file, x executable file, l link) · length of path (8 bytes, little endian) · path ·
@@ -24,8 +23,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use sha2::{Digest, Sha256};
 
 use super::Problem;
-use super::card;
-use super::discovery::{SKILL_MD, Trust};
+use super::discovery::Trust;
 use crate::error::Error;
 
 /// First bytes that are hashed; changes with the rules above.
@@ -48,7 +46,7 @@ pub struct Content {
     pub bytes: u64,
     /// Those of `LINKS` that the skill has itself.
     pub own_links: Vec<&'static str>,
-    /// Documents that were links, and became the files that these lead to.
+    /// Links that became the files and folders that they lead to.
     pub followed: u64,
 }
 
@@ -103,12 +101,6 @@ pub(super) struct Bounds {
     pub bytes_max: u64,
 }
 
-/// Whether discovery reads this path of a skill.
-fn is_document(path: &Path) -> bool {
-    let skill_md = path.as_os_str().eq_ignore_ascii_case(SKILL_MD);
-    skill_md || path == Path::new(card::FILE_NAME)
-}
-
 /// Why a folder was not taken.
 #[derive(Debug)]
 pub(super) enum Fault {
@@ -133,6 +125,7 @@ pub(super) fn read(folder: &Folder, into: Option<&Path>, bounds: Bounds) -> Resu
         walked: 0,
         bytes: 0,
         followed: 0,
+        through: None,
         buffer: vec![0; 64 * 1024],
     };
     walk.make_directory(Path::new("")).map_err(Fault::Store)?;
@@ -152,6 +145,8 @@ struct Walk<'a> {
     walked: u64,
     bytes: u64,
     followed: u64,
+    /// The folder that a link led to and that is being read: where it is in the skill, and where it is.
+    through: Option<(PathBuf, PathBuf)>,
     buffer: Vec<u8>,
 }
 
@@ -211,7 +206,7 @@ impl Walk<'_> {
         }
         if kind == SFlag::S_IFLNK {
             let target = readlinkat(dir, name).map_err(|errno| unreadable(&path, errno))?;
-            return self.link(&path, &target);
+            return self.link(&path, &target, depth);
         }
         if kind != SFlag::S_IFREG {
             let message = format!(
@@ -262,22 +257,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn link(&mut self, path: &Path, target: &OsStr) -> Result<(), Fault> {
-        if !stays_inside(path, Path::new(target)) {
-            let real = is_document(path).then(|| self.folder.dir.join(path).canonicalize());
-            let real = real.and_then(Result::ok);
-            let real = real.filter(|real| self.folder.trust.holds(real));
-            if let Some(file) = real.and_then(|real| self.folder.trust.file(&real).ok()) {
-                let metadata = file.metadata().map_err(|error| unreadable(path, error))?;
-                self.followed += 1;
-                return self.file(path, file, metadata.permissions().mode() & 0o111 != 0);
-            }
-            let message = format!(
-                "the link {} leads out of the skill, to {}; put a copy in its place",
-                path.display(),
-                Path::new(target).display()
-            );
-            return Err(Fault::Skill(Problem::error("skill.link_outside", message)));
+    fn link(&mut self, path: &Path, target: &OsStr, depth: usize) -> Result<(), Fault> {
+        if self.through.is_some() || !stays_inside(path, Path::new(target)) {
+            return self.follow(path, target, depth);
         }
         if let Some(into) = self.into {
             self.make_parents(path).map_err(Fault::Store)?;
@@ -288,6 +270,43 @@ impl Walk<'_> {
         self.entries
             .insert(path.as_os_str().to_owned(), (b'l', hash));
         Ok(())
+    }
+
+    /// Takes the file or folder of a root that a link leads to. In such a folder links lead to files only: one to a folder
+    /// could lead on in circles.
+    fn follow(&mut self, path: &Path, target: &OsStr, depth: usize) -> Result<(), Fault> {
+        let place = match &self.through {
+            Some((at, real)) => real.join(path.strip_prefix(at).unwrap_or(path)),
+            None => self.folder.dir.join(path),
+        };
+        let trust = &self.folder.trust;
+        if let Some(real) = place.canonicalize().ok().filter(|real| trust.holds(real)) {
+            if let Ok(file) = trust.file(&real) {
+                let metadata = file.metadata().map_err(|error| unreadable(path, error))?;
+                self.followed += 1;
+                return self.file(path, file, metadata.permissions().mode() & 0o111 != 0);
+            }
+            let opened = trust
+                .directory(&real)
+                .and_then(|dir| Ok(Dir::from_fd(dir)?));
+            if self.through.is_none()
+                && !self.folder.dir.starts_with(&real)
+                && let Ok(dir) = opened
+            {
+                self.followed += 1;
+                self.through = Some((path.to_owned(), real));
+                let read = self.directory(dir, path, depth + 1);
+                self.through = None;
+                return read;
+            }
+        }
+        let message = format!(
+            "the link {} leads out of the skill, to {}, which is no file or folder of a root that can be taken for it; put a \
+             copy in its place",
+            path.display(),
+            Path::new(target).display()
+        );
+        Err(Fault::Skill(Problem::error("skill.link_outside", message)))
     }
 
     fn create(&mut self, path: &Path) -> Result<Option<File>, Error> {

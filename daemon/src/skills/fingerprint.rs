@@ -95,6 +95,10 @@ impl Fingerprint {
                 if metadata.is_symlink()
                     && let Ok(target) = fs::metadata(&path)
                 {
+                    // A folder elsewhere may have been copied, and does not tell of changes in its files.
+                    if target.is_dir() && !path.canonicalize().ok()?.starts_with(&folder.dir) {
+                        return None;
+                    }
                     // What it leads to may have been copied.
                     stamps.push((path.join("."), Stamp::of(&target)));
                 }
