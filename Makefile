@@ -15,10 +15,10 @@ COVERAGE := --cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage
 	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 	-Cllvm-args=-sanitizer-coverage-trace-compares
 
-.PHONY: help demo test soak fuzz check bench guest image build run fmt lint doc clean preflight
+.PHONY: help demo test soak fuzz check bench token-report guest image build run fmt lint doc clean preflight
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 demo: build guest image ## run a sample skill on a CSV through a private daemon, and time it against docker run
 	@BIN='$(BIN)' GUEST='$(GUEST)' tests/demo.sh
@@ -45,6 +45,9 @@ check: preflight-rust ## formatting, lints and documentation, all warnings refus
 
 bench: build guest image ## measure against docker exec and a local spawn; adds an entry to docs/benchmarks.md
 	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --release --locked -p skilld-tests --bin bench -- --record
+
+token-report: preflight-rust ## count what skills cost in prompts, over skills/ or DIR=…; RECORD=1 adds an entry to docs/benchmarks.md
+	cargo run --locked -p skilld-tests --example token-report -- $(if $(DIR),--dir '$(DIR)') $(if $(RECORD),--record)
 
 guest: preflight-rust ## build the static guest, PID 1 of every container
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile guest -p skilld-guest --target $(TRIPLE)

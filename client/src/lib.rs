@@ -21,7 +21,9 @@
 //! ```
 //!
 //! In reading order: [`Client`] (connection, stubs, retries), `workspaces`, `execs`, `files`, `skills`, `artifacts`,
-//! `admin` (one file per service), [`SkillArchive`], [`ExecStream`], [`Poller`], [`StdinWriter`], [`Error`].
+//! `admin` (one file per service), [`SkillArchive`], [`ExecStream`], [`Poller`], [`StdinWriter`], [`Error`]. On top of them
+//! [`tools`]: the skill tools that a model is offered, [`state`]: what they remember between calls, and [`prompt`]: what a
+//! model is told of skills.
 //!
 //! What is retried: calls that the server answered with UNAVAILABLE, which promises that nothing was
 //! started, and calls for which no connection could be made. Beyond that, after a broken connection, what comes to
@@ -39,10 +41,13 @@ mod messages;
 mod names;
 mod pack;
 mod poller;
+pub mod prompt;
 mod resuming;
 mod retry;
 mod skills;
+pub mod state;
 mod stdin;
+pub mod tools;
 mod workspaces;
 
 pub use artifacts::{ArtifactReader, SaveTarget};

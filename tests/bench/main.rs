@@ -17,6 +17,7 @@ mod report;
 mod skills;
 mod stage;
 mod stdout;
+mod tools;
 
 use std::io::Write;
 use std::path::Path;
@@ -32,14 +33,14 @@ use report::Row;
 
 const USAGE: &str = "usage: bench [--quick] [--record] [--only NAME]...
   --quick      fewer repetitions: about a minute, for a first look
-  --only NAME  only this section: exec, rate, live, stdout, many, kill, claim, skills, stage,
+  --only NAME  only this section: exec, rate, live, stdout, many, kill, claim, skills, stage, tools,
                big, small, fleet, flat; may be repeated
   --record     add an entry to docs/benchmarks.md";
 
 /// Every section, in the order of the table.
-const SECTIONS: [&str; 13] = [
-    "exec", "rate", "live", "stdout", "many", "kill", "claim", "skills", "stage", "big", "small",
-    "fleet", "flat",
+const SECTIONS: [&str; 14] = [
+    "exec", "rate", "live", "stdout", "many", "kill", "claim", "skills", "stage", "tools", "big",
+    "small", "fleet", "flat",
 ];
 
 /// What was asked for.
@@ -142,6 +143,7 @@ async fn measure(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
             "many" => many::many(wish).await,
             "kill" => many::kill(wish).await,
             "claim" => claim::claims(wish, reference).await,
+            "tools" => tools::tools(wish, reference).await,
             "skills" => skills::skills(wish).await,
             "stage" => stage::stage(wish, reference).await,
             "big" => files::big(wish).await,

@@ -7,6 +7,8 @@
 )]
 
 mod buf;
+mod integrations;
+mod mcp;
 mod python;
 mod recipes;
 mod s3;

@@ -21,7 +21,7 @@ exec buf curl --protocol grpc --http2-prior-knowledge --unix-socket "$5" --data 
 "#;
 
 /// Code blocks of the section with this title, with their language.
-fn blocks(document: &str, title: &str) -> Result<Vec<(String, String)>> {
+pub(crate) fn blocks(document: &str, title: &str) -> Result<Vec<(String, String)>> {
     let text = std::fs::read_to_string(binaries::repository().join(document))?;
     let (_, section) = text
         .split_once(&format!("\n### {title}\n"))
@@ -40,14 +40,16 @@ fn blocks(document: &str, title: &str) -> Result<Vec<(String, String)>> {
 }
 
 /// Where a reader of the document would be: beside `.demo/` and `proto/`, with the programs on the path.
-struct Place {
-    daemon: Daemon,
-    directory: TempDir,
+pub(crate) struct Place {
+    pub(crate) daemon: Daemon,
+    pub(crate) directory: TempDir,
     path: String,
+    /// Of what is run, besides.
+    pub(crate) env: Vec<(&'static str, String)>,
 }
 
 impl Place {
-    async fn new() -> Result<Self> {
+    pub(crate) async fn new() -> Result<Self> {
         let venv = venv::program("python").await?;
         let daemon = Daemon::start().await?;
         daemon
@@ -67,6 +69,7 @@ impl Place {
         std::fs::create_dir(&bin)?;
         executable(&bin.join("grpcurl"), GRPCURL)?;
         symlink(binaries::binary("skillctl")?, bin.join("skillctl"))?;
+        symlink(binaries::example("agent")?, bin.join("agent"))?;
         let venv = venv.parent().map(Path::to_owned).context("bin")?;
         let path = [bin, venv, PathBuf::from("/usr/local/bin:/usr/bin:/bin")]
             .map(|part| part.display().to_string())
@@ -75,6 +78,7 @@ impl Place {
             daemon,
             directory,
             path,
+            env: Vec::new(),
         })
     }
 
@@ -84,7 +88,7 @@ impl Place {
     }
 
     /// The same of another document.
-    async fn run_of(&self, document: &str, title: &str) -> Result<String> {
+    pub(crate) async fn run_of(&self, document: &str, title: &str) -> Result<String> {
         let mut printed = String::new();
         for (language, code) in blocks(document, title)? {
             let mut command = match language.as_str() {
@@ -104,7 +108,8 @@ impl Place {
                 .current_dir(self.directory.path())
                 .env("PATH", &self.path)
                 .env("HOME", self.directory.path())
-                .env("SKILLD_ENDPOINT", self.daemon.endpoint());
+                .env("SKILLD_ENDPOINT", self.daemon.endpoint())
+                .envs(self.env.iter().cloned());
             printed += &output(&mut command).await?;
         }
         Ok(printed)

@@ -34,5 +34,8 @@ mod stdin;
 mod streams;
 mod terminal_cli;
 mod terminals;
+mod tools_agent_zero;
+mod tools_sherma;
+mod tools_trpc;
 mod trees;
 mod workspaces;

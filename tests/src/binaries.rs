@@ -16,6 +16,14 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     })
 }
 
+/// Path of an example of the client, which `cargo test` builds beside the tests.
+///
+/// # Errors
+/// When it was not built.
+pub fn example(name: &str) -> Result<PathBuf> {
+    existing(target_dir()?.join("debug/examples").join(name))
+}
+
 /// The daemon with fault points. It is not in `target/release`: `make test` builds it beside the tests.
 ///
 /// # Errors

@@ -16,13 +16,17 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+mod artifacts;
+mod catalogue;
 mod execs;
 mod files;
 pub(crate) mod live;
+pub(crate) mod mcp;
 mod others;
 mod program;
 mod proxy;
 mod reset;
+pub(crate) mod skills;
 
 pub(crate) use program::PRINTED;
 
@@ -64,6 +68,14 @@ pub(crate) struct State {
     /// What is collected does not end.
     pub(crate) collect_hangs: bool,
     pub(crate) skill_body: String,
+    /// Skills with versions and files; without any, there is one that has none.
+    pub(crate) kits: Vec<skills::Kit>,
+    /// What was searched for.
+    pub(crate) searches: Vec<v1::SearchSkillsRequest>,
+    /// Requests of the skill service by name, and of StageSkills.
+    pub(crate) asked: Vec<String>,
+    /// Answers of RunExec, before it goes to work.
+    pub(crate) run_refusals: VecDeque<Status>,
     /// Answers of PublishSkill, each after the bytes came.
     pub(crate) publish_refusals: VecDeque<Status>,
     /// Streams of PublishSkill that came: name, sha256 and bytes.
@@ -73,6 +85,18 @@ pub(crate) struct State {
     /// Of RefreshSkills.
     pub(crate) refreshed: v1::RefreshSkillsResponse,
     pub(crate) collect_spec: Option<v1::CollectSpec>,
+    /// The skills that there are; none means one that each name finds.
+    pub(crate) skills: Vec<v1::Skill>,
+    /// Their files, by `name/path`.
+    pub(crate) skill_files: BTreeMap<String, Vec<u8>>,
+    /// Requests of StageInputs.
+    pub(crate) inputs: Vec<v1::StageInputsRequest>,
+    /// Requests of StageSkills.
+    pub(crate) staged_skills: Vec<v1::StageSkillsRequest>,
+    /// Newest version and bytes of each artifact.
+    pub(crate) artifacts: BTreeMap<String, (i64, Vec<u8>)>,
+    /// Every call, as `Service/Method`.
+    pub(crate) calls: Vec<String>,
 }
 
 /// An exec of the fake.
@@ -127,6 +151,12 @@ impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no test panics with it")
     }
+
+    fn called(&self, request: &tonic::codegen::http::Request<tonic::body::Body>) {
+        let path = request.uri().path();
+        let call = path.trim_start_matches("/skilld.v1.");
+        self.lock().calls.push(call.to_owned());
+    }
 }
 
 impl Fake {
@@ -134,8 +164,15 @@ impl Fake {
         let dir = tempfile::tempdir().expect("a directory");
         let listener = UnixListener::bind(dir.path().join("s")).expect("a socket");
         let state = Shared::default();
+        let called = state.clone();
         let server = tonic::transport::Server::builder()
-            .layer(tower::util::MapRequestLayer::new(reset::seen))
+            .layer(tower::util::MapRequestLayer::new(move |request| {
+                called.called(&request);
+                reset::seen(request)
+            }))
+            .add_service(v1::artifact_service_server::ArtifactServiceServer::new(
+                state.clone(),
+            ))
             .add_service(v1::workspace_service_server::WorkspaceServiceServer::new(
                 state.clone(),
             ))

@@ -1,7 +1,9 @@
 //! The client library and `skillctl` against a small server in this process, over a real socket.
 
+mod agent_zero;
 mod collecting;
 mod commands;
+mod conversation;
 mod fake;
 mod following;
 mod help;
@@ -10,6 +12,9 @@ mod pty;
 mod publishing;
 mod resuming;
 mod retrying;
+mod servers;
 mod sessions;
+mod sherma;
 mod staging;
+mod tools_trpc;
 mod writing;

@@ -7,8 +7,8 @@ use skilld_client::{Client, DEFAULT_ENDPOINT};
 use crate::context::Context;
 use crate::output::Output;
 use crate::{
-    artifact, attach, collect, exec, execs, files, poll, run, server, skill, stage, stdin,
-    workspace,
+    artifact, attach, collect, exec, execs, files, mcp, poll, run, server, skill, stage, stdin,
+    tool, workspace,
 };
 
 /// Run Agent Skills in warm, locked-down containers.
@@ -62,6 +62,9 @@ enum Command {
     #[command(subcommand)]
     Artifact(artifact::Artifact),
     #[command(subcommand)]
+    Tool(tool::Tool),
+    Mcp(mcp::Mcp),
+    #[command(subcommand)]
     Pool(server::Pool),
     #[command(subcommand)]
     Server(server::Server),
@@ -108,6 +111,8 @@ impl Cli {
             Command::Collect(command) => command.run(&context).await,
             Command::Skill(command) => command.run(&context).await,
             Command::Artifact(command) => command.run(&context).await,
+            Command::Tool(command) => command.run(&context).await,
+            Command::Mcp(command) => command.run(&context).await,
             Command::Pool(command) => command.run(&context).await,
             Command::Server(command) => command.run(&context).await,
             Command::Problems(command) => command.run(&context).await,

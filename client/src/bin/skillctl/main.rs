@@ -14,6 +14,7 @@ mod follow;
 mod input;
 mod interrupt;
 mod keys;
+mod mcp;
 mod output;
 mod partial;
 mod poll;
@@ -28,6 +29,7 @@ mod skill;
 mod stage;
 mod stdin;
 mod terminal;
+mod tool;
 mod values;
 mod workspace;
 

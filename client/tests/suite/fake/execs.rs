@@ -230,6 +230,9 @@ impl ExecService for Shared {
         let request = request.into_inner();
         self.run_calls.send_modify(|count| *count += 1);
         let mut missed = self.missed_kills.subscribe();
+        if let Some(status) = self.lock().run_refusals.pop_front() {
+            return Err(status);
+        }
         let run_exec = self.lock().run_exec;
         match run_exec {
             RunExec::Refused if *missed.borrow() == 0 => {

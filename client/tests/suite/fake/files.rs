@@ -13,7 +13,7 @@ use skilld_client::v1::{
 };
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{Shared, refusal, unimplemented};
+use super::{Shared, refusal};
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -26,7 +26,17 @@ impl FileService for Shared {
         &self,
         request: Request<StageSkillsRequest>,
     ) -> Result<Response<StageSkillsResponse>, Status> {
-        let skills = request.into_inner().skills;
+        let request = request.into_inner();
+        self.lock().asked.extend(request.skills.clone());
+        self.lock().staged_skills.push(request.clone());
+        let is_there = self.lock().workspaces.contains_key(&request.workspace);
+        if !(is_there || self.lock().skills.is_empty()) {
+            return Err(refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]));
+        }
+        let skills = request.skills;
+        for skill in &skills {
+            self.known_skill(skill)?;
+        }
         if skills.iter().any(|skill| skill == "csv") {
             let near = [("nearest", "csv-report,csv-merge")];
             return Err(refusal(Code::NotFound, "SKILL_NOT_FOUND", &near));
@@ -123,9 +133,12 @@ impl FileService for Shared {
 
     async fn stage_inputs(
         &self,
-        _: Request<StageInputsRequest>,
+        request: Request<StageInputsRequest>,
     ) -> Result<Response<StageInputsResponse>, Status> {
-        unimplemented()
+        let request = request.into_inner();
+        let staged = self.bring(&request)?;
+        self.lock().inputs.push(request);
+        Ok(Response::new(staged))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Execs of the fake that do something with what they are sent, by their first word: `cat` prints it, `bash` echoes it
+//! Execs of the fake that do something with what they are sent, by their first word: `cat` prints it, `ask` prompts and ends
+//! with its first line, `bash` echoes it
 //! as a terminal does and ends with `exit CODE`, `hold` reads it and does nothing, `deaf` reads nothing.
 
 use futures::{Stream, StreamExt, stream};
@@ -48,7 +49,9 @@ fn takes_input(spec: &ExecSpec) -> bool {
 }
 
 fn word(spec: &ExecSpec) -> &str {
-    spec.argv.first().map_or("", String::as_str)
+    let shell = || spec.shell.split_whitespace().next();
+    let first = spec.argv.first().map(String::as_str).or_else(shell);
+    first.unwrap_or_default()
 }
 
 /// What it has printed so far, and how it ended if it did.
@@ -77,6 +80,10 @@ pub(crate) fn output(spec: &ExecSpec, input: &Input) -> (Vec<u8>, Option<ExecRes
                 .and_then(|(_, rest)| rest.split_once('\r')?.0.parse().ok());
             let end = killed.or_else(|| code.and_then(exit));
             ([b"$ ".as_slice(), &input.bytes].concat(), end)
+        }
+        "ask" => {
+            let end = killed.or_else(|| input.bytes.contains(&b'\n').then(|| exit(3)).flatten());
+            ([b"Name? ".as_slice(), &input.bytes].concat(), end)
         }
         "hold" => (Vec::new(), killed),
         "deaf" => (b"started\n".to_vec(), killed),

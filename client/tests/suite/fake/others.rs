@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use skilld_client::v1::admin_service_server::AdminService;
+use skilld_client::v1::read_skill_file_response::Payload;
 use skilld_client::v1::server_service_server::ServerService;
 use skilld_client::v1::skill_service_server::SkillService;
 use skilld_client::v1::workspace_service_server::WorkspaceService;
@@ -173,8 +174,30 @@ impl SkillService for Shared {
 
     async fn list_skills(
         &self,
-        _: Request<ListSkillsRequest>,
+        request: Request<ListSkillsRequest>,
     ) -> Result<Response<ListSkillsResponse>, Status> {
+        let known = self.lock().skills.clone();
+        if !known.is_empty() {
+            return Ok(Response::new(ListSkillsResponse {
+                skills: known,
+                ..Default::default()
+            }));
+        }
+        let state = self.lock();
+        if !state.kits.is_empty() {
+            // Two to a page.
+            let from: usize = request.into_inner().page_token.parse().unwrap_or(0);
+            let skills = state.kits.iter().map(|kit| kit.skill.clone());
+            let next = from + 2;
+            return Ok(Response::new(ListSkillsResponse {
+                skills: skills.skip(from).take(2).collect(),
+                next_page_token: match next < state.kits.len() {
+                    true => next.to_string(),
+                    false => String::new(),
+                },
+                ..Default::default()
+            }));
+        }
         let skill = Skill {
             name: "skills/csv-report".into(),
             description: "Profiles a CSV file.\nAnd more.".into(),
@@ -192,32 +215,66 @@ impl SkillService for Shared {
         request: Request<GetSkillRequest>,
     ) -> Result<Response<Skill>, Status> {
         let name = request.into_inner().name;
+        if let Some(skill) = self.known_skill(&name)? {
+            return Ok(Response::new(skill));
+        }
+        let mut state = self.lock();
+        state.asked.push(name.clone());
+        if !state.kits.is_empty() {
+            return state.kit(&name).map(|kit| Response::new(kit.skill.clone()));
+        }
         Ok(Response::new(Skill {
             name,
-            body: self.lock().skill_body.clone(),
+            body: state.skill_body.clone(),
             ..Default::default()
         }))
     }
 
     async fn search_skills(
         &self,
-        _: Request<SearchSkillsRequest>,
+        request: Request<SearchSkillsRequest>,
     ) -> Result<Response<SearchSkillsResponse>, Status> {
-        unimplemented()
+        let request = request.into_inner();
+        let mut state = self.lock();
+        let matches = state.kits_like(&request.query);
+        state.searches.push(request);
+        Ok(Response::new(SearchSkillsResponse { matches }))
     }
 
     async fn list_skill_files(
         &self,
-        _: Request<ListSkillFilesRequest>,
+        request: Request<ListSkillFilesRequest>,
     ) -> Result<Response<ListSkillFilesResponse>, Status> {
-        unimplemented()
+        let known = !self.lock().skills.is_empty();
+        let files = match known {
+            true => self.skill_files(&request.get_ref().name)?,
+            false => self.lock().kit_files(request.get_ref())?,
+        };
+        Ok(Response::new(ListSkillFilesResponse {
+            files,
+            ..Default::default()
+        }))
     }
 
     async fn read_skill_file(
         &self,
-        _: Request<ReadSkillFileRequest>,
+        request: Request<ReadSkillFileRequest>,
     ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
-        unimplemented()
+        if !self.lock().skills.is_empty() {
+            let answers = self.read_skill(&request.into_inner())?;
+            return Ok(Response::new(Box::pin(futures::stream::iter(answers))));
+        }
+        let request = request.into_inner();
+        let mut state = self.lock();
+        state.asked.push(request.name.clone());
+        let (file, bytes) = state.kit_file(&request)?;
+        let payloads = [Payload::File(file), Payload::Data(bytes)];
+        let messages = payloads.map(|payload| {
+            Ok(ReadSkillFileResponse {
+                payload: Some(payload),
+            })
+        });
+        Ok(Response::new(Box::pin(futures::stream::iter(messages))))
     }
 
     async fn publish_skill(

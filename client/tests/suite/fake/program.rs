@@ -23,7 +23,9 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn of(spec: &ExecSpec) -> Self {
-        let words: Vec<&str> = if spec.shell.is_empty() {
+        let words: Vec<&str> = if let Some(script) = &spec.script {
+            script.argv.iter().map(String::as_str).collect()
+        } else if spec.shell.is_empty() {
             spec.argv.iter().map(String::as_str).collect()
         } else {
             spec.shell.split_whitespace().collect()

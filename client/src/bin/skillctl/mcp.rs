@@ -1,0 +1,67 @@
+//! `skillctl mcp`: the skill tools as a server of the Model Context Protocol, on stdio or on loopback HTTP.
+
+mod http;
+mod resources;
+mod server;
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use clap::Args;
+use rmcp::ServiceExt as _;
+
+use crate::context::Context;
+use crate::interrupt::Interrupt;
+use crate::tool::Choice;
+use server::Server;
+
+/// Serve the skill tools to an MCP client.
+///
+/// One server is one session, and one workspace: start one for each conversation. The workspace is deleted when the server
+/// ends, unless --session keeps it.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  skillctl mcp
+  skillctl mcp --family agent-zero --session chat.json
+  skillctl mcp --http 127.0.0.1:7332
+
+A client's configuration:
+  {\"mcpServers\": {\"skills\": {\"command\": \"skillctl\", \"args\": [\"mcp\"]}}}")]
+pub(crate) struct Mcp {
+    #[command(flatten)]
+    choice: Choice,
+    /// Serve streamable HTTP at this loopback address, path /mcp, instead of stdio; port 0 takes a free one. Whoever can
+    /// connect to it can use it, all in one session.
+    #[arg(long, value_name = "ADDR")]
+    http: Option<SocketAddr>,
+}
+
+impl Mcp {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let mut interrupt = Interrupt::new()?;
+        let tools = self.choice.toolset(context)?;
+        let server = Server::new(tools, context.client.clone(), self.choice.kept()?);
+        let served = match self.http {
+            Some(address) => http::serve(address, &server, &mut interrupt).await,
+            None => stdio(&server, &mut interrupt).await,
+        };
+        server.end().await?;
+        served?;
+        Ok(0)
+    }
+}
+
+/// Serves until the client goes or the program is told to stop.
+async fn stdio(server: &Server, interrupt: &mut Interrupt) -> anyhow::Result<()> {
+    let serving = async {
+        let running = server
+            .clone()
+            .serve(rmcp::transport::stdio())
+            .await
+            .context("the client did not begin a session")?;
+        running.waiting().await.context("the session broke off")?;
+        Ok(())
+    };
+    // Being told to stop is how this program ends.
+    interrupt.race(serving).await.unwrap_or(Ok(()))
+}

@@ -1,0 +1,271 @@
+//! `skillctl tool`: what a model is offered, and what a call of it answers, from a shell.
+
+mod kept;
+
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Map, Value, json};
+use skilld_client::new_exec_id;
+use skilld_client::state::SessionState;
+use skilld_client::tools::host::HostTools;
+use skilld_client::tools::{Family, Options, Session, Toolset};
+
+use crate::context::Context;
+use crate::interrupt::Interrupt;
+use crate::output::{self, Table};
+pub(crate) use kept::Kept;
+
+/// Bytes of arguments read from stdin at most: a request of the API has fewer.
+const ARGUMENTS_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Use the skill tools as a model would.
+#[derive(Debug, Subcommand)]
+#[command(
+    after_help = "Example:\n  skillctl tool call skill_load '{\"skill\": \"csv-report\"}' --session chat.json"
+)]
+pub(crate) enum Tool {
+    List(List),
+    Call(Call),
+    End(End),
+}
+
+/// Which tools, for whom.
+#[derive(Debug, Args)]
+pub(crate) struct Choice {
+    /// Whose tools; without it those that the options name, else trpc's.
+    #[arg(long, value_enum)]
+    family: Option<FamilyName>,
+    /// A JSON file with the host application's decisions: profile, tools, skills, pool, load_mode,
+    /// allowed_commands and so on (docs/tools.md has them all).
+    #[arg(long, value_name = "FILE")]
+    options: Option<PathBuf>,
+    /// Where the session is kept: its names and its state, as JSON. Made if it is not there. Without it the call is a
+    /// session of its own, whose workspace is deleted afterwards.
+    #[arg(long, value_name = "FILE")]
+    session: Option<PathBuf>,
+}
+
+/// The families, as they are typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FamilyName {
+    Trpc,
+    Sherma,
+    AgentZero,
+}
+
+impl From<FamilyName> for Family {
+    fn from(name: FamilyName) -> Self {
+        match name {
+            FamilyName::Trpc => Self::Trpc,
+            FamilyName::Sherma => Self::Sherma,
+            FamilyName::AgentZero => Self::AgentZero,
+        }
+    }
+}
+
+/// List the tools that a model is offered.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  skillctl tool list
+  skillctl tool list --family sherma
+  skillctl -o json tool list --session chat.json     with descriptions and JSON Schemas, one tool per line")]
+pub(crate) struct List {
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// Call a tool and print its result, which is JSON.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  skillctl tool call skill_load '{\"skill\": \"csv-report\"}' --session chat.json
+  skillctl tool call skill_run '{\"skill\": \"csv-report\", \"command\": \"ls\"}' --session chat.json
+  generate-arguments | skillctl tool call skill_run - --session chat.json
+
+Exit codes: 0 the tool answered, 1 it did not (its error is printed as JSON too), 2 usage.")]
+pub(crate) struct Call {
+    /// The tool's name.
+    name: String,
+    /// Its arguments, a JSON object; - reads them from stdin.
+    #[arg(default_value = "{}", value_name = "JSON")]
+    arguments: String,
+    /// The model's id for the call: a call repeated with it runs nothing twice. Without it each call is a new one.
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// End a kept session: delete its workspace and the file.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl tool end --session chat.json")]
+pub(crate) struct End {
+    /// Where the session is kept.
+    #[arg(long, value_name = "FILE", required = true)]
+    session: PathBuf,
+}
+
+impl Choice {
+    /// The tools that were chosen.
+    pub(crate) fn toolset(&self, context: &Context) -> anyhow::Result<Toolset> {
+        let mut options = match &self.options {
+            Some(file) => read_options(file)?,
+            None => serde_json::from_value(defaults())?,
+        };
+        if let Some(family) = self.family {
+            options.family = family.into();
+        }
+        Ok(Toolset::new(
+            context.client.clone(),
+            options,
+            HostTools::new(),
+        )?)
+    }
+
+    /// The session, which is a new one if none is kept.
+    pub(crate) fn kept(&self) -> anyhow::Result<Kept> {
+        Kept::open(self.session.as_deref())
+    }
+}
+
+/// What is otherwise here than in a program that makes its model's prompts: there is no prompt that could bring a skill's
+/// text.
+fn defaults() -> Value {
+    json!({"inline_skills": true})
+}
+
+fn read_options(file: &std::path::Path) -> anyhow::Result<Options> {
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let what = || format!("{} holds no options for tools", file.display());
+    let mut options = defaults();
+    let given: Map<String, Value> = serde_json::from_str(&text).with_context(what)?;
+    if let Some(options) = options.as_object_mut() {
+        options.extend(given);
+    }
+    serde_json::from_value(options).with_context(what)
+}
+
+impl Tool {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        match self {
+            Self::List(command) => command.run(context).await,
+            Self::Call(command) => command.run(context).await,
+            Self::End(command) => command.run(context).await,
+        }
+    }
+}
+
+impl List {
+    async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let kept = self.choice.kept()?;
+        let definitions = self
+            .choice
+            .toolset(context)?
+            .definitions(kept.session(), kept.state())
+            .await?;
+        if context.output.is_json() {
+            for definition in &definitions {
+                print_json(context, &serde_json::to_value(definition)?)?;
+            }
+            return Ok(0);
+        }
+        let mut table = Table::new(["NAME", "DESCRIPTION"]);
+        for definition in definitions {
+            let first = definition.description.lines().next().unwrap_or_default();
+            table.row([definition.name, first.to_owned()]);
+        }
+        context.output.bytes(table.text().as_bytes())?;
+        Ok(0)
+    }
+}
+
+impl Call {
+    async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let arguments = self.arguments()?;
+        let tools = self.choice.toolset(context)?;
+        let mut kept = self.choice.kept()?;
+        let call = skilld_client::tools::Call {
+            id: self.id.unwrap_or_else(new_exec_id),
+            name: self.name,
+            arguments,
+        };
+        let (id, name) = (call.id.clone(), call.name.clone());
+        let mut interrupt = Interrupt::new()?;
+        let answered = interrupt
+            .race(tools.call(kept.session(), kept.state(), call))
+            .await;
+        if answered.is_err() {
+            // Nobody is left to want what the call started.
+            tools.cancel(kept.session(), &name, &id).await?;
+        }
+        let ended = if kept.is_kept() {
+            Ok(())
+        } else {
+            tools.end(kept.session()).await
+        };
+        let code = match answered? {
+            Ok(answer) => {
+                kept.change(&answer.delta)?;
+                print_json(context, &answer.result)?;
+                0
+            }
+            Err(error) => {
+                print_json(context, &error.to_json())?;
+                1
+            }
+        };
+        ended?;
+        Ok(code)
+    }
+
+    fn arguments(&self) -> anyhow::Result<Value> {
+        if self.arguments != "-" {
+            return Ok(Value::String(self.arguments.clone()));
+        }
+        let mut text = String::new();
+        std::io::stdin()
+            .take(ARGUMENTS_BYTES_MAX + 1)
+            .read_to_string(&mut text)
+            .context("cannot read the arguments from stdin")?;
+        if text.len() as u64 > ARGUMENTS_BYTES_MAX {
+            anyhow::bail!("the arguments are longer than {ARGUMENTS_BYTES_MAX} bytes");
+        }
+        Ok(Value::String(text))
+    }
+}
+
+impl End {
+    async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let kept = Kept::existing(&self.session)?;
+        let tools = Toolset::new(context.client.clone(), Options::default(), HostTools::new())?;
+        tools.end(kept.session()).await?;
+        kept.forget()?;
+        output::note("the session's workspace and its file are gone");
+        Ok(0)
+    }
+}
+
+/// One line of JSON, or for people the same on many.
+fn print_json(context: &Context, value: &Value) -> anyhow::Result<()> {
+    let mut text = if context.output.is_json() {
+        serde_json::to_string(value)?
+    } else {
+        serde_json::to_string_pretty(value)?
+    };
+    text.push('\n');
+    context.output.bytes(text.as_bytes())?;
+    Ok(())
+}
+
+/// A session for one call or one connection.
+pub(crate) fn new_session() -> (Session, SessionState) {
+    let session = Session {
+        app: "skillctl".into(),
+        session: new_exec_id(),
+        ..Session::default()
+    };
+    (session, SessionState::new())
+}

@@ -1,0 +1,73 @@
+//! Agent Zero's list of loaded skills: one list per agent, the last loaded at its end, at most so many. It is the same
+//! state as [`loading`]'s, so that prompts are made of it in the same way; there is no unload.
+
+use super::keys::Scope;
+use super::loading::{self, Evicted};
+use super::{Delta, SessionState};
+
+/// Skills that Agent Zero keeps.
+pub const LOADED_MAX: usize = 5;
+
+/// Loads a skill, or moves it to the end; says which had to go for it. `max` of 0 is Agent Zero's own.
+#[must_use]
+pub fn load(state: &SessionState, scope: Scope<'_>, skill: &str, max: usize) -> Evicted {
+    let mut delta = loading::load(state, scope, skill, None, None);
+    let max = if max == 0 { LOADED_MAX } else { max };
+    let evicted = loading::evict(&state.with(&delta), scope, max);
+    delta.then(evicted.delta);
+    Evicted {
+        names: evicted.names,
+        delta,
+    }
+}
+
+/// A skill's name as models write it, who copy the catalogue's markup: without bold, code marks and quotes around it.
+#[must_use]
+pub fn unwrap_name(name: &str) -> &str {
+    name.trim_matches(|char: char| char.is_whitespace() || "*`\"'".contains(char))
+}
+
+/// The loaded skills as Agent Zero keeps them: names, the last loaded at the end.
+#[must_use]
+pub fn list(state: &SessionState, scope: Scope<'_>) -> Vec<String> {
+    loading::loaded(state, scope)
+}
+
+/// Takes over a list that Agent Zero kept.
+#[must_use]
+pub fn adopt(state: &SessionState, scope: Scope<'_>, names: &[String]) -> Delta {
+    let mut delta = Delta::new();
+    for name in names {
+        let next = loading::load(&state.with(&delta), scope, unwrap_name(name), None, None);
+        delta.then(next);
+    }
+    delta
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::LoadMode;
+
+    #[test]
+    fn the_sixth_skill_puts_out_the_oldest_and_a_repeated_one_moves_to_the_end() {
+        let scope = Scope::new("a0", LoadMode::Session);
+        let names: Vec<String> = ["a", "b", "c", "d", "**e**"].map(String::from).into();
+        let mut state = SessionState::new();
+        state.apply(&adopt(&state, scope, &names));
+        let again = load(&state, scope, "a", 0);
+        assert_eq!(again.names, Vec::<String>::new());
+        state.apply(&again.delta);
+        let sixth = load(&state, scope, "f", 0);
+        assert_eq!(sixth.names, ["b"]);
+        state.apply(&sixth.delta);
+        assert_eq!(list(&state, scope), ["c", "d", "e", "a", "f"]);
+    }
+
+    #[test]
+    fn markup_around_a_name_is_taken_off() {
+        for name in [" pdf ", "**pdf**", "`pdf`", "\"pdf\""] {
+            assert_eq!(unwrap_name(name), "pdf");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Branches that ran side by side from one state, put together. A branch is the [`Delta`] of all that it did: it says
+//! what was loaded, also where that had been loaded before, which two states could not tell.
+//!
+//! Rules, none of which depends on the order of the branches: a load in any branch counts more than an unload, which
+//! was of the older load; selections and lists are merged name by name; of two other values that differ one is chosen
+//! by its JSON. Recency among what several branches touched is not known: there it goes by name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::keys::ARTIFACTS;
+use super::selection::{self, Selection};
+use super::{Delta, SessionState, sherma};
+
+/// What two branches did, as one change of the state that both began with.
+#[must_use]
+pub fn merge(base: &SessionState, left: &Delta, right: &Delta) -> Delta {
+    merge_all(base, &[left, right])
+}
+
+/// What any number of branches did. In any order they give the same bytes; one branch twice counts once.
+#[must_use]
+pub fn merge_all(base: &SessionState, branches: &[&Delta]) -> Delta {
+    let mut changes: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+    for branch in branches {
+        for (key, value) in branch.iter() {
+            changes.entry(key).or_default().push(value);
+        }
+    }
+    let mut merged = Delta::new();
+    for (key, values) in changes {
+        let values = values_of_who_did_not_unload(key, values, branches);
+        // All who changed it unloaded what another branch loaded.
+        if !values.is_empty() {
+            merged.set(key, merge_values(key, base.get(key), &values));
+        }
+    }
+    merged
+}
+
+/// The selections of a skill that one branch unloaded and another loaded again stay: the unload does not count.
+fn values_of_who_did_not_unload<'a>(
+    key: &str,
+    values: Vec<&'a Value>,
+    branches: &[&'a Delta],
+) -> Vec<&'a Value> {
+    let Some(loaded) = loaded_key(key) else {
+        return values;
+    };
+    let set = |branch: &Delta| value(branch, &loaded).is_some_and(selection::is_set);
+    if !branches.iter().any(|branch| set(branch)) {
+        return values;
+    }
+    let unloaded = |branch: &Delta| value(branch, &loaded).is_some_and(Value::is_null);
+    let counted = branches.iter().filter(|branch| !unloaded(branch));
+    counted.filter_map(|branch| value(branch, key)).collect()
+}
+
+/// Of a key of docs or tools, the key that says that the skill is loaded.
+fn loaded_key(key: &str) -> Option<String> {
+    let kinds = ["docs", "tools"].iter();
+    let mut pairs =
+        kinds.flat_map(|kind| [format!("skill:{kind}_by_agent:"), format!("skill:{kind}:")]);
+    let prefix = pairs.find(|prefix| {
+        key.strip_prefix("temp:")
+            .unwrap_or(key)
+            .starts_with(prefix.as_str())
+    })?;
+    let loaded = prefix.replace("docs", "loaded").replace("tools", "loaded");
+    Some(key.replacen(&prefix, &loaded, 1))
+}
+
+fn value<'a>(delta: &'a Delta, key: &str) -> Option<&'a Value> {
+    delta
+        .iter()
+        .find_map(|(own, value)| (own == key).then_some(value))
+}
+
+fn merge_values(key: &str, base: Option<&Value>, values: &[&Value]) -> Value {
+    let mut distinct: Vec<&Value> = Vec::new();
+    for value in values {
+        if !distinct.contains(value) {
+            distinct.push(value);
+        }
+    }
+    if let [only] = distinct.as_slice() {
+        return (*only).clone();
+    }
+    // In these two no value is a list with nothing in it.
+    let name = key.strip_prefix("temp:").unwrap_or(key);
+    if name.starts_with("skill:loaded_order") {
+        return merge_orders(base, &distinct);
+    }
+    if sherma::is_key(key) {
+        return sherma::merge(base, &distinct);
+    }
+    // Elsewhere null is the older value gone; who set it did so since.
+    distinct.retain(|value| !value.is_null());
+    if loaded_key(key).is_some() {
+        return merge_selections(base, &distinct);
+    }
+    if key == ARTIFACTS {
+        return merge_artifacts(&distinct);
+    }
+    choose(&distinct)
+}
+
+/// Always the same one of values that differ.
+fn choose(values: &[&Value]) -> Value {
+    let largest = values.iter().max_by_key(|value| value.to_string());
+    largest.map_or(Value::Null, |value| (*value).clone())
+}
+
+/// What every branch kept, and what any added; all is an element like a name.
+fn merge_selections(base: Option<&Value>, values: &[&Value]) -> Value {
+    let read: Vec<Selection> = values
+        .iter()
+        .filter_map(|value| Selection::read(value))
+        .collect();
+    match read.as_slice() {
+        [] => return choose(values),
+        [only] => return only.to_value(),
+        _ => {}
+    }
+    let base = base.and_then(Selection::read);
+    let is_all = |selection: &&Selection| **selection == Selection::All;
+    let alls = read.iter().filter(is_all).count();
+    let was_all = base.as_ref().is_some_and(|base| is_all(&base));
+    if alls == read.len() || (alls > 0 && !was_all) {
+        return Selection::All.to_value();
+    }
+    let lists: Vec<&[String]> = read.iter().filter_map(these).collect();
+    let before = base.as_ref().and_then(these).unwrap_or_default();
+    let (mut names, mut added) = (kept(before, &lists), BTreeSet::new());
+    for list in &lists {
+        added.extend(list.iter().filter(|name| !before.contains(name)).cloned());
+    }
+    names.extend(added);
+    Selection::These(names).to_value()
+}
+
+fn these(selection: &Selection) -> Option<&[String]> {
+    match selection {
+        Selection::These(names) => Some(names),
+        Selection::All => None,
+    }
+}
+
+fn kept(before: &[String], lists: &[&[String]]) -> Vec<String> {
+    let kept = before
+        .iter()
+        .filter(|name| lists.iter().all(|list| list.contains(name)));
+    kept.cloned().collect()
+}
+
+/// What no branch touched keeps its order and comes first, then what was touched.
+fn merge_orders(base: Option<&Value>, values: &[&Value]) -> Value {
+    let before = base.map(selection::names).unwrap_or_default();
+    let orders: Vec<Vec<String>> = values.iter().map(|value| selection::names(value)).collect();
+    let touched: BTreeSet<&[String]> = orders
+        .iter()
+        .map(|order| touched(&before, order))
+        .filter(|names| !names.is_empty())
+        .collect();
+    let tail: Vec<String> = match touched.iter().collect::<Vec<_>>().as_slice() {
+        [only] => only.to_vec(),
+        several => {
+            let names: BTreeSet<&String> = several.iter().flat_map(|names| names.iter()).collect();
+            names.into_iter().cloned().collect()
+        }
+    };
+    let lists: Vec<&[String]> = orders.iter().map(Vec::as_slice).collect();
+    let mut names = kept(&before, &lists);
+    names.retain(|name| !tail.contains(name));
+    names.extend(tail);
+    selection::list(&names).into()
+}
+
+/// The end of an order that is no longer as it was; of one that is written again as it was, the last name.
+fn touched<'a>(before: &[String], order: &'a [String]) -> &'a [String] {
+    if before == order {
+        return order
+            .get(order.len().saturating_sub(1)..)
+            .unwrap_or_default();
+    }
+    let mut rest = before.iter();
+    let untouched = order
+        .iter()
+        .take_while(|name| rest.any(|known| known == *name))
+        .count();
+    order.get(untouched..).unwrap_or_default()
+}
+
+/// All artifacts that any branch saved, each once.
+fn merge_artifacts(values: &[&Value]) -> Value {
+    let mut merged = Map::new();
+    let mut saved: BTreeMap<String, Value> = BTreeMap::new();
+    for value in values {
+        let artifacts = value.get("artifacts").and_then(Value::as_array);
+        for artifact in artifacts.into_iter().flatten() {
+            saved.insert(artifact.to_string(), artifact.clone());
+        }
+    }
+    let latest = values
+        .iter()
+        .filter_map(|value| value.get("tool_call_id"))
+        .max_by_key(|id| id.to_string());
+    if let Some(id) = latest {
+        merged.insert("tool_call_id".into(), id.clone());
+    }
+    merged.insert("artifacts".into(), saved.into_values().collect());
+    Value::Object(merged)
+}
+
+#[cfg(test)]
+mod tests;

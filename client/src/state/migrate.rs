@@ -1,0 +1,138 @@
+//! State of older versions: keys that name no agent. Each becomes the key of the agent that loaded the skill.
+
+use serde_json::Value;
+
+use super::keys::{self, Kind, Scope};
+use super::{Delta, SessionState, selection};
+use crate::tools::LoadMode;
+
+/// Moves keys that name no agent to their owner: who `owner` says loaded the skill (see
+/// [`owner`](crate::prompt::history::owner), which reads it from the history), else the current agent. Where there is
+/// no owner they stay. What the owner already has counts more; then only the old key goes. The new keys are those of
+/// `scope`'s load mode. A second migration changes nothing.
+#[must_use]
+pub fn migrate(
+    state: &SessionState,
+    scope: Scope<'_>,
+    owner: impl Fn(&str) -> Option<String>,
+) -> Delta {
+    let owner = |skill: &str| {
+        let named = owner(skill).filter(|agent| !agent.trim().is_empty());
+        let agent = named.unwrap_or_else(|| scope.agent.to_owned());
+        (!agent.trim().is_empty()).then(|| agent.trim().to_owned())
+    };
+    let mut delta = Delta::new();
+    for kind in Kind::ALL {
+        let prefix = kind.legacy_prefix();
+        for (key, value) in state.iter() {
+            let Some(skill) = key.strip_prefix(&prefix).map(str::trim) else {
+                continue;
+            };
+            let Some(agent) = Some(skill)
+                .filter(|skill| !skill.is_empty())
+                .and_then(owner)
+            else {
+                continue;
+            };
+            let target = Scope::new(&agent, scope.mode);
+            let known = keys::keys(target, kind, skill);
+            if is_worth(kind, value) && !known.iter().any(|key| state.get(key).is_some()) {
+                delta.set(keys::key(target, kind, skill), value.clone());
+            }
+            delta.remove(key);
+        }
+    }
+    delta.then(migrate_order(state, scope, owner));
+    delta
+}
+
+/// An order of all agents becomes one of each: what it names goes before what the agent touched since.
+fn migrate_order(
+    state: &SessionState,
+    scope: Scope<'_>,
+    owner: impl Fn(&str) -> Option<String>,
+) -> Delta {
+    let mut delta = Delta::new();
+    for key in keys::order_keys(Scope::new("", LoadMode::Turn)) {
+        let Some(old) = state.get(&key) else {
+            continue;
+        };
+        let owned: Vec<(String, String)> = selection::names(old)
+            .into_iter()
+            .filter_map(|skill| Some((owner(&skill)?, skill)))
+            .collect();
+        if owned.is_empty() {
+            continue;
+        }
+        let mut agents: Vec<&String> = owned.iter().map(|(agent, _)| agent).collect();
+        agents.sort();
+        agents.dedup();
+        for agent in agents {
+            let target = Scope::new(agent, scope.mode);
+            let since = super::loading::order(state, target);
+            let theirs = owned.iter().filter(|(owner, _)| owner == agent);
+            let mut names: Vec<String> = theirs.map(|(_, skill)| skill.clone()).collect();
+            names.retain(|name| !since.contains(name));
+            names.extend(since);
+            if let Some(key) = keys::order_keys(target).into_iter().next() {
+                delta.set(key, selection::list(&names));
+            }
+        }
+        delta.remove(key);
+    }
+    delta
+}
+
+fn is_worth(kind: Kind, value: &Value) -> bool {
+    kind != Kind::Loaded || selection::is_set(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::state::loading;
+
+    fn state(value: Value) -> SessionState {
+        serde_json::from_value(value).expect("a map")
+    }
+
+    #[test]
+    fn legacy_keys_move_to_who_loaded_the_skill() {
+        let mut state = state(json!({
+            "temp:skill:loaded:csv": true,
+            "temp:skill:docs:csv": "*",
+            "temp:skill:loaded:math": "1",
+            "temp:skill:loaded:": "1",
+            "temp:skill:loaded_order:": "[\"math\", \"csv\"]",
+            "temp:skill:loaded_by_agent:me/math": "1",
+            "temp:skill:loaded_order_by_agent:me": "[\"own\"]",
+        }));
+        let scope = Scope::new("me", LoadMode::Turn);
+        let owner = |skill: &str| (skill == "csv").then(|| "helper/one".to_owned());
+        state.apply(&migrate(&state, scope, owner));
+        assert_eq!(
+            serde_json::to_value(&state).expect("JSON"),
+            json!({
+                "temp:skill:loaded:": "1",
+                "temp:skill:loaded_by_agent:me/math": "1",
+                "temp:skill:loaded_order_by_agent:me": "[\"math\",\"own\"]",
+                "temp:skill:loaded_by_agent:helper%2Fone/csv": true,
+                "temp:skill:docs_by_agent:helper%2Fone/csv": "*",
+                "temp:skill:loaded_order_by_agent:helper%2Fone": "[\"csv\"]",
+            })
+        );
+        assert_eq!(migrate(&state, scope, owner), Delta::new());
+        assert_eq!(loading::loaded(&state, scope), ["math"]);
+    }
+
+    #[test]
+    fn without_an_owner_legacy_keys_stay() {
+        let state =
+            state(json!({"temp:skill:loaded:csv": "1", "temp:skill:loaded_order:": "[\"csv\"]"}));
+        let scope = Scope::new("", LoadMode::Turn);
+        assert_eq!(migrate(&state, scope, |_| None), Delta::new());
+        assert_eq!(loading::loaded(&state, scope), ["csv"]);
+    }
+}

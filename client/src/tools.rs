@@ -1,0 +1,234 @@
+//! The skill tools: each a name, a description, JSON Schemas, and a call from JSON to JSON, so that any framework can
+//! offer them to its model. Three families of them, named as the systems that they come from; all of what they do is the
+//! daemon's, what is here is wording, JSON and session state.
+//!
+//! ```text
+//! caller ── definitions(session, state) ──► what to offer the model
+//!        ── call(session, state, call) ───► Answer { result for the model, delta of the state }
+//! ```
+//!
+//! A toolset keeps nothing that it could not find again: workspaces are found by the session's name, the rest is in the
+//! state that the caller passes in. An error changes no state.
+
+mod agent_zero;
+pub mod arguments;
+pub mod dynamic;
+mod error;
+pub mod hooks;
+pub mod host;
+mod lookup;
+mod mcp;
+mod options;
+mod scripts;
+mod session;
+mod sherma;
+mod trpc;
+mod uploads;
+mod wire;
+mod workspaces;
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use error::ToolError;
+pub use options::{Family, LoadMode, Mcp, Options, Profile};
+pub use session::Session;
+pub use sherma::{Preloaded, Skipped};
+pub use uploads::StagedUpload;
+
+use skilld_proto::v1::Reason;
+
+use crate::prompt::{Material, Upload};
+use crate::state::{Delta, SessionState};
+use crate::{Client, exec_name};
+use hooks::{Hooks, NoHooks};
+use host::HostTools;
+use mcp::Connections;
+use workspaces::Workspaces;
+
+/// What a model is told of a tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Definition {
+    /// As it is called.
+    pub name: String,
+    /// What it does and when to use it.
+    pub description: String,
+    /// JSON Schema of the arguments, an object.
+    pub parameters: Value,
+    /// JSON Schema of the result.
+    pub returns: Value,
+}
+
+/// A call that a model makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The model's id for it, unique in the session; calls repeated with the same id run nothing twice. Empty for none.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// As the model gave them: an object, or a string that holds one.
+    pub arguments: Value,
+}
+
+/// What a call gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// For the model.
+    pub result: Value,
+    /// For the caller's session state.
+    pub delta: Delta,
+}
+
+impl Answer {
+    /// A result that changes nothing.
+    #[must_use]
+    pub fn of(result: impl Into<Value>) -> Self {
+        Self {
+            result: result.into(),
+            delta: Delta::new(),
+        }
+    }
+}
+
+/// The tools of one family. Cheap to clone; for any number of sessions at once.
+#[derive(Clone, Debug)]
+pub struct Toolset {
+    inner: Arc<Inner>,
+}
+
+/// What every family has to work with.
+pub(crate) struct Inner {
+    pub(crate) client: Client,
+    pub(crate) options: Options,
+    pub(crate) host: HostTools,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) hooks: Box<dyn Hooks>,
+    pub(crate) mcp: Connections,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner")
+            .field("client", &self.client)
+            .field("options", &self.options)
+            .field("host", &self.host)
+            .field("workspaces", &self.workspaces)
+            .field("mcp", &self.mcp)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Toolset {
+    /// Tools over a client. Fails when the options contradict each other.
+    pub fn new(client: Client, options: Options, host: HostTools) -> Result<Self, ToolError> {
+        Self::with_hooks(client, options, host, NoHooks)
+    }
+
+    /// The same with hooks, which are called whenever a skill is loaded or unloaded.
+    pub fn with_hooks(
+        client: Client,
+        options: Options,
+        host: HostTools,
+        hooks: impl Hooks + 'static,
+    ) -> Result<Self, ToolError> {
+        options.check()?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                workspaces: Workspaces::new(&options),
+                mcp: Connections::new(&options),
+                client,
+                options,
+                host,
+                hooks: Box::new(hooks),
+            }),
+        })
+    }
+
+    /// The family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.inner.options.family
+    }
+
+    /// What to offer the model in this session now, in a fixed order. The host's own tools among them where skills
+    /// that are loaded name them.
+    pub async fn definitions(
+        &self,
+        session: &Session,
+        state: &SessionState,
+    ) -> Result<Vec<Definition>, ToolError> {
+        match self.family() {
+            Family::Trpc => trpc::definitions(&self.inner, session, state).await,
+            Family::Sherma => sherma::definitions(&self.inner, session, state).await,
+            Family::AgentZero => agent_zero::definitions(&self.inner, session, state).await,
+        }
+    }
+
+    /// Makes one call. An error is the model's to read too: [`ToolError::to_json`].
+    pub async fn call(
+        &self,
+        session: &Session,
+        state: &SessionState,
+        call: Call,
+    ) -> Result<Answer, ToolError> {
+        match self.family() {
+            Family::Trpc => trpc::call(&self.inner, session, state, call).await,
+            Family::Sherma => sherma::call(&self.inner, session, state, call).await,
+            Family::AgentZero => agent_zero::call(&self.inner, session, state, call).await,
+        }
+    }
+
+    /// What the next prompt is made of, for [`prompt::materialise`](crate::prompt::materialise): every skill that the model
+    /// may see in a line, and the texts of those that the state says are loaded.
+    pub async fn material(
+        &self,
+        session: &Session,
+        state: &SessionState,
+    ) -> Result<Material, ToolError> {
+        trpc::material(&self.inner, session, state).await
+    }
+
+    /// What the host decided.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    /// Ends what a call started, by its tool and its id, for callers that give a call up. OK if it started nothing.
+    pub async fn cancel(&self, session: &Session, tool: &str, call: &str) -> Result<(), ToolError> {
+        let exec = format!("{}/{}", session.workspace_id(), session.exec_id(tool, call));
+        match self.inner.client.kill_exec(&exec_name(&exec)).await {
+            Err(error)
+                if !matches!(
+                    error.reason(),
+                    Some(Reason::ExecNotFound | Reason::WorkspaceNotFound)
+                ) =>
+            {
+                Err(error.into())
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Puts files of the conversation into the session's workspace, beneath `work/inputs/`, in one call to the daemon
+    /// unless they are large. The same files again change nothing, so each turn can bring all of them.
+    pub async fn stage_uploads(
+        &self,
+        session: &Session,
+        uploads: &[Upload],
+    ) -> Result<Vec<StagedUpload>, ToolError> {
+        trpc::uploads(&self.inner, session, uploads).await
+    }
+
+    /// Ends a session: its workspace is deleted, its connections are closed. OK if there is none.
+    pub async fn end(&self, session: &Session) -> Result<(), ToolError> {
+        self.inner.mcp.disconnect_session(session).await;
+        self.inner
+            .workspaces
+            .delete(&self.inner.client, session)
+            .await
+    }
+}

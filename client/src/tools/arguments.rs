@@ -1,0 +1,245 @@
+//! Arguments as models write them: an object or a string that holds one, keys in any case, other systems' names for a
+//! field. All is checked here once; what comes out is a typed value.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::tools::ToolError;
+
+/// Reads arguments, at any depth. A key stands for the field whose name differs from it in case, `_` or `-` only, as
+/// `MaxFiles` and `yieldMs` do; null is the same as nothing; unknown keys are left aside, as the reference systems do.
+/// Other names of a field are its serde aliases, which are given here since serde does not tell them: pairs of alias and
+/// field, which hold wherever there is such a field.
+pub fn decode<T: DeserializeOwned + JsonSchema>(
+    arguments: Value,
+    aliases: &[(&str, &str)],
+) -> Result<T, ToolError> {
+    let known = named(object(arguments)?, &schema::<T>(), aliases);
+    serde_json::from_value(Value::Object(known))
+        .map_err(|error| ToolError::arguments(error.to_string()))
+}
+
+/// An object with its keys as the schema has them.
+fn named(
+    given: Map<String, Value>,
+    schema: &Value,
+    aliases: &[(&str, &str)],
+) -> Map<String, Value> {
+    let Some(fields) = find(schema, "properties").and_then(Value::as_object) else {
+        // A map of the caller's own keys.
+        return given;
+    };
+    let mut known = Map::new();
+    for (key, value) in given {
+        let by_name = |name: &str| fields.keys().find(|field| folded(field) == folded(name));
+        let by_alias = || {
+            aliases
+                .iter()
+                .filter(|(alias, _)| folded(alias) == folded(&key))
+                .find_map(|(_, field)| fields.get_key_value(*field))
+                .map(|(field, _)| field)
+        };
+        if let Some(name) = by_name(&key).or_else(by_alias)
+            && !value.is_null()
+            // The field's own name counts before an alias of it.
+            && (*name == key || !known.contains_key(name))
+            && let Some(schema) = fields.get(name)
+        {
+            known.insert(name.clone(), nested(value, schema, aliases));
+        }
+    }
+    known
+}
+
+fn nested(value: Value, schema: &Value, aliases: &[(&str, &str)]) -> Value {
+    match value {
+        Value::Object(map) => Value::Object(named(map, schema, aliases)),
+        Value::Array(items) => match find(schema, "items") {
+            Some(schema) => {
+                let items = items.into_iter();
+                items.map(|item| nested(item, schema, aliases)).collect()
+            }
+            None => Value::Array(items),
+        },
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
+    }
+}
+
+/// A keyword of a schema, or of what an optional value is if it is there.
+fn find<'a>(schema: &'a Value, keyword: &str) -> Option<&'a Value> {
+    let alternatives = || schema.get("anyOf").and_then(Value::as_array);
+    schema.get(keyword).or_else(|| {
+        let mut alternatives = alternatives()?.iter();
+        alternatives.find_map(|schema| schema.get(keyword))
+    })
+}
+
+fn folded(name: &str) -> String {
+    let letters = name.chars().filter(|letter| !matches!(letter, '_' | '-'));
+    letters.map(|letter| letter.to_ascii_lowercase()).collect()
+}
+
+/// JSON Schema of arguments of a type, with everything inlined: models read no references.
+#[must_use]
+pub fn schema<T: JsonSchema>() -> Value {
+    of::<T>(inlined())
+}
+
+/// The same of results: a field that may be left out is not required.
+#[must_use]
+pub fn result_schema<T: JsonSchema>() -> Value {
+    of::<T>(inlined().for_serialize())
+}
+
+fn inlined() -> SchemaSettings {
+    SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    })
+}
+
+fn of<T: JsonSchema>(settings: SchemaSettings) -> Value {
+    settings
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value()
+}
+
+fn object(arguments: Value) -> Result<Map<String, Value>, ToolError> {
+    match arguments {
+        Value::Object(map) => Ok(map),
+        Value::Null => Ok(Map::new()),
+        // Some models, and some frameworks, pass JSON in a string.
+        Value::String(text) if text.trim().is_empty() => Ok(Map::new()),
+        Value::String(text) => match serde_json::from_str(&text) {
+            Ok(Value::Object(map)) => Ok(map),
+            Ok(_) => Err(ToolError::arguments("not an object")),
+            Err(error) => Err(ToolError::arguments(format!("not JSON: {error}"))),
+        },
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+            Err(ToolError::arguments("not an object"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
+    #[serde(default)]
+    struct Run {
+        skill: String,
+        yield_ms: u64,
+    }
+
+    #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
+    #[serde(default)]
+    struct Outer {
+        outputs: Option<Outputs>,
+        inputs: Vec<Input>,
+        env: std::collections::BTreeMap<String, String>,
+    }
+
+    #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
+    #[serde(default)]
+    struct Outputs {
+        max_files: u64,
+        inline: bool,
+    }
+
+    #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
+    #[serde(default)]
+    struct Input {
+        from: String,
+        to: String,
+    }
+
+    #[test]
+    fn inner_keys_may_be_spelled_in_any_way_too_and_keys_of_maps_are_left_alone() {
+        let arguments = json!({
+            "Outputs": {"MaxFiles": 3, "max_files": 0, "maxfiles": 9, "Inline": true, "other": 1},
+            "inputs": [{"src": "a", "DST": "b"}, {"From": "c", "to": null}],
+            "env": {"MaxFiles": "x", "src": "y"},
+        });
+        let read: Outer =
+            decode(arguments, &[("src", "from"), ("dst", "to")]).expect("is understood");
+        let input = |from: &str, to: &str| Input {
+            from: from.into(),
+            to: to.into(),
+        };
+        let outputs = Outputs {
+            max_files: 0,
+            inline: true,
+        };
+        assert_eq!(read.outputs, Some(outputs));
+        assert_eq!(read.inputs, [input("a", "b"), input("c", "")]);
+        assert_eq!(read.env.keys().collect::<Vec<_>>(), ["MaxFiles", "src"]);
+    }
+
+    fn run(arguments: Value) -> Result<Run, String> {
+        decode(
+            arguments,
+            &[("skill_name", "skill"), ("yield_time_ms", "yield_ms")],
+        )
+        .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn keys_may_be_in_any_case_or_another_systems() {
+        let wanted = Run {
+            skill: "a".into(),
+            yield_ms: 5,
+        };
+        for arguments in [
+            json!({"skill": "a", "yield_ms": 5}),
+            json!({"Skill": "a", "YIELD_MS": 5}),
+            json!({"skill_name": "a", "yield_time_ms": 5}),
+            json!({"skill": "a", "skill_name": "b", "yield_ms": 5}),
+            json!({"skill_name": "b", "skill": "a", "yield_ms": 5}),
+            json!(r#"{"skill": "a", "yield_ms": 5, "unknown": [1]}"#),
+        ] {
+            assert_eq!(run(arguments.clone()).as_ref(), Ok(&wanted), "{arguments}");
+        }
+        assert_eq!(run(json!({"skill": null})), Ok(Run::default()));
+        assert_eq!(run(json!("")), Ok(Run::default()));
+    }
+
+    #[test]
+    fn what_is_no_object_or_has_a_wrong_type_is_said() {
+        for (arguments, said) in [
+            (json!([1]), "not an object"),
+            (json!("{"), "not JSON"),
+            (json!("[1]"), "not an object"),
+            (json!({"yield_ms": "5"}), "invalid type"),
+        ] {
+            let error = run(arguments.clone()).expect_err("refused");
+            assert!(error.starts_with("invalid args: "), "{error}");
+            assert!(error.contains(said), "{arguments}: {error}");
+        }
+    }
+
+    #[derive(serde::Serialize, JsonSchema)]
+    struct Ran {
+        exit_code: i32,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
+    }
+
+    #[test]
+    fn a_result_may_lack_what_is_left_out_when_it_is_empty() {
+        assert_eq!(result_schema::<Ran>()["required"], json!(["exit_code"]));
+    }
+
+    #[test]
+    fn a_schema_says_what_a_field_is() {
+        let schema = schema::<Run>();
+        assert_eq!(schema["properties"]["skill"]["type"], "string");
+        assert_eq!(schema["type"], "object");
+    }
+}

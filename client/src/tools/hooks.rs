@@ -1,0 +1,89 @@
+//! What the host application may do before and after a skill is loaded or unloaded, whoever asked for it: a call of
+//! the model, a preload, or an eviction.
+
+use futures::future::{BoxFuture, ready};
+
+use crate::tools::Session;
+
+/// Which skill is meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SkillChoice {
+    /// Its id.
+    pub skill_id: String,
+    /// A version or a range of them; empty, `*` and `latest` stand for the current one.
+    pub version: String,
+}
+
+/// A skill that is about to be loaded: everything that can fail has succeeded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadedSkill {
+    /// Its id.
+    pub skill_id: String,
+    /// The one that was chosen.
+    pub version: String,
+    /// Of its content.
+    pub digest: String,
+    /// What the model is given.
+    pub content: String,
+    /// Names of the tools that it brings.
+    pub tools_loaded: Vec<String>,
+}
+
+/// A skill that is about to be unloaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnloadedSkill {
+    /// Its id.
+    pub skill_id: String,
+    /// The one that was loaded.
+    pub version: String,
+    /// Names of the tools that go with it; not those that another skill brings too.
+    pub tools_unloaded: Vec<String>,
+}
+
+/// How a hook ends: an error fails the call, in these words for the model, and nothing changes.
+pub type Hooked<'a> = BoxFuture<'a, Result<(), String>>;
+
+/// Hooks of the host. Each does nothing unless it is given.
+pub trait Hooks: Send + Sync {
+    /// Before a skill is looked up; may choose another one.
+    fn before_skill_load<'a>(
+        &'a self,
+        _session: &'a Session,
+        _choice: &'a mut SkillChoice,
+    ) -> Hooked<'a> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// When all of a load has succeeded; may change the content.
+    fn after_skill_load<'a>(
+        &'a self,
+        _session: &'a Session,
+        _loaded: &'a mut LoadedSkill,
+    ) -> Hooked<'a> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Before a skill is unloaded; may choose another one, except where the skill is evicted.
+    fn before_skill_unload<'a>(
+        &'a self,
+        _session: &'a Session,
+        _choice: &'a mut SkillChoice,
+    ) -> Hooked<'a> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// When a skill was found to be loaded and goes.
+    fn after_skill_unload<'a>(
+        &'a self,
+        _session: &'a Session,
+        _unloaded: &'a UnloadedSkill,
+    ) -> Hooked<'a> {
+        Box::pin(ready(Ok(())))
+    }
+}
+
+/// Those of a host that has none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHooks;
+
+impl Hooks for NoHooks {}

@@ -1,0 +1,276 @@
+//! Running a script of a skill, for every family alike: stage, run, collect. Three calls of the daemon, which chooses
+//! the interpreter, turns arguments into words and watches the clocks; here its answers become one result.
+
+mod choice;
+mod output;
+mod produced;
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use skilld_proto::v1::exec_event::Event;
+use skilld_proto::v1::exec_event::output::Content;
+use skilld_proto::v1::exec_result::{Outcome, Reason as Ended};
+use skilld_proto::v1::stdin::Source;
+use skilld_proto::v1::{
+    ExecResult, ExecSpec, OnDisconnect, OutputStream, Reason, RunExecRequest, Script, Stdin,
+};
+
+pub(crate) use choice::{Cwd, Style};
+pub(crate) use produced::Produced;
+
+use crate::Error;
+use crate::tools::{Inner, Session, ToolError, lookup, wire};
+use output::Kept;
+
+/// A script to run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    /// The skill's name.
+    pub(crate) skill: String,
+    /// The name with what says which version of it.
+    pub(crate) reference: String,
+    /// Relative to the skill's root.
+    pub(crate) path: String,
+    pub(crate) argv: Vec<String>,
+    pub(crate) args: Map<String, Value>,
+    pub(crate) style: Style,
+    pub(crate) cwd: Cwd,
+    pub(crate) stdin: Option<String>,
+    /// In seconds; none for that of the options.
+    pub(crate) timeout: Option<f64>,
+    /// What runs is found again by it: repeated, it runs nothing twice.
+    pub(crate) exec_id: String,
+}
+
+/// How a script ended, and what it left.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Ran {
+    pub(crate) skill: String,
+    pub(crate) script: String,
+    /// How it ended: exited, signaled, timeout, no_output_timeout, oom_killed, output_limit, spawn_failed and others.
+    pub(crate) outcome: String,
+    /// None if it did not exit by itself.
+    pub(crate) exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) signal: Option<i32>,
+    pub(crate) timed_out: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    /// Bytes that it wrote.
+    pub(crate) stdout_bytes: u64,
+    pub(crate) stderr_bytes: u64,
+    /// The text above is not all of it: its middle is left out.
+    pub(crate) stdout_truncated: bool,
+    pub(crate) stderr_truncated: bool,
+    pub(crate) duration_ms: u64,
+    /// Files that it wrote or changed in the workspace.
+    pub(crate) files: Vec<Produced>,
+    /// A limit cut the list of files.
+    pub(crate) limits_hit: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Ran {
+    /// It ended by itself with 0.
+    pub(crate) fn succeeded(&self) -> bool {
+        self.exit_code == Some(0) && self.outcome == "exited"
+    }
+}
+
+/// Runs a script in the session's workspace.
+pub(crate) async fn run(tools: &Inner, session: &Session, run: Run) -> Result<Ran, ToolError> {
+    permitted(tools, &run)?;
+    let spec = spec(tools, &run)?;
+    let within = tools
+        .workspaces
+        .within(&tools.client, session, |workspace| {
+            let (run, spec) = (&run, spec.clone());
+            async move {
+                let reference = run.reference.as_str();
+                let staged = tools.client.stage_skills(&workspace, &[reference]).await;
+                staged.map_err(|error| lookup::unknown_skill(error, reference))?;
+                let request = RunExecRequest {
+                    workspace: workspace.clone(),
+                    exec_id: run.exec_id.clone(),
+                    spec: Some(spec),
+                    ..RunExecRequest::default()
+                };
+                let mut ran = execute(tools, run, request).await?;
+                if ran.0.outcome != "spawn_failed" {
+                    produced::collect(tools, session, &workspace, &ran.1, &mut ran.0).await?;
+                }
+                Ok(ran.0)
+            }
+        });
+    within.await
+}
+
+/// Scripts are programs too: where the host lists what may run, `skill/path` must be in the list. What a script starts
+/// in its turn, its interpreter included, is not looked at.
+fn permitted(tools: &Inner, run: &Run) -> Result<(), ToolError> {
+    let names = run.path.trim().split('/');
+    let names = names.filter(|name| !matches!(*name, "" | "."));
+    let path = names.collect::<Vec<_>>().join("/");
+    let name = format!("{}/{path}", run.skill);
+    let (allowed, denied) = (
+        &tools.options.allowed_commands,
+        &tools.options.denied_commands,
+    );
+    let problem = if denied.contains(&name) {
+        "is denied by denied_commands"
+    } else if !allowed.is_empty() && !allowed.contains(&name) {
+        "is not in allowed_commands"
+    } else {
+        return Ok(());
+    };
+    Err(ToolError::CommandRefused {
+        tool: "run script",
+        problem: format!("{name} {problem}"),
+    })
+}
+
+fn spec(tools: &Inner, run: &Run) -> Result<ExecSpec, ToolError> {
+    let timeout = match run.timeout {
+        None => tools.options.timeout,
+        Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|_| {
+            ToolError::arguments(format!("timeout {seconds} is no number of seconds"))
+        })?),
+    };
+    let args = run.args.iter();
+    let mut script = Script {
+        path: run.path.trim().to_owned(),
+        argv: run.argv.clone(),
+        args: args
+            .map(|(key, value)| wire::argument(key.clone(), value.clone()))
+            .collect(),
+        ..Script::default()
+    };
+    script.set_arg_style(run.style.into());
+    script.set_cwd(run.cwd.into());
+    let stdin = run.stdin.as_ref().map(|text| Stdin {
+        source: Some(Source::Data(text.clone().into_bytes().into())),
+    });
+    let mut spec = ExecSpec {
+        skill: run.skill.clone(),
+        script: Some(script),
+        stdin,
+        timeout: timeout.and_then(|timeout| timeout.try_into().ok()),
+        ..ExecSpec::default()
+    };
+    // Who gives a call up wants what it started to end.
+    spec.set_on_disconnect(OnDisconnect::Kill);
+    Ok(spec)
+}
+
+/// What it did, and the exec's name.
+async fn execute(
+    tools: &Inner,
+    run: &Run,
+    request: RunExecRequest,
+) -> Result<(Ran, String), ToolError> {
+    let max = tools.options.output_bytes_max;
+    let (mut stdout, mut stderr) = (Kept::new(max), Kept::new(max));
+    let mut warnings = Vec::new();
+    let mut result = ExecResult::default();
+    let mut events = tools.client.run_resuming(request);
+    let name = events.name().to_owned();
+    loop {
+        let next = events.next().await;
+        let Some(event) = next.map_err(|error| refused(error, run))? else {
+            break;
+        };
+        match event.event {
+            Some(Event::Output(output)) => {
+                let kept = match output.stream() {
+                    OutputStream::Stderr => &mut stderr,
+                    OutputStream::Stdout | OutputStream::Unspecified => &mut stdout,
+                };
+                match output.content {
+                    Some(Content::Data(data)) => kept.add(&data),
+                    Some(Content::Text(text)) => kept.add(text.as_bytes()),
+                    None => {}
+                }
+            }
+            Some(Event::Gap(gap)) => {
+                warnings.push(format!(
+                    "output from byte {} to {} is lost",
+                    gap.from, gap.to
+                ));
+            }
+            Some(Event::Exited(exited)) => result = exited.result.unwrap_or_default(),
+            Some(Event::Started(_) | Event::Heartbeat(_) | Event::Closed(_)) | None => {}
+        }
+    }
+    Ok((ran(run, &result, &stdout, &stderr, warnings), name))
+}
+
+fn ran(
+    run: &Run,
+    result: &ExecResult,
+    stdout: &Kept,
+    stderr: &Kept,
+    mut warnings: Vec<String>,
+) -> Ran {
+    let (exit_code, signal) = match result.outcome {
+        Some(Outcome::ExitCode(code)) => (Some(code), None),
+        Some(Outcome::Signal(signal)) => (None, Some(signal)),
+        None => (None, None),
+    };
+    if let Some(failure) = &result.spawn_failure {
+        warnings.push(format!("it could not be started: {}", failure.message));
+    }
+    let outcome = result.reason().as_str_name().trim_start_matches("REASON_");
+    let wall = result
+        .wall_time
+        .and_then(|time| Duration::try_from(time).ok());
+    Ran {
+        skill: run.skill.clone(),
+        script: run.path.trim().to_owned(),
+        outcome: outcome.to_lowercase(),
+        exit_code,
+        signal,
+        timed_out: matches!(result.reason(), Ended::Timeout | Ended::NoOutputTimeout),
+        stdout: stdout.text(),
+        stderr: stderr.text(),
+        stdout_bytes: stdout.total(),
+        stderr_bytes: stderr.total(),
+        stdout_truncated: stdout.is_truncated(),
+        stderr_truncated: stderr.is_truncated(),
+        duration_ms: wall.map_or(0, |wall| {
+            u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
+        }),
+        files: Vec::new(),
+        limits_hit: false,
+        warnings,
+    }
+}
+
+/// In the tools' words, if it is about the script or its arguments.
+fn refused(error: Error, run: &Run) -> ToolError {
+    let failure = error.failure();
+    let violations = failure
+        .map(|failure| failure.violations.as_slice())
+        .unwrap_or_default();
+    let of_type = violations.iter().find(|violation| {
+        violation.field.ends_with("script.path")
+            && violation.description.contains("nothing here runs")
+    });
+    if let Some(violation) = of_type {
+        return ToolError::UnsupportedScript {
+            path: run.path.clone(),
+            problem: violation.description.clone(),
+        };
+    }
+    if error.reason() == Some(Reason::InvalidRequest) && !violations.is_empty() {
+        let said = violations.iter().map(|violation| {
+            let field = violation.field.trim_start_matches("spec.");
+            format!("{field} {}", violation.description)
+        });
+        return ToolError::arguments(said.collect::<Vec<_>>().join("; "));
+    }
+    lookup::unknown_file(error, &run.reference, &run.path)
+}

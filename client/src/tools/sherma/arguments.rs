@@ -1,0 +1,155 @@
+//! Arguments of sherma's tools, with sherma's names.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::tools::hooks::SkillChoice;
+
+/// Other names that models give to a field.
+pub(super) const ALIASES: [(&str, &str); 9] = [
+    ("skill", "skill_id"),
+    ("skill_name", "skill_id"),
+    ("id", "skill_id"),
+    ("name", "skill_id"),
+    ("path", "resource_path"),
+    ("resource", "resource_path"),
+    ("asset", "asset_path"),
+    ("script", "script_path"),
+    ("args", "script_args"),
+];
+
+fn any() -> String {
+    "*".into()
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct Nothing {}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct Skill {
+    /// The skill's id, as list_skills shows it.
+    pub(super) skill_id: String,
+    /// A version or a range: 1.2.0, ^1.2, >=1,<3, ~=1.4, latest. * is the current one.
+    #[serde(default = "any")]
+    pub(super) version: String,
+}
+
+impl From<Skill> for SkillChoice {
+    fn from(skill: Skill) -> Self {
+        Self {
+            skill_id: skill.skill_id,
+            version: skill.version,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct Load {
+    /// The skill's id, as list_skills shows it.
+    pub(super) skill_id: String,
+    /// A version or a range: 1.2.0, ^1.2, >=1,<3, ~=1.4, latest. * is the current one.
+    #[serde(default = "any")]
+    pub(super) version: String,
+    /// Return the instructions again, and connect anew, where the skill is loaded already.
+    #[serde(default)]
+    pub(super) reload: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct Resource {
+    /// The skill's id, as list_skills shows it.
+    pub(super) skill_id: String,
+    /// As list_skill_resources shows it.
+    pub(super) resource_path: String,
+    /// A version or a range. * is the loaded one, or else the current one.
+    #[serde(default = "any")]
+    pub(super) version: String,
+    /// The first byte, for a document that comes in parts.
+    #[serde(default)]
+    pub(super) offset: u64,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct Asset {
+    /// The skill's id, as list_skills shows it.
+    pub(super) skill_id: String,
+    /// As list_skill_assets shows it.
+    pub(super) asset_path: String,
+    /// A version or a range. * is the loaded one, or else the current one.
+    #[serde(default = "any")]
+    pub(super) version: String,
+    /// The first byte, for an asset that comes in parts.
+    #[serde(default)]
+    pub(super) offset: u64,
+}
+
+/// A file, whichever tool asks for it.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) skill: Skill,
+    pub(super) path: String,
+    pub(super) offset: u64,
+}
+
+impl From<Resource> for File {
+    fn from(of: Resource) -> Self {
+        Self {
+            skill: Skill {
+                skill_id: of.skill_id,
+                version: of.version,
+            },
+            path: of.resource_path,
+            offset: of.offset,
+        }
+    }
+}
+
+impl From<Asset> for File {
+    fn from(of: Asset) -> Self {
+        Self {
+            skill: Skill {
+                skill_id: of.skill_id,
+                version: of.version,
+            },
+            path: of.asset_path,
+            offset: of.offset,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct Run {
+    /// The skill's id, as list_skills shows it.
+    pub(super) skill_id: String,
+    /// As list_skill_scripts shows it.
+    pub(super) script_path: String,
+    /// A version or a range. * is the loaded one, or else the current one.
+    #[serde(default = "any")]
+    pub(super) version: String,
+    /// Arguments as words, before those of script_args.
+    #[serde(default)]
+    pub(super) argv: Vec<String>,
+    /// Arguments as data: names to values, in this order.
+    #[serde(default)]
+    pub(super) script_args: Map<String, Value>,
+    /// How script_args become words: positional (default), named (--key value; a list after one flag), named_repeated
+    /// (the flag again for each item), env (none; they are in SKILL_ARG_* in any case).
+    #[serde(default)]
+    pub(super) arg_style: String,
+    /// What the script reads from its standard input.
+    #[serde(default)]
+    pub(super) stdin: Option<String>,
+    /// In seconds.
+    #[serde(default)]
+    pub(super) timeout: Option<f64>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct Search {
+    /// Words.
+    pub(super) query: String,
+    /// At most this many; 25 unless given.
+    #[serde(default)]
+    pub(super) limit: Option<u32>,
+}

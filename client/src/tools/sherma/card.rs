@@ -1,0 +1,167 @@
+//! What a skill's card asks of the host: tools that it has registered, servers to connect, extensions to know. Pure.
+
+use serde_json::{Map, Value};
+use skilld_proto::v1::Skill;
+
+use crate::tools::host::HostTools;
+use crate::tools::mcp::{Place, Server};
+use crate::tools::{ToolError, lookup, wire};
+
+/// Extensions that are understood.
+const EXTENSIONS: [&str; 1] = ["urn:skill:tools:local"];
+/// Servers of one card.
+const SERVERS_MAX: usize = 8;
+
+/// What is left to do of a card: everything in it was found to be possible.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Card {
+    /// Names of the host's tools.
+    pub(super) local_tools: Vec<String>,
+    pub(super) servers: Vec<Server>,
+}
+
+impl Card {
+    /// Reads the card of a skill; one that has none asks for nothing.
+    pub(super) fn read(skill: &Skill, host: &HostTools) -> Result<Self, ToolError> {
+        let Some(fields) = &skill.card else {
+            return Ok(Self::default());
+        };
+        let id = lookup::id(skill);
+        let fields = wire::object(fields);
+        extensions(&id, &fields)?;
+        Ok(Self {
+            local_tools: local_tools(&id, &fields, host)?,
+            servers: servers(&id, &fields)?,
+        })
+    }
+}
+
+fn extensions(id: &str, fields: &Map<String, Value>) -> Result<(), ToolError> {
+    let extensions = fields.get("extensions").and_then(Value::as_array);
+    for extension in extensions.into_iter().flatten() {
+        let uri = text(extension, "uri");
+        let optional = matches!(
+            extension.get("required"),
+            None | Some(Value::Null | Value::Bool(false))
+        );
+        if !optional && !EXTENSIONS.contains(&uri) {
+            return Err(ToolError::HostLacks {
+                skill: id.to_owned(),
+                what: format!("the extension {uri:?}, which is not known here"),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Each by the id within its entry, and by the label of the entry where that has none.
+fn local_tools(
+    id: &str,
+    fields: &Map<String, Value>,
+    host: &HostTools,
+) -> Result<Vec<String>, ToolError> {
+    let entries = entries(fields, "local_tools");
+    let mut names = Vec::new();
+    for (label, entry) in entries {
+        let name = match text(entry, "id") {
+            "" => label,
+            name => name,
+        };
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    let missing = names.iter().filter(|name| host.definition(name).is_none());
+    let missing: Vec<&str> = missing.map(String::as_str).collect();
+    if missing.is_empty() {
+        return Ok(names);
+    }
+    Err(ToolError::HostLacks {
+        skill: id.to_owned(),
+        what: format!(
+            "the tools {}, which the host application has not registered",
+            missing.join(", ")
+        ),
+    })
+}
+
+fn servers(id: &str, fields: &Map<String, Value>) -> Result<Vec<Server>, ToolError> {
+    let mut servers: Vec<Server> = Vec::new();
+    for (label, entry) in entries(fields, "mcps") {
+        let server = server(label, entry)?;
+        if !servers.iter().any(|known| known.at == server.at) {
+            servers.push(server);
+        }
+    }
+    if servers.len() > SERVERS_MAX {
+        return Err(ToolError::HostLacks {
+            skill: id.to_owned(),
+            what: format!(
+                "{} MCP servers; at most {SERVERS_MAX} are connected",
+                servers.len()
+            ),
+        });
+    }
+    Ok(servers)
+}
+
+fn server(label: &str, entry: &Value) -> Result<Server, ToolError> {
+    let failed = |problem: String| ToolError::Mcp {
+        server: label.to_owned(),
+        problem,
+    };
+    let transport = text(entry, "transport").to_lowercase().replace('_', "-");
+    let at = match transport.as_str() {
+        "streamable-http" | "http" => Place::Url(text(entry, "url").to_owned()),
+        "stdio" => match command(entry).map_err(failed)? {
+            Some(command) => Place::Program(command),
+            None => Place::Named(match text(entry, "id") {
+                "" => label.to_owned(),
+                id => id.to_owned(),
+            }),
+        },
+        "sse" => {
+            return Err(failed(
+                "the transport sse, which MCP has given up, is not supported: use streamable-http"
+                    .into(),
+            ));
+        }
+        other => {
+            return Err(failed(format!(
+                "the transport {other:?} is none of streamable-http, stdio"
+            )));
+        }
+    };
+    Ok(Server {
+        label: label.to_owned(),
+        at,
+    })
+}
+
+/// `command` and `args`, which only some cards have.
+fn command(entry: &Value) -> Result<Option<Vec<String>>, String> {
+    let program = text(entry, "command");
+    if program.is_empty() {
+        return Ok(None);
+    }
+    let mut command = vec![program.to_owned()];
+    let args = entry.get("args").and_then(Value::as_array);
+    for arg in args.into_iter().flatten() {
+        let arg = arg.as_str().ok_or("its args are not all text")?;
+        command.push(arg.to_owned());
+    }
+    Ok(Some(command))
+}
+
+fn entries<'a>(
+    fields: &'a Map<String, Value>,
+    key: &str,
+) -> impl Iterator<Item = (&'a str, &'a Value)> {
+    let entries = fields.get(key).and_then(Value::as_object);
+    let entries = entries.into_iter().flatten();
+    entries.map(|(label, entry)| (label.as_str(), entry))
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
+}

@@ -1,0 +1,256 @@
+//! Loading: a skill is looked up, what its card asks for is checked and connected, and only when all of that succeeded
+//! does the state say so. What a load that failed has connected is closed again.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
+use skilld_proto::v1::Skill;
+
+use super::arguments;
+use super::card::Card;
+use super::content;
+use super::loads::{Load, Loads, Remote};
+use super::unload;
+use crate::tools::hooks::{LoadedSkill, SkillChoice};
+use crate::tools::mcp::Place;
+use crate::tools::{Answer, Inner, Session, ToolError, lookup};
+
+/// What `load_skill_md` returns.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(super) struct Loaded {
+    pub(super) outcome: Outcome,
+    pub(super) skill_id: String,
+    /// The one that was chosen.
+    pub(super) version: String,
+    pub(super) digest: String,
+    /// Tools that can be called from now on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools_loaded: Vec<String>,
+    /// Tools that went with another version, or with skills that made room.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools_unloaded: Vec<String>,
+    /// Skills that were unloaded to make room.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    evicted: Vec<String>,
+    /// The version that was loaded before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced_version: Option<String>,
+    /// The instructions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) content: Option<String>,
+    /// In place of instructions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<String>,
+}
+
+/// What a load did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(super) enum Outcome {
+    Loaded,
+    /// The same once more, as asked.
+    Reloaded,
+    /// Another version, or other content of it, was loaded.
+    Replaced,
+    /// Nothing was done.
+    AlreadyActive,
+}
+
+pub(super) async fn call(
+    tools: &Inner,
+    session: &Session,
+    loads: &Loads,
+    arguments: arguments::Load,
+) -> Result<Answer, ToolError> {
+    let choice = SkillChoice {
+        skill_id: arguments.skill_id,
+        version: arguments.version,
+    };
+    let (loaded, loads) = load(tools, session, loads, choice, arguments.reload).await?;
+    let mut answer = Answer::of(json!(loaded));
+    if let Some(loads) = loads {
+        answer.delta = loads.delta(session);
+    }
+    Ok(answer)
+}
+
+/// Loads a skill: what to say, and what is loaded now if that is something else.
+pub(super) async fn load(
+    tools: &Inner,
+    session: &Session,
+    loads: &Loads,
+    mut choice: SkillChoice,
+    reload: bool,
+) -> Result<(Loaded, Option<Loads>), ToolError> {
+    let hook = tools.hooks.before_skill_load(session, &mut choice).await;
+    hook.map_err(|problem| ToolError::Hook { problem })?;
+    if choice.skill_id.trim().is_empty() {
+        return Err(ToolError::arguments("skill_id is empty"));
+    }
+    let reference = lookup::reference(&choice.skill_id, &choice.version);
+    let skill = lookup::skill(tools, &reference).await?;
+    if !reload
+        && let Some(active) = loads.get(&lookup::id(&skill))
+        && active.digest == skill.digest
+    {
+        return Ok((already_active(active), None));
+    }
+    // Asked for once more, its servers are too. What fails from here on leaves them to be connected by the next call.
+    let others = loads.without(&lookup::id(&skill));
+    if reload {
+        tools
+            .mcp
+            .disconnect(session, &loads.places_not_in(&others))
+            .await;
+    }
+    let mut opened = Vec::new();
+    let loaded = bring(tools, session, loads, &skill, &mut opened).await;
+    if loaded.is_err() {
+        tools.mcp.disconnect(session, &opened).await;
+    }
+    let (loaded, next) = loaded?;
+    tools
+        .mcp
+        .disconnect(session, &loads.places_not_in(&next))
+        .await;
+    Ok((loaded, Some(next)))
+}
+
+fn already_active(active: &Load) -> Loaded {
+    Loaded {
+        outcome: Outcome::AlreadyActive,
+        skill_id: active.id.clone(),
+        version: active.version.clone(),
+        digest: active.digest.clone(),
+        tools_loaded: Vec::new(),
+        tools_unloaded: Vec::new(),
+        evicted: Vec::new(),
+        replaced_version: None,
+        content: None,
+        message: Some(format!(
+            "{} is already active: its instructions were given when it was loaded. Set reload to read them again.",
+            active.id
+        )),
+    }
+}
+
+/// Everything that can fail.
+async fn bring(
+    tools: &Inner,
+    session: &Session,
+    loads: &Loads,
+    skill: &Skill,
+    opened: &mut Vec<Place>,
+) -> Result<(Loaded, Loads), ToolError> {
+    let card = Card::read(skill, &tools.host)?;
+    let mut load = Load {
+        id: lookup::id(skill),
+        version: skill.version.clone(),
+        digest: skill.digest.clone(),
+        tools: card.local_tools,
+        ..Load::default()
+    };
+    for server in card.servers {
+        let (connection, made) = tools.mcp.connect(session, &server).await?;
+        if made {
+            opened.push(server.at.clone());
+        }
+        for definition in connection.tools() {
+            let definition = definition.clone();
+            check(tools, loads, &load, &server.at, &definition.name)?;
+            load.tools.push(definition.name.clone());
+            let server = server.clone();
+            load.remote.push(Remote { server, definition });
+        }
+    }
+    let mut told = LoadedSkill {
+        content: content::of(tools, skill).await?,
+        skill_id: load.id.clone(),
+        version: load.version.clone(),
+        digest: load.digest.clone(),
+        tools_loaded: load.tools.clone(),
+    };
+    let before = loads.get(&load.id);
+    let outcome = match before {
+        None => Outcome::Loaded,
+        Some(before) if before.digest == load.digest => Outcome::Reloaded,
+        Some(_) => Outcome::Replaced,
+    };
+    let replaced = before.filter(|_| outcome == Outcome::Replaced);
+    let replaced_version = replaced.map(|before| before.version.clone());
+    let mut next = loads.with(load);
+    let evicted = to_evict(tools, session, &next).await?;
+    let hook = tools.hooks.after_skill_load(session, &mut told).await;
+    hook.map_err(|problem| ToolError::Hook { problem })?;
+    for id in &evicted {
+        next = unload::without(tools, session, &next, id).await?.0;
+    }
+    let loaded = Loaded {
+        outcome,
+        skill_id: told.skill_id,
+        version: told.version,
+        digest: told.digest,
+        tools_loaded: told.tools_loaded,
+        tools_unloaded: loads.tools_not_in(&next),
+        evicted,
+        replaced_version,
+        content: Some(told.content),
+        message: None,
+    };
+    Ok((loaded, next))
+}
+
+/// A server's tool may not take the place of another one: not of these tools, not of the host's, not of another
+/// skill's or server's. The same tool of the same server may be brought by two skills.
+fn check(
+    tools: &Inner,
+    loads: &Loads,
+    load: &Load,
+    at: &Place,
+    name: &str,
+) -> Result<(), ToolError> {
+    let taken = |by: String| {
+        Err(ToolError::ToolTaken {
+            tool: name.to_owned(),
+            owners: (load.id.clone(), by),
+        })
+    };
+    if super::TOOLS.iter().any(|tool| tool.name == name) {
+        return taken("the skill tools themselves".into());
+    }
+    if tools.host.definition(name).is_some() {
+        return taken("the host application".into());
+    }
+    if load.tools.iter().any(|other| other == name) {
+        return taken(format!("{} (another server of it)", load.id));
+    }
+    let others = loads.without(&load.id);
+    match (others.owner(name), others.remote(name)) {
+        (Some(owner), Some(remote)) if remote.server.at != *at => taken(owner.to_owned()),
+        (Some(owner), None) => taken(owner.to_owned()),
+        (Some(_), Some(_)) | (None, _) => Ok(()),
+    }
+}
+
+/// The oldest of them that are more than the options permit. Those of the hooks that come before an unload have agreed.
+async fn to_evict(
+    tools: &Inner,
+    session: &Session,
+    loads: &Loads,
+) -> Result<Vec<String>, ToolError> {
+    let over = match tools.options.max_loaded_skills {
+        0 => 0,
+        max => loads.iter().count().saturating_sub(max),
+    };
+    let mut evicted = Vec::new();
+    for load in loads.iter().take(over) {
+        let mut choice = SkillChoice {
+            skill_id: load.id.clone(),
+            version: load.version.clone(),
+        };
+        let hook = tools.hooks.before_skill_unload(session, &mut choice).await;
+        hook.map_err(|problem| ToolError::Hook { problem })?;
+        evicted.push(load.id.clone());
+    }
+    Ok(evicted)
+}

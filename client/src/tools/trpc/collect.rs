@@ -1,0 +1,328 @@
+//! The files of one run: those that it made or changed and that the call asked for. They come in a stream, and only text
+//! that is to be shown is kept.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use skilld_proto::v1::collect_outputs_response::Payload;
+use skilld_proto::v1::{
+    CollectOutputsRequest, CollectOutputsResponse, CollectSpec, CollectSummary, CollectedFile,
+    FileEnd, SaveAsArtifacts,
+};
+
+use crate::tools::trpc::prepare::Run;
+use crate::tools::trpc::result::{ArtifactFile, OutputFile, RunResult, SkippedFile};
+use crate::tools::trpc::shown::whole_end;
+use crate::tools::{Inner, Session};
+use crate::{Error, Messages};
+
+/// Where commands leave what they make.
+const OUT: &str = "out/**";
+/// Files of it that are looked at where a call asks for none.
+const UNASKED_FILES_MAX: i64 = 20;
+/// The text of one file that a result shows, whatever the call says.
+const CONTENT_BYTES_MAX: i64 = 4 * 1024 * 1024;
+/// What is saved is saved whole, up to this.
+const SAVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
+
+/// Which files to return, and how.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct Outputs {
+    /// For instance `$OUTPUT_DIR/**` or `work/*.csv`.
+    pub(super) globs: Vec<String>,
+    /// Return the text of text files.
+    pub(super) inline: bool,
+    /// Keep the files as artifacts.
+    pub(super) save: bool,
+    /// Put before the names of artifacts.
+    pub(super) name_template: String,
+    /// 100 if it is left out.
+    pub(super) max_files: i64,
+    /// Files are cut there; 4 MiB if it is left out.
+    pub(super) max_file_bytes: i64,
+    /// 64 MiB if it is left out.
+    pub(super) max_total_bytes: i64,
+}
+
+/// What is collected after a run. Kept with the command where that goes on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Plan {
+    globs: Vec<String>,
+    max_files: i64,
+    max_file_bytes: i64,
+    max_total_bytes: i64,
+    /// Texts are shown.
+    inline: bool,
+    /// Nobody asked: only the main output is shown.
+    unasked: bool,
+    /// Prefix of the artifacts, if there are to be any.
+    save: Option<String>,
+}
+
+impl Plan {
+    /// What a call asks for, and the host.
+    pub(super) fn of(tools: &Inner, run: &Run) -> Self {
+        let force = tools.options.force_save_artifacts;
+        let asked = match &run.outputs {
+            _ if !run.output_files.is_empty() => Outputs {
+                globs: run.output_files.clone(),
+                inline: true,
+                save: run.save_as_artifacts,
+                name_template: run.artifact_prefix.clone(),
+                ..Outputs::default()
+            },
+            Some(outputs) => outputs.clone(),
+            None => {
+                return Self {
+                    globs: vec![OUT.to_owned()],
+                    max_files: UNASKED_FILES_MAX,
+                    inline: !run.omit_inline_content,
+                    unasked: true,
+                    save: force.then(|| run.artifact_prefix.clone()),
+                    ..Self::default()
+                };
+            }
+        };
+        let globs = asked.globs.iter().map(|glob| glob.trim());
+        let globs = globs.filter(|glob| !glob.is_empty());
+        let globs = globs.map(|glob| glob.strip_prefix("workspace://").unwrap_or(glob));
+        Self {
+            globs: globs.map(str::to_owned).collect(),
+            max_files: asked.max_files.max(0),
+            max_file_bytes: asked.max_file_bytes.max(0),
+            max_total_bytes: asked.max_total_bytes.max(0),
+            inline: asked.inline && !run.omit_inline_content,
+            unasked: false,
+            save: (asked.save || force).then_some(asked.name_template),
+        }
+    }
+
+    /// Nothing is to be looked for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.globs.is_empty()
+    }
+
+    /// Files are to be saved.
+    pub(super) fn saves(&self) -> bool {
+        self.save.is_some() && !self.is_empty()
+    }
+
+    /// The artifact that a file becomes.
+    pub(super) fn artifact_name(&self, file: &str) -> Option<String> {
+        let prefix = self.save.as_ref()?;
+        Some(format!("{prefix}{file}"))
+    }
+
+    /// For the daemon, when the command has ended; `saved` if it saves them by itself.
+    pub(super) fn spec(&self, tools: &Inner, session: &Session, saved: bool) -> CollectSpec {
+        let save = self.save.clone().filter(|_| !saved);
+        // One byte more than is shown tells that there is more.
+        let unasked =
+            i64::try_from(tools.options.primary_bytes_max).unwrap_or(CONTENT_BYTES_MAX) + 1;
+        let max_file_bytes = match (self.max_file_bytes, &save) {
+            (0, Some(_)) => SAVED_BYTES_MAX,
+            (0, None) if self.unasked => unasked,
+            (given, _) => given,
+        };
+        CollectSpec {
+            globs: self.globs.clone(),
+            max_files: self.max_files,
+            max_file_bytes,
+            max_total_bytes: self.max_total_bytes,
+            save_as_artifacts: save.map(|prefix| SaveAsArtifacts {
+                prefix,
+                scope: Some(session.scope()),
+            }),
+            ..CollectSpec::default()
+        }
+    }
+}
+
+/// Collects what a command left, named in full, into its result. `saved`: the daemon keeps the artifacts without being asked now.
+pub(super) async fn collect(
+    tools: &Inner,
+    session: &Session,
+    exec: &str,
+    plan: &Plan,
+    saved: bool,
+    result: &mut RunResult,
+) -> Result<(), Error> {
+    if plan.is_empty() {
+        return Ok(());
+    }
+    let request = CollectOutputsRequest {
+        workspace: exec.split("/execs/").next().unwrap_or_default().to_owned(),
+        spec: Some(CollectSpec {
+            changed_since_exec: exec.to_owned(),
+            ..plan.spec(tools, session, saved)
+        }),
+    };
+    let mut messages = tools.client.collect(request).await?;
+    let mut files = Files {
+        plan,
+        text_max: usize::try_from(CONTENT_BYTES_MAX).unwrap_or(usize::MAX),
+        current: None,
+        files: Vec::new(),
+    };
+    let summary = files.read(&mut messages).await?;
+    let primary_max = tools.options.primary_bytes_max;
+    report(plan, files.files, &summary, primary_max, result);
+    Ok(())
+}
+
+/// The files as they come.
+struct Files<'a> {
+    plan: &'a Plan,
+    text_max: usize,
+    current: Option<(CollectedFile, Vec<u8>)>,
+    files: Vec<OutputFile>,
+}
+
+impl Files<'_> {
+    async fn read(
+        &mut self,
+        messages: &mut Messages<CollectOutputsResponse>,
+    ) -> Result<CollectSummary, Error> {
+        while let Some(message) = messages.next().await? {
+            match message.payload {
+                Some(Payload::File(file)) => self.begin(file),
+                Some(Payload::Data(data)) => {
+                    if let Some((file, text)) = &mut self.current
+                        && file.is_text
+                        && self.plan.inline
+                    {
+                        let room = self.text_max.saturating_sub(text.len());
+                        text.extend(data.iter().take(room));
+                    }
+                }
+                Some(Payload::FileEnd(end)) => self.end(end),
+                Some(Payload::Summary(summary)) => return Ok(summary),
+                // Of a newer server.
+                None => {}
+            }
+        }
+        Err(Error::protocol("it ended the files without a summary"))
+    }
+
+    fn begin(&mut self, file: CollectedFile) {
+        if file.link_target.is_empty() {
+            self.current = Some((file, Vec::new()));
+            return;
+        }
+        self.files.push(OutputFile {
+            reference: format!("workspace://{}", file.path),
+            note: Some(format!("a link to {}", file.link_target)),
+            name: file.path,
+            mime_type: "inode/symlink".to_owned(),
+            ..OutputFile::default()
+        });
+    }
+
+    fn end(&mut self, end: FileEnd) {
+        // A link may be closed like a file.
+        let Some((file, bytes)) = self.current.take() else {
+            return;
+        };
+        let size_bytes = u64::try_from(file.size).unwrap_or_default();
+        let is_cut = end.truncated || (bytes.len() as u64) < size_bytes;
+        let (content, note) = match (self.plan.inline, file.is_text) {
+            (false, _) => (None, None),
+            (true, false) => (None, Some("not text")),
+            (true, true) => match text(bytes, is_cut) {
+                Some(text) => (Some(text), None),
+                None => (None, Some("not UTF-8 text")),
+            },
+        };
+        self.files.push(OutputFile {
+            reference: format!("workspace://{}", file.path),
+            name: file.path,
+            truncated: if content.is_some() {
+                is_cut
+            } else {
+                end.truncated
+            },
+            content,
+            mime_type: file.mime_type,
+            size_bytes,
+            sha256: (!end.truncated).then_some(end.sha256),
+            artifact: Some(end.artifact).filter(|artifact| !artifact.is_empty()),
+            note: note.map(str::to_owned),
+        });
+    }
+}
+
+/// Text of a file, without a character that was cut.
+fn text(mut bytes: Vec<u8>, is_cut: bool) -> Option<String> {
+    if is_cut {
+        bytes.truncate(whole_end(&bytes));
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Puts into a result what was collected.
+fn report(
+    plan: &Plan,
+    mut files: Vec<OutputFile>,
+    summary: &CollectSummary,
+    primary_max: usize,
+    result: &mut RunResult,
+) {
+    let artifacts = summary.artifacts.iter();
+    result.artifact_files = artifacts
+        .filter_map(|name| ArtifactFile::parse(name))
+        .collect();
+    result.skipped_files = summary
+        .skipped
+        .iter()
+        .map(|skipped| SkippedFile {
+            name: skipped.path.clone(),
+            reason: reason(skipped.reason()),
+        })
+        .collect();
+    let too_many = |skipped: &SkippedFile| skipped.reason == "MAX_FILES";
+    result.limits_hit = match plan.unasked && plan.save.is_none() {
+        // Files were cut for the sake of the main output alone.
+        true => result.skipped_files.iter().any(too_many),
+        false => summary.limits_hit || files.iter().any(|file| file.truncated),
+    };
+    if result.limits_hit {
+        let warning = "a limit kept files or parts of them out of the result: see truncated and skipped_files";
+        result.warnings.push(warning.to_owned());
+    }
+    if result.failed() {
+        let (empty, kept) = files.into_iter().partition(|file| file.size_bytes == 0);
+        let empty: Vec<OutputFile> = empty;
+        if !empty.is_empty() {
+            let warning = "empty files are left out since the command failed: see skipped_files";
+            result.warnings.push(warning.to_owned());
+        }
+        result
+            .skipped_files
+            .extend(empty.into_iter().map(|file| SkippedFile {
+                name: file.name,
+                reason: "EMPTY_AFTER_FAILURE".to_owned(),
+            }));
+        files = kept;
+    }
+    result.primary_output = primary(&files, primary_max).cloned();
+    if plan.unasked {
+        for file in &mut files {
+            (file.content, file.note, file.truncated) = (None, None, false);
+        }
+    }
+    result.output_files = files;
+}
+
+/// The main output: of the texts that are whole, not blank and not too long the one whose name sorts first.
+fn primary(files: &[OutputFile], bytes_max: usize) -> Option<&OutputFile> {
+    let shown = |file: &&OutputFile| {
+        let text = file.content.as_deref().unwrap_or_default();
+        !file.truncated && !text.trim().is_empty() && text.len() <= bytes_max
+    };
+    files.iter().filter(shown).min_by_key(|file| &file.name)
+}
+
+fn reason(reason: skilld_proto::v1::skipped_file::Reason) -> String {
+    let name = reason.as_str_name();
+    name.strip_prefix("REASON_").unwrap_or(name).to_owned()
+}

@@ -1,0 +1,159 @@
+//! Some lines of a text that comes in pieces. No more is read than they take.
+
+/// Takes the lines from one on.
+#[derive(Debug)]
+pub(super) struct Lines {
+    first: u64,
+    count: u64,
+    bytes_max: usize,
+    /// The line that the next byte belongs to.
+    line: u64,
+    bytes: Vec<u8>,
+    /// Where the last line begins that is not complete.
+    line_start: usize,
+    /// Bytes of the line under way were left out.
+    truncated: bool,
+    full: bool,
+    /// A byte of a line beyond was seen.
+    beyond: bool,
+}
+
+/// What was taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) bytes: Vec<u8>,
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) next: Option<u64>,
+    pub(super) truncated: bool,
+}
+
+impl Lines {
+    pub(super) fn new(first: u64, count: u64, bytes_max: usize) -> Self {
+        Self {
+            first,
+            count,
+            bytes_max,
+            line: 1,
+            bytes: Vec::new(),
+            line_start: 0,
+            truncated: false,
+            full: false,
+            beyond: false,
+        }
+    }
+
+    /// Takes what belongs to them; false when nothing more is needed.
+    pub(super) fn push(&mut self, data: &[u8]) -> bool {
+        for line in data.split_inclusive(|byte| *byte == b'\n') {
+            if self.full || self.line >= self.first.saturating_add(self.count) {
+                self.beyond = true;
+                return false;
+            }
+            if self.line >= self.first && !self.keep(line) {
+                return false;
+            }
+            if line.ends_with(b"\n") {
+                self.line += 1;
+                self.line_start = self.bytes.len();
+                // The rest of a line that was too long is passed over.
+                self.full = self.truncated;
+            }
+        }
+        true
+    }
+
+    fn keep(&mut self, line: &[u8]) -> bool {
+        let room = self.bytes_max.saturating_sub(self.bytes.len());
+        if line.len() <= room {
+            self.bytes.extend_from_slice(line);
+            return true;
+        }
+        if self.line_start > 0 {
+            // The lines before it are enough.
+            self.bytes.truncate(self.line_start);
+            self.full = true;
+            self.beyond = true;
+            return false;
+        }
+        self.bytes
+            .extend_from_slice(line.get(..room).unwrap_or_default());
+        self.truncated = true;
+        true
+    }
+
+    pub(super) fn take(mut self) -> Taken {
+        if self.truncated {
+            let end = super::shown::whole_end(&self.bytes);
+            self.bytes.truncate(end);
+        }
+        let newlines = self.bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let open = !self.bytes.is_empty() && !self.bytes.ends_with(b"\n");
+        let lines = newlines + u64::from(open);
+        let last = self.first + lines.saturating_sub(1);
+        Taken {
+            next: self.beyond.then_some(last + 1),
+            first: if lines == 0 { 0 } else { self.first },
+            last: if lines == 0 { 0 } else { last },
+            truncated: self.truncated,
+            bytes: self.bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(
+        text: &str,
+        first: u64,
+        count: u64,
+        bytes_max: usize,
+    ) -> (String, u64, u64, Option<u64>, bool) {
+        // In pieces of any size the same.
+        let mut all: Vec<Taken> = (1..=text.len().max(1))
+            .map(|size| {
+                let mut lines = Lines::new(first, count, bytes_max);
+                let _ = text.as_bytes().chunks(size).all(|piece| lines.push(piece));
+                lines.take()
+            })
+            .collect();
+        let taken = all.pop().expect("one at least");
+        for other in all {
+            assert_eq!(other, taken, "{text:?} {first} {count} {bytes_max}");
+        }
+        let text = String::from_utf8(taken.bytes).expect("text");
+        (text, taken.first, taken.last, taken.next, taken.truncated)
+    }
+
+    #[test]
+    fn lines_are_taken_from_one_on() {
+        let text = "1\n2\n3\n4";
+        let max = u64::MAX;
+        for (first, count, wanted) in [
+            (1, max, (text, 1, 4, None, false)),
+            (2, 2, ("2\n3\n", 2, 3, Some(4), false)),
+            (4, 1, ("4", 4, 4, None, false)),
+            (4, 9, ("4", 4, 4, None, false)),
+            (9, 1, ("", 0, 0, None, false)),
+        ] {
+            let (text, first_line, last, next, cut) = wanted;
+            assert_eq!(
+                take("1\n2\n3\n4", first, count, 100),
+                (text.to_owned(), first_line, last, next, cut)
+            );
+        }
+        assert_eq!(take("", 1, max, 100), (String::new(), 0, 0, None, false));
+    }
+
+    #[test]
+    fn what_is_too_much_ends_at_a_line_and_says_where_to_go_on() {
+        let taken = take("aaaa\nbbbb\ncccc\n", 1, u64::MAX, 12);
+        assert_eq!(taken, ("aaaa\nbbbb\n".into(), 1, 2, Some(3), false));
+        let taken = take("aaaaaaaaaa\nb\n", 1, u64::MAX, 4);
+        assert_eq!(taken, ("aaaa".into(), 1, 1, Some(2), true));
+        let taken = take("€€€\nb\n", 1, u64::MAX, 4);
+        assert_eq!(taken, ("€".into(), 1, 1, Some(2), true));
+    }
+}

@@ -1,0 +1,354 @@
+//! Which tools there are, and what a model is told of them.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::tools::trpc::{knowledge, load, look, policy, poll, prepare, read, result, save, shell};
+use crate::tools::{Definition, Options, Profile, ToolError, arguments};
+
+/// Names in a schema at most: beyond it a list helps no model.
+const NAMES_MAX: usize = 256;
+/// Programs that a description names.
+const COMMANDS_SHOWN: usize = 20;
+
+/// One tool.
+pub(super) struct Tool {
+    pub(super) name: &'static str,
+    description: &'static str,
+    /// Starts, changes or reads what runs: not for those who only read skills.
+    runs: bool,
+    /// Useless without this one.
+    needs: Option<&'static str>,
+    required: &'static [&'static str],
+    /// Fields of the arguments that another tool has.
+    hidden: &'static [&'static str],
+    parameters: fn() -> Value,
+    returns: fn() -> Value,
+}
+
+const INTERACTIVE: &[&str] = &["tty", "eof", "yield_ms", "poll_lines"];
+
+static TOOLS: [Tool; 16] = [
+    Tool {
+        name: "skill_list",
+        description: "Lists the skills that there are.",
+        runs: false,
+        needs: None,
+        required: &[],
+        hidden: &[],
+        parameters: arguments::schema::<knowledge::ListArguments>,
+        returns: arguments::result_schema::<knowledge::ListResult>,
+    },
+    Tool {
+        name: "skill_list_tools",
+        description: "Lists the tools that a skill brings up when it is loaded.",
+        runs: false,
+        needs: None,
+        required: &["skill"],
+        hidden: &[],
+        parameters: arguments::schema::<knowledge::SkillArguments>,
+        returns: arguments::result_schema::<knowledge::ToolsResult>,
+    },
+    Tool {
+        name: "skill_load",
+        description: "Loads a skill: its instructions are in your context from then on. Load a skill before you use it, \
+                      and only those documents of it that you need.",
+        runs: false,
+        needs: None,
+        required: &["skill"],
+        hidden: &[],
+        parameters: arguments::schema::<load::LoadArguments>,
+        returns: arguments::result_schema::<load::LoadResult>,
+    },
+    Tool {
+        name: "skill_select_tools",
+        description: "Chooses which tools of a skill are offered.",
+        runs: false,
+        needs: None,
+        required: &["skill"],
+        hidden: &[],
+        parameters: arguments::schema::<load::SelectToolsArguments>,
+        returns: arguments::result_schema::<load::SelectToolsResult>,
+    },
+    Tool {
+        name: "skill_list_docs",
+        description: "Lists the documents of a skill, without their text.",
+        runs: false,
+        needs: None,
+        required: &["skill"],
+        hidden: &[],
+        parameters: arguments::schema::<knowledge::SkillArguments>,
+        returns: arguments::result_schema::<Vec<String>>,
+    },
+    Tool {
+        name: "skill_select_docs",
+        description: "Chooses which documents of a skill are in your context.",
+        runs: false,
+        needs: None,
+        required: &["skill"],
+        hidden: &[],
+        parameters: arguments::schema::<load::SelectDocsArguments>,
+        returns: arguments::result_schema::<load::SelectDocsResult>,
+    },
+    Tool {
+        name: "skill_run",
+        description: "Runs a command of a skill to its end, in an isolated workspace that the whole conversation shares. \
+                      It starts in the skill's folder, which is read-only; what it makes belongs in $OUTPUT_DIR (out/), \
+                      the user's files are in $INPUTS_DIR (inputs/). Ask for files with output_files, for instance \
+                      [\"$OUTPUT_DIR/**\"]; only those that this run made or changed are returned.",
+        runs: true,
+        needs: None,
+        required: &["skill", "command"],
+        hidden: INTERACTIVE,
+        parameters: arguments::schema::<prepare::Run>,
+        returns: arguments::result_schema::<result::RunResult>,
+    },
+    Tool {
+        name: "skill_exec",
+        description: "Starts a command of a skill that asks for input or takes long. Returns a session_id; go on with \
+                      skill_write_stdin and skill_poll_session. Takes what skill_run takes.",
+        runs: true,
+        needs: Some("skill_run"),
+        required: &["skill", "command"],
+        hidden: &[],
+        parameters: arguments::schema::<prepare::Run>,
+        returns: arguments::result_schema::<look::SessionResult>,
+    },
+    Tool {
+        name: "skill_write_stdin",
+        description: "Types into a session of skill_exec and returns what it prints then. submit adds a newline; eof \
+                      ends its input.",
+        runs: true,
+        needs: Some("skill_exec"),
+        required: &["session_id"],
+        hidden: &[],
+        parameters: arguments::schema::<poll::WriteArguments>,
+        returns: arguments::result_schema::<look::SessionResult>,
+    },
+    Tool {
+        name: "skill_poll_session",
+        description: "Returns what a session of skill_exec printed since the last call, and its result when it has ended.",
+        runs: true,
+        needs: Some("skill_exec"),
+        required: &["session_id"],
+        hidden: &[],
+        parameters: arguments::schema::<poll::PollArguments>,
+        returns: arguments::result_schema::<look::SessionResult>,
+    },
+    Tool {
+        name: "skill_kill_session",
+        description: "Ends a session of skill_exec with all that it started, and returns the end of its output.",
+        runs: true,
+        needs: Some("skill_exec"),
+        required: &["session_id"],
+        hidden: &[],
+        parameters: arguments::schema::<poll::KillArguments>,
+        returns: arguments::result_schema::<poll::KillResult>,
+    },
+    Tool {
+        name: "workspace_exec",
+        description: "Runs a command in the workspace of the conversation, in no skill. To its end; with background, tty \
+                      or yield_time_ms it goes on as a session.",
+        runs: true,
+        needs: None,
+        required: &["command"],
+        hidden: &[],
+        parameters: arguments::schema::<shell::ShellArguments>,
+        returns: arguments::result_schema::<shell::ShellResult>,
+    },
+    Tool {
+        name: "workspace_write_stdin",
+        description: "Types into a session of workspace_exec, or nothing, and returns what it printed since the last call.",
+        runs: true,
+        needs: Some("workspace_exec"),
+        required: &["session_id"],
+        hidden: &[],
+        parameters: arguments::schema::<poll::WriteArguments>,
+        returns: arguments::result_schema::<look::SessionResult>,
+    },
+    Tool {
+        name: "workspace_kill_session",
+        description: "Ends a session of workspace_exec with all that it started, and returns the end of its output.",
+        runs: true,
+        needs: Some("workspace_exec"),
+        required: &["session_id"],
+        hidden: &[],
+        parameters: arguments::schema::<poll::KillArguments>,
+        returns: arguments::result_schema::<poll::KillResult>,
+    },
+    Tool {
+        name: "workspace_save_artifact",
+        description: "Keeps a file of the workspace as an artifact, which outlives the workspace.",
+        runs: true,
+        needs: None,
+        required: &["path"],
+        hidden: &[],
+        parameters: arguments::schema::<save::SaveArguments>,
+        returns: arguments::result_schema::<save::SaveResult>,
+    },
+    Tool {
+        name: "read_file",
+        description: "Reads text of a file: of the workspace, an artifact or a skill, from this turn or an earlier one.",
+        runs: true,
+        needs: None,
+        required: &["file_name"],
+        hidden: &[],
+        parameters: arguments::schema::<read::ReadArguments>,
+        returns: arguments::result_schema::<read::ReadResult>,
+    },
+];
+
+/// A tool of this family, offered or not.
+pub(super) fn find(name: &str) -> Option<&'static Tool> {
+    TOOLS.iter().find(|tool| tool.name == name)
+}
+
+/// Whether the options offer a tool.
+pub(super) fn offers(options: &Options, name: &str) -> bool {
+    names(options).any(|offered| offered == name)
+}
+
+/// Names of what the options offer.
+pub(super) fn names(options: &Options) -> impl Iterator<Item = &'static str> {
+    let offered = TOOLS.iter().filter(|tool| match &options.tools {
+        Some(listed) => listed.iter().any(|name| is_name(name, tool.name)),
+        None => options.profile == Profile::Full || !tool.runs,
+    });
+    offered.map(|tool| tool.name)
+}
+
+fn is_name(given: &str, name: &str) -> bool {
+    given.trim().eq_ignore_ascii_case(name)
+}
+
+/// Says which options contradict each other.
+pub(crate) fn check(options: &Options) -> Result<(), ToolError> {
+    let wrong = |problem: String| Err(ToolError::Options { problem });
+    for name in options.tools.iter().flatten() {
+        if !TOOLS.iter().any(|tool| is_name(name, tool.name)) {
+            return wrong(format!("tools: there is no tool {name:?}"));
+        }
+    }
+    let offered: Vec<&Tool> = names(options).filter_map(find).collect();
+    for tool in &offered {
+        if let Some(needed) = tool.needs
+            && !offers(options, needed)
+        {
+            return wrong(format!("tools: {} needs {needed}", tool.name));
+        }
+        if tool.runs && options.profile == Profile::KnowledgeOnly {
+            let name = tool.name;
+            return wrong(format!(
+                "tools: {name} is nothing for the profile knowledge_only"
+            ));
+        }
+    }
+    if options.require_loaded && offers(options, "skill_run") && !offers(options, "skill_load") {
+        return wrong("require_loaded: skill_run needs skill_load then".into());
+    }
+    policy::check(options)
+}
+
+/// What to tell a model, in a fixed order.
+pub(super) fn definitions(options: &Options, skills: &BTreeSet<&str>) -> Vec<Definition> {
+    let offered = names(options).filter_map(find);
+    offered
+        .map(|tool| tool.definition(options, skills))
+        .collect()
+}
+
+impl Tool {
+    fn definition(&self, options: &Options, skills: &BTreeSet<&str>) -> Definition {
+        let mut description = self.description.to_owned();
+        if matches!(self.name, "skill_run" | "skill_exec" | "workspace_exec") {
+            description.push_str(&restricted(options));
+        }
+        Definition {
+            name: self.name.to_owned(),
+            description,
+            parameters: self.parameters(skills),
+            returns: tidy((self.returns)()),
+        }
+    }
+
+    fn parameters(&self, skills: &BTreeSet<&str>) -> Value {
+        let mut schema = tidy((self.parameters)());
+        let Some(fields) = schema.as_object_mut() else {
+            return schema;
+        };
+        fields.remove("description");
+        if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
+            properties.retain(|name, _| !self.hidden.contains(&name.as_str()));
+            if (1..=NAMES_MAX).contains(&skills.len())
+                && let Some(skill) = properties.get_mut("skill").and_then(Value::as_object_mut)
+            {
+                skill.insert("enum".into(), json!(skills));
+            }
+        }
+        if !self.required.is_empty() {
+            fields.insert("required".into(), json!(self.required));
+        }
+        schema
+    }
+}
+
+/// What a description says of the host's rules.
+fn restricted(options: &Options) -> String {
+    if !policy::is_active(options) {
+        return String::new();
+    }
+    let mut text =
+        " Commands are restricted: one program with its arguments, without a shell.".to_owned();
+    let allowed: BTreeSet<&str> = options
+        .allowed_commands
+        .iter()
+        .map(String::as_str)
+        .collect();
+    if !allowed.is_empty() {
+        let shown: Vec<&str> = allowed.iter().copied().take(COMMANDS_SHOWN).collect();
+        text.push_str(" Allowed: ");
+        text.push_str(&shown.join(", "));
+        if allowed.len() > shown.len() {
+            text.push_str(&format!(" (+{} more)", allowed.len() - shown.len()));
+        }
+        text.push('.');
+    }
+    text
+}
+
+/// Without what tells a model nothing.
+fn tidy(schema: Value) -> Value {
+    match schema {
+        Value::Object(map) => {
+            let noise = ["title", "default", "format", "minimum"];
+            let kept = map
+                .into_iter()
+                .filter(|(key, _)| !noise.contains(&key.as_str()));
+            Value::Object(kept.map(tidy_keyword).collect())
+        }
+        Value::Array(items) => items.into_iter().map(tidy).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => schema,
+    }
+}
+
+fn tidy_keyword((key, value): (String, Value)) -> (String, Value) {
+    let value = match (key.as_str(), value) {
+        // Names of fields are no keywords.
+        ("properties", Value::Object(fields)) => {
+            let fields = fields.into_iter().map(|(name, value)| (name, tidy(value)));
+            Value::Object(fields.collect())
+        }
+        ("description", Value::String(text)) => text.replace('\n', " ").into(),
+        // A field that is null is one that is left out.
+        ("type", Value::Array(types)) => {
+            let mut types = types.into_iter().filter(|kind| kind != "null");
+            match (types.next(), types.next()) {
+                (Some(kind), None) => kind,
+                (first, second) => first.into_iter().chain(second).chain(types).collect(),
+            }
+        }
+        (_, value) => tidy(value),
+    };
+    (key, value)
+}

@@ -1,0 +1,150 @@
+//! What a call hands over of a command's output: each byte once, characters whole, no more lines than asked for.
+
+use skilld_proto::v1::exec_event::Output;
+use skilld_proto::v1::{OutputStream, PollExecResponse};
+
+use crate::tools::trpc::follow::bytes;
+use crate::tools::trpc::sessions::Running;
+use crate::tools::trpc::shown::whole_end;
+
+/// What is handed over.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Handed {
+    pub(super) text: String,
+    /// Bytes that are gone before anybody asked for them.
+    pub(super) lost: u64,
+    /// Some of what there is stays for the next call.
+    pub(super) more: bool,
+}
+
+/// Takes from an answer what is handed over now, and moves on to where the next one starts.
+pub(super) fn hand(
+    running: &mut Running,
+    answer: &PollExecResponse,
+    lines_max: Option<usize>,
+) -> Handed {
+    let mut handed = Handed::default();
+    for gap in &answer.gaps {
+        handed.lost += gap.to.saturating_sub(gap.from);
+        *offset(running, gap.stream()) = gap.to;
+    }
+    let mut lines = lines_max.unwrap_or(usize::MAX);
+    let goes_on = answer.result.is_none();
+    let mut text = Vec::new();
+    for (index, piece) in answer.output.iter().enumerate() {
+        let data = bytes(piece);
+        let mut end = within_lines(data, &mut lines);
+        handed.more |= end < data.len();
+        let is_last = is_last(answer, index, piece.stream());
+        if end == data.len() && is_last && goes_on {
+            // The rest of a character is on its way.
+            end = whole_end(data);
+        }
+        text.extend_from_slice(data.get(..end).unwrap_or_default());
+        *offset(running, piece.stream()) = piece.offset + end as u64;
+        if handed.more {
+            handed.more = true;
+            break;
+        }
+    }
+    handed.text = String::from_utf8_lossy(&text).into_owned();
+    handed
+}
+
+fn is_last(answer: &PollExecResponse, index: usize, stream: OutputStream) -> bool {
+    let later = answer.output.get(index + 1..).unwrap_or_default();
+    !later.iter().any(|piece: &Output| piece.stream() == stream)
+}
+
+/// How much of the bytes belongs to so many lines, which are counted down.
+fn within_lines(data: &[u8], lines: &mut usize) -> usize {
+    if *lines == 0 {
+        return 0;
+    }
+    for (index, byte) in data.iter().enumerate() {
+        if *byte == b'\n' {
+            *lines -= 1;
+            if *lines == 0 {
+                return index + 1;
+            }
+        }
+    }
+    data.len()
+}
+
+fn offset(running: &mut Running, stream: OutputStream) -> &mut u64 {
+    match stream {
+        OutputStream::Stderr => &mut running.stderr,
+        OutputStream::Stdout | OutputStream::Unspecified => &mut running.stdout,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skilld_proto::v1::ExecResult;
+    use skilld_proto::v1::exec_event::{Gap, output::Content};
+
+    use super::*;
+
+    fn piece(stream: OutputStream, offset: u64, data: &[u8]) -> Output {
+        Output {
+            stream: stream.into(),
+            offset,
+            content: Some(Content::Data(data.to_vec().into())),
+            ..Output::default()
+        }
+    }
+
+    fn stdout(offset: u64, data: &[u8]) -> PollExecResponse {
+        PollExecResponse {
+            output: vec![piece(OutputStream::Stdout, offset, data)],
+            ..PollExecResponse::default()
+        }
+    }
+
+    #[test]
+    fn a_line_without_its_end_is_handed_over_and_not_again() {
+        let mut running = Running::default();
+        let handed = hand(&mut running, &stdout(0, b"Name: "), Some(40));
+        assert_eq!(handed.text, "Name: ");
+        assert_eq!(running.stdout, 6);
+    }
+
+    #[test]
+    fn no_more_lines_than_asked_for_and_the_rest_stays() {
+        let mut running = Running::default();
+        let mut answer = stdout(0, b"1\n2\n3\n");
+        let other = piece(OutputStream::Stderr, 0, b"e\n");
+        answer.output.push(other);
+        let handed = hand(&mut running, &answer, Some(2));
+        assert_eq!((handed.text.as_str(), handed.more), ("1\n2\n", true));
+        assert_eq!((running.stdout, running.stderr), (4, 0));
+        let handed = hand(&mut running, &stdout(4, b"3\n"), Some(2));
+        assert_eq!((handed.text.as_str(), handed.more), ("3\n", false));
+    }
+
+    #[test]
+    fn a_character_waits_until_it_is_whole_or_nothing_more_comes() {
+        let mut running = Running::default();
+        let handed = hand(&mut running, &stdout(0, b"a\xe2\x82"), None);
+        assert_eq!((handed.text.as_str(), running.stdout), ("a", 1));
+        let mut last = stdout(1, b"\xe2\x82");
+        last.result = Some(ExecResult::default());
+        let handed = hand(&mut running, &last, None);
+        assert_eq!((handed.text.as_str(), running.stdout), ("\u{fffd}", 3));
+    }
+
+    #[test]
+    fn what_is_lost_is_counted() {
+        let mut running = Running::default();
+        let mut answer = stdout(10, b"x");
+        answer.gaps.push(Gap {
+            stream: OutputStream::Stdout.into(),
+            from: 0,
+            to: 10,
+        });
+        let handed = hand(&mut running, &answer, None);
+        assert_eq!((handed.text.as_str(), handed.lost), ("x", 10));
+        assert_eq!(running.stdout, 11);
+    }
+}

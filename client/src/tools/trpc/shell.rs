@@ -1,0 +1,200 @@
+//! `workspace_exec`: a command in the session's workspace, in no skill. To its end, or going on like those of skill_exec.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use skilld_proto::v1::{ExecSpec, RunExecRequest, StartExecRequest};
+
+use crate::state::SessionState;
+use crate::tools::trpc::exec::{self, Typed};
+use crate::tools::trpc::follow::{self, Ended};
+use crate::tools::trpc::look::{self, Look};
+use crate::tools::trpc::result::RunResult;
+use crate::tools::trpc::sessions::Running;
+use crate::tools::trpc::{ALIASES, ids, policy, prepare, run};
+use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments};
+
+const TOOL: &str = "workspace_exec";
+/// How long a command in the background is waited for: to see whether it starts.
+const BACKGROUND_MS: u64 = 1;
+
+/// Arguments of `workspace_exec`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct ShellArguments {
+    /// Shell command, run by bash in the workspace.
+    pub(super) command: String,
+    /// Where to start: `work/…`, `out/…`, `$WORK_DIR/…`. The workspace's root if it is left out.
+    pub(super) cwd: String,
+    /// Environment variables.
+    pub(super) env: BTreeMap<String, String>,
+    /// What the command reads.
+    pub(super) stdin: String,
+    /// Seconds; 300 if it is left out.
+    pub(super) timeout_sec: i64,
+    /// Milliseconds to wait for it; then it goes on as a session. To its end if it is left out.
+    pub(super) yield_time_ms: i64,
+    /// Do not wait for it.
+    pub(super) background: bool,
+    /// Give it a terminal.
+    pub(super) tty: bool,
+}
+
+/// What a command of the workspace came to.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct ShellResult {
+    /// `exited`, or `running` with a session_id to go on with.
+    status: &'static str,
+    /// stdout, then stderr.
+    output: String,
+    /// -1 if it reached none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    /// Of a command that goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<String>,
+    /// Bytes of both streams together that were handed over before this call.
+    offset: u64,
+    /// The same after it.
+    next_offset: u64,
+    /// The output's beginning and end are shown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+    /// Bytes that it printed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_bytes: Option<u64>,
+    /// How it ended: exited, signaled, timeout and so on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    timed_out: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+pub(super) async fn exec(
+    tools: &Inner,
+    session: &Session,
+    state: &SessionState,
+    call: Call,
+) -> Result<Answer, ToolError> {
+    let asked: ShellArguments = arguments::decode(call.arguments, ALIASES)?;
+    let spec = specify(tools, &asked)?;
+    if asked.background || asked.tty || asked.yield_time_ms > 0 {
+        return goes_on(tools, session, state, &asked, spec, &call.id).await;
+    }
+    let id = session.exec_id(TOOL, &call.id);
+    let mut spec = spec;
+    if !asked.stdin.is_empty() {
+        spec.stdin = Some(run::stdin(&asked.stdin));
+    }
+    let ended = tools
+        .workspaces
+        .within(&tools.client, session, |workspace| {
+            let events = tools.client.run_resuming(RunExecRequest {
+                workspace,
+                exec_id: id.clone(),
+                spec: Some(spec.clone()),
+                ..RunExecRequest::default()
+            });
+            follow::follow(events, tools.options.output_bytes_max, &call.id)
+        });
+    Ok(Answer::of(json!(ended_result(ended.await?))))
+}
+
+fn specify(tools: &Inner, asked: &ShellArguments) -> Result<ExecSpec, ToolError> {
+    if asked.command.trim().is_empty() {
+        return Err(ToolError::arguments("command is required"));
+    }
+    let cwd = prepare::cwd(&asked.cwd);
+    if cwd.contains(['*', '?', '[']) {
+        return Err(ToolError::arguments("cwd must not contain glob patterns"));
+    }
+    let mut spec = ExecSpec {
+        timeout: prepare::timeout(tools, asked.timeout_sec),
+        ..ExecSpec::default()
+    };
+    spec.env.extend(asked.env.clone());
+    if policy::is_active(&tools.options) {
+        let base = cwd.is_empty().then_some("/workspace");
+        spec.argv = policy::argv(TOOL, &tools.options, &asked.command, &asked.env, base)?;
+        spec.env
+            .insert("PATH".to_owned(), policy::path(&tools.options));
+    } else {
+        spec.shell.clone_from(&asked.command);
+    }
+    spec.cwd = match cwd.as_str() {
+        "" => "$WORKSPACE_DIR".to_owned(),
+        _ => cwd,
+    };
+    Ok(spec)
+}
+
+async fn goes_on(
+    tools: &Inner,
+    session: &Session,
+    state: &SessionState,
+    asked: &ShellArguments,
+    spec: ExecSpec,
+    call: &str,
+) -> Result<Answer, ToolError> {
+    let id = session.exec_id(TOOL, call);
+    let id = id.as_str();
+    let spec = exec::interactive(spec, asked.tty);
+    let typed = Typed {
+        text: &asked.stdin,
+        eof: false,
+    };
+    let typed = &typed;
+    let started = tools
+        .workspaces
+        .within(&tools.client, session, |workspace| {
+            let request = StartExecRequest {
+                workspace: workspace.clone(),
+                exec_id: id.to_owned(),
+                spec: Some(spec.clone()),
+            };
+            async move {
+                let running = exec::start(tools, request, Running::default(), call, typed).await?;
+                Ok((workspace, running))
+            }
+        });
+    let (workspace, running) = started.await?;
+    let default = if asked.background {
+        BACKGROUND_MS
+    } else {
+        exec::YIELD_MS
+    };
+    let asked_for = Look {
+        name: ids::exec_name(&workspace, id),
+        wait: look::wait(asked.yield_time_ms, default),
+        lines: None,
+    };
+    look::answer(tools, session, state, asked_for, running, call).await
+}
+
+fn ended_result(ended: Ended) -> ShellResult {
+    let mut result = RunResult::default();
+    result.ended(&ended.result);
+    let total = ended.stdout.total() + ended.stderr.total();
+    let truncated = ended.stdout.is_cut() || ended.stderr.is_cut();
+    let stdout = ended.stdout.text("stdout", &mut result.warnings);
+    let stderr = ended.stderr.text("stderr", &mut result.warnings);
+    ShellResult {
+        status: "exited",
+        output: stdout + &stderr,
+        exit_code: Some(result.exit_code),
+        next_offset: total,
+        truncated,
+        total_bytes: truncated.then_some(total),
+        reason: Some(result.reason),
+        timed_out: result.timed_out,
+        duration_ms: Some(result.duration_ms),
+        warnings: result.warnings,
+        ..ShellResult::default()
+    }
+}

@@ -1,0 +1,125 @@
+//! The workspace of a session: made when it is first needed, known from then on, made again when it has gone.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use skilld_proto::v1::{CreateWorkspaceRequest, DeleteWorkspaceRequest, Reason, WorkspaceState};
+
+use crate::tools::{Options, Session, ToolError};
+use crate::{Client, Error, workspace_name};
+
+/// Workspaces known to be there, so that a call on a warm session need not ask for its workspace again.
+#[derive(Debug)]
+pub(crate) struct Workspaces {
+    request: CreateWorkspaceRequest,
+    known: Mutex<HashSet<String>>,
+    replacing: tokio::sync::Mutex<()>,
+}
+
+/// Sessions remembered at most. One that was forgotten costs one more call.
+const KNOWN_MAX: usize = 65_536;
+
+impl Workspaces {
+    pub(crate) fn new(options: &Options) -> Self {
+        Self {
+            request: CreateWorkspaceRequest {
+                pool: options.pool.clone(),
+                idle_timeout: options
+                    .idle_timeout
+                    .and_then(|timeout| timeout.try_into().ok()),
+                env: options.env.clone().into_iter().collect(),
+                allow_existing: true,
+                ..CreateWorkspaceRequest::default()
+            },
+            known: Mutex::new(HashSet::new()),
+            replacing: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// The full name of the session's workspace, which is made if this toolset has not seen it yet.
+    pub(crate) async fn of(&self, client: &Client, session: &Session) -> Result<String, ToolError> {
+        let name = workspace_name(&session.workspace_id());
+        if self.lock().contains(&name) {
+            return Ok(name);
+        }
+        self.make(client, &name).await?;
+        Ok(name)
+    }
+
+    /// Does something in the session's workspace, and once more in a new one if the daemon has none of that name any
+    /// more, or has lost its container. The daemon says so before it does anything.
+    pub(crate) async fn within<T, F>(
+        &self,
+        client: &Client,
+        session: &Session,
+        mut act: impl FnMut(String) -> F,
+    ) -> Result<T, ToolError>
+    where
+        F: Future<Output = Result<T, ToolError>>,
+    {
+        let name = self.of(client, session).await?;
+        match act(name.clone()).await {
+            Err(ToolError::Daemon(error)) if is_gone(&error) => {
+                self.replace(client, &name).await?;
+                act(name).await
+            }
+            other => other,
+        }
+    }
+
+    /// Makes a workspace in the place of one that is gone. One at a time: who comes later finds the new one.
+    async fn replace(&self, client: &Client, name: &str) -> Result<(), ToolError> {
+        let _turn = self.replacing.lock().await;
+        let is_lost = match client.get_workspace(name).await {
+            Ok(workspace) => workspace.state() == WorkspaceState::Failed,
+            Err(_) => false,
+        };
+        if is_lost {
+            client.delete_workspace_if_exists(name).await?;
+        }
+        self.make(client, name).await
+    }
+
+    /// Deletes the session's workspace; OK if there is none.
+    pub(crate) async fn delete(&self, client: &Client, session: &Session) -> Result<(), ToolError> {
+        let name = workspace_name(&session.workspace_id());
+        self.lock().remove(&name);
+        let request = DeleteWorkspaceRequest {
+            name,
+            allow_missing: true,
+        };
+        let mut stub = client.workspaces();
+        stub.delete_workspace(request).await.map_err(Error::from)?;
+        Ok(())
+    }
+
+    async fn make(&self, client: &Client, name: &str) -> Result<(), ToolError> {
+        let mut request = self.request.clone();
+        request.name = name.to_owned();
+        client.create_workspace(request).await?;
+        let mut known = self.lock();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(name.to_owned());
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.known
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Whether there is nothing left of a workspace but, for a while, its name.
+fn is_gone(error: &Error) -> bool {
+    let state = error
+        .failure()
+        .and_then(|failure| failure.metadata.get("state"));
+    match error.reason() {
+        Some(Reason::WorkspaceNotFound) => true,
+        Some(Reason::WorkspaceNotReady) => state.is_some_and(|state| state == "failed"),
+        _ => false,
+    }
+}

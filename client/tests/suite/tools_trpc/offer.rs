@@ -1,0 +1,277 @@
+//! What a model is offered.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use serde_json::{Value, json};
+use skilld_client::tools::host::HostTools;
+use skilld_client::tools::{Definition, Options, Profile, Toolset};
+
+use super::{Talk, skill};
+
+const KNOWLEDGE: [&str; 6] = [
+    "skill_list",
+    "skill_list_tools",
+    "skill_load",
+    "skill_select_tools",
+    "skill_list_docs",
+    "skill_select_docs",
+];
+const RUNNING: [&str; 10] = [
+    "skill_run",
+    "skill_exec",
+    "skill_write_stdin",
+    "skill_poll_session",
+    "skill_kill_session",
+    "workspace_exec",
+    "workspace_write_stdin",
+    "workspace_kill_session",
+    "workspace_save_artifact",
+    "read_file",
+];
+
+async fn definitions(talk: &Talk) -> Vec<Definition> {
+    let definitions = talk.tools.definitions(&talk.session, &talk.state).await;
+    definitions.expect("definitions")
+}
+
+async fn names(talk: &Talk) -> Vec<String> {
+    definitions(talk)
+        .await
+        .into_iter()
+        .map(|tool| tool.name)
+        .collect()
+}
+
+fn listed(tools: &[&str]) -> Options {
+    Options {
+        tools: Some(tools.iter().map(|tool| (*tool).to_owned()).collect()),
+        ..Options::default()
+    }
+}
+
+#[tokio::test]
+async fn profiles_and_lists_decide_what_is_offered() {
+    let all: Vec<&str> = KNOWLEDGE.into_iter().chain(RUNNING).collect();
+    assert_eq!(names(&Talk::new(Options::default()).await).await, all);
+    let knowledge = Options {
+        profile: Profile::KnowledgeOnly,
+        ..Options::default()
+    };
+    let mut talk = Talk::new(knowledge).await;
+    assert_eq!(names(&talk).await, KNOWLEDGE);
+    // What is not offered is not there, whoever calls it.
+    for tool in RUNNING {
+        assert_eq!(
+            talk.refused(tool, json!({})).await.0,
+            "UNKNOWN_TOOL",
+            "{tool}"
+        );
+    }
+    let talk = Talk::new(listed(&[" Skill_Exec ", "skill_run", "read_file"])).await;
+    assert_eq!(names(&talk).await, ["skill_run", "skill_exec", "read_file"]);
+}
+
+#[tokio::test]
+async fn options_that_contradict_each_other_are_refused_at_the_start() {
+    let talk = Talk::new(Options::default()).await;
+    let client = talk.fake.client().await;
+    let refused = |options: Options| {
+        let made = Toolset::new(client.clone(), options, HostTools::new());
+        made.expect_err("refused").to_string()
+    };
+    for (tools, said) in [
+        (&["skill_rum"][..], "there is no tool \"skill_rum\""),
+        (&["skill_exec"], "skill_exec needs skill_run"),
+        (
+            &["skill_run", "skill_poll_session"],
+            "skill_poll_session needs skill_exec",
+        ),
+        (
+            &["workspace_kill_session"],
+            "workspace_kill_session needs workspace_exec",
+        ),
+    ] {
+        let error = refused(listed(tools));
+        assert!(error.contains(said), "{error}");
+    }
+    let runs = Options {
+        profile: Profile::KnowledgeOnly,
+        ..listed(&["skill_run"])
+    };
+    assert!(refused(runs).contains("knowledge_only"));
+    let unloadable = Options {
+        require_loaded: true,
+        ..listed(&["skill_run"])
+    };
+    assert!(refused(unloadable).contains("skill_load"));
+    let nowhere = Options {
+        allowed_commands: vec!["bin/x".into()],
+        ..Options::default()
+    };
+    assert!(refused(nowhere).contains("bin/x"));
+}
+
+#[tokio::test]
+async fn schemas_name_fields_skills_and_what_is_required() {
+    let talk = Talk::new(Options::default()).await;
+    let definitions = definitions(&talk).await;
+    for tool in &definitions {
+        assert!(!tool.description.is_empty());
+        assert_eq!(tool.parameters["type"], "object", "{}", tool.name);
+        let text = serde_json::to_string(&tool.parameters).expect("JSON");
+        for noise in ["$ref", "\"default\"", "\"title\"", "\"format\""] {
+            assert!(!text.contains(noise), "{}: {noise} in {text}", tool.name);
+        }
+        let fields = tool.parameters["properties"].as_object().expect("fields");
+        for required in tool.parameters["required"].as_array().into_iter().flatten() {
+            assert!(
+                fields.contains_key(required.as_str().expect("a name")),
+                "{}",
+                tool.name
+            );
+        }
+        for (name, field) in fields {
+            assert!(
+                field.get("description").is_some(),
+                "{}.{name}: {field}",
+                tool.name
+            );
+        }
+        if let Some(skill) = fields.get("skill") {
+            assert_eq!(skill["enum"], json!(["demo", "other"]), "{}", tool.name);
+        }
+        assert!(tool.returns.is_object());
+    }
+    let fields = |name: &str| {
+        let tool = definitions.iter().find(|tool| tool.name == name);
+        let fields = tool.expect("is offered").parameters["properties"].clone();
+        fields
+            .as_object()
+            .expect("fields")
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let run = [
+        "skill",
+        "command",
+        "cwd",
+        "env",
+        "stdin",
+        "editor_text",
+        "output_files",
+        "outputs",
+        "inputs",
+        "timeout",
+        "save_as_artifacts",
+        "omit_inline_content",
+        "artifact_prefix",
+    ];
+    assert_eq!(fields("skill_run"), run);
+    let exec = ["tty", "eof", "yield_ms", "poll_lines"];
+    assert_eq!(fields("skill_exec"), [&run[..], &exec[..]].concat());
+}
+
+#[tokio::test]
+async fn more_skills_than_a_model_reads_are_not_listed_in_schemas() {
+    let talk = Talk::new(Options::default()).await;
+    let many = (0..256).map(|number| skill(&format!("s{number}"), &[]));
+    talk.fake.state.lock().skills = many.collect();
+    let named = |definitions: &[Definition]| {
+        let load = definitions.iter().find(|tool| tool.name == "skill_load");
+        let skill = load.expect("is offered").parameters["properties"]["skill"].clone();
+        skill["enum"].as_array().map(Vec::len)
+    };
+    assert_eq!(named(&definitions(&talk).await), Some(256));
+    talk.fake.state.lock().skills.push(skill("one-more", &[]));
+    assert_eq!(named(&definitions(&talk).await), None);
+}
+
+#[tokio::test]
+async fn a_description_says_what_is_restricted() {
+    let options = Options {
+        allowed_commands: (0..25).map(|number| format!("c{number:02}")).collect(),
+        ..Options::default()
+    };
+    let definitions = definitions(&Talk::new(options).await).await;
+    for name in ["skill_run", "skill_exec", "workspace_exec"] {
+        let tool = definitions
+            .iter()
+            .find(|tool| tool.name == name)
+            .expect("is offered");
+        assert!(tool.description.contains("c00, c01") && tool.description.contains("(+5 more)"));
+        assert!(!tool.description.contains("c20"));
+    }
+}
+
+fn host(names: &[&str]) -> HostTools {
+    let mut host = HostTools::new();
+    for name in names {
+        let definition = Definition {
+            name: (*name).into(),
+            description: "a tool of the host".into(),
+            parameters: json!({"type": "object"}),
+            returns: json!({}),
+        };
+        let called = (*name).to_owned();
+        let handler = move |arguments: Value| {
+            let called = called.clone();
+            async move {
+                match arguments["fail"].as_str() {
+                    Some(why) => Err(why.to_owned()),
+                    None => Ok(json!({"called": called})),
+                }
+            }
+            .boxed()
+        };
+        host.register(definition, Arc::new(handler));
+    }
+    host
+}
+
+/// The pool is an allow-list, and only loaded skills bring anything up, in one order.
+#[tokio::test]
+async fn tools_of_the_host_are_offered_while_a_loaded_skill_names_them() {
+    let pool = host(&["look", "touch", "secret", "skill_run"]);
+    let mut talk = Talk::with(Options::default(), pool).await;
+    talk.fake.state.lock().skills = vec![
+        skill("demo", &["touch", "look", "touch", "absent", "skill_run"]),
+        skill("other", &["look"]),
+    ];
+    async fn brought(talk: &Talk) -> Vec<String> {
+        names(talk).await.split_off(16)
+    }
+    assert!(brought(&talk).await.is_empty());
+    // A choice of a skill that is not loaded brings nothing up.
+    let choice = json!({"skill": "demo", "tools": ["look"]});
+    talk.call("skill_select_tools", choice).await;
+    assert!(brought(&talk).await.is_empty());
+    assert_eq!(talk.refused("look", json!({})).await.0, "UNKNOWN_TOOL");
+    let clear = json!({"skill": "demo", "include_all_tools": true});
+    talk.call("skill_select_tools", clear).await;
+    talk.call("skill_load", json!({"skill": "demo"})).await;
+    assert_eq!(brought(&talk).await, ["look", "touch"]);
+    talk.call("skill_load", json!({"skill": "other"})).await;
+    assert_eq!(
+        brought(&talk).await,
+        ["look", "touch"],
+        "the first one's stay"
+    );
+    assert_eq!(
+        talk.call("look", json!({})).await,
+        json!({"called": "look"})
+    );
+    let failed = talk.refused("look", json!({"fail": "no light"})).await;
+    assert_eq!(failed, ("TOOL_FAILED".into(), "look: no light".into()));
+    // What is in no pool cannot be chosen; what the pool has can, and is there only then.
+    assert_eq!(talk.refused("secret", json!({})).await.0, "UNKNOWN_TOOL");
+    let choice = json!({"skill": "demo", "tools": ["hidden", "touch", "secret"]});
+    let chosen = talk.call("skill_select_tools", choice).await;
+    assert_eq!(chosen["unknown_tools"], json!(["hidden"]));
+    assert_eq!(brought(&talk).await, ["look", "secret", "touch"]);
+    assert_eq!(talk.refused("hidden", json!({})).await.0, "UNKNOWN_TOOL");
+    // Ours is ours, whatever a skill or a host calls its own.
+    let ran = talk.call("skill_run", super::run("hello")).await;
+    assert_eq!(ran["stdout"], "hello\n");
+}

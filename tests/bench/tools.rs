@@ -1,0 +1,144 @@
+//! Section `tools`: a run of a staged skill through the tool layer, as a model's call makes it; beside the same done with
+//! Docker's API the way container executors of agent frameworks do it: each step an exec of a login shell, each file
+//! an archive.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use skilld_client::new_exec_id;
+use skilld_client::state::SessionState;
+use skilld_client::tools::host::HostTools;
+use skilld_client::tools::{Call, Options, Session, Toolset};
+use skilld_tests::Daemon;
+
+use crate::reference::{Limits, Reference};
+use crate::report::{Budget, Row, Series};
+use crate::{Wish, ours};
+
+const SKILL: &str = "bench-skill";
+
+/// The budget of a warm call: 3 ms.
+const SOON: Budget = Budget::Soon {
+    p50: Some(3_000_000),
+    p99: None,
+};
+
+pub(crate) async fn tools(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
+    let root = tempfile::Builder::new().prefix("skb").tempdir()?;
+    let skill = root.path().join(SKILL);
+    std::fs::create_dir_all(&skill)?;
+    let about = format!("---\nname: {SKILL}\ndescription: Measured.\n---\n# {SKILL}\n");
+    std::fs::write(skill.join("SKILL.md"), about)?;
+    let daemon = Daemon::start_with(ours::options().skills(root.path())).await?;
+    let tools = Toolset::new(daemon.client.clone(), Options::default(), HostTools::new())?;
+    let session = Session {
+        session: "bench".into(),
+        ..Session::default()
+    };
+    let container = reference
+        .container(Limits {
+            memory_bytes: 512 << 20,
+            cpus: 1,
+        })
+        .await?;
+    prepare(reference, &container).await?;
+    let mut rows = Vec::new();
+    for (what, arguments, file) in [
+        (
+            "skill_run of `true`",
+            json!({"skill": SKILL, "command": "true"}),
+            false,
+        ),
+        (
+            "skill_run, one output collected",
+            json!({"skill": SKILL, "command": "echo hello > $OUTPUT_DIR/a.txt", "output_files": ["out/*.txt"]}),
+            true,
+        ),
+    ] {
+        let (mut skilld, mut docker) = (Series::times()?, Series::times()?);
+        for turn in 0..wish.times(1_000, 50) + 3 {
+            let took = ours_once(&tools, &session, &arguments, file).await?;
+            // The first ones make the workspace and warm up the page cache.
+            if turn >= 3 {
+                skilld.time(took)?;
+            }
+            if turn >= 3 && turn % 10 == 0 {
+                docker.time(docker_once(reference, &container, file).await?)?;
+            }
+        }
+        let faster = Row::new(what, &skilld, Budget::Faster(25.0, None));
+        rows.push(faster.against("4 execs and archives (API)", &docker));
+        rows.push(Row::new(what, &skilld, SOON));
+    }
+    reference.remove(&container).await?;
+    tools.end(&session).await?;
+    daemon.stop().await?;
+    Ok(rows)
+}
+
+async fn ours_once(
+    tools: &Toolset,
+    session: &Session,
+    arguments: &Value,
+    file: bool,
+) -> Result<std::time::Duration> {
+    let call = Call {
+        id: new_exec_id(),
+        name: "skill_run".into(),
+        arguments: arguments.clone(),
+    };
+    let started = Instant::now();
+    let answer = tools.call(session, &SessionState::new(), call).await?;
+    let took = started.elapsed();
+    let result = answer.result;
+    ensure!(result["exit_code"] == 0, "{result}");
+    if file {
+        ensure!(
+            result["output_files"][0]["content"] == "hello\n",
+            "{result}"
+        );
+    }
+    Ok(took)
+}
+
+/// The folders that the reference's workspace has.
+async fn prepare(reference: &Reference, container: &str) -> Result<()> {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(3);
+    header.set_mode(0o644);
+    header.set_cksum();
+    tar.append_data(&mut header, "ws/metadata.json", &b"{}\n"[..])?;
+    reference
+        .put(container, "/tmp", Bytes::from(tar.into_inner()?))
+        .await?;
+    let made = "mkdir -p /tmp/ws/{out,work,runs,skills/bench-skill}";
+    reference.exec(container, &["bash", "-lc", made]).await?;
+    Ok(())
+}
+
+/// Metadata listed and got, links checked, the program, its outputs listed and got.
+async fn docker_once(
+    reference: &Reference,
+    container: &str,
+    file: bool,
+) -> Result<std::time::Duration> {
+    let shell = async |script: &str| reference.exec(container, &["bash", "-lc", script]).await;
+    let started = Instant::now();
+    shell("cd /tmp/ws && for f in metadata.json; do readlink -f \"$f\"; done").await?;
+    reference.get(container, "/tmp/ws/metadata.json").await?;
+    shell("test -L /tmp/ws/skills/bench-skill/out; true").await?;
+    let program = if file {
+        "mkdir -p /tmp/ws/runs/r /tmp/ws/out && cd /tmp/ws/skills/bench-skill && echo hello > /tmp/ws/out/a.txt"
+    } else {
+        "mkdir -p /tmp/ws/runs/r /tmp/ws/out && cd /tmp/ws/skills/bench-skill && true"
+    };
+    shell(program).await?;
+    shell("cd /tmp/ws && shopt -s globstar nullglob dotglob && for f in out/**; do readlink -f \"$f\"; done").await?;
+    if file {
+        reference.get(container, "/tmp/ws/out/a.txt").await?;
+    }
+    Ok(started.elapsed())
+}

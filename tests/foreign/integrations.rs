@@ -1,0 +1,113 @@
+//! The examples of docs/integrations.md, as they stand there, with a stand-in for the model: `model.py` beside this file.
+
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use skilld_tests::binaries;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::recipes::{Place, blocks};
+use crate::venv;
+
+const DOCUMENT: &str = "docs/integrations.md";
+
+/// The stand-in for a model. Ends with this value.
+struct Model {
+    _child: Child,
+    url: String,
+}
+
+impl Model {
+    async fn start() -> Result<Self> {
+        let mut child = Command::new(venv::program("python").await?)
+            .arg("-B")
+            .arg(binaries::repository().join("tests/foreign/model.py"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let stdout = child.stdout.take().context("stdout")?;
+        let port = BufReader::new(stdout).lines().next_line().await?;
+        let port = port.context("it says its port")?;
+        Ok(Self {
+            _child: child,
+            url: format!("http://127.0.0.1:{port}"),
+        })
+    }
+}
+
+#[tokio::test]
+async fn python_loops_over_grpc_let_a_model_use_skills() -> Result<()> {
+    let model = Model::start().await?;
+    let mut place = Place::new().await?;
+    place.env.push(("MODEL_URL", model.url.clone()));
+    let made = place.run_of(DOCUMENT, "Skills as tools in Python");
+    assert_eq!(made.await?, "");
+    for title in [
+        "An OpenAI-style loop in Python",
+        "An Anthropic-style loop in Python",
+    ] {
+        let printed = place.run_of(DOCUMENT, title).await?;
+        assert_eq!(printed, "It is 354224848179261915075.\n", "{title}");
+    }
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn the_rust_agent_lets_a_model_use_skills() -> Result<()> {
+    let place = Place::new().await?;
+    let printed = place.run_of(DOCUMENT, "Run the Rust example").await?;
+    assert!(
+        printed.ends_with("It is 354224848179261915075.\n"),
+        "{printed}"
+    );
+    assert!(
+        printed.starts_with("skill_list {}\nskill_load "),
+        "{printed}"
+    );
+    place.daemon.stop().await
+}
+
+/// What a configuration file starts is an MCP server that answers.
+#[tokio::test]
+async fn configurations_for_mcp_clients_start_a_server() -> Result<()> {
+    let place = Place::new().await?;
+    let mut started = 0;
+    for (language, code) in blocks(DOCUMENT, "Configuration files")? {
+        let file: Value = match language.as_str() {
+            "json" => serde_json::from_str(&code)?,
+            "toml" => toml::from_str(&code)?,
+            other => anyhow::bail!("a block of {other}"),
+        };
+        let servers = ["mcpServers", "servers", "mcp_servers"];
+        let server = servers.iter().find_map(|key| file.get(key)?.get("skills"));
+        let server = server.with_context(|| code.clone())?;
+        let args = server["args"].as_array().context("args")?;
+        let mut child = Command::new(
+            place
+                .directory
+                .path()
+                .join("bin")
+                .join(server["command"].as_str().context("command")?),
+        )
+        .args(args.iter().filter_map(Value::as_str))
+        .env("SKILLD_ENDPOINT", place.daemon.endpoint())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+        let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
+        let mut stdin = child.stdin.take().context("stdin")?;
+        stdin.write_all(format!("{hello}\n").as_bytes()).await?;
+        let mut said = BufReader::new(child.stdout.take().context("stdout")?).lines();
+        let answer: Value = serde_json::from_str(&said.next_line().await?.context("it answers")?)?;
+        assert_eq!(answer["result"]["serverInfo"]["name"], "skilld");
+        drop(stdin);
+        assert!(child.wait().await?.success(), "it ends with its client");
+        started += 1;
+    }
+    assert_eq!(started, 3);
+    place.daemon.stop().await
+}

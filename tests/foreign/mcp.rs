@@ -1,0 +1,141 @@
+//! The official MCP client, in Python, against `skillctl mcp`: `mcp_client.py` beside this file.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use skilld_client::v1::ListWorkspacesRequest;
+use skilld_tests::{Daemon, binaries};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+use crate::{output, venv};
+
+async fn client(args: &[&str]) -> Result<Value> {
+    let mut command = Command::new(venv::program("python").await?);
+    command
+        .arg("-B")
+        .arg(binaries::repository().join("tests/foreign/mcp_client.py"))
+        .args(args);
+    Ok(serde_json::from_str(&output(&mut command).await?)?)
+}
+
+#[tokio::test]
+async fn an_mcp_client_on_stdio_uses_the_skills_and_leaves_nothing() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let skillctl = binaries::binary("skillctl")?.display().to_string();
+    let saw = client(&["stdio", &skillctl, &daemon.endpoint()]).await?;
+    check(&saw).with_context(|| format!("{saw:#}"))?;
+    no_workspace(&daemon).await?;
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn an_mcp_client_over_http_uses_the_skills_and_web_pages_do_not() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut server = Command::new(binaries::binary("skillctl")?)
+        .args([
+            "--endpoint",
+            &daemon.endpoint(),
+            "mcp",
+            "--http",
+            "127.0.0.1:0",
+        ])
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut said = BufReader::new(server.stderr.take().context("stderr")?).lines();
+    let line = tokio::time::timeout(Duration::from_secs(30), said.next_line()).await??;
+    let line = line.context("it says where it listens")?;
+    let url = line
+        .strip_prefix("skillctl: serving ")
+        .with_context(|| line.clone())?
+        .to_owned();
+    let saw = client(&["http", &url]).await?;
+    assert_eq!(saw["other_origin"], 403);
+    check(&saw).with_context(|| format!("{saw:#}"))?;
+    // Told to stop, it takes its workspace along.
+    let pid = i32::try_from(server.id().context("it runs")?)?;
+    kill(Pid::from_raw(pid), Signal::SIGTERM)?;
+    let ended = tokio::time::timeout(Duration::from_secs(30), server.wait()).await??;
+    ensure!(ended.success(), "{ended}");
+    no_workspace(&daemon).await?;
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn an_mcp_server_listens_on_loopback_only() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let ended = Command::new(binaries::binary("skillctl")?)
+        .args([
+            "--endpoint",
+            &daemon.endpoint(),
+            "mcp",
+            "--http",
+            "0.0.0.0:0",
+        ])
+        .stdin(Stdio::null())
+        .output()
+        .await?;
+    assert_eq!(ended.status.code(), Some(1));
+    let said = String::from_utf8(ended.stderr)?;
+    ensure!(said.contains("0.0.0.0:0 is not on loopback"), "{said}");
+    daemon.stop().await
+}
+
+fn check(saw: &Value) -> Result<()> {
+    let tools = saw["tools"].as_array().context("tools")?;
+    for name in ["skill_load", "skill_run", "workspace_exec", "read_file"] {
+        assert!(tools.contains(&json!(name)), "{name} is not offered");
+    }
+    let schemas = saw["schemas"].as_array().context("schemas")?;
+    assert!(schemas.iter().all(|kind| kind == "object"));
+    assert_eq!(saw["loaded"]["error"], false);
+    // No prompt brings it: the result does.
+    let content = saw["loaded"]["content"]["content"].as_str();
+    let content = content.context("the skill's text")?;
+    ensure!(content.contains("# csv-report"), "{content}");
+
+    let ran = &saw["ran"]["content"];
+    assert_eq!(ran["exit_code"], 0);
+    assert_eq!(ran["stdout"], "hello\n");
+    assert_eq!(ran["output_files"][0]["name"], "out/hello.txt");
+    assert_eq!(ran["output_files"][0]["content"], "hello\n");
+    // The text is the same result, for clients that read no structure.
+    let text: Value = serde_json::from_str(saw["ran"]["text"].as_str().context("text")?)?;
+    assert_eq!(&text, ran);
+    let read = saw["read"].to_string();
+    ensure!(read.contains("hello"), "{read}");
+
+    assert_eq!(saw["failed"]["error"], true);
+    let failed = saw["failed"]["text"].as_str().context("text")?;
+    ensure!(failed.contains("no-such-skill"), "{failed}");
+
+    let told = saw["progress"].as_array().context("progress")?;
+    ensure!(!told.is_empty(), "nothing was told of a call of 3 s");
+    assert_eq!(saw["cancelled"], json!({"began": true, "gone": true}));
+
+    let uris = saw["resources"]["uris"].as_array().context("uris")?;
+    let has = |end: &str| {
+        uris.iter()
+            .any(|uri| uri.as_str().is_some_and(|uri| uri.ends_with(end)))
+    };
+    ensure!(has("csv-report/SKILL.md"), "{uris:?}");
+    let text = saw["resources"]["text"].as_str().context("text")?;
+    ensure!(text.contains("name: csv-report"), "{text}");
+    assert_eq!(saw["resources"]["binary"], "89504e47");
+    ensure!(saw["resources"]["missing"].is_string());
+    Ok(())
+}
+
+async fn no_workspace(daemon: &Daemon) -> Result<()> {
+    let left = daemon
+        .client
+        .list_workspaces(ListWorkspacesRequest::default())
+        .await?;
+    ensure!(left.workspaces.is_empty(), "{:?}", left.workspaces);
+    Ok(())
+}

@@ -1,0 +1,136 @@
+"""The official MCP client against `skillctl mcp`.
+
+usage: mcp_client.py stdio SKILLCTL ENDPOINT | mcp_client.py http URL
+Prints what it saw as JSON; mcp.rs judges it.
+"""
+
+import asyncio
+import base64
+import json
+import sys
+import urllib.error
+import urllib.request
+
+import anyio
+from mcp import Client, StdioServerParameters
+
+
+def structured(result):
+    """What a tool answered, which its text must hold too."""
+    content = result.structured_content
+    text = result.content[0].text
+    return {"error": bool(result.is_error), "content": content, "text": text}
+
+
+async def run(client, command, **more):
+    arguments = {"skill": "csv-report", "command": command, **more}
+    return structured(await client.call_tool("skill_run", arguments))
+
+
+async def talk(client):
+    saw = {}
+    tools = (await client.list_tools()).tools
+    saw["tools"] = [tool.name for tool in tools]
+    saw["schemas"] = [tool.input_schema.get("type") for tool in tools]
+    saw["skills"] = structured(await client.call_tool("skill_list", {}))
+    saw["loaded"] = structured(await client.call_tool("skill_load", {"skill": "csv-report"}))
+    saw["ran"] = await run(
+        client, "echo hello | tee $OUTPUT_DIR/hello.txt", output_files=["out/*.txt"]
+    )
+    # Another call of the same session finds the file.
+    saw["read"] = structured(
+        await client.call_tool("read_file", {"file_name": "workspace://out/hello.txt"})
+    )
+    saw["failed"] = structured(await client.call_tool("skill_load", {"skill": "no-such-skill"}))
+
+    told = []
+
+    async def progress(done, total, message):
+        told.append([done, message])
+
+    await client.call_tool(
+        "skill_run",
+        {"skill": "csv-report", "command": "sleep 3"},
+        progress_callback=progress,
+    )
+    saw["progress"] = told
+    saw["cancelled"] = await cancelled(client)
+    saw["resources"] = await resources(client)
+    return saw
+
+
+async def cancelled(client):
+    """Gives up a call that has begun; what it started must end."""
+    async with anyio.create_task_group() as group:
+
+        async def long():
+            await run(client, "touch $WORK_DIR/began; exec sleep 347")
+
+        group.start_soon(long)
+        for _ in range(300):
+            probe = await run(client, "ls $WORK_DIR; grep -lx sleep /proc/[0-9]*/comm || true")
+            lines = probe["content"]["stdout"].split()
+            if "began" in lines and len(lines) > 1:
+                break
+        group.cancel_scope.cancel()
+    for attempt in range(300):
+        probe = await run(client, "grep -lx sleep /proc/[0-9]*/comm || echo gone")
+        if "gone" in probe["content"]["stdout"]:
+            return {"began": "began" in lines, "gone": True}
+    return {"began": "began" in lines, "gone": False}
+
+
+async def resources(client):
+    saw = {"uris": []}
+    cursor = None
+    while True:
+        page = await client.list_resources(cursor=cursor)
+        saw["uris"] += [str(resource.uri) for resource in page.resources]
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    text = (await client.read_resource("skill://csv-report/SKILL.md")).contents[0]
+    saw["text"] = text.text
+    binary = next(uri for uri in saw["uris"] if uri.endswith(".png"))
+    blob = (await client.read_resource(binary)).contents[0]
+    saw["binary"] = base64.b64decode(blob.blob)[:4].hex()
+    try:
+        await client.read_resource("skill://csv-report/no/such.md")
+        saw["missing"] = None
+    except Exception as error:  # Whatever class the client gives it.
+        saw["missing"] = str(error)
+    return saw
+
+
+def refused(url):
+    """Status for a request that a page of another site makes."""
+    request = urllib.request.Request(
+        url,
+        data=b"{}",
+        headers={
+            "Origin": "http://evil.example",
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        },
+    )
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+async def main():
+    if sys.argv[1] == "stdio":
+        skillctl, endpoint = sys.argv[2:]
+        server = StdioServerParameters(command=skillctl, args=["--endpoint", endpoint, "mcp"])
+        saw = {}
+    else:
+        server = sys.argv[2]
+        saw = {"other_origin": refused(server)}
+    async with Client(server, read_timeout_seconds=60) as client:
+        saw.update(await talk(client))
+    print(json.dumps(saw))
+
+
+asyncio.run(main())

@@ -1,0 +1,834 @@
+//! The trpc family of skill tools, in conversations as a model has them: over several turns, on a real daemon.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::FutureExt;
+use serde_json::{Value, json};
+use skilld_client::prompt::{Upload, UploadContent};
+use skilld_client::state::SessionState;
+use skilld_client::tools::host::HostTools;
+use skilld_client::tools::{Call, Definition, Options, Session, ToolError, Toolset};
+use skilld_client::v1::{ListWorkspacesRequest, WorkspaceState};
+use skilld_tests::wait::until;
+use skilld_tests::{Daemon, docker};
+
+/// A conversation: calls in order, each with a new id, and the state that they leave.
+struct Talk {
+    tools: Toolset,
+    session: Session,
+    state: SessionState,
+    calls: u32,
+}
+
+impl Talk {
+    fn new(daemon: &Daemon, options: Options) -> Result<Self> {
+        Self::with(daemon, options, HostTools::new())
+    }
+
+    fn with(daemon: &Daemon, options: Options, host: HostTools) -> Result<Self> {
+        Ok(Self {
+            tools: Toolset::new(daemon.client.clone(), options, host)?,
+            session: Session {
+                app: "tests".into(),
+                user: "ann".into(),
+                session: "1".into(),
+                agent: "helper".into(),
+            },
+            state: SessionState::new(),
+            calls: 0,
+        })
+    }
+
+    /// The same tools and nothing of what happened: another conversation.
+    fn other(&self, session: &str) -> Self {
+        Self {
+            tools: self.tools.clone(),
+            session: Session {
+                session: session.into(),
+                ..self.session.clone()
+            },
+            state: self.state.clone(),
+            calls: 0,
+        }
+    }
+
+    async fn try_call(&mut self, name: &str, arguments: Value) -> Result<Value, ToolError> {
+        self.calls += 1;
+        let call = Call {
+            id: format!("call_{}", self.calls),
+            name: name.into(),
+            arguments,
+        };
+        let answer = self.tools.call(&self.session, &self.state, call).await?;
+        // As a host keeps it: JSON.
+        self.state.apply(&answer.delta);
+        let kept = serde_json::to_string(&self.state).expect("JSON");
+        self.state = serde_json::from_str(&kept).expect("JSON");
+        Ok(answer.result)
+    }
+
+    async fn call(&mut self, name: &str, arguments: Value) -> Result<Value> {
+        let made = format!("{name} {arguments}");
+        self.try_call(name, arguments).await.context(made)
+    }
+
+    async fn refused(&mut self, name: &str, arguments: Value) -> String {
+        let before = self.state.clone();
+        let error = self.try_call(name, arguments).await.expect_err("refused");
+        assert_eq!(self.state, before, "an error changes nothing");
+        format!("{}: {error}", error.code())
+    }
+
+    async fn offered(&self) -> Result<Vec<String>> {
+        let definitions = self.tools.definitions(&self.session, &self.state).await?;
+        Ok(definitions.into_iter().map(|tool| tool.name).collect())
+    }
+}
+
+fn forecast() -> HostTools {
+    let mut host = HostTools::new();
+    for name in ["get_forecast", "delete_everything"] {
+        let definition = Definition {
+            name: name.into(),
+            description: String::new(),
+            parameters: json!({"type": "object"}),
+            returns: json!({}),
+        };
+        let answer =
+            |arguments: Value| async move { Ok(json!({"for": arguments["place"], "rain": 0})) };
+        host.register(
+            definition,
+            Arc::new(move |arguments| answer(arguments).boxed()),
+        );
+    }
+    host
+}
+
+#[tokio::test]
+async fn a_conversation_discovers_inspects_loads_selects_runs_and_reads_back_in_the_next_turn()
+-> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::with(&daemon, Options::default(), forecast())?;
+
+    let names = talk.call("skill_list", json!({})).await?;
+    let names = names.as_array().context("a list")?;
+    assert!(names.contains(&json!("csv-report")) && names.contains(&json!("trip-planner")));
+    let docs = talk
+        .call("skill_list_docs", json!({"skill_name": "image-info"}))
+        .await?;
+    assert_eq!(
+        docs,
+        json!([
+            "references/formats.md",
+            "references/presets.md",
+            "scripts/image_info.py"
+        ])
+    );
+    let declared = talk
+        .call("skill_list_tools", json!({"skill": "trip-planner"}))
+        .await?;
+    assert_eq!(
+        declared["available_tools"],
+        json!(["get_forecast", "search_places", "travel_time"])
+    );
+
+    // What no loaded skill names is not offered, and not called.
+    let is_offered = |offered: &[String], name: &str| offered.iter().any(|tool| tool == name);
+    assert!(!is_offered(&talk.offered().await?, "get_forecast"));
+    let refused = talk.refused("get_forecast", json!({})).await;
+    assert!(refused.starts_with("UNKNOWN_TOOL"), "{refused}");
+    let loaded = talk
+        .call("skill_load", json!({"skill": "trip-planner"}))
+        .await?;
+    assert_eq!(loaded["message"], "loaded: trip-planner");
+    let offered = talk.offered().await?;
+    assert!(is_offered(&offered, "get_forecast") && !is_offered(&offered, "delete_everything"));
+    let answer = talk.call("get_forecast", json!({"place": "Bonn"})).await?;
+    assert_eq!(answer["for"], "Bonn");
+    let selected = json!({"skill": "trip-planner", "tools": ["search_places", "nonsense"]});
+    let selected = talk.call("skill_select_tools", selected).await?;
+    assert_eq!(selected["selected_tools"], json!(["search_places"]));
+    assert_eq!(selected["unknown_tools"], json!(["nonsense"]));
+    assert!(!is_offered(&talk.offered().await?, "get_forecast"));
+
+    talk.call("skill_load", json!({"skill": "csv-report"}))
+        .await?;
+    let table = Upload {
+        name: "../Q1 sales.csv".into(),
+        original_name: String::new(),
+        content: UploadContent::Bytes("region,n\nnorth,1\nsouth,2\n".into()),
+        key: String::new(),
+    };
+    let staged = talk.tools.stage_uploads(&talk.session, &[table]).await?;
+    assert_eq!(staged[0].name, "work/inputs/Q1 sales.csv");
+    let run = json!({
+        "skill": "csv-report",
+        "command": "python scripts/csv_report.py 'inputs/Q1 sales.csv'",
+        "output_files": ["$OUTPUT_DIR/**"],
+    });
+    let result = talk.call("skill_run", run).await?;
+    assert_eq!(result["exit_code"], 0, "{result}");
+    let files = result["output_files"].as_array().context("files")?;
+    let names: Vec<&str> = files
+        .iter()
+        .filter_map(|file| file["name"].as_str())
+        .collect();
+    assert_eq!(names, ["out/report.json", "out/report.md"]);
+    assert_eq!(files[1]["mime_type"], "text/markdown");
+    assert_eq!(files[1]["ref"], "workspace://out/report.md");
+    assert_eq!(result["primary_output"]["name"], "out/report.json");
+    let text = files[1]["content"].as_str().context("text")?.to_owned();
+    assert!(text.contains("north"), "{text}");
+
+    // The next turn: another process with what was kept of the first.
+    let mut next = Talk::new(&daemon, Options::default())?;
+    next.state = talk.state.clone();
+    next.calls = talk.calls;
+    let read = next
+        .call(
+            "read_file",
+            json!({"file_name": "workspace://out/report.md"}),
+        )
+        .await?;
+    assert_eq!(read["content"], text);
+    let lines = json!({"file_name": "workspace://out/report.md", "start_line": 2, "num_lines": 1});
+    let read = next.call("read_file", lines).await?;
+    assert_eq!(read["content"].as_str(), text.split_inclusive('\n').nth(1));
+    assert_eq!(read["next_start_line"], 3);
+    let read = next
+        .call("read_file", json!({"path": "skill://csv-report/SKILL.md"}))
+        .await?;
+    assert!(
+        read["content"]
+            .as_str()
+            .is_some_and(|text| text.contains("# csv-report"))
+    );
+
+    let saved = next
+        .call(
+            "workspace_save_artifact",
+            json!({"path": "$OUTPUT_DIR/report.md"}),
+        )
+        .await?;
+    assert_eq!(saved["ref"], "artifact://out/report.md@0");
+    assert_eq!(saved["size_bytes"], text.len());
+    let read = next
+        .call("read_file", json!({"file_name": saved["ref"]}))
+        .await?;
+    assert_eq!(read["content"], text);
+
+    // An input from the artifact, a file of this run only, and the earlier ones are not in its result.
+    let again = json!({
+        "skill_name": "csv-report",
+        "command": "wc -c < inputs/old.md > out/size.txt; cat out/size.txt",
+        "inputs": [{"src": saved["ref"], "dst": "inputs/old.md"}],
+    });
+    let result = next.call("skill_run", again).await?;
+    assert_eq!(
+        result["stdout"].as_str().map(str::trim),
+        Some(text.len().to_string().as_str())
+    );
+    assert_eq!(result["staged_inputs"][0]["name"], "work/inputs/old.md");
+    assert_eq!(result["output_files"][0]["name"], "out/size.txt");
+    assert_eq!(result["output_files"].as_array().map(Vec::len), Some(1));
+    next.tools.end(&next.session).await?;
+    let gone = next
+        .refused(
+            "read_file",
+            json!({"file_name": "workspace://out/report.md"}),
+        )
+        .await;
+    assert!(gone.starts_with("FILE_NOT_FOUND"), "{gone}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one conversation, in its order")]
+async fn an_interactive_session_goes_on_over_turns_and_gives_each_byte_once() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let start = json!({"skill": "flash-cards", "command": "python scripts/quiz.py --count 2 --rounds 1; echo done > $OUTPUT_DIR/end.txt"});
+    let started = talk.call("skill_exec", start).await?;
+    assert_eq!(started["status"], "running", "{started}");
+    let prompt = started["output"].as_str().context("output")?.to_owned();
+    assert!(
+        prompt.starts_with("1/2 ") && prompt.ends_with("? "),
+        "{prompt:?}"
+    );
+    assert_eq!(started["interaction"]["kind"], "prompt");
+    assert_eq!(
+        (&started["offset"], &started["next_offset"]),
+        (&json!(0), &json!(prompt.len()))
+    );
+    let id = started["session_id"].as_str().context("an id")?.to_owned();
+
+    // Nothing new: nothing comes, and not the prompt again.
+    let polled = talk
+        .call(
+            "skill_poll_session",
+            json!({"session_id": id, "yield_ms": 1}),
+        )
+        .await?;
+    assert_eq!(polled["output"], "", "{polled}");
+
+    // Another conversation does not know it, whatever state it is given.
+    let mut other = talk.other("2");
+    let unknown = format!("UNKNOWN_SESSION: unknown session_id: {id}");
+    for (tool, arguments) in [
+        ("skill_poll_session", json!({"session_id": id})),
+        ("skill_write_stdin", json!({"session_id": id, "chars": "x"})),
+        ("skill_kill_session", json!({"session_id": id})),
+        (
+            "workspace_write_stdin",
+            json!({"session_id": id, "chars": "x"}),
+        ),
+    ] {
+        assert_eq!(other.refused(tool, arguments).await, unknown, "{tool}");
+    }
+
+    // The second turn goes on with it.
+    let mut next = Talk::new(&daemon, Options::default())?;
+    (next.state, next.calls) = (talk.state.clone(), talk.calls);
+    let write = json!({"session_id": id, "chars": "?", "submit": true, "yield_time_ms": 5000});
+    let second = next.call("skill_write_stdin", write).await?;
+    let text = second["output"].as_str().context("output")?;
+    assert!(text.contains("2/2 ") && !text.contains("1/2 "), "{text:?}");
+    assert_eq!(second["offset"], json!(prompt.len()));
+
+    let last = json!({"session_id": id, "eof": true, "yield_ms": 20000});
+    let mut last = next.call("skill_write_stdin", last).await?;
+    if last["status"] == "running" {
+        // It printed and was quiet before it ended.
+        last = next
+            .call(
+                "skill_poll_session",
+                json!({"session_id": id, "yield_ms": 20000}),
+            )
+            .await?;
+    }
+    assert_eq!(last["status"], "exited", "{last}");
+    assert_eq!(last["exit_code"], 0);
+    let result = last["result"].clone();
+    assert!(
+        result["stdout"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("1/2 ") && text.contains("score ")),
+        "{result}"
+    );
+    assert_eq!(result["output_files"][0]["name"], "out/end.txt");
+    assert_eq!(result["primary_output"]["content"], "done\n");
+    assert!(result["duration_ms"].as_u64() > Some(0));
+    // And the same later, without any output twice.
+    let again = next
+        .call("skill_poll_session", json!({"session_id": id}))
+        .await?;
+    assert_eq!(again["result"], result);
+    assert_eq!(again["output"], "");
+    let write = json!({"session_id": id, "chars": "x"});
+    let refused = next.refused("skill_write_stdin", write).await;
+    assert!(
+        refused.starts_with("SESSION_NOT_RUNNING: session is not running"),
+        "{refused}"
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_selection_is_hinted_at_a_terminal_is_one_and_kill_returns_the_tail() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let start = json!({
+        "skill": "python-math",
+        "command": "test -t 0 && printf '1. red\\n2. blue\\nWhich? '; read x; echo got $x; echo saved > $OUTPUT_DIR/a; trap 'echo bye; exit 3' TERM; while :; do read y; done",
+        "tty": true,
+        "outputs": {"globs": ["out/*"], "inline": true, "save": true},
+    });
+    let started = talk.call("skill_exec", start).await?;
+    assert_eq!(started["interaction"]["kind"], "selection", "{started}");
+    let id = started["session_id"].as_str().context("an id")?.to_owned();
+    let write = json!({"session_id": id, "chars": "2", "submit": true, "yield_ms": 5000});
+    let answered = talk.call("skill_write_stdin", write).await?;
+    assert!(
+        answered["output"]
+            .as_str()
+            .is_some_and(|text| text.contains("got 2")),
+        "{answered}"
+    );
+    let killed = talk
+        .call("skill_kill_session", json!({"session_id": id}))
+        .await?;
+    assert_eq!(
+        (&killed["ok"], &killed["status"]),
+        (&json!(true), &json!("killed")),
+        "{killed}"
+    );
+    assert!(
+        killed["output"]
+            .as_str()
+            .is_some_and(|text| text.contains("bye") && !text.contains("got 2")),
+        "{killed}"
+    );
+    // What it left is collected, also if nobody had asked; kept by the daemon, once.
+    assert_eq!(
+        killed["result"]["output_files"][0]["content"], "saved\n",
+        "{killed}"
+    );
+    let saved = json!([{"name": "out/a", "version": 0, "ref": "artifact://out/a@0"}]);
+    until("its file is saved", Duration::from_secs(30), async || {
+        let polled = json!({"session_id": id});
+        let polled = talk.call("skill_poll_session", polled).await?;
+        Ok((polled["result"]["artifact_files"] == saved).then_some(()))
+    })
+    .await?;
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_run_reports_what_happened_as_it_happened() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let run = |command: &str| json!({"skill": "python-math", "command": command});
+
+    // The time is the command's, not its limit; what was said until then is there, and so are its files.
+    let late = json!({"skill": "python-math", "command": "echo early; echo x > $OUTPUT_DIR/x; sleep 60", "timeout": 1});
+    let result = talk.call("skill_run", late).await?;
+    assert_eq!(
+        (&result["timed_out"], &result["exit_code"]),
+        (&json!(true), &json!(-1)),
+        "{result}"
+    );
+    assert_eq!(
+        (&result["stdout"], &result["reason"]),
+        (&json!("early\n"), &json!("timeout"))
+    );
+    let took = result["duration_ms"].as_u64().context("a time")?;
+    assert!((1000..30_000).contains(&took), "{took}");
+    assert_eq!(result["output_files"][0]["name"], "out/x");
+
+    // A failure keeps what it printed, bytes that are no text do not spoil it, and a flood is cut in the open.
+    let result = talk
+        .call(
+            "skill_run",
+            run("echo out; echo err >&2; printf '\\377'; exit 7"),
+        )
+        .await?;
+    assert_eq!(result["exit_code"], 7);
+    assert_eq!(
+        (&result["stdout"], &result["stderr"]),
+        (&json!("out\n\u{fffd}"), &json!("err\n"))
+    );
+    let result = talk
+        .call(
+            "skill_run",
+            run("echo first; yes | head -c 20000000; echo last"),
+        )
+        .await?;
+    let stdout = result["stdout"].as_str().context("text")?;
+    assert!(stdout.starts_with("first\n") && stdout.ends_with("last\n") && stdout.len() < 17_000);
+    assert!(
+        result["warnings"][0]
+            .as_str()
+            .is_some_and(|text| text.starts_with("stdout truncated")),
+        "{result}"
+    );
+
+    // stdin, environment and editor.
+    let typed = json!({"skill": "python-math", "command": "cat; echo $A; echo $SKILL_NAME; echo x > $WORK_DIR/e; $EDITOR $WORK_DIR/e; cat $WORK_DIR/e",
+                       "stdin": "typed\n", "env": {"A": "b c"}, "editor_text": "edited\n"});
+    let result = talk.call("skill_run", typed).await?;
+    assert_eq!(
+        result["stdout"], "typed\nb c\npython-math\nedited\n",
+        "{result}"
+    );
+    for (cwd, wanted) in [
+        ("", "/workspace/skills/python-math"),
+        ("scripts", "/workspace/skills/python-math/scripts"),
+        ("$SKILLS_DIR/$SKILL_NAME", "/workspace/skills/python-math"),
+        ("/work", "/workspace/work"),
+        ("$OUTPUT_DIR", "/workspace/out"),
+    ] {
+        let run = json!({"skill": "python-math", "command": "pwd", "cwd": cwd});
+        let result = talk.call("skill_run", run).await?;
+        assert_eq!(result["stdout"], format!("{wanted}\n"), "{cwd}");
+    }
+    let escape = json!({"skill": "python-math", "command": "pwd", "cwd": "../../.."});
+    let refused = talk.refused("skill_run", escape).await;
+    assert!(refused.starts_with("DAEMON"), "{refused}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn outputs_are_whole_named_and_accounted_for() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let make = "head -c 5000000 /dev/zero > $OUTPUT_DIR/big.bin; printf 'a\\0b' > $OUTPUT_DIR/bin; \
+                echo text > $OUTPUT_DIR/text.txt; printf 'h\\000i\\000' | cat > $OUTPUT_DIR/wide; mkfifo $OUTPUT_DIR/pipe";
+    let run = json!({"skill": "python-math", "command": make, "output_files": ["out/*"], "save_as_artifacts": true, "artifact_prefix": "run-1/"});
+    let result = talk.call("skill_run", run).await?;
+    let files = result["output_files"].as_array().context("files")?;
+    let names: Vec<&str> = files
+        .iter()
+        .filter_map(|file| file["name"].as_str())
+        .collect();
+    assert_eq!(
+        names,
+        ["out/big.bin", "out/bin", "out/text.txt", "out/wide"]
+    );
+    assert_eq!(
+        (&files[0]["size_bytes"], &files[0]["artifact"]),
+        (&json!(5_000_000), &json!("artifact://run-1/out/big.bin@0"))
+    );
+    assert_eq!(
+        (&files[1]["content"], &files[1]["note"]),
+        (&Value::Null, &json!("not text"))
+    );
+    assert_eq!(files[1]["sha256"], skilld_tests::files::sha256(b"a\0b"));
+    assert_eq!(
+        result["skipped_files"],
+        json!([{"name": "out/pipe", "reason": "FILE_TYPE"}])
+    );
+    assert_eq!(result["artifact_files"].as_array().map(Vec::len), Some(4));
+    let key = format!("temp:skill:artifacts:call_{}", talk.calls);
+    assert!(talk.state.get(&key).is_some() && talk.state.get("temp:skill:artifacts").is_some());
+
+    let few = json!({"skill": "python-math", "command": "for i in 1 2 3; do echo $i > $OUTPUT_DIR/$i; done; echo long enough > $OUTPUT_DIR/long",
+                     "outputs": {"globs": ["$OUTPUT_DIR/[1-3l]*"], "MaxFiles": 3, "MaxFileBytes": 4, "Inline": true}});
+    let result = talk.call("skill_run", few).await?;
+    assert_eq!(result["limits_hit"], true, "{result}");
+    assert_eq!(
+        result["skipped_files"],
+        json!([{"name": "out/long", "reason": "MAX_FILES"}])
+    );
+    let cut = json!({"skill": "python-math", "command": "echo long enough > $OUTPUT_DIR/cut; echo whole > $OUTPUT_DIR/whole",
+                     "outputs": {"globs": ["out/cut", "out/whole"], "max_file_bytes": 7, "inline": true, "save": true}});
+    let result = talk.call("skill_run", cut).await?;
+    assert_eq!(
+        (
+            &result["output_files"][0]["content"],
+            &result["output_files"][0]["truncated"]
+        ),
+        (&json!("long en"), &json!(true))
+    );
+    assert_eq!(
+        result["artifact_files"],
+        json!([{"name": "out/whole", "version": 0, "ref": "artifact://out/whole@0"}]),
+        "one that is cut does not spoil the others"
+    );
+    assert_eq!(
+        result["skipped_files"],
+        json!([{"name": "out/cut", "reason": "NOT_WHOLE"}])
+    );
+
+    // Names, sizes and references without text, and a glob that is wrong loses nothing of the run.
+    let bare = json!({"skill": "python-math", "command": "echo x > $OUTPUT_DIR/bare", "output_files": ["out/bare"], "omit_inline_content": true});
+    let result = talk.call("skill_run", bare).await?;
+    assert_eq!(
+        (
+            &result["output_files"][0]["size_bytes"],
+            &result["output_files"][0]["content"]
+        ),
+        (&json!(2), &Value::Null)
+    );
+    assert_eq!(result.get("primary_output"), None);
+    let wrong = json!({"skill": "python-math", "command": "echo ran", "output_files": ["../x"]});
+    let result = talk.call("skill_run", wrong).await?;
+    assert_eq!(result["stdout"], "ran\n");
+    assert!(
+        result["warnings"][0]
+            .as_str()
+            .is_some_and(|text| text.contains("could not be collected")),
+        "{result}"
+    );
+    let failed = json!({"skill": "python-math", "command": "touch $OUTPUT_DIR/empty; echo y > $OUTPUT_DIR/full; false", "output_files": ["out/empty", "out/full"]});
+    let result = talk.call("skill_run", failed).await?;
+    assert_eq!(result["output_files"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        result["skipped_files"],
+        json!([{"name": "out/empty", "reason": "EMPTY_AFTER_FAILURE"}])
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one conversation, in its order")]
+async fn a_policy_holds_on_every_way_to_run_something() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut free = Talk::new(&daemon, Options::default())?;
+    // Programs under the allowed name, where PATH would find them first and elsewhere.
+    let plant = "mkdir -p .venv/bin work/bin && for f in .venv/bin/echo work/echo; do printf '#!/bin/sh\\nprintf evil' > $f; chmod +x $f; done";
+    let planted = free
+        .call(
+            "skill_run",
+            json!({"skill": "python-math", "command": plant}),
+        )
+        .await?;
+    assert_eq!(planted["exit_code"], 0, "{planted}");
+    let evil = json!({"skill": "python-math", "command": "env echo"});
+    let evil = free.call("skill_run", evil).await?;
+    assert_eq!(
+        evil["stdout"], "evil",
+        "the plant grows where nothing is restricted"
+    );
+    let mut options = Options {
+        allowed_commands: vec!["echo".into(), "sort".into()],
+        ..Options::default()
+    };
+    let mut talk = Talk::new(&daemon, options.clone())?;
+    talk.calls = 100;
+    for (tool, base) in [
+        ("skill_run", json!({"skill": "python-math"})),
+        (
+            "skill_exec",
+            json!({"skill": "python-math", "yield_ms": 10000}),
+        ),
+        ("workspace_exec", json!({})),
+    ] {
+        let with = |key: &str, value: Value| {
+            let mut arguments = base.clone();
+            arguments[key] = value;
+            arguments
+        };
+        let result = talk
+            .call(tool, with("command", json!("echo 'a; b' \"\" c")))
+            .await?;
+        let output = result.get("stdout").or(result.get("output")).cloned();
+        assert_eq!(output, Some(json!("a; b  c\n")), "{tool}: {result}");
+        for command in [
+            "work/echo x",
+            "/workspace/work/echo x",
+            "cat x",
+            "echo x; cat y",
+            "echo $(cat y)",
+            "bash -c 'echo x'",
+        ] {
+            let refused = talk.refused(tool, with("command", json!(command))).await;
+            assert!(
+                refused.starts_with(&format!("COMMAND_REFUSED: {tool}: ")),
+                "{tool} {command}: {refused}"
+            );
+        }
+        let mut loaded = with("command", json!("echo x"));
+        loaded["env"] = json!({"LD_PRELOAD": "/workspace/work/x.so"});
+        assert!(
+            talk.refused(tool, loaded)
+                .await
+                .contains("env must not set LD_PRELOAD")
+        );
+    }
+    let typed =
+        json!({"skill": "python-math", "command": "sort", "stdin": "b\na\n", "cwd": "scripts"});
+    let result = talk.call("skill_run", typed).await?;
+    assert_eq!(result["stdout"], "a\nb\n", "{result}");
+    options.allowed_commands.clear();
+    options.denied_commands = vec!["cat".into()];
+    let mut talk = Talk::new(&daemon, options)?;
+    talk.calls = 200;
+    for command in ["cat x", "/bin/cat x", "sh -c 'cat x'", "work/echo"] {
+        let run = json!({"skill": "python-math", "command": command});
+        assert!(
+            talk.refused("skill_run", run)
+                .await
+                .starts_with("COMMAND_REFUSED"),
+            "{command}"
+        );
+    }
+    let run = json!({"skill": "python-math", "command": "python3 scripts/python_math.py fib 10"});
+    assert_eq!(talk.call("skill_run", run).await?["stdout"], "55\n");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_call_that_is_repeated_runs_nothing_twice() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let run =
+        json!({"skill": "python-math", "command": "echo x >> $WORK_DIR/log; cat $WORK_DIR/log"});
+    let first = talk.call("skill_run", run.clone()).await?;
+    talk.calls -= 1;
+    let again = talk.call("skill_run", run).await?;
+    assert_eq!(
+        (&again["stdout"], &again["duration_ms"]),
+        (&first["stdout"], &first["duration_ms"])
+    );
+    talk.calls -= 1;
+    let other = json!({"skill": "python-math", "command": "echo other"});
+    assert!(
+        talk.refused("skill_run", other)
+            .await
+            .starts_with("CALL_ID_TAKEN")
+    );
+
+    let started = talk
+        .call(
+            "skill_exec",
+            json!({"skill": "python-math", "command": "cat"}),
+        )
+        .await?;
+    let before = talk.state.clone();
+    let write = json!({"session_id": started["session_id"], "chars": "once", "submit": true, "yield_ms": 5000});
+    talk.call("skill_write_stdin", write.clone()).await?;
+    // Its answer was lost, and with it the state.
+    talk.state = before;
+    talk.calls -= 1;
+    let again = talk.call("skill_write_stdin", write).await?;
+    assert_eq!(again["output"], "once\n");
+    let ended = json!({"session_id": started["session_id"], "eof": true, "yield_ms": 10000});
+    let ended = talk.call("skill_write_stdin", ended).await?;
+    assert_eq!(ended["result"]["stdout"], "once\n", "{ended}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_command_of_the_workspace_runs_to_its_end_or_goes_on() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let run = json!({"command": "pwd; echo $A; cat; echo err >&2; exit 4", "env": {"A": "b"}, "stdin": "in\n", "timeoutSec": 20});
+    let result = talk.call("workspace_exec", run).await?;
+    assert_eq!(
+        (&result["status"], &result["exit_code"]),
+        (&json!("exited"), &json!(4)),
+        "{result}"
+    );
+    assert_eq!(result["output"], "/workspace\nb\nin\nerr\n");
+    let globs = talk
+        .refused("workspace_exec", json!({"command": "pwd", "cwd": "work/*"}))
+        .await;
+    assert!(globs.contains("cwd must not contain glob patterns"));
+    let late = talk
+        .call(
+            "workspace_exec",
+            json!({"command": "sleep 60", "timeout": 1}),
+        )
+        .await?;
+    assert_eq!(late["timed_out"], true, "{late}");
+
+    let started = talk
+        .call(
+            "workspace_exec",
+            json!({"command": "read x; echo got $x", "background": true}),
+        )
+        .await?;
+    assert_eq!(started["status"], "running", "{started}");
+    let id = started["session_id"].clone();
+    let skill = talk
+        .refused("skill_poll_session", json!({"session_id": id}))
+        .await;
+    assert!(skill.starts_with("UNKNOWN_SESSION"), "{skill}");
+    let write = json!({"sessionId": id, "chars": "it", "append_newline": true, "yieldMs": 10000});
+    let ended = talk.call("workspace_write_stdin", write).await?;
+    assert_eq!(
+        (&ended["output"], &ended["status"]),
+        (&json!("got it\n"), &json!("exited")),
+        "{ended}"
+    );
+    let started = talk
+        .call(
+            "workspace_exec",
+            json!({"command": "sleep 1000", "yield_time_ms": 1}),
+        )
+        .await?;
+    let killed = talk
+        .call(
+            "workspace_kill_session",
+            json!({"session_id": started["session_id"]}),
+        )
+        .await?;
+    assert_eq!(killed["status"], "killed", "{killed}");
+    daemon.stop().await
+}
+
+/// Calls of one turn that a framework makes side by side, the first ones of their session.
+#[tokio::test]
+async fn calls_side_by_side_share_one_workspace_and_do_not_disturb_each_other() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let talk = Talk::new(&daemon, Options::default())?;
+    let skills = ["python-math", "text-stats", "json-shape", "image-info"];
+    let calls = skills.iter().enumerate().map(|(index, skill)| {
+        let command = format!("echo {skill} > $OUTPUT_DIR/{skill}; test -f SKILL.md && cat $OUTPUT_DIR/{skill}");
+        let call = Call {
+            id: format!("side_{index}"),
+            name: "skill_run".into(),
+            arguments: json!({"skill": skill, "command": command, "output_files": [format!("out/{skill}")],
+                              "save_as_artifacts": true}),
+        };
+        talk.tools.call(&talk.session, &talk.state, call)
+    });
+    let mut state = SessionState::new();
+    for (skill, answer) in skills
+        .iter()
+        .zip(futures::future::try_join_all(calls).await?)
+    {
+        assert_eq!(
+            answer.result["stdout"],
+            format!("{skill}\n"),
+            "{}",
+            answer.result
+        );
+        assert_eq!(
+            answer.result["output_files"][0]["content"],
+            format!("{skill}\n")
+        );
+        state.apply(&answer.delta);
+    }
+    let kept = state
+        .iter()
+        .filter(|(key, _)| key.starts_with("temp:skill:artifacts:side_"));
+    assert_eq!(kept.count(), skills.len(), "none overwrites another's");
+    let workspaces = daemon
+        .client
+        .list_workspaces(ListWorkspacesRequest::default())
+        .await?;
+    assert_eq!(workspaces.workspaces.len(), 1);
+    daemon.stop().await
+}
+
+/// A workspace that was lost stays listed for a while: the session does not wait for that.
+#[tokio::test]
+async fn a_session_goes_on_when_its_container_was_lost() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let run = json!({"skill": "python-math", "command": "echo here"});
+    talk.call("skill_run", run.clone()).await?;
+    let workspace = talk.session.workspace_id();
+    docker::remove(&daemon.container(&workspace)?).await?;
+    until("it is lost", Duration::from_secs(30), async || {
+        let found = daemon.client.get_workspace(&workspace).await?;
+        Ok((found.state() == WorkspaceState::Failed).then_some(()))
+    })
+    .await?;
+    assert_eq!(talk.call("skill_run", run).await?["stdout"], "here\n");
+    let again = talk
+        .call("workspace_exec", json!({"command": "echo here"}))
+        .await?;
+    assert_eq!(again["output"], "here\n");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_session_finds_a_new_workspace_when_its_own_has_gone() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let run = json!({"skill": "python-math", "command": "cat $WORK_DIR/seen; echo seen > $WORK_DIR/seen"});
+    talk.call("skill_run", run.clone()).await?;
+    assert_eq!(
+        talk.call("skill_run", run.clone()).await?["stdout"],
+        "seen\n"
+    );
+    daemon
+        .client
+        .delete_workspace(&talk.session.workspace_id())
+        .await?;
+    assert_eq!(talk.call("skill_run", run).await?["stdout"], "");
+    daemon
+        .client
+        .delete_workspace(&talk.session.workspace_id())
+        .await?;
+    assert_eq!(
+        talk.call("workspace_exec", json!({"command": "echo new"}))
+            .await?["output"],
+        "new\n"
+    );
+    daemon.stop().await
+}

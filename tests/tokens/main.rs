@@ -1,0 +1,164 @@
+//! `make token-report`: what skills cost in prompts, counted with a real tokenizer: told of as they are needed beside all
+//! of them at once, and tools offered as skills need them beside all of them. How it is counted stands in
+//! docs/benchmarks.md, to which `--record` adds an entry. Pure figures: the same skills give the same ones on every machine.
+//!
+//! Modules in reading order: `corpus` (skills in a folder), `conversation` (what a model is sent), `pool` (tools).
+
+mod conversation;
+mod corpus;
+mod pool;
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, bail};
+use skilld_tests::binaries;
+use tiktoken_rs::CoreBPE;
+
+use conversation::Docs;
+use corpus::{Corpus, MEDIAN, REFERENCE};
+
+const USAGE: &str = "usage: token-report [--dir DIR] [--record]
+  --dir DIR  skills beneath this folder too
+  --record   add an entry to docs/benchmarks.md";
+
+/// One line of the table.
+pub(crate) struct Row {
+    what: String,
+    ours: usize,
+    beside: usize,
+    target: &'static str,
+    /// The least that must be saved, in percent.
+    saved_min: f64,
+}
+
+impl Row {
+    pub(crate) fn new(what: String, (ours, beside): (usize, usize)) -> Self {
+        Self {
+            what,
+            ours,
+            beside,
+            target: "",
+            saved_min: f64::NEG_INFINITY,
+        }
+    }
+
+    pub(crate) fn with_target(self, target: &'static str, saved_min: f64) -> Self {
+        Self {
+            target,
+            saved_min,
+            ..self
+        }
+    }
+
+    fn line(&self) -> String {
+        let saved = 100.0 - 100.0 * to_f64(self.ours) / to_f64(self.beside.max(1));
+        let outcome = match self.target {
+            "" => "",
+            // As it is printed.
+            _ if (saved * 10.0).round() / 10.0 >= self.saved_min => "met",
+            _ => "missed",
+        };
+        format!(
+            "| {} | {} | {} | {saved:.1} % | {} | {outcome} |",
+            self.what, self.ours, self.beside, self.target
+        )
+    }
+}
+
+/// Exact for every number of tokens.
+fn to_f64(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody may be listening, which changes nothing.
+            let _ = writeln!(std::io::stderr(), "{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let (mut dir, mut wants_record) = (None, false);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--dir" => dir = Some(PathBuf::from(args.next().context(USAGE)?)),
+            "--record" => wants_record = true,
+            _ => bail!("{USAGE}"),
+        }
+    }
+    let tokenizer = tiktoken_rs::o200k_base().context("load the tokenizer")?;
+    let samples = Corpus::read(&binaries::repository().join("skills"), "the sample skills")?;
+    let longer = [&MEDIAN, &REFERENCE].map(|lengths| samples.lengthened(lengths));
+    let mut corpora = vec![samples];
+    corpora.extend(longer);
+    if let Some(dir) = dir {
+        corpora.push(Corpus::read(&dir, "the folder")?);
+    }
+    let mut rows = Vec::new();
+    let mut sizes = String::new();
+    for corpus in &corpora {
+        writeln!(sizes, "* {}", corpus.size(&tokenizer))?;
+        rows.extend(rows_of(corpus, &tokenizer));
+    }
+    rows.extend(pool::rows(&tokenizer)?);
+    let table = table(&rows);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{sizes}\n{table}")?;
+    if wants_record {
+        let path = binaries::repository().join("docs/benchmarks.md");
+        let mut file = std::fs::OpenOptions::new().append(true).open(&path)?;
+        let now = prost_types::Timestamp::from(SystemTime::now()).to_string();
+        let time = now.split('.').next().unwrap_or_default().replace('T', " ");
+        let time = time.trim_end_matches('Z');
+        write!(
+            file,
+            "\n## {time} UTC · `make token-report`\n\n* tokenizer: o200k_base\n{sizes}\n{table}"
+        )?;
+        writeln!(out, "added an entry to {}", path.display())?;
+    }
+    Ok(())
+}
+
+fn rows_of(corpus: &Corpus, tokenizer: &CoreBPE) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (docs, said, target, saved_min) in [
+        (Docs::None, "bodies only", "≥ 84 %", 84.0),
+        (Docs::Some, "bodies and docs", "≥ 95 %", 95.0),
+    ] {
+        if docs == Docs::Some && corpus.docs() == 0 {
+            continue;
+        }
+        let figures = conversation::figures(corpus, docs, tokenizer);
+        let what = |of: &str| format!("{}, {said}: {of}", corpus.name);
+        rows.push(
+            Row::new(what("conversation"), figures.conversation).with_target(target, saved_min),
+        );
+        rows.push(Row::new(what("last request"), figures.last));
+    }
+    rows
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut table =
+        "| prompt tokens | ours | beside | saved | target |  |\n|---|---:|---:|---:|---|---|\n"
+            .to_owned();
+    for row in rows {
+        table.push_str(&row.line());
+        table.push('\n');
+    }
+    table
+}
+
+/// Tokens of a text.
+pub(crate) fn tokens(tokenizer: &CoreBPE, text: &str) -> usize {
+    tokenizer.encode_ordinary(text).len()
+}
