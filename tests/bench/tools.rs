@@ -93,12 +93,10 @@ async fn ours_once(
     let answer = tools.call(session, &SessionState::new(), call).await?;
     let took = started.elapsed();
     let result = answer.result;
-    ensure!(result["exit_code"] == 0, "{result}");
+    ensure!(result.pointer("/exit_code") == Some(&json!(0)), "{result}");
     if file {
-        ensure!(
-            result["output_files"][0]["content"] == "hello\n",
-            "{result}"
-        );
+        let content = result.pointer("/output_files/0/content");
+        ensure!(content == Some(&json!("hello\n")), "{result}");
     }
     Ok(took)
 }
