@@ -12,6 +12,7 @@
 
 mod agent_zero;
 pub mod arguments;
+mod collected;
 pub mod dynamic;
 mod error;
 pub mod hooks;
@@ -22,6 +23,7 @@ mod options;
 mod scripts;
 mod session;
 mod sherma;
+mod shown;
 mod trpc;
 mod uploads;
 mod wire;
@@ -50,7 +52,7 @@ use mcp::Connections;
 use workspaces::Workspaces;
 
 /// What a model is told of a tool.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
     /// As it is called.
     pub name: String,

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use skilld_client::Client;
-use skilld_client::state::SessionState;
+use skilld_client::state::{SessionState, agent_zero};
 use skilld_client::tools::{Call, Family, Options, Session, ToolError, Toolset};
 use skilld_tests::{Daemon, Options as DaemonOptions};
 
@@ -125,12 +125,8 @@ async fn a_conversation_lists_searches_loads_reads_runs_and_goes_on_in_the_next_
     assert_eq!(ran["files"][0]["path"], "out/letter.txt", "{ran}");
     talk.call(json!({"method": "load", "skill_name": "text-stats"}))
         .await?;
-    let state = serde_json::to_value(&talk.state)?;
-    let names = state["__agent_zero__"]["loaded_skills"]
-        .as_array()
-        .context("a list")?;
-    let names: Vec<&Value> = names.iter().map(|load| &load["name"]).collect();
-    assert_eq!(json!(names), json!(["unit-convert", "text-stats"]));
+    let loaded = agent_zero::list(&talk.state, agent_zero::scope(""));
+    assert_eq!(loaded, ["unit-convert", "text-stats"]);
     talk.tools.end(&talk.session).await?;
     daemon.stop().await
 }

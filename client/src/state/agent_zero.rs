@@ -4,9 +4,16 @@
 use super::keys::Scope;
 use super::loading::{self, Evicted};
 use super::{Delta, SessionState};
+use crate::tools::LoadMode;
 
 /// Skills that Agent Zero keeps.
 pub const LOADED_MAX: usize = 5;
+
+/// An agent's keys. Agent Zero's skills stay until others take their place.
+#[must_use]
+pub fn scope(agent: &str) -> Scope<'_> {
+    Scope::new(agent, LoadMode::Session)
+}
 
 /// Loads a skill, or moves it to the end; says which had to go for it. `max` of 0 is Agent Zero's own.
 #[must_use]
@@ -21,10 +28,28 @@ pub fn load(state: &SessionState, scope: Scope<'_>, skill: &str, max: usize) -> 
     }
 }
 
-/// A skill's name as models write it, who copy the catalogue's markup: without bold, code marks and quotes around it.
+/// A skill's name as models write it, who copy the catalogue's markup: without blanks and marks of emphasis, code or
+/// quotes around it.
 #[must_use]
 pub fn unwrap_name(name: &str) -> &str {
-    name.trim_matches(|char: char| char.is_whitespace() || "*`\"'".contains(char))
+    let mut name = name.trim();
+    loop {
+        let bare = name
+            .trim_matches(|char| "*`\"'“”‘’«»".contains(char))
+            .trim();
+        // An underscore may belong to a name; a pair of them does not.
+        let bare = match bare
+            .strip_prefix('_')
+            .and_then(|rest| rest.strip_suffix('_'))
+        {
+            Some(inner) => inner,
+            None => bare,
+        };
+        if bare == name {
+            return name;
+        }
+        name = bare;
+    }
 }
 
 /// The loaded skills as Agent Zero keeps them: names, the last loaded at the end.
@@ -47,11 +72,10 @@ pub fn adopt(state: &SessionState, scope: Scope<'_>, names: &[String]) -> Delta 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::LoadMode;
 
     #[test]
     fn the_sixth_skill_puts_out_the_oldest_and_a_repeated_one_moves_to_the_end() {
-        let scope = Scope::new("a0", LoadMode::Session);
+        let scope = scope("a0");
         let names: Vec<String> = ["a", "b", "c", "d", "**e**"].map(String::from).into();
         let mut state = SessionState::new();
         state.apply(&adopt(&state, scope, &names));
@@ -65,9 +89,22 @@ mod tests {
     }
 
     #[test]
-    fn markup_around_a_name_is_taken_off() {
-        for name in [" pdf ", "**pdf**", "`pdf`", "\"pdf\""] {
-            assert_eq!(unwrap_name(name), "pdf");
+    fn markup_around_a_name_is_no_part_of_it() {
+        for name in [
+            "pdf",
+            " pdf ",
+            "**pdf**",
+            "`pdf`",
+            "\"pdf\"",
+            "'pdf'",
+            "__pdf__",
+            "**`pdf`**",
+            "“pdf”",
+        ] {
+            assert_eq!(unwrap_name(name), "pdf", "{name}");
         }
+        assert_eq!(unwrap_name("pdf_"), "pdf_");
+        assert_eq!(unwrap_name("_"), "_");
+        assert_eq!(unwrap_name("** **"), "");
     }
 }

@@ -29,12 +29,20 @@ pub fn merge_all(base: &SessionState, branches: &[&Delta]) -> Delta {
         }
     }
     let mut merged = Delta::new();
+    let (views, changes): (Vec<_>, Vec<_>) = changes
+        .into_iter()
+        .partition(|(key, _)| sherma::is_view(key));
     for (key, values) in changes {
         let values = values_of_who_did_not_unload(key, values, branches);
         // All who changed it unloaded what another branch loaded.
         if !values.is_empty() {
             merged.set(key, merge_values(key, base.get(key), &values));
         }
+    }
+    // Made of what the others say then.
+    for (key, values) in views {
+        let view = sherma::merge_view(key, base.get(key), &values, &base.with(&merged));
+        merged.set(key, view);
     }
     merged
 }
@@ -87,16 +95,16 @@ fn merge_values(key: &str, base: Option<&Value>, values: &[&Value]) -> Value {
     if let [only] = distinct.as_slice() {
         return (*only).clone();
     }
-    // In these two no value is a list with nothing in it.
+    // Here null is a list with nothing in it.
     let name = key.strip_prefix("temp:").unwrap_or(key);
     if name.starts_with("skill:loaded_order") {
         return merge_orders(base, &distinct);
     }
-    if sherma::is_key(key) {
-        return sherma::merge(base, &distinct);
-    }
     // Elsewhere null is the older value gone; who set it did so since.
     distinct.retain(|value| !value.is_null());
+    if sherma::is_skill(key) {
+        return sherma::latest(&distinct);
+    }
     if loaded_key(key).is_some() {
         return merge_selections(base, &distinct);
     }

@@ -3,7 +3,6 @@
 
 mod list;
 mod load;
-mod loads;
 mod names;
 mod run;
 

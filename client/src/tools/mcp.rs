@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
 pub(crate) use connection::Connection;
 
+pub(crate) use crate::state::sherma::{Place, Server};
 use crate::tools::{Mcp, Options, Session, ToolError};
 
 /// Connections of one toolset.
@@ -23,27 +23,6 @@ const CONNECTIONS_MAX: usize = 256;
 const CONNECTIONS_OF_SESSION_MAX: usize = 16;
 /// Of one call of a server's tool, where the options say nothing.
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// A server as a card names it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Server {
-    /// For people.
-    pub(crate) label: String,
-    /// Where it is. Two servers are one if this is the same.
-    pub(crate) at: Place,
-}
-
-/// Where a server is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Place {
-    /// Streamable HTTP.
-    Url(String),
-    /// A program of the host's options, by its name there.
-    Named(String),
-    /// A program that the card itself names, and its arguments.
-    Program(Vec<String>),
-}
 
 impl Server {
     pub(crate) fn failed(&self, problem: impl Into<String>) -> ToolError {

@@ -2,7 +2,6 @@
 //! the interpreter, turns arguments into words and watches the clocks; here its answers become one result.
 
 mod choice;
-mod output;
 mod produced;
 
 use std::time::Duration;
@@ -11,19 +10,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_event::output::Content;
 use skilld_proto::v1::exec_result::{Outcome, Reason as Ended};
 use skilld_proto::v1::stdin::Source;
-use skilld_proto::v1::{
-    ExecResult, ExecSpec, OnDisconnect, OutputStream, Reason, RunExecRequest, Script, Stdin,
-};
+use skilld_proto::v1::{ExecResult, ExecSpec, OnDisconnect, Reason, RunExecRequest, Script, Stdin};
 
 pub(crate) use choice::{Cwd, Style};
 pub(crate) use produced::Produced;
 
 use crate::Error;
+use crate::tools::shown::Streams;
 use crate::tools::{Inner, Session, ToolError, lookup, wire};
-use output::Kept;
 
 /// A script to run.
 #[derive(Clone, Debug, Default)]
@@ -101,7 +97,7 @@ pub(crate) async fn run(tools: &Inner, session: &Session, run: Run) -> Result<Ra
                 };
                 let mut ran = execute(tools, run, request).await?;
                 if ran.0.outcome != "spawn_failed" {
-                    produced::collect(tools, session, &workspace, &ran.1, &mut ran.0).await?;
+                    produced::collect(tools, session, &ran.1, &mut ran.0).await?;
                 }
                 Ok(ran.0)
             }
@@ -173,8 +169,7 @@ async fn execute(
     request: RunExecRequest,
 ) -> Result<(Ran, String), ToolError> {
     let max = tools.options.output_bytes_max;
-    let (mut stdout, mut stderr) = (Kept::new(max), Kept::new(max));
-    let mut warnings = Vec::new();
+    let mut output = Streams::new(max);
     let mut result = ExecResult::default();
     let mut events = tools.client.run_resuming(request);
     let name = events.name().to_owned();
@@ -184,37 +179,17 @@ async fn execute(
             break;
         };
         match event.event {
-            Some(Event::Output(output)) => {
-                let kept = match output.stream() {
-                    OutputStream::Stderr => &mut stderr,
-                    OutputStream::Stdout | OutputStream::Unspecified => &mut stdout,
-                };
-                match output.content {
-                    Some(Content::Data(data)) => kept.add(&data),
-                    Some(Content::Text(text)) => kept.add(text.as_bytes()),
-                    None => {}
-                }
-            }
-            Some(Event::Gap(gap)) => {
-                warnings.push(format!(
-                    "output from byte {} to {} is lost",
-                    gap.from, gap.to
-                ));
-            }
             Some(Event::Exited(exited)) => result = exited.result.unwrap_or_default(),
-            Some(Event::Started(_) | Event::Heartbeat(_) | Event::Closed(_)) | None => {}
+            Some(event) => output.take(&event),
+            None => {}
         }
     }
-    Ok((ran(run, &result, &stdout, &stderr, warnings), name))
+    Ok((ran(run, &result, output), name))
 }
 
-fn ran(
-    run: &Run,
-    result: &ExecResult,
-    stdout: &Kept,
-    stderr: &Kept,
-    mut warnings: Vec<String>,
-) -> Ran {
+fn ran(run: &Run, result: &ExecResult, output: Streams) -> Ran {
+    let Streams { stdout, stderr } = output;
+    let mut warnings = Vec::new();
     let (exit_code, signal) = match result.outcome {
         Some(Outcome::ExitCode(code)) => (Some(code), None),
         Some(Outcome::Signal(signal)) => (None, Some(signal)),
@@ -234,12 +209,12 @@ fn ran(
         exit_code,
         signal,
         timed_out: matches!(result.reason(), Ended::Timeout | Ended::NoOutputTimeout),
-        stdout: stdout.text(),
-        stderr: stderr.text(),
         stdout_bytes: stdout.total(),
         stderr_bytes: stderr.total(),
-        stdout_truncated: stdout.is_truncated(),
-        stderr_truncated: stderr.is_truncated(),
+        stdout_truncated: stdout.is_cut(),
+        stderr_truncated: stderr.is_cut(),
+        stdout: stdout.text("stdout", &mut warnings),
+        stderr: stderr.text("stderr", &mut warnings),
         duration_ms: wall.map_or(0, |wall| {
             u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
         }),

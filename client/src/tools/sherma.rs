@@ -1,8 +1,8 @@
 //! sherma's tools under sherma's names: what there is, load, unload, references, assets. Loading a skill brings the
 //! tools that its card names, of the host and of MCP servers; unloading it takes them away.
 //!
-//! `loads` is what the session's state says, `card` what a card asks for, `load` and `unload` the two transitions, which
-//! happen wholly or not at all. `preload` loads for the host what it knows the model will need.
+//! What is loaded is the state's ([`crate::state::sherma`]); `card` is what a card asks for, `load` and `unload` the two
+//! transitions, which happen wholly or not at all. `preload` loads for the host what it knows the model will need.
 
 mod arguments;
 mod card;
@@ -10,7 +10,6 @@ mod content;
 mod files;
 mod list;
 mod load;
-mod loads;
 mod preload;
 mod script;
 mod unload;
@@ -20,10 +19,10 @@ use serde_json::Value;
 pub use preload::{Preloaded, Skipped};
 
 use crate::state::SessionState;
+use crate::state::sherma::Loaded;
 use crate::tools::arguments::{decode, result_schema, schema};
 use crate::tools::{Answer, Call, Definition, Inner, Profile, Session, ToolError};
 use arguments as args;
-use loads::Loads;
 
 /// One tool of the family.
 struct Tool {
@@ -58,7 +57,7 @@ const TOOLS: [Tool; 10] = [
         description: "Loads a skill: returns its instructions and makes the tools that it brings available. Loading \
                       what is loaded returns a short note; set reload to read the instructions again.",
         parameters: schema::<args::Load>,
-        returns: result_schema::<load::Loaded>,
+        returns: result_schema::<load::Report>,
         needs: Needs::Nothing,
     },
     Tool {
@@ -151,20 +150,17 @@ pub(crate) async fn definitions(
 ) -> Result<Vec<Definition>, ToolError> {
     let own = TOOLS.iter().filter(|tool| tool.is_offered(tools));
     let mut definitions: Vec<Definition> = own.map(Tool::definition).collect();
-    let loads = Loads::read(state, session);
+    let loads = Loaded::read(state, &session.agent);
     let mut names = loads.tools();
     if !tools.options.only_active_skills {
-        let others = tools
-            .host
-            .names()
-            .filter(|name| !names.iter().any(|known| known == name));
-        let others: Vec<String> = others.map(str::to_owned).collect();
+        let known = names.clone();
+        let others = tools.host.names().filter(|name| !known.contains(name));
         names.extend(others);
     }
     for name in names {
         // A tool that the host has registered no more is not there.
-        let host = tools.host.definition(&name);
-        let remote = || loads.remote(&name).map(|remote| &remote.definition);
+        let host = tools.host.definition(name);
+        let remote = || loads.remote(name).map(|remote| &remote.definition);
         definitions.extend(host.or_else(remote).cloned());
     }
     Ok(definitions)
@@ -176,7 +172,7 @@ pub(crate) async fn call(
     state: &SessionState,
     call: Call,
 ) -> Result<Answer, ToolError> {
-    let loads = Loads::read(state, session);
+    let loads = Loaded::read(state, &session.agent);
     let own = TOOLS.iter().find(|tool| tool.name == call.name);
     match own {
         Some(tool) if tool.is_offered(tools) => {
@@ -190,7 +186,7 @@ pub(crate) async fn call(
 async fn own_call(
     tools: &Inner,
     session: &Session,
-    loads: &Loads,
+    loads: &Loaded,
     name: &str,
     call: Call,
 ) -> Result<Answer, ToolError> {
@@ -241,11 +237,11 @@ async fn own_call(
 async fn brought_call(
     tools: &Inner,
     session: &Session,
-    loads: &Loads,
+    loads: &Loaded,
     call: Call,
 ) -> Result<Answer, ToolError> {
     let of_host = tools.host.definition(&call.name).is_some();
-    let offered = loads.owner(&call.name).is_some() || !tools.options.only_active_skills;
+    let offered = loads.owners(&call.name).next().is_some() || !tools.options.only_active_skills;
     if of_host && offered {
         let arguments = object(call.arguments);
         return tools.host.call(&call.name, arguments).await.map(Answer::of);
@@ -270,9 +266,9 @@ fn object(arguments: Value) -> Value {
     parsed.filter(Value::is_object).unwrap_or(arguments)
 }
 
-fn unknown(tools: &Inner, loads: &Loads, name: String) -> ToolError {
+fn unknown(tools: &Inner, loads: &Loaded, name: String) -> ToolError {
     let own = TOOLS.iter().filter(|tool| tool.is_offered(tools));
     let mut known: Vec<String> = own.map(|tool| tool.name.to_owned()).collect();
-    known.extend(loads.tools());
+    known.extend(loads.tools().into_iter().map(str::to_owned));
     ToolError::UnknownTool { name, known }
 }

@@ -33,7 +33,6 @@ mod run;
 mod save;
 mod sessions;
 mod shell;
-mod shown;
 mod skills;
 mod stage;
 

@@ -2,7 +2,9 @@
 
 use prost_types::value::Kind;
 use serde_json::{Value, json};
-use skilld_client::tools::{Family, Options, Profile};
+use skilld_client::state::agent_zero::{list, scope};
+use skilld_client::state::merge;
+use skilld_client::tools::{Call, Family, Options, Profile};
 use skilld_client::v1::{ArgStyle, Problem, ScriptCwd, SkillState};
 use tonic::Code;
 
@@ -262,12 +264,57 @@ async fn load_gives_header_body_and_files_and_remembers_the_last_five() {
     )
     .await;
     assert_eq!(third["evicted"], json!(["pdf-editing"]));
-    let loaded = talk.stored()["__agent_zero__"]["loaded_skills"].clone();
+    assert_eq!(list(&talk.state, scope("")), ["Bare", "my-notes"]);
+}
+
+#[tokio::test]
+async fn five_skills_stay_loaded_and_one_loaded_again_is_the_last_to_go() {
+    let (fake, mut talk) = conversation(options()).await;
+    let names = ["one", "two", "three", "four", "five", "six"];
+    fake.state.lock().kits = names.map(|name| Kit::new(name, "1.0.0")).into();
+    talk.session.agent = "a/0".into();
+    let mut evicted = Vec::new();
+    for name in ["one", "two", "three", "four", "five", "one", "six"] {
+        let loaded = use_tool(&mut talk, json!({"method": "load", "skill_name": name})).await;
+        evicted.push(loaded["evicted"].clone());
+    }
+    assert_eq!(json!(evicted), json!([[], [], [], [], [], [], ["two"]]));
     assert_eq!(
-        loaded[1],
-        json!({"name": "my-notes", "version": "1.0.0", "digest": digest("my-notes", "1.0.0")})
+        list(&talk.state, scope("a/0")),
+        ["three", "four", "five", "one", "six"]
     );
-    assert_eq!(loaded.as_array().map(Vec::len), Some(2));
+    assert!(list(&talk.state, scope("a%2F0")).is_empty());
+    // What the next prompt is made of.
+    let material = talk.tools.material(&talk.session, &talk.state).await;
+    let loaded = material.expect("material").loaded;
+    let loaded: Vec<&str> = loaded.iter().map(|skill| skill.name.as_str()).collect();
+    assert_eq!(loaded, ["three", "four", "five", "one", "six"]);
+}
+
+#[tokio::test]
+async fn skills_that_parallel_branches_load_are_all_loaded() {
+    let (_fake, mut talk) = conversation(options()).await;
+    use_tool(&mut talk, json!({"method": "load", "skill_name": "Bare"})).await;
+    let base = talk.state.clone();
+    let mut deltas = Vec::new();
+    for skill in ["pdf-editing", "my-notes"] {
+        let call = Call {
+            id: String::new(),
+            name: "skills_tool".into(),
+            arguments: json!({"method": "load", "skill_name": skill}),
+        };
+        let answer = talk.tools.call(&talk.session, &base, call).await;
+        deltas.push(answer.expect("an answer").delta);
+    }
+    let merged = base.with(&merge(&base, &deltas[0], &deltas[1]));
+    assert_eq!(
+        list(&merged, scope("")),
+        ["Bare", "my-notes", "pdf-editing"]
+    );
+    // As by a host that applies each when it comes.
+    let mut applied = list(&base.with(&deltas[0]).with(&deltas[1]), scope(""));
+    applied.sort();
+    assert_eq!(applied, ["Bare", "my-notes", "pdf-editing"]);
 }
 
 #[tokio::test]
@@ -517,7 +564,7 @@ async fn long_output_is_cut_in_its_middle_and_counted() {
     assert_eq!(ran["stdout_bytes"], 64 * 1024 * 1024);
     let stdout = ran["stdout"].as_str().expect("text");
     assert!(
-        stdout.len() < 1100 && stdout.contains("[67107864 bytes left out]"),
+        stdout.len() < 1100 && stdout.contains("[… 67107864 bytes of stdout left out …]"),
         "{stdout}"
     );
 }

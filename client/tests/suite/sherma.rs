@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+use skilld_client::state::merge_all;
 use skilld_client::tools::hooks::{Hooked, Hooks, LoadedSkill, SkillChoice, UnloadedSkill};
-use skilld_client::tools::{Family, Options, Profile, Session};
+use skilld_client::tools::{Call, Family, Options, Profile, Session};
 use skilld_client::v1::{Problem, SkillState};
 
 use crate::conversation::{Conversation, host};
@@ -316,6 +317,51 @@ async fn a_tool_that_another_loaded_skill_brings_too_stays_when_one_is_unloaded(
     let unloaded = talk.ok("unload_skill", json!({"skill_id": "sums"})).await;
     assert_eq!(unloaded["tools_unloaded"], json!(["add"]));
     assert_eq!(talk.names().await, SEVEN);
+    assert_eq!(talk.stored(), json!({}));
+}
+
+#[tokio::test]
+async fn skills_that_parallel_branches_load_are_all_loaded() {
+    let (_fake, mut talk) = conversation(options()).await;
+    talk.session.agent = "team/a%2Fb".into();
+    talk.ok("load_skill_md", json!({"skill_id": "letter"}))
+        .await;
+    let base = talk.state.clone();
+    let mut deltas = Vec::new();
+    for (name, skill) in [
+        ("load_skill_md", "maths"),
+        ("load_skill_md", "notes"),
+        ("unload_skill", "letter"),
+    ] {
+        let call = Call {
+            id: String::new(),
+            name: name.into(),
+            arguments: json!({"skill_id": skill}),
+        };
+        let answer = talk.tools.call(&talk.session, &base, call).await;
+        deltas.push(answer.expect("an answer").delta);
+    }
+    let merged = merge_all(&base, &deltas.iter().collect::<Vec<_>>());
+    talk.state = base.with(&merged);
+    assert_eq!(talk.names().await[7..], ["add", "multiply"]);
+    let view = &talk.stored()["__sherma__:team%2Fa%252Fb"];
+    assert_eq!(view["loaded_tools_from_skills"], json!(["add", "multiply"]));
+    let loaded = view["loaded_skills"].as_object().expect("a map");
+    let ids: Vec<&String> = loaded.keys().collect();
+    assert_eq!(ids, ["maths", "notes"]);
+    // As by a host that applies each when it comes.
+    talk.state = base;
+    for delta in deltas.iter().rev() {
+        talk.state.apply(delta);
+    }
+    for (skill, outcome) in [
+        ("letter", "NOT_LOADED"),
+        ("maths", "UNLOADED"),
+        ("notes", "UNLOADED"),
+    ] {
+        let gone = talk.ok("unload_skill", json!({"skill_id": skill})).await;
+        assert_eq!(gone["outcome"], outcome, "{skill}");
+    }
     assert_eq!(talk.stored(), json!({}));
 }
 

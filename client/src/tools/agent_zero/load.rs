@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 use skilld_proto::v1::{Skill, SkillFile};
 
-use super::loads::{self, Load};
 use super::names;
-use crate::state::SessionState;
+use crate::state::{SessionState, agent_zero};
 use crate::tools::{Answer, Inner, Session, ToolError, lookup};
 
 /// Files that a text lists. All of them are beside it.
@@ -25,13 +24,9 @@ pub(super) async fn load(
     files.retain(|file| file.path != "SKILL.md");
     files.sort_by_cached_key(|file| (place(&file.path), file.path.clone()));
     let id = lookup::id(&skill);
-    let load = Load {
-        name: id.clone(),
-        version: skill.version.clone(),
-        digest: skill.digest.clone(),
-    };
-    let max = tools.options.max_loaded_skills;
-    let (delta, evicted) = loads::load(state, session, load, max);
+    let scope = agent_zero::scope(&session.agent);
+    let loaded = agent_zero::load(state, scope, &id, tools.options.max_loaded_skills);
+    let evicted = loaded.names;
     let listed = files
         .iter()
         .map(|file| json!({"path": file.path, "size": file.size, "binary": !file.is_text}));
@@ -43,7 +38,10 @@ pub(super) async fn load(
         "files": listed.collect::<Vec<Value>>(),
         "evicted": evicted,
     });
-    Ok(Answer { result, delta })
+    Ok(Answer {
+        result,
+        delta: loaded.delta,
+    })
 }
 
 fn place(path: &str) -> usize {

@@ -3,13 +3,14 @@
 
 use skilld_proto::v1::{Reason, Skill, SkillState};
 
+use crate::state::agent_zero::unwrap_name;
 use crate::tools::{Inner, ToolError, lookup};
 
 /// The skill that is meant.
 pub(super) async fn find(tools: &Inner, asked: &str) -> Result<Skill, ToolError> {
     let (name, version) = match asked.split_once('@') {
-        Some((name, version)) => (without_markup(name), without_markup(version)),
-        None => (without_markup(asked), ""),
+        Some((name, version)) => (unwrap_name(name), unwrap_name(version)),
+        None => (unwrap_name(asked), ""),
     };
     if name.is_empty() {
         return Err(ToolError::arguments(
@@ -62,28 +63,6 @@ fn like(skills: &[Skill], name: &str) -> Vec<String> {
     ids
 }
 
-/// Without blanks and marks of emphasis, code or quotes around it.
-pub(super) fn without_markup(name: &str) -> &str {
-    let mut name = name.trim();
-    loop {
-        let bare = name
-            .trim_matches(|char| "*`\"'“”‘’«»".contains(char))
-            .trim();
-        // An underscore may belong to a name; a pair of them does not.
-        let bare = match bare
-            .strip_prefix('_')
-            .and_then(|rest| rest.strip_suffix('_'))
-        {
-            Some(inner) => inner,
-            None => bare,
-        };
-        if bare == name {
-            return name;
-        }
-        name = bare;
-    }
-}
-
 /// In lower case, each run of blanks, underscores and hyphens as one hyphen.
 fn normal(name: &str) -> String {
     let lower = name.to_lowercase();
@@ -95,26 +74,6 @@ fn normal(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn markup_around_a_name_is_no_part_of_it() {
-        for name in [
-            "pdf",
-            " pdf ",
-            "**pdf**",
-            "`pdf`",
-            "\"pdf\"",
-            "'pdf'",
-            "__pdf__",
-            "**`pdf`**",
-            "“pdf”",
-        ] {
-            assert_eq!(without_markup(name), "pdf", "{name}");
-        }
-        assert_eq!(without_markup("pdf_"), "pdf_");
-        assert_eq!(without_markup("_"), "_");
-        assert_eq!(without_markup("** **"), "");
-    }
 
     #[test]
     fn case_blanks_and_underscores_do_not_matter() {

@@ -2,12 +2,11 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use skilld_proto::v1::collect_outputs_response::Payload;
 use skilld_proto::v1::skipped_file::Reason;
-use skilld_proto::v1::{CollectOutputsRequest, CollectSpec, SaveAsArtifacts};
+use skilld_proto::v1::{CollectSpec, SaveAsArtifacts};
 
 use super::Ran;
-use crate::tools::{Inner, Session, ToolError};
+use crate::tools::{Inner, Session, ToolError, collected};
 
 /// Where scripts write.
 const GLOBS: [&str; 2] = ["out/**", "work/**"];
@@ -19,7 +18,7 @@ pub(crate) struct Produced {
     pub(crate) path: String,
     pub(crate) size: i64,
     pub(crate) mime_type: String,
-    /// None where the file was too large to be read.
+    /// None where the file was too large to be read, and of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sha256: Option<String>,
     /// `artifact://name@version`, if it was saved.
@@ -27,11 +26,10 @@ pub(crate) struct Produced {
     pub(crate) artifact: Option<String>,
 }
 
-/// Looks for files that changed since an exec began, and saves them if the options say so.
+/// Looks for files that changed since an exec, named in full, began, and saves them if the options say so.
 pub(super) async fn collect(
     tools: &Inner,
     session: &Session,
-    workspace: &str,
     exec: &str,
     ran: &mut Ran,
 ) -> Result<(), ToolError> {
@@ -39,41 +37,28 @@ pub(super) async fn collect(
         prefix: String::new(),
         scope: Some(session.scope()),
     });
-    let request = CollectOutputsRequest {
-        workspace: workspace.to_owned(),
-        spec: Some(CollectSpec {
-            globs: GLOBS.map(str::to_owned).to_vec(),
-            changed_since_exec: exec.to_owned(),
-            save_as_artifacts: save,
-            ..CollectSpec::default()
-        }),
+    let spec = CollectSpec {
+        globs: GLOBS.map(str::to_owned).to_vec(),
+        save_as_artifacts: save,
+        ..CollectSpec::default()
     };
-    let mut messages = tools.client.collect(request).await?;
-    while let Some(message) = messages.next().await? {
-        match message.payload {
-            Some(Payload::File(file)) => ran.files.push(Produced {
-                path: file.path,
-                size: file.size,
-                mime_type: file.mime_type,
-                sha256: None,
-                artifact: None,
-            }),
-            Some(Payload::FileEnd(end)) => {
-                if let Some(file) = ran.files.last_mut() {
-                    file.sha256 = Some(end.sha256).filter(|_| !end.truncated);
-                    file.artifact = Some(end.artifact).filter(|artifact| !artifact.is_empty());
-                }
-            }
-            Some(Payload::Summary(summary)) => {
-                ran.limits_hit = summary.limits_hit;
-                let not_saved = summary.skipped.iter().filter(|skipped| {
-                    matches!(skipped.reason(), Reason::NotSaved | Reason::NotWhole)
-                });
-                let warnings = not_saved.map(|skipped| format!("{} was not saved", skipped.path));
-                ran.warnings.extend(warnings);
-            }
-            Some(Payload::Data(_)) | None => {}
+    let (files, summary) = collected::collect(tools, exec, spec, 0).await?;
+    ran.files.extend(files.into_iter().map(|collected| {
+        let (file, end) = (collected.file, collected.end.unwrap_or_default());
+        Produced {
+            path: file.path,
+            size: file.size,
+            mime_type: file.mime_type,
+            sha256: Some(end.sha256).filter(|sha256| !end.truncated && !sha256.is_empty()),
+            artifact: Some(end.artifact).filter(|artifact| !artifact.is_empty()),
         }
-    }
+    }));
+    ran.limits_hit = summary.limits_hit;
+    let not_saved = summary
+        .skipped
+        .iter()
+        .filter(|skipped| matches!(skipped.reason(), Reason::NotSaved | Reason::NotWhole));
+    let warnings = not_saved.map(|skipped| format!("{} was not saved", skipped.path));
+    ran.warnings.extend(warnings);
     Ok(())
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use skilld_proto::v1::skill_file::Kind;
 
 use super::arguments::{File, Skill};
-use super::loads::Loads;
+use crate::state::sherma::Loaded;
 use crate::tools::{Answer, Inner, ToolError, lookup};
 
 /// What the tools that read a file return.
@@ -33,7 +33,7 @@ pub(super) struct Content {
 /// Paths beneath one of a skill's folders.
 pub(super) async fn list(
     tools: &Inner,
-    loads: &Loads,
+    loads: &Loaded,
     skill: &Skill,
     folder: &str,
 ) -> Result<Answer, ToolError> {
@@ -46,7 +46,7 @@ pub(super) async fn list(
 /// Paths of what can be run.
 pub(super) async fn scripts(
     tools: &Inner,
-    loads: &Loads,
+    loads: &Loaded,
     skill: &Skill,
 ) -> Result<Answer, ToolError> {
     let reference = reference(tools, loads, skill).await?;
@@ -56,7 +56,7 @@ pub(super) async fn scripts(
     Ok(Answer::of(json!(paths)))
 }
 
-pub(super) async fn read(tools: &Inner, loads: &Loads, file: &File) -> Result<Answer, ToolError> {
+pub(super) async fn read(tools: &Inner, loads: &Loaded, file: &File) -> Result<Answer, ToolError> {
     if file.path.trim().is_empty() {
         return Err(ToolError::arguments("the path is empty"));
     }
@@ -97,7 +97,7 @@ pub(super) async fn read(tools: &Inner, loads: &Loads, file: &File) -> Result<An
 /// How the daemon is asked for a skill: by the digest of what is loaded where no version is asked for.
 pub(super) async fn reference(
     tools: &Inner,
-    loads: &Loads,
+    loads: &Loaded,
     skill: &Skill,
 ) -> Result<String, ToolError> {
     let id = skill.skill_id.trim();

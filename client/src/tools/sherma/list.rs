@@ -6,7 +6,7 @@ use serde_json::json;
 use skilld_proto::v1::{SearchSkillsRequest, Skill};
 
 use super::arguments::Search;
-use super::loads::Loads;
+use crate::state::sherma::Loaded;
 use crate::tools::{Answer, Inner, ToolError, lookup};
 
 /// One skill of `list_skills`.
@@ -25,7 +25,7 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    fn of(skill: &Skill, loads: &Loads) -> Self {
+    fn of(skill: &Skill, loads: &Loaded) -> Self {
         let id = lookup::id(skill);
         let loaded = loads
             .get(&id)
@@ -57,7 +57,7 @@ pub(super) struct Found {
     matched_fields: Vec<String>,
 }
 
-pub(super) async fn all(tools: &Inner, loads: &Loads) -> Result<Answer, ToolError> {
+pub(super) async fn all(tools: &Inner, loads: &Loaded) -> Result<Answer, ToolError> {
     let skills = lookup::skills(tools).await?;
     let listed: Vec<Listed> = skills
         .iter()

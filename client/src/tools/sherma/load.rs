@@ -1,6 +1,9 @@
 //! Loading: a skill is looked up, what its card asks for is checked and connected, and only when all of that succeeded
 //! does the state say so. What a load that failed has connected is closed again.
 
+use std::time::SystemTime;
+
+use humantime::format_rfc3339_millis;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
@@ -9,15 +12,14 @@ use skilld_proto::v1::Skill;
 use super::arguments;
 use super::card::Card;
 use super::content;
-use super::loads::{Load, Loads, Remote};
 use super::unload;
+use crate::state::sherma::{self, Loaded, Place, RemoteTool};
 use crate::tools::hooks::{LoadedSkill, SkillChoice};
-use crate::tools::mcp::Place;
 use crate::tools::{Answer, Inner, Session, ToolError, lookup};
 
 /// What `load_skill_md` returns.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(super) struct Loaded {
+pub(super) struct Report {
     pub(super) outcome: Outcome,
     pub(super) skill_id: String,
     /// The one that was chosen.
@@ -59,17 +61,17 @@ pub(super) enum Outcome {
 pub(super) async fn call(
     tools: &Inner,
     session: &Session,
-    loads: &Loads,
+    loads: &Loaded,
     arguments: arguments::Load,
 ) -> Result<Answer, ToolError> {
     let choice = SkillChoice {
         skill_id: arguments.skill_id,
         version: arguments.version,
     };
-    let (loaded, loads) = load(tools, session, loads, choice, arguments.reload).await?;
-    let mut answer = Answer::of(json!(loaded));
-    if let Some(loads) = loads {
-        answer.delta = loads.delta(session);
+    let (report, next) = load(tools, session, loads, choice, arguments.reload).await?;
+    let mut answer = Answer::of(json!(report));
+    if let Some(next) = next {
+        answer.delta = next.delta(loads, &session.agent);
     }
     Ok(answer)
 }
@@ -78,10 +80,10 @@ pub(super) async fn call(
 pub(super) async fn load(
     tools: &Inner,
     session: &Session,
-    loads: &Loads,
+    loads: &Loaded,
     mut choice: SkillChoice,
     reload: bool,
-) -> Result<(Loaded, Option<Loads>), ToolError> {
+) -> Result<(Report, Option<Loaded>), ToolError> {
     let hook = tools.hooks.before_skill_load(session, &mut choice).await;
     hook.map_err(|problem| ToolError::Hook { problem })?;
     if choice.skill_id.trim().is_empty() {
@@ -89,14 +91,15 @@ pub(super) async fn load(
     }
     let reference = lookup::reference(&choice.skill_id, &choice.version);
     let skill = lookup::skill(tools, &reference).await?;
+    let id = lookup::id(&skill);
     if !reload
-        && let Some(active) = loads.get(&lookup::id(&skill))
+        && let Some(active) = loads.get(&id)
         && active.digest == skill.digest
     {
-        return Ok((already_active(active), None));
+        return Ok((already_active(id, active), None));
     }
     // Asked for once more, its servers are too. What fails from here on leaves them to be connected by the next call.
-    let others = loads.without(&lookup::id(&skill));
+    let others = loads.without(&id);
     if reload {
         tools
             .mcp
@@ -104,22 +107,21 @@ pub(super) async fn load(
             .await;
     }
     let mut opened = Vec::new();
-    let loaded = bring(tools, session, loads, &skill, &mut opened).await;
-    if loaded.is_err() {
+    let brought = bring(tools, session, loads, &skill, &mut opened).await;
+    if brought.is_err() {
         tools.mcp.disconnect(session, &opened).await;
     }
-    let (loaded, next) = loaded?;
+    let (report, next) = brought?;
     tools
         .mcp
         .disconnect(session, &loads.places_not_in(&next))
         .await;
-    Ok((loaded, Some(next)))
+    Ok((report, Some(next)))
 }
 
-fn already_active(active: &Load) -> Loaded {
-    Loaded {
+fn already_active(id: String, active: &sherma::LoadedSkill) -> Report {
+    Report {
         outcome: Outcome::AlreadyActive,
-        skill_id: active.id.clone(),
         version: active.version.clone(),
         digest: active.digest.clone(),
         tools_loaded: Vec::new(),
@@ -128,9 +130,9 @@ fn already_active(active: &Load) -> Loaded {
         replaced_version: None,
         content: None,
         message: Some(format!(
-            "{} is already active: its instructions were given when it was loaded. Set reload to read them again.",
-            active.id
+            "{id} is already active: its instructions were given when it was loaded. Set reload to read them again."
         )),
+        skill_id: id,
     }
 }
 
@@ -138,17 +140,18 @@ fn already_active(active: &Load) -> Loaded {
 async fn bring(
     tools: &Inner,
     session: &Session,
-    loads: &Loads,
+    loads: &Loaded,
     skill: &Skill,
     opened: &mut Vec<Place>,
-) -> Result<(Loaded, Loads), ToolError> {
+) -> Result<(Report, Loaded), ToolError> {
     let card = Card::read(skill, &tools.host)?;
-    let mut load = Load {
-        id: lookup::id(skill),
+    let id = lookup::id(skill);
+    let mut load = sherma::LoadedSkill {
         version: skill.version.clone(),
         digest: skill.digest.clone(),
         tools: card.local_tools,
-        ..Load::default()
+        loaded_at: format_rfc3339_millis(SystemTime::now()).to_string(),
+        ..sherma::LoadedSkill::default()
     };
     for server in card.servers {
         let (connection, made) = tools.mcp.connect(session, &server).await?;
@@ -157,20 +160,20 @@ async fn bring(
         }
         for definition in connection.tools() {
             let definition = definition.clone();
-            check(tools, loads, &load, &server.at, &definition.name)?;
+            check(tools, loads, (&id, &load), &server.at, &definition.name)?;
             load.tools.push(definition.name.clone());
             let server = server.clone();
-            load.remote.push(Remote { server, definition });
+            load.remote.push(RemoteTool { server, definition });
         }
     }
     let mut told = LoadedSkill {
         content: content::of(tools, skill).await?,
-        skill_id: load.id.clone(),
+        skill_id: id.clone(),
         version: load.version.clone(),
         digest: load.digest.clone(),
         tools_loaded: load.tools.clone(),
     };
-    let before = loads.get(&load.id);
+    let before = loads.get(&id);
     let outcome = match before {
         None => Outcome::Loaded,
         Some(before) if before.digest == load.digest => Outcome::Reloaded,
@@ -178,14 +181,14 @@ async fn bring(
     };
     let replaced = before.filter(|_| outcome == Outcome::Replaced);
     let replaced_version = replaced.map(|before| before.version.clone());
-    let mut next = loads.with(load);
+    let mut next = loads.with(&id, load);
     let evicted = to_evict(tools, session, &next).await?;
     let hook = tools.hooks.after_skill_load(session, &mut told).await;
     hook.map_err(|problem| ToolError::Hook { problem })?;
     for id in &evicted {
         next = unload::without(tools, session, &next, id).await?.0;
     }
-    let loaded = Loaded {
+    let report = Report {
         outcome,
         skill_id: told.skill_id,
         version: told.version,
@@ -197,22 +200,22 @@ async fn bring(
         content: Some(told.content),
         message: None,
     };
-    Ok((loaded, next))
+    Ok((report, next))
 }
 
 /// A server's tool may not take the place of another one: not of these tools, not of the host's, not of another
 /// skill's or server's. The same tool of the same server may be brought by two skills.
 fn check(
     tools: &Inner,
-    loads: &Loads,
-    load: &Load,
+    loads: &Loaded,
+    (id, load): (&str, &sherma::LoadedSkill),
     at: &Place,
     name: &str,
 ) -> Result<(), ToolError> {
     let taken = |by: String| {
         Err(ToolError::ToolTaken {
             tool: name.to_owned(),
-            owners: (load.id.clone(), by),
+            owners: (id.to_owned(), by),
         })
     };
     if super::TOOLS.iter().any(|tool| tool.name == name) {
@@ -222,10 +225,11 @@ fn check(
         return taken("the host application".into());
     }
     if load.tools.iter().any(|other| other == name) {
-        return taken(format!("{} (another server of it)", load.id));
+        return taken(format!("{id} (another server of it)"));
     }
-    let others = loads.without(&load.id);
-    match (others.owner(name), others.remote(name)) {
+    let others = loads.without(id);
+    let owner = others.owners(name).next();
+    match (owner, others.remote(name)) {
         (Some(owner), Some(remote)) if remote.server.at != *at => taken(owner.to_owned()),
         (Some(owner), None) => taken(owner.to_owned()),
         (Some(_), Some(_)) | (None, _) => Ok(()),
@@ -236,21 +240,17 @@ fn check(
 async fn to_evict(
     tools: &Inner,
     session: &Session,
-    loads: &Loads,
+    loads: &Loaded,
 ) -> Result<Vec<String>, ToolError> {
-    let over = match tools.options.max_loaded_skills {
-        0 => 0,
-        max => loads.iter().count().saturating_sub(max),
-    };
     let mut evicted = Vec::new();
-    for load in loads.iter().take(over) {
+    for (id, load) in loads.over(tools.options.max_loaded_skills) {
         let mut choice = SkillChoice {
-            skill_id: load.id.clone(),
+            skill_id: id.to_owned(),
             version: load.version.clone(),
         };
         let hook = tools.hooks.before_skill_unload(session, &mut choice).await;
         hook.map_err(|problem| ToolError::Hook { problem })?;
-        evicted.push(load.id.clone());
+        evicted.push(id.to_owned());
     }
     Ok(evicted)
 }

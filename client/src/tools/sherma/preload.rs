@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::load::{self, Outcome};
-use super::loads::Loads;
+use crate::state::sherma::Loaded;
 use crate::state::{Delta, SessionState};
 use crate::tools::hooks::SkillChoice;
 use crate::tools::{Family, Session, ToolError, Toolset};
@@ -53,7 +53,8 @@ impl Toolset {
             return Err(ToolError::arguments("the skills to preload are not a list"));
         };
         let tools = &self.inner;
-        let mut loads = Loads::read(state, session);
+        let before = Loaded::read(state, &session.agent);
+        let mut loads = before.clone();
         let (mut preloaded, mut calls) = (Preloaded::default(), Vec::new());
         for item in items {
             let mut skip = |problem: String| {
@@ -82,7 +83,7 @@ impl Toolset {
             }
         }
         if !calls.is_empty() {
-            preloaded.delta = loads.delta(session);
+            preloaded.delta = loads.delta(&before, &session.agent);
             preloaded.messages = messages(calls);
         }
         Ok(preloaded)

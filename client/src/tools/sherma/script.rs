@@ -4,14 +4,14 @@ use serde_json::json;
 
 use super::arguments::{Run, Skill};
 use super::files;
-use super::loads::Loads;
+use crate::state::sherma::Loaded;
 use crate::tools::scripts::{self, Style};
 use crate::tools::{Answer, Inner, Session, ToolError, lookup};
 
 pub(super) async fn call(
     tools: &Inner,
     session: &Session,
-    loads: &Loads,
+    loads: &Loaded,
     run: Run,
     call_id: &str,
 ) -> Result<Answer, ToolError> {

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use super::loads::Loads;
+use crate::state::sherma::Loaded;
 use crate::tools::hooks::{SkillChoice, UnloadedSkill};
 use crate::tools::{Answer, Inner, Session, ToolError, lookup};
 
@@ -44,14 +44,14 @@ enum Outcome {
 pub(super) async fn call(
     tools: &Inner,
     session: &Session,
-    loads: &Loads,
+    loads: &Loaded,
     mut choice: SkillChoice,
 ) -> Result<Answer, ToolError> {
     let hook = tools.hooks.before_skill_unload(session, &mut choice).await;
     hook.map_err(|problem| ToolError::Hook { problem })?;
     let id = choice.skill_id.trim();
     let Some(load) = loads.get(id) else {
-        let loaded: Vec<&str> = loads.iter().map(|load| load.id.as_str()).collect();
+        let loaded: Vec<&str> = loads.iter().map(|(id, _)| id).collect();
         let message = match loaded.as_slice() {
             [] => format!("{id} is not loaded; nothing is"),
             loaded => format!("{id} is not loaded; loaded are {}", loaded.join(", ")),
@@ -66,7 +66,7 @@ pub(super) async fn call(
         return Ok(not_loaded(id, message));
     }
     let tag = Tag {
-        id: load.id.clone(),
+        id: id.to_owned(),
         digest: load.digest.clone(),
     };
     let (next, unloaded) = without(tools, session, loads, id).await?;
@@ -91,7 +91,7 @@ pub(super) async fn call(
     });
     Ok(Answer {
         result,
-        delta: next.delta(session),
+        delta: next.delta(loads, &session.agent),
     })
 }
 
@@ -133,9 +133,9 @@ async fn is_meant(
 pub(super) async fn without(
     tools: &Inner,
     session: &Session,
-    loads: &Loads,
+    loads: &Loaded,
     id: &str,
-) -> Result<(Loads, UnloadedSkill), ToolError> {
+) -> Result<(Loaded, UnloadedSkill), ToolError> {
     let next = loads.without(id);
     let unloaded = UnloadedSkill {
         skill_id: id.to_owned(),

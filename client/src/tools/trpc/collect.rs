@@ -1,19 +1,16 @@
-//! The files of one run: those that it made or changed and that the call asked for. They come in a stream, and only text
-//! that is to be shown is kept.
+//! The files of one run: those that it made or changed and that the call asked for. Only text that is to
+//! be shown is kept of them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use skilld_proto::v1::collect_outputs_response::Payload;
-use skilld_proto::v1::{
-    CollectOutputsRequest, CollectOutputsResponse, CollectSpec, CollectSummary, CollectedFile,
-    FileEnd, SaveAsArtifacts,
-};
+use skilld_proto::v1::{CollectSpec, CollectSummary, SaveAsArtifacts};
 
+use crate::Error;
+use crate::tools::collected::{self, Collected};
+use crate::tools::shown::whole_end;
 use crate::tools::trpc::prepare::Run;
 use crate::tools::trpc::result::{ArtifactFile, OutputFile, RunResult, SkippedFile};
-use crate::tools::trpc::shown::whole_end;
 use crate::tools::{Inner, Session};
-use crate::{Error, Messages};
 
 /// Where commands leave what they make.
 const OUT: &str = "out/**";
@@ -150,66 +147,23 @@ pub(super) async fn collect(
     if plan.is_empty() {
         return Ok(());
     }
-    let request = CollectOutputsRequest {
-        workspace: exec.split("/execs/").next().unwrap_or_default().to_owned(),
-        spec: Some(CollectSpec {
-            changed_since_exec: exec.to_owned(),
-            ..plan.spec(tools, session, saved)
-        }),
+    let text_max = match plan.inline {
+        true => usize::try_from(CONTENT_BYTES_MAX).unwrap_or(usize::MAX),
+        false => 0,
     };
-    let mut messages = tools.client.collect(request).await?;
-    let mut files = Files {
-        plan,
-        text_max: usize::try_from(CONTENT_BYTES_MAX).unwrap_or(usize::MAX),
-        current: None,
-        files: Vec::new(),
-    };
-    let summary = files.read(&mut messages).await?;
+    let spec = plan.spec(tools, session, saved);
+    let (files, summary) = collected::collect(tools, exec, spec, text_max).await?;
+    let files = files.into_iter().filter_map(|file| output_file(plan, file));
     let primary_max = tools.options.primary_bytes_max;
-    report(plan, files.files, &summary, primary_max, result);
+    report(plan, files.collect(), &summary, primary_max, result);
     Ok(())
 }
 
-/// The files as they come.
-struct Files<'a> {
-    plan: &'a Plan,
-    text_max: usize,
-    current: Option<(CollectedFile, Vec<u8>)>,
-    files: Vec<OutputFile>,
-}
-
-impl Files<'_> {
-    async fn read(
-        &mut self,
-        messages: &mut Messages<CollectOutputsResponse>,
-    ) -> Result<CollectSummary, Error> {
-        while let Some(message) = messages.next().await? {
-            match message.payload {
-                Some(Payload::File(file)) => self.begin(file),
-                Some(Payload::Data(data)) => {
-                    if let Some((file, text)) = &mut self.current
-                        && file.is_text
-                        && self.plan.inline
-                    {
-                        let room = self.text_max.saturating_sub(text.len());
-                        text.extend(data.iter().take(room));
-                    }
-                }
-                Some(Payload::FileEnd(end)) => self.end(end),
-                Some(Payload::Summary(summary)) => return Ok(summary),
-                // Of a newer server.
-                None => {}
-            }
-        }
-        Err(Error::protocol("it ended the files without a summary"))
-    }
-
-    fn begin(&mut self, file: CollectedFile) {
-        if file.link_target.is_empty() {
-            self.current = Some((file, Vec::new()));
-            return;
-        }
-        self.files.push(OutputFile {
+/// What a result says of a file; nothing of one that did not come to its end.
+fn output_file(plan: &Plan, collected: Collected) -> Option<OutputFile> {
+    let Collected { file, end, text } = collected;
+    if !file.link_target.is_empty() {
+        return Some(OutputFile {
             reference: format!("workspace://{}", file.path),
             note: Some(format!("a link to {}", file.link_target)),
             name: file.path,
@@ -217,42 +171,36 @@ impl Files<'_> {
             ..OutputFile::default()
         });
     }
-
-    fn end(&mut self, end: FileEnd) {
-        // A link may be closed like a file.
-        let Some((file, bytes)) = self.current.take() else {
-            return;
-        };
-        let size_bytes = u64::try_from(file.size).unwrap_or_default();
-        let is_cut = end.truncated || (bytes.len() as u64) < size_bytes;
-        let (content, note) = match (self.plan.inline, file.is_text) {
-            (false, _) => (None, None),
-            (true, false) => (None, Some("not text")),
-            (true, true) => match text(bytes, is_cut) {
-                Some(text) => (Some(text), None),
-                None => (None, Some("not UTF-8 text")),
-            },
-        };
-        self.files.push(OutputFile {
-            reference: format!("workspace://{}", file.path),
-            name: file.path,
-            truncated: if content.is_some() {
-                is_cut
-            } else {
-                end.truncated
-            },
-            content,
-            mime_type: file.mime_type,
-            size_bytes,
-            sha256: (!end.truncated).then_some(end.sha256),
-            artifact: Some(end.artifact).filter(|artifact| !artifact.is_empty()),
-            note: note.map(str::to_owned),
-        });
-    }
+    let end = end?;
+    let size_bytes = u64::try_from(file.size).unwrap_or_default();
+    let is_cut = end.truncated || (text.len() as u64) < size_bytes;
+    let (content, note) = match (plan.inline, file.is_text) {
+        (false, _) => (None, None),
+        (true, false) => (None, Some("not text")),
+        (true, true) => match whole(text, is_cut) {
+            Some(text) => (Some(text), None),
+            None => (None, Some("not UTF-8 text")),
+        },
+    };
+    Some(OutputFile {
+        reference: format!("workspace://{}", file.path),
+        name: file.path,
+        truncated: if content.is_some() {
+            is_cut
+        } else {
+            end.truncated
+        },
+        content,
+        mime_type: file.mime_type,
+        size_bytes,
+        sha256: (!end.truncated).then_some(end.sha256),
+        artifact: Some(end.artifact).filter(|artifact| !artifact.is_empty()),
+        note: note.map(str::to_owned),
+    })
 }
 
 /// Text of a file, without a character that was cut.
-fn text(mut bytes: Vec<u8>, is_cut: bool) -> Option<String> {
+fn whole(mut bytes: Vec<u8>, is_cut: bool) -> Option<String> {
     if is_cut {
         bytes.truncate(whole_end(&bytes));
     }

@@ -1,17 +1,16 @@
 //! Reading a command's events to their end, in memory that does not depend on how many there are.
 
-use skilld_proto::v1::exec_event::{Event, Output, output};
-use skilld_proto::v1::{ExecResult, ExecSpec, OutputStream, Reason};
+use skilld_proto::v1::exec_event::Event;
+use skilld_proto::v1::{ExecResult, ExecSpec, Reason};
 
 use crate::tools::ToolError;
-use crate::tools::trpc::shown::Shown;
+use crate::tools::shown::Streams;
 use crate::{Error, ExecStream};
 
 /// A command that has ended.
 #[derive(Debug)]
 pub(super) struct Ended {
-    pub(super) stdout: Shown,
-    pub(super) stderr: Shown,
+    pub(super) output: Streams,
     pub(super) result: ExecResult,
     /// What was in force.
     pub(super) spec: ExecSpec,
@@ -24,8 +23,7 @@ pub(super) async fn follow(
     call: &str,
 ) -> Result<Ended, ToolError> {
     let mut ended = Ended {
-        stdout: Shown::new(bytes_max),
-        stderr: Shown::new(bytes_max),
+        output: Streams::new(bytes_max),
         result: ExecResult::default(),
         spec: ExecSpec::default(),
     };
@@ -39,34 +37,10 @@ pub(super) async fn follow(
         started = true;
         match event.event {
             Some(Event::Started(start)) => ended.spec = start.effective_spec.unwrap_or_default(),
-            Some(Event::Output(piece)) => {
-                ended.stream(piece.stream()).push(bytes(&piece));
-            }
-            Some(Event::Gap(gap)) => {
-                let lost = gap.to.saturating_sub(gap.from);
-                ended.stream(gap.stream()).lose(lost);
-            }
             Some(Event::Exited(exited)) => ended.result = exited.result.unwrap_or_default(),
-            Some(Event::Heartbeat(_) | Event::Closed(_)) | None => {}
+            Some(event) => ended.output.take(&event),
+            None => {}
         }
-    }
-}
-
-impl Ended {
-    fn stream(&mut self, stream: OutputStream) -> &mut Shown {
-        match stream {
-            OutputStream::Stderr => &mut self.stderr,
-            OutputStream::Stdout | OutputStream::Unspecified => &mut self.stdout,
-        }
-    }
-}
-
-/// Bytes of a piece of output.
-pub(super) fn bytes(piece: &Output) -> &[u8] {
-    match &piece.content {
-        Some(output::Content::Data(data)) => data,
-        Some(output::Content::Text(text)) => text.as_bytes(),
-        None => &[],
     }
 }
 

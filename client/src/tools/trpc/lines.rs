@@ -1,5 +1,7 @@
 //! Some lines of a text that comes in pieces. No more is read than they take.
 
+use crate::tools::shown::whole_end;
+
 /// Takes the lines from one on.
 #[derive(Debug)]
 pub(super) struct Lines {
@@ -84,7 +86,7 @@ impl Lines {
 
     pub(super) fn take(mut self) -> Taken {
         if self.truncated {
-            let end = super::shown::whole_end(&self.bytes);
+            let end = whole_end(&self.bytes);
             self.bytes.truncate(end);
         }
         let newlines = self.bytes.iter().filter(|byte| **byte == b'\n').count() as u64;

@@ -16,7 +16,7 @@ use crate::tools::trpc::hint::{self, Interaction};
 use crate::tools::trpc::result::{ArtifactFile, RunResult};
 use crate::tools::trpc::sessions::{self, Running};
 use crate::tools::trpc::{collect, follow, piece, run};
-use crate::tools::{Answer, Inner, Session, ToolError};
+use crate::tools::{Answer, Inner, Session, ToolError, shown};
 use crate::{Error, short_id};
 
 /// The daemon's longest wait.
@@ -128,7 +128,7 @@ pub(super) async fn see(
     let length: usize = answered
         .output
         .iter()
-        .map(|piece| follow::bytes(piece).len())
+        .map(|piece| shown::bytes(piece).len())
         .sum();
     let mut seen = SessionResult {
         status: "running",

@@ -3,9 +3,9 @@
 use skilld_proto::v1::ReadSkillFileRequest;
 
 use crate::prompt::{self, Doc, Loaded, Material, Summary};
-use crate::state::{Scope, Selection, SessionState, loading};
+use crate::state::{Scope, Selection, SessionState, agent_zero, loading};
 use crate::tools::trpc::{knowledge, loads, skills};
-use crate::tools::{Inner, Profile, Session, ToolError};
+use crate::tools::{Family, Inner, Profile, Session, ToolError};
 
 /// Bytes of one document that are read; what follows is left to `read_file`. No document of a skill that people wrote is
 /// nearly as long.
@@ -18,7 +18,10 @@ pub(in crate::tools) async fn material(
     session: &Session,
     state: &SessionState,
 ) -> Result<Material, ToolError> {
-    let scope = loads::scope(session, &tools.options);
+    let scope = match tools.options.family {
+        Family::AgentZero => agent_zero::scope(&session.agent),
+        Family::Trpc | Family::Sherma => loads::scope(session, &tools.options),
+    };
     let overview = skills::all(tools).await?.into_iter().map(|skill| Summary {
         name: skills::id(&skill.name).to_owned(),
         description: skill.description,

@@ -3,9 +3,8 @@
 use skilld_proto::v1::exec_event::Output;
 use skilld_proto::v1::{OutputStream, PollExecResponse};
 
-use crate::tools::trpc::follow::bytes;
+use crate::tools::shown::{bytes, whole_end};
 use crate::tools::trpc::sessions::Running;
-use crate::tools::trpc::shown::whole_end;
 
 /// What is handed over.
 #[derive(Debug, Default, PartialEq, Eq)]

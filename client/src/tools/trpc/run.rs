@@ -67,8 +67,8 @@ pub(super) fn result(ended: Ended, staged: Vec<StagedFile>) -> RunResult {
         ..RunResult::default()
     };
     result.ended(&ended.result);
-    result.stdout = ended.stdout.text("stdout", &mut result.warnings);
-    result.stderr = ended.stderr.text("stderr", &mut result.warnings);
+    result.stdout = ended.output.stdout.text("stdout", &mut result.warnings);
+    result.stderr = ended.output.stderr.text("stderr", &mut result.warnings);
     result
 }
 

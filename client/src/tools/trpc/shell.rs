@@ -180,10 +180,10 @@ async fn goes_on(
 fn ended_result(ended: Ended) -> ShellResult {
     let mut result = RunResult::default();
     result.ended(&ended.result);
-    let total = ended.stdout.total() + ended.stderr.total();
-    let truncated = ended.stdout.is_cut() || ended.stderr.is_cut();
-    let stdout = ended.stdout.text("stdout", &mut result.warnings);
-    let stderr = ended.stderr.text("stderr", &mut result.warnings);
+    let total = ended.output.stdout.total() + ended.output.stderr.total();
+    let truncated = ended.output.stdout.is_cut() || ended.output.stderr.is_cut();
+    let stdout = ended.output.stdout.text("stdout", &mut result.warnings);
+    let stderr = ended.output.stderr.text("stderr", &mut result.warnings);
     ShellResult {
         status: "exited",
         output: stdout + &stderr,

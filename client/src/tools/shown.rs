@@ -3,9 +3,54 @@
 
 use std::collections::VecDeque;
 
+use skilld_proto::v1::OutputStream;
+use skilld_proto::v1::exec_event::{Event, Output, output};
+
+/// Both streams of a command.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    pub(crate) stdout: Shown,
+    pub(crate) stderr: Shown,
+}
+
+impl Streams {
+    /// Of each of which at most so many bytes are held.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            stdout: Shown::new(bytes_max),
+            stderr: Shown::new(bytes_max),
+        }
+    }
+
+    /// Takes what an event says of output.
+    pub(crate) fn take(&mut self, event: &Event) {
+        match event {
+            Event::Output(piece) => self.of(piece.stream()).push(bytes(piece)),
+            Event::Gap(gap) => self.of(gap.stream()).lose(gap.to.saturating_sub(gap.from)),
+            Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_) => {}
+        }
+    }
+
+    fn of(&mut self, stream: OutputStream) -> &mut Shown {
+        match stream {
+            OutputStream::Stderr => &mut self.stderr,
+            OutputStream::Stdout | OutputStream::Unspecified => &mut self.stdout,
+        }
+    }
+}
+
+/// Bytes of a piece of output.
+pub(crate) fn bytes(piece: &Output) -> &[u8] {
+    match &piece.content {
+        Some(output::Content::Data(data)) => data,
+        Some(output::Content::Text(text)) => text.as_bytes(),
+        None => &[],
+    }
+}
+
 /// One stream's output.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(crate) struct Shown {
     head_max: usize,
     tail_max: usize,
     head: Vec<u8>,
@@ -16,7 +61,8 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    pub(super) fn new(bytes_max: usize) -> Self {
+    /// Of which at most so many bytes are held.
+    pub(crate) fn new(bytes_max: usize) -> Self {
         let tail_max = bytes_max / 2;
         Self {
             head_max: bytes_max - tail_max,
@@ -28,7 +74,7 @@ impl Shown {
         }
     }
 
-    pub(super) fn push(&mut self, data: &[u8]) {
+    pub(crate) fn push(&mut self, data: &[u8]) {
         self.total += data.len() as u64;
         let room = self.head_max.saturating_sub(self.head.len());
         let (first, rest) = data.split_at(room.min(data.len()));
@@ -41,23 +87,23 @@ impl Shown {
     }
 
     /// Bytes that nobody has any more.
-    pub(super) fn lose(&mut self, bytes: u64) {
+    pub(crate) fn lose(&mut self, bytes: u64) {
         self.total += bytes;
         self.lost += bytes;
     }
 
     /// Bytes that were printed.
-    pub(super) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
     /// Not all of them are held.
-    pub(super) fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         (self.head.len() + self.tail.len()) as u64 != self.total
     }
 
     /// As text. What is not shown, and what could not be, is said in a warning each.
-    pub(super) fn text(mut self, name: &str, warnings: &mut Vec<String>) -> String {
+    pub(crate) fn text(mut self, name: &str, warnings: &mut Vec<String>) -> String {
         let tail: Vec<u8> = std::mem::take(&mut self.tail).into();
         let held = (self.head.len() + tail.len()) as u64;
         let is_whole = held + self.lost == self.total;
@@ -95,7 +141,7 @@ impl Shown {
 }
 
 /// Where the bytes end if a character that is not complete at their end is left out.
-pub(super) fn whole_end(bytes: &[u8]) -> usize {
+pub(crate) fn whole_end(bytes: &[u8]) -> usize {
     let back = (1..=bytes.len().min(3)).find(|back| {
         let byte = bytes.get(bytes.len() - back).copied().unwrap_or_default();
         // The first byte of a character of more bytes than there are.
