@@ -7,7 +7,7 @@ const NAME_BYTES_MAX: usize = 214;
 /// Packages that one file may ask for; more are not looked for.
 const DEPENDENCIES_MAX: usize = 1000;
 
-/// Names beneath `dependencies`; none if it is not understood. Those of development are not needed to run.
+/// Names beneath `dependencies`, sorted; none if it is not understood. Those of development are not needed to run.
 pub(super) fn dependencies(text: &str) -> Vec<String> {
     let Ok(package) = serde_json::from_str::<Value>(text) else {
         return Vec::new();
@@ -15,7 +15,10 @@ pub(super) fn dependencies(text: &str) -> Vec<String> {
     let names = package.get("dependencies").and_then(Value::as_object);
     let names = names.into_iter().flat_map(|all| all.keys());
     let names = names.filter(|name| is_name(name)).cloned();
-    names.take(DEPENDENCIES_MAX).collect()
+    let mut names: Vec<String> = names.take(DEPENDENCIES_MAX).collect();
+    // Whether a map keeps the order of its text is up to a feature of serde_json, which any other crate may turn on.
+    names.sort_unstable();
+    names
 }
 
 fn is_name(name: &str) -> bool {
