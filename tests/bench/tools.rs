@@ -5,7 +5,6 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use bytes::Bytes;
 use serde_json::{Value, json};
 use skilld_client::new_exec_id;
 use skilld_client::state::SessionState;
@@ -103,16 +102,8 @@ async fn ours_once(
 
 /// The folders that the reference's workspace has.
 async fn prepare(reference: &Reference, container: &str) -> Result<()> {
-    let mut tar = tar::Builder::new(Vec::new());
-    let mut header = tar::Header::new_gnu();
-    header.set_size(3);
-    header.set_mode(0o644);
-    header.set_cksum();
-    tar.append_data(&mut header, "ws/metadata.json", &b"{}\n"[..])?;
-    reference
-        .put(container, "/tmp", Bytes::from(tar.into_inner()?))
-        .await?;
-    let made = "mkdir -p /tmp/ws/{out,work,runs,skills/bench-skill}";
+    let made =
+        "mkdir -p /tmp/ws/{out,work,runs,skills/bench-skill} && echo {} > /tmp/ws/metadata.json";
     reference.exec(container, &["bash", "-lc", made]).await?;
     Ok(())
 }
