@@ -3,6 +3,8 @@
 //!
 //! Records are written to `tmp/`, synced and renamed. All versions of a name go by one rename of their directory.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -62,6 +64,8 @@ struct State {
     folders: Arc<Vec<Stored>>,
     /// Of records that could not be read.
     problems: Vec<Problem>,
+    /// What these are named after. A record may be read again by another release, or after a repair: its content stays.
+    unread: HashSet<String>,
 }
 
 impl Published {
@@ -73,6 +77,7 @@ impl Published {
         };
         fs::create_dir_all(base).map_err(failed)?;
         let (mut records, mut problems) = (Vec::new(), Vec::new());
+        let mut unread = HashSet::new();
         for path in files(base).map_err(failed)? {
             match read(&path) {
                 Ok(record) => records.push(record),
@@ -80,6 +85,8 @@ impl Published {
                     let message = format!("a record of a published skill cannot be read: {error}");
                     tracing::error!(path = %path.display(), %error, "record of a published skill");
                     problems.push(Problem::error("published.unreadable", message).about(&path));
+                    let digest = path.file_stem().map(|name| name.to_string_lossy());
+                    unread.extend(digest.map(Cow::into_owned));
                 }
             }
         }
@@ -90,6 +97,7 @@ impl Published {
                 records: Vec::new(),
                 folders: Arc::default(),
                 problems,
+                unread,
             }),
         };
         published.state().set(records, store);
@@ -111,7 +119,7 @@ impl Published {
     pub(super) fn holds(&self, digest: &str) -> bool {
         let state = self.state();
         let mut records = state.records.iter();
-        records.any(|record| record.digest == digest)
+        records.any(|record| record.digest == digest) || state.unread.contains(digest)
     }
 
     /// What there is of a name, as a request names it.
@@ -212,16 +220,17 @@ impl Published {
         Ok(gone.len())
     }
 
+    /// What is gone already was taken by a call that failed after it, and is as it should be.
     fn erase(&self, name: &str, gone: &[Record], last: bool) -> io::Result<()> {
         let dir = self.base.join(name);
         if last {
             let aside = tempfile::tempdir_in(&self.tmp)?;
-            fs::rename(&dir, aside.path().join(name))?;
+            gone_is_fine(fs::rename(&dir, aside.path().join(name)))?;
             fault::reach(Point::UnpublishMoved);
             return sync(&self.base);
         }
         for record in gone {
-            fs::remove_file(dir.join(format!("{}.json", record.digest)))?;
+            gone_is_fine(fs::remove_file(dir.join(format!("{}.json", record.digest))))?;
         }
         sync(&dir)
     }
@@ -271,6 +280,64 @@ fn read(path: &Path) -> io::Result<Record> {
     Ok(record)
 }
 
+fn gone_is_fine(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
 fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(letter: &str) -> String {
+        letter.repeat(64)
+    }
+
+    fn open(dir: &Path) -> Published {
+        let tmp = dir.join("tmp");
+        fs::create_dir_all(&tmp).expect("mkdir");
+        Published::open(&dir.join("published"), tmp, &dir.join("store")).expect("opens")
+    }
+
+    #[test]
+    fn the_content_of_a_record_that_cannot_be_read_is_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let name = dir.path().join("published/csv");
+        fs::create_dir_all(&name).expect("mkdir");
+        let newer = r#"{"format": 2, "what": "another release wrote"}"#;
+        fs::write(name.join(format!("{}.json", digest("a"))), newer).expect("write");
+        let published = open(dir.path());
+        assert_eq!(published.source().problems.len(), 1);
+        assert!(published.holds(&digest("a")));
+        assert!(!published.holds(&digest("b")));
+    }
+
+    #[test]
+    fn a_removal_that_failed_half_way_can_be_repeated() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let published = open(dir.path());
+        let name = dir.path().join("published/csv");
+        fs::create_dir_all(&name).expect("mkdir");
+        let gone = ["a", "b"].map(|letter| Record {
+            format: FORMAT,
+            name: "csv".into(),
+            version: String::new(),
+            digest: digest(letter),
+            time_ms: 0,
+        });
+        // The first call took one of them.
+        fs::write(name.join(format!("{}.json", digest("b"))), "{}").expect("write");
+        published.erase("csv", &gone, false).expect("removed");
+        assert_eq!(fs::read_dir(&name).expect("read").count(), 0);
+        for _ in 0..2 {
+            published.erase("csv", &gone, true).expect("removed");
+            assert!(!name.exists());
+        }
+    }
 }
