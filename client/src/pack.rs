@@ -13,6 +13,7 @@ use std::io::{self, Read, Seek};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
@@ -142,7 +143,7 @@ fn hash(file: &mut File) -> io::Result<(u64, String)> {
     let (mut hash, mut buffer, mut bytes) = (Sha256::new(), vec![0; 64 << 10], 0);
     loop {
         let count = match file.read(&mut buffer) {
-            Ok(0) => return Ok((bytes, hex(hash))),
+            Ok(0) => return Ok((bytes, HEXLOWER.encode(&hash.finalize()))),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
@@ -150,11 +151,6 @@ fn hash(file: &mut File) -> io::Result<(u64, String)> {
         hash.update(buffer.get(..count).unwrap_or_default());
         bytes += count as u64;
     }
-}
-
-fn hex(hash: Sha256) -> String {
-    let hex = hash.finalize();
-    hex.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether a file says what a skill is.

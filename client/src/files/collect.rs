@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use skilld_proto::v1::collect_outputs_response::Payload;
 use skilld_proto::v1::{
@@ -146,7 +147,7 @@ impl Writer {
         let Some(current) = self.current.take() else {
             return Ok(());
         };
-        let actual = hex(&current.digest.finalize());
+        let actual = HEXLOWER.encode(&current.digest.finalize());
         if actual != end.sha256 {
             return Err(Error::Checksum {
                 path: current.path,
@@ -175,13 +176,4 @@ impl Writer {
         }
         Ok(self.collected)
     }
-}
-
-fn hex(digest: &[u8]) -> String {
-    use std::fmt::Write as _;
-    digest.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 
+use data_encoding::HEXLOWER;
 use flate2::{Compression, GzBuilder};
 use sha2::{Digest, Sha256};
 
+use super::refused;
 use super::walk::{Entry, Packed, Stamp};
-use super::{hex, refused};
 use crate::Error;
 use crate::files::tree::io_error;
 
@@ -53,7 +54,7 @@ pub(super) fn write(packed: &Packed, file: &mut File) -> Result<(u64, String), E
         .and_then(flate2::write::GzEncoder::finish);
     let mut hashed = finished.map_err(io_error(&spool))?;
     hashed.flush().map_err(io_error(&spool))?;
-    Ok((hashed.bytes, hex(hashed.hash)))
+    Ok((hashed.bytes, HEXLOWER.encode(&hashed.hash.finalize())))
 }
 
 fn append<W: Write>(
