@@ -29,6 +29,8 @@ pub(crate) struct Server {
     tools: Toolset,
     client: Client,
     kept: Arc<Mutex<Kept>>,
+    /// As the client was told last; none before it asked.
+    told: Arc<Mutex<Option<Vec<Definition>>>>,
 }
 
 impl Server {
@@ -37,6 +39,7 @@ impl Server {
             tools,
             client,
             kept: Arc::new(Mutex::new(kept)),
+            told: Arc::default(),
         }
     }
 
@@ -111,14 +114,19 @@ impl Server {
         if answer.delta.is_empty() {
             return Ok(());
         }
-        let before = self.definitions().await?;
         self.kept
             .lock()
             .await
             .change(&answer.delta)
             .map_err(|error| ErrorData::internal_error(format!("{error:#}"), None))?;
-        if self.definitions().await? != before {
-            drop(context.peer.notify_tool_list_changed().await);
+        let mut told = self.told.lock().await;
+        // To make the definitions all skills are listed: only for one who can have outdated ones.
+        if let Some(before) = told.as_mut() {
+            let now = self.definitions().await?;
+            if now != *before {
+                *before = now;
+                drop(context.peer.notify_tool_list_changed().await);
+            }
         }
         Ok(())
     }
@@ -146,6 +154,7 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let definitions = self.definitions().await?;
+        *self.told.lock().await = Some(definitions.clone());
         Ok(ListToolsResult::with_all_items(
             definitions.into_iter().map(tool).collect(),
         ))
