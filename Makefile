@@ -46,7 +46,7 @@ check: preflight-rust ## formatting, lints and documentation, all warnings refus
 bench: build guest image ## measure against docker exec and a local spawn; adds an entry to docs/benchmarks.md
 	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --release --locked -p skilld-tests --bin bench -- --record
 
-token-report: preflight-rust ## count what skills cost in prompts, over skills/ or DIR=…; RECORD=1 adds an entry to docs/benchmarks.md
+token-report: preflight-rust ## count what skills cost in prompts, over skills/ and DIR=…; RECORD=1 adds an entry to docs/benchmarks.md
 	cargo run --locked -p skilld-tests --example token-report -- $(if $(DIR),--dir '$(DIR)') $(if $(RECORD),--record)
 
 guest: preflight-rust ## build the static guest, PID 1 of every container

@@ -9,7 +9,8 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -123,11 +124,11 @@ impl SkillArchive {
         &self.path
     }
 
-    /// From its first byte on. One reader at a time.
+    /// From its first byte on, whoever else reads it.
     pub(crate) fn reader(&self) -> io::Result<tokio::fs::File> {
-        let mut file = self.file.try_clone()?;
-        file.rewind()?;
-        Ok(tokio::fs::File::from_std(file))
+        // A clone of the descriptor would share its offset, and the file may have no name.
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        File::open(own).map(tokio::fs::File::from_std)
     }
 }
 

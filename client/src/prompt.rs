@@ -7,14 +7,15 @@
 //! ```
 //!
 //! In reading order: `message` (messages as no provider writes them), `openai_chat`, `openai_responses`, `anthropic`
-//! (the providers' formats), `material` (what is there to be told), `overview` and `blocks` (its wording), `budget` (what
-//! gives way when there is too little room), `clean` (what skills must not do to a prompt), `place` (where it goes),
-//! [`history`] (what earlier messages say of skills), `uploads` (files that a conversation brought).
+//! (the providers' formats), `portable` (what one provider is given of another's messages), `material` (what is there to
+//! be told), `overview` and `blocks` (its wording), `budget` (what gives way when there is too little room), `clean`
+//! (what skills must not do to a prompt), `place` (where it goes), [`history`] (what earlier messages say of skills),
+//! `unloaded` (dropping what they say of one), `uploads` (files that a conversation brought).
 
 mod anthropic;
 mod blocks;
 mod budget;
-mod clean;
+pub(crate) mod clean;
 mod guidance;
 pub mod history;
 mod json;
@@ -24,8 +25,10 @@ mod openai_chat;
 mod openai_responses;
 mod overview;
 mod place;
+mod portable;
 #[cfg(test)]
 mod tests;
+mod unloaded;
 mod uploads;
 
 pub use blocks::loaded_text;
@@ -38,4 +41,5 @@ pub use message::{
     Wire,
 };
 pub use place::{Materialised, Placement, PromptOptions, materialise};
+pub use unloaded::without_skill;
 pub use uploads::{Upload, UploadContent, Uploads, uploads};

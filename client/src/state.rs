@@ -3,10 +3,11 @@
 //! the message that it belongs to, apply it later, or drop it when the call failed.
 //!
 //! In reading order: `keys` (how things are spelt), `selection` (which docs or tools), [`loading`] (loads, unloads, turns,
-//! eviction), [`migrate()`] (keys of older versions), [`merge()`] (branches that ran side by side), [`sherma`] and
+//! eviction), [`migrate()`] (keys of older versions), [`merge()`] (branches that ran side by side; of commands: `execs`), [`sherma`] and
 //! [`agent_zero`] (what these families remember beside or instead).
 
 pub mod agent_zero;
+mod execs;
 mod keys;
 pub mod loading;
 mod merge;
@@ -14,6 +15,7 @@ mod migrate;
 mod selection;
 pub mod sherma;
 
+pub(crate) use execs::EXEC;
 pub use keys::{ARTIFACTS, Scope, escape_agent};
 pub use merge::{merge, merge_all};
 pub use migrate::migrate;
@@ -21,6 +23,20 @@ pub use selection::{Change, Selection};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::tools::Family;
+
+/// The loaded skills, the longest untouched first, where a family's tools keep them.
+#[must_use]
+pub fn loaded(state: &SessionState, family: Family, scope: Scope<'_>) -> Vec<String> {
+    match family {
+        Family::Trpc | Family::AgentZero => loading::loaded(state, scope),
+        Family::Sherma => {
+            let loaded = sherma::Loaded::read(state, scope.agent);
+            loaded.iter().map(|(id, _)| id.to_owned()).collect()
+        }
+    }
+}
 
 /// A session's state: keys to JSON values. A value of null is the same as none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,12 +66,11 @@ impl SessionState {
 
     /// Changes what the delta says.
     pub fn apply(&mut self, delta: &Delta) {
-        for (key, value) in &delta.0 {
-            if value.is_null() {
-                self.0.shift_remove(key);
-            } else {
-                self.0.insert(key.clone(), value.clone());
-            }
+        let removed = |key: &str| delta.0.get(key).is_some_and(Value::is_null);
+        // All at once: the others keep their order, and moving them for each one that goes takes time.
+        self.0.retain(|key, _| !removed(key));
+        for (key, value) in delta.0.iter().filter(|(_, value)| !value.is_null()) {
+            self.0.insert(key.clone(), value.clone());
         }
     }
 

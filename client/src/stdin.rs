@@ -24,18 +24,19 @@ use crate::{Client, Error};
 const CHUNK_BYTES: usize = 256 * 1024;
 
 impl Client {
-    /// Writes to an exec's stdin and returns when the program's pipe has taken it.
+    /// Writes to an exec's stdin and returns when the program's pipe has taken it, or the request's `wait` is over.
     ///
-    /// With an offset the call is repeated when the connection broke, because the server writes nothing twice then.
-    /// Without one it appends, and is repeated only if no connection could be made: what failed may be written.
+    /// With an offset or a write_id the call is repeated when the connection broke, because the server writes nothing
+    /// twice then. Without one it appends, and is repeated only if no connection could be made: what failed may be
+    /// written.
     pub async fn write_stdin(
         &self,
         mut request: WriteStdinRequest,
     ) -> Result<WriteStdinResponse, Error> {
         request.name = exec_name(&request.name);
-        let may_repeat = match request.offset {
-            Some(_) => may_resume,
-            None => could_not_connect,
+        let may_repeat = match request.offset.is_some() || !request.write_id.is_empty() {
+            true => may_resume,
+            false => could_not_connect,
         };
         self.insisting(may_repeat, || {
             let (mut stub, request) = (self.execs(), request.clone());
@@ -227,6 +228,7 @@ impl StdinWriter {
             offset,
             data,
             eof,
+            ..WriteStdinRequest::default()
         }
     }
 }

@@ -15,9 +15,12 @@ pub mod arguments;
 mod collected;
 pub mod dynamic;
 mod error;
+mod follow;
+mod giving_up;
 pub mod hooks;
 pub mod host;
 mod lookup;
+mod material;
 mod mcp;
 mod options;
 mod scripts;
@@ -25,6 +28,7 @@ mod session;
 mod sherma;
 mod shown;
 mod trpc;
+mod turn;
 mod uploads;
 mod wire;
 mod workspaces;
@@ -36,16 +40,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use error::ToolError;
+pub use giving_up::Ended;
 pub use options::{Family, LoadMode, Mcp, Options, Profile};
 pub use session::Session;
 pub use sherma::{Preloaded, Skipped};
-pub use uploads::StagedUpload;
+pub use uploads::{StagedUpload, StagedUploads};
 
-use skilld_proto::v1::Reason;
-
+use crate::Client;
 use crate::prompt::{Material, Upload};
-use crate::state::{Delta, SessionState};
-use crate::{Client, exec_name};
+use crate::state::{self, Delta, SessionState};
 use hooks::{Hooks, NoHooks};
 use host::HostTools;
 use mcp::Connections;
@@ -184,13 +187,18 @@ impl Toolset {
     }
 
     /// What the next prompt is made of, for [`prompt::materialise`](crate::prompt::materialise): every skill that the model
-    /// may see in a line, and the texts of those that the state says are loaded.
+    /// may see in a line, and the texts of those that the state says are loaded, at most [`Options::max_loaded_skills`] of
+    /// them, those that were touched last. What is gone or cannot be used is left out, and a document of more than 1 MiB
+    /// cut; only a daemon that cannot be asked is an error.
+    ///
+    /// Results of sherma's and Agent Zero's tools hold the texts themselves: placed in the results of tools they are told of
+    /// once more only where the host has cut these results out of the conversation.
     pub async fn material(
         &self,
         session: &Session,
         state: &SessionState,
     ) -> Result<Material, ToolError> {
-        trpc::material(&self.inner, session, state).await
+        material::material(&self.inner, session, state).await
     }
 
     /// What the host decided.
@@ -199,35 +207,41 @@ impl Toolset {
         &self.inner.options
     }
 
-    /// Ends what a call started, by its tool and its id, for callers that give a call up. OK if it started nothing.
-    pub async fn cancel(&self, session: &Session, tool: &str, call: &str) -> Result<(), ToolError> {
-        let exec = format!("{}/{}", session.workspace_id(), session.exec_id(tool, call));
-        match self.inner.client.kill_exec(&exec_name(&exec)).await {
-            Err(error)
-                if !matches!(
-                    error.reason(),
-                    Some(Reason::ExecNotFound | Reason::WorkspaceNotFound)
-                ) =>
-            {
-                Err(error.into())
-            }
-            Ok(_) | Err(_) => Ok(()),
-        }
+    /// What a call changed and what others changed side by side with it, as one change of the state `base` that all of them
+    /// began with. No more skills stay loaded than the options permit, but sherma's: their evictions are asked of hooks, and
+    /// the next load makes them.
+    #[must_use]
+    pub fn merge(
+        &self,
+        session: &Session,
+        base: &SessionState,
+        others: &Delta,
+        delta: &Delta,
+    ) -> Delta {
+        self.capped(session, base, state::merge(base, others, delta))
+            .delta
     }
 
-    /// Puts files of the conversation into the session's workspace, beneath `work/inputs/`, in one call to the daemon
-    /// unless they are large. The same files again change nothing, so each turn can bring all of them.
+    /// Puts files of the conversation into the session's workspace, beneath `work/inputs/`, in one call to the daemon for
+    /// each 3 MiB. The same files again change nothing and large ones are sent once, so each turn can bring all of them.
+    /// One that cannot be had is a warning, an error that none can.
     pub async fn stage_uploads(
         &self,
         session: &Session,
         uploads: &[Upload],
-    ) -> Result<Vec<StagedUpload>, ToolError> {
+    ) -> Result<StagedUploads, ToolError> {
         trpc::uploads(&self.inner, session, uploads).await
+    }
+
+    /// Closes the session's connections to MCP servers, of all its agents, and waits until they have ended, 10 s at most. A
+    /// caller that goes while its session is kept calls it; whoever goes on with the session connects again.
+    pub async fn disconnect(&self, session: &Session) {
+        self.inner.mcp.disconnect_session(session).await;
     }
 
     /// Ends a session: its workspace is deleted, its connections are closed. OK if there is none.
     pub async fn end(&self, session: &Session) -> Result<(), ToolError> {
-        self.inner.mcp.disconnect_session(session).await;
+        self.disconnect(session).await;
         self.inner
             .workspaces
             .delete(&self.inner.client, session)

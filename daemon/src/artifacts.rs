@@ -222,12 +222,11 @@ impl Artifacts {
         let found = futures::stream::iter(names)
             .map(|(name, version)| async move {
                 match self.0.find(scope, &name, Some(version)).await {
-                    Ok((artifact, _)) => Ok(Some(artifact)),
                     // It was removed a moment ago; an older one may be the newest now.
                     Err(Error::ArtifactNotFound { .. }) => {
-                        gone_is_none(self.0.find(scope, &name, None).await)
+                        listed(self.0.find(scope, &name, None).await)
                     }
-                    Err(error) => Err(error),
+                    found => listed(found),
                 }
             })
             .buffered(AT_ONCE);
@@ -255,12 +254,9 @@ impl Artifacts {
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().copied().filter(|_| more);
-        let read =
-            futures::stream::iter(found)
-                .map(|version| async move {
-                    gone_is_none(self.0.find(scope, name, Some(version)).await)
-                })
-                .buffered(AT_ONCE);
+        let read = futures::stream::iter(found)
+            .map(|version| async move { listed(self.0.find(scope, name, Some(version)).await) })
+            .buffered(AT_ONCE);
         let artifacts = read.try_filter_map(|found| async move { Ok(found) });
         let artifacts = artifacts.try_collect().await?;
         Ok(Page { artifacts, next })
@@ -287,10 +283,15 @@ fn not_found(name: &Name, version: Option<u64>) -> Error {
     }
 }
 
-fn gone_is_none(found: Result<(Artifact, Record)>) -> Result<Option<Artifact>> {
+/// As an entry of a list: what is gone has none, nor has what is damaged, which must not hide all others.
+fn listed(found: Result<(Artifact, Record)>) -> Result<Option<Artifact>> {
     match found {
         Ok((artifact, _)) => Ok(Some(artifact)),
         Err(Error::ArtifactNotFound { .. }) => Ok(None),
+        Err(error @ Error::ArtifactDamaged { .. }) => {
+            tracing::error!(%error, "left out of a list");
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
@@ -343,14 +344,10 @@ impl Inner {
         };
         fault::reach(Point::SaveWritten);
         match self
-            .publish(scope, name, save.mime_type, &written, upload.id())
+            .publish(scope, name, save.mime_type, &written, &mut upload)
             .await
         {
-            Ok(artifact) => {
-                fault::reach(Point::SavePublished);
-                upload.done().await;
-                Ok(artifact)
-            }
+            Ok(artifact) => Ok(artifact),
             // It may be there: the marker and the bytes stay, and are looked at later.
             Err(error @ Error::StorageUnsure { .. }) => Err(error),
             Err(error) => {

@@ -80,6 +80,16 @@ pub enum Error {
         /// As asked for.
         version: Option<u64>,
     },
+    /// The record of a version is not one.
+    #[error("the record of version {version} of artifact {name} is damaged: {why}")]
+    ArtifactDamaged {
+        /// Without a prefix.
+        name: String,
+        /// Its number.
+        version: u64,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The store of artifacts failed, and nothing was changed.
     #[error("the artifact store failed to {operation}: {why}")]
     Storage {
@@ -146,6 +156,14 @@ pub enum Error {
         field: String,
         /// Why, and what would work.
         why: String,
+    },
+    /// A guest from before an upgrade would leave out a field without a word.
+    #[error("{field} needs a newer guest than this workspace has: make a new workspace")]
+    GuestTooOld {
+        /// Path of the field.
+        field: &'static str,
+        /// Of the protocol that the guest speaks.
+        generation: u32,
     },
     /// A path leaves the workspace.
     #[error("{path} leaves the workspace")]
@@ -341,7 +359,9 @@ impl Error {
                 (Code::AlreadyExists, Reason::IdTaken)
             }
             Self::WorkspaceNotReady { .. } => (Code::FailedPrecondition, Reason::WorkspaceNotReady),
-            Self::LimitUnsupported { .. } => (Code::FailedPrecondition, Reason::LimitUnsupported),
+            Self::LimitUnsupported { .. } | Self::GuestTooOld { .. } => {
+                (Code::FailedPrecondition, Reason::LimitUnsupported)
+            }
             Self::PathEscapes { .. } | Self::LeavesSkill { .. } => {
                 (Code::InvalidArgument, Reason::PathEscapes)
             }
@@ -366,6 +386,7 @@ impl Error {
             | Self::Image { .. }
             | Self::Start { .. }
             | Self::Io { .. }
+            | Self::ArtifactDamaged { .. }
             | Self::Internal(_) => (Code::Internal, Reason::Internal),
         }
     }
@@ -396,6 +417,10 @@ impl Error {
             Self::PoolNotFound { pools, .. } => vec![("pools", pools.join(","))],
             Self::WorkspaceNotReady { state, .. } => vec![("state", state.clone())],
             Self::LimitUnsupported { field, .. } => vec![("field", field.clone())],
+            Self::GuestTooOld { field, generation } => vec![
+                ("field", (*field).to_owned()),
+                ("guest_generation", generation.to_string()),
+            ],
             Self::FileNotFound { path, nearest } => {
                 vec![("path", path.clone()), ("nearest", nearest.join(","))]
             }
@@ -419,6 +444,7 @@ impl Error {
             Self::Invalid(_)
             | Self::WorkspaceNotFound { .. }
             | Self::ArtifactNotFound { .. }
+            | Self::ArtifactDamaged { .. }
             | Self::Storage { .. }
             | Self::StorageUnsure { .. }
             | Self::IdTaken { .. }
@@ -445,8 +471,7 @@ impl Error {
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let (code, reason) = error.kind();
-        let mut metadata = error.metadata();
-        let mut message = error.to_string();
+        let (mut message, mut metadata) = (error.to_string(), error.metadata());
         if reason == Reason::Internal {
             // The caller gets a number to ask about; what happened is the operator's business.
             let request_id = uuid::Uuid::now_v7().simple().to_string();

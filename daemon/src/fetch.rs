@@ -43,7 +43,7 @@ const REDIRECTS_MAX: usize = 5;
 /// Fetches at once; others wait.
 const FETCHES_MAX: usize = 8;
 /// Longest header that is remembered, bytes.
-const HEADER_BYTES_MAX: usize = 1024;
+const HEADER_BYTES_MAX: usize = 256;
 
 /// Fetches. Clones share its connections and bounds.
 #[derive(Debug, Clone)]

@@ -25,6 +25,8 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use crate::error::{Error, Result};
 
+pub mod fields;
+
 /// Name of the guest's binary in the slot's `run/`.
 pub const BINARY: &str = "skilld-guest";
 const SOCKET: &str = "guest.sock";
@@ -75,6 +77,8 @@ pub struct Link {
     pub lost: CancellationToken,
     /// Version that the guest said.
     pub version: String,
+    /// Of the protocol, as both sides speak it.
+    pub generation: u32,
     /// The workspace that the guest was configured as, or empty.
     pub workspace: String,
     /// The same connection, to end it under the channel.
@@ -185,6 +189,7 @@ async fn greet(stream: UnixStream, expected: &Expected) -> Result<Link, String> 
         client,
         lost,
         version: hello.guest_version.chars().take(64).collect(),
+        generation: hello.generation,
         workspace: hello.workspace,
         socket: Arc::new(socket),
     })
@@ -289,6 +294,7 @@ impl Link {
             client,
             lost,
             version: String::new(),
+            generation: GENERATION,
             workspace: String::new(),
             socket: Arc::new(socket),
         }

@@ -7,12 +7,13 @@
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedMutexGuard, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use crate::artifacts::{ArtifactRef, Artifacts, Scope};
 use crate::config::Config;
@@ -36,6 +37,13 @@ const AHEAD: usize = 4;
 
 /// Fetched files on the host's disk at once, each of at most `files.stage_bytes_max`; the next one waits.
 const FETCHES_MAX: usize = 8;
+
+/// How long a guest that has a whole archive may take to put it into place when nobody waits for it any more.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Whoever asked has gone away, and does not see this.
+const CANCELLED: Error = Error::Deadline {
+    doing: "staging the inputs",
+};
 
 /// One input of a request, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -156,19 +164,43 @@ impl Inputs {
         }
     }
 
-    /// Stages inputs, all or none; answers in their order.
+    /// Stages inputs, all or none; answers in their order. When this is dropped there are none, unless the guest has all of
+    /// them already: then they come to be, and are on record.
     ///
     /// # Errors
     /// `SourceUnusable` and what the sources say; what the guest says of the files it writes.
     pub async fn stage(
         &self,
+        workspace: Workspace,
+        grant: Grant,
+        inputs: Arc<[Input]>,
+        scope: Scope,
+    ) -> Result<Vec<Staged>> {
+        let gone = CancellationToken::new();
+        // Dropped with this future.
+        let _gone = gone.clone().drop_guard();
+        // One at a time in a workspace: which names are taken is decided by what is on record.
+        let turn = workspace.staging_inputs().await;
+        let shared = self.clone();
+        let task = async move {
+            let _turn: OwnedMutexGuard<()> = turn;
+            shared
+                .place(&workspace, &grant, &inputs, &scope, &gone)
+                .await
+        };
+        let staged = self.inner.tasks.spawn(task).await;
+        staged.map_err(|error| Error::Internal(format!("staging inputs: {error}")))?
+    }
+
+    /// One turn: to the record of what the guest has, or to nothing.
+    async fn place(
+        &self,
         workspace: &Workspace,
         grant: &Grant,
         inputs: &[Input],
         scope: &Scope,
+        gone: &CancellationToken,
     ) -> Result<Vec<Staged>> {
-        // One at a time in a workspace: which names are taken is decided by what is on record.
-        let _turn = workspace.staging_inputs().await;
         let view = workspace.view();
         let claim = view.record.claim.as_ref();
         let recorded = claim.map_or(&[][..], |claim| claim.inputs.as_slice());
@@ -192,9 +224,19 @@ impl Inputs {
             staged = &mut produced => staged?,
             // It ends first only by failing, and says why.
             answer = &mut put => return Err(answer.map_or_else(lost, |_| ended_early())),
+            () = gone.cancelled() => return Err(CANCELLED),
             () = self.inner.tasks.stop.cancelled() => return Err(Error::Draining),
         };
-        put.await.map_err(lost)?;
+        // From here on the guest puts all of it into place, whoever waits for that. At a stop the slot's task cuts the
+        // guest's connection, and `put` ends.
+        let late = async {
+            gone.cancelled().await;
+            tokio::time::sleep(PLACE_TIMEOUT).await;
+        };
+        tokio::select! {
+            answer = &mut put => answer.map_err(lost)?,
+            () = late => return Err(CANCELLED),
+        };
         let now = SystemTime::now();
         let records = inputs.iter().zip(&staged);
         let records = records.map(|(input, staged)| remember(input, staged, scope, now));

@@ -9,3 +9,12 @@
 mod rule;
 
 pub(crate) use rule::{is_text, mime_type};
+
+/// Longest type that is taken from anybody, bytes.
+pub(crate) const TYPE_BYTES_MAX: usize = 255;
+
+/// Whether a text may stand for a type: `type/subtype` with parameters, of printable characters.
+pub(crate) fn is_type(text: &str) -> bool {
+    let printable = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+    text.len() <= TYPE_BYTES_MAX && text.contains('/') && text.bytes().all(printable)
+}

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::watch as watch_channel;
+use tokio::sync::{Semaphore, watch as watch_channel};
 
 use crate::config::{SkillRoot, SkillsConfig};
 use crate::error::Result;
@@ -79,6 +79,10 @@ use watch::Watcher;
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// A pause is so many times as long as the look before it.
 const LOOK_SHARE: u32 = 50;
+/// Looks at what there is, and readings or copies of whole skills, at once. Roots may be on file systems that hang, and
+/// threads that wait for one of them are those that everything else needs.
+const LOOKS_MAX: usize = 16;
+const COPIES_MAX: usize = 16;
 
 /// All skills.
 #[derive(Debug, Clone, Default)]
@@ -123,6 +127,8 @@ pub struct Staged {
 #[derive(Debug, Clone)]
 pub struct Skills {
     inner: Arc<Inner>,
+    looks: Arc<Semaphore>,
+    copies: Arc<Semaphore>,
     tasks: Tasks,
 }
 
@@ -171,8 +177,32 @@ impl Skills {
         };
         Ok(Self {
             inner: Arc::new(inner),
+            looks: Arc::new(Semaphore::new(LOOKS_MAX)),
+            copies: Arc::new(Semaphore::new(COPIES_MAX)),
             tasks,
         })
+    }
+
+    /// Looks at what there is, off the runtime's threads.
+    async fn look<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Inner) -> Result<T> + Send + 'static,
+    {
+        let inner = Arc::clone(&self.inner);
+        let work = move || work(&inner);
+        self.tasks.blocking_in(&self.looks, work).await
+    }
+
+    /// The same for what may read or copy all of a skill.
+    async fn copy<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Inner) -> Result<T> + Send + 'static,
+    {
+        let inner = Arc::clone(&self.inner);
+        let work = move || work(&inner);
+        self.tasks.blocking_in(&self.copies, work).await
     }
 
     /// Reads everything in the background, so that problems are in the log from the start and the first request finds
@@ -214,8 +244,7 @@ impl Skills {
     /// # Errors
     /// Only when the daemon is going down.
     pub async fn list(&self) -> Result<Listing> {
-        let inner = Arc::clone(&self.inner);
-        self.tasks.blocking(move || Ok(inner.list())).await
+        self.look(|inner| Ok(inner.list())).await
     }
 
     /// At most `limit` of the skills that come after a place, with their contents, as a profile sees them.
@@ -223,9 +252,8 @@ impl Skills {
     /// # Errors
     /// Only when the daemon is going down.
     pub async fn page(&self, after: Option<Place>, limit: usize, profile: Profile) -> Result<Page> {
-        let inner = Arc::clone(&self.inner);
-        let work = move || Ok(inner.page(after.as_ref(), limit, profile));
-        self.tasks.blocking(work).await
+        self.look(move |inner| Ok(inner.page(after.as_ref(), limit, profile)))
+            .await
     }
 
     /// All problems of roots and skills.
@@ -233,8 +261,7 @@ impl Skills {
     /// # Errors
     /// Only when the daemon is going down.
     pub async fn problems(&self) -> Result<Vec<Problem>> {
-        let inner = Arc::clone(&self.inner);
-        self.tasks.blocking(move || Ok(inner.problems())).await
+        self.look(|inner| Ok(inner.problems())).await
     }
 
     /// Reads all roots again, whatever is remembered of them. Servers of remote ones are asked first; it is over when
@@ -244,8 +271,7 @@ impl Skills {
     /// Only when the daemon is going down.
     pub async fn refresh(&self, by: Option<tokio::time::Instant>) -> Result<Listing> {
         let pending = self.inner.remote.refresh(by).await?;
-        let inner = Arc::clone(&self.inner);
-        let work = move || {
+        let work = move |inner: &Inner| {
             inner.roots.forget(inner.store.contents());
             let mut listing = inner.list();
             // One that never was there says so itself.
@@ -258,7 +284,7 @@ impl Skills {
             listing.problems.extend(new);
             Ok(listing)
         };
-        self.tasks.blocking(work).await
+        self.look(work).await
     }
 
     /// All skills as they are now, without what depends on all of their files. What is made from it is good as long as
@@ -267,8 +293,7 @@ impl Skills {
     /// # Errors
     /// Only when the daemon is going down.
     pub async fn catalogue(&self) -> Result<Arc<Catalogue>> {
-        let inner = Arc::clone(&self.inner);
-        self.tasks.blocking(move || Ok(inner.catalogue())).await
+        self.look(|inner| Ok(inner.catalogue())).await
     }
 
     /// The same skills with what depends on all of their files: digest and size, and whether they can be taken.
@@ -276,12 +301,11 @@ impl Skills {
     /// # Errors
     /// Only when the daemon is going down.
     pub async fn with_contents(&self, skills: Vec<Arc<Skill>>) -> Result<Vec<Skill>> {
-        let inner = Arc::clone(&self.inner);
-        let work = move || {
+        let work = move |inner: &Inner| {
             let skills = skills.iter().map(|skill| inner.with_content(skill));
             Ok(skills.collect())
         };
-        self.tasks.blocking(work).await
+        self.look(work).await
     }
 
     /// One skill as a profile sees it, and the body of its SKILL.md, which is empty where the
@@ -290,9 +314,7 @@ impl Skills {
     /// # Errors
     /// `SkillNotFound`.
     pub async fn get(&self, skill: SkillRef, profile: Profile) -> Result<(Skill, String)> {
-        let inner = Arc::clone(&self.inner);
-        let work = move || inner.get(&skill, profile);
-        self.tasks.blocking(work).await
+        self.look(move |inner| inner.get(&skill, profile)).await
     }
 
     /// Puts skills into `slots/<slot>/skills/`, all or none; answers in the order asked for. Commands that use an
@@ -305,11 +327,8 @@ impl Skills {
         slot_skills_dir: &Path,
         skills: Vec<SkillRef>,
     ) -> Result<Vec<Staged>> {
-        let inner = Arc::clone(&self.inner);
         let target = slot_skills_dir.to_owned();
-        self.tasks
-            .blocking(move || inner.stage(&target, &skills))
-            .await
+        self.copy(move |inner| inner.stage(&target, &skills)).await
     }
 
     /// Whether versions that were replaced are still in `slots/<slot>/skills/`.
@@ -435,3 +454,6 @@ impl Inner {
         published
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot, watch};
 use crate::engine::ContainerState;
 use crate::error::{Error, Result};
 use crate::guest::GuestClient;
+use crate::guest::fields::Fields;
 
 pub mod actor;
 pub mod adopt;
@@ -117,6 +118,8 @@ pub struct Workspace {
 pub struct Grant {
     /// Calls to the guest.
     pub guest: GuestClient,
+    /// Of the protocol that the guest speaks.
+    pub generation: u32,
     /// The workspace as it was when the grant was given.
     pub view: Arc<View>,
     _use: Use,
@@ -164,6 +167,22 @@ enum Command {
     ContainerEnded(Option<ContainerState>),
     /// Somebody paused its container, or let it go on.
     Paused(bool),
+}
+
+impl Grant {
+    /// Refuses what has a field that the guest would leave out without a word.
+    ///
+    /// # Errors
+    /// [`Error::GuestTooOld`].
+    pub fn check(&self, asked: &impl Fields) -> Result<()> {
+        match asked.unknown_to(self.generation) {
+            None => Ok(()),
+            Some(field) => Err(Error::GuestTooOld {
+                field,
+                generation: self.generation,
+            }),
+        }
+    }
 }
 
 impl Slot {

@@ -1,8 +1,11 @@
 //! StageInputs through a client, a whole server and a real guest: from servers, and artifacts that are pinned. No Docker.
 
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use sha2::{Digest, Sha256};
 use skilld_client::{Error, SaveTarget};
 use skilld_proto::v1::input_spec::Source;
@@ -335,6 +338,94 @@ async fn urls_that_differ_in_their_query_do_not_overwrite_one_another() {
     }
     assert_eq!(read(&server, &workspace, "work/inputs/get").await, "one");
     assert!(server.stop().await);
+}
+
+/// Guests of a server that do nothing until this is dropped.
+struct Frozen(Vec<Pid>);
+
+impl Frozen {
+    fn guests(server: &TestServer) -> Self {
+        let state_dir = server.state_dir().as_os_str().as_bytes();
+        let processes = std::fs::read_dir("/proc").expect("processes");
+        let pids = processes.filter_map(|process| {
+            let process = process.ok()?;
+            let pid: i32 = process.file_name().to_str()?.parse().ok()?;
+            let command = std::fs::read(process.path().join("cmdline")).ok()?;
+            let mut words = command.split(|byte| *byte == 0);
+            let ours = words.next()?.starts_with(state_dir);
+            ours.then_some(Pid::from_raw(pid))
+        });
+        let pids: Vec<Pid> = pids.collect();
+        assert!(!pids.is_empty());
+        for pid in &pids {
+            kill(*pid, Signal::SIGSTOP).expect("stopped");
+        }
+        Self(pids)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            // One may have been replaced.
+            let _gone = kill(*pid, Signal::SIGCONT);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_guest_has_whole_is_on_record_whoever_waits_for_it() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    save(&server, "ada", "first/a.csv", "1").await;
+    save(&server, "ada", "second/a.csv", "2").await;
+    let frozen = Frozen::guests(&server);
+    let mut request = tonic::Request::new(pb::StageInputsRequest {
+        workspace: workspace.clone(),
+        inputs: vec![input("artifact://first/a.csv")],
+        scope: Some(scope("ada")),
+    });
+    // Far more than it takes to send the archive, and less than it takes to give a guest up.
+    request.set_timeout(std::time::Duration::from_secs(2));
+    let late = server.client.files().stage_inputs(request).await;
+    late.expect_err("nobody waits any longer");
+    drop(frozen);
+    // Its turn comes when the first one's is over.
+    let staged = one(&server, &workspace, input("artifact://second/a.csv")).await;
+    assert_eq!(staged, ("work/inputs/a_2.csv".into(), "2".into()));
+    assert_eq!(read(&server, &workspace, "work/inputs/a.csv").await, "1");
+    let view = server
+        .client
+        .get_workspace(&workspace)
+        .await
+        .expect("there");
+    assert_eq!(view.inputs.len(), 2, "{:?}", view.inputs);
+}
+
+#[tokio::test]
+async fn a_guest_that_does_not_put_inputs_into_place_does_not_hold_a_stop_up() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    save(&server, "ada", "first/a.csv", "1").await;
+    let _frozen = Frozen::guests(&server);
+    let mut files = server.client.files();
+    let staging = files.stage_inputs(pb::StageInputsRequest {
+        workspace,
+        inputs: vec![input("artifact://first/a.csv")],
+        scope: Some(scope("ada")),
+    });
+    let stopping = async move {
+        // Far more than it takes to send the archive.
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        let begin = std::time::Instant::now();
+        assert!(server.stop().await);
+        begin.elapsed()
+    };
+    let (staged, took) = tokio::join!(staging, stopping);
+    // Less than it takes to give a guest up.
+    assert!(took < std::time::Duration::from_secs(3), "{took:?}");
+    let status = staged.expect_err("nobody knows whether it is in place");
+    assert_eq!(status.code(), Code::Aborted, "{status}");
 }
 
 async fn save(server: &TestServer, user: &str, name: &str, text: &'static str) -> i64 {

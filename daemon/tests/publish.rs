@@ -622,6 +622,30 @@ async fn altered_files_of_the_store_are_never_staged() {
 }
 
 #[tokio::test]
+async fn lower_limits_take_nothing_that_is_published() {
+    let mut fixture = Fixture::new();
+    fixture
+        .publish("csv", &skill("csv", "1.0"))
+        .await
+        .expect("published");
+    let limits = (fixture.config.files_max, fixture.config.bytes_max);
+    (fixture.config.files_max, fixture.config.bytes_max) = (1, 1);
+    fixture.reopen();
+    let error = fixture.publish("other", &skill("other", "1.0")).await;
+    error.expect_err("new skills are held to the limits");
+    let listed = fixture.listed("csv").await;
+    assert_eq!(listed[0].state, SkillState::Loaded, "{listed:?}");
+    fixture.stage("s1", "csv").await.expect("staged");
+    let pinned = format!("csv@sha256:{}", fixture.stored()[0]);
+    fixture.stage("s2", &pinned).await.expect("staged");
+    (fixture.config.files_max, fixture.config.bytes_max) = limits;
+    fixture.reopen();
+    let _gone = fs::remove_dir_all(fixture.path("state/slots/s2/skills/csv"));
+    fixture.stage("s2", "csv").await.expect("it is still there");
+    assert_eq!(fixture.script("s2", "csv"), "echo 1.0\n");
+}
+
+#[tokio::test]
 async fn a_record_that_cannot_be_read_is_a_problem_and_not_a_failure() {
     let mut fixture = Fixture::new();
     fixture

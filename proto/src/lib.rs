@@ -29,7 +29,9 @@ pub mod guest {
     }
 
     /// The generation of the guest protocol that this build speaks.
-    pub const GENERATION: u32 = 1;
+    ///
+    /// With 2 came `ExecSpec.programs`, `CollectSpec.until_exec_end`, `write_id` and `wait` of a write.
+    pub const GENERATION: u32 = 2;
 }
 
 /// Encoded `FileDescriptorSet` of everything, the guest protocol included: for the golden test.

@@ -82,6 +82,16 @@ impl Reference {
         container: &str,
         argv: &[&str],
     ) -> Result<(u64, Option<Duration>)> {
+        let (_, bytes, first) = self.exec_of(container, argv).await?;
+        Ok((bytes, first))
+    }
+
+    /// The same with the id of the exec, of which Docker knows how it ended.
+    pub(crate) async fn exec_of(
+        &self,
+        container: &str,
+        argv: &[&str],
+    ) -> Result<(String, u64, Option<Duration>)> {
         let started = Instant::now();
         let options = CreateExecOptions {
             attach_stdout: Some(true),
@@ -100,7 +110,17 @@ impl Reference {
             first.get_or_insert(started.elapsed());
             bytes += u64::try_from(chunk?.into_bytes().len())?;
         }
-        Ok((bytes, first))
+        Ok((exec, bytes, first))
+    }
+
+    /// Fails unless an exec has ended with 0.
+    pub(crate) async fn succeeded(&self, exec: &str) -> Result<()> {
+        let code = self.docker.inspect_exec(exec).await?.exit_code;
+        ensure!(
+            code == Some(0),
+            "a command of the reference ended with {code:?}"
+        );
+        Ok(())
     }
 
     /// Unpacks a tar in a directory.

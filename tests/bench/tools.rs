@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use skilld_client::new_exec_id;
 use skilld_client::state::SessionState;
 use skilld_client::tools::host::HostTools;
 use skilld_client::tools::{Call, Options, Session, Toolset};
+use skilld_client::{Client, new_exec_id, workspace_name};
+use skilld_proto::v1::{CollectOutputsRequest, CollectSpec, ExecSpec, RunExecRequest};
 use skilld_tests::Daemon;
 
 use crate::reference::{Limits, Reference};
@@ -71,6 +72,12 @@ pub(crate) async fn tools(wish: &Wish, reference: &Reference) -> Result<Vec<Row>
         rows.push(faster.against("4 execs and archives (API)", &docker));
         rows.push(Row::new(what, &skilld, SOON));
     }
+    let workspace = workspace_name(&session.workspace_id());
+    let mut calls = Calls::new()?;
+    for _ in 0..wish.times(1_000, 50) {
+        calls.once(&daemon.client, &workspace).await?;
+    }
+    rows.extend(calls.rows());
     reference.remove(&container).await?;
     tools.end(&session).await?;
     daemon.stop().await?;
@@ -114,7 +121,14 @@ async fn docker_once(
     container: &str,
     file: bool,
 ) -> Result<std::time::Duration> {
-    let shell = async |script: &str| reference.exec(container, &["bash", "-lc", script]).await;
+    let mut execs = Vec::new();
+    let mut shell = async |script: &str| -> Result<()> {
+        let (exec, _, _) = reference
+            .exec_of(container, &["bash", "-lc", script])
+            .await?;
+        execs.push(exec);
+        Ok(())
+    };
     let started = Instant::now();
     shell("cd /tmp/ws && for f in metadata.json; do readlink -f \"$f\"; done").await?;
     reference.get(container, "/tmp/ws/metadata.json").await?;
@@ -129,5 +143,76 @@ async fn docker_once(
     if file {
         reference.get(container, "/tmp/ws/out/a.txt").await?;
     }
-    Ok(started.elapsed())
+    let took = started.elapsed();
+    // What fails may be fast.
+    for exec in execs {
+        reference.succeeded(&exec).await?;
+    }
+    Ok(took)
+}
+
+/// The calls to the daemon that a run of `true` is made of, one by one.
+#[derive(Debug)]
+struct Calls {
+    stage: Series,
+    run: Series,
+    collect: Series,
+}
+
+impl Calls {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            stage: Series::times()?,
+            run: Series::times()?,
+            collect: Series::times()?,
+        })
+    }
+
+    async fn once(&mut self, client: &Client, workspace: &str) -> Result<()> {
+        let started = Instant::now();
+        client.stage_skills(workspace, &[SKILL]).await?;
+        self.stage.time(started.elapsed())?;
+
+        let started = Instant::now();
+        let exec_id = new_exec_id();
+        let spec = ExecSpec {
+            skill: SKILL.into(),
+            shell: "true".into(),
+            ..ExecSpec::default()
+        };
+        let mut events = client.run_resuming(RunExecRequest {
+            workspace: workspace.to_owned(),
+            exec_id: exec_id.clone(),
+            spec: Some(spec),
+            ..RunExecRequest::default()
+        });
+        while events.next().await?.is_some() {}
+        self.run.time(started.elapsed())?;
+
+        let started = Instant::now();
+        let spec = CollectSpec {
+            globs: vec!["out/**".into()],
+            max_files: 20,
+            changed_since_exec: format!("{workspace}/execs/{exec_id}"),
+            ..CollectSpec::default()
+        };
+        let mut collected = client
+            .collect(CollectOutputsRequest {
+                workspace: workspace.to_owned(),
+                spec: Some(spec),
+            })
+            .await?;
+        while collected.next().await?.is_some() {}
+        self.collect.time(started.elapsed())?;
+        Ok(())
+    }
+
+    fn rows(&self) -> [Row; 3] {
+        [
+            ("of it, StageSkills of what is staged", &self.stage),
+            ("of it, RunExec of `true`", &self.run),
+            ("of it, CollectOutputs of what it changed", &self.collect),
+        ]
+        .map(|(what, series)| Row::new(what, series, Budget::None))
+    }
 }

@@ -1,9 +1,11 @@
-//! The examples of docs/integrations.md, as they stand there, with a stand-in for the model: `model.py` beside this file.
+//! The examples of docs/integrations.md and docs/tools.md, as they stand there, with a stand-in for the model: `model.py`
+//! beside this file.
 
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use skilld_client::v1::ListWorkspacesRequest;
 use skilld_tests::binaries;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
@@ -63,10 +65,32 @@ async fn the_rust_agent_lets_a_model_use_skills() -> Result<()> {
         printed.ends_with("It is 354224848179261915075.\n"),
         "{printed}"
     );
+    // It knows of the skill, and how to run it, from its prompts alone.
     assert!(
-        printed.starts_with("skill_list {}\nskill_load "),
+        printed.starts_with("skill_load {\"skill\":\"python-math\"}\nskill_run "),
         "{printed}"
     );
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn skill_tools_are_used_from_a_shell_as_the_document_says() -> Result<()> {
+    let place = Place::new().await?;
+    let printed = place.run_of("docs/tools.md", "From a shell").await?;
+    for part in ["skill_run", "# csv-report", "\"stdout\": \"SKILL.md\\n"] {
+        assert!(printed.contains(part), "no {part:?} in {printed}");
+    }
+    assert!(!place.directory.path().join("chat.json").exists());
+    let listed = ListWorkspacesRequest::default();
+    let left = place
+        .daemon
+        .client
+        .list_workspaces(listed)
+        .await?
+        .workspaces;
+    let names: Vec<&str> = left.iter().map(|left| left.name.as_str()).collect();
+    // The one of the place.
+    assert_eq!(names, ["workspaces/my-session"]);
     place.daemon.stop().await
 }
 

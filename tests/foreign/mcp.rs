@@ -67,6 +67,44 @@ async fn an_mcp_client_over_http_uses_the_skills_and_web_pages_do_not() -> Resul
 }
 
 #[tokio::test]
+async fn an_mcp_client_uses_the_tools_of_every_family() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let skillctl = binaries::binary("skillctl")?.display().to_string();
+    let directory = tempfile::tempdir()?;
+    let options = directory.path().join("options.json");
+    std::fs::write(&options, r#"{"additions": true}"#)?;
+    let options = options.display().to_string();
+    for (family, count) in [("trpc", 16), ("sherma", 10), ("agent-zero", 1)] {
+        let endpoint = daemon.endpoint();
+        let saw = client(&["family", family, &skillctl, &endpoint, &options]).await?;
+        let tools = saw["tools"].as_array().context("tools")?;
+        assert_eq!(tools.len(), count, "{family}: {tools:?}");
+        let answers = saw["answers"].as_array().context("answers")?;
+        for answer in answers {
+            ensure!(answer["error"] == false, "{family}: {answer:#}");
+            // skill_list answers with names or with more, by its arguments.
+            let schema = &answer["schema"];
+            ensure!(
+                schema["type"] == "object" || answer["tool"] == "skill_list",
+                "{family}: {answer:#}"
+            );
+            ensure!(answer["content"].is_object(), "{family}: {answer:#}");
+        }
+        let has = |text: &str| {
+            answers
+                .iter()
+                .any(|answer| answer.to_string().contains(text))
+        };
+        ensure!(has("# python-math"), "{family}: no text of the skill");
+        // The tenth Fibonacci number, as every family's result has it.
+        let printed = |answer: &Value| answer.pointer("/content/stdout") == Some(&json!("55\n"));
+        ensure!(answers.iter().any(printed), "{family}: {saw:#}");
+        no_workspace(&daemon).await?;
+    }
+    daemon.stop().await
+}
+
+#[tokio::test]
 async fn an_mcp_server_listens_on_loopback_only() -> Result<()> {
     let daemon = Daemon::start().await?;
     let ended = Command::new(binaries::binary("skillctl")?)
@@ -116,6 +154,9 @@ fn check(saw: &Value) -> Result<()> {
 
     let told = saw["progress"].as_array().context("progress")?;
     ensure!(!told.is_empty(), "nothing was told of a call of 3 s");
+    let seconds: Vec<f64> = told.iter().filter_map(|told| told[0].as_f64()).collect();
+    assert_eq!(seconds.len(), told.len());
+    ensure!(seconds.is_sorted_by(|a, b| a < b), "{told:?}");
     assert_eq!(saw["cancelled"], json!({"began": true, "gone": true}));
 
     let uris = saw["resources"]["uris"].as_array().context("uris")?;

@@ -1,6 +1,6 @@
 """The official MCP client against `skillctl mcp`.
 
-usage: mcp_client.py stdio SKILLCTL ENDPOINT | mcp_client.py http URL
+usage: mcp_client.py stdio SKILLCTL ENDPOINT | mcp_client.py http URL | mcp_client.py family FAMILY SKILLCTL ENDPOINT OPTIONS
 Prints what it saw as JSON; mcp.rs judges it.
 """
 
@@ -57,6 +57,52 @@ async def talk(client):
     saw["cancelled"] = await cancelled(client)
     saw["resources"] = await resources(client)
     return saw
+
+
+# A tool and its arguments: what there is, what one says, running something of it.
+FAMILIES = {
+    "trpc": [
+        ("skill_list", {}),
+        ("skill_load", {"skill": "python-math"}),
+        ("skill_run", {"skill": "python-math", "command": "python scripts/python_math.py fib 10"}),
+        ("workspace_exec", {"command": "echo 55"}),
+    ],
+    "sherma": [
+        ("list_skills", {}),
+        ("load_skill_md", {"skill_id": "python-math"}),
+        ("load_skill_md", {"skill_id": "python-math"}),
+        ("list_skill_resources", {"skill_id": "python-math"}),
+        (
+            "run_skill_script",
+            {"skill_id": "python-math", "script_path": "scripts/python_math.py", "argv": ["fib", "10"]},
+        ),
+        ("unload_skill", {"skill_id": "python-math"}),
+    ],
+    "agent-zero": [
+        ("skills_tool", {"method": "list"}),
+        ("skills_tool", {"method": "load", "skill_name": "python-math"}),
+        (
+            "skills_tool",
+            {
+                "method": "execute_script",
+                "skill_name": "python-math",
+                "script_path": "scripts/python_math.py",
+                "argv": ["fib", "10"],
+            },
+        ),
+    ],
+}
+
+
+async def family(client, name):
+    """Calls of a family; the client checks each result against its tool's schema."""
+    tools = (await client.list_tools()).tools
+    schemas = {tool.name: tool.output_schema for tool in tools}
+    answers = []
+    for tool, arguments in FAMILIES[name]:
+        answer = structured(await client.call_tool(tool, arguments))
+        answers.append({"tool": tool, "schema": schemas[tool], **answer})
+    return {"tools": [tool.name for tool in tools], "answers": answers}
 
 
 async def cancelled(client):
@@ -121,6 +167,13 @@ def refused(url):
 
 
 async def main():
+    if sys.argv[1] == "family":
+        name, skillctl, endpoint, options = sys.argv[2:]
+        arguments = ["--endpoint", endpoint, "mcp", "--family", name, "--options", options]
+        server = StdioServerParameters(command=skillctl, args=arguments)
+        async with Client(server, read_timeout_seconds=60) as client:
+            print(json.dumps(await family(client, name)))
+        return
     if sys.argv[1] == "stdio":
         skillctl, endpoint = sys.argv[2:]
         server = StdioServerParameters(command=skillctl, args=["--endpoint", endpoint, "mcp"])

@@ -23,8 +23,9 @@ exec buf curl --protocol grpc --http2-prior-knowledge --unix-socket "$5" --data 
 /// Code blocks of the section with this title, with their language.
 pub(crate) fn blocks(document: &str, title: &str) -> Result<Vec<(String, String)>> {
     let text = std::fs::read_to_string(binaries::repository().join(document))?;
-    let (_, section) = text
-        .split_once(&format!("\n### {title}\n"))
+    let section = ["##", "###"]
+        .iter()
+        .find_map(|level| Some(text.split_once(&format!("\n{level} {title}\n"))?.1))
         .with_context(|| format!("{document} has no section {title}"))?;
     let section = section.split("\n### ").next().unwrap_or_default();
     let section = section.split("\n## ").next().unwrap_or_default();

@@ -127,9 +127,30 @@ async fn collected_files_are_kept_as_artifacts_if_they_are_whole() -> Result<()>
     assert_eq!(mime, Some("text/markdown"));
     assert!(store.versions("run/out/cut").await?.is_empty(), "a half");
     assert!(store.versions("run/out/link").await?.is_empty());
-    let again = collect(client, &name, spec).await?;
+    let again = collect(client, &name, spec.clone()).await?;
     let second = again.summary.artifacts.first().map(String::as_str);
     assert_eq!(second, Some("artifact://run/out/a.md@1"));
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn the_files_of_an_exec_are_saved_once_however_often_they_are_collected() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    let make = || shell("cd $OUTPUT_DIR; echo same > a; echo $RANDOM > b");
+    for version in 0..2 {
+        let ran = run(client, &name, make()).await?;
+        let mut spec = saved(["out/*"], "");
+        spec.changed_since_exec = ran.name;
+        let expected = ["a", "b"].map(|file| format!("artifact://out/{file}@{version}"));
+        for _ in 0..2 {
+            let got = collect(client, &name, spec.clone()).await?;
+            assert_eq!(got.summary.artifacts, expected);
+        }
+    }
+    let store = Store::of(&daemon.state_dir()).await?;
+    assert_eq!(store.versions("out/a").await?.len(), 2, "one of each exec");
     daemon.stop().await
 }
 

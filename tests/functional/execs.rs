@@ -103,6 +103,7 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
         ("LANG", "C.UTF-8"),
         ("TMPDIR", "/tmp"),
         ("USER", "skill"),
+        ("SHELL", "/bin/bash"),
         ("WORKSPACE", "/workspace"),
         ("WORKSPACE_DIR", "/workspace"),
         ("SKILLS_DIR", "/workspace/skills"),

@@ -20,6 +20,7 @@ mod kills;
 mod limits;
 mod pools;
 mod preflight;
+mod prompts;
 #[path = "../../client/tests/suite/pty.rs"]
 mod pty;
 mod publishing;

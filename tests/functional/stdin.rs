@@ -35,6 +35,7 @@ fn input(name: &str, offset: Option<u64>, data: &[u8], eof: bool) -> WriteStdinR
         offset,
         data: data.to_vec().into(),
         eof,
+        ..WriteStdinRequest::default()
     }
 }
 

@@ -5,10 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use skilld_client::Client;
 use skilld_client::state::{SessionState, agent_zero};
 use skilld_client::tools::{Call, Family, Options, Session, ToolError, Toolset};
-use skilld_tests::{Daemon, Options as DaemonOptions};
+use skilld_client::{Client, workspace_name};
+use skilld_tests::{Daemon, Options as DaemonOptions, files};
 
 /// The tool, and what the caller keeps.
 struct Talk {
@@ -74,6 +74,7 @@ async fn a_conversation_lists_searches_loads_reads_runs_and_goes_on_in_the_next_
     assert_eq!(found["matches"][0]["name"], "unit-convert", "{found}");
     // Substrings: 3 for the name, 2 for each description.
     assert_eq!(found["matches"][0]["score"], 7.0, "{found}");
+    stop_words_find_nothing(&mut talk).await?;
     let loaded = talk
         .call(json!({"method": "load", "skill_name": "**Unit Convert**"}))
         .await?;
@@ -113,9 +114,11 @@ async fn a_conversation_lists_searches_loads_reads_runs_and_goes_on_in_the_next_
     let read = json!({"method": "read_file", "skill_name": "image-info", "file_path": "References//formats.md"});
     assert_eq!(talk.call(read).await?["path"], "references/formats.md");
 
-    // The next turn, in another process: the workspace has what was written, the state what was loaded.
+    let old = json!({"method": "load", "skill_name": "letter-template@^1"});
+    assert_eq!(talk.call(old).await?["version"], "1.0.0");
+    // The next turn, in another process: the workspace has what was written, the state what was loaded, in its version.
     let letter = json!({
-        "method": "execute_script", "skill_name": "letter-template@^1", "script_path": "scripts/letter.py",
+        "method": "execute_script", "skill_name": "letter-template", "script_path": "scripts/letter.py",
         "script_args": {"to": "Bob", "subject": "Tea"}, "arg_style": "named", "stdin": "At four?",
     });
     let kept: SessionState = serde_json::from_str(&serde_json::to_string(&talk.state)?)?;
@@ -123,12 +126,30 @@ async fn a_conversation_lists_searches_loads_reads_runs_and_goes_on_in_the_next_
     let ran = talk.call(letter).await?;
     assert_eq!(ran["files"].as_array().map(Vec::len), Some(1), "{ran}");
     assert_eq!(ran["files"][0]["path"], "out/letter.txt", "{ran}");
+    let letter = written(&daemon.client, &talk, "out/letter.txt").await?;
+    assert!(letter.contains("At four?"), "{letter}");
     talk.call(json!({"method": "load", "skill_name": "text-stats"}))
         .await?;
     let loaded = agent_zero::list(&talk.state, agent_zero::scope(""));
-    assert_eq!(loaded, ["unit-convert", "text-stats"]);
+    assert_eq!(loaded, ["unit-convert", "letter-template", "text-stats"]);
     talk.tools.end(&talk.session).await?;
     daemon.stop().await
+}
+
+/// Words that nearly every description has.
+async fn stop_words_find_nothing(talk: &mut Talk) -> Result<()> {
+    for query in ["the of a", "use", "- e"] {
+        let search = json!({"method": "search", "query": query});
+        let none = talk.call(search).await?;
+        assert_eq!(none["matches"], json!([]), "{query}: {none}");
+    }
+    Ok(())
+}
+
+async fn written(client: &Client, talk: &Talk, path: &str) -> Result<String> {
+    let workspace = workspace_name(&talk.session.workspace_id());
+    let text = files::read(client, &workspace, path).await?;
+    Ok(String::from_utf8(text)?)
 }
 
 const SHOW: &str = "import json, os, sys
@@ -218,6 +239,7 @@ async fn arguments_come_as_scripts_want_them() -> Result<()> {
         assert_eq!(shown["argv"], argv, "{style}");
         assert_eq!(shown["cwd"], "/workspace/work");
     }
+    scripts_start_where_they_are_told(&mut talk).await?;
     let list = json!({"script_args": {"x": ["a", "b"]}, "arg_style": "named_repeated"});
     let ran = talk.call(run("scripts/show.py", &list)).await?;
     assert!(
@@ -236,6 +258,20 @@ async fn arguments_come_as_scripts_want_them() -> Result<()> {
     daemon.stop().await
 }
 
+async fn scripts_start_where_they_are_told(talk: &mut Talk) -> Result<()> {
+    for (cwd, wanted) in [
+        ("workspace", "/workspace/work"),
+        ("skill_root", "/workspace/skills/kit"),
+        ("script_dir", "/workspace/skills/kit/scripts"),
+    ] {
+        let call = run("scripts/show.py", &json!({"cwd": cwd}));
+        let ran = talk.call(call).await?;
+        let shown: Value = serde_json::from_str(ran["stdout"].as_str().unwrap_or_default())?;
+        assert_eq!(shown["cwd"], wanted);
+    }
+    Ok(())
+}
+
 /// The survey's B7 and B9.
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_end_as_they_end_and_what_is_none_is_named() -> Result<()> {
@@ -248,6 +284,12 @@ async fn scripts_end_as_they_end_and_what_is_none_is_named() -> Result<()> {
         (&json!(0), &json!("")),
         "{quiet}"
     );
+    // More than the server permits is cut, and said.
+    let long = talk
+        .call(run("scripts/quiet.sh", &json!({"timeout": 1e9})))
+        .await?;
+    let warning = long["warnings"][0].as_str().unwrap_or_default();
+    assert!(warning.starts_with("timeout: the server permits"), "{long}");
     let slow = talk
         .call(run("scripts/slow.sh", &json!({"timeout": 1})))
         .await?;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use skilld_client::Client;
 use skilld_client::state::SessionState;
 use skilld_client::tools::host::HostTools;
 use skilld_client::tools::{Call, Definition, Family, Options, Session, ToolError, Toolset};
+use skilld_client::{Client, workspace_name};
+use skilld_tests::files::read;
 use skilld_tests::{Daemon, Options as DaemonOptions};
 
 /// Tools, and what the caller keeps.
@@ -55,6 +56,13 @@ impl Talk {
         let result = self.call(name, arguments).await;
         let error = result.err().context("it succeeded")?;
         Ok(format!("{}: {error}", error.code()))
+    }
+
+    /// What a script wrote into the session's workspace: the family has no tool that reads it.
+    async fn written(&self, client: &Client, path: &str) -> Result<String> {
+        let workspace = workspace_name(&self.session.workspace_id());
+        let bytes = read(client, &workspace, path).await?;
+        Ok(String::from_utf8(bytes)?)
     }
 
     async fn names(&self) -> Result<Vec<String>> {
@@ -117,6 +125,10 @@ async fn a_conversation_finds_loads_reads_runs_and_goes_on_in_the_next_turn() ->
     let ran = talk.call("run_skill_script", letter(&[])).await?;
     assert_eq!(ran["exit_code"], 0, "{ran}");
     assert_eq!(ran["files"][0]["path"], "out/letter.txt", "{ran}");
+    let written = talk.written(&daemon.client, "out/letter.txt").await?;
+    for part in ["Bob", "Tea", "At four?"] {
+        assert!(written.contains(part), "{part} is not in: {written}");
+    }
 
     // The next turn, in another process: nothing is left but the state as JSON.
     let kept: SessionState = serde_json::from_str(&serde_json::to_string(&talk.state)?)?;
@@ -187,6 +199,21 @@ async fn resources_and_versions_are_found_as_the_daemon_finds_them() -> Result<(
         let load = json!({"skill_id": "letter-template", "version": version, "reload": true});
         let loaded = talk.call("load_skill_md", load).await?;
         assert_eq!(loaded["version"], found, "{version}");
+    }
+    // The loaded version is in each of these, and it is not the highest that there is.
+    for range in [">=1", "1.x", "~=1.0", ">=1, <3", "==1.*", "v1.0.0", "1"] {
+        let load = json!({"skill_id": "letter-template", "version": "1.0.0"});
+        talk.call("load_skill_md", load).await?;
+        let unload = json!({"skill_id": "letter-template", "version": range});
+        let gone = talk.call("unload_skill", unload).await?;
+        assert_eq!(gone["outcome"], "UNLOADED", "{range}: {gone}");
+    }
+    let load = json!({"skill_id": "letter-template", "version": "1.0.0"});
+    talk.call("load_skill_md", load).await?;
+    for range in [">=2", "~=1.1", "0.9"] {
+        let unload = json!({"skill_id": "letter-template", "version": range});
+        let kept = talk.call("unload_skill", unload).await?;
+        assert_eq!(kept["outcome"], "NOT_LOADED", "{range}: {kept}");
     }
     let before = talk.state.clone();
     for (version, said) in [

@@ -7,10 +7,12 @@ use anyhow::{Context, Result};
 use futures::FutureExt;
 use serde_json::{Value, json};
 use skilld_client::prompt::{Upload, UploadContent};
-use skilld_client::state::SessionState;
+use skilld_client::state::{Delta, SessionState, merge_all};
 use skilld_client::tools::host::HostTools;
 use skilld_client::tools::{Call, Definition, Options, Session, ToolError, Toolset};
-use skilld_client::v1::{ListWorkspacesRequest, WorkspaceState};
+use skilld_client::v1::{
+    ArtifactScope, ExecState, ListWorkspacesRequest, LoadArtifactRequest, WorkspaceState,
+};
 use skilld_tests::wait::until;
 use skilld_tests::{Daemon, docker};
 
@@ -149,8 +151,12 @@ async fn a_conversation_discovers_inspects_loads_selects_runs_and_reads_back_in_
     assert_eq!(answer["for"], "Bonn");
     let selected = json!({"skill": "trip-planner", "tools": ["search_places", "nonsense"]});
     let selected = talk.call("skill_select_tools", selected).await?;
-    assert_eq!(selected["selected_tools"], json!(["search_places"]));
-    assert_eq!(selected["unknown_tools"], json!(["nonsense"]));
+    // The skill declares one of them; the host has neither.
+    assert_eq!(selected["selected_tools"], json!([]));
+    assert_eq!(
+        selected["unknown_tools"],
+        json!(["nonsense", "search_places"])
+    );
     assert!(!is_offered(&talk.offered().await?, "get_forecast"));
 
     talk.call("skill_load", json!({"skill": "csv-report"}))
@@ -162,7 +168,7 @@ async fn a_conversation_discovers_inspects_loads_selects_runs_and_reads_back_in_
         key: String::new(),
     };
     let staged = talk.tools.stage_uploads(&talk.session, &[table]).await?;
-    assert_eq!(staged[0].name, "work/inputs/Q1 sales.csv");
+    assert_eq!(staged.files[0].name, "work/inputs/Q1 sales.csv");
     let run = json!({
         "skill": "csv-report",
         "command": "python scripts/csv_report.py 'inputs/Q1 sales.csv'",
@@ -385,6 +391,160 @@ async fn a_selection_is_hinted_at_a_terminal_is_one_and_kill_returns_the_tail() 
     daemon.stop().await
 }
 
+/// A program that reads when it is told to, by a file.
+const WAITS: &str = "while [ ! -e $WORK_DIR/go ]; do sleep 0.05; done";
+
+#[tokio::test]
+async fn a_program_that_reads_late_holds_no_call_up_and_gets_each_byte_once() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let start =
+        json!({"skill": "python-math", "command": format!("{WAITS}; sha256sum"), "yield_ms": 1});
+    let id = talk.call("skill_exec", start).await?["session_id"].clone();
+    let text: String = (0..20_000).map(|n| format!("{n:05}\n")).collect();
+    let write = json!({"session_id": id, "chars": text, "eof": true, "yield_ms": 1});
+    let begin = std::time::Instant::now();
+    let half = talk.call("skill_write_stdin", write).await?;
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let left = half["unwritten_bytes"].as_u64().context("some are left")?;
+    let left = usize::try_from(left)?;
+    assert!(left > 0 && left < text.len(), "{half}");
+    talk.call("workspace_exec", json!({"command": "touch work/go"}))
+        .await?;
+    let rest = json!({"session_id": id, "chars": &text[text.len() - left..], "eof": true, "yield_ms": 20000});
+    let mut ended = talk.call("skill_write_stdin", rest).await?;
+    if ended["status"] == "running" {
+        let poll = json!({"session_id": id, "yield_ms": 20000});
+        ended = talk.call("skill_poll_session", poll).await?;
+    }
+    assert_eq!(ended["unwritten_bytes"], Value::Null, "{ended}");
+    let run = json!({"skill": "python-math", "command": "sha256sum", "stdin": text});
+    let wanted = talk.call("skill_run", run).await?["stdout"].clone();
+    assert_eq!(ended["result"]["stdout"], wanted, "{ended}");
+    daemon.stop().await
+}
+
+/// After a line that was begun it takes two.
+#[tokio::test]
+async fn each_end_of_input_reaches_the_program_of_a_terminal() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let start = json!({"skill": "python-math", "command": "cat", "tty": true, "yield_ms": 1});
+    let id = talk.call("skill_exec", start).await?["session_id"].clone();
+    let first = json!({"session_id": id, "chars": "abc", "eof": true});
+    let first = talk.call("skill_write_stdin", first).await?;
+    assert_eq!(first["status"], "running", "{first}");
+    let second = json!({"session_id": id, "eof": true, "yield_ms": 20000});
+    let second = talk.call("skill_write_stdin", second).await?;
+    assert_eq!(second["status"], "exited", "{second}");
+    assert_eq!(second["exit_code"], 0);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_session_that_is_looked_at_late_has_its_own_files_and_no_later_ones() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let start = json!({"skill": "python-math", "command": format!("{WAITS}; echo a > $OUTPUT_DIR/a"), "yield_ms": 1});
+    let id = talk.call("skill_exec", start).await?["session_id"].clone();
+    talk.call("workspace_exec", json!({"command": "touch work/go"}))
+        .await?;
+    let exec = format!(
+        "{}/{}",
+        talk.session.workspace_id(),
+        id.as_str().context("an id")?
+    );
+    until("it has ended", Duration::from_secs(30), async || {
+        let found = daemon.client.get_exec(&exec).await?;
+        Ok((found.state() == ExecState::Closed).then_some(()))
+    })
+    .await?;
+    let run = json!({"skill": "python-math", "command": "echo b > $OUTPUT_DIR/b"});
+    let later = talk.call("skill_run", run).await?;
+    assert_eq!(later["output_files"][0]["name"], "out/b");
+    let polled = talk
+        .call("skill_poll_session", json!({"session_id": id}))
+        .await?;
+    let files = polled["result"]["output_files"]
+        .as_array()
+        .context("files")?;
+    let names: Vec<&Value> = files.iter().map(|file| &file["name"]).collect();
+    assert_eq!(names, ["out/a"]);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn streams_of_a_session_are_apart_and_what_a_flood_drowns_is_counted() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(
+        &daemon,
+        Options {
+            output_bytes_max: 1 << 20,
+            ..Options::default()
+        },
+    )?;
+    let command = "printf abc; echo err >&2; sleep 0.5; printf 'def\\r\\n'; read x; yes | head -c 10000000; echo end; read x";
+    let start = json!({"skill": "python-math", "command": command, "yield_ms": 5000});
+    let mut seen = talk.call("skill_exec", start).await?;
+    let id = seen["session_id"].clone();
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    let poll = json!({"session_id": id, "yield_ms": 5000});
+    while !stdout.ends_with('\n') {
+        stdout.push_str(seen["output"].as_str().context("text")?);
+        stderr.push_str(seen["stderr"].as_str().unwrap_or_default());
+        if !stdout.ends_with('\n') {
+            seen = talk.call("skill_poll_session", poll.clone()).await?;
+        }
+    }
+    assert_eq!((&*stdout, &*stderr), ("abcdef\r\n", "err\n"));
+    let write = json!({"session_id": id, "submit": true, "yield_ms": 1});
+    let mut seen = talk.call("skill_write_stdin", write).await?;
+    let exec = format!(
+        "{}/{}",
+        talk.session.workspace_id(),
+        id.as_str().context("an id")?
+    );
+    until("it has printed all", Duration::from_secs(30), async || {
+        let found = daemon.client.get_exec(&exec).await?;
+        Ok((found.total.unwrap_or_default().stdout == 10_000_012).then_some(()))
+    })
+    .await?;
+    let (mut shown, mut lost) = (0, 0);
+    loop {
+        shown += seen["output"].as_str().context("text")?.len() as u64;
+        lost += seen["lost_bytes"].as_u64().unwrap_or(0);
+        if seen["next_offset"] == 10_000_016 {
+            break;
+        }
+        seen = talk.call("skill_poll_session", poll.clone()).await?;
+    }
+    // The window holds 4 MiB, and each look takes some of what comes.
+    assert!(lost > 4_000_000, "{lost}");
+    assert_eq!(shown + lost, 10_000_004);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn sessions_beyond_the_workspaces_limit_are_refused_and_said() -> Result<()> {
+    let options = skilld_tests::Options::default().set("execs.count_max", "2");
+    let daemon = Daemon::start_with(options).await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let start = json!({"skill": "python-math", "command": "cat", "yield_ms": 1});
+    let first = talk.call("skill_exec", start.clone()).await?;
+    talk.call("skill_exec", start.clone()).await?;
+    let error = talk.try_call("skill_exec", start.clone()).await;
+    let error = error.expect_err("too many").to_json();
+    assert_eq!(
+        (&error["error"], &error["reason"]),
+        (&json!("DAEMON"), &json!("REASON_QUOTA_EXCEEDED"))
+    );
+    let kill = json!({"session_id": first["session_id"]});
+    talk.call("skill_kill_session", kill).await?;
+    talk.call("skill_exec", start).await?;
+    daemon.stop().await
+}
+
 #[tokio::test]
 async fn a_run_reports_what_happened_as_it_happened() -> Result<()> {
     let daemon = Daemon::start().await?;
@@ -490,8 +650,27 @@ async fn outputs_are_whole_named_and_accounted_for() -> Result<()> {
         json!([{"name": "out/pipe", "reason": "FILE_TYPE"}])
     );
     assert_eq!(result["artifact_files"].as_array().map(Vec::len), Some(4));
-    let key = format!("temp:skill:artifacts:call_{}", talk.calls);
-    assert!(talk.state.get(&key).is_some() && talk.state.get("temp:skill:artifacts").is_some());
+    assert!(talk.state.get("temp:skill:artifacts").is_some());
+
+    let load = LoadArtifactRequest {
+        name: "artifacts/run-1/out/big.bin".into(),
+        scope: Some(ArtifactScope {
+            app: talk.session.app.clone(),
+            user: talk.session.user.clone(),
+            session: talk.session.session.clone(),
+        }),
+        version: None,
+    };
+    let mut saved = daemon.client.load_artifact(load).await?;
+    let mut bytes = 0;
+    while let Some(chunk) = saved.next().await? {
+        bytes += chunk.len();
+    }
+    assert_eq!(
+        bytes, 5_000_000,
+        "what is saved is whole, whatever is shown"
+    );
+    assert_eq!(files[3]["note"], "not text");
 
     let few = json!({"skill": "python-math", "command": "for i in 1 2 3; do echo $i > $OUTPUT_DIR/$i; done; echo long enough > $OUTPUT_DIR/long",
                      "outputs": {"globs": ["$OUTPUT_DIR/[1-3l]*"], "MaxFiles": 3, "MaxFileBytes": 4, "Inline": true}});
@@ -519,6 +698,24 @@ async fn outputs_are_whole_named_and_accounted_for() -> Result<()> {
     assert_eq!(
         result["skipped_files"],
         json!([{"name": "out/cut", "reason": "NOT_WHOLE"}])
+    );
+
+    // The same of a command that goes on.
+    let cut = json!({"skill": "python-math", "command": "echo long enough > $OUTPUT_DIR/cut; echo whole > $OUTPUT_DIR/whole",
+                     "outputs": {"globs": ["out/cut", "out/whole"], "max_file_bytes": 7, "inline": true, "save": true}, "yield_ms": 10000});
+    let mut of_session = talk.call("skill_exec", cut).await?;
+    while of_session["result"]["artifact_files"].is_null() {
+        let poll = json!({"session_id": of_session["session_id"]});
+        of_session = talk.call("skill_poll_session", poll).await?;
+    }
+    let of_session = &of_session["result"];
+    for key in ["skipped_files", "limits_hit"] {
+        assert_eq!(of_session[key], result[key], "{key}");
+    }
+    assert_eq!(of_session["output_files"][0]["content"], "long en");
+    assert_eq!(
+        of_session["artifact_files"][0]["ref"],
+        "artifact://out/whole@1"
     );
 
     // Names, sizes and references without text, and a glob that is wrong loses nothing of the run.
@@ -616,6 +813,11 @@ async fn a_policy_holds_on_every_way_to_run_something() -> Result<()> {
                 .await
                 .contains("env must not set LD_PRELOAD")
         );
+        let result = talk
+            .call(tool, with("command", json!("/bin/echo x")))
+            .await?;
+        let output = result.get("stdout").or(result.get("output")).cloned();
+        assert_eq!(output, Some(json!("x\n")), "it is that program: {result}");
     }
     let typed =
         json!({"skill": "python-math", "command": "sort", "stdin": "b\na\n", "cwd": "scripts"});
@@ -639,6 +841,170 @@ async fn a_policy_holds_on_every_way_to_run_something() -> Result<()> {
     daemon.stop().await
 }
 
+/// Each tool that runs something, with a command.
+fn ways(command: &str) -> [(&'static str, Value); 4] {
+    [
+        (
+            "skill_run",
+            json!({"skill": "python-math", "command": command}),
+        ),
+        (
+            "skill_exec",
+            json!({"skill": "python-math", "command": command, "yield_ms": 10000}),
+        ),
+        (
+            "workspace_exec",
+            json!({"command": command, "cwd": "skills/python-math"}),
+        ),
+        (
+            "workspace_exec",
+            json!({"command": command, "cwd": "skills/python-math", "yield_time_ms": 10000}),
+        ),
+    ]
+}
+
+#[tokio::test]
+#[expect(clippy::too_many_lines, reason = "lists of names, on one daemon")]
+async fn a_program_is_denied_under_each_of_its_names_and_wherever_a_copy_lies() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut free = Talk::new(&daemon, Options::default())?;
+    let plant = "mkdir -p out/x work/x && cp $(realpath $(command -v python3)) out/x/py && ln -s $(command -v python3) work/x/link \
+                 && ln -s $(command -v bash) work/x/run && ln -s $(command -v wc) work/x/wc && ln -s $(command -v wc) work/x/other && echo ok";
+    let planted = json!({"skill": "python-math", "command": plant});
+    assert_eq!(free.call("skill_run", planted).await?["stdout"], "ok\n");
+    let denied = |entries: &[&str]| Options {
+        denied_commands: entries.iter().map(|entry| (*entry).to_owned()).collect(),
+        ..Options::default()
+    };
+    let mut talk = Talk::new(&daemon, denied(&["python3", "/usr/bin/node"]))?;
+    talk.calls = 100;
+    for command in [
+        "python -c 1",
+        "python3.13 -c 1",
+        "/usr/bin/python -c 1",
+        "/usr//bin/./python3 -c 1",
+        "nodejs -e 1",
+        // Copies and links, by every way of writing their paths.
+        "out/x/py -c 1",
+        ".//out/x/py -c 1",
+        "/workspace/skills/python-math//out/x/py -c 1",
+        "/workspace/skills//python-math/out/x/py -c 1",
+        "/workspace/skills/python-math/scripts/../out/x/py -c 1",
+        "work/x/link -c 1",
+        "/workspace/work/x/link -c 1",
+        // Programs that run others, under other names.
+        "work/x/run -c 'python3 -c 1'",
+        "rbash -c 'python3 -c 1'",
+        "gawk 'BEGIN{system(\"python3 -c 1\")}'",
+        "/lib64/ld-linux-x86-64.so.2 /usr/bin/python3 -c 1",
+    ] {
+        for (tool, arguments) in ways(command) {
+            let refused = talk.try_call(tool, arguments).await;
+            let refused = match refused {
+                Err(error) => format!("{}: {error}", error.code()),
+                Ok(result) => anyhow::bail!("{tool} {command}: {result}"),
+            };
+            assert!(
+                refused.starts_with(&format!("COMMAND_REFUSED: {tool}: ")),
+                "{command}: {refused}"
+            );
+        }
+    }
+    for command in [
+        "wc --version",
+        "/usr/bin/wc --version",
+        "work/x/other --version",
+    ] {
+        for (tool, arguments) in ways(command) {
+            let result = talk.call(tool, arguments).await?;
+            assert_eq!(result["exit_code"], 0, "{tool} {command}: {result}");
+        }
+    }
+
+    let allowed = Options {
+        allowed_commands: vec!["/usr/bin/wc".into(), "sort".into()],
+        ..Options::default()
+    };
+    let mut talk = Talk::new(&daemon, allowed)?;
+    talk.calls = 300;
+    for (command, runs) in [
+        ("wc --version", true),
+        ("/bin/wc --version", true),
+        ("work/x/wc --version", true),
+        ("/usr/bin/sort --version", true),
+        ("work/x/other --version", false),
+        ("out/x/wc --version", false),
+        // Of the workspace's own processes, none of the command's.
+        ("/proc/self/cwd/work/x/wc --version", false),
+        ("cat --version", false),
+    ] {
+        for (tool, arguments) in ways(command) {
+            let ran = talk.try_call(tool, arguments).await;
+            let ran = ran.is_ok_and(|result| result["exit_code"] == 0);
+            assert_eq!(ran, runs, "{tool} {command}");
+        }
+    }
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn an_allowed_program_loads_nothing_that_a_command_left() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut free = Talk::new(&daemon, Options::default())?;
+    let script = "/workspace/skills/python-math/scripts/python_math.py";
+    let plant = "for d in $(python3 -c 'import site; print(site.getusersitepackages())') work/lib; do \
+                 mkdir -p $d && echo \"open('/workspace/work/ran', 'a')\" | tee $d/usercustomize.py > $d/sitecustomize.py; done; \
+                 cp work/lib/usercustomize.py work/evil.py; echo ok";
+    let planted = json!({"skill": "python-math", "command": plant});
+    assert_eq!(free.call("skill_run", planted).await?["stdout"], "ok\n");
+    let run = json!({"skill": "python-math", "command": format!("{script} fib 10")});
+    let look = json!({"command": "test -e work/ran && rm work/ran && echo ran; true"});
+    assert_eq!(free.call("skill_run", run.clone()).await?["exit_code"], 0);
+    let ran = free.call("workspace_exec", look.clone()).await?;
+    assert_eq!(
+        ran["output"], "ran\n",
+        "it is loaded where nothing is restricted"
+    );
+
+    let options = Options {
+        allowed_commands: vec!["echo".into(), script.into()],
+        ..Options::default()
+    };
+    let mut talk = Talk::new(&daemon, options)?;
+    talk.calls = 100;
+    // A text of the model's, put where Python would load it from before the command.
+    let typed = json!({"skill": "python-math", "command": "echo x", "editor_text": "import os"});
+    let refused = talk.refused("skill_exec", typed).await;
+    assert!(refused.starts_with("COMMAND_REFUSED"), "{refused}");
+    let to = "work/.local/lib/python3.13/site-packages/usercustomize.py";
+    let inputs = json!([{"from": "workspace://work/evil.py", "to": to}]);
+    for (tool, mut arguments) in ways(&format!("{script} fib 10")) {
+        if tool != "workspace_exec" {
+            arguments["inputs"] = inputs.clone();
+        }
+        let result = talk.call(tool, arguments.clone()).await?;
+        let output = result.get("stdout").or(result.get("output")).cloned();
+        assert_eq!(output, Some(json!("55\n")), "{tool}: {result}");
+        for (name, value) in [
+            ("PYTHONUSERBASE", "/workspace/work/.local"),
+            ("PYTHONPATH", "/workspace/work/lib"),
+            ("HOME", "/workspace/work"),
+            ("SKILL_DIR", "/workspace/work"),
+        ] {
+            arguments["env"] = json!({name: value});
+            let refused = talk.refused(tool, arguments.clone()).await;
+            assert!(
+                refused.contains(&format!("env must not set {name}")),
+                "{refused}"
+            );
+        }
+    }
+    free.calls = 50;
+    let ran = free.call("workspace_exec", look).await?;
+    assert_eq!(ran["output"], "", "nothing of it ran");
+    daemon.stop().await
+}
+
 #[tokio::test]
 async fn a_call_that_is_repeated_runs_nothing_twice() -> Result<()> {
     let daemon = Daemon::start().await?;
@@ -647,7 +1013,7 @@ async fn a_call_that_is_repeated_runs_nothing_twice() -> Result<()> {
         json!({"skill": "python-math", "command": "echo x >> $WORK_DIR/log; cat $WORK_DIR/log"});
     let first = talk.call("skill_run", run.clone()).await?;
     talk.calls -= 1;
-    let again = talk.call("skill_run", run).await?;
+    let again = talk.call("skill_run", run.clone()).await?;
     assert_eq!(
         (&again["stdout"], &again["duration_ms"]),
         (&first["stdout"], &first["duration_ms"])
@@ -659,6 +1025,16 @@ async fn a_call_that_is_repeated_runs_nothing_twice() -> Result<()> {
             .await
             .starts_with("CALL_ID_TAKEN")
     );
+    let save = json!({"skill": "python-math", "command": "echo same > $OUTPUT_DIR/same", "save_as_artifacts": true});
+    for version in 0..2 {
+        for _ in 0..2 {
+            let saved = talk.call("skill_run", save.clone()).await?;
+            let reference = format!("artifact://out/same@{version}");
+            assert_eq!(saved["artifact_files"][0]["ref"], reference, "{saved}");
+            talk.calls -= 1;
+        }
+        talk.calls += 1;
+    }
 
     let started = talk
         .call(
@@ -677,6 +1053,93 @@ async fn a_call_that_is_repeated_runs_nothing_twice() -> Result<()> {
     let ended = json!({"session_id": started["session_id"], "eof": true, "yield_ms": 10000});
     let ended = talk.call("skill_write_stdin", ended).await?;
     assert_eq!(ended["result"]["stdout"], "once\n", "{ended}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn editors_of_commands_side_by_side_are_their_own() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let talk = Talk::new(&daemon, Options::default())?;
+    let edit = async |number: u32| {
+        // Neither opens its editor before both are there.
+        let command = format!(
+            "cd $WORK_DIR; touch {number}; until [ -e 1 ] && [ -e 2 ]; do sleep 0.01; done; $EDITOR f{number}; cat f{number}"
+        );
+        let call = Call {
+            id: format!("call_{number}"),
+            name: "skill_run".into(),
+            arguments: json!({"skill": "python-math", "command": command, "editor_text": format!("text {number}")}),
+        };
+        talk.tools.call(&talk.session, &talk.state, call).await
+    };
+    let (first, second) = tokio::join!(edit(1), edit(2));
+    assert_eq!(first?.result["stdout"], "text 1");
+    assert_eq!(second?.result["stdout"], "text 2");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn large_files_of_a_conversation_are_sent_once_and_kept_apart() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let upload = |name: &str, byte: u8, length: usize| Upload {
+        name: name.into(),
+        original_name: format!("my {name}"),
+        content: UploadContent::Bytes(vec![byte; length]),
+        key: String::new(),
+    };
+    let large = 2 << 20;
+    let missing = Upload {
+        content: UploadContent::Reference("artifact://nobody-saved-it".into()),
+        ..upload("gone", b'x', 0)
+    };
+    let first = [
+        upload("a.txt", b'a', 1),
+        upload("report.pdf", b'1', large),
+        missing,
+        upload("c.txt", b'c', 1),
+    ];
+    for turn in 0..2 {
+        let staged = talk.tools.stage_uploads(&talk.session, &first).await?;
+        let files: Vec<(&str, &str, u64)> = staged
+            .files
+            .iter()
+            .map(|file| {
+                (
+                    file.name.as_str(),
+                    file.original_name.as_str(),
+                    file.size_bytes,
+                )
+            })
+            .collect();
+        assert_eq!(
+            files,
+            [
+                ("work/inputs/a.txt", "my a.txt", 1),
+                ("work/inputs/report.pdf", "my report.pdf", large as u64),
+                ("work/inputs/c.txt", "my c.txt", 1)
+            ],
+            "turn {turn}"
+        );
+        assert_eq!(
+            staged.warnings,
+            ["gone: file not found: artifact://nobody-saved-it"]
+        );
+    }
+    // After the history was cut, another one has the name of the first.
+    let second = [upload("report.pdf", b'2', large)];
+    let staged = talk.tools.stage_uploads(&talk.session, &second).await?;
+    assert_eq!(staged.files[0].name, "work/inputs/report_2.pdf");
+    let look = json!({"command": "head -c 1 work/inputs/report.pdf; head -c 1 work/inputs/report_2.pdf; wc -c < work/inputs/report.pdf; \
+                                  echo changed > work/inputs/report.pdf"});
+    let looked = talk.call("workspace_exec", look).await?;
+    assert_eq!(looked["output"], format!("12{large}\n"), "{looked}");
+    // What a command wrote over it is not what the user brought.
+    let staged = talk.tools.stage_uploads(&talk.session, &first).await?;
+    assert_eq!(staged.files[1].name, "work/inputs/report.pdf");
+    let look = json!({"command": "wc -c < work/inputs/report.pdf"});
+    let looked = talk.call("workspace_exec", look).await?;
+    assert_eq!(looked["output"], format!("{large}\n"), "{looked}");
     daemon.stop().await
 }
 
@@ -755,11 +1218,8 @@ async fn calls_side_by_side_share_one_workspace_and_do_not_disturb_each_other() 
         };
         talk.tools.call(&talk.session, &talk.state, call)
     });
-    let mut state = SessionState::new();
-    for (skill, answer) in skills
-        .iter()
-        .zip(futures::future::try_join_all(calls).await?)
-    {
+    let answers = futures::future::try_join_all(calls).await?;
+    for (skill, answer) in skills.iter().zip(&answers) {
         assert_eq!(
             answer.result["stdout"],
             format!("{skill}\n"),
@@ -770,12 +1230,14 @@ async fn calls_side_by_side_share_one_workspace_and_do_not_disturb_each_other() 
             answer.result["output_files"][0]["content"],
             format!("{skill}\n")
         );
-        state.apply(&answer.delta);
     }
-    let kept = state
-        .iter()
-        .filter(|(key, _)| key.starts_with("temp:skill:artifacts:side_"));
-    assert_eq!(kept.count(), skills.len(), "none overwrites another's");
+    let deltas: Vec<&Delta> = answers.iter().map(|answer| &answer.delta).collect();
+    let state = talk.state.with(&merge_all(&talk.state, &deltas));
+    let saved = state
+        .get("temp:skill:artifacts")
+        .context("what was saved")?;
+    let saved = saved["artifacts"].as_array().map(Vec::len);
+    assert_eq!(saved, Some(skills.len()), "none overwrites another's");
     let workspaces = daemon
         .client
         .list_workspaces(ListWorkspacesRequest::default())

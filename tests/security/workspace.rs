@@ -63,6 +63,7 @@ async fn a_command_starts_with_the_documented_minimum() -> Result<()> {
             "PATH",
             "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
         ),
+        ("SHELL", "/bin/bash"),
         ("SKILLS_DIR", "/workspace/skills"),
         ("TMPDIR", "/tmp"),
         ("USER", "skill"),

@@ -58,8 +58,8 @@ impl Corpus {
                 material.loaded.push(skill);
             }
         }
-        if material.loaded.len() < 2 {
-            bail!("{} has fewer than two skills", root.display());
+        if material.loaded.is_empty() {
+            bail!("{} has no skills", root.display());
         }
         material.loaded.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Self {

@@ -162,3 +162,44 @@ fn table(rows: &[Row]) -> String {
 pub(crate) fn tokens(tokenizer: &CoreBPE, text: &str) -> usize {
     tokenizer.encode_ordinary(text).len()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ours in percent of what stands beside it.
+    fn share(row: &Row) -> f64 {
+        100.0 * to_f64(row.ours) / to_f64(row.beside)
+    }
+
+    #[test]
+    fn what_is_saved_stays_near_the_published_figures() {
+        let tokenizer = tiktoken_rs::o200k_base().expect("the tokenizer");
+        let skills = binaries::repository().join("skills");
+        let samples = Corpus::read(&skills, "the sample skills").expect("skills");
+        // Bodies, then bodies and docs: each a conversation and its last request. Longer skills save more, and take a
+        // program that is not optimised minutes to count.
+        let rows = rows_of(&samples, &tokenizer);
+        assert_eq!(rows.len(), 4);
+        for (row, most) in rows.iter().zip([45.0, 40.0, 45.0, 40.0]) {
+            assert!(share(row) < most, "{}", row.line());
+        }
+        for row in pool::rows(&tokenizer).expect("figures") {
+            assert!(
+                row.target.is_empty() || share(&row) <= 15.05,
+                "{}",
+                row.line()
+            );
+        }
+    }
+
+    #[test]
+    fn a_folder_of_one_skill_is_a_corpus_and_one_of_none_is_said() {
+        let skills = binaries::repository().join("skills");
+        let tokenizer = tiktoken_rs::o200k_base().expect("the tokenizer");
+        let one = Corpus::read(&skills.join("csv-report"), "one").expect("a skill");
+        assert!(!rows_of(&one, &tokenizer).is_empty());
+        let none = Corpus::read(&skills.join("csv-report/scripts"), "none");
+        assert!(none.is_err_and(|error| error.to_string().contains("has no skills")));
+    }
+}

@@ -64,6 +64,9 @@ fn of(reason: Reason, failure: &Failure) -> Option<String> {
         }
         Reason::Internal => metadata("request_id")
             .map(|id| format!("the daemon's log has it under request_id {id}")),
+        Reason::LimitUnsupported if metadata("guest_generation").is_some() => {
+            Some("create another workspace".into())
+        }
         Reason::LimitUnsupported => metadata("field").map(|field| format!("leave out {field}")),
         Reason::Deadline => Some("an exec that was started goes on: attach to it".into()),
         Reason::LimitExceeded => metadata("limit").map(|limit| format!("the limit is {limit}")),

@@ -1,5 +1,6 @@
 //! Anthropic Messages: `system` and `messages`, all content in blocks. Results of tools are blocks of a message of the
-//! user's; all results of one turn of calls belong into one such message.
+//! user's; all results of one turn of calls belong into one such message. What the system says in the middle of a
+//! conversation stays there.
 
 use serde_json::{Map, Value, json};
 
@@ -7,8 +8,11 @@ use super::json::{self, Fields};
 use super::message::{
     Extra, File, FileKind, FileSource, Malformed, Message, Part, Role, ToolCall, ToolResult, Wire,
 };
+use super::portable::portable;
 
 const WIRE: Wire = Wire::Anthropic;
+/// Never written: the message is the body's `system`.
+const SYSTEM: &str = "\u{0}system";
 
 /// The messages of a request's body, `system` as the first.
 pub(super) fn read(body: &Value) -> Result<Vec<Message>, Malformed> {
@@ -20,7 +24,7 @@ pub(super) fn read(body: &Value) -> Result<Vec<Message>, Malformed> {
         message.extra = Extra {
             wire: Some(WIRE),
             list,
-            fields: Map::new(),
+            fields: Map::from_iter([(SYSTEM.to_owned(), Value::Bool(true))]),
         };
         messages.push(message);
     }
@@ -34,6 +38,12 @@ pub(super) fn read(body: &Value) -> Result<Vec<Message>, Malformed> {
 }
 
 fn read_message(value: &Value, place: &str) -> Result<Message, Malformed> {
+    let message = known_message(value, place)?;
+    let written = write_message(&message);
+    Ok(json::exact(message, WIRE, value, &[written]))
+}
+
+fn known_message(value: &Value, place: &str) -> Result<Message, Malformed> {
     let mut fields =
         Fields::of(WIRE, value).ok_or_else(|| Malformed::new(place, "not an object"))?;
     let role = match fields.text("role").as_deref() {
@@ -52,7 +62,11 @@ fn read_message(value: &Value, place: &str) -> Result<Message, Malformed> {
 }
 
 fn read_block(value: Value) -> Part {
-    known_block(&value).unwrap_or(Part::Other(WIRE, value))
+    match known_block(&value) {
+        // These are understood also where they are not as they should be; the message remembers what it was.
+        Some(part @ (Part::Call(_) | Part::Result(_))) => part,
+        part => json::faithful(value, WIRE, part, write_block),
+    }
 }
 
 fn known_block(value: &Value) -> Option<Part> {
@@ -70,17 +84,16 @@ fn known_block(value: &Value) -> Option<Part> {
         })),
         "tool_result" => {
             let id = fields.text("tool_use_id")?;
-            let is_error = fields.take("is_error");
-            let (parts, list) = json::content(fields.take("content"), "", read_block).ok()?;
-            let mut extra = fields.rest_with_list(list);
-            if let Some(Value::Bool(false)) = is_error {
-                extra.fields.insert("is_error".into(), Value::Bool(false));
+            let is_error = value.get("is_error") == Some(&Value::Bool(true));
+            if is_error {
+                fields.take("is_error");
             }
+            let (parts, list) = json::content(fields.take("content"), "", read_block).ok()?;
             Some(Part::Result(ToolResult {
                 id,
                 parts,
-                is_error: is_error == Some(Value::Bool(true)),
-                extra,
+                is_error,
+                extra: fields.rest_with_list(list),
             }))
         }
         _ => None,
@@ -104,7 +117,7 @@ fn read_file(kind: FileKind, mut fields: Fields) -> Option<Part> {
     };
     fields.nest("source", source);
     let name = match kind {
-        FileKind::Document => fields.text("title").unwrap_or_default(),
+        FileKind::Document => fields.name("title").unwrap_or_default(),
         FileKind::Image | FileKind::Audio => String::new(),
     };
     Some(Part::File(File {
@@ -116,22 +129,42 @@ fn read_file(kind: FileKind, mut fields: Fields) -> Option<Part> {
     }))
 }
 
-/// Puts messages in place of those in the body: what the system says into `system`, the rest into `messages`.
+/// Puts messages in place of those in the body: what the system says into `system`, the rest into `messages`. What was
+/// read from `messages` stays there, also where the system says it.
 pub(super) fn write(messages: &[Message], body: &mut Map<String, Value>) {
-    let is_system = |message: &&Message| matches!(message.role, Role::System | Role::Developer);
-    let system: Vec<&Message> = messages.iter().filter(is_system).collect();
-    body.shift_remove("system");
-    let list = system
+    let messages = portable(messages, WIRE);
+    let (system, said): (Vec<&Message>, Vec<&Message>) = messages
         .iter()
-        .any(|message| message.extra.list && message.extra.wire == Some(WIRE));
-    let parts: Vec<&Part> = system.iter().flat_map(|message| &message.parts).collect();
-    if !parts.is_empty() {
+        .map(|message| &**message)
+        .partition(|message| is_of_system(message));
+    // Null is as good as none, and was not read.
+    if body.get("system").is_some_and(|system| !system.is_null()) {
+        body.shift_remove("system");
+    }
+    if !system.is_empty() {
+        let is_list = |message: &&Message| message.extra.list && message.extra.wire == Some(WIRE);
+        let list = system.iter().any(is_list);
+        let parts: Vec<&Part> = system.iter().flat_map(|message| &message.parts).collect();
         let content = json::write_content(&parts, list || parts.len() > 1, write_block);
         body.insert("system".into(), content);
     }
+    let written = write_messages(&said);
+    if !written.is_empty() || body.get("messages").is_some_and(Value::is_array) {
+        body.insert("messages".into(), written.into());
+    }
+}
+
+/// What the body's `system` says, and what is said by the system of another provider.
+fn is_of_system(message: &Message) -> bool {
+    let is_own = message.extra.wire == Some(WIRE);
+    matches!(message.role, Role::System | Role::Developer)
+        && (!is_own || message.extra.mark(WIRE, SYSTEM).is_some())
+}
+
+fn write_messages(messages: &[&Message]) -> Vec<Value> {
     let mut written: Vec<Value> = Vec::new();
     let mut answering = false;
-    for message in messages.iter().filter(|message| !is_system(message)) {
+    for message in messages {
         let answers = message.role == Role::Tool;
         let blocks = write_message(message);
         let open = written.last_mut().filter(|_| answering && answers);
@@ -147,14 +180,17 @@ pub(super) fn write(messages: &[Message], body: &mut Map<String, Value>) {
         }
         answering = answers;
     }
-    body.insert("messages".into(), written.into());
+    written
 }
 
 fn write_message(message: &Message) -> Value {
-    let role = if message.role == Role::Assistant {
-        "assistant"
-    } else {
-        "user"
+    if let Some(was) = json::unchanged(message, WIRE, |was| read_message(was, "")) {
+        return was;
+    }
+    let role = match message.role {
+        Role::Assistant => "assistant",
+        Role::System | Role::Developer => "system",
+        Role::User | Role::Tool => "user",
     };
     let parts: Vec<&Part> = message.parts.iter().collect();
     let list = message.extra.wire == Some(WIRE) && message.extra.list;

@@ -10,6 +10,7 @@
 
 use super::budget::{self, Budget};
 use super::clean::{attribute, clean, without_tags};
+use super::history::{self, Load};
 use super::material::{Cut, Doc, Loaded, Report, UnknownDoc};
 use crate::state::{Scope, Selection, SessionState, loading};
 
@@ -31,15 +32,29 @@ struct Piece<'a> {
     text: String,
 }
 
+impl Piece<'_> {
+    /// Whether a tag with these attributes has this text, or had it before it was cut.
+    fn is_in(&self, tag: &str, skill: &Loaded) -> bool {
+        let has =
+            |name: &str, value: &str| tag.contains(&format!("{name}=\"{}\"", attribute(value)));
+        let is_doc = match self.doc {
+            "" => !tag.contains(" doc=\""),
+            doc => has(" doc", doc),
+        };
+        tag.starts_with(&format!("id=\"{}\"", attribute(&skill.name)))
+            && has(" digest", &skill.digest)
+            && is_doc
+    }
+}
+
 impl<'a> Blocks<'a> {
-    /// The skills that are loaded and that the material has; says which it has not.
+    /// Those of the loaded skills that the material has; says which it has not.
     pub(super) fn of(
         loaded: &'a [Loaded],
-        state: &SessionState,
-        scope: Scope<'_>,
+        mut names: Vec<String>,
+        (state, scope): (&SessionState, Scope<'_>),
         report: &mut Report,
     ) -> Self {
-        let mut names = loading::loaded(state, scope);
         names.sort();
         let mut skills = Vec::new();
         for name in names {
@@ -68,6 +83,20 @@ impl<'a> Blocks<'a> {
         self.skills.retain(|shown| keep(&shown.skill.name));
     }
 
+    /// Leaves out those of which a result holds everything already, in the same tags.
+    pub(super) fn without_told(&mut self, loads: &[Load<'_>]) {
+        let is_told = |shown: &Shown<'_>| {
+            let mut own = loads.iter().filter(|load| load.skill == shown.skill.name);
+            own.any(|load| {
+                let tags = history::tags(&load.text);
+                pieces(shown).iter().all(|piece| {
+                    piece.text.is_empty() || tags.iter().any(|tag| piece.is_in(tag, shown.skill))
+                })
+            })
+        };
+        self.skills.retain(|shown| !is_told(shown));
+    }
+
     /// The text of each skill by name, all of them within the budget.
     pub(super) fn render(&self, budget: &Budget<'_>, report: &mut Report) -> Vec<(String, String)> {
         let pieces: Vec<Piece<'_>> = self.skills.iter().flat_map(pieces).collect();
@@ -75,13 +104,12 @@ impl<'a> Blocks<'a> {
             .iter()
             .map(|piece| piece.text.chars().count())
             .collect();
+        let all = |shares: &[usize]| -> String {
+            let texts = self.texts(&pieces, shares).into_iter();
+            texts.map(|(_, text)| text).collect()
+        };
         let fits = |shares: &[usize]| {
-            let all: String = self
-                .texts(&pieces, shares)
-                .into_iter()
-                .map(|(_, text)| text)
-                .collect();
-            budget.content == 0 || (budget.count)(&all) <= budget.content
+            budget.content == 0 || (budget.count)(&all(shares)) <= budget.content
         };
         let shares = budget::share(&lengths, fits).unwrap_or_else(|| {
             report.over_budget = true;
@@ -117,7 +145,12 @@ impl<'a> Blocks<'a> {
 #[must_use]
 pub fn loaded_text(skill: &Loaded, state: &SessionState, scope: Scope<'_>) -> String {
     let mut report = Report::default();
-    let blocks = Blocks::of(std::slice::from_ref(skill), state, scope, &mut report);
+    let names = match loading::is_loaded(state, scope, &skill.name) {
+        true => vec![skill.name.clone()],
+        false => Vec::new(),
+    };
+    let loaded = std::slice::from_ref(skill);
+    let blocks = Blocks::of(loaded, names, (state, scope), &mut report);
     let texts = blocks.render(&Budget::default(), &mut report);
     texts.into_iter().map(|(_, text)| text).collect()
 }
@@ -183,17 +216,15 @@ fn show(piece: &Piece<'_>, chars: usize) -> String {
         piece.doc
     };
     let all = piece.text.chars().count();
-    format!(
-        "{head}\n[cut: {chars} of {all} characters; all of it is in skill://{}/{file}]",
-        piece.skill
-    )
+    // Within the tag, like the text.
+    let (skill, file) = (one_line(piece.skill), one_line(file));
+    format!("{head}\n[cut: {chars} of {all} characters; all of it is in skill://{skill}/{file}]")
 }
 
 /// `texts` are the body and the docs.
 fn block(shown: &Shown<'_>, texts: &[String]) -> String {
     let skill = shown.skill;
-    let (name, _) = clean(&skill.name);
-    let mut block = format!("\n[Loaded] {name}\n\n");
+    let mut block = format!("\n[Loaded] {}\n\n", one_line(&skill.name));
     let mut texts = texts.iter();
     if let Some(body) = texts.next().filter(|body| !body.is_empty()) {
         let dir = match skill.dir.as_str() {
@@ -202,7 +233,7 @@ fn block(shown: &Shown<'_>, texts: &[String]) -> String {
         };
         push_tagged(&mut block, skill, &dir, body);
     }
-    let paths = shown.docs.iter().map(|doc| clean(&doc.path).0);
+    let paths = shown.docs.iter().map(|doc| doc.path.as_str());
     block.push_str(&format!("Docs loaded: {}\n", join(paths)));
     for (doc, text) in shown
         .docs
@@ -210,7 +241,7 @@ fn block(shown: &Shown<'_>, texts: &[String]) -> String {
         .zip(texts)
         .filter(|(_, text)| !text.is_empty())
     {
-        block.push_str(&format!("\n[Doc] {}\n\n", clean(&doc.path).0));
+        block.push_str(&format!("\n[Doc] {}\n\n", one_line(&doc.path)));
         push_tagged(
             &mut block,
             skill,
@@ -219,8 +250,8 @@ fn block(shown: &Shown<'_>, texts: &[String]) -> String {
         );
     }
     if let Some(tools) = &shown.tools {
-        let tools = tools.iter().map(|tool| clean(tool).0);
-        block.push_str(&format!("Tools selected: {}\n", join(tools)));
+        let tools = join(tools.iter().map(String::as_str));
+        block.push_str(&format!("Tools selected: {tools}\n"));
     }
     block
 }
@@ -232,8 +263,13 @@ fn push_tagged(block: &mut String, skill: &Loaded, attributes: &str, text: &str)
     ));
 }
 
-fn join(names: impl Iterator<Item = String>) -> String {
-    let names = names.map(|name| without_tags(&name)).collect::<Vec<_>>();
+/// A name outside of a tag, or a path at its end.
+fn one_line(text: &str) -> String {
+    without_tags(&clean(text).0)
+}
+
+fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names = names.map(one_line).collect::<Vec<_>>();
     if names.is_empty() {
         "none".to_owned()
     } else {

@@ -31,7 +31,7 @@ fn is_hidden(char: char) -> bool {
 }
 
 /// A text in which no tag of ours begins or ends.
-pub(super) fn without_tags(text: &str) -> String {
+pub(crate) fn without_tags(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('<') {
@@ -56,7 +56,7 @@ fn is_tag(after: &str) -> bool {
 }
 
 /// A value between quotes in a tag.
-pub(super) fn attribute(text: &str) -> String {
+pub(crate) fn attribute(text: &str) -> String {
     let (line, _) = clean(text);
     line.replace('&', "&amp;")
         .replace('"', "&quot;")

@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::message::{Extra, File, FileKind, FileSource, Malformed, Part, Text, Wire};
+use super::message::{Extra, File, FileKind, FileSource, Malformed, Message, Part, Text, Wire};
+
+/// Never written: what a message was read from, where its parts cannot say it exactly.
+const WAS: &str = "\u{0}was";
 
 /// An object whose fields are taken one by one; what is left is kept.
 pub(super) struct Fields {
@@ -29,6 +32,28 @@ impl Fields {
         }
     }
 
+    /// A string that says something; an empty one stays where it is, too.
+    pub(super) fn name(&mut self, name: &str) -> Option<String> {
+        let text = self.map.get(name)?.as_str()?;
+        if text.is_empty() {
+            None
+        } else {
+            self.text(name)
+        }
+    }
+
+    /// A list with something in it; anything else stays where it is.
+    pub(super) fn items(&mut self, name: &str) -> Vec<Value> {
+        match self.map.get(name) {
+            Some(Value::Array(items)) if !items.is_empty() => {}
+            _ => return Vec::new(),
+        }
+        match self.take(name) {
+            Some(Value::Array(items)) => items,
+            _ => Vec::new(),
+        }
+    }
+
     /// Puts back what is left of an object that was taken from a field.
     pub(super) fn nest(&mut self, name: &str, inner: Self) {
         if !inner.map.is_empty() {
@@ -50,6 +75,37 @@ impl Fields {
             ..self.rest()
         }
     }
+}
+
+/// A message that is written as it was read, whatever that was: where its parts would give something else it remembers.
+pub(super) fn exact(mut message: Message, wire: Wire, value: &Value, written: &[Value]) -> Message {
+    if written != std::slice::from_ref(value) {
+        message.extra.wire = Some(wire);
+        message.extra.fields.insert(WAS.into(), value.clone());
+    }
+    message
+}
+
+/// What a message was read from, if it had to be remembered and the message was not changed since.
+pub(super) fn unchanged(
+    message: &Message,
+    wire: Wire,
+    read: impl Fn(&Value) -> Result<Message, Malformed>,
+) -> Option<Value> {
+    let was = message.extra.mark(wire, WAS)?;
+    let again = read(was).ok()?;
+    (again == *message).then(|| was.clone())
+}
+
+/// A part that is understood, if it can be written as it was.
+pub(super) fn faithful(
+    value: Value,
+    wire: Wire,
+    part: Option<Part>,
+    write: impl Fn(&Part) -> Option<Value>,
+) -> Part {
+    let part = part.filter(|part| write(part).as_ref() == Some(&value));
+    part.unwrap_or(Part::Other(wire, value))
 }
 
 /// A field that must be a list, or may be missing.
@@ -127,13 +183,17 @@ pub(super) fn from_url(url: String) -> (String, FileSource) {
 }
 
 /// The other way round; none for what only an id leads to.
-pub(super) fn to_url(file: &File) -> Option<String> {
+pub(super) fn to_url(file: &File, wire: Wire) -> Option<String> {
+    // As it was there, also where it said nothing.
+    let mime = match file.extra.wire == Some(wire) {
+        true => &file.mime,
+        false => mime(file),
+    };
     match &file.source {
         FileSource::Url(url) => Some(url.clone()),
-        FileSource::Base64(bytes) => Some(format!("data:{};base64,{bytes}", mime(file))),
+        FileSource::Base64(bytes) => Some(format!("data:{mime};base64,{bytes}")),
         FileSource::Text(text) => Some(format!(
-            "data:{};base64,{}",
-            mime(file),
+            "data:{mime};base64,{}",
             data_encoding::BASE64.encode(text.as_bytes())
         )),
         FileSource::Id(_) => None,

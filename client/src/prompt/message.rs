@@ -42,15 +42,21 @@ pub struct Extra {
 }
 
 impl Extra {
-    /// The other fields, if this is whose they are.
+    /// The other fields, if this is whose they are; without what the adapter remembers for itself.
     pub(crate) fn of(&self, wire: Wire) -> Map<String, Value> {
-        if self.wire == Some(wire) {
-            self.fields.clone()
-        } else {
-            Map::new()
-        }
+        let mut fields = self.fields.clone();
+        fields.retain(|name, _| self.wire == Some(wire) && !name.starts_with(MARK));
+        fields
+    }
+
+    /// What the adapter of this provider remembers.
+    pub(crate) fn mark(&self, wire: Wire, mark: &str) -> Option<&Value> {
+        self.fields.get(mark).filter(|_| self.wire == Some(wire))
     }
 }
+
+/// What names in `fields` begin with that are never written.
+const MARK: char = '\0';
 
 /// One message.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,8 +6,11 @@ use super::json::{self, Fields};
 use super::message::{
     Extra, File, FileKind, FileSource, Malformed, Message, Part, Role, ToolCall, ToolResult, Wire,
 };
+use super::portable::portable;
 
 const WIRE: Wire = Wire::OpenAiChat;
+/// A call whose argument is text.
+const CUSTOM: &str = "custom";
 
 /// The messages of a request's body.
 pub(super) fn read(body: &Value) -> Result<Vec<Message>, Malformed> {
@@ -19,6 +22,12 @@ pub(super) fn read(body: &Value) -> Result<Vec<Message>, Malformed> {
 }
 
 fn read_message(value: &Value, place: &str) -> Result<Message, Malformed> {
+    let message = known_message(value, place)?;
+    let written = write_message(&message);
+    Ok(json::exact(message, WIRE, value, &written))
+}
+
+fn known_message(value: &Value, place: &str) -> Result<Message, Malformed> {
     let mut fields =
         Fields::of(WIRE, value).ok_or_else(|| Malformed::new(place, "not an object"))?;
     let role = match fields.text("role").as_deref() {
@@ -29,12 +38,18 @@ fn read_message(value: &Value, place: &str) -> Result<Message, Malformed> {
         Some("tool") => Role::Tool,
         // `function` messages have no id to answer to.
         _ => {
-            return Ok(Message::of(Role::User, vec![Part::Other(WIRE, value.clone())]).verbatim());
+            return Ok(Message::of(
+                Role::User,
+                vec![Part::Other(WIRE, value.clone())],
+            ));
         }
     };
-    let author = fields.text("name").unwrap_or_default();
-    let has_content = value.get("content").is_some();
-    let (mut parts, list) = json::content(fields.take("content"), place, read_part)?;
+    let author = fields.name("name").unwrap_or_default();
+    let (mut parts, list) = json::content(fields.take("content"), place, |part| {
+        json::faithful(part.clone(), WIRE, known_part(&part), |part| {
+            write_part(part, role)
+        })
+    })?;
     if role == Role::Tool {
         let id = fields.text("tool_call_id").unwrap_or_default();
         parts = vec![Part::Result(ToolResult {
@@ -48,37 +63,14 @@ fn read_message(value: &Value, place: &str) -> Result<Message, Malformed> {
             },
         })];
     }
-    if let Some(Value::Array(calls)) = fields.take("tool_calls") {
-        parts.extend(calls.into_iter().map(read_call));
-    }
-    let mut extra = fields.rest_with_list(list);
-    if !has_content {
-        // Told apart from null, which is what an assistant with nothing to say is given.
-        extra.fields.insert(NO_CONTENT.into(), Value::Bool(true));
-    }
+    let calls = fields.items("tool_calls").into_iter();
+    parts.extend(calls.map(|call| known_call(&call).unwrap_or(Part::Other(WIRE, call))));
     Ok(Message {
         role,
         author,
         parts,
-        extra,
+        extra: fields.rest_with_list(list),
     })
-}
-
-/// Never written: in a message without it `content` is null rather than missing.
-const NO_CONTENT: &str = "\u{0}no content";
-/// Never written: the one part is the whole message.
-const VERBATIM: &str = "\u{0}verbatim";
-
-impl Message {
-    fn verbatim(mut self) -> Self {
-        self.extra.wire = Some(WIRE);
-        self.extra.fields.insert(VERBATIM.into(), Value::Bool(true));
-        self
-    }
-}
-
-fn read_part(value: Value) -> Part {
-    known_part(&value).unwrap_or(Part::Other(WIRE, value))
 }
 
 fn known_part(value: &Value) -> Option<Part> {
@@ -115,7 +107,7 @@ fn known_part(value: &Value) -> Option<Part> {
         }
         "file" => {
             let mut inner = Fields::of(WIRE, &fields.take("file")?)?;
-            let name = inner.text("filename").unwrap_or_default();
+            let name = inner.name("filename").unwrap_or_default();
             let source = match (inner.text("file_data"), inner.text("file_id")) {
                 (Some(data), None) if data.starts_with("data:") => json::from_url(data),
                 (None, Some(id)) => (String::new(), FileSource::Id(id)),
@@ -128,42 +120,42 @@ fn known_part(value: &Value) -> Option<Part> {
     }
 }
 
-fn read_call(value: Value) -> Part {
-    known_call(&value).unwrap_or(Part::Other(WIRE, value))
-}
-
 fn known_call(value: &Value) -> Option<Part> {
     let mut fields = Fields::of(WIRE, value)?;
-    if fields.text("type").is_some_and(|kind| kind != "function") {
+    // A custom tool is given text where a function is given an object.
+    let is_custom = value.get("type").and_then(Value::as_str) == Some(CUSTOM);
+    let kind = if is_custom { CUSTOM } else { "function" };
+    if !is_custom && fields.text("type").is_some_and(|own| own != kind) {
         return None;
     }
-    let mut function = Fields::of(WIRE, &fields.take("function")?)?;
-    let (name, arguments) = (function.text("name")?, function.take("arguments"));
-    fields.nest("function", function);
+    let mut inner = Fields::of(WIRE, &fields.take(kind)?)?;
+    let name = inner.text("name")?;
+    let arguments = match is_custom {
+        true => json!({"input": inner.text("input")?}),
+        false => inner.take("arguments").unwrap_or_default(),
+    };
+    fields.nest(kind, inner);
     Some(Part::Call(ToolCall {
         id: fields.text("id").unwrap_or_default(),
         name,
-        arguments: arguments.unwrap_or_default(),
+        arguments,
         extra: fields.rest(),
     }))
 }
 
 /// Puts messages in place of those in the body.
 pub(super) fn write(messages: &[Message], body: &mut Map<String, Value>) {
-    let written = messages.iter().flat_map(write_message).collect();
-    body.insert("messages".into(), written);
+    let messages = portable(messages, WIRE);
+    let written = messages.iter().flat_map(|message| write_message(message));
+    let written: Vec<Value> = written.collect();
+    if !written.is_empty() || body.get("messages").is_some_and(Value::is_array) {
+        body.insert("messages".into(), written.into());
+    }
 }
 
 fn write_message(message: &Message) -> Vec<Value> {
-    if message.extra.of(WIRE).contains_key(VERBATIM) {
-        let parts = message.parts.iter();
-        let whole = parts.filter_map(|part| match part {
-            Part::Other(WIRE, value) => Some(value.clone()),
-            Part::Text(_) | Part::File(_) | Part::Call(_) | Part::Result(_) | Part::Other(..) => {
-                None
-            }
-        });
-        return whole.collect();
+    if let Some(was) = json::unchanged(message, WIRE, |was| read_message(was, "")) {
+        return vec![was];
     }
     let mut written = Vec::new();
     let (mut said, mut calls) = (Vec::new(), Vec::new());
@@ -171,9 +163,6 @@ fn write_message(message: &Message) -> Vec<Value> {
         match part {
             Part::Result(result) => written.push(write_result(message, result)),
             Part::Call(call) => calls.push(write_call(call)),
-            Part::Other(WIRE, value) if message.role == Role::Assistant && is_call(value) => {
-                calls.push(value.clone());
-            }
             Part::Text(_) | Part::File(_) | Part::Other(..) => said.push(part),
         }
     }
@@ -181,11 +170,6 @@ fn write_message(message: &Message) -> Vec<Value> {
         written.push(write_said(message, &said, calls));
     }
     written
-}
-
-/// A call that is no function's stands among the calls, too.
-fn is_call(value: &Value) -> bool {
-    value.get("id").is_some() && value.get("type").is_some_and(|kind| kind != "text")
 }
 
 fn write_said(message: &Message, said: &[&Part], calls: Vec<Value>) -> Value {
@@ -198,13 +182,11 @@ fn write_said(message: &Message, said: &[&Part], calls: Vec<Value>) -> Value {
     };
     let mut map = Map::new();
     map.insert("role".into(), role.into());
-    let mut extra = message.extra.of(WIRE);
-    let no_content = extra.shift_remove(NO_CONTENT).is_some();
     let list = message.extra.wire == Some(WIRE) && message.extra.list;
     if !said.is_empty() || list {
         let content = json::write_content(said, list, |part| write_part(part, message.role));
         map.insert("content".into(), content);
-    } else if !no_content {
+    } else {
         map.insert("content".into(), Value::Null);
     }
     if !message.author.is_empty() {
@@ -213,8 +195,7 @@ fn write_said(message: &Message, said: &[&Part], calls: Vec<Value>) -> Value {
     if !calls.is_empty() {
         map.insert("tool_calls".into(), calls.into());
     }
-    map.extend(extra);
-    Value::Object(map)
+    json::with_extra(Value::Object(map), &message.extra, WIRE)
 }
 
 fn write_result(message: &Message, result: &ToolResult) -> Value {
@@ -230,21 +211,23 @@ fn write_result(message: &Message, result: &ToolResult) -> Value {
         content
     };
     let own = json!({"role": "tool", "tool_call_id": result.id, "content": content});
-    let mut extra = message.extra.clone();
-    extra.fields.shift_remove(NO_CONTENT);
-    if !message.author.is_empty() && message.role == Role::Tool {
-        extra
-            .fields
-            .insert("name".into(), message.author.clone().into());
+    if message.role != Role::Tool {
+        return own;
     }
-    if message.role == Role::Tool {
-        json::with_extra(own, &extra, WIRE)
-    } else {
-        own
+    let mut own = json::with_extra(own, &message.extra, WIRE);
+    if let Some(map) = own.as_object_mut().filter(|_| !message.author.is_empty()) {
+        map.insert("name".into(), message.author.clone().into());
     }
+    own
 }
 
 fn write_call(call: &ToolCall) -> Value {
+    let extra = call.extra.of(WIRE);
+    if extra.get("type").and_then(Value::as_str) == Some(CUSTOM) {
+        let object = call.object();
+        let custom = json!({"name": call.name, "input": object.get("input")});
+        return json::with_extra(json!({"id": call.id, CUSTOM: custom}), &call.extra, WIRE);
+    }
     let function = json!({"name": call.name, "arguments": call.to_text()});
     let own = json!({"id": call.id, "type": "function", "function": function});
     json::with_extra(own, &call.extra, WIRE)
@@ -264,13 +247,14 @@ fn write_part(part: &Part, role: Role) -> Option<Value> {
 }
 
 fn write_file(file: &File) -> Value {
-    match (file.kind, &file.source, json::to_url(file)) {
+    match (file.kind, &file.source, json::to_url(file, WIRE)) {
         (FileKind::Image, _, Some(url)) => {
             let own = json!({"type": "image_url", "image_url": {"url": url}});
             json::with_extra(own, &file.extra, WIRE)
         }
         (FileKind::Audio, FileSource::Base64(data), _) => {
-            let format = json::mime(file).trim_start_matches("audio/");
+            let mime = json::mime(file);
+            let format = mime.strip_prefix("audio/").unwrap_or(mime);
             let own =
                 json!({"type": "input_audio", "input_audio": {"data": data, "format": format}});
             json::with_extra(own, &file.extra, WIRE)

@@ -7,6 +7,7 @@ use super::json::{self, Fields};
 use super::message::{
     Extra, File, FileKind, FileSource, Malformed, Message, Part, Role, ToolCall, ToolResult, Wire,
 };
+use super::portable::portable;
 
 const WIRE: Wire = Wire::OpenAiResponses;
 /// Never written: the message is the body's `instructions`.
@@ -45,6 +46,13 @@ fn marked(mut message: Message, mark: &str) -> Message {
 }
 
 fn read_item(value: &Value, place: &str) -> Result<Message, Malformed> {
+    let mut message = known_item(value, place)?;
+    message.extra.wire = Some(WIRE);
+    let written = write_message(&message);
+    Ok(json::exact(message, WIRE, value, &written))
+}
+
+fn known_item(value: &Value, place: &str) -> Result<Message, Malformed> {
     let mut fields =
         Fields::of(WIRE, value).ok_or_else(|| Malformed::new(place, "not an object"))?;
     let other = || Message::of(Role::Assistant, vec![Part::Other(WIRE, value.clone())]);
@@ -57,7 +65,7 @@ fn read_item(value: &Value, place: &str) -> Result<Message, Malformed> {
                 Some("assistant") => Role::Assistant,
                 _ => return Ok(other()),
             };
-            let (parts, list) = json::content(fields.take("content"), place, read_part)?;
+            let (parts, list) = read_content(fields.take("content"), place, role)?;
             Message {
                 role,
                 author: String::new(),
@@ -72,7 +80,7 @@ fn read_item(value: &Value, place: &str) -> Result<Message, Malformed> {
         Some("function_call_output") => {
             fields.take("type");
             let id = fields.text("call_id").unwrap_or_default();
-            let (parts, list) = json::content(fields.take("output"), place, read_part)?;
+            let (parts, list) = read_content(fields.take("output"), place, Role::Tool)?;
             let result = ToolResult {
                 id,
                 parts,
@@ -85,6 +93,18 @@ fn read_item(value: &Value, place: &str) -> Result<Message, Malformed> {
     })
 }
 
+fn read_content(
+    content: Option<Value>,
+    place: &str,
+    role: Role,
+) -> Result<(Vec<Part>, bool), Malformed> {
+    json::content(content, place, |part| {
+        json::faithful(part.clone(), WIRE, known_part(&part), |part| {
+            write_part(part, role)
+        })
+    })
+}
+
 fn known_call(mut fields: Fields) -> Option<ToolCall> {
     fields.take("type");
     Some(ToolCall {
@@ -93,10 +113,6 @@ fn known_call(mut fields: Fields) -> Option<ToolCall> {
         arguments: fields.take("arguments").unwrap_or_default(),
         extra: fields.rest(),
     })
-}
-
-fn read_part(value: Value) -> Part {
-    known_part(&value).unwrap_or(Part::Other(WIRE, value))
 }
 
 fn known_part(value: &Value) -> Option<Part> {
@@ -125,7 +141,7 @@ fn known_part(value: &Value) -> Option<Part> {
             ))
         }
         "input_file" => {
-            let name = fields.text("filename").unwrap_or_default();
+            let name = fields.name("filename").unwrap_or_default();
             let data = fields.text("file_data");
             let (mime, source) = match (data, fields.text("file_url"), fields.text("file_id")) {
                 (Some(data), None, None) if data.starts_with("data:") => json::from_url(data),
@@ -152,10 +168,14 @@ fn file(kind: FileKind, name: String, mime: String, source: FileSource, extra: E
 /// Puts messages in place of those in the body. What the system says first becomes `instructions` where it was that,
 /// or where the messages come from elsewhere.
 pub(super) fn write(messages: &[Message], body: &mut Map<String, Value>) {
-    let has = |message: &Message, mark: &str| message.extra.of(WIRE).contains_key(mark);
+    let has = |message: &Message, mark: &str| message.extra.mark(WIRE, mark).is_some();
     let is_ours = body.contains_key("instructions") || body.contains_key("input");
-    let mut rest = messages;
-    body.shift_remove("instructions");
+    let messages = portable(messages, WIRE);
+    let mut rest = messages.as_slice();
+    // Other values were not read.
+    if body.get("instructions").is_some_and(Value::is_string) {
+        body.shift_remove("instructions");
+    }
     if let Some((first, others)) = messages.split_first()
         && first.role == Role::System
         && (has(first, INSTRUCTIONS)
@@ -165,11 +185,17 @@ pub(super) fn write(messages: &[Message], body: &mut Map<String, Value>) {
         body.insert("instructions".into(), first.to_text().into());
         rest = others;
     }
-    let input = match rest {
+    let input: Value = match rest {
         [only] if has(only, PLAIN) => only.to_text().into(),
-        rest => rest.iter().flat_map(write_message).collect(),
+        rest => rest
+            .iter()
+            .flat_map(|message| write_message(message))
+            .collect(),
     };
-    body.insert("input".into(), input);
+    let is_empty = input.as_array().is_some_and(Vec::is_empty);
+    if !is_empty || body.get("input").is_some_and(|input| !input.is_null()) {
+        body.insert("input".into(), input);
+    }
 }
 
 /// Made here, not read from anywhere.
@@ -178,13 +204,19 @@ fn is_new(message: &Message) -> bool {
 }
 
 fn write_message(message: &Message) -> Vec<Value> {
+    if let Some(was) = json::unchanged(message, WIRE, |was| read_item(was, "")) {
+        return vec![was];
+    }
+    // An item of a kind of its own; in a message such parts stand in a list.
+    if let ([Part::Other(WIRE, item)], false) = (message.parts.as_slice(), message.extra.list) {
+        return vec![item.clone()];
+    }
     let mut items: Vec<Value> = Vec::new();
     let mut said: Vec<&Part> = Vec::new();
     for part in &message.parts {
         let item = match part {
             Part::Call(call) => write_call(call),
             Part::Result(result) => write_result(result),
-            Part::Other(WIRE, value) if is_item(message) => value.clone(),
             Part::Text(_) | Part::File(_) | Part::Other(..) => {
                 said.push(part);
                 continue;
@@ -198,11 +230,6 @@ fn write_message(message: &Message) -> Vec<Value> {
         items.push(write_said(message, &said));
     }
     items
-}
-
-/// The message is one item of a kind of its own.
-fn is_item(message: &Message) -> bool {
-    message.extra.wire.is_none() && message.parts.len() == 1
 }
 
 fn flush(message: &Message, said: &mut Vec<&Part>, items: &mut Vec<Value>) {
@@ -224,12 +251,7 @@ fn write_said(message: &Message, said: &[&Part]) -> Value {
     let list = message.extra.wire == Some(WIRE) && message.extra.list;
     let content = json::write_content(said, list, |part| write_part(part, message.role));
     map.insert("content".into(), content);
-    let mut extra = message.extra.of(WIRE);
-    for mark in [INSTRUCTIONS, PLAIN] {
-        extra.shift_remove(mark);
-    }
-    map.extend(extra);
-    Value::Object(map)
+    json::with_extra(Value::Object(map), &message.extra, WIRE)
 }
 
 fn write_call(call: &ToolCall) -> Value {
@@ -283,7 +305,7 @@ fn write_file(file: &File) -> Value {
     if file.kind != FileKind::Image && !file.name.is_empty() {
         map.insert("filename".into(), file.name.clone().into());
     }
-    let (field, value) = match (&file.source, json::to_url(file)) {
+    let (field, value) = match (&file.source, json::to_url(file, WIRE)) {
         (FileSource::Id(id), _) => ("file_id", id.clone().into()),
         (_, url) if file.kind == FileKind::Image => ("image_url", url.into()),
         (FileSource::Url(url), _) => ("file_url", url.clone().into()),

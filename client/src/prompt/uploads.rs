@@ -1,6 +1,6 @@
 //! Files that the user put into the conversation, for staging into the workspace.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
@@ -47,7 +47,7 @@ pub struct Uploads {
 #[must_use]
 pub fn uploads(messages: &[Message]) -> Uploads {
     let mut found = Uploads::default();
-    let (mut keys, mut names) = (HashSet::new(), HashSet::new());
+    let (mut keys, mut names) = (HashSet::new(), Names::default());
     let users = messages.iter().filter(|message| message.role == Role::User);
     let files = users
         .flat_map(|message| &message.parts)
@@ -66,7 +66,7 @@ pub fn uploads(messages: &[Message]) -> Uploads {
         let key = format!("{key}/name/{}", name.to_lowercase());
         if keys.insert(key.clone()) {
             found.files.push(Upload {
-                name: free_name(&name, &mut names),
+                name: names.free(&name),
                 original_name: file.name.clone(),
                 content,
                 key,
@@ -134,19 +134,27 @@ fn file_name(name: &str) -> String {
     }
 }
 
-/// `name`, `name_2`, `name_3`, …: also where names differ in case only.
-fn free_name(name: &str, taken: &mut HashSet<String>) -> String {
-    let (stem, extension) = match name.rsplit_once('.') {
-        Some((stem, extension)) if !stem.is_empty() => (stem, format!(".{extension}")),
-        _ => (name, String::new()),
-    };
-    let mut free = name.to_owned();
-    let mut number = 2_usize;
-    while !taken.insert(free.to_lowercase()) {
-        free = format!("{stem}_{number}{extension}");
-        number += 1;
+/// Names that are taken, in lower case, each with the number to try next.
+#[derive(Default)]
+struct Names(HashMap<String, usize>);
+
+impl Names {
+    /// `name`, `name_2`, `name_3`, …: also where names differ in case only.
+    fn free(&mut self, name: &str) -> String {
+        let (stem, extension) = match name.rsplit_once('.') {
+            Some((stem, extension)) if !stem.is_empty() => (stem, format!(".{extension}")),
+            _ => (name, String::new()),
+        };
+        let mut free = name.to_owned();
+        let mut number = self.0.get(&name.to_lowercase()).copied().unwrap_or(2);
+        while self.0.contains_key(&free.to_lowercase()) {
+            free = format!("{stem}_{number}{extension}");
+            number += 1;
+        }
+        self.0.insert(name.to_lowercase(), number);
+        self.0.entry(free.to_lowercase()).or_insert(2);
+        free
     }
-    free
 }
 
 fn extension(mime: &str) -> &'static str {
@@ -225,6 +233,24 @@ mod tests {
             uploads.files.get(2).map(|upload| &upload.content),
             Some(&UploadContent::Bytes(b"2".to_vec()))
         );
+    }
+
+    #[test]
+    fn names_that_are_taken_are_counted_on() {
+        let some = |name: &str, text: &str| file(name, "", FileSource::Text(text.into()));
+        let parts = vec![
+            some("a_2.csv", "1"),
+            some("a.csv", "2"),
+            some("A.csv", "3"),
+            some("a.csv", "4"),
+            some("a_2.csv", "5"),
+        ];
+        assert_eq!(
+            names(parts),
+            ["a_2.csv", "a.csv", "A_3.csv", "a_4.csv", "a_2_2.csv"]
+        );
+        let many = (0..20_000).map(|n| some("image.png", &n.to_string()));
+        assert!(names(many.collect()).contains(&"image_20000.png".to_owned()));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Agent Zero's list of loaded skills: one list per agent, the last loaded at its end, at most so many. It is the same
 //! state as [`loading`]'s, so that prompts are made of it in the same way; there is no unload.
 
-use super::keys::Scope;
+use serde_json::Value;
+
+use super::keys::{self, Kind, Scope};
 use super::loading::{self, Evicted};
 use super::{Delta, SessionState};
 use crate::tools::LoadMode;
@@ -15,7 +17,8 @@ pub fn scope(agent: &str) -> Scope<'_> {
     Scope::new(agent, LoadMode::Session)
 }
 
-/// Loads a skill, or moves it to the end; says which had to go for it. `max` of 0 is Agent Zero's own.
+/// Loads a skill, or moves it to the end; says which had to go for it. `max` of 0 is Agent Zero's own. What is loaded is
+/// the current version, also when that becomes another one.
 #[must_use]
 pub fn load(state: &SessionState, scope: Scope<'_>, skill: &str, max: usize) -> Evicted {
     let mut delta = loading::load(state, scope, skill, None, None);
@@ -25,6 +28,35 @@ pub fn load(state: &SessionState, scope: Scope<'_>, skill: &str, max: usize) -> 
     Evicted {
         names: evicted.names,
         delta,
+    }
+}
+
+/// The same with a version that was asked for, by its digest: it stays the loaded one until the skill is loaded again.
+#[must_use]
+pub fn load_version(
+    state: &SessionState,
+    scope: Scope<'_>,
+    skill: &str,
+    digest: &str,
+    max: usize,
+) -> Evicted {
+    let mut loaded = load(state, scope, skill, max);
+    // As good as any other value for those who want to know only that it is loaded.
+    loaded
+        .delta
+        .set(keys::key(scope, Kind::Loaded, skill), digest);
+    loaded
+}
+
+/// How the daemon is asked for a loaded skill: by its name, or by `name@digest` if it was loaded in a version.
+#[must_use]
+pub fn reference(state: &SessionState, scope: Scope<'_>, skill: &str) -> String {
+    let skill = skill.trim();
+    let keys = keys::keys(scope, Kind::Loaded, skill);
+    let value = keys.iter().find_map(|key| state.get(key));
+    match value.and_then(Value::as_str) {
+        Some(digest) if digest.starts_with("sha256:") => format!("{skill}@{digest}"),
+        Some(_) | None => skill.to_owned(),
     }
 }
 
@@ -86,6 +118,25 @@ mod tests {
         assert_eq!(sixth.names, ["b"]);
         state.apply(&sixth.delta);
         assert_eq!(list(&state, scope), ["c", "d", "e", "a", "f"]);
+    }
+
+    #[test]
+    fn a_version_that_was_asked_for_is_the_loaded_one_until_the_next_load() {
+        let scope = scope("a0");
+        let mut state = SessionState::new();
+        assert_eq!(reference(&state, scope, "a"), "a");
+        state.apply(&load_version(&state, scope, "a", "sha256:11", 2).delta);
+        state.apply(&load(&state, scope, "b", 2).delta);
+        assert_eq!(list(&state, scope), ["a", "b"]);
+        assert_eq!(reference(&state, scope, " a "), "a@sha256:11");
+        assert_eq!(reference(&state, scope, "b"), "b");
+        assert!(loading::is_loaded(&state, scope, "a"));
+        // Gone, nothing of it is left.
+        let third = load(&state, scope, "c", 2);
+        assert_eq!(third.names, ["a"]);
+        assert_eq!(reference(&state.with(&third.delta), scope, "a"), "a");
+        state.apply(&load(&state, scope, "a", 2).delta);
+        assert_eq!(reference(&state, scope, "a"), "a");
     }
 
     #[test]

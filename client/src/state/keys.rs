@@ -51,11 +51,6 @@ impl Kind {
             Self::Tools => "tools",
         }
     }
-
-    /// Before a skill's name in keys that name no agent.
-    pub(crate) fn legacy_prefix(self) -> String {
-        format!("{TEMP}skill:{}:", self.word())
-    }
 }
 
 /// The key to write.

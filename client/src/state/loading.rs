@@ -8,6 +8,8 @@
 //!                   └─ evict ───────────► the longest untouched are gone
 //! ```
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::keys::{self, Kind, Scope};
@@ -50,13 +52,9 @@ pub fn loaded(state: &SessionState, scope: Scope<'_>) -> Vec<String> {
     names.sort();
     names.dedup();
     let order = order(state, scope);
+    let touched: HashMap<&String, usize> = order.iter().zip(1..).collect();
     // Stable: those that are not in it keep their order.
-    names.sort_by_key(|name| {
-        order
-            .iter()
-            .position(|touched| touched == name)
-            .map(|at| at + 1)
-    });
+    names.sort_by_key(|name| touched.get(name).copied());
     names
 }
 
@@ -113,22 +111,7 @@ pub fn load(
 /// Unloads a skill and forgets what was selected of it. Empty if there is nothing to forget.
 #[must_use]
 pub fn unload(state: &SessionState, scope: Scope<'_>, skill: &str) -> Delta {
-    let skill = skill.trim();
-    let mut delta = Delta::new();
-    for key in Kind::ALL
-        .iter()
-        .flat_map(|kind| keys::keys(scope, *kind, skill))
-    {
-        if state.get(&key).is_some() {
-            delta.remove(key);
-        }
-    }
-    let mut order = order(state, scope);
-    if order.iter().any(|name| name == skill) {
-        order.retain(|name| name != skill);
-        write_order(&mut delta, state, scope, &order);
-    }
-    delta
+    drop_all(state, scope, &[skill])
 }
 
 /// Chooses docs of a skill, loaded or not.
@@ -156,7 +139,12 @@ pub fn select_tools(
     names: &[String],
     all: bool,
 ) -> Selected {
-    let before = tools(state, scope, skill).unwrap_or_else(|| Selection::these(declared));
+    let before = match tools(state, scope, skill) {
+        // What is added beside all of its own is not one of them.
+        Some(Selection::All) if names.iter().any(|name| !declared.contains(name)) => None,
+        before => before,
+    };
+    let before = before.unwrap_or_else(|| Selection::these(declared));
     let selection = change.apply(Some(&before), names, all);
     select(state, scope, (Kind::Tools, skill), selection)
 }
@@ -232,11 +220,25 @@ pub(crate) fn order(state: &SessionState, scope: Scope<'_>) -> Vec<String> {
         .unwrap_or_default()
 }
 
-fn drop_all(state: &SessionState, scope: Scope<'_>, skills: &[String]) -> Delta {
+fn drop_all<S: AsRef<str>>(state: &SessionState, scope: Scope<'_>, skills: &[S]) -> Delta {
     let mut delta = Delta::new();
-    for skill in skills {
-        let next = unload(&state.with(&delta), scope, skill);
-        delta.then(next);
+    let skills: Vec<&str> = skills.iter().map(|skill| skill.as_ref().trim()).collect();
+    for skill in &skills {
+        for key in Kind::ALL
+            .iter()
+            .flat_map(|kind| keys::keys(scope, *kind, skill))
+        {
+            if state.get(&key).is_some() {
+                delta.remove(key);
+            }
+        }
+    }
+    let gone: HashSet<&str> = skills.into_iter().collect();
+    let before = order(state, scope);
+    let kept = before.iter().filter(|name| !gone.contains(name.as_str()));
+    let kept: Vec<String> = kept.cloned().collect();
+    if kept.len() < before.len() {
+        write_order(&mut delta, state, scope, &kept);
     }
     delta
 }

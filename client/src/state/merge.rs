@@ -2,16 +2,16 @@
 //! what was loaded, also where that had been loaded before, which two states could not tell.
 //!
 //! Rules, none of which depends on the order of the branches: a load in any branch counts more than an unload, which
-//! was of the older load; selections and lists are merged name by name; of two other values that differ one is chosen
-//! by its JSON. Recency among what several branches touched is not known: there it goes by name.
+//! was of the older load; selections and lists are merged name by name; of a command that goes on, who came furthest
+//! counts; of two other values that differ one is chosen by its JSON. Recency among what several branches touched is not known: there it goes by name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
 
 use super::keys::ARTIFACTS;
 use super::selection::{self, Selection};
-use super::{Delta, SessionState, sherma};
+use super::{Delta, SessionState, execs, sherma};
 
 /// What two branches did, as one change of the state that both began with.
 #[must_use]
@@ -111,6 +111,11 @@ fn merge_values(key: &str, base: Option<&Value>, values: &[&Value]) -> Value {
     if key == ARTIFACTS {
         return merge_artifacts(&distinct);
     }
+    if key.starts_with(execs::EXEC)
+        && let Some(merged) = execs::merge(&distinct)
+    {
+        return merged;
+    }
     choose(&distinct)
 }
 
@@ -140,9 +145,10 @@ fn merge_selections(base: Option<&Value>, values: &[&Value]) -> Value {
     }
     let lists: Vec<&[String]> = read.iter().filter_map(these).collect();
     let before = base.as_ref().and_then(these).unwrap_or_default();
+    let known: HashSet<&String> = before.iter().collect();
     let (mut names, mut added) = (kept(before, &lists), BTreeSet::new());
     for list in &lists {
-        added.extend(list.iter().filter(|name| !before.contains(name)).cloned());
+        added.extend(list.iter().filter(|name| !known.contains(name)).cloned());
     }
     names.extend(added);
     Selection::These(names).to_value()
@@ -156,9 +162,11 @@ fn these(selection: &Selection) -> Option<&[String]> {
 }
 
 fn kept(before: &[String], lists: &[&[String]]) -> Vec<String> {
+    let sets = lists.iter().map(|list| list.iter().collect());
+    let sets: Vec<HashSet<&String>> = sets.collect();
     let kept = before
         .iter()
-        .filter(|name| lists.iter().all(|list| list.contains(name)));
+        .filter(|name| sets.iter().all(|set| set.contains(name)));
     kept.cloned().collect()
 }
 
@@ -180,8 +188,13 @@ fn merge_orders(base: Option<&Value>, values: &[&Value]) -> Value {
     };
     let lists: Vec<&[String]> = orders.iter().map(Vec::as_slice).collect();
     let mut names = kept(&before, &lists);
-    names.retain(|name| !tail.contains(name));
-    names.extend(tail);
+    let last: HashSet<&String> = tail.iter().collect();
+    names.retain(|name| !last.contains(name));
+    names.extend(tail.iter().cloned());
+    // No order is no key, as wherever else it is written.
+    if names.is_empty() {
+        return Value::Null;
+    }
     selection::list(&names).into()
 }
 

@@ -1,15 +1,16 @@
 //! State of older versions: keys that name no agent. Each becomes the key of the agent that loaded the skill.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::keys::{self, Kind, Scope};
 use super::{Delta, SessionState, selection};
-use crate::tools::LoadMode;
 
 /// Moves keys that name no agent to their owner: who `owner` says loaded the skill (see
 /// [`owner`](crate::prompt::history::owner), which reads it from the history), else the current agent. Where there is
-/// no owner they stay. What the owner already has counts more; then only the old key goes. The new keys are those of
-/// `scope`'s load mode. A second migration changes nothing.
+/// no owner they stay. What the owner already has counts more; then only the old key goes. Old and new keys are those of
+/// `scope`'s load mode: for `session` those without `temp:`, and those with it, too. A second migration changes nothing.
 #[must_use]
 pub fn migrate(
     state: &SessionState,
@@ -22,24 +23,29 @@ pub fn migrate(
         (!agent.trim().is_empty()).then(|| agent.trim().to_owned())
     };
     let mut delta = Delta::new();
+    let ownerless = Scope::new("", scope.mode);
     for kind in Kind::ALL {
-        let prefix = kind.legacy_prefix();
-        for (key, value) in state.iter() {
-            let Some(skill) = key.strip_prefix(&prefix).map(str::trim) else {
-                continue;
-            };
-            let Some(agent) = Some(skill)
-                .filter(|skill| !skill.is_empty())
-                .and_then(owner)
-            else {
-                continue;
-            };
-            let target = Scope::new(&agent, scope.mode);
-            let known = keys::keys(target, kind, skill);
-            if is_worth(kind, value) && !known.iter().any(|key| state.get(key).is_some()) {
-                delta.set(keys::key(target, kind, skill), value.clone());
+        // Of two spellings the first counts.
+        let mut seen = HashSet::new();
+        for prefix in keys::prefixes(ownerless, kind) {
+            for (key, value) in state.iter() {
+                let Some(skill) = key.strip_prefix(&prefix).map(str::trim) else {
+                    continue;
+                };
+                let Some(agent) = Some(skill)
+                    .filter(|skill| !skill.is_empty())
+                    .and_then(owner)
+                else {
+                    continue;
+                };
+                let target = Scope::new(&agent, scope.mode);
+                let known = keys::keys(target, kind, skill);
+                let is_known = known.iter().any(|key| state.get(key).is_some());
+                if seen.insert(skill) && is_worth(kind, value) && !is_known {
+                    delta.set(keys::key(target, kind, skill), value.clone());
+                }
+                delta.remove(key);
             }
-            delta.remove(key);
         }
     }
     delta.then(migrate_order(state, scope, owner));
@@ -53,32 +59,33 @@ fn migrate_order(
     owner: impl Fn(&str) -> Option<String>,
 ) -> Delta {
     let mut delta = Delta::new();
-    for key in keys::order_keys(Scope::new("", LoadMode::Turn)) {
-        let Some(old) = state.get(&key) else {
-            continue;
-        };
-        let owned: Vec<(String, String)> = selection::names(old)
-            .into_iter()
-            .filter_map(|skill| Some((owner(&skill)?, skill)))
-            .collect();
-        if owned.is_empty() {
-            continue;
+    let ownerless = Scope::new("", scope.mode);
+    let owned: Vec<(String, String)> = super::loading::order(state, ownerless)
+        .into_iter()
+        .filter_map(|skill| Some((owner(&skill)?, skill)))
+        .collect();
+    if owned.is_empty() {
+        return delta;
+    }
+    let agents: HashSet<&String> = owned.iter().map(|(agent, _)| agent).collect();
+    let mut agents: Vec<&String> = agents.into_iter().collect();
+    agents.sort();
+    for agent in agents {
+        let target = Scope::new(agent, scope.mode);
+        let since = super::loading::order(state, target);
+        let later: HashSet<&String> = since.iter().collect();
+        let theirs = owned.iter().filter(|(owner, _)| owner == agent);
+        let mut names: Vec<String> = theirs.map(|(_, skill)| skill.clone()).collect();
+        names.retain(|name| !later.contains(name));
+        names.extend(since.iter().cloned());
+        if let Some(key) = keys::order_keys(target).into_iter().next() {
+            delta.set(key, selection::list(&names));
         }
-        let mut agents: Vec<&String> = owned.iter().map(|(agent, _)| agent).collect();
-        agents.sort();
-        agents.dedup();
-        for agent in agents {
-            let target = Scope::new(agent, scope.mode);
-            let since = super::loading::order(state, target);
-            let theirs = owned.iter().filter(|(owner, _)| owner == agent);
-            let mut names: Vec<String> = theirs.map(|(_, skill)| skill.clone()).collect();
-            names.retain(|name| !since.contains(name));
-            names.extend(since);
-            if let Some(key) = keys::order_keys(target).into_iter().next() {
-                delta.set(key, selection::list(&names));
-            }
+    }
+    for key in keys::order_keys(ownerless) {
+        if state.get(&key).is_some() {
+            delta.remove(key);
         }
-        delta.remove(key);
     }
     delta
 }
@@ -93,6 +100,7 @@ mod tests {
 
     use super::*;
     use crate::state::loading;
+    use crate::tools::LoadMode;
 
     fn state(value: Value) -> SessionState {
         serde_json::from_value(value).expect("a map")
@@ -125,6 +133,52 @@ mod tests {
         );
         assert_eq!(migrate(&state, scope, owner), Delta::new());
         assert_eq!(loading::loaded(&state, scope), ["math"]);
+    }
+
+    #[test]
+    fn skills_loaded_for_the_session_move_from_either_spelling() {
+        for prefix in ["", "temp:"] {
+            let mut state = state(json!({
+                format!("{prefix}skill:loaded:csv"): "1",
+                format!("{prefix}skill:docs:csv"): "*",
+                format!("{prefix}skill:loaded:math"): "1",
+                format!("{prefix}skill:loaded_order:"): "[\"math\", \"csv\"]",
+            }));
+            let scope = Scope::new("me", LoadMode::Session);
+            state.apply(&migrate(&state, scope, |_| None));
+            assert_eq!(
+                serde_json::to_value(&state).expect("JSON"),
+                json!({
+                    "skill:loaded_by_agent:me/csv": "1",
+                    "skill:docs_by_agent:me/csv": "*",
+                    "skill:loaded_by_agent:me/math": "1",
+                    "skill:loaded_order_by_agent:me": "[\"math\",\"csv\"]",
+                }),
+                "{prefix:?}"
+            );
+            assert_eq!(migrate(&state, scope, |_| None), Delta::new());
+        }
+    }
+
+    #[test]
+    fn of_two_spellings_of_an_old_key_the_first_counts() {
+        let mut state = state(json!({
+            "temp:skill:docs:csv": "[\"old.md\"]", "skill:docs:csv": "[\"new.md\"]",
+            "temp:skill:loaded:csv": "1", "skill:loaded:csv": false,
+        }));
+        let scope = Scope::new("me", LoadMode::Session);
+        state.apply(&migrate(&state, scope, |_| None));
+        assert_eq!(
+            serde_json::to_value(&state).expect("JSON"),
+            json!({"skill:docs_by_agent:me/csv": "[\"new.md\"]"})
+        );
+    }
+
+    #[test]
+    fn what_is_loaded_for_the_session_stays_where_skills_are_loaded_for_a_turn() {
+        let state = state(json!({"skill:loaded:csv": "1"}));
+        let scope = Scope::new("me", LoadMode::Turn);
+        assert_eq!(migrate(&state, scope, |_| None), Delta::new());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Which docs or tools of a skill were chosen, and the ways in which that is written down.
 
+use std::collections::HashSet;
+
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,11 +20,14 @@ impl Selection {
     /// These names: trimmed, blank ones left out, each once.
     #[must_use]
     pub fn these<I: IntoIterator<Item: AsRef<str>>>(names: I) -> Self {
-        let mut unique = Unique::default();
+        let (mut unique, mut known) = (Vec::new(), HashSet::new());
         for name in names {
-            unique.add(name.as_ref());
+            let name = name.as_ref().trim();
+            if !name.is_empty() && known.insert(name.to_owned()) {
+                unique.push(name.to_owned());
+            }
         }
-        Self::These(unique.0)
+        Self::These(unique)
     }
 
     /// Reads what this or a reference system wrote: `*`, a JSON array in a string, an array, either as bytes. None if
@@ -74,20 +79,10 @@ impl Selection {
         })
     }
 
-    /// What it selects of what there is: for `All` in the order there, else in its own.
-    pub fn of<'a>(&'a self, available: &'a [String]) -> Vec<&'a str> {
-        match self {
-            Self::All => available.iter().map(String::as_str).collect(),
-            Self::These(names) => {
-                let known = names.iter().filter(|name| available.contains(name));
-                known.map(String::as_str).collect()
-            }
-        }
-    }
-
     /// What it names that is not there.
     #[must_use]
     pub fn unknown(&self, available: &[String]) -> Vec<String> {
+        let available: HashSet<&String> = available.iter().collect();
         match self {
             Self::All => Vec::new(),
             Self::These(names) => {
@@ -171,18 +166,6 @@ pub(crate) fn names(value: &Value) -> Vec<String> {
 /// Names as a JSON array in a string.
 pub(crate) fn list(names: &[String]) -> String {
     Value::from(names).to_string()
-}
-
-#[derive(Default)]
-struct Unique(Vec<String>);
-
-impl Unique {
-    fn add(&mut self, name: &str) {
-        let name = name.trim();
-        if !name.is_empty() && !self.0.iter().any(|known| known == name) {
-            self.0.push(name.to_owned());
-        }
-    }
 }
 
 /// An array of numbers that are bytes of a text.

@@ -7,7 +7,6 @@
 mod stored;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 pub(super) use stored::{is_skill, is_view, latest, merge_view};
 
@@ -33,9 +32,6 @@ pub struct LoadedSkill {
     /// When, as the caller writes times. Tells which of two was later that branches loaded side by side.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub loaded_at: String,
-    /// Which part of the conversation holds its text, for who compacts it.
-    #[serde(skip_serializing_if = "Value::is_null")]
-    pub source_range: Value,
 }
 
 /// A tool of an MCP server. Kept whole, so that what is offered needs no server to be asked, and stays the same.
@@ -76,6 +72,13 @@ impl Loaded {
     /// The skills and what is known of them, in the order of their loads.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &LoadedSkill)> {
         self.0.iter().map(|(id, skill)| (id.as_str(), skill))
+    }
+
+    /// Only those of these ids.
+    #[must_use]
+    pub(crate) fn only(mut self, ids: impl Fn(&str) -> bool) -> Self {
+        self.0.retain(|(id, _)| ids(id));
+        self
     }
 
     /// One of them.
@@ -139,11 +142,13 @@ impl Loaded {
             .map(|(id, _)| id)
     }
 
-    /// The tool of a server that has this name. Where branches brought two, it is that of the skill loaded first.
+    /// The tool of a server that has this name, and the skill that brought it. Where branches brought two, it is that of the
+    /// skill loaded first.
     #[must_use]
-    pub fn remote(&self, tool: &str) -> Option<&RemoteTool> {
-        let mut remote = self.0.iter().flat_map(|(_, skill)| &skill.remote);
-        remote.find(|remote| remote.definition.name == tool)
+    pub fn remote(&self, tool: &str) -> Option<(&str, &RemoteTool)> {
+        let named = |remote: &&RemoteTool| remote.definition.name == tool;
+        self.iter()
+            .find_map(|(id, skill)| Some((id, skill.remote.iter().find(named)?)))
     }
 
     /// Servers that are needed here and not there.

@@ -3,6 +3,7 @@
 
 mod list;
 mod load;
+mod marked;
 mod names;
 mod run;
 
@@ -11,10 +12,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::state::SessionState;
-use crate::tools::arguments::{decode, schema};
+use crate::tools::arguments::{decode, result_schema, schema};
+use crate::tools::scripts::Style;
 use crate::tools::{Answer, Call, Definition, Inner, Profile, Session, ToolError};
 
-const NAME: &str = "skills_tool";
+pub(crate) const NAME: &str = "skills_tool";
 const METHODS: [&str; 5] = ["list", "search", "load", "read_file", EXECUTE];
 const EXECUTE: &str = "execute_script";
 /// Other names that models give to a field.
@@ -31,11 +33,11 @@ const ALIASES: [(&str, &str); 6] = [
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Arguments {
-    /// What to do: list, search, load, read_file or execute_script.
+    /// What to do.
     method: String,
     /// search: words.
     query: String,
-    /// load, read_file, execute_script: the skill, as list shows it; name@version for another version than the current.
+    /// The skill, as list shows it; name@version for another version than the loaded or the current one.
     skill_name: String,
     /// read_file: relative to the skill's folder.
     file_path: String,
@@ -75,6 +77,19 @@ pub(crate) async fn definitions(
     } else {
         ""
     };
+    Ok(vec![Definition {
+        name: NAME.into(),
+        description: format!(
+            "Skills: instructions, documents and scripts for special tasks. Methods: list (what there is), search (by \
+             words), load (the instructions of one and its files), read_file (a document of it){running}."
+        ),
+        parameters: parameters(&methods),
+        returns: returns(&methods),
+    }])
+}
+
+/// Those of the methods that there are.
+fn parameters(methods: &[&str]) -> Value {
     let mut parameters = schema::<Arguments>();
     if let Some(parameters) = parameters.as_object_mut() {
         parameters.insert("required".into(), json!(["method"]));
@@ -82,19 +97,29 @@ pub(crate) async fn definitions(
     if let Some(Value::Object(method)) = parameters.pointer_mut("/properties/method") {
         method.insert("enum".into(), json!(methods));
     }
-    Ok(vec![Definition {
-        name: NAME.into(),
-        description: format!(
-            "Skills: instructions, documents and scripts for special tasks. Methods: list (what there is), search (by \
-             words), load (the instructions of one and its files), read_file (a document of it){running}."
-        ),
-        parameters,
-        returns: json!({
-            "type": "object",
-            "properties": {"text": {"type": "string", "description": "For the model."}},
-            "required": ["text"],
-        }),
-    }])
+    if let Some(Value::Object(fields)) = parameters.pointer_mut("/properties")
+        && !methods.contains(&EXECUTE)
+    {
+        fields.retain(|_, field| {
+            let what = field.get("description").and_then(Value::as_str);
+            !what.is_some_and(|what| what.starts_with(EXECUTE))
+        });
+    }
+    parameters
+}
+
+/// One schema for each method; all of them have the text.
+fn returns(methods: &[&str]) -> Value {
+    let mut any_of = vec![
+        result_schema::<list::Listed>(),
+        result_schema::<list::Found>(),
+        result_schema::<load::Loaded>(),
+        result_schema::<load::Content>(),
+    ];
+    if methods.contains(&EXECUTE) {
+        any_of.push(result_schema::<run::Executed>());
+    }
+    json!({"type": "object", "required": ["text"], "anyOf": any_of})
 }
 
 pub(crate) async fn call(
@@ -114,34 +139,52 @@ pub(crate) async fn call(
             known,
         });
     }
+    let done = perform(tools, session, state, call).await;
+    done.map_err(|error| with_choices(tools, error))
+}
+
+async fn perform(
+    tools: &Inner,
+    session: &Session,
+    state: &SessionState,
+    call: Call,
+) -> Result<Answer, ToolError> {
     let arguments: Arguments = decode(call.arguments, &ALIASES)?;
     let method = arguments.method.trim().to_lowercase();
-    let methods = methods(tools);
     match method.as_str() {
-        method if !methods.contains(&method) => Err(ToolError::arguments(format!(
-            "unknown method {:?}: it is one of {}",
-            arguments.method,
-            methods.join(", ")
+        method if !methods(tools).contains(&method) => Err(ToolError::arguments(format!(
+            "unknown method {:?}",
+            arguments.method
         ))),
         "list" => list::list(tools).await,
         "search" => list::search(tools, &arguments.query).await,
         "load" => load::load(tools, session, state, &arguments.skill_name).await,
-        "read_file" => {
-            load::read_file(
-                tools,
-                &arguments.skill_name,
-                &arguments.file_path,
-                arguments.offset,
-            )
-            .await
-        }
-        _ => run::execute(tools, session, arguments, &call.id).await,
+        "read_file" => load::read_file(tools, session, state, &arguments).await,
+        _ => run::execute(tools, session, state, arguments, &call.id).await,
     }
 }
 
+/// Who gets an argument wrong reads what there is to choose from.
+fn with_choices(tools: &Inner, error: ToolError) -> ToolError {
+    let ToolError::InvalidArguments { mut problem } = error else {
+        return error;
+    };
+    let methods = methods(tools);
+    let styles = match methods.contains(&EXECUTE) {
+        true => Style::NAMES.map(|(name, _)| name).to_vec(),
+        false => Vec::new(),
+    };
+    for (field, names) in [("method", methods), ("arg_style", styles)] {
+        let names = names.join(", ");
+        if !problem.contains(&names) {
+            problem += &format!("; {field} is one of {names}");
+        }
+    }
+    ToolError::InvalidArguments { problem }
+}
+
 fn is_offered(tools: &Inner) -> bool {
-    let wanted = tools.options.tools.as_ref();
-    wanted.is_none_or(|wanted| wanted.iter().any(|name| name == NAME))
+    tools.options.lists(NAME)
 }
 
 fn methods(tools: &Inner) -> Vec<&'static str> {

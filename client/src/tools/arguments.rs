@@ -1,6 +1,8 @@
 //! Arguments as models write them: an object or a string that holds one, keys in any case, other systems' names for a
 //! field. All is checked here once; what comes out is a typed value.
 
+use std::collections::HashMap;
+
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
@@ -31,26 +33,45 @@ fn named(
         // A map of the caller's own keys.
         return given;
     };
-    let mut known = Map::new();
+    let mut known: HashMap<&String, (Spelling, Value)> = HashMap::new();
     for (key, value) in given {
-        let by_name = |name: &str| fields.keys().find(|field| folded(field) == folded(name));
+        let by_name = |name: &&String| folded(name) == folded(&key);
         let by_alias = || {
             aliases
                 .iter()
                 .filter(|(alias, _)| folded(alias) == folded(&key))
                 .find_map(|(_, field)| fields.get_key_value(*field))
-                .map(|(field, _)| field)
+                .map(|(field, _)| (field, Spelling::Alias))
         };
-        if let Some(name) = by_name(&key).or_else(by_alias)
+        let found = match fields.get_key_value(&key) {
+            Some((field, _)) => Some((field, Spelling::Exact)),
+            None => fields
+                .keys()
+                .find(by_name)
+                .map(|field| (field, Spelling::Alike))
+                .or_else(by_alias),
+        };
+        // The nearest spelling counts, and of several the first.
+        if let Some((field, spelling)) = found
             && !value.is_null()
-            // The field's own name counts before an alias of it.
-            && (*name == key || !known.contains_key(name))
-            && let Some(schema) = fields.get(name)
+            && known.get(field).is_none_or(|(other, _)| spelling < *other)
         {
-            known.insert(name.clone(), nested(value, schema, aliases));
+            known.insert(field, (spelling, value));
         }
     }
-    known
+    let fields = fields.iter().filter_map(|(field, schema)| {
+        let (_, value) = known.remove(field)?;
+        Some((field.clone(), nested(value, schema, aliases)))
+    });
+    fields.collect()
+}
+
+/// How near a key is to a field's name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Spelling {
+    Exact,
+    Alike,
+    Alias,
 }
 
 fn nested(value: Value, schema: &Value, aliases: &[(&str, &str)]) -> Value {
@@ -107,7 +128,8 @@ fn of<T: JsonSchema>(settings: SchemaSettings) -> Value {
         .to_value()
 }
 
-fn object(arguments: Value) -> Result<Map<String, Value>, ToolError> {
+/// The object that arguments are: as it is, or out of a string.
+pub(super) fn object(arguments: Value) -> Result<Map<String, Value>, ToolError> {
     match arguments {
         Value::Object(map) => Ok(map),
         Value::Null => Ok(Map::new()),
@@ -202,6 +224,11 @@ mod tests {
             json!({"skill_name": "a", "yield_time_ms": 5}),
             json!({"skill": "a", "skill_name": "b", "yield_ms": 5}),
             json!({"skill_name": "b", "skill": "a", "yield_ms": 5}),
+            // In any order: as it is spelt, else nearly so, else by another name.
+            json!({"skill_name": "b", "Skill": "a", "yield_ms": 5}),
+            json!({"Skill": "a", "skill_name": "b", "yield_ms": 5}),
+            json!({"SKILL": "b", "skill": "a", "yieldMs": 7, "yield_ms": 5}),
+            json!({"Skill": "a", "SKILL": "b", "yield_ms": 5}),
             json!(r#"{"skill": "a", "yield_ms": 5, "unknown": [1]}"#),
         ] {
             assert_eq!(run(arguments.clone()).as_ref(), Ok(&wanted), "{arguments}");

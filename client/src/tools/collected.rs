@@ -29,6 +29,7 @@ pub(crate) async fn collect(
         workspace: exec.split("/execs/").next().unwrap_or_default().to_owned(),
         spec: Some(CollectSpec {
             changed_since_exec: exec.to_owned(),
+            until_exec_end: true,
             ..spec
         }),
     };

@@ -2,6 +2,8 @@
 //! pool that the host registered. The pool is an allow-list, whatever skills and models write; its order is the order of
 //! the offer, so that the same skills give the same tools in the same places.
 
+use std::collections::{BTreeMap, HashSet};
+
 use serde::Serialize;
 
 use crate::state::{Scope, Selection, SessionState, loading};
@@ -35,7 +37,8 @@ pub struct UnknownTool {
 
 /// The tools of all skills that this agent has loaded. What a skill declares counts unless something was selected of it;
 /// a selection may also name tools of the pool that the skill does not declare. Skills that are not loaded bring nothing,
-/// though something be selected of them. `declared` may be in any order and may have more skills than are loaded.
+/// though something be selected of them, nor do those that are not in `declared`: hidden ones, or gone. `declared` may be
+/// in any order and may have more skills than are loaded.
 pub fn offered<'a>(
     state: &SessionState,
     scope: Scope<'_>,
@@ -43,38 +46,36 @@ pub fn offered<'a>(
     pool: impl IntoIterator<Item = &'a str>,
 ) -> Offered {
     let mut wanted: Vec<UnknownTool> = Vec::new();
-    let mut skills = loading::loaded(state, scope);
-    skills.sort();
-    for skill in skills {
-        let own = declared.iter().find(|declared| declared.skill == skill);
-        let own = own
-            .map(|declared| declared.tools.clone())
-            .unwrap_or_default();
-        let tools = match loading::tools(state, scope, &skill) {
-            None | Some(Selection::All) => own,
+    // Sorted by the skills' names, and of each but one.
+    let declared: BTreeMap<&str, &Declared> = declared
+        .iter()
+        .rev()
+        .map(|own| (own.skill.as_str(), own))
+        .collect();
+    for (skill, own) in declared {
+        if !loading::is_loaded(state, scope, skill) {
+            continue;
+        }
+        let tools = match loading::tools(state, scope, skill) {
+            None | Some(Selection::All) => own.tools.clone(),
             Some(Selection::These(tools)) => tools,
         };
-        for tool in tools {
-            let want = UnknownTool {
-                skill: skill.clone(),
-                tool,
-            };
-            if !wanted.contains(&want) {
-                wanted.push(want);
-            }
-        }
+        let mut known = HashSet::new();
+        let tools = tools.into_iter().filter(|tool| known.insert(tool.clone()));
+        wanted.extend(tools.map(|tool| UnknownTool {
+            skill: skill.to_owned(),
+            tool,
+        }));
     }
+    let names: HashSet<&str> = wanted.iter().map(|want| want.tool.as_str()).collect();
     let mut offered = Offered::default();
-    let mut known: Vec<&str> = Vec::new();
+    let mut known: HashSet<&str> = HashSet::new();
     for name in pool {
-        if !known.contains(&name) {
-            known.push(name);
-            if wanted.iter().any(|want| want.tool == name) {
-                offered.names.push(name.to_owned());
-            }
+        if known.insert(name) && names.contains(name) {
+            offered.names.push(name.to_owned());
         }
     }
-    wanted.retain(|want| !known.contains(&want.tool.as_str()));
+    wanted.retain(|want| !known.contains(want.tool.as_str()));
     offered.unknown = wanted;
     offered
 }
@@ -164,6 +165,15 @@ mod tests {
         });
         state.apply(&serde_json::from_value(null).expect("a delta"));
         assert_eq!(names(&state), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_skill_that_nobody_declares_brings_nothing_not_even_what_was_chosen_of_it() {
+        let mut state = SessionState::new();
+        load(&mut state, "hidden");
+        select(&mut state, "hidden", Change::Replace, &["d"]);
+        let now = offered(&state, SCOPE, &skills(), POOL);
+        assert_eq!(now, Offered::default());
     }
 
     proptest! {

@@ -36,7 +36,7 @@ pub enum ToolError {
         nearest_names: Vec<String>,
     },
     /// The skill must be loaded first.
-    #[error("{tool} requires skill_load first for {skill:?}")]
+    #[error("{tool} requires {} first for {skill:?}", loader(tool))]
     NotLoaded {
         /// The tool that was called.
         tool: &'static str,
@@ -57,8 +57,10 @@ pub enum ToolError {
         /// It has ended, or its stdin is closed.
         problem: &'static str,
     },
-    /// Another call of this session had the same id and ran something else.
-    #[error("the call id {id:?} was used for another command in this session")]
+    /// Another call of this session had the same id: it ran something else, or so long ago that it is forgotten.
+    #[error(
+        "the call id {id:?} was used before in this session: for another command, or for one that is no longer known"
+    )]
     CallIdTaken {
         /// The call's.
         id: String,
@@ -202,10 +204,27 @@ impl ToolError {
         error
     }
 
+    /// There is no such skill, or none that can be used: no fault of the daemon or of the way to it.
+    pub(crate) fn is_of_skill(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownSkill { .. } | Self::SkillUnusable { .. } | Self::InvalidArguments { .. }
+        )
+    }
+
     pub(crate) fn arguments(problem: impl Into<String>) -> Self {
         Self::InvalidArguments {
             problem: problem.into(),
         }
+    }
+}
+
+/// What loads a skill, where this is what needs it.
+fn loader(tool: &str) -> &'static str {
+    match tool {
+        "run_skill_script" => "load_skill_md",
+        "skills_tool" => "the method load",
+        _ => "skill_load",
     }
 }
 

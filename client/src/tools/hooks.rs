@@ -1,9 +1,10 @@
 //! What the host application may do before and after a skill is loaded or unloaded, whoever asked for it: a call of
-//! the model, a preload, or an eviction.
+//! the model, a preload, or an eviction. Skills that go with their prompt or turn, as the load mode says, go unasked: that
+//! is the host's own doing.
 
 use futures::future::{BoxFuture, ready};
 
-use crate::tools::Session;
+use crate::tools::{Inner, Session, ToolError};
 
 /// Which skill is meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct LoadedSkill {
     pub version: String,
     /// Of its content.
     pub digest: String,
-    /// What the model is given.
+    /// What the model is given; empty where the prompt brings it and not the result of the call.
     pub content: String,
     /// Names of the tools that it brings.
     pub tools_loaded: Vec<String>,
@@ -34,7 +35,7 @@ pub struct LoadedSkill {
 pub struct UnloadedSkill {
     /// Its id.
     pub skill_id: String,
-    /// The one that was loaded.
+    /// The one that was loaded; empty where the state does not have it, as for the current version of a skill.
     pub version: String,
     /// Names of the tools that go with it; not those that another skill brings too.
     pub tools_unloaded: Vec<String>,
@@ -63,7 +64,8 @@ pub trait Hooks: Send + Sync {
         Box::pin(ready(Ok(())))
     }
 
-    /// Before a skill is unloaded; may choose another one, except where the skill is evicted.
+    /// Before a skill is unloaded; may choose another one, except where the skill is evicted or another version
+    /// takes its place.
     fn before_skill_unload<'a>(
         &'a self,
         _session: &'a Session,
@@ -87,3 +89,19 @@ pub trait Hooks: Send + Sync {
 pub struct NoHooks;
 
 impl Hooks for NoHooks {}
+
+/// Asks whether a loaded skill may go for another one, or for another version of it. The version is empty where the state
+/// does not have it.
+pub(crate) async fn may_go(
+    tools: &Inner,
+    session: &Session,
+    id: &str,
+    version: String,
+) -> Result<(), ToolError> {
+    let mut choice = SkillChoice {
+        skill_id: id.to_owned(),
+        version,
+    };
+    let hook = tools.hooks.before_skill_unload(session, &mut choice).await;
+    hook.map_err(|problem| ToolError::Hook { problem })
+}

@@ -1,21 +1,23 @@
-//! Skills and their files as the tools look them up: the daemon finds, what it does not find is said in the words of
-//! the tools.
+//! Skills as every family of tools looks them up: the daemon finds, only what the host shows is there, and what is not
+//! there is said in the words of the tools. Their files are in `files`.
 
-use skilld_proto::v1::{
-    ListSkillFilesRequest, ListSkillsRequest, ReadSkillFileRequest, Reason, Skill, SkillFile,
-    SkillState,
-};
+mod files;
 
+use std::collections::BTreeSet;
+
+use futures::{StreamExt, TryStreamExt};
+use skilld_proto::v1::{ListSkillsRequest, Reason, Skill, SkillState};
+
+pub(crate) use files::{docs, files, read, unknown_file};
+
+use crate::Error;
 use crate::names::short_id;
-use crate::tools::{Inner, ToolError};
-use crate::{Client, Error};
+use crate::tools::{Inner, Options, ToolError};
 
-/// Skills that one list shows at most; a catalogue of more is for searching.
-const SKILLS_MAX: usize = 10_000;
-/// Skills of one page.
-const PAGE_SKILLS: i32 = 1000;
-/// Files of one skill that are listed.
-const FILES_MAX: i32 = 10_000;
+/// Skills of one page; the server's maximum.
+const PAGE: i32 = 1000;
+/// Requests at a time, where one skill after the other is asked for.
+pub(crate) const REQUESTS: usize = 8;
 
 /// How a skill is asked for: a name, with a version or a digest where one is meant. `*` and `latest` mean no other than
 /// no version at all: the current one of the first root that has the name.
@@ -27,13 +29,10 @@ pub(crate) fn reference(name: &str, version: &str) -> String {
     }
 }
 
-/// A skill that can be used and that this agent may see.
+/// A skill that can be used and that this agent may see. A hidden one is as one that is not there, by every name.
 pub(crate) async fn skill(tools: &Inner, reference: &str) -> Result<Skill, ToolError> {
-    let skill = tools
-        .client
-        .get_skill(reference)
-        .await
-        .map_err(|error| unknown_skill(error, reference))?;
+    let found = tools.client.get_skill(reference).await;
+    let skill = found.map_err(|error| unknown_skill(&tools.options, error, reference))?;
     if !tools.options.shows(id(&skill).as_str()) {
         return Err(ToolError::UnknownSkill {
             skill: reference.to_owned(),
@@ -47,6 +46,15 @@ pub(crate) async fn skill(tools: &Inner, reference: &str) -> Result<Skill, ToolE
             problem,
         }),
     }
+}
+
+/// How to ask for the files of a skill, or to stage it. Where only some skills are shown, what is no name of one of them
+/// is looked up first: a version or an alias may lead to a hidden one.
+pub(crate) async fn address(tools: &Inner, asked: &str) -> Result<String, ToolError> {
+    if tools.options.skills.is_none() || (tools.options.shows(asked) && !asked.contains('/')) {
+        return Ok(asked.to_owned());
+    }
+    skill(tools, asked).await.map(|skill| pinned(&skill))
 }
 
 /// Its id, without a version.
@@ -78,10 +86,11 @@ pub(crate) fn unusable(skill: &Skill) -> Option<String> {
     }
 }
 
-/// All skills that this agent may see, those that cannot be used among them, in order of their names.
+/// All skills that this agent may see, each version of them, those that cannot be used among them, in order of their
+/// names. As many as the daemon has.
 pub(crate) async fn skills(tools: &Inner) -> Result<Vec<Skill>, ToolError> {
     let mut request = ListSkillsRequest {
-        page_size: PAGE_SKILLS,
+        page_size: PAGE,
         ..ListSkillsRequest::default()
     };
     let mut skills = Vec::new();
@@ -89,137 +98,87 @@ pub(crate) async fn skills(tools: &Inner) -> Result<Vec<Skill>, ToolError> {
         let page = tools.client.list_skills(request.clone()).await?;
         let shown = page.skills.into_iter();
         skills.extend(shown.filter(|skill| tools.options.shows(&id(skill))));
-        if page.next_page_token.is_empty() || skills.len() >= SKILLS_MAX {
+        if page.next_page_token.is_empty() {
             return Ok(skills);
         }
         request.page_token = page.next_page_token;
     }
 }
 
-/// The files of a skill beneath a folder, sorted; none where it has no such folder.
-pub(crate) async fn files(
-    client: &Client,
-    reference: &str,
-    folder: &str,
-) -> Result<Vec<SkillFile>, ToolError> {
-    let request = ListSkillFilesRequest {
-        name: reference.to_owned(),
-        page_size: FILES_MAX,
-        path: folder.to_owned(),
-        ..ListSkillFilesRequest::default()
-    };
-    match client.list_skill_files(request).await {
-        Ok(page) => Ok(page.files),
-        Err(error) if error.reason() == Some(Reason::FileNotFound) => Ok(Vec::new()),
-        Err(error) => Err(unknown_skill(error, reference)),
+/// Names of all that can be used.
+pub(crate) async fn names(tools: &Inner) -> Result<BTreeSet<String>, ToolError> {
+    let skills = skills(tools).await?;
+    let usable = skills.iter().filter(|skill| unusable(skill).is_none());
+    Ok(usable.map(id).collect())
+}
+
+/// All that can be used, each name once: of several versions the one that the bare name means, which the daemon knows.
+pub(crate) async fn current(tools: &Inner) -> Result<Vec<Skill>, ToolError> {
+    let mut names: Vec<(Skill, bool)> = Vec::new();
+    for skill in skills(tools).await? {
+        match names.last_mut() {
+            _ if unusable(&skill).is_some() => {}
+            Some((last, has_versions)) if last.name == skill.name => *has_versions = true,
+            Some(_) | None => names.push((skill, false)),
+        }
     }
-}
-
-/// A file of a skill, or of a text the part that was asked for.
-#[derive(Debug)]
-pub(crate) struct Read {
-    /// As the daemon found it; its path is the true one.
-    pub(crate) file: SkillFile,
-    /// None for a binary file.
-    pub(crate) text: Option<String>,
-    /// Where to go on, if it is longer.
-    pub(crate) next_offset: Option<u64>,
-}
-
-/// Reads at most `bytes_max` bytes from `offset` on, cut between characters.
-pub(crate) async fn read(
-    client: &Client,
-    reference: &str,
-    path: &str,
-    offset: u64,
-    bytes_max: usize,
-) -> Result<Read, ToolError> {
-    let request = ReadSkillFileRequest {
-        name: reference.to_owned(),
-        path: path.to_owned(),
-        offset: i64::try_from(offset).unwrap_or(i64::MAX),
-        // With room for a character that the cut would fall into.
-        length: i64::try_from(bytes_max.saturating_add(4)).unwrap_or(i64::MAX),
-    };
-    let mut reader = client
-        .read_skill_file(request)
+    let each = names.into_iter().map(|(only, has_versions)| async move {
+        if !has_versions {
+            return Ok(Some(only));
+        }
+        match skill(tools, &id(&only)).await {
+            Ok(skill) => Ok(Some(skill)),
+            // Gone since the list was made.
+            Err(error) if error.is_of_skill() => Ok(None),
+            Err(error) => Err(error),
+        }
+    });
+    let each = futures::stream::iter(each).buffered(REQUESTS);
+    each.try_filter_map(|skill| async move { Ok(skill) })
+        .try_collect()
         .await
-        .map_err(|error| unknown_file(error, reference, path))?;
-    let file = reader.file().clone();
-    if !file.is_text {
-        return Ok(Read {
-            file,
-            text: None,
-            next_offset: None,
-        });
-    }
-    let mut bytes = Vec::new();
-    while let Some(chunk) = reader.next().await? {
-        bytes.extend_from_slice(&chunk);
-    }
-    let size = u64::try_from(file.size).unwrap_or_default();
-    let cut = whole_characters(&bytes, bytes_max);
-    bytes.truncate(cut);
-    let next = offset + cut as u64;
-    if bytes.contains(&0) {
-        return Ok(Read {
-            file,
-            text: None,
-            next_offset: None,
-        });
-    }
-    Ok(Read {
-        file,
-        text: Some(String::from_utf8_lossy(&bytes).into_owned()),
-        next_offset: (next < size).then_some(next),
-    })
 }
 
-/// The most bytes up to `max` that end with a character.
-fn whole_characters(bytes: &[u8], max: usize) -> usize {
-    if bytes.len() <= max {
-        return bytes.len();
-    }
-    let begins = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0xc0 != 0x80);
-    let cut = (max.saturating_sub(3)..=max).rev().find(|at| begins(*at));
-    cut.filter(|cut| *cut > 0).unwrap_or(max)
-}
-
-/// In the tools' words, if it is about a skill.
-pub(crate) fn unknown_skill(error: Error, reference: &str) -> ToolError {
+/// In the tools' words, if it is about a skill. Names like the one that was asked for are those that the options show.
+pub(crate) fn unknown_skill(options: &Options, error: Error, reference: &str) -> ToolError {
     match error.reason() {
-        Some(Reason::SkillNotFound) => ToolError::UnknownSkill {
-            skill: reference.to_owned(),
-            nearest_names: nearest(&error),
-        },
+        Some(Reason::SkillNotFound) => {
+            let mut nearest_names = nearest(&error);
+            nearest_names.retain(|near| {
+                let name = near.split_once('@').map_or(near.as_str(), |(name, _)| name);
+                options.shows(name)
+            });
+            ToolError::UnknownSkill {
+                skill: reference.to_owned(),
+                nearest_names,
+            }
+        }
         Some(Reason::SkillInvalid) => ToolError::SkillUnusable {
             skill: reference.to_owned(),
             problem: metadata(&error, "problem").unwrap_or_else(|| error.to_string()),
+        },
+        // No skill can have such a name, or no version can be written so.
+        Some(Reason::InvalidRequest) => match error.failure().map(|failure| &failure.violations) {
+            Some(violations) if !violations.is_empty() => {
+                let said = violations
+                    .iter()
+                    .map(|violation| format!("{} {}", violation.field, violation.description));
+                let said: Vec<String> = said.collect();
+                ToolError::arguments(format!("{reference:?}: {}", said.join("; ")))
+            }
+            Some(_) | None => ToolError::Daemon(error),
         },
         Some(_) | None => ToolError::Daemon(error),
     }
 }
 
-/// In the tools' words, if it is about a file or its skill.
-pub(crate) fn unknown_file(error: Error, reference: &str, path: &str) -> ToolError {
-    match error.reason() {
-        Some(Reason::FileNotFound) => ToolError::FileNotFound {
-            path: path.to_owned(),
-            nearest_names: nearest(&error),
-        },
-        Some(Reason::PathEscapes) => ToolError::arguments(format!(
-            "{path:?} leads out of the skill: paths are relative to its root"
-        )),
-        Some(Reason::WrongFileType) => {
-            ToolError::arguments(format!("{path:?} is a folder, not a file"))
-        }
-        Some(_) | None => unknown_skill(error, reference),
-    }
-}
-
-fn nearest(error: &Error) -> Vec<String> {
+/// Names like the one that was not found.
+pub(crate) fn nearest(error: &Error) -> Vec<String> {
     let near = metadata(error, "nearest").unwrap_or_default();
-    let near = near.split(',').filter(|name| !name.is_empty());
+    let near = near
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
     near.map(str::to_owned).collect()
 }
 
@@ -237,13 +196,5 @@ mod tests {
             assert_eq!(reference(" pdf ", version), "pdf");
         }
         assert_eq!(reference("pdf", " ^1.2 "), "pdf@^1.2");
-    }
-
-    #[test]
-    fn a_text_is_cut_between_characters() {
-        let text = "aé😀".as_bytes();
-        for (max, cut) in [(100, 7), (7, 7), (6, 3), (4, 3), (3, 3), (2, 1), (1, 1)] {
-            assert_eq!(whole_characters(text, max), cut, "{max}");
-        }
     }
 }

@@ -1,42 +1,51 @@
 //! Connections to the MCP servers that loaded skills name: one per session, agent and server, made when it is first
-//! needed, made again when it broke, closed when no loaded skill needs it or the session ends. Their number is bounded,
-//! and every wait has an end. Which servers may be connected at all is the host's decision: `policy`.
+//! needed, made again when it broke, closed when no loaded skill needs it, when it has to make room (`open`), or when the
+//! session ends. Their number is bounded, and every wait has an end. Which servers may be connected at all is the host's
+//! decision: `policy`.
 
 mod connection;
+mod open;
 mod policy;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::{join, join_all};
 use serde_json::Value;
-use tokio::sync::OnceCell;
 
 pub(crate) use connection::Connection;
+use open::{Cell, Key, Limits, Open};
 
 pub(crate) use crate::state::sherma::{Place, Server};
 use crate::tools::{Mcp, Options, Session, ToolError};
 
-/// Connections of one toolset.
-const CONNECTIONS_MAX: usize = 256;
-/// Connections of one session.
-const CONNECTIONS_OF_SESSION_MAX: usize = 16;
+/// Each is a session at a server, or a program and its descriptors.
+const LIMITS: Limits = Limits {
+    of_session: 16,
+    of_toolset: 256,
+};
 /// Of one call of a server's tool, where the options say nothing.
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Of what is said of a failure, which may be a server's own words: a model reads all of it.
+const PROBLEM_BYTES_MAX: usize = 4096;
 
 impl Server {
     pub(crate) fn failed(&self, problem: impl Into<String>) -> ToolError {
         ToolError::Mcp {
             server: self.label.clone(),
-            problem: problem.into(),
+            problem: cut(problem.into()),
         }
     }
 }
 
-/// Session, agent and place.
-type Key = (String, String, Place);
-/// Filled once, by the first who needs it; the others wait for that.
-type Cell = Arc<OnceCell<Arc<Connection>>>;
+fn cut(mut problem: String) -> String {
+    if problem.len() > PROBLEM_BYTES_MAX {
+        problem.truncate(problem.floor_char_boundary(PROBLEM_BYTES_MAX));
+        problem.push_str("… (cut)");
+    }
+    problem
+}
 
 /// All connections of a toolset.
 #[derive(Debug)]
@@ -44,7 +53,7 @@ pub(crate) struct Connections {
     options: Mcp,
     call_timeout: Duration,
     http: policy::Http,
-    open: Mutex<HashMap<Key, Cell>>,
+    open: Mutex<Open<Connection>>,
 }
 
 impl Connections {
@@ -53,7 +62,7 @@ impl Connections {
             options: options.mcp.clone(),
             call_timeout: options.timeout.unwrap_or(CALL_TIMEOUT),
             http: policy::Http::default(),
-            open: Mutex::default(),
+            open: Mutex::new(Open::new(LIMITS)),
         }
     }
 
@@ -65,9 +74,10 @@ impl Connections {
     ) -> Result<(Arc<Connection>, bool), ToolError> {
         let target = policy::target(&self.options, server)?;
         let key = key(session, &server.at);
-        let cell = self.cell(&key, server)?;
+        let taken = self.lock().cell(&key, Connection::is_closed);
+        let (cell, gives_way) = taken.map_err(|problem| server.failed(problem))?;
         let mut made = false;
-        let connected = cell.get_or_try_init(|| {
+        let connecting = cell.get_or_try_init(|| {
             made = true;
             async {
                 Connection::open(server, target, &self.http)
@@ -75,13 +85,11 @@ impl Connections {
                     .map(Arc::new)
             }
         });
-        match connected.await.map(Arc::clone) {
+        let (connected, ()) = join(connecting, closed(gives_way)).await;
+        match connected.map(Arc::clone) {
             Ok(connection) => Ok((connection, made)),
             Err(error) => {
-                let mut open = self.lock();
-                if open.get(&key).is_some_and(|cell| !cell.initialized()) {
-                    open.remove(&key);
-                }
+                self.lock().forget(&key);
                 Err(error)
             }
         }
@@ -116,43 +124,22 @@ impl Connections {
     }
 
     async fn close(&self, which: impl Fn(&Key) -> bool) {
-        let closing: Vec<Cell> = {
-            let mut open = self.lock();
-            let keys: Vec<Key> = open.keys().filter(|key| which(key)).cloned().collect();
-            keys.iter().filter_map(|key| open.remove(key)).collect()
-        };
-        let closing = closing.iter().filter_map(|cell| cell.get());
-        futures::future::join_all(closing.map(|connection| connection.close())).await;
+        let closing = self.lock().take(which);
+        closed(closing).await;
     }
 
-    fn cell(&self, key: &Key, server: &Server) -> Result<Cell, ToolError> {
-        let mut open = self.lock();
-        let broken = |cell: &Cell| cell.get().is_some_and(|connection| connection.is_closed());
-        match open.get(key) {
-            Some(cell) if !broken(cell) => return Ok(Arc::clone(cell)),
-            Some(_) => {}
-            None => {
-                let of_session = open.keys().filter(|(session, _, _)| *session == key.0);
-                if of_session.count() >= CONNECTIONS_OF_SESSION_MAX {
-                    return Err(server.failed(format!(
-                        "this session has {CONNECTIONS_OF_SESSION_MAX} servers connected: unload a skill first"
-                    )));
-                }
-                if open.len() >= CONNECTIONS_MAX {
-                    return Err(server.failed(format!(
-                        "{CONNECTIONS_MAX} servers are connected, which is all that one toolset holds"
-                    )));
-                }
-            }
-        }
-        let cell = Cell::default();
-        open.insert(key.clone(), Arc::clone(&cell));
-        Ok(cell)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Cell>> {
+    fn lock(&self) -> MutexGuard<'_, Open<Connection>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+async fn closed(cells: impl IntoIterator<Item = Cell<Connection>>) {
+    join_all(cells.into_iter().map(|cell| async move {
+        if let Some(connection) = cell.get() {
+            connection.close().await;
+        }
+    }))
+    .await;
 }
 
 fn key(session: &Session, at: &Place) -> Key {

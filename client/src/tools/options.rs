@@ -4,7 +4,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tools::{ToolError, trpc};
+use skilld_proto::v1::{Skill, SkillState};
+
+use crate::state::Scope;
+use crate::state::agent_zero::{self as agent_zero_state, LOADED_MAX};
+use crate::tools::{ToolError, agent_zero, lookup, sherma, trpc};
+
+/// Bytes of a character at most.
+const CHAR_BYTES_MAX: usize = 4;
 
 /// Which system's tools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -81,7 +88,7 @@ pub struct Options {
     pub family: Family,
     /// How many of them.
     pub profile: Profile,
-    /// Only these tools, by name; none for all of the profile.
+    /// Only these tools, by name in any case; none for all of the profile. An unknown name is an error.
     pub tools: Option<Vec<String>>,
     /// Only these skills exist for the model, by name; none for all.
     pub skills: Option<Vec<String>>,
@@ -94,7 +101,8 @@ pub struct Options {
     pub env: std::collections::BTreeMap<String, String>,
     /// How long a skill stays loaded.
     pub load_mode: LoadMode,
-    /// Skills loaded at once; 0 for any number.
+    /// Skills loaded at once; 0 for any number, of agent-zero for five. Where a state has more, those that were touched last
+    /// count.
     pub max_loaded_skills: usize,
     /// Running needs a loaded skill.
     pub require_loaded: bool,
@@ -103,16 +111,26 @@ pub struct Options {
     pub inline_skills: bool,
     /// Every run saves its outputs as artifacts.
     pub force_save_artifacts: bool,
-    /// Programs that may run, and no others; empty for all.
+    /// Programs that may run, and no others; empty for all. Of sherma and agent-zero, scripts, as `SKILL/PATH`.
     pub allowed_commands: Vec<String>,
-    /// Programs that may not run.
+    /// Programs that may not run; as above.
     pub denied_commands: Vec<String>,
+    /// Variables that a call may set while commands are restricted; none if it is empty. Many programs take what they run
+    /// or load from one. `editor_text` needs `EDITOR` and `VISUAL`.
+    pub allowed_env: Vec<String>,
     /// Of one run, unless the call says.
     #[serde(with = "seconds")]
     pub timeout: Option<Duration>,
-    /// Bytes of stdout, and of stderr, that a result holds.
+    /// Of a command that goes on as a session, unless the call says; none for the daemon's maximum.
+    #[serde(with = "seconds")]
+    pub session_timeout: Option<Duration>,
+    /// Such a command is ended when it has printed nothing for so long, unless the call gives a timeout; none for never.
+    /// A workspace is in use while a command runs in it, so this is what ends one that everybody has forgotten.
+    #[serde(with = "seconds")]
+    pub session_idle_timeout: Option<Duration>,
+    /// Bytes of stdout, and of stderr, that a result holds; at least 4.
     pub output_bytes_max: usize,
-    /// Bytes of text that a result shows as its main output.
+    /// Bytes of text that a result shows as its main output, or of a file; of sherma and agent-zero at least 4.
     pub primary_bytes_max: usize,
     /// Only tools of skills that are loaded are offered of the host's.
     pub only_active_skills: bool,
@@ -139,8 +157,12 @@ impl Default for Options {
             force_save_artifacts: false,
             allowed_commands: Vec::new(),
             denied_commands: Vec::new(),
+            allowed_env: Vec::new(),
             // The reference's.
             timeout: Some(Duration::from_secs(300)),
+            session_timeout: None,
+            // As long as a workspace lasts in which nothing runs.
+            session_idle_timeout: Some(Duration::from_secs(15 * 60)),
             output_bytes_max: 16 * 1024,
             primary_bytes_max: 32 * 1024,
             only_active_skills: true,
@@ -153,16 +175,88 @@ impl Default for Options {
 impl Options {
     /// Says what contradicts itself.
     pub(crate) fn check(&self) -> Result<(), ToolError> {
-        if self.output_bytes_max == 0 {
-            return Err(ToolError::Options {
-                problem: "output_bytes_max is 0, so that no result would show any output".into(),
-            });
+        let wrong = |problem: String| Err(ToolError::Options { problem });
+        if self.output_bytes_max < CHAR_BYTES_MAX {
+            return wrong(too_small("output_bytes_max", self.output_bytes_max));
         }
         self.mcp.check()?;
-        match self.family {
-            Family::Trpc => trpc::check(self),
-            Family::Sherma | Family::AgentZero => Ok(()),
+        let tools = match self.family {
+            Family::Trpc => trpc::all(),
+            Family::Sherma => sherma::all(),
+            Family::AgentZero => vec![agent_zero::NAME],
+        };
+        for name in self.tools.iter().flatten() {
+            if !tools.iter().any(|tool| is_name(name, tool)) {
+                return wrong(format!("tools: there is no tool {name:?}"));
+            }
         }
+        match self.family {
+            Family::Trpc => return trpc::check(self),
+            Family::Sherma => sherma::check(self)?,
+            Family::AgentZero => {}
+        }
+        // Files are read in parts of so many bytes.
+        if self.primary_bytes_max < CHAR_BYTES_MAX {
+            return wrong(too_small("primary_bytes_max", self.primary_bytes_max));
+        }
+        self.check_scripts()
+    }
+
+    /// What runs in these families is scripts: an entry that is none would permit or deny nothing.
+    fn check_scripts(&self) -> Result<(), ToolError> {
+        let lists = [
+            ("allowed_commands", &self.allowed_commands),
+            ("denied_commands", &self.denied_commands),
+        ];
+        for (key, list) in lists {
+            let odd = list.iter().find(|entry| {
+                let mut names = entry.split('/');
+                let is_plain = names.all(|name| !matches!(name.trim(), "" | "." | ".."));
+                !(is_plain && entry.contains('/'))
+            });
+            if let Some(entry) = odd {
+                return Err(ToolError::Options {
+                    problem: format!(
+                        "{key} has {entry:?}: the family {} runs scripts only, listed as SKILL/PATH",
+                        self.family.name()
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whose skills a session's state has, and how long they stay. sherma's and Agent Zero's stay for the session, whatever
+    /// the load mode.
+    pub(crate) fn scope<'a>(&self, agent: &'a str) -> Scope<'a> {
+        match self.family {
+            Family::Trpc => Scope::new(agent, self.load_mode),
+            Family::Sherma => Scope::new(agent, LoadMode::Session),
+            Family::AgentZero => agent_zero_state::scope(agent),
+        }
+    }
+
+    /// Skills loaded at once in this family; 0 for any number.
+    pub(crate) fn loaded_max(&self) -> usize {
+        match (self.family, self.max_loaded_skills) {
+            (Family::AgentZero, 0) => LOADED_MAX,
+            (Family::AgentZero | Family::Trpc | Family::Sherma, max) => max,
+        }
+    }
+
+    /// A tool that may be offered, as far as `tools` says.
+    #[must_use]
+    pub fn lists(&self, tool: &str) -> bool {
+        let wanted = self.tools.as_ref();
+        wanted.is_none_or(|wanted| wanted.iter().any(|name| is_name(name, tool)))
+    }
+
+    /// A skill that can be used and that the model may know of.
+    #[must_use]
+    pub fn offers(&self, skill: &Skill) -> bool {
+        let state = skill.state();
+        matches!(state, SkillState::Loaded | SkillState::LoadedWithWarnings)
+            && self.shows(&lookup::id(skill))
     }
 
     /// A skill that the model may know of.
@@ -172,6 +266,14 @@ impl Options {
             .as_ref()
             .is_none_or(|shown| shown.iter().any(|name| name == skill))
     }
+}
+
+fn is_name(given: &str, name: &str) -> bool {
+    given.trim().eq_ignore_ascii_case(name)
+}
+
+fn too_small(key: &str, bytes: usize) -> String {
+    format!("{key} is {bytes}: a character can have {CHAR_BYTES_MAX} bytes, and none is cut")
 }
 
 impl Mcp {
@@ -210,5 +312,73 @@ mod seconds {
         Option::<f64>::deserialize(deserializer)?
             .map(|seconds| Duration::try_from_secs_f64(seconds).map_err(D::Error::custom))
             .transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use skilld_proto::v1::SkillState;
+
+    use super::*;
+
+    #[test]
+    fn options_are_json_with_durations_in_seconds_and_no_unknown_keys() {
+        let read = |json| serde_json::from_value::<Options>(json);
+        let options = read(json!({
+            "family": "agent-zero",
+            "profile": "knowledge_only",
+            "load_mode": "once",
+            "idle_timeout": 1.5,
+            "timeout": null,
+            "env": {"A": "b"},
+            "mcp": {"urls": ["https://a.example"]},
+        }))
+        .expect("options");
+        let wanted = Options {
+            family: Family::AgentZero,
+            profile: Profile::KnowledgeOnly,
+            load_mode: LoadMode::Once,
+            idle_timeout: Some(Duration::from_millis(1500)),
+            timeout: None,
+            env: [("A".to_owned(), "b".to_owned())].into(),
+            mcp: Mcp {
+                urls: vec!["https://a.example".into()],
+                ..Mcp::default()
+            },
+            ..Options::default()
+        };
+        assert_eq!(options, wanted);
+        let written = serde_json::to_value(&options).expect("JSON");
+        assert_eq!(written["idle_timeout"], 1.5);
+        assert_eq!(read(written).expect("options"), options);
+        assert_eq!(read(json!({})).expect("options"), Options::default());
+        for wrong in [
+            json!({"famliy": "trpc"}),
+            json!({"family": "agent_zero"}),
+            json!({"mcp": {"url": []}}),
+            json!({"timeout": -1}),
+            json!({"timeout": "5s"}),
+            json!({"idle_timeout": 1e300}),
+        ] {
+            assert!(read(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_skills_that_can_be_used_and_that_the_host_shows_are_offered() {
+        let skill = |name: &str, state: SkillState| Skill {
+            name: format!("skills/{name}"),
+            state: state.into(),
+            ..Skill::default()
+        };
+        let options = Options {
+            skills: Some(vec!["a".into()]),
+            ..Options::default()
+        };
+        assert!(options.offers(&skill("a", SkillState::LoadedWithWarnings)));
+        assert!(!options.offers(&skill("a", SkillState::Rejected)));
+        assert!(!options.offers(&skill("a", SkillState::Shadowed)));
+        assert!(!options.offers(&skill("b", SkillState::Loaded)));
     }
 }

@@ -1,6 +1,7 @@
 //! Running a script of a skill, for every family alike: stage, run, collect. Three calls of the daemon, which chooses
 //! the interpreter, turns arguments into words and watches the clocks; here its answers become one result.
 
+mod args;
 mod choice;
 mod produced;
 
@@ -9,15 +10,15 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_result::{Outcome, Reason as Ended};
+use skilld_proto::v1::exec_result::{Outcome, Reason as Cause};
 use skilld_proto::v1::stdin::Source;
-use skilld_proto::v1::{ExecResult, ExecSpec, OnDisconnect, Reason, RunExecRequest, Script, Stdin};
+use skilld_proto::v1::{ExecSpec, OnDisconnect, Reason, RunExecRequest, Script, Stdin};
 
+pub(crate) use args::args;
 pub(crate) use choice::{Cwd, Style};
 pub(crate) use produced::Produced;
 
-use crate::Error;
+use crate::tools::follow::{self, Ended};
 use crate::tools::shown::Streams;
 use crate::tools::{Inner, Session, ToolError, lookup, wire};
 
@@ -37,8 +38,10 @@ pub(crate) struct Run {
     pub(crate) stdin: Option<String>,
     /// In seconds; none for that of the options.
     pub(crate) timeout: Option<f64>,
-    /// What runs is found again by it: repeated, it runs nothing twice.
-    pub(crate) exec_id: String,
+    /// The tool that was called.
+    pub(crate) tool: &'static str,
+    /// The model's id for the call: repeated with it, nothing runs twice.
+    pub(crate) call_id: String,
 }
 
 /// How a script ended, and what it left.
@@ -77,32 +80,44 @@ impl Ran {
     }
 }
 
-/// Runs a script in the session's workspace.
+/// Runs a script in the session's workspace. What can be done again in a new workspace is the staging only: from the
+/// start on nobody knows whether the script did something before its workspace went.
 pub(crate) async fn run(tools: &Inner, session: &Session, run: Run) -> Result<Ran, ToolError> {
     permitted(tools, &run)?;
     let spec = spec(tools, &run)?;
-    let within = tools
+    let timeout = spec.timeout;
+    let events = tools.client.run_resuming(RunExecRequest {
+        workspace: stage(tools, session, &run.reference).await?,
+        exec_id: session.exec_id(run.tool, &run.call_id),
+        spec: Some(spec),
+        ..RunExecRequest::default()
+    });
+    let exec = events.name().to_owned();
+    let ended = follow::follow(events, tools.options.output_bytes_max, &run.call_id).await;
+    let ended = ended.map_err(|error| refused(tools, error, &run))?;
+    let clamped = ended.clamped(timeout);
+    let mut ran = ran(&run, ended);
+    ran.warnings.extend(clamped);
+    if ran.outcome != "spawn_failed"
+        && let Err(error) = produced::collect(tools, session, &exec, &mut ran).await
+    {
+        // What it did and said must not be lost for that.
+        let warning = format!("its files could not be collected: {error}");
+        ran.warnings.push(warning);
+    }
+    Ok(ran)
+}
+
+/// The workspace, which has the skill then.
+async fn stage(tools: &Inner, session: &Session, reference: &str) -> Result<String, ToolError> {
+    let staged = tools
         .workspaces
-        .within(&tools.client, session, |workspace| {
-            let (run, spec) = (&run, spec.clone());
-            async move {
-                let reference = run.reference.as_str();
-                let staged = tools.client.stage_skills(&workspace, &[reference]).await;
-                staged.map_err(|error| lookup::unknown_skill(error, reference))?;
-                let request = RunExecRequest {
-                    workspace: workspace.clone(),
-                    exec_id: run.exec_id.clone(),
-                    spec: Some(spec),
-                    ..RunExecRequest::default()
-                };
-                let mut ran = execute(tools, run, request).await?;
-                if ran.0.outcome != "spawn_failed" {
-                    produced::collect(tools, session, &ran.1, &mut ran.0).await?;
-                }
-                Ok(ran.0)
-            }
+        .within(&tools.client, session, |workspace| async move {
+            let staged = tools.client.stage_skills(&workspace, &[reference]).await;
+            staged.map_err(|error| lookup::unknown_skill(&tools.options, error, reference))?;
+            Ok(workspace)
         });
-    within.await
+    staged.await
 }
 
 /// Scripts are programs too: where the host lists what may run, `skill/path` must be in the list. What a script starts
@@ -124,7 +139,7 @@ fn permitted(tools: &Inner, run: &Run) -> Result<(), ToolError> {
         return Ok(());
     };
     Err(ToolError::CommandRefused {
-        tool: "run script",
+        tool: run.tool,
         problem: format!("{name} {problem}"),
     })
 }
@@ -162,33 +177,9 @@ fn spec(tools: &Inner, run: &Run) -> Result<ExecSpec, ToolError> {
     Ok(spec)
 }
 
-/// What it did, and the exec's name.
-async fn execute(
-    tools: &Inner,
-    run: &Run,
-    request: RunExecRequest,
-) -> Result<(Ran, String), ToolError> {
-    let max = tools.options.output_bytes_max;
-    let mut output = Streams::new(max);
-    let mut result = ExecResult::default();
-    let mut events = tools.client.run_resuming(request);
-    let name = events.name().to_owned();
-    loop {
-        let next = events.next().await;
-        let Some(event) = next.map_err(|error| refused(error, run))? else {
-            break;
-        };
-        match event.event {
-            Some(Event::Exited(exited)) => result = exited.result.unwrap_or_default(),
-            Some(event) => output.take(&event),
-            None => {}
-        }
-    }
-    Ok((ran(run, &result, output), name))
-}
-
-fn ran(run: &Run, result: &ExecResult, output: Streams) -> Ran {
-    let Streams { stdout, stderr } = output;
+fn ran(run: &Run, ended: Ended) -> Ran {
+    let Streams { stdout, stderr } = ended.output;
+    let result = ended.result;
     let mut warnings = Vec::new();
     let (exit_code, signal) = match result.outcome {
         Some(Outcome::ExitCode(code)) => (Some(code), None),
@@ -208,7 +199,7 @@ fn ran(run: &Run, result: &ExecResult, output: Streams) -> Ran {
         outcome: outcome.to_lowercase(),
         exit_code,
         signal,
-        timed_out: matches!(result.reason(), Ended::Timeout | Ended::NoOutputTimeout),
+        timed_out: matches!(result.reason(), Cause::Timeout | Cause::NoOutputTimeout),
         stdout_bytes: stdout.total(),
         stderr_bytes: stderr.total(),
         stdout_truncated: stdout.is_cut(),
@@ -225,7 +216,10 @@ fn ran(run: &Run, result: &ExecResult, output: Streams) -> Ran {
 }
 
 /// In the tools' words, if it is about the script or its arguments.
-fn refused(error: Error, run: &Run) -> ToolError {
+fn refused(tools: &Inner, error: ToolError, run: &Run) -> ToolError {
+    let ToolError::Daemon(error) = error else {
+        return error;
+    };
     let failure = error.failure();
     let violations = failure
         .map(|failure| failure.violations.as_slice())
@@ -247,5 +241,5 @@ fn refused(error: Error, run: &Run) -> ToolError {
         });
         return ToolError::arguments(said.collect::<Vec<_>>().join("; "));
     }
-    lookup::unknown_file(error, &run.reference, &run.path)
+    lookup::unknown_file(&tools.options, error, &run.reference, &run.path)
 }

@@ -5,12 +5,14 @@
 //! transitions, which happen wholly or not at all. `preload` loads for the host what it knows the model will need.
 
 mod arguments;
+mod brought;
 mod card;
 mod content;
 mod files;
 mod list;
 mod load;
 mod preload;
+mod resolve;
 mod script;
 mod unload;
 
@@ -21,7 +23,7 @@ pub use preload::{Preloaded, Skipped};
 use crate::state::SessionState;
 use crate::state::sherma::Loaded;
 use crate::tools::arguments::{decode, result_schema, schema};
-use crate::tools::{Answer, Call, Definition, Inner, Profile, Session, ToolError};
+use crate::tools::{Answer, Call, Definition, Inner, Options, Profile, Session, ToolError};
 use arguments as args;
 
 /// One tool of the family.
@@ -121,15 +123,16 @@ const TOOLS: [Tool; 10] = [
 
 impl Tool {
     fn is_offered(&self, tools: &Inner) -> bool {
-        let options = &tools.options;
-        let wanted = options.tools.as_ref();
-        let wanted = wanted.is_none_or(|wanted| wanted.iter().any(|name| name == self.name));
-        let there = match self.needs {
-            Needs::Nothing => true,
-            Needs::Additions => options.additions,
-            Needs::Running => options.additions && options.profile == Profile::Full,
-        };
-        wanted && there
+        tools.options.lists(self.name) && self.lacks(&tools.options).is_none()
+    }
+
+    /// What the options do not have that it needs.
+    fn lacks(&self, options: &Options) -> Option<&'static str> {
+        match self.needs {
+            Needs::Additions | Needs::Running if !options.additions => Some("additions"),
+            Needs::Running if options.profile != Profile::Full => Some("the profile full"),
+            Needs::Nothing | Needs::Additions | Needs::Running => None,
+        }
     }
 
     fn definition(&self) -> Definition {
@@ -142,6 +145,31 @@ impl Tool {
     }
 }
 
+/// Names of all of them.
+pub(crate) fn all() -> Vec<&'static str> {
+    TOOLS.iter().map(|tool| tool.name).collect()
+}
+
+/// Says which options contradict each other.
+pub(crate) fn check(options: &Options) -> Result<(), ToolError> {
+    let listed = TOOLS
+        .iter()
+        .filter(|tool| options.tools.is_some() && options.lists(tool.name));
+    for tool in listed {
+        if let Some(needed) = tool.lacks(options) {
+            return Err(ToolError::Options {
+                problem: format!("tools: {} needs {needed}", tool.name),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What the state says is loaded, as far as the options let the model know of it: a state may come from elsewhere.
+fn loads(tools: &Inner, session: &Session, state: &SessionState) -> Loaded {
+    Loaded::read(state, &session.agent).only(|id| tools.options.shows(id))
+}
+
 #[expect(clippy::unused_async, reason = "other families ask the daemon here")]
 pub(crate) async fn definitions(
     tools: &Inner,
@@ -150,17 +178,19 @@ pub(crate) async fn definitions(
 ) -> Result<Vec<Definition>, ToolError> {
     let own = TOOLS.iter().filter(|tool| tool.is_offered(tools));
     let mut definitions: Vec<Definition> = own.map(Tool::definition).collect();
-    let loads = Loaded::read(state, &session.agent);
+    let loads = loads(tools, session, state);
     let mut names = loads.tools();
     if !tools.options.only_active_skills {
         let known = names.clone();
         let others = tools.host.names().filter(|name| !known.contains(name));
         names.extend(others);
     }
+    // Nothing takes the place of one of ours, whatever a state or the host calls it.
+    names.retain(|name| TOOLS.iter().all(|tool| tool.name != *name));
     for name in names {
         // A tool that the host has registered no more is not there.
         let host = tools.host.definition(name);
-        let remote = || loads.remote(name).map(|remote| &remote.definition);
+        let remote = || loads.remote(name).map(|(_, remote)| &remote.definition);
         definitions.extend(host.or_else(remote).cloned());
     }
     Ok(definitions)
@@ -172,14 +202,14 @@ pub(crate) async fn call(
     state: &SessionState,
     call: Call,
 ) -> Result<Answer, ToolError> {
-    let loads = Loaded::read(state, &session.agent);
+    let loads = loads(tools, session, state);
     let own = TOOLS.iter().find(|tool| tool.name == call.name);
     match own {
         Some(tool) if tool.is_offered(tools) => {
             own_call(tools, session, &loads, tool.name, call).await
         }
         Some(_) => Err(unknown(tools, &loads, call.name)),
-        None => brought_call(tools, session, &loads, call).await,
+        None => brought::call(tools, session, &loads, call).await,
     }
 }
 
@@ -231,39 +261,6 @@ async fn own_call(
         "search_skills" => list::search(tools, decode(arguments, &args::ALIASES)?).await,
         _ => Err(unknown(tools, loads, call.name)),
     }
-}
-
-/// A tool that a loaded skill brought. One of a skill that is not loaded cannot be called, whatever its name.
-async fn brought_call(
-    tools: &Inner,
-    session: &Session,
-    loads: &Loaded,
-    call: Call,
-) -> Result<Answer, ToolError> {
-    let of_host = tools.host.definition(&call.name).is_some();
-    let offered = loads.owners(&call.name).next().is_some() || !tools.options.only_active_skills;
-    if of_host && offered {
-        let arguments = object(call.arguments);
-        return tools.host.call(&call.name, arguments).await.map(Answer::of);
-    }
-    match loads.remote(&call.name) {
-        Some(remote) => {
-            let arguments = object(call.arguments);
-            let called = tools
-                .mcp
-                .call(session, &remote.server, &call.name, arguments);
-            called.await.map(Answer::of)
-        }
-        None => Err(unknown(tools, loads, call.name)),
-    }
-}
-
-/// Arguments in a string, as some models write them, taken out of it.
-fn object(arguments: Value) -> Value {
-    let parsed = arguments
-        .as_str()
-        .and_then(|text| serde_json::from_str::<Value>(text).ok());
-    parsed.filter(Value::is_object).unwrap_or(arguments)
 }
 
 fn unknown(tools: &Inner, loads: &Loaded, name: String) -> ToolError {

@@ -161,7 +161,7 @@ pub(crate) fn whole_end(bytes: &[u8]) -> usize {
 }
 
 /// Where the bytes begin if the rest of a character at their start is left out.
-fn whole_start(bytes: &[u8]) -> usize {
+pub(crate) fn whole_start(bytes: &[u8]) -> usize {
     let rest = bytes.iter().take(3);
     rest.take_while(|byte| matches!(byte, 0x80..=0xBF)).count()
 }

@@ -4,7 +4,7 @@
 //! call ──► knowledge, load                  skills: what there is, what is loaded        SkillService, session state
 //!      ──► run, exec, shell ──► policy      what may run                                 here
 //!                           ──► stage       skills and inputs                            FileService
-//!                           ──► follow      a command's events, in constant memory       ExecService
+//!                           ──► ../follow   a command's events, in constant memory       ExecService
 //!                           ──► collect     the files that this command changed          FileService
 //!      ──► poll             ──► terminal    a command that goes on, byte by byte         ExecService, session state
 //!      ──► read, save                       files by reference                           FileService, ArtifactService
@@ -12,8 +12,8 @@
 
 mod collect;
 mod editor;
+mod evict;
 mod exec;
-mod follow;
 mod hint;
 mod ids;
 mod knowledge;
@@ -21,7 +21,6 @@ mod lines;
 mod load;
 mod loads;
 mod look;
-mod material;
 mod offer;
 mod piece;
 mod policy;
@@ -35,15 +34,15 @@ mod sessions;
 mod shell;
 mod skills;
 mod stage;
+mod uploads;
 
-pub(in crate::tools) use material::material;
-pub(crate) use offer::check;
-pub(crate) use stage::uploads;
+pub(crate) use offer::{all, check};
+pub(crate) use uploads::uploads;
 
-use std::collections::BTreeSet;
+use serde_json::json;
 
 use crate::state::SessionState;
-use crate::tools::{Answer, Call, Definition, Inner, Session, ToolError};
+use crate::tools::{Answer, Call, Definition, Inner, Session, ToolError, arguments, lookup};
 
 /// Other systems' names of fields, wherever a tool has the field.
 const ALIASES: &[(&str, &str)] = &[
@@ -67,10 +66,9 @@ pub(crate) async fn definitions(
     session: &Session,
     state: &SessionState,
 ) -> Result<Vec<Definition>, ToolError> {
-    let skills = skills::all(tools).await?;
-    let names: BTreeSet<&str> = skills.iter().map(|skill| skills::id(&skill.name)).collect();
+    let names = lookup::names(tools).await?;
     let mut definitions = offer::definitions(&tools.options, &names);
-    for name in loads::offered(tools, session, state, &skills) {
+    for name in loads::offered(tools, session, state, Some(&names)).await? {
         // A host's tool never takes the place of one of ours.
         if offer::find(&name).is_none()
             && let Some(definition) = tools.host.definition(&name)
@@ -81,7 +79,32 @@ pub(crate) async fn definitions(
     Ok(definitions)
 }
 
+/// Said once where a command runs in another workspace than those before it.
+const IS_NEW: &str = "the workspace is a new one, since the one before has gone: files of earlier commands and uploads are not there";
+
 pub(crate) async fn call(
+    tools: &Inner,
+    session: &Session,
+    state: &SessionState,
+    call: Call,
+) -> Result<Answer, ToolError> {
+    let tool = call.name.as_str();
+    let runs = matches!(tool, "skill_run" | "skill_exec" | "workspace_exec");
+    let mut answer = make(tools, session, state, call).await?;
+    if runs
+        && tools.workspaces.take_replaced(session)
+        && let Some(result) = answer.result.as_object_mut()
+        && let Some(warnings) = result
+            .entry("warnings")
+            .or_insert_with(|| json!([]))
+            .as_array_mut()
+    {
+        warnings.push(IS_NEW.into());
+    }
+    Ok(answer)
+}
+
+async fn make(
     tools: &Inner,
     session: &Session,
     state: &SessionState,
@@ -122,10 +145,11 @@ async fn host(
     let offered = if is_ours || tools.host.definition(&call.name).is_none() {
         Vec::new()
     } else {
-        loads::offered(tools, session, state, &skills::all(tools).await?)
+        loads::offered(tools, session, state, None).await?
     };
     if offered.contains(&call.name) {
-        let result = tools.host.call(&call.name, call.arguments).await?;
+        let arguments = arguments::object(call.arguments)?.into();
+        let result = tools.host.call(&call.name, arguments).await?;
         return Ok(Answer::of(result));
     }
     let ours = offer::names(&tools.options).map(str::to_owned);

@@ -1,9 +1,9 @@
 //! The workspace of a session: made when it is first needed, known from then on, made again when it has gone.
 
-use std::collections::HashSet;
-use std::sync::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use skilld_proto::v1::{CreateWorkspaceRequest, DeleteWorkspaceRequest, Reason, WorkspaceState};
+use skilld_proto::v1::{CreateWorkspaceRequest, Reason, WorkspaceState};
 
 use crate::tools::{Options, Session, ToolError};
 use crate::{Client, Error, workspace_name};
@@ -13,8 +13,14 @@ use crate::{Client, Error, workspace_name};
 pub(crate) struct Workspaces {
     request: CreateWorkspaceRequest,
     known: Mutex<HashSet<String>>,
-    replacing: tokio::sync::Mutex<()>,
+    /// Those that took the place of one that was gone, until somebody is told.
+    replaced: Mutex<HashSet<String>>,
+    /// Whose workspaces are being replaced.
+    replacing: Mutex<HashMap<String, Turn>>,
 }
+
+/// Whose turn it is to replace one workspace.
+type Turn = Arc<tokio::sync::Mutex<()>>;
 
 /// Sessions remembered at most. One that was forgotten costs one more call.
 const KNOWN_MAX: usize = 65_536;
@@ -32,14 +38,15 @@ impl Workspaces {
                 ..CreateWorkspaceRequest::default()
             },
             known: Mutex::new(HashSet::new()),
-            replacing: tokio::sync::Mutex::new(()),
+            replaced: Mutex::new(HashSet::new()),
+            replacing: Mutex::new(HashMap::new()),
         }
     }
 
     /// The full name of the session's workspace, which is made if this toolset has not seen it yet.
     pub(crate) async fn of(&self, client: &Client, session: &Session) -> Result<String, ToolError> {
         let name = workspace_name(&session.workspace_id());
-        if self.lock().contains(&name) {
+        if lock(&self.known).contains(&name) {
             return Ok(name);
         }
         self.make(client, &name).await?;
@@ -67,9 +74,15 @@ impl Workspaces {
         }
     }
 
-    /// Makes a workspace in the place of one that is gone. One at a time: who comes later finds the new one.
+    /// Makes a workspace in the place of one that is gone. One of a name at a time: who comes later finds the new one.
     async fn replace(&self, client: &Client, name: &str) -> Result<(), ToolError> {
-        let _turn = self.replacing.lock().await;
+        let turn = {
+            let mut replacing = lock(&self.replacing);
+            // Nobody waits for these any more.
+            replacing.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(replacing.entry(name.to_owned()).or_default())
+        };
+        let _turn = turn.lock().await;
         let is_lost = match client.get_workspace(name).await {
             Ok(workspace) => workspace.state() == WorkspaceState::Failed,
             Err(_) => false,
@@ -77,19 +90,23 @@ impl Workspaces {
         if is_lost {
             client.delete_workspace_if_exists(name).await?;
         }
-        self.make(client, name).await
+        self.make(client, name).await?;
+        remember(&self.replaced, name);
+        Ok(())
+    }
+
+    /// Whether the session's workspace has taken the place of another one since this was asked last.
+    pub(crate) fn take_replaced(&self, session: &Session) -> bool {
+        let name = workspace_name(&session.workspace_id());
+        lock(&self.replaced).remove(&name)
     }
 
     /// Deletes the session's workspace; OK if there is none.
     pub(crate) async fn delete(&self, client: &Client, session: &Session) -> Result<(), ToolError> {
         let name = workspace_name(&session.workspace_id());
-        self.lock().remove(&name);
-        let request = DeleteWorkspaceRequest {
-            name,
-            allow_missing: true,
-        };
-        let mut stub = client.workspaces();
-        stub.delete_workspace(request).await.map_err(Error::from)?;
+        lock(&self.known).remove(&name);
+        lock(&self.replaced).remove(&name);
+        client.delete_workspace_if_exists(&name).await?;
         Ok(())
     }
 
@@ -97,19 +114,21 @@ impl Workspaces {
         let mut request = self.request.clone();
         request.name = name.to_owned();
         client.create_workspace(request).await?;
-        let mut known = self.lock();
-        if known.len() >= KNOWN_MAX {
-            known.clear();
-        }
-        known.insert(name.to_owned());
+        remember(&self.known, name);
         Ok(())
     }
+}
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.known
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+fn remember(names: &Mutex<HashSet<String>>, name: &str) {
+    let mut names = lock(names);
+    if names.len() >= KNOWN_MAX {
+        names.clear();
     }
+    names.insert(name.to_owned());
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether there is nothing left of a workspace but, for a while, its name.

@@ -1,5 +1,8 @@
 //! Agent Zero's tool: JSON in, JSON out.
 
+mod loading;
+mod running;
+
 use prost_types::value::Kind;
 use serde_json::{Value, json};
 use skilld_client::state::agent_zero::{list, scope};
@@ -99,15 +102,25 @@ async fn there_is_one_tool_with_its_methods() {
         ..options()
     })
     .await;
-    let methods = &talk.definitions().await[0].parameters["properties"]["method"]["enum"];
+    let definition = talk.definitions().await.remove(0);
+    let fields = definition.parameters["properties"].as_object();
+    let fields: Vec<&str> = fields.expect("a map").keys().map(String::as_str).collect();
+    let methods = &definition.parameters["properties"]["method"]["enum"];
     assert_eq!(methods, &json!(["list", "search", "load", "read_file"]));
+    // Nothing of what runs is told.
+    let mut known = ["method", "query", "skill_name", "file_path", "offset"];
+    known.sort_unstable();
+    let mut told = fields.clone();
+    told.sort_unstable();
+    assert_eq!(told, known);
+    assert!(!json!(definition).to_string().contains("execute_script"));
     let run = json!({"method": "execute_script", "skill_name": "pdf-editing", "script_path": "scripts/fill.py"});
     assert_eq!(
         talk.refused("skills_tool", run).await.0,
         "INVALID_ARGUMENTS"
     );
     let (_fake, mut talk) = conversation(Options {
-        tools: Some(vec!["other".into()]),
+        tools: Some(Vec::new()),
         ..options()
     })
     .await;
@@ -164,6 +177,38 @@ async fn a_method_is_read_in_any_case_and_every_error_of_an_argument_lists_what_
         let (code, message) = talk.refused("skills_tool", arguments.clone()).await;
         assert_eq!(code, "INVALID_ARGUMENTS", "{arguments}: {message}");
         assert!(message.contains(said), "{arguments}: {message}");
+        for choice in [METHODS, "positional, named, named_repeated, env"] {
+            assert_eq!(message.matches(choice).count(), 1, "{arguments}: {message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_result_is_one_that_the_definition_describes() {
+    let (_fake, mut talk) = conversation(options()).await;
+    let returns = talk.definitions().await.remove(0).returns;
+    assert_eq!(returns["type"], "object");
+    let schemas = returns["anyOf"].as_array().expect("schemas").clone();
+    let pdf = json!({"skill_name": "pdf-editing"});
+    for (method, schema) in METHODS.split(", ").zip([0, 1, 2, 3, 4]) {
+        let mut call = pdf.clone();
+        call["method"] = method.into();
+        call["query"] = "pdf".into();
+        call["file_path"] = "forms.md".into();
+        call["script_path"] = "scripts/fill.py".into();
+        call["argv"] = json!(["hello"]);
+        let result = use_tool(&mut talk, call).await;
+        let schema = &schemas[schema];
+        let fields = result.as_object().expect("a map");
+        for field in fields.keys() {
+            assert!(schema["properties"][field].is_object(), "{method}: {field}");
+        }
+        let required = schema["required"].as_array().expect("names");
+        assert!(required.contains(&json!("text")), "{method}");
+        for field in required {
+            let field = field.as_str().expect("a name");
+            assert!(fields.contains_key(field), "{method}: {field}");
+        }
     }
 }
 
@@ -197,9 +242,9 @@ async fn search_scores_as_the_other_system() {
     assert_eq!(found["matches"][0]["name"], "pdf-editing");
     assert_eq!(found["matches"][0]["score"], 3.0);
     assert!(text(&found).starts_with("1 skills match \"pdf\":\n- pdf-editing v1.2.0"));
-    let none = use_tool(&mut talk, json!({"method": "search", "query": "the of"})).await;
+    let none = use_tool(&mut talk, json!({"method": "search", "query": "no such"})).await;
     assert_eq!(none["matches"], json!([]));
-    assert_eq!(text(&none), "No skill matches \"the of\".\n");
+    assert_eq!(text(&none), "No skill matches \"no such\".\n");
     let state = fake.state.lock();
     assert!(
         state
@@ -255,7 +300,7 @@ async fn load_gives_header_body_and_files_and_remembers_the_last_five() {
     );
     let bare = use_tool(&mut talk, json!({"method": "load", "skill_name": "Bare"})).await;
     assert!(
-        text(&bare).contains("\n(empty)\n\nFiles:\n(none)\n"),
+        text(&bare).contains("\n(empty)\n</skill>\n\nFiles:\n(none)\n"),
         "{bare}"
     );
     let third = use_tool(
@@ -392,16 +437,30 @@ async fn read_file_reads_text_in_parts_and_describes_what_is_binary() {
     .await;
     let read = |path: &str, offset: u64| json!({"method": "read_file", "skill_name": "pdf editing", "file_path": path, "offset": offset});
     let form = use_tool(&mut talk, read("./forms.md", 0)).await;
-    assert_eq!(text(&form), "A form.\n");
+    let tag = format!(
+        "<skill id=\"pdf-editing\" version=\"1.2.0\" digest=\"{}\" doc=",
+        digest("pdf-editing", "1.2.0")
+    );
+    assert_eq!(
+        text(&form),
+        format!("{tag}\"forms.md\">\nA form.\n</skill>\n")
+    );
     assert_eq!(
         (&form["path"], &form["next_offset"]),
         (&json!("forms.md"), &json!(null))
     );
     let first = use_tool(&mut talk, read("docs/a.md", 0)).await;
     assert_eq!(first["next_offset"], 100);
-    assert!(text(&first).ends_with("é\n[bytes 0 to 100 of 120; go on with offset 100]\n"));
+    assert!(
+        text(&first).ends_with("é\n</skill>\n[bytes 0 to 100 of 120; go on with offset 100]\n"),
+        "{first}"
+    );
     let rest = use_tool(&mut talk, read("docs/a.md", 100)).await;
-    assert_eq!(text(&rest), "é".repeat(10));
+    let last = "é".repeat(10);
+    assert_eq!(
+        text(&rest),
+        format!("{tag}\"docs/a.md\">\n{last}\n</skill>\n")
+    );
     let logo = use_tool(&mut talk, read("assets/logo.png", 0)).await;
     assert_eq!(logo["binary"], true);
     assert!(text(&logo).starts_with("assets/logo.png is binary, 3 bytes, sha256 abab"));
@@ -636,7 +695,7 @@ async fn a_host_that_lists_commands_decides_on_scripts_too() {
     let script = "pdf-editing/scripts/fill.py";
     for (allowed, denied, runs) in [
         (vec![], vec![], true),
-        (vec!["python3"], vec![], false),
+        (vec!["pdf-editing/scripts/other.py"], vec![], false),
         (vec![script], vec![], true),
         (vec![], vec![script], false),
     ] {

@@ -35,6 +35,8 @@ pub(crate) use program::PRINTED;
 pub(crate) struct State {
     pub(crate) workspaces: BTreeMap<String, v1::Workspace>,
     pub(crate) execs: BTreeMap<String, Running>,
+    /// The workspace that is never made.
+    pub(crate) create_hangs: Option<String>,
     /// How many programs were started.
     pub(crate) starts: u32,
     /// Answers of GetWorkspace, before it goes to work.
@@ -42,7 +44,7 @@ pub(crate) struct State {
     pub(crate) get_workspace_calls: u32,
     /// How the next streams of events end; none means well.
     pub(crate) breaks: VecDeque<Break>,
-    /// What RunExec does as long as no KillExec has missed its exec.
+    /// What RunExec and StartExec do as long as no KillExec has missed their exec.
     pub(crate) run_exec: RunExec,
     /// Offsets of each stream of events that was opened.
     pub(crate) opened_at: Vec<v1::StreamOffsets>,
@@ -65,6 +67,12 @@ pub(crate) struct State {
     /// What is listed besides.
     pub(crate) listed: Vec<v1::FileEntry>,
     pub(crate) collect: Vec<v1::CollectOutputsResponse>,
+    /// Answers of CollectOutputs, before it goes to work.
+    pub(crate) collect_refusals: VecDeque<Status>,
+    /// Seconds that a command may take.
+    pub(crate) timeout_max: Option<i64>,
+    /// How the next collections end instead of with their summary; none means well.
+    pub(crate) collect_breaks: VecDeque<Status>,
     /// What is collected does not end.
     pub(crate) collect_hangs: bool,
     pub(crate) skill_body: String,
@@ -74,8 +82,12 @@ pub(crate) struct State {
     pub(crate) searches: Vec<v1::SearchSkillsRequest>,
     /// Requests of the skill service by name, and of StageSkills.
     pub(crate) asked: Vec<String>,
-    /// Answers of RunExec, before it goes to work.
+    /// Answers of RunExec and StartExec, before they go to work.
     pub(crate) run_refusals: VecDeque<Status>,
+    /// Answers of ListSkills, before it goes to work.
+    pub(crate) list_refusals: VecDeque<Status>,
+    /// DeleteWorkspace does not end.
+    pub(crate) deletes_hang: bool,
     /// Answers of PublishSkill, each after the bytes came.
     pub(crate) publish_refusals: VecDeque<Status>,
     /// Streams of PublishSkill that came: name, sha256 and bytes.
@@ -110,7 +122,7 @@ pub(crate) struct Running {
     pub(crate) readers: watch::Sender<u32>,
 }
 
-/// What becomes of a RunExec.
+/// What becomes of a RunExec or StartExec.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum RunExec {
     #[default]
@@ -141,10 +153,16 @@ pub(crate) struct Shared {
     state: Arc<Mutex<State>>,
     /// Counts streams of StageFiles that broke.
     pub(crate) aborted: Arc<watch::Sender<u32>>,
-    /// Counts calls of RunExec.
+    /// Counts calls of RunExec and StartExec.
     pub(crate) run_calls: Arc<watch::Sender<u32>>,
     /// Counts calls of KillExec for an exec that was not there.
     pub(crate) missed_kills: Arc<watch::Sender<u32>>,
+    /// Counts calls of GetSkill.
+    pub(crate) got_skills: Arc<watch::Sender<u32>>,
+    /// GetSkill waits as long as this is so.
+    pub(crate) holds_skills: Arc<watch::Sender<bool>>,
+    /// Counts calls of DeleteWorkspace.
+    pub(crate) deletes: Arc<watch::Sender<u32>>,
 }
 
 impl Shared {

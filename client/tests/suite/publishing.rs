@@ -103,6 +103,15 @@ fn paths(bytes: &[u8]) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn an_archive_is_published_by_many_at_once() {
+    let dir = skill();
+    write(dir.path(), "data.bin", noise(2 << 20));
+    let archive = pack(dir.path()).expect("packs");
+    let all: Vec<_> = futures::future::join_all((0..3).map(|_| sent(&archive))).await;
+    assert!(all.iter().all(|bytes| *bytes == all[0]));
+}
+
+#[tokio::test]
 async fn the_same_folder_makes_the_same_bytes() {
     let (one, two) = (skill(), tempfile::tempdir().expect("a directory"));
     // The same files, made in another order, at another time, with other modes and links.

@@ -1,5 +1,8 @@
 //! MCP servers of loaded skills' cards: connected, offered, called, disconnected, and never without the host's leave.
 
+mod bounds;
+mod untrusted;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -223,7 +226,7 @@ async fn a_server_that_hangs_or_floods_ends_only_its_call() {
     let server = McpServer::start(&["echo", "hangs", "floods"]).await;
     let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
     let mut options = allowing(&[&server.url]);
-    options.timeout = Some(Duration::from_millis(300));
+    options.timeout = Some(Duration::from_secs(2));
     let (_fake, mut talk) = conversation(options, HostTools::new(), vec![kit]).await;
     talk.ok("load_skill_md", json!({"skill_id": "remote"}))
         .await;
@@ -232,6 +235,10 @@ async fn a_server_that_hangs_or_floods_ends_only_its_call() {
     assert!(message.contains("did not answer"), "{message}");
     let (code, message) = talk.refused("floods", json!({})).await;
     assert_eq!(code, "MCP_FAILED", "{message}");
+    assert!(
+        message.contains("more than 1048576: ask for less of it"),
+        "{message}"
+    );
     talk.ok("echo", json!({})).await;
 }
 
@@ -298,6 +305,17 @@ async fn a_server_that_died_is_started_again_by_the_next_call_and_the_call_it_di
 
 #[tokio::test]
 async fn a_servers_program_gets_no_secret_of_the_environment() {
+    const SECRET: &str = "SKILLD_TEST_SECRET";
+    if std::env::var_os(SECRET).is_none() {
+        // Once more, in a process that has a secret.
+        let name = "servers::a_servers_program_gets_no_secret_of_the_environment";
+        let mut again = tokio::process::Command::new(std::env::current_exe().expect("a path"));
+        let again = again.args(["--exact", name]).env(SECRET, "s").output();
+        let said = again.await.expect("runs");
+        let text = String::from_utf8_lossy(&said.stdout);
+        assert!(said.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
     let kit = Kit::new("local", "1.0.0").card(card(&[("files", json!({"transport": "stdio"}))]));
     let mut options = allowing(&[]);
     options.mcp.servers.insert("files".into(), on_stdio());
@@ -309,8 +327,6 @@ async fn a_servers_program_gets_no_secret_of_the_environment() {
         !["HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "USER"].contains(&name.as_str())
     });
     assert!(names.is_empty(), "{names:?}");
-    // There was something to leave out.
-    assert!(std::env::var_os("CARGO_PKG_NAME").is_some() || std::env::vars_os().count() > 6);
 }
 
 #[tokio::test]

@@ -1,8 +1,13 @@
 //! sherma's tools: JSON in, JSON out, and the state between.
 
+mod arguments;
+mod loaded;
+mod untrusted;
+
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+use skilld_client::prompt::{Part, Role};
 use skilld_client::state::merge_all;
 use skilld_client::tools::hooks::{Hooked, Hooks, LoadedSkill, SkillChoice, UnloadedSkill};
 use skilld_client::tools::{Call, Family, Options, Profile, Session};
@@ -384,6 +389,10 @@ async fn unloading_what_is_not_loaded_says_so_and_changes_nothing() {
             "no-such is not loaded; loaded are letter",
         ),
         (
+            json!({"skill_id": "no name"}),
+            "no name is not loaded; loaded are letter",
+        ),
+        (
             json!({"skill_id": "letter", "version": "2.0.0"}),
             "letter is loaded in version 1.9.0, which is not 2.0.0",
         ),
@@ -434,7 +443,7 @@ async fn a_load_that_fails_changes_nothing() {
         ),
         (
             json!({"skill_id": "letter", "version": "!"}),
-            "DAEMON",
+            "INVALID_ARGUMENTS",
             "use 1.2, ^1.2",
         ),
         (
@@ -456,7 +465,6 @@ async fn a_load_that_fails_changes_nothing() {
             "the extension \"urn:x:unknown\"",
         ),
     ] {
-        // `refused` compares the states.
         let (is, message) = talk.refused("load_skill_md", arguments.clone()).await;
         assert_eq!(is, code, "{arguments}: {message}");
         assert!(message.contains(said), "{arguments}: {message}");
@@ -468,7 +476,7 @@ async fn a_load_that_fails_changes_nothing() {
 
 #[tokio::test]
 async fn references_and_assets_are_listed_and_read() {
-    let (fake, mut talk) = conversation(Options {
+    let (_fake, mut talk) = conversation(Options {
         primary_bytes_max: 101,
         ..options()
     })
@@ -526,8 +534,6 @@ async fn references_and_assets_are_listed_and_read() {
         )
         .await;
     assert_eq!(asset["content"], "<p>\n");
-    let calls = fake.state.lock().asked.len();
-    assert!(calls > 0);
 }
 
 #[tokio::test]
@@ -618,6 +624,12 @@ async fn a_skill_that_the_options_hide_is_unknown_to_every_tool() {
     );
     for (tool, arguments) in [
         ("load_skill_md", json!({"skill_id": "notes"})),
+        // Nor is it named as what may have been meant.
+        ("load_skill_md", json!({"skill_id": "note"})),
+        (
+            "load_skill_md",
+            json!({"skill_id": "notes", "version": "9"}),
+        ),
         ("list_skill_resources", json!({"skill_id": "notes"})),
         (
             "load_skill_asset",
@@ -628,11 +640,10 @@ async fn a_skill_that_the_options_hide_is_unknown_to_every_tool() {
             json!({"skill_id": "notes", "script_path": "scripts/run.py"}),
         ),
     ] {
-        assert_eq!(
-            talk.refused(tool, arguments).await.0,
-            "UNKNOWN_SKILL",
-            "{tool}"
-        );
+        let (code, message) = talk.refused(tool, arguments).await;
+        assert_eq!(code, "UNKNOWN_SKILL", "{tool}");
+        let named = message.contains("mean notes") || message.contains("notes@1");
+        assert!(!named, "{message}");
     }
 }
 
@@ -697,9 +708,9 @@ async fn scripts_are_listed_run_and_found_with_the_additions() {
 
 /// Writes down what is called, and changes what it is told to.
 #[derive(Clone, Default)]
-struct Recorder {
-    calls: Arc<Mutex<Vec<String>>>,
-    refuses: &'static str,
+pub(crate) struct Recorder {
+    pub(crate) calls: Arc<Mutex<Vec<String>>>,
+    pub(crate) refuses: &'static str,
 }
 
 impl Recorder {
@@ -782,7 +793,7 @@ async fn hooks_fire_on_every_path_and_may_rewrite() {
     let given = json!(["notes", {"id": "letter"}]);
     let preloaded = talk.tools.preload(&talk.session, &talk.state, &given).await;
     let preloaded = preloaded.expect("preloads");
-    assert_eq!(preloaded.messages[1]["content"], "rewritten 1.0.0");
+    assert_eq!(loaded::results(&preloaded.messages), ["rewritten 2.0.0"]);
     let calls = hooks.calls.lock().expect("no panic").clone();
     assert_eq!(
         calls,
@@ -802,7 +813,7 @@ async fn hooks_fire_on_every_path_and_may_rewrite() {
 }
 
 #[tokio::test]
-async fn a_hook_that_refuses_changes_nothing() {
+async fn a_hook_that_refuses_fails_the_call_in_its_own_words() {
     for (refuses, tool) in [
         ("before_load", "load_skill_md"),
         ("after_load", "load_skill_md"),
@@ -832,35 +843,24 @@ async fn a_preload_gives_one_message_of_the_assistant_and_one_of_a_tool_for_each
     let preloaded = preloaded.expect("preloads");
     let messages = &preloaded.messages;
     assert_eq!(messages.len(), 3);
-    assert_eq!(messages[0]["role"], "assistant");
-    let calls = messages[0]["tool_calls"].as_array().expect("calls");
-    assert_eq!(
-        calls[0]["arguments"],
-        json!({"skill_id": "letter", "version": "^1"})
-    );
-    assert_eq!(
-        calls[1]["arguments"],
-        json!({"skill_id": "maths", "version": "*"})
-    );
+    let calls = loaded::calls(&messages[0]);
+    let version = |at: usize| calls[at].arguments.clone();
+    assert_eq!(version(0), json!({"skill_id": "letter", "version": "^1"}));
+    assert_eq!(version(1), json!({"skill_id": "maths", "version": "*"}));
     for (call, message) in calls.iter().zip(&messages[1..]) {
-        let id = call["id"].as_str().expect("an id");
-        let hex = id.strip_prefix("load_skill_").expect("its prefix");
+        let hex = call.id.strip_prefix("load_skill_").expect("its prefix");
         assert!(
             hex.len() == 8 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()),
-            "{id}"
+            "{hex}"
         );
-        assert_eq!(
-            (&message["role"], &message["tool_call_id"]),
-            (&json!("tool"), &call["id"])
-        );
-        assert!(
-            message["content"]
-                .as_str()
-                .expect("text")
-                .starts_with("<skill ")
-        );
+        assert_eq!(message.role, Role::Tool);
+        let [Part::Result(result)] = message.parts.as_slice() else {
+            panic!("{message:?}");
+        };
+        assert_eq!(result.id, call.id);
+        assert!(result.to_text().starts_with("<skill "));
     }
-    assert_ne!(calls[0]["id"], calls[1]["id"]);
+    assert_ne!(calls[0].id, calls[1].id);
     let skipped: Vec<&Value> = preloaded.skipped.iter().map(|it| &it.item).collect();
     assert_eq!(
         json!(skipped),

@@ -6,11 +6,19 @@
 )]
 
 mod errors;
+mod fields;
 mod files;
+mod hooks;
 mod knowledge;
+mod material;
 mod offer;
+mod policy;
 mod running;
 mod sessions;
+mod turns;
+mod versions;
+
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use skilld_client::state::SessionState;
@@ -19,6 +27,7 @@ use skilld_client::tools::{Call, Options, Session, ToolError, Toolset};
 use skilld_client::v1;
 
 use crate::fake::Fake;
+use crate::schema::fits;
 
 /// A conversation with the fake server.
 pub(crate) struct Talk {
@@ -28,6 +37,8 @@ pub(crate) struct Talk {
     pub(crate) state: SessionState,
     /// The id of the next call.
     pub(crate) id: String,
+    /// What each tool says of its results.
+    returns: BTreeMap<String, Value>,
 }
 
 impl Talk {
@@ -56,17 +67,24 @@ impl Talk {
         }
         let client = fake.client().await;
         let tools = Toolset::new(client, options, host).expect("options that fit");
+        let session = Session {
+            app: "app".into(),
+            user: "ann".into(),
+            session: "1".into(),
+            agent: "a".into(),
+        };
+        let state = SessionState::new();
+        let offered = tools.definitions(&session, &state).await;
+        let offered = offered.expect("definitions").into_iter();
+        let returns = offered.map(|tool| (tool.name, tool.returns)).collect();
+        fake.state.lock().calls.clear();
         Self {
             fake,
             tools,
-            session: Session {
-                app: "app".into(),
-                user: "ann".into(),
-                session: "1".into(),
-                agent: "a".into(),
-            },
-            state: SessionState::new(),
+            session,
+            state,
             id: String::new(),
+            returns,
         }
     }
 
@@ -81,6 +99,11 @@ impl Talk {
             arguments,
         };
         let answer = self.tools.call(&self.session, &self.state, call).await?;
+        if let Some(schema) = self.returns.get(name)
+            && let Err(error) = fits(&answer.result, schema)
+        {
+            panic!("{name}: {error}: {}", answer.result);
+        }
         self.state.apply(&answer.delta);
         Ok(answer.result)
     }

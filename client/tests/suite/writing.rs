@@ -38,7 +38,7 @@ fn write(offset: Option<u64>, data: &'static [u8]) -> WriteStdinRequest {
         name: "w/x".into(),
         offset,
         data: Bytes::from_static(data),
-        eof: false,
+        ..Default::default()
     }
 }
 
@@ -58,6 +58,23 @@ async fn a_write_with_an_offset_is_repeated_and_written_once() {
         assert_eq!(written(&fake), b"abcdef", "{fault:?}");
         let writes = fake.state.lock().writes.clone();
         assert_eq!(writes, [(Some(0), 6, false); 3], "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_with_an_id_is_repeated_and_written_once() {
+    for fault in [Fault::Lost, Fault::Half, Fault::Refused] {
+        let fake = fake();
+        let client = fake.client().await;
+        start(&client, &["cat"]).await;
+        fake.state.lock().faults.extend([fault, fault]);
+        let known = WriteStdinRequest {
+            write_id: "one".into(),
+            ..write(None, b"abcdef")
+        };
+        let answer = client.write_stdin(known).await;
+        assert_eq!(answer.expect("writes").committed_offset, 6, "{fault:?}");
+        assert_eq!(written(&fake), b"abcdef", "{fault:?}");
     }
 }
 

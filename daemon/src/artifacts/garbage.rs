@@ -101,7 +101,7 @@ async fn read(store: &Store, id: &str) -> Result<Option<(Scope, Name, Option<Str
         return Ok(None);
     };
     let strange = |error: serde_json::Error| Error::Internal(format!("marker {id}: {error}"));
-    let pending: Pending = serde_json::from_slice(&text).map_err(strange)?;
+    let pending: Pending = serde_json::from_slice(&text.unwrap_or_default()).map_err(strange)?;
     let scope = Scope::parse("scope", &pending.app, &pending.user, &pending.session)?;
     let name = Name::parse("name", &pending.name)?;
     Ok(Some((scope, name, pending.parts)))

@@ -40,19 +40,18 @@ impl Inner {
         }
     }
 
-    /// Gives the bytes under `data` the next number.
+    /// Gives bytes that are safe the next number, and ends their upload.
     pub(super) async fn publish(
         &self,
         scope: &Scope,
         name: &Name,
         mime_type: Option<String>,
         written: &Written,
-        data: &str,
+        upload: &mut Upload,
     ) -> Result<Artifact> {
-        let store = &self.store;
-        let records = key::name(&store.base, scope, name);
+        let records = key::name(&self.store.base, scope, name);
         let _turn = self.turn(&records).await?;
-        let mut artifact = Artifact {
+        let artifact = Artifact {
             name: name.clone(),
             scope: scope.clone(),
             version: 0,
@@ -61,10 +60,21 @@ impl Inner {
             sha256: written.sha256.clone(),
             create_time: now_ms(),
         };
+        let id = upload.id().to_owned();
+        let artifact = self.number(&records, artifact, &id).await?;
+        fault::reach(Point::SavePublished);
+        // Within the turn: whoever deletes the version puts the same marker there again.
+        upload.done().await;
+        Ok(artifact)
+    }
+
+    /// Gives the bytes under `data` the next number.
+    async fn number(&self, records: &Path, mut artifact: Artifact, data: &str) -> Result<Artifact> {
+        let store = &self.store;
         for attempt in 0..PUBLISH_ATTEMPTS {
-            let newest = index::newest(store, scope, name).await?;
+            let newest = index::newest(store, &artifact.scope, &artifact.name).await?;
             artifact.version = newest.map_or(0, |newest| newest.saturating_add(1));
-            let path = key::version(&records, artifact.version);
+            let path = key::version(records, artifact.version);
             let text = Record::new(&artifact, data).encode()?;
             match store
                 .create(changing("publish the version"), &path, text)
@@ -149,13 +159,20 @@ impl Inner {
     /// True if it was there.
     async fn delete_one(&self, scope: &Scope, name: &Name, version: u64) -> Result<bool> {
         let store = &self.store;
-        let Some(record) = Record::read(store, scope, name, version).await? else {
-            return Ok(false);
+        let path = key::version(&key::name(&store.base, scope, name), version);
+        let remove = || store.remove(changing("delete the version"), &path);
+        let record = match Record::read(store, scope, name, version).await {
+            Ok(Some(record)) => record,
+            Ok(None) => return Ok(false),
+            Err(error @ Error::ArtifactDamaged { .. }) => {
+                tracing::warn!(%error, "removed; where its bytes are is not known");
+                return remove().await.map(|()| true);
+            }
+            Err(error) => return Err(error),
         };
         let upload = Upload::of(store, scope, name, &record.data).await?;
         fault::reach(Point::DiscardMarked);
-        let path = key::version(&key::name(&store.base, scope, name), version);
-        store.remove(changing("delete the version"), &path).await?;
+        remove().await?;
         fault::reach(Point::DiscardUnpublished);
         // From here on it does not exist; what can't be removed now is removed later.
         upload.abort().await;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Artifact;
 use super::key;
 use super::name::{Name, Scope};
-use super::store::{Store, harmless};
+use super::store::{SMALL_BYTES_MAX, Store, harmless};
 use crate::error::{Error, Result};
 
 /// As it is stored.
@@ -45,12 +45,21 @@ impl Record {
         }
     }
 
-    /// As JSON.
+    /// As JSON, of a size that is read again.
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
-        serde_json::to_vec(self).map_err(|error| Error::Internal(format!("record: {error}")))
+        let text = serde_json::to_vec(self);
+        let text = text.map_err(|error| Error::Internal(format!("record: {error}")))?;
+        if text.len() as u64 > SMALL_BYTES_MAX {
+            let bytes = text.len();
+            return Err(Error::Internal(format!("a record of {bytes} bytes")));
+        }
+        Ok(text)
     }
 
     /// The record of one version; `None` if there is none.
+    ///
+    /// # Errors
+    /// `Storage`; `ArtifactDamaged` for one that is not of this version.
     pub(super) async fn read(
         store: &Store,
         scope: &Scope,
@@ -61,7 +70,12 @@ impl Record {
         let Some(text) = store.read(harmless("read a record"), &path).await? else {
             return Ok(None);
         };
-        let damaged = |why: String| Error::Internal(format!("artifact record {path}: {why}"));
+        let damaged = |why: String| Error::ArtifactDamaged {
+            name: name.as_str().to_owned(),
+            version,
+            why,
+        };
+        let text = text.ok_or_else(|| damaged("it is too large".into()))?;
         let record: Self =
             serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
         let id = record.data.bytes().all(|byte| byte.is_ascii_alphanumeric());

@@ -17,7 +17,7 @@ use object_store::path::Path;
 use object_store::{
     ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig,
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::key;
 use crate::config::{ArtifactsConfig, ArtifactsPlace, Credentials};
@@ -25,9 +25,12 @@ use crate::error::{Chain, Error, Result};
 use crate::shutdown::Tasks;
 
 /// Largest object that is read as a whole: a record.
-const SMALL_BYTES_MAX: u64 = 64 << 10;
+pub(super) const SMALL_BYTES_MAX: u64 = 64 << 10;
 /// Requests are repeated this often, and within `artifacts.timeout`.
 const RETRIES_MAX: usize = 3;
+/// Requests at once to a directory that we read ourselves. One whose file system hangs keeps a thread as long as it hangs,
+/// whoever still waits for it.
+const ON_DISK_MAX: usize = 16;
 
 const SEE_LOG: &str = "the server's log says why";
 
@@ -40,6 +43,7 @@ pub(super) struct Store {
     pub(super) base: Path,
     pub(super) tasks: Tasks,
     timeout: Duration,
+    on_disk: Arc<Semaphore>,
     /// Whether the last request was answered.
     answers: watch::Sender<bool>,
 }
@@ -129,6 +133,7 @@ impl Store {
             base,
             tasks: tasks.clone(),
             timeout,
+            on_disk: Arc::new(Semaphore::new(ON_DISK_MAX)),
             answers: watch::Sender::new(true),
         }
     }
@@ -174,8 +179,8 @@ impl Store {
         Ok(value)
     }
 
-    /// Does something with the files of a directory. That the directory itself is not there, because somebody unmounted
-    /// it, is a failure and not an empty store.
+    /// Does something with the files of a directory, within the deadline. That the directory itself is not there, because
+    /// somebody unmounted it, is a failure and not an empty store.
     pub(super) async fn on_disk<T: Send + 'static>(
         &self,
         operation: Operation,
@@ -183,11 +188,10 @@ impl Store {
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T> {
         let root = root.to_owned();
-        let done = self.tasks.blocking(move || {
-            let done = std::fs::read_dir(&root).and_then(|_| work());
-            Ok(done)
-        });
-        let done = done.await?;
+        let work = move || Ok(std::fs::read_dir(&root).and_then(|_| work()));
+        let done = self.tasks.blocking_in(&self.on_disk, work);
+        let done = tokio::time::timeout(self.timeout, done).await;
+        let done = done.map_err(|_| self.late(operation))??;
         let value = done.map_err(|error| self.broken(operation, &error))?;
         self.note(true);
         Ok(value)
@@ -235,8 +239,12 @@ impl Store {
         }
     }
 
-    /// A small object; `None` if it is not there.
-    pub(super) async fn read(&self, operation: Operation, path: &Path) -> Result<Option<Bytes>> {
+    /// A small object; `None` if it is not there, and `Some(None)` if it is larger than any that is written here.
+    pub(super) async fn read(
+        &self,
+        operation: Operation,
+        path: &Path,
+    ) -> Result<Option<Option<Bytes>>> {
         let read = async {
             let object = self.objects.get(path).await?;
             if object.meta.size > SMALL_BYTES_MAX {
@@ -244,7 +252,7 @@ impl Store {
             }
             object.bytes().await.map(Some)
         };
-        Ok(self.ask(operation, read).await?.flatten())
+        self.ask(operation, read).await
     }
 
     /// Writes a small object, whatever was there.

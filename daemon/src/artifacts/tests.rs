@@ -10,10 +10,11 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use tempfile::TempDir;
 
 use super::record::Record;
-use super::store::{Kind, changing};
+use super::store::{Kind, changing, harmless};
 use super::*;
 use crate::config::{ArtifactsPlace, Config};
 
+mod damaged;
 mod slow;
 
 /// Where a store is: a directory that others may use too, without fsync, which is not what these tests are about; or what
@@ -782,9 +783,12 @@ async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &Scope) {
     published.finish().await.expect("safe");
     artifacts
         .0
-        .publish(scope, &name("done"), None, &written, published.id())
+        .publish(scope, &name("done"), None, &written, &mut published)
         .await
         .expect("published");
+    Upload::of(store, scope, &name("done"), published.id())
+        .await
+        .expect("marked, as before the end");
     // Killed while deleting: the record is gone.
     save(artifacts, scope, "deleted", b"deleted").await;
     let record = Record::read(store, scope, &name("deleted"), 0)

@@ -274,7 +274,7 @@ impl Upload {
     }
 
     /// It is published: the marker goes. That it stays does no harm.
-    pub(super) async fn done(self) {
+    pub(super) async fn done(&mut self) {
         let path = key::join(&key::pending(&self.store.base), &self.id);
         drop(self.store.remove(harmless("end a save"), &path).await);
     }

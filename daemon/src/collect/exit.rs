@@ -119,8 +119,14 @@ impl OnExit {
                 ticket: workspace.collects().follow(exec),
             }),
         };
-        self.write_note(&mut noted.followed).await?;
-        Ok(noted)
+        let this = self.clone();
+        // To its end, whoever waits: what sees to the exec then finds the note, and not one that is written after it.
+        let task = async move {
+            this.write_note(&mut noted.followed).await?;
+            Ok(noted)
+        };
+        let noted = self.0.tasks.spawn(task).await;
+        noted.map_err(|error| Error::Internal(format!("note of outputs: {error}")))?
     }
 
     /// Notes it, if it is to be followed here and is not known. Nothing is left of it when it has ended already.
@@ -364,16 +370,16 @@ impl OnExit {
         let files = grant.guest.clone().collect(request).await;
         let files =
             files.map_err(|status| Error::from_guest(&noted.workspace.id().name(), &status))?;
-        let saver = Saver::new(
+        let save_as = match noted.began {
+            Some(time) => save_as.tried_since(time),
+            None => save_as,
+        };
+        Ok(Saver::new(
             files.into_inner(),
             &noted.spec,
             save_as,
             self.0.artifacts.clone(),
-        );
-        Ok(match noted.began {
-            Some(time) => saver.tried_since(time),
-            None => saver,
-        })
+        ))
     }
 }
 

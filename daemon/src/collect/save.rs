@@ -16,6 +16,7 @@ use tonic::{Status, Streaming};
 use crate::artifacts::{Artifacts, Name, Save, Scope};
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
+use crate::mime;
 use crate::shutdown::Tasks;
 
 /// Messages on their way to the client.
@@ -38,6 +39,8 @@ type Message = Result<pb::CollectOutputsResponse>;
 pub struct SaveAs {
     prefix: String,
     scope: Scope,
+    /// Set when an earlier try may have saved some of it.
+    tried_since: Option<SystemTime>,
 }
 
 /// Why a collection ended before its summary.
@@ -57,8 +60,6 @@ pub(super) struct Saver {
     artifacts: Artifacts,
     save_as: SaveAs,
     limits: Limits,
-    /// Set when an earlier try may have saved some of it.
-    tried_since: Option<SystemTime>,
     client: Option<mpsc::Sender<Message>>,
     named: Named,
 }
@@ -106,7 +107,15 @@ impl SaveAs {
         Ok(Self {
             prefix: asked.prefix.clone(),
             scope,
+            tried_since: None,
         })
+    }
+
+    /// What was saved since then by an earlier try is not saved again.
+    #[must_use]
+    pub fn tried_since(mut self, time: SystemTime) -> Self {
+        self.tried_since = Some(time - TIME_UNIT);
+        self
     }
 
     fn name(&self, path: &str) -> Result<Name> {
@@ -163,16 +172,9 @@ impl Saver {
                 file_bytes: spec.max_file_bytes,
                 total_bytes: spec.max_total_bytes,
             },
-            tried_since: None,
             client: None,
             named: Named::default(),
         }
-    }
-
-    /// What was saved since then by an earlier try is not saved again.
-    pub(super) fn tried_since(mut self, time: SystemTime) -> Self {
-        self.tried_since = Some(time - TIME_UNIT);
-        self
     }
 
     /// To the summary.
@@ -276,7 +278,8 @@ impl Saver {
         let (sender, receiver) = mpsc::channel(PIECES);
         let (artifacts, scope) = (self.artifacts.clone(), self.save_as.scope.clone());
         let save = Save {
-            mime_type: Some(mime_type),
+            // A guest may say anything.
+            mime_type: Some(mime_type).filter(|text| mime::is_type(text)),
             ..Save::default()
         };
         let saving = artifacts.save(&scope, name, save, pieces(receiver));
@@ -335,7 +338,7 @@ impl Saver {
     }
 
     async fn saved_before(&self, name: &Name, sha256: &str) -> Option<u64> {
-        let since = self.tried_since?;
+        let since = self.save_as.tried_since?;
         let newest = self.artifacts.get(&self.save_as.scope, name, None).await;
         let same = newest
             .ok()
@@ -408,6 +411,15 @@ fn pieces(receiver: mpsc::Receiver<Piece>) -> impl Stream<Item = Result<Bytes>> 
 mod tests {
     use super::*;
     use prost::Message;
+
+    #[test]
+    fn a_guests_word_on_a_type_is_taken_within_the_rules_of_a_save() {
+        assert!(mime::is_type("text/csv; charset=utf-8"));
+        let long = format!("a/{}", "x".repeat(300));
+        for bad in ["", "text", "a/\n", &long] {
+            assert!(!mime::is_type(bad), "{bad:?}");
+        }
+    }
 
     #[test]
     fn a_summary_fits_into_a_message_whatever_files_are_called() {

@@ -26,6 +26,8 @@ pub(super) fn environment(
         ("OUTPUT_DIR", paths::OUTPUT_DIR.to_owned()),
         ("PATH", PATH.to_owned()),
         ("RUN_DIR", run_dir),
+        // As the passwd has it. A bash that is not told looks its user up in files, each time that it starts.
+        ("SHELL", "/bin/bash".to_owned()),
         ("SKILLS_DIR", paths::SKILLS_DIR.to_owned()),
         ("TMPDIR", "/tmp".to_owned()),
         ("USER", "skill".to_owned()),

@@ -66,6 +66,7 @@ fn environment_is_the_documented_minimum() {
         "OUTPUT_DIR",
         "PATH",
         "RUN_DIR",
+        "SHELL",
         "SKILLS_DIR",
         "TEAM",
         "TMPDIR",

@@ -20,8 +20,8 @@ pub mod workspace;
 
 /// Longest id, bytes.
 const ID_BYTES_MAX: usize = 63;
-/// Longest page token, bytes.
-const PAGE_TOKEN_BYTES_MAX: usize = 8192;
+/// Longest page token, bytes. One of skills has three paths in it.
+const PAGE_TOKEN_BYTES_MAX: usize = 64 << 10;
 const WORKSPACE_PREFIX: &str = "workspaces/";
 
 /// Most faults that are named; the others are counted.

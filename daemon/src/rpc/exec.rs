@@ -16,6 +16,7 @@ use super::upload::{self, Bounds, upload};
 use crate::collect::exit::Noted;
 use crate::error::{Error, Result};
 use crate::exec::{self, Start, Surroundings, script};
+use crate::guest::fields;
 use crate::workspace::{Grant, Workspace};
 
 const PAGE_DEFAULT: usize = 100;
@@ -56,6 +57,7 @@ impl Execs {
         }
         let workspace = self.0.registry.get(&id)?;
         let grant = workspace.grant().await?;
+        grant.check(&spec)?;
         let digest = {
             use sha2::Digest;
             sha2::Sha256::digest(spec.encode_to_vec()).to_vec()
@@ -64,6 +66,8 @@ impl Execs {
         if let Some(collect) = &mut spec.collect {
             let files = &self.0.config.files;
             convert::file::collect_on_exit(collect, &id, &exec_id, &spec.skill, files)?;
+            // It may be collected late, when others have written as well. An older guest can't tell these apart.
+            collect.until_exec_end = grant.generation >= fields::SECOND;
         }
         let none = BTreeMap::new();
         let claim = grant.view.record.claim.as_ref();
@@ -333,6 +337,7 @@ impl ExecService for Execs {
         let checked = io::write(write)?;
         let (grant, workspace, exec_id) = self.find(&name).await?;
         let request = guest::WriteStdinRequest { exec_id, ..checked };
+        grant.check(&request)?;
         let written = grant.guest.clone().write_stdin(request).await;
         Ok(written.map_err(|status| Error::from_guest(&workspace, &status))?)
     }

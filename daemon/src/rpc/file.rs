@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use futures::TryFutureExt;
 use skilld_proto::guest::v1 as guest;
@@ -31,6 +32,17 @@ impl Files {
     async fn grant(&self, workspace: &WorkspaceId) -> Result<Grant> {
         self.0.registry.get(workspace)?.grant().await
     }
+}
+
+/// When an exec started, if one is named. What is saved of its files is saved since then.
+async fn start_of(grant: &Grant, exec: &str) -> Result<Option<SystemTime>, Status> {
+    let Some((_, id)) = exec.rsplit_once('/') else {
+        return Ok(None);
+    };
+    let exec_id = id.to_owned();
+    let asked = guest::GetExecRequest { exec_id };
+    let exec = grant.guest.clone().get_exec(asked).await?.into_inner();
+    Ok(exec.start_time.and_then(|time| time.try_into().ok()))
 }
 
 /// Notes what was staged, unless that is on record already: a record costs a write to disk.
@@ -104,7 +116,11 @@ impl FileService for Files {
         let (id, inputs, scope) = input::stage_inputs(request.into_inner())?;
         let workspace = self.0.registry.get(&id)?;
         let grant = workspace.grant().await?;
-        let stage = self.0.inputs.stage(&workspace, &grant, &inputs, &scope);
+        let inputs: Arc<[_]> = inputs.into();
+        let stage = self
+            .0
+            .inputs
+            .stage(workspace, grant, Arc::clone(&inputs), scope);
         let staged = stage.await?;
         Ok(Response::new(input::staged(&inputs, staged)))
     }
@@ -184,13 +200,22 @@ impl FileService for Files {
     ) -> Result<Response<Self::CollectOutputsStream>, Status> {
         let (id, request, save_as) = wire::collect(request.into_inner(), &self.0.config.files)?;
         let grant = self.grant(&id).await?;
+        grant.check(&request)?;
         let spec = request.spec.clone().unwrap_or_default();
-        let stream = grant.guest.clone().collect(request).await;
-        let stream = stream.map_err(|status| Error::from_guest(&id.name(), &status))?;
+        let failed = |status| Error::from_guest(&id.name(), &status);
+        let start = match &save_as {
+            Some(_) => start_of(&grant, &spec.changed_since_exec).await,
+            None => Ok(None),
+        };
+        let start = start.map_err(failed)?;
+        let stream = grant.guest.clone().collect(request).await.map_err(failed)?;
         let (stream, relays) = (stream.into_inner(), &self.0.relays);
-        let Some(save_as) = save_as else {
+        let Some(mut save_as) = save_as else {
             return Ok(Response::new(relay(stream, grant, id.name(), relays)));
         };
+        if let Some(start) = start {
+            save_as = save_as.tried_since(start);
+        }
         let (artifacts, tasks) = (&self.0.artifacts, &self.0.tasks);
         let saved = collect::save(stream, &spec, save_as, artifacts, tasks, id.name());
         Ok(Response::new(bounded(saved, grant, relays)))

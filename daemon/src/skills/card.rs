@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::Problem;
 use super::finding::{self, Findings, shown};
-use super::version::{TEXT_BYTES_MAX, Version};
+use super::version::{self, Version};
 
 /// The file.
 pub const FILE_NAME: &str = "skill-card.json";
@@ -28,7 +28,7 @@ const MISSING_SHOWN_MAX: usize = 5;
 pub struct Card {
     /// Overrides the front matter's name.
     pub id: String,
-    /// Overrides the front matter's; empty for `*` too.
+    /// Overrides the front matter's; empty for `*` too, and for one that cannot be named.
     pub version: String,
     /// For people.
     pub name: String,
@@ -136,7 +136,9 @@ pub(super) fn read(bytes: &[u8], findings: &mut Findings) -> Option<Card> {
     };
     let files = files(&fields, findings);
     check(&card, &fields, findings);
+    let version = Some(card.version).filter(|version| version::is_nameable(version));
     Some(Card {
+        version: version.unwrap_or_default(),
         files,
         fields,
         ..card
@@ -234,9 +236,7 @@ fn relative(path: &str) -> Option<String> {
 }
 
 fn check(card: &Card, fields: &Map<String, Value>, findings: &mut Findings) {
-    if !card.version.is_empty()
-        && (card.version.len() > TEXT_BYTES_MAX || Version::parse(&card.version).is_none())
-    {
+    if !card.version.is_empty() && Version::parse(&card.version).is_none() {
         let message = format!(
             "the version {} is not one that can be compared",
             shown(&card.version)

@@ -126,6 +126,12 @@ impl Roots {
         }
     }
 
+    /// Until this is dropped every look hangs.
+    #[cfg(test)]
+    pub(super) fn hang(&self) -> impl Sized + '_ {
+        self.seen()
+    }
+
     /// Whether every root can be read, whenever that changes.
     pub(super) fn readable(&self) -> channel::Receiver<bool> {
         self.readable.subscribe()

@@ -35,6 +35,9 @@ pub(super) const LEFT_OUT: [&str; 2] = [".git", "__pycache__"];
 /// Names in a skill's root for which staging makes links, unless the skill has its own.
 pub(super) const LINKS: [&str; 4] = ["out", "work", "inputs", ".venv"];
 
+/// The code of what the file system does not let us read, which says nothing about the skill.
+pub(super) const UNREADABLE: &str = "skill.unreadable";
+
 /// What a skill consists of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
@@ -108,6 +111,16 @@ pub(super) enum Fault {
     Skill(Problem),
     /// The store's.
     Store(Error),
+}
+
+impl Fault {
+    /// As a listing says it.
+    pub(super) fn problem(self) -> Problem {
+        match self {
+            Self::Skill(problem) => problem,
+            Self::Store(error) => Problem::error(UNREADABLE, error.to_string()),
+        }
+    }
 }
 
 /// Reads a folder, and copies it to `into` if given (which must not exist). A copy has files of mode 0444 or
@@ -387,7 +400,7 @@ pub(super) fn stays_inside(link: &Path, target: &Path) -> bool {
 fn unreadable(path: &Path, error: impl Into<io::Error>) -> Fault {
     let error: io::Error = error.into();
     let message = format!("cannot read {}: {error}", path.display());
-    Fault::Skill(Problem::error("skill.unreadable", message))
+    Fault::Skill(Problem::error(UNREADABLE, message))
 }
 
 fn store_fault(path: &Path, error: io::Error) -> Fault {

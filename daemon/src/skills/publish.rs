@@ -66,9 +66,7 @@ impl Skills {
     /// # Errors
     /// `ArchiveInvalid`, `LimitExceeded`, `Invalid` for another name, `SkillInvalid`, `VersionTaken`, `Io`.
     pub async fn publish(&self, name: String, file: File, kind: Option<Kind>) -> Result<Skill> {
-        let inner = Arc::clone(&self.inner);
-        self.tasks
-            .blocking(move || inner.publish(&name, file, kind))
+        self.copy(move |inner| inner.publish(&name, file, kind))
             .await
     }
 
@@ -78,10 +76,7 @@ impl Skills {
     /// # Errors
     /// `SkillNotFound`; `SkillReadOnly` if only a configured root has it.
     pub async fn delete(&self, name: String, which: Which) -> Result<()> {
-        let inner = Arc::clone(&self.inner);
-        self.tasks
-            .blocking(move || inner.delete(&name, &which))
-            .await
+        self.look(move |inner| inner.delete(&name, &which)).await
     }
 
     /// Removes what nothing uses from the store. `staged` are digests that workspaces have.
@@ -89,8 +84,7 @@ impl Skills {
     /// # Errors
     /// `Io`.
     pub async fn collect(&self, staged: HashSet<String>) -> Result<Collected> {
-        let inner = Arc::clone(&self.inner);
-        self.tasks.blocking(move || inner.collect(staged)).await
+        self.copy(move |inner| inner.collect(staged)).await
     }
 }
 

@@ -1,12 +1,11 @@
 //! What was published: `published/<name>/<digest>.json`, a record per version. A version is published once its record
 //! has its name, and no longer once it has none; the files are in the store.
 //!
-//! Records are written to `tmp/`, synced and renamed. All versions of a name go by one rename of their directory.
+//! Records are written to `tmp/`, synced and renamed. All versions of a name go by one rename of their directory; that
+//! takes records with it that could not be read, and nothing else does.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -53,6 +52,8 @@ pub enum Which {
 pub(super) struct Published {
     base: PathBuf,
     tmp: PathBuf,
+    /// Whoever changes something: the disk is not waited for under the lock of what everybody reads.
+    turn: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -62,10 +63,14 @@ struct State {
     records: Vec<Record>,
     /// The same for the catalogue; equal as long as nothing changes.
     folders: Arc<Vec<Stored>>,
-    /// Of records that could not be read.
-    problems: Vec<Problem>,
-    /// What these are named after. A record may be read again by another release, or after a repair: its content stays.
-    unread: HashSet<String>,
+    unread: Vec<Unread>,
+}
+
+/// A record that could not be read. Another release may read it again, or a repair may follow: its content stays.
+#[derive(Debug)]
+struct Unread {
+    path: PathBuf,
+    problem: Problem,
 }
 
 impl Published {
@@ -76,27 +81,25 @@ impl Published {
             source,
         };
         fs::create_dir_all(base).map_err(failed)?;
-        let (mut records, mut problems) = (Vec::new(), Vec::new());
-        let mut unread = HashSet::new();
+        let (mut records, mut unread) = (Vec::new(), Vec::new());
         for path in files(base).map_err(failed)? {
             match read(&path) {
                 Ok(record) => records.push(record),
                 Err(error) => {
                     let message = format!("a record of a published skill cannot be read: {error}");
                     tracing::error!(path = %path.display(), %error, "record of a published skill");
-                    problems.push(Problem::error("published.unreadable", message).about(&path));
-                    let digest = path.file_stem().map(|name| name.to_string_lossy());
-                    unread.extend(digest.map(Cow::into_owned));
+                    let problem = Problem::error("published.unreadable", message).about(&path);
+                    unread.push(Unread { path, problem });
                 }
             }
         }
         let published = Self {
             base: base.to_owned(),
             tmp,
+            turn: Mutex::default(),
             state: Mutex::new(State {
                 records: Vec::new(),
                 folders: Arc::default(),
-                problems,
                 unread,
             }),
         };
@@ -111,7 +114,7 @@ impl Published {
             root: String::new(),
             origin: None,
             folders: Folders::Stored(Arc::clone(&state.folders)),
-            problems: state.problems.clone(),
+            problems: state.unread.iter().map(|it| it.problem.clone()).collect(),
         }
     }
 
@@ -119,7 +122,8 @@ impl Published {
     pub(super) fn holds(&self, digest: &str) -> bool {
         let state = self.state();
         let mut records = state.records.iter();
-        records.any(|record| record.digest == digest) || state.unread.contains(digest)
+        records.any(|record| record.digest == digest)
+            || state.unread.iter().any(|it| it.digest() == Some(digest))
     }
 
     /// What there is of a name, as a request names it.
@@ -147,8 +151,9 @@ impl Published {
         version: &str,
         digest: &str,
     ) -> Result<bool> {
-        let mut state = self.state();
-        let mut same_name = state.records.iter().filter(|record| record.name == name);
+        let _turn = self.turn();
+        let records = self.state().records.clone();
+        let mut same_name = records.iter().filter(|record| record.name == name);
         if let Some(same) = same_name.find(|record| record.version == version) {
             if same.digest == digest {
                 return Ok(false);
@@ -173,8 +178,10 @@ impl Published {
             source,
         })?;
         fault::reach(Point::PublishRecorded);
-        let records = [state.records.as_slice(), &[record]].concat();
-        state.set(records, store);
+        let path = self.path(&record);
+        let mut state = self.state();
+        state.unread.retain(|it| it.path != path);
+        state.set([records.as_slice(), &[record]].concat(), store);
         Ok(true)
     }
 
@@ -185,54 +192,77 @@ impl Published {
         file.as_file().sync_all()?;
         let dir = self.base.join(&record.name);
         match fs::create_dir(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             Err(_) => {}
             Ok(()) => sync(&self.base)?,
         }
         fault::reach(Point::PublishWritten);
-        file.persist(dir.join(format!("{}.json", record.digest)))
+        file.persist(self.path(record))
             .map_err(|error| error.error)?;
         sync(&dir)
     }
 
-    /// Removes versions of a name; answers how many. None is no error.
+    fn path(&self, record: &Record) -> PathBuf {
+        let file = format!("{}.json", record.digest);
+        self.base.join(&record.name).join(file)
+    }
+
+    /// Removes versions of a name; answers how many. None is no error. Records that could not be read are of no version
+    /// that anybody can name.
     pub(super) fn remove(&self, store: &Path, name: &str, which: &Which) -> Result<usize> {
-        let mut state = self.state();
-        let (gone, left): (Vec<Record>, Vec<Record>) =
-            state.records.iter().cloned().partition(|record| {
-                record.name == name
-                    && match which {
-                        Which::All => true,
-                        Which::Version(version) => record.version == *version,
-                        Which::Digest(digest) => record.digest == *digest,
-                    }
-            });
-        if gone.is_empty() {
+        let _turn = self.turn();
+        let records = self.state().records.clone();
+        let (gone, left): (Vec<Record>, Vec<Record>) = records.into_iter().partition(|record| {
+            record.name == name
+                && match which {
+                    Which::All => true,
+                    Which::Version(version) => record.version == *version,
+                    Which::Digest(digest) => record.digest == *digest,
+                }
+        });
+        let dir = self.base.join(name);
+        let all = *which == Which::All;
+        let unread = |it: &Unread| all && it.path.parent() == Some(&dir);
+        let count = gone.len() + self.state().unread.iter().filter(|it| unread(it)).count();
+        if count == 0 {
             return Ok(0);
         }
-        let last = !left.iter().any(|record| record.name == name);
-        self.erase(name, &gone, last).map_err(|source| Error::Io {
+        let erased = if all {
+            self.erase_all(name, &dir)
+        } else {
+            self.erase(&gone, &dir)
+        };
+        erased.map_err(|source| Error::Io {
             operation: format!("remove the published skill {name}"),
             source,
         })?;
         fault::reach(Point::UnpublishDone);
+        let mut state = self.state();
+        state.unread.retain(|it| !unread(it));
         state.set(left, store);
-        Ok(gone.len())
+        Ok(count)
     }
 
     /// What is gone already was taken by a call that failed after it, and is as it should be.
-    fn erase(&self, name: &str, gone: &[Record], last: bool) -> io::Result<()> {
-        let dir = self.base.join(name);
-        if last {
-            let aside = tempfile::tempdir_in(&self.tmp)?;
-            gone_is_fine(fs::rename(&dir, aside.path().join(name)))?;
-            fault::reach(Point::UnpublishMoved);
-            return sync(&self.base);
-        }
+    fn erase_all(&self, name: &str, dir: &Path) -> io::Result<()> {
+        let aside = tempfile::tempdir_in(&self.tmp)?;
+        let moved = fs::rename(dir, aside.path().join(name));
+        is_fine(moved, ErrorKind::NotFound)?;
+        fault::reach(Point::UnpublishMoved);
+        sync(&self.base)
+    }
+
+    fn erase(&self, gone: &[Record], dir: &Path) -> io::Result<()> {
         for record in gone {
-            gone_is_fine(fs::remove_file(dir.join(format!("{}.json", record.digest))))?;
+            is_fine(fs::remove_file(self.path(record)), ErrorKind::NotFound)?;
         }
-        sync(&dir)
+        is_fine(sync(dir), ErrorKind::NotFound)?;
+        let removed = is_fine(fs::remove_dir(dir), ErrorKind::NotFound);
+        is_fine(removed, ErrorKind::DirectoryNotEmpty)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -280,9 +310,16 @@ fn read(path: &Path) -> io::Result<Record> {
     Ok(record)
 }
 
-fn gone_is_fine(done: io::Result<()>) -> io::Result<()> {
+impl Unread {
+    /// What it is named after.
+    fn digest(&self) -> Option<&str> {
+        self.path.file_stem()?.to_str()
+    }
+}
+
+fn is_fine(done: io::Result<()>, fine: ErrorKind) -> io::Result<()> {
     match done {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == fine => Ok(()),
         done => done,
     }
 }
@@ -316,6 +353,27 @@ mod tests {
         assert_eq!(published.source().problems.len(), 1);
         assert!(published.holds(&digest("a")));
         assert!(!published.holds(&digest("b")));
+
+        // Another version comes and goes.
+        let store = dir.path().join("store");
+        let add = |letter| published.add(&store, "csv", letter, &digest(letter));
+        add("b").expect("published");
+        let remove = |which| published.remove(&store, "csv", &which).expect("removed");
+        assert_eq!(remove(Which::Version("b".into())), 1);
+        assert_eq!(remove(Which::Digest(digest("a"))), 0);
+        assert!(open(dir.path()).holds(&digest("a")));
+
+        // It is published anew, and nothing is wrong any more.
+        add("a").expect("published");
+        assert_eq!(published.source().problems, []);
+
+        // Whoever removes all of a name means it.
+        fs::write(name.join(format!("{}.json", digest("a"))), newer).expect("write");
+        let published = open(dir.path());
+        let removed = published.remove(&store, "csv", &Which::All);
+        assert_eq!(removed.expect("removed"), 1);
+        assert!(!published.holds(&digest("a")) && !name.exists());
+        assert_eq!(published.source().problems, []);
     }
 
     #[test]
@@ -333,10 +391,13 @@ mod tests {
         });
         // The first call took one of them.
         fs::write(name.join(format!("{}.json", digest("b"))), "{}").expect("write");
-        published.erase("csv", &gone, false).expect("removed");
-        assert_eq!(fs::read_dir(&name).expect("read").count(), 0);
         for _ in 0..2 {
-            published.erase("csv", &gone, true).expect("removed");
+            published.erase(&gone, &name).expect("removed");
+            assert!(!name.exists());
+        }
+        fs::create_dir(&name).expect("mkdir");
+        for _ in 0..2 {
+            published.erase_all("csv", &name).expect("removed");
             assert!(!name.exists());
         }
     }

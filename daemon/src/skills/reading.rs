@@ -8,7 +8,7 @@ use super::documents::Documents;
 use super::files::{Manifest, SkillFile};
 use super::preflight::{self, Need};
 use super::search::{Index, Searched};
-use super::{Catalogue, Document, Inner, Problem, Skill, SkillRef, SkillState, Skills, Staged};
+use super::{Catalogue, Document, Inner, Skill, SkillRef, SkillState, Skills, Staged};
 use crate::error::{Error, Result};
 
 /// A skill that a search found.
@@ -42,9 +42,8 @@ impl Skills {
     /// # Errors
     /// `Invalid` for a query without a word to look for.
     pub async fn search(&self, query: String, limit: usize, compat: bool) -> Result<Vec<Match>> {
-        let inner = Arc::clone(&self.inner);
-        let work = move || inner.search(&query, limit, compat);
-        self.tasks.blocking(work).await
+        self.look(move |inner| inner.search(&query, limit, compat))
+            .await
     }
 
     /// The files of a skill.
@@ -52,8 +51,7 @@ impl Skills {
     /// # Errors
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub async fn files(&self, skill: SkillRef) -> Result<Arc<Manifest>> {
-        let inner = Arc::clone(&self.inner);
-        self.tasks.blocking(move || inner.files(&skill)).await
+        self.copy(move |inner| inner.files(&skill)).await
     }
 
     /// Opens the file of a skill that a path stands for. The version stays in the store until that is done; what is open
@@ -62,10 +60,7 @@ impl Skills {
     /// # Errors
     /// As [`Self::files`] and [`Manifest::find`].
     pub async fn open_file(&self, skill: SkillRef, path: String) -> Result<(SkillFile, File)> {
-        let inner = Arc::clone(&self.inner);
-        self.tasks
-            .blocking(move || inner.open_file(&skill, &path))
-            .await
+        self.copy(move |inner| inner.open_file(&skill, &path)).await
     }
 
     /// What a skill needs.
@@ -73,8 +68,7 @@ impl Skills {
     /// # Errors
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub async fn needs(&self, skill: SkillRef) -> Result<Arc<Vec<Need>>> {
-        let inner = Arc::clone(&self.inner);
-        self.tasks.blocking(move || inner.needs(&skill)).await
+        self.copy(move |inner| inner.needs(&skill)).await
     }
 }
 
@@ -107,27 +101,27 @@ impl Inner {
 
     fn files(&self, wanted: &SkillRef) -> Result<Arc<Manifest>> {
         let (stored, _lease) = self.stored(&self.catalogue(), wanted)?;
-        self.manifest(&stored)
+        self.manifest(&stored, wanted)
     }
 
     fn open_file(&self, wanted: &SkillRef, path: &str) -> Result<(SkillFile, File)> {
         let (stored, _lease) = self.stored(&self.catalogue(), wanted)?;
-        let manifest = self.manifest(&stored)?;
+        let manifest = self.manifest(&stored, wanted)?;
         let file = manifest.find(path)?;
         Ok((file.clone(), manifest.open(file)?))
     }
 
     /// The files of a version that is in the store; those that its card names, if it has one that names any.
-    fn manifest(&self, stored: &Staged) -> Result<Arc<Manifest>> {
+    fn manifest(&self, stored: &Staged, wanted: &SkillRef) -> Result<Arc<Manifest>> {
         self.manifests.get(&stored.digest, || {
             let dir = self.store.dir(&stored.digest);
             let manifest = Manifest::read(&dir).map_err(|source| Error::Io {
                 operation: format!("read {}", dir.display()),
                 source,
             })?;
-            let document = self.document(stored).ok();
-            let card = document.and_then(|document| document.front_matter.card);
-            Ok(match card {
+            // Without its card nobody knows what it leaves out.
+            let document = self.document(stored, wanted)?;
+            Ok(match document.front_matter.card {
                 Some(card) => manifest.restricted(|path| card.allows(path)),
                 None => manifest,
             })
@@ -135,21 +129,20 @@ impl Inner {
     }
 
     /// What the documents of a version in the store say.
-    fn document(&self, stored: &Staged) -> Result<Document, Problem> {
+    fn document(&self, stored: &Staged, wanted: &SkillRef) -> Result<Document> {
         let Folder { dir, trust, .. } = Folder::stored(&self.store.dir(&stored.digest));
-        Documents::read(self.skill_md_bytes_max, &dir, &trust, &stored.name)
+        let document = Documents::read(self.skill_md_bytes_max, &dir, &trust, &stored.name);
+        document.map_err(|problem| Error::SkillInvalid {
+            name: wanted.to_string(),
+            problem: problem.message,
+        })
     }
 
     fn needs(&self, wanted: &SkillRef) -> Result<Arc<Vec<Need>>> {
         let (stored, _lease) = self.stored(&self.catalogue(), wanted)?;
         self.needs.get(&stored.digest, || {
-            let manifest = self.manifest(&stored)?;
-            let document = self
-                .document(&stored)
-                .map_err(|problem| Error::SkillInvalid {
-                    name: wanted.to_string(),
-                    problem: problem.message,
-                })?;
+            let manifest = self.manifest(&stored, wanted)?;
+            let document = self.document(&stored, wanted)?;
             preflight::collect(&document.front_matter, &manifest)
         })
     }

@@ -4,7 +4,8 @@
 //! Who uses a digest holds a [`Lease`] on it: as long as there is one, `gc.rs` leaves the digest where it is. What is
 //! staged from the store is trusted while its files are as they were when they were last read; if one was touched, all
 //! are read again, and a digest that is no longer true is thrown away. So what has a root need not wait for the disk: what
-//! a power cut takes of it is copied again. What is published lies nowhere else, and is synced.
+//! a power cut takes of it is copied again. What is published lies nowhere else, and is synced. A digest that cannot be
+//! read now may be true all the same, and stays.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -30,6 +31,11 @@ use lease::Shelf;
 
 /// Times that a folder is put into the store if it is collected or damaged before it can be used.
 const TRIES: usize = 8;
+/// What is in the store was within bounds when it came there; they may be lower by now.
+const STORED: Bounds = Bounds {
+    files_max: u64::MAX,
+    bytes_max: u64::MAX,
+};
 
 /// The store.
 #[derive(Debug)]
@@ -96,23 +102,15 @@ impl Store {
 
     /// What is in a folder, read again only if it changed.
     pub(super) fn inspect(&self, folder: &Folder) -> Result<Content, Problem> {
-        let read = || content::read(folder, None, self.bounds);
-        let content = self.contents.of(folder, self.bounds, |_| true, read);
         let own = self.own(&folder.dir);
-        let true_to_name =
-            |content: &Content| own.as_ref().is_none_or(|own| *own == content.digest);
-        let content = match content {
-            Ok(content) if true_to_name(&content) => return Ok(content),
-            Ok(_) | Err(_) if own.is_some() => return Err(damaged().about(&folder.dir)),
-            content => content,
-        };
-        content.map_err(|fault| match fault {
-            Fault::Skill(problem) => problem.about(&folder.dir),
-            // Nothing is written here.
-            Fault::Store(error) => {
-                Problem::error("skill.unreadable", error.to_string()).about(&folder.dir)
-            }
-        })
+        let bounds = if own.is_some() { STORED } else { self.bounds };
+        let read = || content::read(folder, None, bounds);
+        let content = self.contents.of(folder, bounds, |_| true, read);
+        if let Some(own) = own {
+            let content = stored(&folder.dir, &own, content)?;
+            return content.ok_or_else(|| damaged().about(&folder.dir));
+        }
+        content.map_err(|fault| fault.problem().about(&folder.dir))
     }
 
     /// Which contents must be looked at again.
@@ -192,16 +190,21 @@ impl Store {
     }
 
     /// Whether what lies under a digest has that digest. Costs a look at each file if none was touched since the last
-    /// time. What was damaged is thrown away, so that the next one who takes it puts it there anew.
+    /// time. What was damaged is thrown away, so that the next one who takes it puts it there anew; what cannot be read
+    /// is an error, and stays.
     pub(super) fn is_intact(&self, digest: &str) -> Result<bool> {
         let folder = Folder::stored(&self.dir(digest));
         let started = SystemTime::now();
-        let now = Fingerprint::take(&folder, self.bounds, |_, _| {});
+        let now = Fingerprint::take(&folder, STORED, |_, _| {});
         if now.is_some() && self.intact().get(digest).copied() == now {
             return Ok(true);
         }
-        let content = content::read(&folder, None, self.bounds);
-        if content.is_ok_and(|content| content.digest == digest) {
+        let content = content::read(&folder, None, STORED);
+        let content = stored(&folder.dir, digest, content).map_err(|problem| Error::Io {
+            operation: format!("read {}", problem.subject),
+            source: io::Error::other(problem.message),
+        });
+        if content?.is_some() {
             if let Some(now) = now.filter(|now| !now.is_recent(started)) {
                 self.intact().insert(digest.to_owned(), now);
             }
@@ -257,7 +260,7 @@ impl Store {
         }
         fs::rename(&copied, &place).map_err(failed("publish a skill"))?;
         // Nobody else writes here, so it need not be read again to be trusted.
-        if let Some(now) = Fingerprint::take(&Folder::stored(&place), self.bounds, |_, _| {}) {
+        if let Some(now) = Fingerprint::take(&Folder::stored(&place), STORED, |_, _| {}) {
             self.intact().insert(content.digest.clone(), now);
         }
         tracing::info!(digest = content.digest, files = content.files, bytes = content.bytes, dir = %folder.dir.display(), "skill stored");
@@ -279,7 +282,55 @@ fn sync_tree(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
+/// What was read of a digest's directory; `None` if that is not what was stored there. An error says nothing about that.
+fn stored(
+    dir: &Path,
+    digest: &str,
+    read: Result<Content, Fault>,
+) -> Result<Option<Content>, Problem> {
+    match read {
+        Ok(content) => Ok(Some(content).filter(|content| content.digest == digest)),
+        Err(fault) => {
+            let problem = fault.problem();
+            // What a skill must not have was not there when it was stored.
+            let altered =
+                problem.code != content::UNREADABLE || dir.try_exists().is_ok_and(|is| !is);
+            if altered {
+                Ok(None)
+            } else {
+                Err(problem.about(dir))
+            }
+        }
+    }
+}
+
 fn damaged() -> Problem {
     let message = "its files in the store were altered or are gone; publish it again";
     Problem::error("skill.damaged", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_not_what_was_altered() {
+        let there = tempfile::tempdir().expect("a directory");
+        let gone = there.path().join("gone");
+        let fault = |code| Err(Fault::Skill(Problem::error(code, "too many open files")));
+        let content = |digest: &str| Content {
+            digest: digest.to_owned(),
+            files: 1,
+            bytes: 1,
+            own_links: Vec::new(),
+            followed: 0,
+        };
+        let is = |dir: &Path, read| stored(dir, "a", read).map(|content| content.is_some());
+        assert_eq!(is(there.path(), Ok(content("a"))), Ok(true));
+        assert_eq!(is(there.path(), Ok(content("b"))), Ok(false));
+        assert_eq!(is(there.path(), fault("skill.special_file")), Ok(false));
+        assert_eq!(is(&gone, fault(content::UNREADABLE)), Ok(false));
+        let error = is(there.path(), fault(content::UNREADABLE)).expect_err("not known");
+        assert_eq!(error.message, "too many open files");
+    }
 }

@@ -53,6 +53,11 @@ enum Dev {
     None,
 }
 
+/// Whether a version can stand in errors and page tokens, whatever it is.
+pub(super) fn is_nameable(text: &str) -> bool {
+    text.len() <= TEXT_BYTES_MAX && !text.contains(char::is_control)
+}
+
 impl Version {
     /// Reads a version; `None` if it is not one.
     #[must_use]

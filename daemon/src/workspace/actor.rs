@@ -284,6 +284,7 @@ impl Actor {
         }
         Ok(Grant {
             guest: link.client.clone(),
+            generation: link.generation,
             view: Arc::clone(&self.view.borrow()),
             _use: lease.hold(),
         })

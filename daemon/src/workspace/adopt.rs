@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use skilld_proto::guest::GENERATION;
 use tokio::time::Instant;
 
 use crate::engine::{ContainerState, ContainerSummary};
@@ -167,7 +168,10 @@ async fn find(
         }
         (Phase::Ready, None) if running && usable => match connect(context, record).await? {
             // A guest that was configured belongs to a claim whose answer nobody got.
-            Peer::Answers(link) if link.workspace.is_empty() => Ok(Adopted::Warm(*link)),
+            // One from before an upgrade is replaced: a new workspace can do all that this daemon can.
+            Peer::Answers(link) if link.workspace.is_empty() && link.generation == GENERATION => {
+                Ok(Adopted::Warm(*link))
+            }
             Peer::Answers(_) | Peer::Silent | Peer::Paused | Peer::Ended => Ok(Adopted::Garbage),
         },
         (

@@ -74,6 +74,8 @@ struct Collector {
     limits: Limits,
     /// What changed before this is not of interest.
     since: Option<Duration>,
+    /// Nor is what changed after this.
+    until: Option<Duration>,
     archive: Option<Archive>,
     out: Outlet,
     summary: CollectSummary,
@@ -87,10 +89,14 @@ pub(crate) fn collect(
     guest: &Arc<Guest>,
     spec: &CollectSpec,
 ) -> Result<impl Stream<Item = Result<CollectOutputsResponse, Status>> + Send + use<>, Error> {
-    let since = match spec.changed_since_exec.rsplit('/').next() {
-        Some(id) if !id.is_empty() => Some(guest.exec(id)?.start_of_files),
-        _ => None,
-    };
+    let (mut since, mut until) = (None, None);
+    if let Some(id) = spec.changed_since_exec.rsplit('/').next()
+        && !id.is_empty()
+    {
+        let exec = guest.exec(id)?;
+        since = Some(exec.start_of_files);
+        until = exec.state().end_of_files.filter(|_| spec.until_exec_end);
+    }
     let archive = match spec.format() {
         CollectFormat::Unspecified | CollectFormat::Files => None,
         CollectFormat::Tar => Some(Archive::plain()),
@@ -110,6 +116,7 @@ pub(crate) fn collect(
             total_bytes: or(spec.max_total_bytes, TOTAL_BYTES_DEFAULT),
         },
         since,
+        until,
         archive,
         out,
         summary: CollectSummary::default(),
@@ -191,10 +198,12 @@ impl Collector {
         }
         let parent = walk.parent()?;
         let (_, name) = split(path);
-        if let Some(since) = self.since {
-            let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+        if let Some(since) = self.since
+            && let Ok(stat) = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+        {
             // No command can set this time, as it can that of the contents.
-            if stat.is_ok_and(|stat| since_epoch(stat.st_ctime, stat.st_ctime_nsec) < since) {
+            let changed = since_epoch(stat.st_ctime, stat.st_ctime_nsec);
+            if changed < since || self.until.is_some_and(|until| changed > until) {
                 return None;
             }
         }

@@ -127,6 +127,8 @@ pub(crate) struct State {
     pub(crate) phase: Phase,
     pub(crate) pid: i32,
     pub(crate) end_time: Option<SystemTime>,
+    /// When it was closed, by a clock that no file of its own is ahead of.
+    pub(crate) end_of_files: Option<Duration>,
     result: Option<v1::ExecResult>,
     /// Where the streams were when the leader was gone: Exited comes after these bytes.
     pub(crate) exit_offsets: [u64; 2],
@@ -177,6 +179,7 @@ impl Exec {
                 phase: Phase::Starting,
                 pid: 0,
                 end_time: None,
+                end_of_files: None,
                 result: None,
                 exit_offsets: [0; 2],
                 windows,
@@ -384,6 +387,11 @@ impl State {
 /// The kernel's clock for file times.
 fn coarse_now() -> Duration {
     clock_gettime(ClockId::CLOCK_REALTIME_COARSE).map_or(Duration::ZERO, Duration::from)
+}
+
+/// The clock that is never behind the one of files.
+fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_REALTIME).map_or(Duration::MAX, Duration::from)
 }
 
 /// A terminal's size from a message; 0 means what terminals have always had.

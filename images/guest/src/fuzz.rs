@@ -247,7 +247,7 @@ fn start(data: &[u8]) {
         assert_eq!(start.body_bytes, body.len());
         assert_eq!(
             body.iter().filter(|byte| **byte == 0).count(),
-            1 + start.args + start.envs
+            2 + start.args + start.envs
         );
         assert_eq!(start.limits, launch.limits);
     }

@@ -379,7 +379,7 @@ pub(crate) fn launch(
         argv,
         env,
         limits,
-        terminal: false,
+        ..Launch::default()
     })
 }
 

@@ -226,13 +226,12 @@ impl GuestService for Service {
     ) -> Answer<v1::WriteStdinResponse> {
         let request = request.get_ref();
         let exec = self.guest.exec(&request.exec_id)?;
-        let input = Input {
-            offset: request.offset,
-            data: &request.data,
-            eof: request.eof,
-        };
-        let committed_offset = stdin::write(&exec, input).await?;
-        Ok(Response::new(v1::WriteStdinResponse { committed_offset }))
+        let written = stdin::write(&exec, Input::of(request)).await?;
+        Ok(Response::new(v1::WriteStdinResponse {
+            committed_offset: written.committed,
+            unwritten_bytes: written.left,
+            eof_unwritten: written.eof_left,
+        }))
     }
 
     async fn stream_stdin(
@@ -243,7 +242,11 @@ impl GuestService for Service {
         let place = self.inputs.try_acquire();
         let _place = place.map_err(|_| Error::TooManyStreams { max })?;
         let committed_offset = stdin::stream(&self.guest, request.into_inner()).await?;
-        Ok(Response::new(v1::WriteStdinResponse { committed_offset }))
+        Ok(Response::new(v1::WriteStdinResponse {
+            committed_offset,
+            unwritten_bytes: 0,
+            eof_unwritten: false,
+        }))
     }
 
     async fn resize_terminal(&self, request: Request<wire::ResizeTerminalRequest>) -> Answer<()> {

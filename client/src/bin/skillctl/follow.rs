@@ -272,7 +272,7 @@ async fn finish(
 }
 
 /// Waits for a future if there is one, else for ever.
-async fn poll_some<F: Future>(future: &mut Option<Pin<Box<F>>>) -> F::Output {
+pub(crate) async fn poll_some<F: Future>(future: &mut Option<Pin<Box<F>>>) -> F::Output {
     match future {
         Some(future) => future.await,
         None => std::future::pending().await,

@@ -1,6 +1,7 @@
 //! `skillctl mcp`: the skill tools as a server of the Model Context Protocol, on stdio or on loopback HTTP.
 
 mod http;
+mod listeners;
 mod resources;
 mod server;
 
@@ -42,11 +43,16 @@ impl Mcp {
         let tools = self.choice.toolset(context)?;
         let server = Server::new(tools, context.client.clone(), self.choice.kept()?);
         let served = match self.http {
-            Some(address) => http::serve(address, &server, &mut interrupt).await,
+            Some(address) => {
+                let info = interrupt.race(context.client.server_info()).await??;
+                let idle = http::idle_max(&info.limits.unwrap_or_default());
+                http::serve(address, &server, idle, &mut interrupt).await
+            }
             None => stdio(&server, &mut interrupt).await,
         };
-        server.end().await?;
+        let ended = server.end(&mut interrupt).await;
         served?;
+        ended?;
         Ok(0)
     }
 }

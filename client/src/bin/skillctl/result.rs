@@ -23,7 +23,7 @@ pub(crate) fn exit_code(result: &ExecResult) -> u8 {
 fn spawn_code(failure: &SpawnFailure) -> u8 {
     match (failure.stage(), failure.errno) {
         (Stage::Exec, ENOENT) => 127,
-        (Stage::Exec, EACCES) => 126,
+        (Stage::Exec, EACCES) | (Stage::Program, _) => 126,
         (_, _) => 1,
     }
 }

@@ -44,6 +44,7 @@ impl Stdin {
         }
         let written = WriteStdinResponse {
             committed_offset: writer.offset().unwrap_or_default(),
+            ..WriteStdinResponse::default()
         };
         context
             .output

@@ -4,6 +4,8 @@ mod kept;
 
 use std::io::Read as _;
 use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
@@ -11,15 +13,20 @@ use serde_json::{Map, Value, json};
 use skilld_client::new_exec_id;
 use skilld_client::state::SessionState;
 use skilld_client::tools::host::HostTools;
-use skilld_client::tools::{Family, Options, Session, Toolset};
+use skilld_client::tools::{Ended, Family, Options, Session, Toolset};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::output::{self, Table};
 pub(crate) use kept::Kept;
 
 /// Bytes of arguments read from stdin at most: a request of the API has fewer.
 const ARGUMENTS_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// The end of a session is waited for no longer than this.
+pub(crate) const END_WITHIN: Duration = Duration::from_secs(30);
 
 /// Use the skill tools as a model would.
 #[derive(Debug, Subcommand)]
@@ -84,7 +91,8 @@ pub(crate) struct List {
   skillctl tool call skill_run '{\"skill\": \"csv-report\", \"command\": \"ls\"}' --session chat.json
   generate-arguments | skillctl tool call skill_run - --session chat.json
 
-Exit codes: 0 the tool answered, 1 it did not (its error is printed as JSON too), 2 usage.")]
+Exit codes: 0 the tool answered, 1 it did not (its error is printed as JSON too) or its session cannot be kept, 2 usage,
+130 interrupted: what the call started is ended.")]
 pub(crate) struct Call {
     /// The tool's name.
     name: String,
@@ -192,31 +200,11 @@ impl Call {
             name: self.name,
             arguments,
         };
-        let (id, name) = (call.id.clone(), call.name.clone());
         let mut interrupt = Interrupt::new()?;
-        let answered = interrupt
-            .race(tools.call(kept.session(), kept.state(), call))
-            .await;
-        if answered.is_err() {
-            // Nobody is left to want what the call started.
-            tools.cancel(kept.session(), &name, &id).await?;
-        }
-        let ended = if kept.is_kept() {
-            Ok(())
-        } else {
-            tools.end(kept.session()).await
-        };
-        let code = match answered? {
-            Ok(answer) => {
-                kept.change(&answer.delta)?;
-                print_json(context, &answer.result)?;
-                0
-            }
-            Err(error) => {
-                print_json(context, &error.to_json())?;
-                1
-            }
-        };
+        let made = call_unless_interrupted(&tools, &kept, call, &mut interrupt).await?;
+        let told = report(context, &tools, &mut kept, made).await;
+        let ended = end(&tools, &kept, &mut interrupt).await;
+        let code = told?;
         ended?;
         Ok(code)
     }
@@ -237,6 +225,82 @@ impl Call {
     }
 }
 
+/// Nobody is left to want what an interrupted call started. Interrupted once more, it is not waited for.
+async fn call_unless_interrupted(
+    tools: &Toolset,
+    kept: &Kept,
+    call: skilld_client::tools::Call,
+    interrupt: &mut Interrupt,
+) -> Result<Ended, Interrupted> {
+    let given_up = CancellationToken::new();
+    let (session, state) = (kept.session(), kept.state());
+    let calling = tools.call_or_give_up(session, state, call, given_up.cancelled());
+    let mut calling = pin!(calling);
+    tokio::select! {
+        biased;
+        made = &mut calling => return Ok(made),
+        () = interrupt.wait() => given_up.cancel(),
+    }
+    interrupt.race(calling).await
+}
+
+/// Prints what a call gave and keeps what it changed; the code to exit with. That something cannot be kept is no reason not
+/// to say what was done.
+async fn report(
+    context: &Context,
+    tools: &Toolset,
+    kept: &mut Kept,
+    made: Ended,
+) -> anyhow::Result<u8> {
+    match made {
+        Ended::Called(Ok(answer)) => {
+            let base = kept.state().clone();
+            let printed = print_json(context, &answer.result);
+            kept.change(tools, &base, &answer.delta).await?;
+            printed.map(|()| 0)
+        }
+        Ended::Called(Err(error)) => print_json(context, &error.to_json()).map(|()| 1),
+        Ended::GivenUp(ended) => {
+            if let Err(error) = ended {
+                output::note(&format!("what the call started may go on: {error}"));
+            }
+            Err(Interrupted.into())
+        }
+    }
+}
+
+/// Ends a session that is not kept; of one that is only the connections that its skills have. A signal gives that up, and
+/// so does a daemon that takes too long: the workspace's idle timeout does the rest.
+pub(crate) async fn end(
+    tools: &Toolset,
+    kept: &Kept,
+    interrupt: &mut Interrupt,
+) -> anyhow::Result<()> {
+    let session = kept.session();
+    let ending = async {
+        if kept.is_kept() {
+            tools.disconnect(session).await;
+            return Ok(());
+        }
+        tools.end(session).await
+    };
+    match interrupt.race(timeout(END_WITHIN, ending)).await {
+        Ok(Ok(ended)) => Ok(ended?),
+        Ok(Err(_)) => anyhow::bail!(
+            "the session with workspace {} has not ended within {} s",
+            session.workspace_id(),
+            END_WITHIN.as_secs()
+        ),
+        Err(Interrupted) => {
+            output::note(&format!(
+                "did not wait for the end of the session with workspace {}",
+                session.workspace_id()
+            ));
+            Err(Interrupted.into())
+        }
+    }
+}
+
 impl End {
     async fn run(self, context: &Context) -> anyhow::Result<u8> {
         let kept = Kept::existing(&self.session)?;
@@ -248,16 +312,28 @@ impl End {
     }
 }
 
-/// One line of JSON, or for people the same on many.
+/// One line of JSON, or for people the same on many, with nothing in it that moves a terminal.
 fn print_json(context: &Context, value: &Value) -> anyhow::Result<()> {
     let mut text = if context.output.is_json() {
         serde_json::to_string(value)?
     } else {
-        serde_json::to_string_pretty(value)?
+        escape_controls(&serde_json::to_string_pretty(value)?)
     };
     text.push('\n');
     context.output.bytes(text.as_bytes())?;
     Ok(())
+}
+
+/// JSON has the controls up to U+001F escaped; those beyond it can stand in strings only, too.
+fn escape_controls(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for char in json.chars() {
+        match char {
+            '\u{7f}'..='\u{9f}' => escaped += &format!("\\u{:04x}", u32::from(char)),
+            char => escaped.push(char),
+        }
+    }
+    escaped
 }
 
 /// A session for one call or one connection.

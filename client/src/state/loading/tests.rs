@@ -51,6 +51,26 @@ fn loading_again_keeps_what_was_selected() {
 }
 
 #[test]
+fn a_state_with_very_many_loads_is_no_burden() {
+    let scope = turn("a");
+    let skills: Vec<String> = (0..20_000).map(|n| format!("skill-{n:05}")).collect();
+    let mut map = serde_json::Map::new();
+    for skill in &skills {
+        map.insert(format!("temp:skill:loaded_by_agent:a/{skill}"), json!("1"));
+    }
+    let order = json!(skills).to_string();
+    map.insert("temp:skill:loaded_order_by_agent:a".into(), json!(order));
+    let mut state = state(Value::Object(map));
+    let started = std::time::Instant::now();
+    let evicted = evict(&state, scope, 5);
+    // Where each name was looked for among all others it took hours.
+    assert!(started.elapsed() < std::time::Duration::from_secs(10));
+    assert_eq!(evicted.names.len(), skills.len() - 5);
+    state.apply(&evicted.delta);
+    assert_eq!(Some(loaded(&state, scope).as_slice()), skills.get(19_995..));
+}
+
+#[test]
 fn agents_of_one_session_do_not_see_each_others_skills() {
     let mut state = SessionState::new();
     for (agent, skill) in [
@@ -117,6 +137,22 @@ fn eviction_goes_by_the_last_touch_and_names_who_went() {
     assert_eq!(loaded(&state, scope), ["three", "one"]);
     assert_eq!(evict(&state, scope, 2), Evicted::default());
     assert_eq!(evict(&state, scope, 0), Evicted::default());
+}
+
+#[test]
+fn a_tool_beside_all_declared_ones_is_added_to_them() {
+    let scope = turn("a");
+    let declared = ["one".to_owned(), "two".to_owned()];
+    let select = |state: &SessionState, name: &str, all| {
+        let names = [name.to_owned()];
+        select_tools(state, scope, ("s", &declared), Change::Add, &names, all)
+    };
+    let all = select(&SessionState::new(), "one", true);
+    assert_eq!(all.selection, Selection::All);
+    let state = SessionState::new().with(&all.delta);
+    assert_eq!(select(&state, "two", false).selection, Selection::All);
+    let more = select(&state, "three", false).selection;
+    assert_eq!(more, Selection::these(["one", "two", "three"]));
 }
 
 #[test]

@@ -65,6 +65,14 @@ fn the_only_skill_unloaded_in_one_branch_stays_unloaded() {
 }
 
 #[test]
+fn the_last_skills_unloaded_in_two_branches_leave_nothing() {
+    let base = base();
+    let (one, two) = (unload(&base, SCOPE, "one"), unload(&base, SCOPE, "two"));
+    let merged = base.with(&merge(&base, &one, &two));
+    assert_eq!(merged, SessionState::new());
+}
+
+#[test]
 fn selections_are_merged_name_by_name() {
     let base = base();
     let narrowed = select(&base, Change::Replace, &["y"]);

@@ -1,7 +1,7 @@
 //! Loads, unloads, who owns which tool, and how a state says it.
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::state::merge::{merge, merge_all};

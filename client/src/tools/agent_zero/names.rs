@@ -1,17 +1,47 @@
 //! Which skill a name means, as models write names: with the markup of the list that they have it from, in other case,
 //! with blanks or underscores for hyphens. A name that is exactly right counts before all that are only like it.
 
-use skilld_proto::v1::{Reason, Skill, SkillState};
+use skilld_proto::v1::{Skill, SkillState};
 
-use crate::state::agent_zero::unwrap_name;
+use crate::state::agent_zero::{self, unwrap_name};
+use crate::state::{Scope, SessionState};
+use crate::tools::hooks::SkillChoice;
 use crate::tools::{Inner, ToolError, lookup};
 
-/// The skill that is meant.
-pub(super) async fn find(tools: &Inner, asked: &str) -> Result<Skill, ToolError> {
-    let (name, version) = match asked.split_once('@') {
-        Some((name, version)) => (unwrap_name(name), unwrap_name(version)),
-        None => (unwrap_name(asked), ""),
-    };
+/// The skill that is meant, and the version if one is.
+pub(super) fn parse(asked: &str) -> SkillChoice {
+    let (name, version) = asked.split_once('@').unwrap_or((asked, ""));
+    SkillChoice {
+        skill_id: unwrap_name(name).to_owned(),
+        version: unwrap_name(version).to_owned(),
+    }
+}
+
+/// Another version may be meant than the current one.
+pub(super) fn asks_for_a_version(choice: &SkillChoice) -> bool {
+    !lookup::reference("", &choice.version).is_empty()
+}
+
+/// The skill that is meant by somebody who may have loaded it: no version means the one that is loaded.
+pub(super) async fn find_loaded(
+    tools: &Inner,
+    state: &SessionState,
+    scope: Scope<'_>,
+    asked: &str,
+) -> Result<Skill, ToolError> {
+    let choice = parse(asked);
+    let skill = find(tools, &choice).await?;
+    let id = lookup::id(&skill);
+    let loaded = agent_zero::reference(state, scope, &id);
+    if loaded == id || !choice.version.is_empty() {
+        return Ok(skill);
+    }
+    lookup::skill(tools, &loaded).await
+}
+
+/// The skill that is meant by its name.
+pub(super) async fn find(tools: &Inner, choice: &SkillChoice) -> Result<Skill, ToolError> {
+    let (name, version) = (choice.skill_id.trim(), choice.version.as_str());
     if name.is_empty() {
         return Err(ToolError::arguments(
             "skill_name is empty: use one that the method list shows",
@@ -21,9 +51,7 @@ pub(super) async fn find(tools: &Inner, asked: &str) -> Result<Skill, ToolError>
     let exact = match exact {
         Err(ToolError::UnknownSkill { nearest_names, .. }) => nearest_names,
         // It cannot be a name: blanks, for instance.
-        Err(ToolError::Daemon(error)) if error.reason() == Some(Reason::InvalidRequest) => {
-            Vec::new()
-        }
+        Err(ToolError::InvalidArguments { .. }) => Vec::new(),
         other => return other,
     };
     let mut candidates = like(&lookup::skills(tools).await?, name);

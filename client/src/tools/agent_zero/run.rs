@@ -1,26 +1,47 @@
 //! The method execute_script.
 
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
+use skilld_proto::v1::Skill;
 
 use super::{Arguments, names};
+use crate::state::{Scope, SessionState, agent_zero};
 use crate::tools::scripts::{self, Cwd, Ran, Style};
-use crate::tools::{Answer, Inner, Session, ToolError, lookup};
+use crate::tools::{Answer, Inner, Session, ToolError, lookup, material};
+
+/// What `execute_script` returns.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Executed {
+    /// For the model.
+    text: String,
+    #[serde(flatten)]
+    ran: Ran,
+}
 
 pub(super) async fn execute(
     tools: &Inner,
     session: &Session,
+    state: &SessionState,
     arguments: Arguments,
     call_id: &str,
 ) -> Result<Answer, ToolError> {
     let style = Style::read(&arguments.arg_style)?;
     let cwd = Cwd::read(&arguments.cwd)?;
-    let args = script_args(arguments.script_args)?;
+    let args = scripts::args(arguments.script_args)?;
     if arguments.script_path.trim().is_empty() {
         return Err(ToolError::arguments(
             "script_path is empty: use one that the method load shows",
         ));
     }
-    let skill = names::find(tools, &arguments.skill_name).await?;
+    let scope = agent_zero::scope(&session.agent);
+    let skill = names::find_loaded(tools, state, scope, &arguments.skill_name).await?;
+    if tools.options.require_loaded && !is_loaded(tools, state, scope, &skill).await? {
+        return Err(ToolError::NotLoaded {
+            tool: super::NAME,
+            skill: lookup::id(&skill),
+        });
+    }
     let run = scripts::Run {
         skill: lookup::id(&skill),
         reference: lookup::pinned(&skill),
@@ -31,33 +52,27 @@ pub(super) async fn execute(
         cwd,
         stdin: arguments.stdin,
         timeout: arguments.timeout,
-        exec_id: session.exec_id("skills_tool", call_id),
+        tool: super::NAME,
+        call_id: call_id.to_owned(),
     };
     let ran = scripts::run(tools, session, run).await?;
-    let mut result = json!({ "text": text(&ran) });
-    if let (Some(result), Value::Object(fields)) = (result.as_object_mut(), json!(ran)) {
-        result.extend(fields);
-    }
-    Ok(Answer::of(result))
+    let text = text(&ran);
+    Ok(Answer::of(json!(Executed { text, ran })))
 }
 
-/// A map, or text that is one.
-fn script_args(given: Option<Value>) -> Result<Map<String, Value>, ToolError> {
-    let wanted =
-        "script_args must be a map of names to values, or JSON text of one; words belong into argv";
-    match given {
-        None | Some(Value::Null) => Ok(Map::new()),
-        Some(Value::Object(args)) => Ok(args),
-        Some(Value::String(text)) if text.trim().is_empty() => Ok(Map::new()),
-        Some(Value::String(text)) => match serde_json::from_str(&text) {
-            Ok(Value::Object(args)) => Ok(args),
-            Ok(_) => Err(ToolError::arguments(wanted)),
-            Err(error) => Err(ToolError::arguments(format!("{wanted}: {error}"))),
-        },
-        Some(Value::Bool(_) | Value::Number(_) | Value::Array(_)) => {
-            Err(ToolError::arguments(wanted))
-        }
+/// This content of it is what was loaded.
+async fn is_loaded(
+    tools: &Inner,
+    state: &SessionState,
+    scope: Scope<'_>,
+    skill: &Skill,
+) -> Result<bool, ToolError> {
+    let id = lookup::id(skill);
+    if !material::active(state, scope, &tools.options).contains(&id) {
+        return Ok(false);
     }
+    let loaded = lookup::skill(tools, &agent_zero::reference(state, scope, &id)).await?;
+    Ok(loaded.digest == skill.digest)
 }
 
 /// As the model reads it: both streams apart, and how it ended before them.
@@ -94,32 +109,4 @@ fn text(ran: &Ran) -> String {
         );
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_in_a_string_are_read_and_what_is_no_map_is_refused() {
-        let read = |given: Value| script_args(Some(given)).map_err(|error| error.to_string());
-        let args = read(json!(r#"{"z": 1, "a": [true]}"#)).expect("a map");
-        // In the order in which they are written.
-        assert_eq!(json!(args).to_string(), r#"{"z":1,"a":[true]}"#);
-        assert!(script_args(None).expect("none").is_empty());
-        assert!(read(json!("")).expect("none").is_empty());
-        for given in [
-            json!("a b"),
-            json!("[1]"),
-            json!([1]),
-            json!(1),
-            json!(true),
-        ] {
-            let error = read(given.clone()).expect_err("refused");
-            assert!(
-                error.contains("script_args must be a map"),
-                "{given}: {error}"
-            );
-        }
-    }
 }

@@ -17,8 +17,8 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::Server;
 use super::policy::{Http, Target};
+use super::{Server, cut};
 use crate::tools::{Definition, ToolError};
 
 /// For the handshake and for listing the tools, together.
@@ -215,7 +215,7 @@ fn answer(server: &Server, tool: &str, result: CallToolResult) -> Result<Value, 
     if result.is_error == Some(true) {
         return Err(ToolError::Host {
             tool: tool.to_owned(),
-            problem: text.unwrap_or_else(|| "it failed and did not say why".into()),
+            problem: cut(text.unwrap_or_else(|| "it failed and did not say why".into())),
         });
     }
     let value = match (result.structured_content, text) {
@@ -235,4 +235,22 @@ fn answer(server: &Server, tool: &str, result: CallToolResult) -> Result<Value, 
 
 fn failed(server: &Server, error: &ServiceError) -> ToolError {
     server.failed(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::mcp::Place;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_says_nothing_is_given_up() {
+        let command = vec!["sleep".to_owned(), "600".to_owned()];
+        let server = Server {
+            label: "silent".into(),
+            at: Place::Program(command.clone()),
+        };
+        let opened = Connection::open(&server, Target::Program(command), &Http::default()).await;
+        let error = opened.expect_err("is silent").to_string();
+        assert_eq!(error, "MCP server silent: it did not answer for 20 s");
+    }
 }

@@ -7,12 +7,14 @@ use serde_json::{Map, Value};
 use crate::tools::hooks::SkillChoice;
 
 /// Other names that models give to a field.
-pub(super) const ALIASES: [(&str, &str); 9] = [
+pub(super) const ALIASES: [(&str, &str); 11] = [
     ("skill", "skill_id"),
     ("skill_name", "skill_id"),
     ("id", "skill_id"),
     ("name", "skill_id"),
     ("path", "resource_path"),
+    ("path", "asset_path"),
+    ("path", "script_path"),
     ("resource", "resource_path"),
     ("asset", "asset_path"),
     ("script", "script_path"),
@@ -132,7 +134,8 @@ pub(super) struct Run {
     pub(super) argv: Vec<String>,
     /// Arguments as data: names to values, in this order.
     #[serde(default)]
-    pub(super) script_args: Map<String, Value>,
+    #[schemars(with = "Map<String, Value>")]
+    pub(super) script_args: Option<Value>,
     /// How script_args become words: positional (default), named (--key value; a list after one flag), named_repeated
     /// (the flag again for each item), env (none; they are in SKILL_ARG_* in any case).
     #[serde(default)]
@@ -149,7 +152,7 @@ pub(super) struct Run {
 pub(super) struct Search {
     /// Words.
     pub(super) query: String,
-    /// At most this many; 25 unless given.
+    /// At most this many, up to 100; 25 unless given.
     #[serde(default)]
     pub(super) limit: Option<u32>,
 }

@@ -36,6 +36,13 @@ impl Card {
     }
 }
 
+/// Whether the card of a skill names this server.
+pub(super) fn names(skill: &Skill, at: &Place) -> bool {
+    let fields = skill.card.as_ref().map(wire::object).unwrap_or_default();
+    servers(&lookup::id(skill), &fields)
+        .is_ok_and(|servers| servers.iter().any(|server| server.at == *at))
+}
+
 fn extensions(id: &str, fields: &Map<String, Value>) -> Result<(), ToolError> {
     let extensions = fields.get("extensions").and_then(Value::as_array);
     for extension in extensions.into_iter().flatten() {

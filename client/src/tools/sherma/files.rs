@@ -6,6 +6,7 @@ use serde_json::json;
 use skilld_proto::v1::skill_file::Kind;
 
 use super::arguments::{File, Skill};
+use super::resolve;
 use crate::state::sherma::Loaded;
 use crate::tools::{Answer, Inner, ToolError, lookup};
 
@@ -37,8 +38,8 @@ pub(super) async fn list(
     skill: &Skill,
     folder: &str,
 ) -> Result<Answer, ToolError> {
-    let reference = reference(tools, loads, skill).await?;
-    let files = lookup::files(&tools.client, &reference, folder).await?;
+    let skill = resolve::skill(tools, loads, skill).await?;
+    let files = lookup::files(tools, &lookup::pinned(&skill), folder).await?;
     let paths: Vec<String> = files.into_iter().map(|file| file.path).collect();
     Ok(Answer::of(json!(paths)))
 }
@@ -49,8 +50,8 @@ pub(super) async fn scripts(
     loads: &Loaded,
     skill: &Skill,
 ) -> Result<Answer, ToolError> {
-    let reference = reference(tools, loads, skill).await?;
-    let files = lookup::files(&tools.client, &reference, "").await?;
+    let skill = resolve::skill(tools, loads, skill).await?;
+    let files = lookup::files(tools, &lookup::pinned(&skill), "").await?;
     let scripts = files.into_iter().filter(|file| file.kind() == Kind::Script);
     let paths: Vec<String> = scripts.map(|file| file.path).collect();
     Ok(Answer::of(json!(paths)))
@@ -60,11 +61,11 @@ pub(super) async fn read(tools: &Inner, loads: &Loaded, file: &File) -> Result<A
     if file.path.trim().is_empty() {
         return Err(ToolError::arguments("the path is empty"));
     }
-    let reference = reference(tools, loads, &file.skill).await?;
+    let skill = resolve::skill(tools, loads, &file.skill).await?;
     let max = tools.options.primary_bytes_max;
     let read = lookup::read(
-        &tools.client,
-        &reference,
+        tools,
+        &lookup::pinned(&skill),
         file.path.trim(),
         file.offset,
         max,
@@ -92,30 +93,4 @@ pub(super) async fn read(tools: &Inner, loads: &Loaded, file: &File) -> Result<A
         next_offset: read.next_offset,
         message,
     })))
-}
-
-/// How the daemon is asked for a skill: by the digest of what is loaded where no version is asked for.
-pub(super) async fn reference(
-    tools: &Inner,
-    loads: &Loaded,
-    skill: &Skill,
-) -> Result<String, ToolError> {
-    let id = skill.skill_id.trim();
-    if id.is_empty() {
-        return Err(ToolError::arguments("skill_id is empty"));
-    }
-    let asked = lookup::reference(id, &skill.version);
-    let loaded = loads
-        .get(id)
-        .filter(|load| asked == id && !load.digest.is_empty());
-    if let Some(load) = loaded {
-        return Ok(format!("{id}@{}", load.digest));
-    }
-    // An alias of a skill that is hidden is hidden too, which only its own name tells.
-    match tools.options.skills {
-        None => Ok(asked),
-        Some(_) => lookup::skill(tools, &asked)
-            .await
-            .map(|skill| lookup::pinned(&skill)),
-    }
 }

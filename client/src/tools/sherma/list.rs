@@ -6,8 +6,15 @@ use serde_json::json;
 use skilld_proto::v1::{SearchSkillsRequest, Skill};
 
 use super::arguments::Search;
+use super::resolve;
+use crate::prompt::clean;
 use crate::state::sherma::Loaded;
 use crate::tools::{Answer, Inner, ToolError, lookup};
+
+/// Skills that a search finds, unless it says.
+const FOUND: u32 = 25;
+/// At most, which is the daemon's bound.
+const FOUND_MAX: u32 = 100;
 
 /// One skill of `list_skills`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -27,20 +34,17 @@ pub(super) struct Listed {
 impl Listed {
     fn of(skill: &Skill, loads: &Loaded) -> Self {
         let id = lookup::id(skill);
-        let loaded = loads
-            .get(&id)
-            .is_some_and(|load| load.digest == skill.digest);
         Self {
             name: match skill.display_name.as_str() {
                 "" => id.clone(),
-                name => name.to_owned(),
+                name => clean(name).0,
             },
             version: match skill.version.as_str() {
                 "" => "*".to_owned(),
-                version => version.to_owned(),
+                version => clean(version).0,
             },
-            description: skill.description.clone(),
-            loaded,
+            description: clean(&skill.description).0,
+            loaded: resolve::is_loaded(loads, skill),
             problem: lookup::unusable(skill),
             id,
         }
@@ -70,11 +74,16 @@ pub(super) async fn search(tools: &Inner, search: Search) -> Result<Answer, Tool
     if search.query.trim().is_empty() {
         return Err(ToolError::arguments("query is empty: give some words"));
     }
+    let wanted = search.limit.filter(|limit| *limit > 0);
+    let wanted = wanted.unwrap_or(FOUND).min(FOUND_MAX);
+    // Those that are hidden are found, too, and take up no room.
+    let limit = match tools.options.skills {
+        None => wanted,
+        Some(_) => FOUND_MAX,
+    };
     let request = SearchSkillsRequest {
         query: search.query,
-        limit: search
-            .limit
-            .map_or(0, |limit| i32::try_from(limit).unwrap_or(i32::MAX)),
+        limit: i32::try_from(limit).unwrap_or_default(),
         compat: false,
     };
     let response = tools.client.search_skills(request).await?;
@@ -83,11 +92,13 @@ pub(super) async fn search(tools: &Inner, search: Search) -> Result<Answer, Tool
         let id = lookup::id(&skill);
         tools.options.shows(&id).then_some(Found {
             id,
-            version: skill.version,
-            description: skill.description,
+            version: clean(&skill.version).0,
+            description: clean(&skill.description).0,
             score: found.score,
             matched_fields: found.matched_fields,
         })
     });
-    Ok(Answer::of(json!(matches.collect::<Vec<_>>())))
+    Ok(Answer::of(json!(
+        matches.take(wanted as usize).collect::<Vec<_>>()
+    )))
 }

@@ -11,8 +11,7 @@ use skilld_proto::v1::Skill;
 
 use super::arguments;
 use super::card::Card;
-use super::content;
-use super::unload;
+use super::{content, resolve, unload};
 use crate::state::sherma::{self, Loaded, Place, RemoteTool};
 use crate::tools::hooks::{LoadedSkill, SkillChoice};
 use crate::tools::{Answer, Inner, Session, ToolError, lookup};
@@ -54,7 +53,7 @@ pub(super) enum Outcome {
     Reloaded,
     /// Another version, or other content of it, was loaded.
     Replaced,
-    /// Nothing was done.
+    /// It is as it was; of several skills it is the last one that was asked for.
     AlreadyActive,
 }
 
@@ -96,7 +95,10 @@ pub(super) async fn load(
         && let Some(active) = loads.get(&id)
         && active.digest == skill.digest
     {
-        return Ok((already_active(id, active), None));
+        // Asked for, it is not the first to make room.
+        let touched =
+            (tools.options.max_loaded_skills > 0).then(|| loads.with(&id, active.clone()));
+        return Ok((already_active(id, active), touched));
     }
     // Asked for once more, its servers are too. What fails from here on leaves them to be connected by the next call.
     let others = loads.without(&id);
@@ -144,6 +146,64 @@ async fn bring(
     skill: &Skill,
     opened: &mut Vec<Place>,
 ) -> Result<(Report, Loaded), ToolError> {
+    let id = lookup::id(skill);
+    let load = connected(tools, session, loads, skill, opened).await?;
+    let (version, digest) = (load.version.clone(), load.digest.clone());
+    let mut told = LoadedSkill {
+        content: content::of(tools, skill).await?,
+        skill_id: id.clone(),
+        version: version.clone(),
+        digest: digest.clone(),
+        tools_loaded: load.tools.clone(),
+    };
+    let tools_loaded = load.tools.clone();
+    let mut next = loads.with(&id, load);
+    let before = loads.get(&id);
+    let outcome = match before {
+        None => Outcome::Loaded,
+        Some(_) if resolve::is_loaded(loads, skill) => Outcome::Reloaded,
+        Some(_) => Outcome::Replaced,
+    };
+    let replaced = before.filter(|_| outcome == Outcome::Replaced);
+    let evicted: Vec<String> = next
+        .over(tools.options.max_loaded_skills)
+        .map(|(id, _)| id.to_owned())
+        .collect();
+    let going = replaced.map(|_| &id).into_iter().chain(&evicted);
+    for id in going {
+        unload::may_go(tools, session, loads, id).await?;
+    }
+    let hook = tools.hooks.after_skill_load(session, &mut told).await;
+    hook.map_err(|problem| ToolError::Hook { problem })?;
+    if replaced.is_some() {
+        unload::tell(tools, session, (loads, &next), &id).await?;
+    }
+    for id in &evicted {
+        next = unload::without(tools, session, &next, id).await?.0;
+    }
+    let report = Report {
+        outcome,
+        skill_id: id,
+        version,
+        digest,
+        tools_loaded,
+        tools_unloaded: loads.tools_not_in(&next),
+        evicted,
+        replaced_version: replaced.map(|before| before.version.clone()),
+        content: Some(told.content),
+        message: None,
+    };
+    Ok((report, next))
+}
+
+/// What a skill is once its card's tools are there and its servers are connected.
+async fn connected(
+    tools: &Inner,
+    session: &Session,
+    loads: &Loaded,
+    skill: &Skill,
+    opened: &mut Vec<Place>,
+) -> Result<sherma::LoadedSkill, ToolError> {
     let card = Card::read(skill, &tools.host)?;
     let id = lookup::id(skill);
     let mut load = sherma::LoadedSkill {
@@ -166,41 +226,7 @@ async fn bring(
             load.remote.push(RemoteTool { server, definition });
         }
     }
-    let mut told = LoadedSkill {
-        content: content::of(tools, skill).await?,
-        skill_id: id.clone(),
-        version: load.version.clone(),
-        digest: load.digest.clone(),
-        tools_loaded: load.tools.clone(),
-    };
-    let before = loads.get(&id);
-    let outcome = match before {
-        None => Outcome::Loaded,
-        Some(before) if before.digest == load.digest => Outcome::Reloaded,
-        Some(_) => Outcome::Replaced,
-    };
-    let replaced = before.filter(|_| outcome == Outcome::Replaced);
-    let replaced_version = replaced.map(|before| before.version.clone());
-    let mut next = loads.with(&id, load);
-    let evicted = to_evict(tools, session, &next).await?;
-    let hook = tools.hooks.after_skill_load(session, &mut told).await;
-    hook.map_err(|problem| ToolError::Hook { problem })?;
-    for id in &evicted {
-        next = unload::without(tools, session, &next, id).await?.0;
-    }
-    let report = Report {
-        outcome,
-        skill_id: told.skill_id,
-        version: told.version,
-        digest: told.digest,
-        tools_loaded: told.tools_loaded,
-        tools_unloaded: loads.tools_not_in(&next),
-        evicted,
-        replaced_version,
-        content: Some(told.content),
-        message: None,
-    };
-    Ok((report, next))
+    Ok(load)
 }
 
 /// A server's tool may not take the place of another one: not of these tools, not of the host's, not of another
@@ -230,27 +256,8 @@ fn check(
     let others = loads.without(id);
     let owner = others.owners(name).next();
     match (owner, others.remote(name)) {
-        (Some(owner), Some(remote)) if remote.server.at != *at => taken(owner.to_owned()),
+        (Some(owner), Some((_, remote))) if remote.server.at != *at => taken(owner.to_owned()),
         (Some(owner), None) => taken(owner.to_owned()),
         (Some(_), Some(_)) | (None, _) => Ok(()),
     }
-}
-
-/// The oldest of them that are more than the options permit. Those of the hooks that come before an unload have agreed.
-async fn to_evict(
-    tools: &Inner,
-    session: &Session,
-    loads: &Loaded,
-) -> Result<Vec<String>, ToolError> {
-    let mut evicted = Vec::new();
-    for (id, load) in loads.over(tools.options.max_loaded_skills) {
-        let mut choice = SkillChoice {
-            skill_id: id.to_owned(),
-            version: load.version.clone(),
-        };
-        let hook = tools.hooks.before_skill_unload(session, &mut choice).await;
-        hook.map_err(|problem| ToolError::Hook { problem })?;
-        evicted.push(id.to_owned());
-    }
-    Ok(evicted)
 }

@@ -1,10 +1,13 @@
 //! Preloading: the host loads what it knows the model will need, and puts what the model would have seen of that into
 //! the conversation: one message of the assistant with the calls, and one message of a tool for each.
 
+use std::collections::VecDeque;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::load::{self, Outcome};
+use super::load;
+use crate::prompt::{Extra, Message, Part, Role, ToolCall, ToolResult};
 use crate::state::sherma::Loaded;
 use crate::state::{Delta, SessionState};
 use crate::tools::hooks::SkillChoice;
@@ -13,13 +16,23 @@ use crate::tools::{Family, Session, ToolError, Toolset};
 /// What a preload gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preloaded {
-    /// For the conversation: none, or one of the assistant and one of a tool for each skill. Neutral: `role`, `content`,
-    /// `tool_calls` of `{id, name, arguments}`; `tool_call_id` and `name` in those of tools.
-    pub messages: Vec<Value>,
+    /// For the conversation, to be written by any [`Wire`](crate::prompt::Wire): none, or one of the assistant with the calls
+    /// and one of a tool for each skill that is loaded now.
+    pub messages: Vec<Message>,
     /// For the session's state.
     pub delta: Delta,
-    /// What was not loaded.
+    /// What was not loaded, or had to make room for a later one of the list.
     pub skipped: Vec<Skipped>,
+    /// Skills that were loaded before and had to make room.
+    pub evicted: Vec<String>,
+}
+
+/// A skill of the list that was loaded, and what the model would have seen of that.
+struct Made {
+    item: Value,
+    id: String,
+    call: ToolCall,
+    content: String,
 }
 
 /// What a preload left out. It goes on without it.
@@ -52,41 +65,65 @@ impl Toolset {
         let Value::Array(items) = skill_ids else {
             return Err(ToolError::arguments("the skills to preload are not a list"));
         };
-        let tools = &self.inner;
-        let before = Loaded::read(state, &session.agent);
+        let before = super::loads(&self.inner, session, state);
         let mut loads = before.clone();
-        let (mut preloaded, mut calls) = (Preloaded::default(), Vec::new());
+        let (mut preloaded, mut made) = (Preloaded::default(), Vec::new());
         for item in items {
-            let mut skip = |problem: String| {
-                preloaded.skipped.push(Skipped {
-                    item: item.clone(),
-                    problem,
-                });
-            };
-            let choice = match choice(item) {
-                Ok(choice) => choice,
-                Err(problem) => {
-                    skip(problem.to_owned());
-                    continue;
-                }
-            };
-            let arguments = json!({"skill_id": choice.skill_id, "version": choice.version});
-            match load::load(tools, session, &loads, choice, false).await {
-                Ok((loaded, _)) if loaded.outcome == Outcome::AlreadyActive => {
-                    skip("already active".into());
-                }
-                Ok((loaded, next)) => {
-                    loads = next.unwrap_or(loads);
-                    calls.push((call_id(), arguments, loaded.content.unwrap_or_default()));
-                }
-                Err(error) => skip(error.to_string()),
+            match self.preload_one(session, &mut loads, item).await {
+                Ok(one) => made.push(one),
+                Err(problem) => preloaded.skip(item, problem),
             }
         }
-        if !calls.is_empty() {
-            preloaded.delta = loads.delta(&before, &session.agent);
-            preloaded.messages = messages(calls);
+        let mut kept: VecDeque<Made> = VecDeque::new();
+        for one in made.into_iter().rev() {
+            if loads.get(&one.id).is_none() || kept.iter().any(|later| later.id == one.id) {
+                preloaded.skip(&one.item, "it made room for a later one");
+            } else {
+                kept.push_front(one);
+            }
         }
+        let gone = before.iter().filter(|(id, _)| loads.get(id).is_none());
+        preloaded.evicted = gone.map(|(id, _)| id.to_owned()).collect();
+        preloaded.delta = loads.delta(&before, &session.agent);
+        preloaded.messages = messages(kept);
         Ok(preloaded)
+    }
+
+    async fn preload_one(
+        &self,
+        session: &Session,
+        loads: &mut Loaded,
+        item: &Value,
+    ) -> Result<Made, String> {
+        let choice = choice(item)?;
+        let arguments = json!({"skill_id": choice.skill_id, "version": choice.version});
+        let loaded = load::load(&self.inner, session, loads, choice, false).await;
+        let (report, next) = loaded.map_err(|error| error.to_string())?;
+        if let Some(next) = next {
+            *loads = next;
+        }
+        let content = report.content.ok_or("already active")?;
+        let call = ToolCall {
+            id: call_id(),
+            name: "load_skill_md".into(),
+            arguments,
+            extra: Extra::default(),
+        };
+        Ok(Made {
+            item: item.clone(),
+            id: report.skill_id,
+            call,
+            content,
+        })
+    }
+}
+
+impl Preloaded {
+    fn skip(&mut self, item: &Value, problem: impl Into<String>) {
+        self.skipped.push(Skipped {
+            item: item.clone(),
+            problem: problem.into(),
+        });
     }
 }
 
@@ -114,22 +151,20 @@ fn call_id() -> String {
     format!("load_skill_{}", id.get(..8).unwrap_or(&id))
 }
 
-fn messages(calls: Vec<(String, Value, String)>) -> Vec<Value> {
-    let made = calls.iter().map(
-        |(id, arguments, _)| json!({"id": id, "name": "load_skill_md", "arguments": arguments}),
-    );
-    let mut messages = vec![json!({
-        "role": "assistant",
-        "content": "",
-        "tool_calls": made.collect::<Vec<_>>(),
-    })];
-    messages.extend(calls.into_iter().map(|(id, _, content)| {
-        json!({
-            "role": "tool",
-            "tool_call_id": id,
-            "name": "load_skill_md",
-            "content": content,
-        })
+fn messages(made: VecDeque<Made>) -> Vec<Message> {
+    if made.is_empty() {
+        return Vec::new();
+    }
+    let calls = made.iter().map(|one| Part::Call(one.call.clone()));
+    let mut messages = vec![Message::of(Role::Assistant, calls.collect())];
+    messages.extend(made.into_iter().map(|one| {
+        let result = ToolResult {
+            id: one.call.id,
+            parts: vec![Part::text(one.content)],
+            is_error: false,
+            extra: Extra::default(),
+        };
+        Message::of(Role::Tool, vec![Part::Result(result)])
     }));
     messages
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::arguments::{Run, Skill};
-use super::files;
+use super::resolve;
 use crate::state::sherma::Loaded;
 use crate::tools::scripts::{self, Style};
 use crate::tools::{Answer, Inner, Session, ToolError, lookup};
@@ -19,15 +19,14 @@ pub(super) async fn call(
         skill_id: run.skill_id,
         version: run.version,
     };
-    if tools.options.require_loaded && loads.get(skill.skill_id.trim()).is_none() {
-        return Err(ToolError::HostLacks {
-            skill: skill.skill_id,
-            what: "to be loaded with load_skill_md first".into(),
+    let style = Style::read(&run.arg_style)?;
+    let found = resolve::skill(tools, loads, &skill).await?;
+    if tools.options.require_loaded && !resolve::is_loaded(loads, &found) {
+        return Err(ToolError::NotLoaded {
+            tool: "run_skill_script",
+            skill: lookup::id(&found),
         });
     }
-    let style = Style::read(&run.arg_style)?;
-    let reference = files::reference(tools, loads, &skill).await?;
-    let found = lookup::skill(tools, &reference).await?;
     let ran = scripts::run(
         tools,
         session,
@@ -36,12 +35,13 @@ pub(super) async fn call(
             reference: lookup::pinned(&found),
             path: run.script_path,
             argv: run.argv,
-            args: run.script_args,
+            args: scripts::args(run.script_args)?,
             style,
             cwd: scripts::Cwd::default(),
             stdin: run.stdin,
             timeout: run.timeout,
-            exec_id: session.exec_id("run_skill_script", call_id),
+            tool: "run_skill_script",
+            call_id: call_id.to_owned(),
         },
     )
     .await?;

@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::state::sherma::Loaded;
-use crate::tools::hooks::{SkillChoice, UnloadedSkill};
+use crate::state::sherma::{Loaded, LoadedSkill};
+use crate::tools::hooks::{self, SkillChoice, UnloadedSkill};
 use crate::tools::{Answer, Inner, Session, ToolError, lookup};
 
 /// What `unload_skill` returns.
@@ -49,7 +49,9 @@ pub(super) async fn call(
 ) -> Result<Answer, ToolError> {
     let hook = tools.hooks.before_skill_unload(session, &mut choice).await;
     hook.map_err(|problem| ToolError::Hook { problem })?;
-    let id = choice.skill_id.trim();
+    let asked = choice.skill_id.trim();
+    let id = loaded_id(tools, loads, asked).await?;
+    let id = id.as_deref().unwrap_or(asked);
     let Some(load) = loads.get(id) else {
         let loaded: Vec<&str> = loads.iter().map(|(id, _)| id).collect();
         let message = match loaded.as_slice() {
@@ -58,7 +60,7 @@ pub(super) async fn call(
         };
         return Ok(not_loaded(id, message));
     };
-    if !is_meant(tools, id, &choice.version, &load.version, &load.digest).await? {
+    if !is_meant(tools, id, &choice.version, load).await? {
         let message = format!(
             "{id} is loaded in version {}, which is not {}",
             load.version, choice.version
@@ -106,27 +108,57 @@ fn not_loaded(id: &str, message: String) -> Answer {
     }))
 }
 
-/// The loaded version is one that was asked for. Only the daemon knows what a range means.
+/// The id under which a skill is loaded that was asked for by this or another of its names.
+async fn loaded_id(
+    tools: &Inner,
+    loads: &Loaded,
+    asked: &str,
+) -> Result<Option<String>, ToolError> {
+    if loads.get(asked).is_some() || asked.is_empty() {
+        return Ok(loads.get(asked).map(|_| asked.to_owned()));
+    }
+    match lookup::skill(tools, asked).await {
+        Ok(skill) => Ok(Some(lookup::id(&skill)).filter(|id| loads.get(id).is_some())),
+        Err(error) if error.is_of_skill() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The loaded version is one that was asked for. Only the daemon knows what a range means: it is asked for a version that
+/// is in the range and this one.
 async fn is_meant(
     tools: &Inner,
     id: &str,
     asked: &str,
-    version: &str,
-    digest: &str,
+    load: &LoadedSkill,
 ) -> Result<bool, ToolError> {
-    let asked = asked.trim();
+    let (asked, version) = (asked.trim(), load.version.as_str());
     let bare = asked
         .trim_start_matches("==")
         .trim_start_matches('v')
         .trim();
-    if matches!(asked, "" | "*" | "latest") || bare == version || asked == digest {
+    if matches!(asked, "" | "*" | "latest") || bare == version || asked == load.digest {
         return Ok(true);
     }
-    match lookup::skill(tools, &lookup::reference(id, asked)).await {
-        Ok(skill) => Ok(skill.digest == digest),
+    if version.is_empty() || asked.starts_with("sha256:") {
+        return Ok(false);
+    }
+    let both = format!("{asked},=={version}");
+    match lookup::skill(tools, &lookup::reference(id, &both)).await {
+        Ok(_) | Err(ToolError::SkillUnusable { .. }) => Ok(true),
         Err(ToolError::UnknownSkill { .. }) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Asks the host whether one that is loaded may go, where nobody asked for that by its name.
+pub(super) async fn may_go(
+    tools: &Inner,
+    session: &Session,
+    loads: &Loaded,
+    id: &str,
+) -> Result<(), ToolError> {
+    hooks::may_go(tools, session, id, version(loads, id)).await
 }
 
 /// Without one that is loaded, which the hooks are told of.
@@ -137,15 +169,30 @@ pub(super) async fn without(
     id: &str,
 ) -> Result<(Loaded, UnloadedSkill), ToolError> {
     let next = loads.without(id);
+    let unloaded = tell(tools, session, (loads, &next), id).await?;
+    Ok((next, unloaded))
+}
+
+/// Tells the hooks what goes between two states.
+pub(super) async fn tell(
+    tools: &Inner,
+    session: &Session,
+    (loads, next): (&Loaded, &Loaded),
+    id: &str,
+) -> Result<UnloadedSkill, ToolError> {
     let unloaded = UnloadedSkill {
         skill_id: id.to_owned(),
-        version: loads
-            .get(id)
-            .map(|load| load.version.clone())
-            .unwrap_or_default(),
-        tools_unloaded: loads.tools_not_in(&next),
+        version: version(loads, id),
+        tools_unloaded: loads.tools_not_in(next),
     };
     let hook = tools.hooks.after_skill_unload(session, &unloaded).await;
     hook.map_err(|problem| ToolError::Hook { problem })?;
-    Ok((next, unloaded))
+    Ok(unloaded)
+}
+
+fn version(loads: &Loaded, id: &str) -> String {
+    loads
+        .get(id)
+        .map(|load| load.version.clone())
+        .unwrap_or_default()
 }

@@ -3,6 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use skilld_proto::v1::skipped_file::Reason;
 use skilld_proto::v1::{CollectSpec, CollectSummary, SaveAsArtifacts};
 
 use crate::Error;
@@ -12,12 +13,17 @@ use crate::tools::trpc::prepare::Run;
 use crate::tools::trpc::result::{ArtifactFile, OutputFile, RunResult, SkippedFile};
 use crate::tools::{Inner, Session};
 
+/// Files that a result names as left out.
+const SKIPPED_MAX: usize = 100;
+const MORE_SKIPPED: &str = "more files were left out than skipped_files names";
 /// Where commands leave what they make.
 const OUT: &str = "out/**";
 /// Files of it that are looked at where a call asks for none.
 const UNASKED_FILES_MAX: i64 = 20;
 /// The text of one file that a result shows, whatever the call says.
 const CONTENT_BYTES_MAX: i64 = 4 * 1024 * 1024;
+/// What a link says of its type.
+const LINK: &str = "inode/symlink";
 /// What is saved is saved whole, up to this.
 const SAVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
 
@@ -59,13 +65,11 @@ pub(super) struct Plan {
 impl Plan {
     /// What a call asks for, and the host.
     pub(super) fn of(tools: &Inner, run: &Run) -> Self {
-        let force = tools.options.force_save_artifacts;
+        let wanted = tools.options.force_save_artifacts || run.save_as_artifacts;
         let asked = match &run.outputs {
             _ if !run.output_files.is_empty() => Outputs {
                 globs: run.output_files.clone(),
                 inline: true,
-                save: run.save_as_artifacts,
-                name_template: run.artifact_prefix.clone(),
                 ..Outputs::default()
             },
             Some(outputs) => outputs.clone(),
@@ -75,10 +79,14 @@ impl Plan {
                     max_files: UNASKED_FILES_MAX,
                     inline: !run.omit_inline_content,
                     unasked: true,
-                    save: force.then(|| run.artifact_prefix.clone()),
+                    save: wanted.then(|| run.artifact_prefix.clone()),
                     ..Self::default()
                 };
             }
+        };
+        let prefix = match asked.name_template.as_str() {
+            "" => run.artifact_prefix.clone(),
+            template => template.to_owned(),
         };
         let globs = asked.globs.iter().map(|glob| glob.trim());
         let globs = globs.filter(|glob| !glob.is_empty());
@@ -90,7 +98,7 @@ impl Plan {
             max_total_bytes: asked.max_total_bytes.max(0),
             inline: asked.inline && !run.omit_inline_content,
             unasked: false,
-            save: (asked.save || force).then_some(asked.name_template),
+            save: (asked.save || wanted).then_some(prefix),
         }
     }
 
@@ -112,11 +120,12 @@ impl Plan {
 
     /// For the daemon, when the command has ended; `saved` if it saves them by itself.
     pub(super) fn spec(&self, tools: &Inner, session: &Session, saved: bool) -> CollectSpec {
-        let save = self.save.clone().filter(|_| !saved);
         // One byte more than is shown tells that there is more.
         let unasked =
             i64::try_from(tools.options.primary_bytes_max).unwrap_or(CONTENT_BYTES_MAX) + 1;
-        let max_file_bytes = match (self.max_file_bytes, &save) {
+        let save = self.save.clone().filter(|_| !saved);
+        // The same files are shown, whoever saves them.
+        let max_file_bytes = match (self.max_file_bytes, &self.save) {
             (0, Some(_)) => SAVED_BYTES_MAX,
             (0, None) if self.unasked => unasked,
             (given, _) => given,
@@ -167,7 +176,7 @@ fn output_file(plan: &Plan, collected: Collected) -> Option<OutputFile> {
             reference: format!("workspace://{}", file.path),
             note: Some(format!("a link to {}", file.link_target)),
             name: file.path,
-            mime_type: "inode/symlink".to_owned(),
+            mime_type: LINK.to_owned(),
             ..OutputFile::default()
         });
     }
@@ -215,31 +224,27 @@ fn report(
     primary_max: usize,
     result: &mut RunResult,
 ) {
-    let artifacts = summary.artifacts.iter();
-    result.artifact_files = artifacts
-        .filter_map(|name| ArtifactFile::parse(name))
-        .collect();
-    result.skipped_files = summary
-        .skipped
-        .iter()
-        .map(|skipped| SkippedFile {
-            name: skipped.path.clone(),
-            reason: reason(skipped.reason()),
-        })
-        .collect();
-    let too_many = |skipped: &SkippedFile| skipped.reason == "MAX_FILES";
+    saved(plan, summary, &mut files, result);
+    let mut skipped = summary.skipped.iter();
+    let too_many = skipped.any(|skipped| skipped.reason() == Reason::MaxFiles);
     result.limits_hit = match plan.unasked && plan.save.is_none() {
         // Files were cut for the sake of the main output alone.
-        true => result.skipped_files.iter().any(too_many),
+        true => too_many,
         false => summary.limits_hit || files.iter().any(|file| file.truncated),
     };
-    if result.limits_hit {
+    if plan.unasked && too_many {
+        let (matched, returned) = (summary.matched, summary.returned);
+        let warning =
+            format!("{returned} of {matched} files are named: ask for others with output_files");
+        result.warnings.push(warning);
+    } else if result.limits_hit {
         let warning = "a limit kept files or parts of them out of the result: see truncated and skipped_files";
         result.warnings.push(warning.to_owned());
     }
     if result.failed() {
-        let (empty, kept) = files.into_iter().partition(|file| file.size_bytes == 0);
-        let empty: Vec<OutputFile> = empty;
+        // A link has no size of its own.
+        let is_empty = |file: &OutputFile| file.size_bytes == 0 && file.mime_type != LINK;
+        let (empty, kept): (Vec<_>, Vec<_>) = files.into_iter().partition(is_empty);
         if !empty.is_empty() {
             let warning = "empty files are left out since the command failed: see skipped_files";
             result.warnings.push(warning.to_owned());
@@ -261,6 +266,49 @@ fn report(
     result.output_files = files;
 }
 
+/// Says which files became artifacts, and which were left out for what reason; also of what the daemon saved by itself.
+pub(super) fn saved(
+    plan: &Plan,
+    summary: &CollectSummary,
+    files: &mut [OutputFile],
+    result: &mut RunResult,
+) {
+    let artifacts = summary.artifacts.iter();
+    result.artifact_files = artifacts
+        .filter_map(|name| ArtifactFile::parse(name))
+        .collect();
+    for file in files.iter_mut().filter(|file| file.artifact.is_none()) {
+        let name = plan.artifact_name(&file.name);
+        let of_it = |artifact: &&ArtifactFile| Some(&artifact.name) == name.as_ref();
+        let artifact = result.artifact_files.iter().find(of_it);
+        file.artifact = artifact.map(|artifact| artifact.reference.clone());
+    }
+    let mut more = 0;
+    for skipped in &summary.skipped {
+        let reason = skipped.reason();
+        let skipped = SkippedFile {
+            name: skipped.path.clone(),
+            reason: name(reason),
+        };
+        // Where nobody asked for files, how many there are is enough.
+        let is_told = plan.unasked && reason == Reason::MaxFiles;
+        if is_told || result.skipped_files.contains(&skipped) {
+            continue;
+        }
+        match result.skipped_files.len() < SKIPPED_MAX {
+            true => result.skipped_files.push(skipped),
+            false => more += 1,
+        }
+    }
+    let is_said = result
+        .warnings
+        .iter()
+        .any(|said| said.ends_with(MORE_SKIPPED));
+    if more > 0 && !is_said {
+        result.warnings.push(format!("{more} {MORE_SKIPPED}"));
+    }
+}
+
 /// The main output: of the texts that are whole, not blank and not too long the one whose name sorts first.
 fn primary(files: &[OutputFile], bytes_max: usize) -> Option<&OutputFile> {
     let shown = |file: &&OutputFile| {
@@ -270,7 +318,7 @@ fn primary(files: &[OutputFile], bytes_max: usize) -> Option<&OutputFile> {
     files.iter().filter(shown).min_by_key(|file| &file.name)
 }
 
-fn reason(reason: skilld_proto::v1::skipped_file::Reason) -> String {
+fn name(reason: Reason) -> String {
     let name = reason.as_str_name();
     name.strip_prefix("REASON_").unwrap_or(name).to_owned()
 }

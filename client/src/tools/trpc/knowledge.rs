@@ -3,14 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use skilld_proto::v1::skill_file::Kind;
-use skilld_proto::v1::{ListSkillFilesRequest, SkillFile};
 
+use crate::prompt::clean;
 use crate::tools::trpc::{ALIASES, skills};
-use crate::tools::{Answer, Call, Inner, ToolError, arguments};
-
-/// One page of files; the server's maximum.
-const PAGE: i32 = 10_000;
+use crate::tools::{Answer, Call, Inner, ToolError, arguments, lookup};
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -53,51 +49,29 @@ pub(super) struct ToolsResult {
 
 pub(super) async fn list(tools: &Inner, call: Call) -> Result<Answer, ToolError> {
     let asked: ListArguments = arguments::decode(call.arguments, ALIASES)?;
-    let found = skills::all(tools).await?;
+    if !asked.details {
+        let names = lookup::names(tools).await?;
+        return Ok(Answer::of(names.into_iter().collect::<Value>()));
+    }
+    let found = lookup::current(tools).await?;
     let items = found.iter().map(|skill| {
-        let name = skills::id(&skill.name);
-        match asked.details {
-            true => json!({"name": name, "description": skill.description}),
-            false => Value::from(name),
-        }
+        // A model reads it: without what deceives the eye.
+        let (description, _) = clean(&skill.description);
+        json!({"name": lookup::id(skill), "description": description})
     });
     Ok(Answer::of(items.collect::<Value>()))
 }
 
 pub(super) async fn list_tools(tools: &Inner, call: Call) -> Result<Answer, ToolError> {
     let asked: SkillArguments = arguments::decode(call.arguments, ALIASES)?;
-    let skill = skills::one(tools, skills::required(&asked.skill)?).await?;
+    let skill = lookup::skill(tools, skills::required(&asked.skill)?).await?;
     Ok(Answer::of(json!({"available_tools": skill.tools})))
 }
 
 pub(super) async fn list_docs(tools: &Inner, call: Call) -> Result<Answer, ToolError> {
     let asked: SkillArguments = arguments::decode(call.arguments, ALIASES)?;
-    let docs = docs(tools, skills::required(&asked.skill)?).await?;
-    Ok(Answer::of(docs))
-}
-
-/// Paths of the documents of a skill: texts that are documents, references or scripts, other than SKILL.md.
-pub(super) async fn docs(tools: &Inner, skill: &str) -> Result<Vec<String>, ToolError> {
-    skills::shown(&tools.options, skill)?;
-    let mut request = ListSkillFilesRequest {
-        name: skill.to_owned(),
-        page_size: PAGE,
-        ..ListSkillFilesRequest::default()
-    };
-    let mut docs = Vec::new();
-    loop {
-        let page = tools.client.list_skill_files(request.clone()).await;
-        let page = page.map_err(|error| skills::refused(&tools.options, skill, error))?;
-        docs.extend(page.files.into_iter().filter(is_doc).map(|file| file.path));
-        if page.next_page_token.is_empty() {
-            return Ok(docs);
-        }
-        request.page_token = page.next_page_token;
-    }
-}
-
-fn is_doc(file: &SkillFile) -> bool {
-    let name = file.path.rsplit('/').next().unwrap_or_default();
-    let kind = matches!(file.kind(), Kind::Document | Kind::Reference | Kind::Script);
-    kind && file.is_text && !name.eq_ignore_ascii_case("SKILL.md") && !name.starts_with('.')
+    let address = lookup::address(tools, skills::required(&asked.skill)?).await?;
+    let docs = lookup::docs(tools, &address).await?;
+    let paths = docs.into_iter().map(|file| Value::from(file.path));
+    Ok(Answer::of(paths.collect::<Value>()))
 }

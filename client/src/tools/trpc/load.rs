@@ -1,15 +1,19 @@
 //! `skill_load`, `skill_select_docs`, `skill_select_tools`: what the next prompt brings of a skill. Only the session's
 //! state changes; nothing is staged before something runs.
 
+use std::collections::HashSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use skilld_proto::v1::Skill;
 
-use crate::state::{Change, Scope, Selection, SessionState, loading};
+use crate::state::{Change, Selection, SessionState, loading};
+use crate::tools::hooks::{LoadedSkill, SkillChoice};
+use crate::tools::trpc::evict::Evict;
 use crate::tools::trpc::loads::{self, Choice, Of};
-use crate::tools::trpc::{ALIASES, knowledge, material, skills};
-use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments};
+use crate::tools::trpc::{ALIASES, offer, skills};
+use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments, lookup, material};
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -64,6 +68,9 @@ pub(super) struct LoadResult {
     /// Documents that the skill does not have; they were left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unknown_docs: Vec<String>,
+    /// Tools that the skill names and that are not there; they are not offered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unknown_tools: Vec<String>,
     /// Skills that are not loaded any more, since there is room for so many only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     evicted: Vec<String>,
@@ -72,7 +79,7 @@ pub(super) struct LoadResult {
     content: Option<String>,
 }
 
-/// What is chosen now. `selected_docs` and `include_all_docs`, or the same of tools.
+/// What is chosen now.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct SelectDocsResult {
     skill: String,
@@ -92,9 +99,10 @@ pub(super) struct SelectDocsResult {
 pub(super) struct SelectToolsResult {
     skill: String,
     mode: String,
+    /// The tools of it that are offered once it is loaded.
     selected_tools: Vec<String>,
     include_all_tools: bool,
-    /// Tools that neither the skill declares nor the host has; they were left out.
+    /// Tools that are not there; they are not offered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unknown_tools: Vec<String>,
 }
@@ -106,37 +114,67 @@ pub(super) async fn load(
     call: Call,
 ) -> Result<Answer, ToolError> {
     let asked: LoadArguments = arguments::decode(call.arguments, ALIASES)?;
-    let skill = skills::one(tools, skills::required(&asked.skill)?).await?;
-    let name = skills::id(&skill.name);
-    let scope = loads::scope(session, &tools.options);
-    let (docs, unknown_docs) = known_docs(tools, name, &asked.docs).await?;
+    let mut choice = SkillChoice {
+        skill_id: skills::to_load(&asked.skill)?.to_owned(),
+        version: String::new(),
+    };
+    let hook = tools.hooks.before_skill_load(session, &mut choice).await;
+    hook.map_err(|problem| ToolError::Hook { problem })?;
+    let reference = lookup::reference(&choice.skill_id, &choice.version);
+    let skill = lookup::skill(tools, skills::to_load(&reference)?).await?;
+    let name = lookup::id(&skill);
+    let scope = tools.options.scope(&session.agent);
+    let (docs, mut unknown_docs) = known_docs(tools, &skill, &asked.docs).await?;
     let docs = match (asked.include_all_docs, docs.is_empty()) {
         (true, _) => Some(Selection::All),
         (false, false) => Some(Selection::these(&docs)),
         (false, true) => None,
     };
-    let (delta, evicted) = loads::load(state, scope, &tools.options, name, docs.as_ref());
-    let after = state.with(&delta);
-    let docs = loading::docs(&after, scope, name);
+    let load = loads::load(state, scope, &tools.options, &name, docs.as_ref());
+    let after = state.with(&load.delta);
+    let docs = loading::docs(&after, scope, &name);
     // What it declares, until something else is chosen.
-    let selected_tools = match loading::tools(&after, scope, name) {
+    let chosen = match loading::tools(&after, scope, &name) {
         Some(Selection::These(chosen)) => chosen,
         Some(Selection::All) | None => skill.tools.clone(),
     };
-    let result = LoadResult {
-        skill: name.to_owned(),
-        message: format!("loaded: {name}"),
+    let (selected_tools, unknown_tools) = there(tools, chosen);
+    let mut told = LoadedSkill {
+        skill_id: name.clone(),
+        version: skill.version.clone(),
         digest: skill.digest.clone(),
+        content: String::new(),
+        tools_loaded: selected_tools.clone(),
+    };
+    let inline = material::inline(tools, &after, scope, skill).await?;
+    unknown_docs.extend(inline.unknown_docs);
+    let has_content = inline.content.is_some();
+    told.content = inline.content.unwrap_or_default();
+    let evict = Evict {
+        tools,
+        session,
+        state: &load.with,
+        names: &load.evicted,
+    };
+    evict.before().await?;
+    let hook = tools.hooks.after_skill_load(session, &mut told).await;
+    hook.map_err(|problem| ToolError::Hook { problem })?;
+    evict.after().await?;
+    let result = LoadResult {
+        message: format!("loaded: {name}"),
+        digest: told.digest,
         include_all_docs: docs == Some(Selection::All),
         selected_docs: named(docs.as_ref()),
         selected_tools,
-        unknown_docs,
-        evicted,
-        content: material::inline(tools, &after, scope, name).await?,
+        unknown_docs: unique(unknown_docs),
+        unknown_tools,
+        evicted: load.evicted,
+        content: has_content.then_some(told.content),
+        skill: name,
     };
     Ok(Answer {
         result: json!(result),
-        delta,
+        delta: load.delta,
     })
 }
 
@@ -147,24 +185,33 @@ pub(super) async fn select_docs(
     call: Call,
 ) -> Result<Answer, ToolError> {
     let asked: SelectDocsArguments = arguments::decode(call.arguments, ALIASES)?;
-    let skill = skills::one(tools, skills::required(&asked.skill)?).await?;
-    let (items, unknown) = known_docs(tools, skills::id(&skill.name), &asked.docs).await?;
+    let skill = lookup::skill(tools, skills::to_load(&asked.skill)?).await?;
+    let name = lookup::id(&skill);
+    let (items, unknown) = known_docs(tools, &skill, &asked.docs).await?;
     let choice = Choice {
         change: Change::parse(&asked.mode),
         all: asked.include_all_docs,
         items,
         unknown,
     };
-    let scope = loads::scope(session, &tools.options);
-    let mut answer = select(state, scope, Of::Docs, &skill, &choice);
-    let name = skills::id(&skill.name);
-    let content = material::inline(tools, &state.with(&answer.delta), scope, name).await?;
-    if let (Some(result), Some(content)) = (answer.result.as_object_mut(), content)
-        && !content.is_empty()
-    {
-        result.insert("content".into(), content.into());
-    }
-    Ok(answer)
+    let scope = tools.options.scope(&session.agent);
+    let selected = loads::select(state, scope, Of::Docs, &skill, &choice);
+    let after = state.with(&selected.delta);
+    let inline = material::inline(tools, &after, scope, skill).await?;
+    let mut unknown_docs = choice.unknown;
+    unknown_docs.extend(inline.unknown_docs);
+    let result = SelectDocsResult {
+        skill: name,
+        mode: choice.change.name().to_owned(),
+        selected_docs: named(Some(&selected.selection)),
+        include_all_docs: selected.selection == Selection::All,
+        unknown_docs: unique(unknown_docs),
+        content: inline.content,
+    };
+    Ok(Answer {
+        result: json!(result),
+        delta: selected.delta,
+    })
 }
 
 pub(super) async fn select_tools(
@@ -174,10 +221,10 @@ pub(super) async fn select_tools(
     call: Call,
 ) -> Result<Answer, ToolError> {
     let asked: SelectToolsArguments = arguments::decode(call.arguments, ALIASES)?;
-    let skill = skills::one(tools, skills::required(&asked.skill)?).await?;
+    let skill = lookup::skill(tools, skills::to_load(&asked.skill)?).await?;
     let asked_for = asked.tools.iter().map(|tool| tool.trim().to_owned());
     // The host's pool may have some that the skill does not name.
-    let known = |tool: &String| skill.tools.contains(tool) || tools.host.definition(tool).is_some();
+    let known = |tool: &String| skill.tools.contains(tool) || is_there(tools, tool);
     let (items, unknown) = asked_for.filter(|tool| !tool.is_empty()).partition(known);
     let choice = Choice {
         change: Change::parse(&asked.mode),
@@ -185,37 +232,43 @@ pub(super) async fn select_tools(
         items,
         unknown,
     };
-    let scope = loads::scope(session, &tools.options);
-    Ok(select(state, scope, Of::Tools, &skill, &choice))
+    let scope = tools.options.scope(&session.agent);
+    let selected = loads::select(state, scope, Of::Tools, &skill, &choice);
+    let all = selected.selection == Selection::All;
+    let chosen = match selected.selection {
+        Selection::These(chosen) => chosen,
+        Selection::All => skill.tools.clone(),
+    };
+    let (selected_tools, absent) = there(tools, chosen);
+    let mut unknown_tools = choice.unknown;
+    unknown_tools.extend(absent);
+    let result = SelectToolsResult {
+        skill: lookup::id(&skill),
+        mode: choice.change.name().to_owned(),
+        selected_tools: if all { Vec::new() } else { selected_tools },
+        include_all_tools: all,
+        unknown_tools: unique(unknown_tools),
+    };
+    Ok(Answer {
+        result: json!(result),
+        delta: selected.delta,
+    })
 }
 
-fn select(
-    state: &SessionState,
-    scope: Scope<'_>,
-    of: Of,
-    skill: &Skill,
-    choice: &Choice,
-) -> Answer {
-    let selected = loads::select(state, scope, of, skill, choice);
-    let word = match of {
-        Of::Docs => "docs",
-        Of::Tools => "tools",
-    };
-    let all = selected.selection == Selection::All;
-    let mut result = Map::new();
-    result.insert("skill".into(), skills::id(&skill.name).into());
-    result.insert("mode".into(), choice.change.name().into());
-    let names = named(Some(&selected.selection));
-    result.insert(format!("selected_{word}"), names.into());
-    result.insert(format!("include_all_{word}"), all.into());
-    if !choice.unknown.is_empty() {
-        let unknown = choice.unknown.clone();
-        result.insert(format!("unknown_{word}"), unknown.into());
-    }
-    Answer {
-        result: Value::Object(result),
-        delta: selected.delta,
-    }
+/// The tools that a model can be offered, and the others.
+fn there(tools: &Inner, chosen: Vec<String>) -> (Vec<String>, Vec<String>) {
+    let chosen = unique(chosen).into_iter();
+    chosen.partition(|tool| is_there(tools, tool))
+}
+
+fn is_there(tools: &Inner, tool: &str) -> bool {
+    tools.host.definition(tool).is_some() || offer::offers(&tools.options, tool)
+}
+
+fn unique(names: Vec<String>) -> Vec<String> {
+    let mut known = HashSet::new();
+    let names = names.into_iter();
+    names.filter(|name| known.insert(name.clone())).collect()
 }
 
 /// The names of a choice; none for all.
@@ -229,14 +282,15 @@ fn named(selection: Option<&Selection>) -> Vec<String> {
 /// Those of the documents that the skill has, and the others.
 async fn known_docs(
     tools: &Inner,
-    skill: &str,
+    skill: &Skill,
     asked: &[String],
 ) -> Result<(Vec<String>, Vec<String>), ToolError> {
     let asked: Vec<String> = asked.iter().map(|doc| doc.trim().to_owned()).collect();
     if asked.iter().all(String::is_empty) {
         return Ok((Vec::new(), Vec::new()));
     }
-    let docs = knowledge::docs(tools, skill).await?;
+    let docs = lookup::docs(tools, &lookup::pinned(skill)).await?;
+    let docs: HashSet<String> = docs.into_iter().map(|file| file.path).collect();
     let asked = asked.into_iter().filter(|doc| !doc.is_empty());
     Ok(asked.partition(|doc| docs.contains(doc)))
 }

@@ -1,13 +1,15 @@
 //! What is loaded and chosen, in the words of this family's options: the state's transitions, with the agent and the load
 //! mode filled in.
 
+use std::collections::BTreeSet;
+
+use futures::{StreamExt, TryStreamExt};
 use skilld_proto::v1::Skill;
 
 use crate::state::loading::{self, Selected};
 use crate::state::{Change, Delta, Scope, Selection, SessionState};
 use crate::tools::dynamic::{self, Declared};
-use crate::tools::trpc::skills;
-use crate::tools::{Inner, Options, Session};
+use crate::tools::{Inner, Options, Session, ToolError, lookup, material};
 
 /// Of what something is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,27 +29,35 @@ pub(super) struct Choice {
     pub(super) unknown: Vec<String>,
 }
 
-/// The keys of a session's agent.
-pub(super) fn scope<'a>(session: &'a Session, options: &Options) -> Scope<'a> {
-    Scope::new(&session.agent, options.load_mode)
+/// What a load does.
+pub(super) struct Load {
+    /// Before anything goes for it.
+    pub(super) with: SessionState,
+    pub(super) delta: Delta,
+    /// Skills that must go for it, the longest untouched first.
+    pub(super) evicted: Vec<String>,
 }
 
-/// Loads a skill. What was chosen of it earlier stays unless something new is given. Those that must go for it come
-/// beside the delta.
+/// Loads a skill. What was chosen of it earlier stays unless something new is given.
 pub(super) fn load(
     state: &SessionState,
     scope: Scope<'_>,
     options: &Options,
     skill: &str,
     docs: Option<&Selection>,
-) -> (Delta, Vec<String>) {
+) -> Load {
     let mut delta = loading::load(state, scope, skill, docs, None);
-    let evicted = loading::evict(&state.with(&delta), scope, options.max_loaded_skills);
+    let with = state.with(&delta);
+    let evicted = loading::evict(&with, scope, options.loaded_max());
     delta.then(evicted.delta);
-    (delta, evicted.names)
+    Load {
+        with,
+        delta,
+        evicted: evicted.names,
+    }
 }
 
-/// Chooses of a skill, loaded or not.
+/// Chooses of a skill, loaded or not. Where nothing is there of what was asked for, nothing changes.
 pub(super) fn select(
     state: &SessionState,
     scope: Scope<'_>,
@@ -55,10 +65,29 @@ pub(super) fn select(
     skill: &Skill,
     choice: &Choice,
 ) -> Selected {
-    let name = skills::id(&skill.name);
+    let name = lookup::id(skill);
+    let name = name.as_str();
     let Choice {
-        change, all, items, ..
+        change,
+        all,
+        items,
+        unknown,
     } = choice;
+    let is_asked = *change == Change::Clear || *all || !items.is_empty();
+    if !is_asked && !unknown.is_empty() {
+        let before = match of {
+            Of::Docs => loading::docs(state, scope, name),
+            Of::Tools => loading::tools(state, scope, name),
+        };
+        let own = match of {
+            Of::Docs => [].as_slice(),
+            Of::Tools => skill.tools.as_slice(),
+        };
+        return Selected {
+            selection: before.unwrap_or_else(|| Selection::these(own)),
+            delta: Delta::new(),
+        };
+    }
     match of {
         Of::Docs => loading::select_docs(state, scope, name, *change, items, *all),
         Of::Tools => {
@@ -68,28 +97,78 @@ pub(super) fn select(
     }
 }
 
-/// Names of the host's tools that are offered. Skills that the model may not see bring nothing up.
-pub(super) fn offered(
+/// How to stage a skill that a command is to run in. Where the host wants it loaded, what counts is the skill, by whatever
+/// name it is asked for, in the version that is loaded: the current one.
+pub(super) async fn to_run(
     tools: &Inner,
     session: &Session,
     state: &SessionState,
-    known: &[Skill],
-) -> Vec<String> {
+    tool: &'static str,
+    asked: &str,
+) -> Result<String, ToolError> {
+    let loaded = active(session, state, &tools.options);
+    if !tools.options.require_loaded || loaded.iter().any(|name| name == asked) {
+        return lookup::address(tools, asked).await;
+    }
+    let found = lookup::skill(tools, asked).await?;
+    let id = lookup::id(&found);
+    let is_current = match asked.contains('@') {
+        true => lookup::skill(tools, &id).await?.digest == found.digest,
+        false => true,
+    };
+    if is_current && loaded.contains(&id) {
+        return Ok(lookup::pinned(&found));
+    }
+    Err(ToolError::NotLoaded {
+        tool,
+        skill: asked.to_owned(),
+    })
+}
+
+fn active(session: &Session, state: &SessionState, options: &Options) -> Vec<String> {
+    material::active(state, options.scope(&session.agent), options)
+}
+
+/// Names of the host's tools that are offered. Who has the names of the skills that there are spares the daemon being asked
+/// for others that a state may have.
+pub(super) async fn offered(
+    tools: &Inner,
+    session: &Session,
+    state: &SessionState,
+    known: Option<&BTreeSet<String>>,
+) -> Result<Vec<String>, ToolError> {
     if !tools.options.only_active_skills {
-        return tools.host.names().map(str::to_owned).collect();
+        return Ok(tools.host.names().map(str::to_owned).collect());
     }
-    let declared = known.iter().map(|skill| Declared {
-        skill: skills::id(&skill.name).to_owned(),
-        tools: skill.tools.clone(),
-    });
-    let declared: Vec<Declared> = declared.collect();
-    let scope = scope(session, &tools.options);
-    let mut visible = Delta::new();
-    for name in loading::loaded(state, scope) {
-        if !declared.iter().any(|own| own.skill == name) {
-            visible.then(loading::unload(&state.with(&visible), scope, &name));
+    let mut loaded = active(session, state, &tools.options);
+    loaded.retain(|name| known.is_none_or(|known| known.contains(name)));
+    let declared = declared(tools, loaded).await?;
+    let scope = tools.options.scope(&session.agent);
+    Ok(dynamic::offered(state, scope, &declared, tools.host.names()).names)
+}
+
+/// What loaded skills declare, where the host has tools at all. Those that the model may not see, or that are not there,
+/// declare nothing.
+pub(super) async fn declared(
+    tools: &Inner,
+    loaded: Vec<String>,
+) -> Result<Vec<Declared>, ToolError> {
+    if tools.host.names().next().is_none() {
+        return Ok(Vec::new());
+    }
+    let declared = loaded.into_iter().map(|name| async move {
+        match lookup::skill(tools, &name).await {
+            Ok(skill) => Ok(Some(Declared {
+                skill: name,
+                tools: skill.tools,
+            })),
+            Err(error) if error.is_of_skill() => Ok(None),
+            Err(error) => Err(error),
         }
-    }
-    let state = state.with(&visible);
-    dynamic::offered(&state, scope, &declared, tools.host.names()).names
+    });
+    let declared = futures::stream::iter(declared).buffered(lookup::REQUESTS);
+    declared
+        .try_filter_map(|skill| async move { Ok(skill) })
+        .try_collect()
+        .await
 }

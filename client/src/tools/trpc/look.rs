@@ -7,22 +7,26 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 use skilld_proto::v1::{
-    AttachExecRequest, Exec, PollExecRequest, Reason, StreamOffsets, exec_collection,
+    AttachExecRequest, Exec, PollExecRequest, Reason, StreamOffsets, WriteStdinResponse,
+    exec_collection,
 };
+use tonic::Code;
 
 use crate::state::SessionState;
 use crate::tools::trpc::collect::Plan;
 use crate::tools::trpc::hint::{self, Interaction};
-use crate::tools::trpc::result::{ArtifactFile, RunResult};
+use crate::tools::trpc::result::RunResult;
 use crate::tools::trpc::sessions::{self, Running};
-use crate::tools::trpc::{collect, follow, piece, run};
-use crate::tools::{Answer, Inner, Session, ToolError, shown};
+use crate::tools::trpc::{collect, piece, run};
+use crate::tools::{Answer, Inner, Session, ToolError, follow, shown};
 use crate::{Error, short_id};
 
 /// The daemon's longest wait.
 const YIELD_MS_MAX: u64 = 60_000;
-/// The daemon's largest answer.
-pub(super) const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// The daemon's largest answer, and one in which a character of each stream fits, so that there is always some to hand
+/// over.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+const ANSWER_BYTES_MIN: usize = 8;
 
 /// What a session's command did since the last call.
 #[derive(Debug, Default, Serialize, JsonSchema)]
@@ -30,30 +34,39 @@ pub(super) struct SessionResult {
     /// `running` or `exited`.
     status: &'static str,
     pub(super) session_id: String,
-    /// What it printed since the last call, stdout and stderr, each byte once.
+    /// What it printed on stdout since the last call, each byte once.
     pub(super) output: String,
+    /// The same of stderr.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) stderr: String,
     /// Bytes of both streams together that were handed over before this call.
     offset: u64,
     /// The same after it.
     pub(super) next_offset: u64,
-    /// There is more output: poll again.
+    /// There may be more output: poll again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more: bool,
     /// Bytes that were printed and are not kept any more.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) lost_bytes: u64,
+    /// Bytes at the end of what was to be typed that it has not taken, and with them the end of its input: type these
+    /// when it reads again.
+    #[serde(skip_serializing_if = "is_zero")]
+    unwritten_bytes: u64,
     /// Of a command that has ended; -1 if it reached none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exit_code: Option<i32>,
     /// How it ended: exited, signaled, timeout and so on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
+    pub(super) reason: Option<String>,
     /// It seems to wait for input.
     #[serde(skip_serializing_if = "Option::is_none")]
     interaction: Option<Interaction>,
     /// Of a skill's command that has ended: what skill_run would have given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) result: Option<RunResult>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) warnings: Vec<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
@@ -67,6 +80,46 @@ pub(super) struct Look {
     pub(super) name: String,
     pub(super) wait: Duration,
     pub(super) lines: Option<usize>,
+    /// What is before it is left out: it may begin within a character.
+    pub(super) is_tail: bool,
+}
+
+/// A command, and what a call did to it before it looks.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    pub(super) running: Running,
+    /// It was started, or something was typed: that must be told, whatever comes of the look.
+    pub(super) done: bool,
+    /// Bytes at the end of what was to be typed that it has not taken.
+    pub(super) unwritten: u64,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Touched {
+    /// Notes what the command has not taken.
+    pub(super) fn typed(&mut self, written: &WriteStdinResponse) {
+        self.unwritten = written.unwritten_bytes;
+        // Where bytes are left, they tell of the end, too.
+        if written.eof_unwritten && written.unwritten_bytes == 0 {
+            let warning = "the end of its input was not taken: give eof again when it reads again";
+            self.warnings.push(warning.to_owned());
+        }
+    }
+}
+
+impl From<Running> for Touched {
+    fn from(running: Running) -> Self {
+        Self {
+            running,
+            ..Self::default()
+        }
+    }
+}
+
+/// Bytes of output that one look hands over.
+pub(super) fn bytes_max(tools: &Inner) -> usize {
+    let asked = tools.options.output_bytes_max;
+    asked.clamp(ANSWER_BYTES_MIN, ANSWER_BYTES_MAX)
 }
 
 /// The wait that a call asks for, in the daemon's bounds.
@@ -86,11 +139,24 @@ pub(super) async fn answer(
     session: &Session,
     state: &SessionState,
     look: Look,
-    mut running: Running,
+    touched: impl Into<Touched>,
     call: &str,
 ) -> Result<Answer, ToolError> {
-    let saw_end = running.result.is_some();
-    let seen = see(tools, session, &look, &mut running).await?;
+    let touched = touched.into();
+    let mut running = touched.running;
+    if running.order == 0 {
+        running.order = sessions::next_order(state);
+    }
+    let (before, saw_end) = (running.clone(), running.result.is_some());
+    let mut seen = match see(tools, session, &look, &mut running).await {
+        Err(error) if touched.done && !matches!(error, ToolError::UnknownExec { .. }) => {
+            running = before;
+            SessionResult::unseen(id(&look.name), &running, &error)
+        }
+        seen => seen?,
+    };
+    seen.unwritten_bytes = touched.unwritten;
+    seen.warnings.extend(touched.warnings);
     let mut delta = sessions::forget(state);
     delta.then(sessions::remember(&seen.session_id, &running));
     if !saw_end && let Some(result) = &seen.result {
@@ -110,7 +176,7 @@ pub(super) async fn see(
     running: &mut Running,
 ) -> Result<SessionResult, ToolError> {
     let id = id(&look.name);
-    let max_bytes = tools.options.output_bytes_max.min(ANSWER_BYTES_MAX);
+    let max_bytes = bytes_max(tools);
     let request = PollExecRequest {
         name: look.name.clone(),
         offsets: Some(StreamOffsets {
@@ -121,37 +187,73 @@ pub(super) async fn see(
         max_bytes: i32::try_from(max_bytes).unwrap_or_default(),
         ..PollExecRequest::default()
     };
-    let answered = tools.client.poll_exec(request).await;
-    let answered = answered.map_err(|error| refused(error, &id))?;
-    let offset = running.stdout + running.stderr;
-    let handed = piece::hand(running, &answered, look.lines);
-    let length: usize = answered
+    let answered = match (tools.client.poll_exec(request).await, &running.result) {
+        (Ok(answered), _) => answered,
+        // It ended so long ago that only the state knows of it.
+        (Err(error), Some(result)) if is_gone(&error) => {
+            let mut seen = SessionResult::of(id, running);
+            seen.ended(result);
+            seen.result = Some(result.clone());
+            return Ok(seen);
+        }
+        (Err(error), _) => return Err(refused(error, &id)),
+    };
+    let mut seen = SessionResult::of(id, running);
+    let lengths = answered
         .output
         .iter()
-        .map(|piece| shown::bytes(piece).len())
-        .sum();
-    let mut seen = SessionResult {
-        status: "running",
-        session_id: id,
-        interaction: hint::interaction(&handed.text),
-        output: handed.text,
-        offset,
-        next_offset: running.stdout + running.stderr,
-        more: handed.more || length >= max_bytes,
-        lost_bytes: handed.lost,
-        ..SessionResult::default()
-    };
+        .map(|piece| shown::bytes(piece).len());
+    let is_full = lengths.sum::<usize>() >= max_bytes;
+    let handed = piece::hand(running, &answered, look, is_full);
+    seen.next_offset = running.handed();
+    seen.more = handed.more || is_full;
+    seen.lost_bytes = handed.lost;
+    (seen.output, seen.stderr) = (handed.stdout, handed.stderr);
     if let Some(end) = answered.result {
         let mut ended = RunResult::default();
         ended.ended(&end);
-        running.ended = true;
-        seen.status = "exited";
-        seen.interaction = None;
-        seen.exit_code = Some(ended.exit_code);
-        seen.reason = Some(ended.reason);
-        seen.result = finish(tools, session, look, running).await?;
+        seen.ended(&ended);
+        match finish(tools, session, look, running).await {
+            Ok(result) => seen.result = result,
+            // What it printed is handed over all the same.
+            Err(error) => seen
+                .warnings
+                .push(format!("its result could not be had: {error}")),
+        }
+        let has_all = running.plan.is_none() || running.result.is_some();
+        running.ended = has_all && !seen.more;
+    } else if !seen.more {
+        let asks = |text: &str| hint::interaction(text);
+        seen.interaction = asks(&seen.output).or_else(|| asks(&seen.stderr));
     }
     Ok(seen)
+}
+
+impl SessionResult {
+    /// One that runs, with nothing new.
+    fn of(session_id: String, running: &Running) -> Self {
+        Self {
+            status: "running",
+            session_id,
+            offset: running.handed(),
+            next_offset: running.handed(),
+            ..Self::default()
+        }
+    }
+
+    /// One of which nobody could be asked.
+    fn unseen(session_id: String, running: &Running, error: &ToolError) -> Self {
+        Self {
+            warnings: vec![format!("its output could not be had yet: {error}")],
+            ..Self::of(session_id, running)
+        }
+    }
+
+    fn ended(&mut self, result: &RunResult) {
+        self.status = "exited";
+        self.exit_code = Some(result.exit_code);
+        self.reason = Some(result.reason.clone());
+    }
 }
 
 /// The result of a skill's command that has ended; made once, and the same from then on.
@@ -176,16 +278,17 @@ async fn finish(
     let mut result = run::result(ended, running.staged.clone());
     let saves = plan.saves();
     let collected = collect::collect(tools, session, &look.name, &plan, saves, &mut result).await;
+    let mut is_final = true;
     if let Err(error) = collected {
+        // What cannot be collected at all stays so.
+        is_final = error.code() == Some(Code::InvalidArgument);
         let warning = format!("its files could not be collected: {error}");
         result.warnings.push(warning);
     }
-    let is_final = if saves {
+    if saves {
         let exec = tools.client.get_exec(&look.name).await.map_err(refused)?;
-        saved(&exec, &plan, &mut result)
-    } else {
-        true
-    };
+        is_final &= saved(&exec, &plan, &mut result);
+    }
     if is_final {
         running.result = Some(result.clone());
     }
@@ -196,16 +299,11 @@ async fn finish(
 fn saved(exec: &Exec, plan: &Plan, result: &mut RunResult) -> bool {
     let collection = exec.collection.clone().unwrap_or_default();
     let summary = collection.summary.as_ref();
-    let artifacts = summary.map_or(&[][..], |summary| &summary.artifacts);
-    result.artifact_files = artifacts
-        .iter()
-        .filter_map(|name| ArtifactFile::parse(name))
-        .collect();
-    for file in &mut result.output_files {
-        let name = plan.artifact_name(&file.name);
-        let of_it = |artifact: &&ArtifactFile| Some(&artifact.name) == name.as_ref();
-        let artifact = result.artifact_files.iter().find(of_it);
-        file.artifact = artifact.map(|artifact| artifact.reference.clone());
+    if let Some(summary) = summary {
+        let mut files = std::mem::take(&mut result.output_files);
+        collect::saved(plan, summary, &mut files, result);
+        result.output_files = files;
+        result.limits_hit |= summary.limits_hit;
     }
     match collection.state() {
         exec_collection::State::Done => true,
@@ -230,6 +328,15 @@ fn id(name: &str) -> String {
     short.rsplit('/').next().unwrap_or(&short).to_owned()
 }
 
+/// Whether the daemon knows nothing of a command any more.
+pub(super) fn is_gone(error: &Error) -> bool {
+    let reason = error.reason();
+    matches!(
+        reason,
+        Some(Reason::ExecNotFound | Reason::WorkspaceNotFound)
+    )
+}
+
 /// What the daemon says of a command, in this family's words.
 pub(super) fn refused(error: Error, id: &str) -> ToolError {
     let stopped = |problem| ToolError::ExecNotRunning {
@@ -237,8 +344,8 @@ pub(super) fn refused(error: Error, id: &str) -> ToolError {
         problem,
     };
     match error.reason() {
-        Some(Reason::ExecNotFound | Reason::WorkspaceNotFound) => sessions::unknown(id),
-        Some(Reason::ExecNotRunning) => stopped("it has ended"),
+        _ if is_gone(&error) => sessions::unknown(id),
+        Some(Reason::ExecNotRunning) => stopped("it has ended, or its input has"),
         Some(Reason::StdinClosed) => stopped("its stdin is closed"),
         _ => error.into(),
     }

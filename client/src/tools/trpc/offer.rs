@@ -212,24 +212,20 @@ pub(super) fn offers(options: &Options, name: &str) -> bool {
 /// Names of what the options offer.
 pub(super) fn names(options: &Options) -> impl Iterator<Item = &'static str> {
     let offered = TOOLS.iter().filter(|tool| match &options.tools {
-        Some(listed) => listed.iter().any(|name| is_name(name, tool.name)),
+        Some(_) => options.lists(tool.name),
         None => options.profile == Profile::Full || !tool.runs,
     });
     offered.map(|tool| tool.name)
 }
 
-fn is_name(given: &str, name: &str) -> bool {
-    given.trim().eq_ignore_ascii_case(name)
+/// Names of all of them.
+pub(crate) fn all() -> Vec<&'static str> {
+    TOOLS.iter().map(|tool| tool.name).collect()
 }
 
 /// Says which options contradict each other.
 pub(crate) fn check(options: &Options) -> Result<(), ToolError> {
     let wrong = |problem: String| Err(ToolError::Options { problem });
-    for name in options.tools.iter().flatten() {
-        if !TOOLS.iter().any(|tool| is_name(name, tool.name)) {
-            return wrong(format!("tools: there is no tool {name:?}"));
-        }
-    }
     let offered: Vec<&Tool> = names(options).filter_map(find).collect();
     for tool in &offered {
         if let Some(needed) = tool.needs
@@ -251,7 +247,7 @@ pub(crate) fn check(options: &Options) -> Result<(), ToolError> {
 }
 
 /// What to tell a model, in a fixed order.
-pub(super) fn definitions(options: &Options, skills: &BTreeSet<&str>) -> Vec<Definition> {
+pub(super) fn definitions(options: &Options, skills: &BTreeSet<String>) -> Vec<Definition> {
     let offered = names(options).filter_map(find);
     offered
         .map(|tool| tool.definition(options, skills))
@@ -259,7 +255,7 @@ pub(super) fn definitions(options: &Options, skills: &BTreeSet<&str>) -> Vec<Def
 }
 
 impl Tool {
-    fn definition(&self, options: &Options, skills: &BTreeSet<&str>) -> Definition {
+    fn definition(&self, options: &Options, skills: &BTreeSet<String>) -> Definition {
         let mut description = self.description.to_owned();
         if matches!(self.name, "skill_run" | "skill_exec" | "workspace_exec") {
             description.push_str(&restricted(options));
@@ -272,7 +268,7 @@ impl Tool {
         }
     }
 
-    fn parameters(&self, skills: &BTreeSet<&str>) -> Value {
+    fn parameters(&self, skills: &BTreeSet<String>) -> Value {
         let mut schema = tidy((self.parameters)());
         let Some(fields) = schema.as_object_mut() else {
             return schema;

@@ -1,64 +1,93 @@
-//! What may run, where the host says so. The program is resolved here, on every way to run something: there is no shell
-//! then, a bare name is looked up in the image's own directories only, and a path is the path that it says.
+//! What may run, where the host says so. There is no shell then: a command is its words. Which file the first of them
+//! leads to, and whether that may start, the workspace decides (`ExecSpec.programs`); here is what needs no look into it.
 //!
 //! The limits of this are in docs/tools-trpc.md: what an allowed program runs by itself is not seen.
 
 use std::collections::BTreeMap;
+
+use skilld_proto::v1::spawn_failure::Stage;
+use skilld_proto::v1::{ExecResult, ExecSpec, Programs};
 
 use crate::tools::{Options, ToolError};
 
 /// Where bare names are looked up: directories of the image, which no command can write to. The daemon's own default.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
-/// Directories whose programs no command can have put there.
-const READ_ONLY: [&str; 5] = ["/usr/", "/bin/", "/sbin/", "/opt/", "/workspace/skills/"];
-
-/// Names in a skill's root that lead to where commands write.
-const LINKS: [&str; 4] = ["out", "work", "inputs", ".venv"];
+/// Nothing is there and nobody can put something there. The daemon's own default is where commands write, and programs
+/// load what lies in their home.
+const HOME: &str = "/nonexistent";
 
 /// Programs that run another program that their arguments name. Where some are denied these would be a way around.
-const LAUNCHERS: [&str; 34] = [
-    "ash", "awk", "bash", "busybox", "chroot", "dash", "env", "exec", "find", "flock", "gdb",
-    "ionice", "ksh", "ld.so", "make", "nice", "nohup", "nsenter", "parallel", "perl", "script",
-    "setarch", "setsid", "sh", "stdbuf", "strace", "su", "sudo", "taskset", "time", "timeout",
-    "unshare", "xargs", "zsh",
+const LAUNCHERS: [&str; 60] = [
+    "ash",
+    "awk",
+    "bash",
+    "busybox",
+    "chroot",
+    "choom",
+    "chrt",
+    "coreutils",
+    "dash",
+    "doas",
+    "env",
+    "find",
+    "flock",
+    "gawk",
+    "gdb",
+    "i386",
+    "ionice",
+    "ksh",
+    "ld.so",
+    "ldd",
+    "linux32",
+    "linux64",
+    "make",
+    "mawk",
+    "nawk",
+    "nice",
+    "nohup",
+    "nsenter",
+    "original-awk",
+    "parallel",
+    "perl",
+    "pkexec",
+    "prlimit",
+    "rbash",
+    "run-parts",
+    "runcon",
+    "runuser",
+    "script",
+    "setarch",
+    "setpriv",
+    "setsid",
+    "setuidgid",
+    "sg",
+    "sh",
+    "start-stop-daemon",
+    "stdbuf",
+    "strace",
+    "su",
+    "sudo",
+    "taskset",
+    "tcsh",
+    "time",
+    "timeout",
+    "toybox",
+    "uclampset",
+    "unshare",
+    "watch",
+    "x86_64",
+    "xargs",
+    "zsh",
 ];
 
-/// Variables that decide which program runs or what it loads.
-const VARIABLES: [&str; 29] = [
-    "PATH",
-    "HOME",
-    "ENV",
-    "BASH_ENV",
-    "PROMPT_COMMAND",
-    "PS4",
-    "SHELL",
-    "SHELLOPTS",
-    "BASHOPTS",
-    "IFS",
-    "CDPATH",
-    "GLOBIGNORE",
-    "OPENSSL_CONF",
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "PYTHONSTARTUP",
-    "PYTHONINSPECT",
-    "NODE_OPTIONS",
-    "NODE_PATH",
-    "PERL5OPT",
-    "PERL5LIB",
-    "PERL5DB",
-    "RUBYOPT",
-    "RUBYLIB",
-    "EDITOR",
-    "VISUAL",
-    "PAGER",
-    "BROWSER",
-    "JAVA_TOOL_OPTIONS",
+/// The same, which have no name in PATH.
+const LOADERS: [&str; 4] = [
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-musl-x86_64.so.1",
+    "/lib/ld-musl-aarch64.so.1",
 ];
-
-/// The same, by how they begin.
-const PREFIXES: [&str; 4] = ["LD_", "DYLD_", "BASH_FUNC_", "GIT_"];
 
 /// Whether the host restricts what runs.
 pub(super) fn is_active(options: &Options) -> bool {
@@ -67,6 +96,7 @@ pub(super) fn is_active(options: &Options) -> bool {
 
 /// What the lists may say.
 pub(super) fn check(options: &Options) -> Result<(), ToolError> {
+    let problem = |problem: String| Err(ToolError::Options { problem });
     let lists = [
         ("allowed_commands", &options.allowed_commands),
         ("denied_commands", &options.denied_commands),
@@ -74,118 +104,135 @@ pub(super) fn check(options: &Options) -> Result<(), ToolError> {
     for (list, entries) in lists {
         for entry in entries {
             let is_name = !entry.is_empty() && !entry.contains(char::is_whitespace);
-            let is_path = entry.starts_with('/') && !has_dots(entry);
+            let is_path = entry.starts_with('/') && !entry.ends_with('/');
             if !is_name || (entry.contains('/') && !is_path) {
-                let problem = format!("{list}: {entry:?} is neither a name nor an absolute path");
-                return Err(ToolError::Options { problem });
+                return problem(format!(
+                    "{list}: {entry:?} is neither a name nor an absolute path"
+                ));
             }
+        }
+    }
+    let ours = environment(options, Some(""));
+    for name in &options.allowed_env {
+        if ours.contains_key(name) {
+            return problem(format!(
+                "allowed_env: {name} is set to what restricted commands need"
+            ));
         }
     }
     Ok(())
 }
 
-/// PATH of what runs beneath a policy.
-pub(super) fn path(options: &Options) -> String {
-    let given = options.env.get("PATH").cloned();
-    given.unwrap_or_else(|| PATH.to_owned())
+/// Environment of what runs beneath a policy, over all that a call gives: nothing in it leads to where commands write.
+fn environment(options: &Options, skill: Option<&str>) -> BTreeMap<String, String> {
+    let given = |name: &str, or: &str| {
+        let given = options.env.get(name).cloned();
+        (name.to_owned(), given.unwrap_or_else(|| or.to_owned()))
+    };
+    let mut env = BTreeMap::from([
+        given("PATH", PATH),
+        given("HOME", HOME),
+        given("PYTHONNOUSERSITE", "1"),
+        given("PYTHONDONTWRITEBYTECODE", "1"),
+    ]);
+    if let Some(skill) = skill {
+        let root = format!("/workspace/skills/{skill}");
+        env.insert("SKILL_NAME".to_owned(), skill.to_owned());
+        for name in ["SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "PYTHONPATH"] {
+            env.insert(name.to_owned(), root.clone());
+        }
+    }
+    env
 }
 
-/// The arguments of a command, its program resolved and permitted. `base` is where a relative program lies; none where
-/// the call named a working directory of its own.
-pub(super) fn argv(
+/// Makes of a specification with the call's environment one that the lists permit, as far as that can be told here.
+pub(super) fn restrict(
     tool: &'static str,
     options: &Options,
     command: &str,
-    env: &BTreeMap<String, String>,
-    base: Option<&str>,
-) -> Result<Vec<String>, ToolError> {
+    spec: &mut ExecSpec,
+    skill: Option<&str>,
+) -> Result<(), ToolError> {
     let refused = |problem: String| ToolError::CommandRefused { tool, problem };
-    if let Some(name) = env.keys().find(|name| is_refused(name)) {
-        let problem = format!("env must not set {name} while commands are restricted");
+    let mut names = spec.env.keys();
+    if let Some(name) = names.find(|name| !options.allowed_env.contains(name)) {
+        let problem = format!(
+            "env must not set {name} while commands are restricted, unless the host permits it"
+        );
         return Err(refused(problem));
     }
-    if let Some(problem) = unquoted(command) {
-        return Err(refused(problem));
-    }
-    let words = shlex::split(command);
-    let unbalanced =
-        || refused("a quote or a backslash at the end of the command is left open".into());
-    let mut words = words.ok_or_else(unbalanced)?.into_iter();
-    let program = words.next().unwrap_or_default();
-    let program = resolve(&program, base).map_err(refused)?;
-    permit(options, &program).map_err(refused)?;
-    Ok([program].into_iter().chain(words).collect())
+    spec.argv = words(command).map_err(refused)?;
+    let program = spec.argv.first().map_or("", String::as_str);
+    permit(options, program).map_err(refused)?;
+    spec.env.extend(environment(options, skill));
+    spec.programs = Some(programs(options));
+    Ok(())
 }
 
-/// A bare name as it is, a path in full.
-fn resolve(program: &str, base: Option<&str>) -> Result<String, String> {
+/// The words of a command in which nothing needs a shell.
+fn words(command: &str) -> Result<Vec<String>, String> {
+    if let Some(problem) = unquoted(command) {
+        return Err(problem);
+    }
+    let words = shlex::split(command);
+    words.ok_or_else(|| "a quote or a backslash at the end of the command is left open".to_owned())
+}
+
+/// What the workspace is told of the lists.
+fn programs(options: &Options) -> Programs {
+    let mut denied = options.denied_commands.clone();
+    if options.allowed_commands.is_empty() {
+        let others = LAUNCHERS.iter().chain(&LOADERS);
+        denied.extend(others.map(|name| (*name).to_owned()));
+    }
+    Programs {
+        allowed: options.allowed_commands.clone(),
+        denied,
+    }
+}
+
+/// Whether the workspace let a command start.
+pub(super) fn started(tool: &'static str, result: Option<&ExecResult>) -> Result<(), ToolError> {
+    let failure = result.and_then(|result| result.spawn_failure.as_ref());
+    match failure {
+        Some(failure) if failure.stage() == Stage::Program => Err(ToolError::CommandRefused {
+            tool,
+            problem: format!("command {}", failure.message),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What names alone tell, so that nothing is staged and started for it.
+fn permit(options: &Options, program: &str) -> Result<(), String> {
     if program.is_empty() {
         return Err("the command names no program".into());
     }
-    if !program.contains('/') {
-        return match program.contains('=') {
-            true => Err(format!("{program:?} is no program; set variables with env")),
-            false => Ok(program.to_owned()),
-        };
+    if !program.contains('/') && program.contains('=') {
+        return Err(format!("{program:?} is no program; set variables with env"));
     }
-    if has_dots(program.trim_start_matches("./")) {
-        return Err(format!("the program's path {program:?} has . or .. in it"));
-    }
-    match (program.starts_with('/'), base) {
-        (true, _) => Ok(program.to_owned()),
-        (false, Some(base)) => Ok(format!("{base}/{}", program.trim_start_matches("./"))),
-        (false, None) => Err(format!(
-            "{program:?} depends on cwd: give the program's absolute path while commands are restricted"
-        )),
-    }
-}
-
-fn permit(options: &Options, program: &str) -> Result<(), String> {
-    let name = program.rsplit('/').next().unwrap_or(program);
-    let base = |entry: &str| entry.rsplit('/').next().unwrap_or(entry) == name;
-    if options.denied_commands.iter().any(|entry| base(entry)) {
+    let name = last(program);
+    let denies = |entry: &String| entry == program || entry == name;
+    if options.denied_commands.iter().any(denies) {
         return Err(format!("command {program:?} is denied by denied_commands"));
     }
-    // Bare names are bare names, paths are these paths: a file of the same name elsewhere is another program.
-    if options
-        .allowed_commands
-        .iter()
-        .any(|entry| entry == program)
-    {
-        return Ok(());
-    }
+    let mut allowed = options.allowed_commands.iter();
     if !options.allowed_commands.is_empty() {
-        return Err(format!("command {program:?} is not in allowed_commands"));
+        return match allowed.any(|entry| last(entry) == name) {
+            true => Ok(()),
+            false => Err(format!("command {program:?} is not in allowed_commands")),
+        };
     }
-    if LAUNCHERS.contains(&name) || name.starts_with("ld-linux") {
+    if LAUNCHERS.contains(&name) {
         return Err(format!(
             "command {program:?} runs other programs, and some are denied: run the program itself"
-        ));
-    }
-    if program.contains('/') && !is_read_only(program) {
-        return Err(format!(
-            "command {program:?} lies where commands can write, and could be any program"
         ));
     }
     Ok(())
 }
 
-fn is_read_only(path: &str) -> bool {
-    if !READ_ONLY.iter().any(|root| path.starts_with(root)) {
-        return false;
-    }
-    let in_skill = path.strip_prefix("/workspace/skills/").unwrap_or_default();
-    let place = in_skill.split('/').nth(1).unwrap_or_default();
-    !LINKS.contains(&place)
-}
-
-fn has_dots(path: &str) -> bool {
-    path.split('/').any(|part| matches!(part, "." | ".."))
-}
-
-fn is_refused(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    VARIABLES.contains(&name.as_str()) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// What a shell would do something with, and nothing here does. In quotes it is text like any other.

@@ -8,12 +8,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use skilld_proto::v1::ExecSpec;
 
-use crate::state::{SessionState, loading};
+use crate::state::SessionState;
 use crate::tools::trpc::collect::Outputs;
 use crate::tools::trpc::editor::Editor;
 use crate::tools::trpc::result::StagedFile;
 use crate::tools::trpc::stage::Input;
-use crate::tools::trpc::{loads, policy, skills, stage};
+use crate::tools::trpc::{loads, policy, stage};
 use crate::tools::{Inner, Session, ToolError};
 
 /// Arguments of `skill_run` and `skill_exec`.
@@ -39,9 +39,9 @@ pub(super) struct Run {
     pub(super) outputs: Option<Outputs>,
     /// Files to put into the workspace first.
     pub(super) inputs: Vec<Input>,
-    /// Seconds; 300 if it is left out.
+    /// Seconds; 300 if it is left out, of a session as long as the host permits.
     pub(super) timeout: i64,
-    /// Keep the files of `output_files` as artifacts.
+    /// Keep the files as artifacts.
     pub(super) save_as_artifacts: bool,
     /// Return names, sizes and references of files without their text.
     pub(super) omit_inline_content: bool,
@@ -79,15 +79,8 @@ pub(super) async fn prepare(
     if skill.is_empty() || command.is_empty() {
         return Err(ToolError::arguments("skill and command are required"));
     }
-    skills::shown(&tools.options, skill)?;
-    if tools.options.require_loaded
-        && !loading::is_loaded(state, loads::scope(session, &tools.options), skill)
-    {
-        return Err(ToolError::NotLoaded {
-            tool,
-            skill: skill.to_owned(),
-        });
-    }
+    let skill = loads::to_run(tools, session, state, tool, skill).await?;
+    let skill = skill.as_str();
     let exec = session.exec_id(tool, call);
     let editor = Editor {
         text: &run.editor_text,
@@ -95,19 +88,17 @@ pub(super) async fn prepare(
     };
     let mut env = run.env.clone();
     if !run.editor_text.is_empty() {
-        editor.environment(&run.env)?;
+        env.extend(editor.environment(&run.env)?);
     }
-    let mut spec = specify(tools, tool, run, skill)?;
+    let mut spec = specify(tools, tool, run, skill, &env)?;
     let (workspace, staged, files) = stage::stage(tools, session, skill, &run.inputs).await?;
     if staged.name != skill {
         // By another name of it: the one that it is staged under counts.
-        spec = specify(tools, tool, run, &staged.name)?;
+        spec = specify(tools, tool, run, &staged.name, &env)?;
     }
     if !run.editor_text.is_empty() {
-        env.extend(editor.environment(&run.env)?);
         editor.stage(tools, &workspace).await?;
     }
-    spec.env.extend(env);
     spec.timeout = timeout(tools, run.timeout);
     Ok(Prepared {
         workspace,
@@ -123,36 +114,23 @@ fn specify(
     tool: &'static str,
     run: &Run,
     skill: &str,
+    env: &BTreeMap<String, String>,
 ) -> Result<ExecSpec, ToolError> {
     let cwd = cwd(&run.cwd);
-    if !policy::is_active(&tools.options) {
-        return Ok(ExecSpec {
-            shell: run.command.clone(),
-            skill: skill.to_owned(),
-            cwd,
-            ..ExecSpec::default()
-        });
-    }
-    let root = format!("/workspace/skills/{skill}");
-    let base = cwd.is_empty().then_some(root.as_str());
-    let argv = policy::argv(tool, &tools.options, &run.command, &run.env, base)?;
-    // Not with spec.skill, which puts .venv/bin before PATH: commands can write there.
-    let variables = [
-        ("PATH", policy::path(&tools.options)),
-        ("SKILL_NAME", skill.to_owned()),
-        ("SKILL_DIR", root.clone()),
-        ("SKILL_ROOT", root.clone()),
-        ("CLAUDE_SKILL_DIR", root.clone()),
-        ("PYTHONPATH", root.clone()),
-        ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
-    ];
-    let variables = variables.map(|(name, value)| (name.to_owned(), value));
-    Ok(ExecSpec {
-        argv,
-        cwd: beneath(&root, &cwd, skill),
-        env: variables.into_iter().collect(),
+    let mut spec = ExecSpec {
+        env: env.clone(),
         ..ExecSpec::default()
-    })
+    };
+    if policy::is_active(&tools.options) {
+        // Not with spec.skill, which puts .venv/bin before PATH: commands can write there.
+        policy::restrict(tool, &tools.options, &run.command, &mut spec, Some(skill))?;
+        spec.cwd = beneath(skill, &cwd);
+    } else {
+        spec.shell.clone_from(&run.command);
+        skill.clone_into(&mut spec.skill);
+        spec.cwd = cwd;
+    }
+    Ok(spec)
 }
 
 /// A working directory as the daemon takes it: `/work` is the workspace's.
@@ -167,16 +145,27 @@ pub(super) fn cwd(given: &str) -> String {
 }
 
 /// The same where the daemon is not told of the skill.
-fn beneath(root: &str, cwd: &str, skill: &str) -> String {
-    let named = cwd
-        .replace("${SKILL_NAME}", skill)
-        .replace("$SKILL_NAME", skill)
-        .replace("${SKILL_DIR}", root)
-        .replace("$SKILL_DIR", root);
-    match named.starts_with(['/', '$']) {
-        true => named,
-        false => format!("{root}/{named}"),
+fn beneath(skill: &str, cwd: &str) -> String {
+    let root = format!("/workspace/skills/{skill}");
+    let cwd = expanded(&expanded(cwd, "SKILL_NAME", skill), "SKILL_DIR", &root);
+    match cwd.starts_with(['/', '$']) {
+        true => cwd,
+        false => format!("{root}/{cwd}"),
     }
+}
+
+/// With a variable's value in place of its name, which ends where no letter of it follows.
+fn expanded(text: &str, name: &str, value: &str) -> String {
+    let text = text.replace(&format!("${{{name}}}"), value);
+    let variable = format!("${name}");
+    let mut parts = text.split(&variable);
+    let mut expanded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let goes_on = part.starts_with(|next: char| next.is_ascii_alphanumeric() || next == '_');
+        expanded += if goes_on { &variable } else { value };
+        expanded += part;
+    }
+    expanded
 }
 
 /// The time that a call gives, else that of the host.
@@ -203,15 +192,17 @@ mod tests {
         ] {
             assert_eq!(cwd(given), wanted, "{given:?}");
         }
-        let root = "/workspace/skills/demo";
         for (given, wanted) in [
             ("", "/workspace/skills/demo/"),
             ("scripts", "/workspace/skills/demo/scripts"),
             ("$SKILLS_DIR/$SKILL_NAME/x", "$SKILLS_DIR/demo/x"),
             ("${SKILL_DIR}/x", "/workspace/skills/demo/x"),
+            ("$SKILL_DIR/$SKILL_NAME", "/workspace/skills/demo/demo"),
+            ("$SKILL_DIRECTORY/x", "$SKILL_DIRECTORY/x"),
+            ("/workspace/$SKILL_NAMES", "/workspace/$SKILL_NAMES"),
             ("/workspace/work", "/workspace/work"),
         ] {
-            assert_eq!(beneath(root, given, "demo"), wanted, "{given:?}");
+            assert_eq!(beneath("demo", given), wanted, "{given:?}");
         }
     }
 }

@@ -6,13 +6,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use skilld_proto::v1::{LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest, Reason};
 
+use crate::tools::trpc::ALIASES;
 use crate::tools::trpc::lines::Lines;
-use crate::tools::trpc::{ALIASES, skills};
-use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments};
+use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments, lookup};
 use crate::{ArtifactReader, Error, FileReader, SkillFileReader, workspace_name};
 
 /// Bytes that one call gives.
 const CONTENT_BYTES_MAX: usize = 256 * 1024;
+/// A file that has a zero among its first bytes is no text, whichever lines of it are wanted.
+const HEAD_BYTES: usize = 8 * 1024;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -70,20 +72,30 @@ pub(super) async fn read(
     let reference = Reference::parse(asked.file_name.trim())?;
     let mut source = open(tools, session, &reference, &asked.file_name).await?;
     let (size_bytes, mime_type) = source.described();
+    // Of the workspace's files nobody knows it: what can be read is text, what cannot is something else.
+    let mime_type = |unknown: &str| match mime_type.as_str() {
+        "" => unknown.to_owned(),
+        known => known.to_owned(),
+    };
     let not_text = || ToolError::NotText {
         path: asked.file_name.clone(),
-        mime_type: mime_type.clone(),
+        mime_type: mime_type("binary"),
     };
     let mut lines = Lines::new(start, count, CONTENT_BYTES_MAX);
+    let mut head = HEAD_BYTES;
     while let Some(data) = source.next().await? {
-        if data.contains(&0) {
+        if data.iter().take(head).any(|byte| *byte == 0) {
             return Err(not_text());
         }
+        head = head.saturating_sub(data.len());
         if !lines.push(&data) {
             break;
         }
     }
     let taken = lines.take();
+    if taken.bytes.contains(&0) {
+        return Err(not_text());
+    }
     let content = String::from_utf8(taken.bytes).map_err(|_| not_text())?;
     let result = ReadResult {
         file_name: asked.file_name.trim().to_owned(),
@@ -93,7 +105,7 @@ pub(super) async fn read(
         next_start_line: taken.next,
         truncated: taken.truncated,
         size_bytes,
-        mime_type,
+        mime_type: mime_type("text/plain"),
     };
     Ok(Answer::of(json!(result)))
 }
@@ -121,7 +133,9 @@ impl Reference {
             (_, "") => Err(wrong("names no file")),
             ("workspace", path) if path.starts_with('/') => Err(wrong("must be relative")),
             ("workspace", path) => Ok(Self::Workspace(path.to_owned())),
-            ("artifact", name) => Ok(Self::artifact(name)),
+            ("artifact", name) => {
+                Self::artifact(name).ok_or_else(|| wrong("has a version that is no number"))
+            }
             ("skill", path) => match path.split_once('/') {
                 Some((skill, path)) if !(skill.is_empty() || path.is_empty()) => {
                     Ok(Self::Skill(skill.to_owned(), path.to_owned()))
@@ -133,14 +147,17 @@ impl Reference {
     }
 
     /// A version is what follows the last `@` if that is digits only.
-    fn artifact(name: &str) -> Self {
+    fn artifact(name: &str) -> Option<Self> {
         let versioned = name.rsplit_once('@').filter(|(name, version)| {
             let digits = version.bytes().all(|byte| byte.is_ascii_digit());
             !name.is_empty() && !version.is_empty() && digits
         });
         match versioned {
-            Some((name, version)) => Self::Artifact(name.to_owned(), version.parse().ok()),
-            None => Self::Artifact(name.to_owned(), None),
+            Some((name, version)) => {
+                let version = version.parse().ok()?;
+                Some(Self::Artifact(name.to_owned(), Some(version)))
+            }
+            None => Some(Self::Artifact(name.to_owned(), None)),
         }
     }
 }
@@ -173,19 +190,18 @@ async fn open(
             artifact.map(Source::Artifact).map_err(missing)
         }
         Reference::Skill(skill, path) => {
-            skills::shown(&tools.options, skill)?;
             let request = ReadSkillFileRequest {
-                name: skill.clone(),
+                name: lookup::address(tools, skill).await?,
                 path: path.clone(),
                 ..ReadSkillFileRequest::default()
             };
-            match tools.client.read_skill_file(request).await {
-                Ok(file) => Ok(Source::Skill(file)),
-                Err(error) if error.reason() == Some(Reason::SkillNotFound) => {
-                    Err(skills::refused(&tools.options, skill, error))
-                }
-                Err(error) => Err(missing(error)),
-            }
+            let file = tools.client.read_skill_file(request).await;
+            file.map(Source::Skill)
+                .map_err(|error| match error.reason() {
+                    // As it was asked for, skill and all.
+                    Some(Reason::FileNotFound) => missing(error),
+                    _ => lookup::unknown_file(&tools.options, error, skill, path),
+                })
         }
     }
 }
@@ -195,8 +211,14 @@ fn missing(error: Error, asked: &str) -> ToolError {
         Some(Reason::FileNotFound | Reason::WorkspaceNotFound | Reason::ArtifactNotFound) => {
             ToolError::FileNotFound {
                 path: asked.to_owned(),
-                nearest_names: skills::nearest(&error),
+                nearest_names: lookup::nearest(&error),
             }
+        }
+        Some(Reason::PathEscapes) => {
+            ToolError::arguments(format!("{asked:?} leads out of the workspace"))
+        }
+        Some(Reason::WrongFileType) => {
+            ToolError::arguments(format!("{asked:?} is a folder, not a file"))
         }
         _ => error.into(),
     }
@@ -209,7 +231,6 @@ impl Source {
             Self::Artifact(file) => (file.artifact().size, file.artifact().mime_type.as_str()),
             Self::Skill(file) => (file.file().size, file.file().mime_type.as_str()),
         };
-        let mime = if mime.is_empty() { "text/plain" } else { mime };
         (u64::try_from(size).unwrap_or_default(), mime.to_owned())
     }
 
@@ -247,6 +268,8 @@ mod tests {
             "workspace://",
             "workspace:///etc/passwd",
             "artifact://",
+            // No version at all is the latest, which is not what this asks for.
+            "artifact://a@99999999999999999999",
             "skill://s",
             "skill:///a",
             "host:///a",

@@ -4,12 +4,13 @@
 use serde_json::json;
 use skilld_proto::v1::RunExecRequest;
 
+use crate::Error;
 use crate::state::{ARTIFACTS, Delta, SessionState};
+use crate::tools::follow::{self, Ended};
 use crate::tools::trpc::collect::{self, Plan};
-use crate::tools::trpc::follow::{self, Ended};
 use crate::tools::trpc::prepare::{self, Prepared, Run};
 use crate::tools::trpc::result::{ArtifactFile, RunResult, StagedFile};
-use crate::tools::trpc::{ALIASES, ids};
+use crate::tools::trpc::{ALIASES, ids, policy};
 use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments};
 
 pub(super) async fn run(
@@ -39,16 +40,15 @@ pub(super) async fn run(
         ..RunExecRequest::default()
     });
     let ended = follow::follow(events, tools.options.output_bytes_max, &call.id).await?;
-    let in_force = ended.spec.timeout;
+    policy::started("skill_run", Some(&ended.result))?;
+    let clamped = ended.clamped(asked);
     let mut result = result(ended, staged);
-    if let (Some(asked), Some(in_force)) = (asked, in_force)
-        && in_force.seconds < asked.seconds
-    {
-        let seconds = in_force.seconds;
-        let warning = format!("timeout: the server permits {seconds} s, which was in force");
-        result.warnings.push(warning);
+    result.warnings.extend(clamped);
+    let mut collected = collect::collect(tools, session, &name, &plan, false, &mut result).await;
+    if collected.as_ref().is_err_and(may_repeat) {
+        // What was saved by then is not saved again, and would not be told of otherwise.
+        collected = collect::collect(tools, session, &name, &plan, false, &mut result).await;
     }
-    let collected = collect::collect(tools, session, &name, &plan, false, &mut result).await;
     if let Err(error) = collected {
         // What it did and said must not be lost for that.
         let warning = format!("its files could not be collected: {error}");
@@ -58,6 +58,14 @@ pub(super) async fn run(
         delta: artifacts(&call.id, &result.artifact_files),
         result: json!(result),
     })
+}
+
+/// The way to the files broke; no fault of what was asked for.
+fn may_repeat(error: &Error) -> bool {
+    use tonic::Code;
+    error
+        .code()
+        .is_none_or(|code| matches!(code, Code::Unavailable | Code::Aborted | Code::Unknown))
 }
 
 /// What a command said and how it ended; its files come later.
@@ -72,15 +80,11 @@ pub(super) fn result(ended: Ended, staged: Vec<StagedFile>) -> RunResult {
     result
 }
 
-/// For the state: what was saved, under a key of the call, so that calls side by side do not overwrite each other, and
-/// under the one where the reference systems look for it.
+/// For the state: what was saved, where the reference systems look for it. Of calls side by side `merge` puts it together.
 pub(super) fn artifacts(call: &str, files: &[ArtifactFile]) -> Delta {
     let mut delta = Delta::new();
     if !files.is_empty() {
         let saved = json!({"tool_call_id": call, "artifacts": files});
-        if !call.is_empty() {
-            delta.set(format!("{ARTIFACTS}:{call}"), saved.clone());
-        }
         delta.set(ARTIFACTS, saved);
     }
     delta

@@ -7,7 +7,7 @@ use serde_json::json;
 use skilld_proto::v1::Reason;
 
 use crate::tools::trpc::result::ArtifactFile;
-use crate::tools::trpc::{ALIASES, run};
+use crate::tools::trpc::{ALIASES, run, stage};
 use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments};
 use crate::{Error, SaveTarget};
 
@@ -53,7 +53,7 @@ pub(super) async fn save(
     let asked: SaveArguments = arguments::decode(call.arguments, ALIASES)?;
     let path = path(&asked.path)?;
     let target = SaveTarget::new(&path, session.scope());
-    let workspace = tools.workspaces.of(&tools.client, session).await?;
+    let workspace = session.workspace_id();
     let saved = tools.client.save_artifact_from(target, &workspace, &path);
     let saved = saved.await.map_err(|error| missing(error, &path))?;
     let reference = format!("artifact://{path}@{}", saved.version);
@@ -124,11 +124,12 @@ fn expanded(path: &str) -> Option<String> {
 
 fn missing(error: Error, path: &str) -> ToolError {
     match error.reason() {
-        Some(Reason::FileNotFound | Reason::WorkspaceNotFound) => ToolError::FileNotFound {
+        // A session that has run nothing has no files.
+        Some(Reason::WorkspaceNotFound) => ToolError::FileNotFound {
             path: path.to_owned(),
             nearest_names: Vec::new(),
         },
-        _ => error.into(),
+        _ => stage::missing(error, &[path.to_owned()]),
     }
 }
 

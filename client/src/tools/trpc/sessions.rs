@@ -4,17 +4,17 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::state::{Delta, SessionState};
+use crate::state::{Delta, EXEC as KEY, SessionState};
 use crate::tools::trpc::collect::Plan;
 use crate::tools::trpc::ids;
 use crate::tools::trpc::result::{RunResult, StagedFile};
 use crate::tools::{Session, ToolError};
 use crate::workspace_name;
 
-/// Before the id of a command.
-const KEY: &str = "temp:skill:exec:";
-/// Commands remembered after their end, the latest ones.
+/// Commands remembered after their end, those that were started last.
 const ENDED_MAX: usize = 16;
+/// Commands remembered in all. Beyond it those that were started first go, and of these such as have ended before others.
+const KNOWN_MAX: usize = 64;
 /// A result that is larger is remembered without the texts of its files.
 const RESULT_BYTES_MAX: usize = 256 * 1024;
 
@@ -22,19 +22,32 @@ const RESULT_BYTES_MAX: usize = 256 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Running {
+    /// Of the session's commands, from 1 on; 0 where nobody has said yet. A store may keep them in any order.
+    pub(super) order: u64,
     /// Bytes of stdout handed over.
     pub(super) stdout: u64,
     /// Bytes of stderr handed over.
     pub(super) stderr: u64,
-    /// Bytes of stdin written.
-    pub(super) stdin: u64,
     /// What is collected at its end; none for a command of `workspace_exec`.
     pub(super) plan: Option<Plan>,
     pub(super) staged: Vec<StagedFile>,
-    /// Seen to have ended.
+    /// Seen to have ended, and nothing of it is left to hand over.
     pub(super) ended: bool,
     /// What it came to.
     pub(super) result: Option<RunResult>,
+}
+
+impl Running {
+    /// Bytes of both streams that were handed over.
+    pub(super) fn handed(&self) -> u64 {
+        self.stdout.saturating_add(self.stderr)
+    }
+}
+
+/// What the state knows of a command.
+pub(super) fn known(state: &SessionState, id: &str) -> Option<Running> {
+    let known = state.get(&format!("{KEY}{id}")).cloned()?;
+    serde_json::from_value(known).ok()
 }
 
 /// A command of the session, and its full name. One of another session is unknown here, whatever its id.
@@ -48,9 +61,7 @@ pub(super) fn find(
     if id.is_empty() {
         return Err(ToolError::arguments("session_id is required"));
     }
-    let known = state.get(&format!("{KEY}{id}")).cloned();
-    let known = known.and_then(|value| serde_json::from_value::<Running>(value).ok());
-    known
+    known(state, id)
         .filter(|running| ids::is_exec_id(id) && running.plan.is_some() == of_skills)
         .map(|running| {
             let workspace = workspace_name(&session.workspace_id());
@@ -85,16 +96,37 @@ pub(super) fn remember(id: &str, running: &Running) -> Delta {
     delta
 }
 
-/// Forgets commands that ended long ago.
+/// Forgets commands that ended long ago, and the first ones where there are too many.
 pub(super) fn forget(state: &SessionState) -> Delta {
-    let ended = state.iter().filter(|(key, value)| {
-        let ended = value.get("ended").and_then(serde_json::Value::as_bool);
-        key.starts_with(KEY) && ended == Some(true)
-    });
-    let keys: Vec<&str> = ended.map(|(key, _)| key).collect();
+    let mut known: Vec<(bool, u64, &str)> = commands(state)
+        .map(|(key, value)| {
+            let ended = value.get("ended").and_then(serde_json::Value::as_bool);
+            (ended != Some(true), order(value), key)
+        })
+        .collect();
+    // Those that have ended come first, and of them those that were started first.
+    known.sort_unstable();
+    let ended = known.iter().filter(|(goes_on, ..)| !goes_on).count();
+    let surplus = ended.saturating_sub(ENDED_MAX);
+    let surplus = surplus.max(known.len().saturating_sub(KNOWN_MAX));
     let mut delta = Delta::new();
-    for key in keys.iter().rev().skip(ENDED_MAX) {
+    for (_, _, key) in known.iter().take(surplus) {
         delta.remove(*key);
     }
     delta
+}
+
+/// The place of a command that is started now.
+pub(super) fn next_order(state: &SessionState) -> u64 {
+    let orders = commands(state).map(|(_, value)| order(value));
+    orders.max().unwrap_or(0).saturating_add(1)
+}
+
+fn commands(state: &SessionState) -> impl Iterator<Item = (&str, &serde_json::Value)> {
+    state.iter().filter(|(key, _)| key.starts_with(KEY))
+}
+
+fn order(command: &serde_json::Value) -> u64 {
+    let order = command.get("order").and_then(serde_json::Value::as_u64);
+    order.unwrap_or(0)
 }

@@ -8,11 +8,12 @@ use serde_json::json;
 use skilld_proto::v1::{ExecSpec, RunExecRequest, StartExecRequest};
 
 use crate::state::SessionState;
+use crate::tools::follow::{self, Ended};
 use crate::tools::trpc::exec::{self, Typed};
-use crate::tools::trpc::follow::{self, Ended};
+use crate::tools::trpc::hint::Interaction;
 use crate::tools::trpc::look::{self, Look};
 use crate::tools::trpc::result::RunResult;
-use crate::tools::trpc::sessions::Running;
+use crate::tools::trpc::sessions;
 use crate::tools::trpc::{ALIASES, ids, policy, prepare, run};
 use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments};
 
@@ -32,7 +33,7 @@ pub(super) struct ShellArguments {
     pub(super) env: BTreeMap<String, String>,
     /// What the command reads.
     pub(super) stdin: String,
-    /// Seconds; 300 if it is left out.
+    /// Seconds; 300 if it is left out, of a session as long as the host permits.
     pub(super) timeout_sec: i64,
     /// Milliseconds to wait for it; then it goes on as a session. To its end if it is left out.
     pub(super) yield_time_ms: i64,
@@ -47,8 +48,10 @@ pub(super) struct ShellArguments {
 pub(super) struct ShellResult {
     /// `exited`, or `running` with a session_id to go on with.
     status: &'static str,
-    /// stdout, then stderr.
+    /// stdout, then stderr; of a command that goes on stdout alone.
     output: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    stderr: String,
     /// -1 if it reached none.
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
@@ -59,6 +62,16 @@ pub(super) struct ShellResult {
     offset: u64,
     /// The same after it.
     next_offset: u64,
+    /// Of a command that goes on: there is more output, some of it is not kept any more, it seems to wait for input.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
+    #[serde(skip_serializing_if = "look::is_zero")]
+    lost_bytes: u64,
+    /// Bytes at the end of `stdin` that it has not taken: type these when it reads again.
+    #[serde(skip_serializing_if = "look::is_zero")]
+    unwritten_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interaction: Option<Interaction>,
     /// The output's beginning and end are shown.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
@@ -88,6 +101,7 @@ pub(super) async fn exec(
         return goes_on(tools, session, state, &asked, spec, &call.id).await;
     }
     let id = session.exec_id(TOOL, &call.id);
+    let timeout = spec.timeout;
     let mut spec = spec;
     if !asked.stdin.is_empty() {
         spec.stdin = Some(run::stdin(&asked.stdin));
@@ -103,7 +117,12 @@ pub(super) async fn exec(
             });
             follow::follow(events, tools.options.output_bytes_max, &call.id)
         });
-    Ok(Answer::of(json!(ended_result(ended.await?))))
+    let ended = ended.await?;
+    policy::started(TOOL, Some(&ended.result))?;
+    let clamped = ended.clamped(timeout);
+    let mut result = ended_result(ended);
+    result.warnings.extend(clamped);
+    Ok(Answer::of(json!(result)))
 }
 
 fn specify(tools: &Inner, asked: &ShellArguments) -> Result<ExecSpec, ToolError> {
@@ -118,12 +137,9 @@ fn specify(tools: &Inner, asked: &ShellArguments) -> Result<ExecSpec, ToolError>
         timeout: prepare::timeout(tools, asked.timeout_sec),
         ..ExecSpec::default()
     };
-    spec.env.extend(asked.env.clone());
+    spec.env.clone_from(&asked.env);
     if policy::is_active(&tools.options) {
-        let base = cwd.is_empty().then_some("/workspace");
-        spec.argv = policy::argv(TOOL, &tools.options, &asked.command, &asked.env, base)?;
-        spec.env
-            .insert("PATH".to_owned(), policy::path(&tools.options));
+        policy::restrict(TOOL, &tools.options, &asked.command, &mut spec, None)?;
     } else {
         spec.shell.clone_from(&asked.command);
     }
@@ -144,7 +160,8 @@ async fn goes_on(
 ) -> Result<Answer, ToolError> {
     let id = session.exec_id(TOOL, call);
     let id = id.as_str();
-    let spec = exec::interactive(spec, asked.tty);
+    let spec = exec::interactive(tools, spec, asked.timeout_sec, asked.tty);
+    let known = || sessions::known(state, id).unwrap_or_default();
     let typed = Typed {
         text: &asked.stdin,
         eof: false,
@@ -158,8 +175,9 @@ async fn goes_on(
                 exec_id: id.to_owned(),
                 spec: Some(spec.clone()),
             };
+            let known = known();
             async move {
-                let running = exec::start(tools, request, Running::default(), call, typed).await?;
+                let running = exec::start(tools, request, known, call, typed).await?;
                 Ok((workspace, running))
             }
         });
@@ -173,6 +191,7 @@ async fn goes_on(
         name: ids::exec_name(&workspace, id),
         wait: look::wait(asked.yield_time_ms, default),
         lines: None,
+        is_tail: false,
     };
     look::answer(tools, session, state, asked_for, running, call).await
 }

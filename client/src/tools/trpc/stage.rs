@@ -1,4 +1,4 @@
-//! What a command needs in its workspace: its skill, the inputs that the call names, the files of the conversation.
+//! What a command needs in its workspace: its skill, and the inputs that the call names.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,17 +7,9 @@ use skilld_proto::v1::{
     InputSpec, Reason, StageInputsRequest, StageMode, StagedInput, StagedSkill,
 };
 
-use crate::prompt::{Upload, UploadContent};
+use crate::Error;
 use crate::tools::trpc::result::StagedFile;
-use crate::tools::trpc::skills;
-use crate::tools::{Inner, Session, StagedUpload, ToolError};
-use crate::{Error, StageTarget};
-
-/// Bytes that one input can bring with the request, and all of one request together.
-const DATA_BYTES_MAX: usize = 1024 * 1024;
-const REQUEST_BYTES_MAX: usize = 3 * 1024 * 1024;
-/// Inputs of one request.
-const INPUTS_MAX: usize = 256;
+use crate::tools::{Inner, Session, ToolError, lookup};
 
 /// One input of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -76,7 +68,8 @@ pub(super) async fn stage(
         .workspaces
         .within(&tools.client, session, |workspace| async move {
             let staged = tools.client.stage_skills(&workspace, &[skill]).await;
-            let staged = staged.map_err(|error| skills::refused(&tools.options, skill, error))?;
+            let staged =
+                staged.map_err(|error| lookup::unknown_skill(&tools.options, error, skill))?;
             let staged = staged.into_iter().next().ok_or_else(nothing)?;
             Ok((workspace, staged))
         });
@@ -89,141 +82,51 @@ pub(super) async fn stage(
     Ok((workspace, staged, files))
 }
 
-/// Puts files of the conversation into the session's workspace: one call, unless they are large.
-pub(crate) async fn uploads(
-    tools: &Inner,
-    session: &Session,
-    uploads: &[Upload],
-) -> Result<Vec<StagedUpload>, ToolError> {
-    let mut staged = Vec::new();
-    let mut batch: Vec<InputSpec> = Vec::new();
-    let mut bytes = 0;
-    let within = |batch: Vec<InputSpec>| {
-        tools
-            .workspaces
-            .within(&tools.client, session, move |workspace| {
-                let batch = batch.clone();
-                async move { bring(tools, session, &workspace, batch).await }
-            })
-    };
-    for (index, upload) in uploads.iter().enumerate() {
-        let name = match upload.name.trim() {
-            "" => format!("upload_{}", index + 1),
-            name => name.to_owned(),
-        };
-        let source = match &upload.content {
-            UploadContent::Reference(from) => Source::From(from.clone()),
-            UploadContent::ProviderId(id) => {
-                let problem =
-                    format!("{name}: the provider has it as {id:?}; only the host can fetch it");
-                return Err(ToolError::arguments(problem));
-            }
-            UploadContent::Bytes(data) if data.len() > DATA_BYTES_MAX => {
-                staged.push(large(tools, session, &name, data).await?);
-                continue;
-            }
-            UploadContent::Bytes(data) => {
-                bytes += data.len();
-                Source::Data(data.clone().into())
-            }
-        };
-        batch.push(InputSpec {
-            source: Some(source),
-            name,
-            ..InputSpec::default()
-        });
-        if bytes > REQUEST_BYTES_MAX - DATA_BYTES_MAX || batch.len() == INPUTS_MAX {
-            staged.extend(within(std::mem::take(&mut batch)).await?);
-            bytes = 0;
-        }
-    }
-    if !batch.is_empty() {
-        staged.extend(within(batch).await?);
-    }
-    Ok(staged.into_iter().map(StagedUpload::from).collect())
-}
-
-/// One that no request holds: it is sent as a file, under its own name.
-async fn large(
-    tools: &Inner,
-    session: &Session,
-    name: &str,
-    data: &[u8],
-) -> Result<StagedFile, ToolError> {
-    let file = name.replace('\\', "/");
-    let file = file.rsplit('/').next().unwrap_or_default();
-    let file: String = file.chars().filter(|letter| !letter.is_control()).collect();
-    let file = match file.as_str() {
-        "" | "." | ".." => "upload",
-        file => file,
-    };
-    let path = format!("work/inputs/{file}");
-    let path = path.as_str();
-    let sent = tools
-        .workspaces
-        .within(&tools.client, session, |workspace| async move {
-            let target = StageTarget::file(&workspace, path);
-            let source = std::io::Cursor::new(data.to_vec());
-            Ok(tools.client.stage(target, source).await?)
-        });
-    let written = sent.await?.files.into_iter().next().unwrap_or_default();
-    Ok(StagedFile {
-        name: path.to_owned(),
-        original_name: name.to_owned(),
-        size_bytes: data.len() as u64,
-        sha256: written.sha256,
-        ..StagedFile::default()
-    })
-}
-
-async fn bring(
+/// Puts inputs into a workspace, all of them or none.
+pub(super) async fn bring(
     tools: &Inner,
     session: &Session,
     workspace: &str,
     inputs: Vec<InputSpec>,
 ) -> Result<Vec<StagedFile>, ToolError> {
-    let names: Vec<String> = inputs.iter().map(|input| input.name.clone()).collect();
+    let asked: Vec<String> = inputs
+        .iter()
+        .filter_map(|input| match &input.source {
+            Some(Source::From(from)) => Some(from.clone()),
+            Some(Source::Data(_)) | None => None,
+        })
+        .collect();
     let request = StageInputsRequest {
         workspace: workspace.to_owned(),
         inputs,
         scope: Some(session.scope()),
     };
-    let staged = tools.client.stage_inputs(request).await.map_err(missing)?;
-    let staged = staged.into_iter().map(StagedFile::from).zip(names);
-    Ok(staged
-        .map(|(mut file, name)| {
-            if file.original_name.is_empty() {
-                file.original_name = name;
-            }
-            file
-        })
-        .collect())
+    let staged = tools.client.stage_inputs(request).await;
+    let staged = staged.map_err(|error| missing(error, &asked))?;
+    Ok(staged.into_iter().map(StagedFile::from).collect())
 }
 
-/// An input that is not there is the call's fault.
-fn missing(error: Error) -> ToolError {
-    if error.reason() != Some(Reason::FileNotFound) {
+/// A file or an artifact that is not there is the call's fault. `asked` are the references that it may be about.
+pub(super) fn missing(error: Error, asked: &[String]) -> ToolError {
+    let Some(failure) = error.failure() else {
         return error.into();
-    }
-    let metadata = error.failure().map(|failure| &failure.metadata);
-    let path = metadata.and_then(|metadata| metadata.get("path")).cloned();
+    };
+    let is_named = |from: &&String| {
+        let artifact = from.strip_prefix("artifact://").unwrap_or_default();
+        let name = artifact.split('@').next().unwrap_or_default();
+        !name.is_empty() && failure.message.contains(name)
+    };
+    let path = match failure.reason {
+        Some(Reason::FileNotFound) => failure.metadata.get("path").or(asked.first()),
+        Some(Reason::ArtifactNotFound) => asked.iter().find(is_named).or(asked.first()),
+        _ => return error.into(),
+    };
     ToolError::FileNotFound {
-        path: path.unwrap_or_default(),
-        nearest_names: skills::nearest(&error),
+        path: path.cloned().unwrap_or_default(),
+        nearest_names: lookup::nearest(&error),
     }
 }
 
 fn nothing() -> ToolError {
     Error::protocol("it staged no skill").into()
-}
-
-impl From<StagedFile> for StagedUpload {
-    fn from(file: StagedFile) -> Self {
-        Self {
-            name: file.name,
-            original_name: file.original_name,
-            size_bytes: file.size_bytes,
-            unchanged: file.unchanged,
-        }
-    }
 }

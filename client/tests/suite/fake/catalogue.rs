@@ -4,26 +4,52 @@ use skilld_client::v1::input_spec::Source;
 use skilld_client::v1::read_skill_file_response::Payload;
 use skilld_client::v1::skill_file::Kind;
 use skilld_client::v1::{
-    ReadSkillFileRequest, ReadSkillFileResponse, Skill, SkillFile, StageInputsRequest,
-    StageInputsResponse, StagedFile, StagedInput,
+    ListSkillFilesRequest, ListSkillFilesResponse, ReadSkillFileRequest, ReadSkillFileResponse,
+    Skill, SkillFile, SkillState, StageInputsRequest, StageInputsResponse, StagedFile, StagedInput,
 };
 use tonic::{Code, Status};
 
+use super::skills::invalid;
 use super::{Shared, refusal};
 
+/// Files of one page.
+const PAGE: usize = 4;
+
 impl Shared {
-    /// The skill of a name, if the test put any there.
+    /// The skill of a name, if the test put any there: the highest version, a pre-release only where there is nothing
+    /// else, or the one that is asked for. Versions of a skill are listed as the daemon does, the highest first.
     pub(super) fn known_skill(&self, name: &str) -> Result<Option<Skill>, Status> {
-        let name = format!("skills/{}", name.trim_start_matches("skills/"));
+        let (name, wanted) = name.split_once('@').unwrap_or((name, ""));
+        let short = name.trim_start_matches("skills/");
+        if short.contains([' ', '\n']) || short.starts_with('.') {
+            return Err(invalid("name", "is no name"));
+        }
         let state = self.lock();
         if state.skills.is_empty() {
             return Ok(None);
         }
-        let found = state.skills.iter().find(|skill| skill.name == name);
-        let near: Vec<&str> = state.skills.iter().map(|skill| &skill.name[7..]).collect();
+        let is_called = |skill: &&Skill| {
+            skill.name == format!("skills/{short}") || skill.aliases.iter().any(|it| it == short)
+        };
+        let of_name: Vec<&Skill> = state.skills.iter().filter(is_called).collect();
+        let usable = |skill: &&&Skill| skill.state() != SkillState::Rejected;
+        let mut usable = of_name.iter().filter(usable);
+        let found = match wanted {
+            "" => usable
+                .clone()
+                .find(|skill| !skill.version.contains('-'))
+                .or_else(|| usable.next())
+                .or(of_name.first()),
+            wanted => of_name
+                .iter()
+                .find(|skill| skill.version == wanted || skill.digest == wanted),
+        };
         match found {
-            Some(skill) => Ok(Some(skill.clone())),
+            Some(skill) => Ok(Some((*skill).clone())),
             None => {
+                let mut near: Vec<&str> =
+                    state.skills.iter().map(|skill| &skill.name[7..]).collect();
+                near.dedup();
                 let near = [("nearest", near.join(","))];
                 let near = near.each_ref().map(|(key, names)| (*key, names.as_str()));
                 Err(refusal(Code::NotFound, "SKILL_NOT_FOUND", &near))
@@ -31,36 +57,76 @@ impl Shared {
         }
     }
 
-    pub(super) fn skill_files(&self, name: &str) -> Result<Vec<SkillFile>, Status> {
-        self.known_skill(name)?;
-        let prefix = format!("{}/", name.trim_start_matches("skills/"));
+    /// One of which something is read or staged.
+    pub(super) fn usable_skill(&self, name: &str) -> Result<Option<Skill>, Status> {
+        let skill = self.known_skill(name)?;
+        match skill {
+            Some(skill) if skill.state() == SkillState::Rejected => {
+                let problem = [("problem", "no front matter")];
+                Err(refusal(Code::FailedPrecondition, "SKILL_INVALID", &problem))
+            }
+            skill => Ok(skill),
+        }
+    }
+
+    /// Some to a page.
+    pub(super) fn skill_files(
+        &self,
+        request: &ListSkillFilesRequest,
+    ) -> Result<ListSkillFilesResponse, Status> {
+        let skill = self.usable_skill(&request.name)?.unwrap_or_default();
+        let prefix = format!("{}/", skill.name.trim_start_matches("skills/"));
+        let from: usize = request.page_token.parse().unwrap_or(0);
         let state = self.lock();
-        let files = state.skill_files.iter();
-        let files = files.filter_map(|(path, bytes)| {
+        let all = state.skill_files.iter().filter_map(|(path, bytes)| {
             let path = path.strip_prefix(&prefix)?;
             Some(described(path, bytes))
         });
-        Ok(files.collect())
+        let mut all = all.skip(from);
+        let files = all.by_ref().take(PAGE).collect();
+        Ok(ListSkillFilesResponse {
+            files,
+            next_page_token: match all.next() {
+                Some(_) => (from + PAGE).to_string(),
+                None => String::new(),
+            },
+        })
     }
 
     pub(super) fn read_skill(
         &self,
         request: &ReadSkillFileRequest,
     ) -> Result<Vec<Result<ReadSkillFileResponse, Status>>, Status> {
-        self.known_skill(&request.name)?;
-        let name = request.name.trim_start_matches("skills/");
+        let skill = self.usable_skill(&request.name)?.unwrap_or_default();
+        let name = skill.name.trim_start_matches("skills/");
         let path = format!("{name}/{}", request.path);
-        let bytes = self.lock().skill_files.get(&path).cloned();
+        let mut state = self.lock();
+        state.asked.push(request.name.clone());
+        let wrong = |reason| Err(refusal(Code::InvalidArgument, reason, &[]));
+        if request.path.split('/').any(|part| part == "..") {
+            return wrong("PATH_ESCAPES");
+        }
+        let folder = format!("{path}/");
+        if state.skill_files.keys().any(|it| it.starts_with(&folder)) {
+            return wrong("WRONG_FILE_TYPE");
+        }
         let near = [("path", request.path.as_str()), ("nearest", "USAGE.md")];
         let missing = || refusal(Code::NotFound, "FILE_NOT_FOUND", &near);
-        let bytes = bytes.ok_or_else(missing)?;
-        let file = described(&request.path, &bytes);
-        let payloads = [Payload::File(file), Payload::Data(bytes.into())];
+        let bytes = state.skill_files.get(&path).ok_or_else(missing)?;
+        let file = described(&request.path, bytes);
+        let number = |given: i64| usize::try_from(given).expect("no negative number");
+        let from = number(request.offset).min(bytes.len());
+        let to = match number(request.length) {
+            0 => bytes.len(),
+            length => (from + length).min(bytes.len()),
+        };
+        let data = bytes.get(from..to).unwrap_or_default().to_vec().into();
         let answer = |payload| {
             Ok(ReadSkillFileResponse {
                 payload: Some(payload),
             })
         };
+        let payloads = [Payload::File(file), Payload::Data(data)];
         Ok(payloads.into_iter().map(answer).collect())
     }
 
@@ -74,7 +140,15 @@ impl Shared {
                 Source::From(from) => (from, 7),
                 Source::Data(data) => (String::new(), data.len()),
             };
-            if from.ends_with("missing") {
+            let kept = from.strip_prefix("workspace://work/.skilld/");
+            let is_kept = |path| {
+                let path = format!("work/.skilld/{path}");
+                self.lock().staged.contains_key(&path)
+            };
+            if from.starts_with("https://refused") {
+                return Err(refusal(Code::FailedPrecondition, "FETCH_FAILED", &[]));
+            }
+            if from.ends_with("missing") || kept.is_some_and(|path| !is_kept(path)) {
                 return Err(refusal(
                     Code::NotFound,
                     "FILE_NOT_FOUND",

@@ -22,8 +22,11 @@ use super::{Break, RunExec, Running, Shared, refusal};
 type Events = Pin<Box<dyn Stream<Item = Result<ExecEvent, Status>> + Send>>;
 
 impl Shared {
-    fn start(&self, workspace: &str, id: &str, spec: ExecSpec) -> Result<String, Status> {
+    fn start(&self, workspace: &str, id: &str, mut spec: ExecSpec) -> Result<String, Status> {
         let mut state = self.lock();
+        if let (Some(timeout), Some(most)) = (&mut spec.timeout, state.timeout_max) {
+            timeout.seconds = timeout.seconds.min(most);
+        }
         if !state.workspaces.contains_key(workspace) {
             return Err(refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]));
         }
@@ -46,6 +49,26 @@ impl Shared {
         };
         state.execs.insert(name.clone(), running);
         Ok(name)
+    }
+
+    /// What becomes of a RunExec or a StartExec before it goes to work.
+    async fn asked_to_start(&self) -> Result<(), Status> {
+        self.run_calls.send_modify(|count| *count += 1);
+        let mut missed = self.missed_kills.subscribe();
+        if let Some(status) = self.lock().run_refusals.pop_front() {
+            return Err(status);
+        }
+        let run_exec = self.lock().run_exec;
+        match run_exec {
+            RunExec::Refused if *missed.borrow() == 0 => {
+                return Err(refusal(Code::Unavailable, "DRAINING", &[]));
+            }
+            RunExec::Late => {
+                missed.wait_for(|count| *count > 0).await.expect("is kept");
+            }
+            RunExec::Refused | RunExec::Starts => {}
+        }
+        Ok(())
     }
 
     fn running(&self, name: &str) -> Result<Running, Status> {
@@ -98,7 +121,7 @@ impl Shared {
     fn so_far(running: &Running) -> (Vec<u8>, Vec<u8>, Option<ExecResult>) {
         if live::is_live(&running.spec) {
             let (bytes, end) = live::output(&running.spec, &running.input.borrow());
-            return (bytes, Vec::new(), end);
+            return (bytes, live::errors(&running.spec), end);
         }
         let program = Program::of(&running.spec);
         let over = *running.killed.borrow() || program.result.is_some();
@@ -228,21 +251,7 @@ impl ExecService for Shared {
 
     async fn run_exec(&self, request: Request<RunExecRequest>) -> Result<Response<Events>, Status> {
         let request = request.into_inner();
-        self.run_calls.send_modify(|count| *count += 1);
-        let mut missed = self.missed_kills.subscribe();
-        if let Some(status) = self.lock().run_refusals.pop_front() {
-            return Err(status);
-        }
-        let run_exec = self.lock().run_exec;
-        match run_exec {
-            RunExec::Refused if *missed.borrow() == 0 => {
-                return Err(refusal(Code::Unavailable, "DRAINING", &[]));
-            }
-            RunExec::Late => {
-                missed.wait_for(|count| *count > 0).await.expect("is kept");
-            }
-            RunExec::Refused | RunExec::Starts => {}
-        }
+        self.asked_to_start().await?;
         let spec = request.spec.unwrap_or_default();
         let name = self.start(&request.workspace, &request.exec_id, spec)?;
         Ok(Response::new(self.events(&name, StreamOffsets::default())?))
@@ -253,6 +262,7 @@ impl ExecService for Shared {
         request: Request<StartExecRequest>,
     ) -> Result<Response<Exec>, Status> {
         let request = request.into_inner();
+        self.asked_to_start().await?;
         let spec = request.spec.unwrap_or_default();
         let name = self.start(&request.workspace, &request.exec_id, spec)?;
         Ok(Response::new(self.exec(&name)?))
@@ -335,6 +345,11 @@ impl ExecService for Shared {
             return Err(status);
         }
         self.lock().polls.push(request.clone());
+        let (stdout, stderr, _) = Self::so_far(&running);
+        let at = request.offsets.unwrap_or_default();
+        if at.stdout > stdout.len() as u64 || at.stderr > stderr.len() as u64 {
+            return Err(refusal(Code::InvalidArgument, "INVALID_REQUEST", &[]));
+        }
         let news = |_: &live::Input| {
             let answer = Self::poll(&running, &request);
             !answer.output.is_empty() || answer.result.is_some()
@@ -350,7 +365,7 @@ impl ExecService for Shared {
         &self,
         request: Request<WriteStdinRequest>,
     ) -> Result<Response<WriteStdinResponse>, Status> {
-        let request = request.into_inner();
+        let mut request = request.into_inner();
         let running = self.running(&request.name)?;
         let fault = {
             let mut state = self.lock();
@@ -362,20 +377,20 @@ impl ExecService for Shared {
                 false => state.faults.pop_front(),
             }
         };
-        let (taken, eof) = match fault {
-            Some(Fault::Half | Fault::Deadline) => (request.data.len() / 2, false),
+        match fault {
+            Some(Fault::Half | Fault::Deadline) => {
+                request.data.truncate(request.data.len() / 2);
+                request.eof = false;
+            }
             Some(Fault::Refused) => return Err(refusal(Code::Unavailable, "DRAINING", &[])),
-            Some(Fault::Lost) | None => (request.data.len(), request.eof),
-        };
-        let data = request.data.slice(..taken);
-        let committed_offset = live::write(&running, request.offset, &data, eof).await?;
+            Some(Fault::Lost) | None => {}
+        }
+        let written = live::write(&running, &request).await?;
         match fault {
             // As tonic says it when a connection breaks.
             Some(Fault::Lost | Fault::Half) => Err(Status::unknown("transport error")),
             Some(Fault::Deadline) => Err(refusal(Code::DeadlineExceeded, "DEADLINE", &[])),
-            Some(Fault::Refused) | None => {
-                Ok(Response::new(WriteStdinResponse { committed_offset }))
-            }
+            Some(Fault::Refused) | None => Ok(Response::new(written)),
         }
     }
 
@@ -390,14 +405,21 @@ impl ExecService for Shared {
         self.lock().streamed.clear();
         let mut offset = first.offset;
         let mut next = Some(first);
-        let mut committed_offset = 0;
+        let mut written = WriteStdinResponse::default();
         while let Some(message) = next {
-            self.lock().streamed.push(message.data.len());
-            committed_offset = live::write(&running, offset, &message.data, message.eof).await?;
-            offset = offset.map(|offset| offset + message.data.len() as u64);
+            let length = message.data.len();
+            self.lock().streamed.push(length);
+            let write = WriteStdinRequest {
+                offset,
+                data: message.data,
+                eof: message.eof,
+                ..WriteStdinRequest::default()
+            };
+            written = live::write(&running, &write).await?;
+            offset = offset.map(|offset| offset + length as u64);
             next = messages.message().await?;
         }
-        Ok(Response::new(WriteStdinResponse { committed_offset }))
+        Ok(Response::new(written))
     }
 
     async fn resize_terminal(

@@ -29,20 +29,28 @@ impl FileService for Shared {
         let request = request.into_inner();
         self.lock().asked.extend(request.skills.clone());
         self.lock().staged_skills.push(request.clone());
+        let stages_anywhere = {
+            let state = self.lock();
+            state.skills.is_empty() && state.kits.is_empty()
+        };
         let is_there = self.lock().workspaces.contains_key(&request.workspace);
-        if !(is_there || self.lock().skills.is_empty()) {
+        if !(is_there || stages_anywhere) {
             return Err(refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]));
         }
         let skills = request.skills;
+        let mut names = Vec::new();
         for skill in &skills {
-            self.known_skill(skill)?;
+            let known = self.usable_skill(skill)?.map(|skill| skill.name);
+            let name = known.unwrap_or_else(|| skill.clone());
+            let name = name.trim_start_matches("skills/");
+            names.push(name.split('@').next().unwrap_or(name).to_owned());
         }
         if skills.iter().any(|skill| skill == "csv") {
             let near = [("nearest", "csv-report,csv-merge")];
             return Err(refusal(Code::NotFound, "SKILL_NOT_FOUND", &near));
         }
-        let skills = skills.iter().map(|skill| StagedSkill {
-            name: skill.split('@').next().unwrap_or(skill).to_owned(),
+        let skills = skills.iter().zip(names).map(|(skill, name)| StagedSkill {
+            name,
             path: format!("/workspace/skills/{skill}"),
             ..Default::default()
         });
@@ -96,6 +104,17 @@ impl FileService for Shared {
     ) -> Result<Response<Self::ReadFileStream>, Status> {
         let path = request.into_inner().path;
         let state = self.lock();
+        let wrong = |reason| Err(refusal(Code::InvalidArgument, reason, &[("path", &path)]));
+        if path.contains("..") {
+            return wrong("PATH_ESCAPES");
+        }
+        if state
+            .staged
+            .keys()
+            .any(|it| it.starts_with(&format!("{path}/")))
+        {
+            return wrong("WRONG_FILE_TYPE");
+        }
         let Some(bytes) = state.staged.get(&path) else {
             return Err(refusal(
                 Code::NotFound,
@@ -122,8 +141,15 @@ impl FileService for Shared {
         request: Request<CollectOutputsRequest>,
     ) -> Result<Response<Self::CollectOutputsStream>, Status> {
         let mut state = self.lock();
+        if let Some(status) = state.collect_refusals.pop_front() {
+            return Err(status);
+        }
         state.collect_spec = request.into_inner().spec;
-        let answers = state.collect.clone().into_iter().map(Ok);
+        let mut answers: Vec<_> = state.collect.clone().into_iter().map(Ok).collect();
+        if let Some(status) = state.collect_breaks.pop_front() {
+            answers.pop();
+            answers.push(Err(status));
+        }
         let answers = stream::iter(answers);
         Ok(Response::new(match state.collect_hangs {
             true => answers.chain(stream::pending()).boxed(),

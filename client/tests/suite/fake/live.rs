@@ -1,11 +1,17 @@
 //! Execs of the fake that do something with what they are sent, by their first word: `cat` prints it, `ask` prompts and ends
 //! with its first line, `bash` echoes it
-//! as a terminal does and ends with `exit CODE`, `hold` reads it and does nothing, `deaf` reads nothing.
+//! as a terminal does and ends with `exit CODE`, `hold` reads it and does nothing, `deaf` reads nothing, `login` says on
+//! stderr what it does and asks on stdout.
+
+use std::collections::BTreeMap;
 
 use futures::{Stream, StreamExt, stream};
 use skilld_client::v1::exec_event::{Closed, Event, Exited, Output, Started, output::Content};
 use skilld_client::v1::exec_result::{Outcome, Reason};
-use skilld_client::v1::{ExecResult, ExecSpec, OutputStream, StreamOffsets, stdin::Source};
+use skilld_client::v1::{
+    ExecResult, ExecSpec, OutputStream, StreamOffsets, WriteStdinRequest, WriteStdinResponse,
+    stdin::Source,
+};
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
@@ -20,6 +26,8 @@ pub(crate) struct Input {
     /// Its stdin.
     pub(crate) bytes: Vec<u8>,
     pub(crate) eof: bool,
+    /// Bytes that each write with an id has written.
+    pub(crate) ids: BTreeMap<String, usize>,
     /// Sizes that its terminal was given.
     pub(crate) sizes: Vec<(u32, u32)>,
     pub(crate) killed: bool,
@@ -40,7 +48,7 @@ pub(crate) enum Fault {
 
 /// Whether an exec lives off what it is sent.
 pub(crate) fn is_live(spec: &ExecSpec) -> bool {
-    spec.terminal.is_some() || takes_input(spec)
+    word(spec) != "forbidden" && (spec.terminal.is_some() || takes_input(spec))
 }
 
 fn takes_input(spec: &ExecSpec) -> bool {
@@ -86,9 +94,18 @@ pub(crate) fn output(spec: &ExecSpec, input: &Input) -> (Vec<u8>, Option<ExecRes
             ([b"Name? ".as_slice(), &input.bytes].concat(), end)
         }
         "hold" => (Vec::new(), killed),
+        "login" => (b"Name: ".to_vec(), killed),
         "deaf" => (b"started\n".to_vec(), killed),
         "exit" => (Vec::new(), exit(0)),
         other => panic!("{other:?} does nothing with its stdin"),
+    }
+}
+
+/// What it has printed on stderr, which only who polls is told.
+pub(crate) fn errors(spec: &ExecSpec) -> Vec<u8> {
+    match word(spec) {
+        "login" => b"connecting\n".to_vec(),
+        _ => Vec::new(),
     }
 }
 
@@ -146,13 +163,12 @@ pub(crate) fn events(
     stream::iter([started]).chain(rest.flatten())
 }
 
-/// Writes, as the API says; what was written so far.
+/// Writes, as the API says.
 pub(crate) async fn write(
     running: &Running,
-    offset: Option<u64>,
-    data: &[u8],
-    eof: bool,
-) -> Result<u64, Status> {
+    request: &WriteStdinRequest,
+) -> Result<WriteStdinResponse, Status> {
+    let (data, eof) = (&request.data, request.eof);
     let refused = |reason| refusal(Code::FailedPrecondition, reason, &[]);
     if !takes_input(&running.spec) {
         return Err(refused("STDIN_CLOSED"));
@@ -165,7 +181,9 @@ pub(crate) async fn write(
             return;
         }
         let committed = input.bytes.len() as u64;
-        let skip = committed.checked_sub(offset.unwrap_or(committed));
+        let known = input.ids.get(&request.write_id).copied().unwrap_or(0);
+        let at = request.offset.unwrap_or(committed - known as u64);
+        let skip = committed.checked_sub(at);
         let Some(skip) = skip.and_then(|skip| usize::try_from(skip).ok()) else {
             outcome = Err(refusal(Code::OutOfRange, "INVALID_REQUEST", &[]));
             return;
@@ -182,10 +200,17 @@ pub(crate) async fn write(
         fits = fresh.len() <= room;
         let taken = fresh.get(..room.min(fresh.len())).unwrap_or_default();
         input.bytes.extend_from_slice(taken);
+        if !request.write_id.is_empty() {
+            *input.ids.entry(request.write_id.clone()).or_default() += taken.len();
+        }
         input.eof |= eof && fits;
-        outcome = Ok(input.bytes.len() as u64);
+        outcome = Ok(WriteStdinResponse {
+            committed_offset: input.bytes.len() as u64,
+            unwritten_bytes: (fresh.len() - taken.len()) as u64,
+            eof_unwritten: eof && !input.eof,
+        });
     });
-    if !fits {
+    if !fits && request.wait.is_none() {
         let mut input = running.input.subscribe();
         input.wait_for(is_over).await.expect("is kept");
         return Err(refused("EXEC_NOT_RUNNING"));

@@ -2,6 +2,7 @@
 //! this test's own binary.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -15,13 +16,18 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, ServerHandler, ServiceExt};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Answers with the tool's name and arguments, except where the tool's name says otherwise.
-#[derive(Clone)]
-struct Handler(Vec<String>);
+#[derive(Clone, Default)]
+struct Handler {
+    tools: Vec<String>,
+    /// Counts calls of tools.
+    calls: Arc<AtomicU32>,
+}
 
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
@@ -35,11 +41,19 @@ impl ServerHandler for Handler {
     ) -> Result<ListToolsResult, ErrorData> {
         let schema = json!({"type": "object", "properties": {"x": {"type": "number"}}});
         let schema = schema.as_object().expect("an object");
-        let tools = self
-            .0
-            .iter()
-            .map(|name| Tool::new(name.clone(), format!("The tool {name}."), schema.clone()));
-        Ok(ListToolsResult::with_all_items(tools.collect()))
+        let tools = self.tools.iter().map(|name| {
+            let mut description = format!("The tool {name}.");
+            if name == "verbose" {
+                description = "x".repeat(300 << 10);
+            }
+            Tool::new(name.clone(), description, schema.clone())
+        });
+        let mut page = ListToolsResult::with_all_items(tools.collect());
+        if self.tools.iter().any(|name| name == "endless") {
+            page.tools.clear();
+            page.next_cursor = Some("more".into());
+        }
+        Ok(page)
     }
 
     async fn call_tool(
@@ -47,6 +61,7 @@ impl ServerHandler for Handler {
         request: CallToolRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let said = json!({"tool": request.name, "arguments": request.arguments});
         let result = match request.name.as_ref() {
             "quits" => {
@@ -56,10 +71,13 @@ impl ServerHandler for Handler {
             }
             "hangs" => std::future::pending().await,
             "fails" => CallToolResult::error(vec![ContentBlock::text("it is broken")]),
+            "fails-floods" => CallToolResult::error(vec![ContentBlock::text("é".repeat(1 << 20))]),
+            "refuses-floods" => return Err(ErrorData::internal_error("é".repeat(1 << 20), None)),
             "environment" => {
                 let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
                 CallToolResult::structured(json!(names.collect::<Vec<_>>()))
             }
+            "pid" => CallToolResult::structured(json!(std::process::id())),
             "structured" => CallToolResult::structured(said),
             "floods" => CallToolResult::success(vec![ContentBlock::text("x".repeat(2 << 20))]),
             _ => CallToolResult::success(vec![ContentBlock::text(said.to_string())]),
@@ -75,6 +93,7 @@ pub(crate) struct McpServer {
     pub(crate) opened: Arc<watch::Sender<u32>>,
     /// Counts sessions that the client ended.
     pub(crate) closed: Arc<watch::Sender<u32>>,
+    calls: Arc<AtomicU32>,
     tasks: JoinSet<()>,
 }
 
@@ -83,8 +102,13 @@ impl McpServer {
         let tools: Vec<String> = tools.iter().map(|tool| (*tool).to_owned()).collect();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+        let calls = Arc::default();
+        let handler = Handler {
+            tools,
+            calls: Arc::clone(&calls),
+        };
         let service = StreamableHttpService::new(
-            move || Ok(Handler(tools.clone())),
+            move || Ok(handler.clone()),
             Arc::new(LocalSessionManager::default()),
             StreamableHttpServerConfig::default(),
         );
@@ -119,12 +143,18 @@ impl McpServer {
             url,
             opened,
             closed,
+            calls,
             tasks,
         }
     }
 
     pub(crate) fn opened(&self) -> u32 {
         *self.opened.borrow()
+    }
+
+    /// Calls of its tools.
+    pub(crate) fn calls(&self) -> u32 {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// Returns when the client has ended so many sessions.
@@ -150,14 +180,42 @@ impl McpServer {
 /// Of the server on stdio.
 pub(crate) const ON_STDIO_TOOLS: [&str; 3] = ["local_echo", "environment", "quits"];
 const ON_STDIO: &str = "fake::mcp::serves_on_stdio";
+const STAYING: &str = "fake::mcp::stays_when_its_client_goes";
 
 /// The command of a server on stdio, whose tools are `local_echo`, `environment` and `quits`.
 pub(crate) fn on_stdio() -> Vec<String> {
+    own_test(ON_STDIO)
+}
+
+/// The command of one that does not end when its client has gone. Its tool is `pid`.
+pub(crate) fn staying_on_stdio() -> Vec<String> {
+    own_test(STAYING)
+}
+
+fn own_test(name: &str) -> Vec<String> {
     let program = std::env::current_exe().expect("a path");
     let program = program.to_str().expect("utf-8").to_owned();
-    [&program, "-q", "--nocapture", "--exact", ON_STDIO]
+    [&program, "-q", "--nocapture", "--exact", name]
         .map(str::to_owned)
         .to_vec()
+}
+
+/// Sends everyone elsewhere; ends with the set. Gives its own URL.
+pub(crate) async fn redirecting(to: String) -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 4096];
+            drop(stream.read(&mut head).await);
+            let answer = format!(
+                "HTTP/1.1 307 Temporary Redirect\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+            drop(stream.write_all(answer.as_bytes()).await);
+        }
+    });
+    (url, tasks)
 }
 
 /// Is the server when it is started as one, and else nothing. What the harness prints is no JSON, which clients skip.
@@ -166,8 +224,25 @@ async fn serves_on_stdio() {
     if !std::env::args().any(|argument| argument == ON_STDIO) {
         return;
     }
-    let served = Handler(ON_STDIO_TOOLS.map(str::to_owned).to_vec())
-        .serve(rmcp::transport::stdio())
-        .await;
+    let handler = Handler {
+        tools: ON_STDIO_TOOLS.map(str::to_owned).to_vec(),
+        ..Handler::default()
+    };
+    let served = handler.serve(rmcp::transport::stdio()).await;
     drop(served.expect("a client").waiting().await);
+}
+
+/// The same, which stays until it is ended.
+#[tokio::test]
+async fn stays_when_its_client_goes() {
+    if !std::env::args().any(|argument| argument == STAYING) {
+        return;
+    }
+    let handler = Handler {
+        tools: vec!["pid".into()],
+        ..Handler::default()
+    };
+    let served = handler.serve(rmcp::transport::stdio()).await;
+    drop(served.expect("a client").waiting().await);
+    std::future::pending::<()>().await;
 }

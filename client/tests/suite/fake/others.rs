@@ -13,7 +13,7 @@ use skilld_client::v1::*;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::{Shared, refusal, unimplemented};
+use super::{Shared, refusal, skills, unimplemented};
 
 #[tonic::async_trait]
 impl WorkspaceService for Shared {
@@ -31,6 +31,9 @@ impl WorkspaceService for Shared {
                 "no warm container",
                 details,
             ));
+        }
+        if self.lock().create_hangs.as_ref() == Some(&request.name) {
+            std::future::pending::<()>().await;
         }
         let workspace = Workspace {
             name: request.name.clone(),
@@ -93,6 +96,10 @@ impl WorkspaceService for Shared {
         request: Request<DeleteWorkspaceRequest>,
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
+        self.deletes.send_modify(|count| *count += 1);
+        if self.lock().deletes_hang {
+            std::future::pending::<()>().await;
+        }
         match self.lock().workspaces.remove(&request.name) {
             None if !request.allow_missing => {
                 Err(refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]))
@@ -176,10 +183,26 @@ impl SkillService for Shared {
         &self,
         request: Request<ListSkillsRequest>,
     ) -> Result<Response<ListSkillsResponse>, Status> {
+        if let Some(status) = self.lock().list_refusals.pop_front() {
+            return Err(status);
+        }
         let known = self.lock().skills.clone();
         if !known.is_empty() {
+            // As many to a page as are asked for.
+            let request = request.into_inner();
+            let from: usize = request.page_token.parse().unwrap_or(0);
+            let size = match usize::try_from(request.page_size).expect("no negative number") {
+                0 => 100,
+                size => size,
+            };
+            let mut rest = known.into_iter().skip(from);
+            let skills = rest.by_ref().take(size).collect();
             return Ok(Response::new(ListSkillsResponse {
-                skills: known,
+                skills,
+                next_page_token: match rest.next() {
+                    Some(_) => (from + size).to_string(),
+                    None => String::new(),
+                },
                 ..Default::default()
             }));
         }
@@ -215,6 +238,9 @@ impl SkillService for Shared {
         request: Request<GetSkillRequest>,
     ) -> Result<Response<Skill>, Status> {
         let name = request.into_inner().name;
+        self.got_skills.send_modify(|count| *count += 1);
+        let mut held = self.holds_skills.subscribe();
+        held.wait_for(|held| !held).await.expect("is kept");
         if let Some(skill) = self.known_skill(&name)? {
             return Ok(Response::new(skill));
         }
@@ -236,7 +262,12 @@ impl SkillService for Shared {
     ) -> Result<Response<SearchSkillsResponse>, Status> {
         let request = request.into_inner();
         let mut state = self.lock();
-        let matches = state.kits_like(&request.query);
+        if request.query == "of the" {
+            return Err(skills::invalid("query", "has no word to look for"));
+        }
+        let mut matches = state.kits_like(&request.query);
+        let limit = usize::try_from(request.limit).unwrap_or_default();
+        matches.truncate(if limit == 0 { 25 } else { limit });
         state.searches.push(request);
         Ok(Response::new(SearchSkillsResponse { matches }))
     }
@@ -246,10 +277,11 @@ impl SkillService for Shared {
         request: Request<ListSkillFilesRequest>,
     ) -> Result<Response<ListSkillFilesResponse>, Status> {
         let known = !self.lock().skills.is_empty();
-        let files = match known {
-            true => self.skill_files(&request.get_ref().name)?,
-            false => self.lock().kit_files(request.get_ref())?,
-        };
+        if known {
+            let files = self.skill_files(request.get_ref())?;
+            return Ok(Response::new(files));
+        }
+        let files = self.lock().kit_files(request.get_ref())?;
         Ok(Response::new(ListSkillFilesResponse {
             files,
             ..Default::default()
@@ -268,12 +300,15 @@ impl SkillService for Shared {
         let mut state = self.lock();
         state.asked.push(request.name.clone());
         let (file, bytes) = state.kit_file(&request)?;
-        let payloads = [Payload::File(file), Payload::Data(bytes)];
-        let messages = payloads.map(|payload| {
-            Ok(ReadSkillFileResponse {
-                payload: Some(payload),
+        let pieces = bytes.chunks(1 << 20).map(|piece| bytes.slice_ref(piece));
+        let payloads = std::iter::once(Payload::File(file)).chain(pieces.map(Payload::Data));
+        let messages: Vec<_> = payloads
+            .map(|payload| {
+                Ok(ReadSkillFileResponse {
+                    payload: Some(payload),
+                })
             })
-        });
+            .collect();
         Ok(Response::new(Box::pin(futures::stream::iter(messages))))
     }
 

@@ -66,6 +66,18 @@ impl Program {
                     ..Default::default()
                 }),
             ),
+            "forbidden" => Self::new(
+                Vec::new(),
+                Some(ExecResult {
+                    reason: Reason::SpawnFailed.into(),
+                    spawn_failure: Some(SpawnFailure {
+                        stage: Stage::Program.into(),
+                        errno: 13,
+                        message: "\"forbidden\" is /bin/f, which nobody permits".into(),
+                    }),
+                    ..Default::default()
+                }),
+            ),
             _ => Self::new(line(words.join(" ")), exit(0)),
         }
     }

@@ -81,7 +81,7 @@ fn value(json: serde_json::Value) -> prost_types::Value {
 }
 
 impl State {
-    /// By `name`, `name@version`, `name@^N` or `name@digest`.
+    /// By `name` or an alias, and `@version`, `@^N`, `@==version`, a list of these, or `@digest`.
     pub(super) fn kit(&self, name: &str) -> Result<&Kit, Status> {
         let name = name.trim_start_matches("skills/");
         let (id, wanted) = name.split_once('@').unwrap_or((name, ""));
@@ -91,15 +91,20 @@ impl State {
         if wanted.contains('!') {
             return Err(invalid("name", "has no version: use 1.2, ^1.2, ~=1.2"));
         }
-        let of_name = self
-            .kits
-            .iter()
-            .filter(|kit| kit.skill.name == format!("skills/{id}"));
-        let of_name: Vec<&Kit> = of_name.collect();
-        let fits = |kit: &&&Kit| match wanted.strip_prefix('^') {
-            Some(major) => kit.skill.version.split('.').next() == Some(major),
-            None => wanted.is_empty() || kit.skill.version == wanted || kit.skill.digest == wanted,
+        let is_named = |kit: &&Kit| {
+            let aliases = kit.skill.aliases.iter();
+            kit.skill.name == format!("skills/{id}") || aliases.into_iter().any(|alias| alias == id)
         };
+        let of_name = self.kits.iter().filter(is_named);
+        let of_name: Vec<&Kit> = of_name.collect();
+        let fits_one = |kit: &Kit, wanted: &str| match wanted.strip_prefix('^') {
+            Some(major) => kit.skill.version.split('.').next() == Some(major),
+            None => {
+                let version = wanted.trim_start_matches("==");
+                wanted.is_empty() || kit.skill.version == version || kit.skill.digest == wanted
+            }
+        };
+        let fits = |kit: &&&Kit| wanted.split(',').all(|part| fits_one(kit, part.trim()));
         of_name.iter().rfind(fits).copied().ok_or_else(|| {
             let near = match of_name.first() {
                 Some(_) => of_name

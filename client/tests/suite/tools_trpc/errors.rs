@@ -11,6 +11,8 @@ use crate::fake::refusal;
 #[expect(clippy::too_many_lines, reason = "a table")]
 async fn every_error_has_a_code_and_says_what_is_wrong() {
     let mut talk = Talk::new(Options::default()).await;
+    let file = ("out/a.txt".to_owned(), b"a".to_vec());
+    talk.fake.state.lock().staged.extend([file]);
     for (tool, arguments, code, said) in [
         (
             "skill_rum",
@@ -309,6 +311,48 @@ async fn every_error_has_a_code_and_says_what_is_wrong() {
         ),
         (
             "read_file",
+            json!({"file_name": "skill://demo/../x"}),
+            "INVALID_ARGUMENTS",
+            "leads out of the skill",
+        ),
+        (
+            "read_file",
+            json!({"file_name": "skill://demo/references"}),
+            "INVALID_ARGUMENTS",
+            "is a folder, not a file",
+        ),
+        (
+            "read_file",
+            json!({"file_name": "skill://not a name/x"}),
+            "INVALID_ARGUMENTS",
+            "is no name",
+        ),
+        (
+            "read_file",
+            json!({"file_name": "workspace://../x"}),
+            "INVALID_ARGUMENTS",
+            "leads out of the workspace",
+        ),
+        (
+            "read_file",
+            json!({"file_name": "out"}),
+            "INVALID_ARGUMENTS",
+            "is a folder, not a file",
+        ),
+        (
+            "read_file",
+            json!({"file_name": "artifact://a@99999999999999999999"}),
+            "INVALID_ARGUMENTS",
+            "a version that is no number",
+        ),
+        (
+            "skill_load",
+            json!({"skill": "../demo"}),
+            "INVALID_ARGUMENTS",
+            "is no name",
+        ),
+        (
+            "read_file",
             json!({"file_name": "skill://demo/references/picture.png"}),
             "NOT_TEXT",
             "not a UTF-8 text file",
@@ -347,7 +391,7 @@ async fn a_call_id_is_for_one_command() {
     assert_eq!(talk.call("skill_run", run("hello")).await, first);
     assert_eq!(talk.fake.state.lock().starts, 1);
     let taken = talk.refused("skill_run", run("other")).await;
-    let said = "the call id \"call_1\" was used for another command in this session";
+    let said = "the call id \"call_1\" was used before in this session: for another command, or for one that is no longer known";
     assert_eq!(taken, ("CALL_ID_TAKEN".into(), said.into()));
 }
 
@@ -358,11 +402,19 @@ async fn a_workspace_that_went_is_made_again_unless_something_ran_in_it() {
     talk.call("skill_run", run("hello")).await;
     talk.fake.state.lock().workspaces.clear();
     talk.calls();
-    talk.call("skill_run", run("again")).await;
+    let again = talk.call("skill_run", run("again")).await;
     assert!(
         talk.calls()
             .contains(&"WorkspaceService/CreateWorkspace".to_owned())
     );
+    // What is missing in it must not come as a surprise; said once.
+    let warning = again["warnings"][0].as_str().expect("a warning");
+    assert!(
+        warning.starts_with("the workspace is a new one"),
+        "{warning}"
+    );
+    let later = talk.call("skill_run", run("later")).await;
+    assert_eq!(later.get("warnings"), None);
     talk.fake.state.lock().workspaces.clear();
     let result = talk
         .call("workspace_exec", json!({"command": "hello"}))

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use skilld_client::prompt::{Upload, UploadContent as Content};
-use skilld_client::tools::Options;
+use skilld_client::tools::{Options, StagedUploads};
 use skilld_client::v1::input_spec::Source;
 use skilld_client::v1::{ArtifactScope, StageMode};
 
@@ -90,17 +90,17 @@ async fn text_is_read_by_every_reference_and_line_range() {
             "{made}"
         );
     }
-    assert_eq!(
-        talk.refused("read_file", json!({"file_name": "out/latin.txt"}))
-            .await
-            .0,
-        "NOT_TEXT"
-    );
+    let latin = talk
+        .refused("read_file", json!({"file_name": "out/latin.txt"}))
+        .await;
+    let said = "not a UTF-8 text file: out/latin.txt (binary)";
+    assert_eq!(latin, ("NOT_TEXT".into(), said.into()));
 }
 
 #[tokio::test]
 async fn a_long_file_is_read_in_pieces_that_end_at_lines() {
     let mut talk = with_files().await;
+    let whole = talk.fake.state.lock().staged["out/long.txt"].clone();
     let (mut next, mut text, mut calls) = (1_u64, String::new(), 0);
     loop {
         let read = talk
@@ -109,7 +109,11 @@ async fn a_long_file_is_read_in_pieces_that_end_at_lines() {
                 json!({"file_name": "out/long.txt", "start_line": next}),
             )
             .await;
-        text.push_str(read["content"].as_str().expect("text"));
+        let piece = read["content"].as_str().expect("text");
+        assert!(piece.ends_with('\n'), "a piece is whole lines");
+        assert_eq!(read["size_bytes"], whole.len());
+        assert_eq!(read.get("truncated"), None);
+        text.push_str(piece);
         calls += 1;
         match read["next_start_line"].as_u64() {
             Some(line) => next = line,
@@ -117,7 +121,41 @@ async fn a_long_file_is_read_in_pieces_that_end_at_lines() {
         }
     }
     assert_eq!(calls, 2);
-    assert_eq!(text.len(), 16 * 20_000);
+    assert!(text.as_bytes() == whole, "each line once, in its place");
+}
+
+#[tokio::test]
+async fn whether_a_file_is_text_is_told_by_its_beginning_and_by_what_is_read() {
+    let mut talk = with_files().await;
+    {
+        let mut state = talk.fake.state.lock();
+        let late = [b"line\n".repeat(2_000), b"\0\n".to_vec()].concat();
+        let wide = "x".repeat(300 * 1024).into_bytes();
+        for (path, bytes) in [
+            ("out/early.bin", b"a\nb\nc\0\n".to_vec()),
+            ("out/late.bin", late),
+            ("out/wide.txt", wide),
+        ] {
+            state.staged.insert(path.to_owned(), bytes);
+        }
+    }
+    let line =
+        |path: &str, start: u64| json!({"file_name": path, "start_line": start, "num_lines": 1});
+    let early = talk.refused("read_file", line("out/early.bin", 1)).await;
+    assert_eq!(early.0, "NOT_TEXT");
+    let first = talk.call("read_file", line("out/late.bin", 1)).await;
+    assert_eq!(first["content"], "line\n");
+    let late = talk.refused("read_file", line("out/late.bin", 2_001)).await;
+    assert_eq!(late.0, "NOT_TEXT");
+    let wide = talk.call("read_file", line("out/wide.txt", 1)).await;
+    assert_eq!(wide["truncated"], true);
+    assert_eq!(wide["size_bytes"], 300 * 1024);
+    let skill = json!({"file_name": "skill://demo/USAGE.md"});
+    let read = talk.call("read_file", skill).await;
+    assert_eq!(
+        (&read["size_bytes"], &read["mime_type"]),
+        (&json!(14), &json!("text/markdown"))
+    );
 }
 
 /// No call asks for a workspace before it reads: what is not there has no files.
@@ -149,7 +187,12 @@ async fn a_file_is_saved_by_the_daemon_and_the_state_says_so() {
         );
         let kept = json!({"tool_call_id": "call_9", "artifacts": [{"name": "out/a.txt", "version": version, "ref": reference}]});
         assert_eq!(talk.state.get("temp:skill:artifacts"), Some(&kept));
-        assert_eq!(talk.state.get("temp:skill:artifacts:call_9"), Some(&kept));
+        // One key, however many calls save.
+        let keys = talk
+            .state
+            .iter()
+            .filter(|(key, _)| key.contains("artifacts"));
+        assert_eq!(keys.count(), 1);
     }
 }
 
@@ -190,44 +233,44 @@ async fn inputs_go_to_the_daemon_in_either_spelling() {
     assert!(request.inputs[0].pin && !request.inputs[1].pin);
 }
 
-#[tokio::test]
-async fn files_of_the_conversation_are_one_call() {
-    let talk = Talk::new(Options::default()).await;
-    let upload = |name: &str, content| Upload {
+fn upload(name: &str, content: Content) -> Upload {
+    Upload {
         name: name.into(),
         original_name: name.into(),
         content,
         key: String::new(),
-    };
+    }
+}
+
+#[tokio::test]
+async fn files_of_the_conversation_are_one_call() {
+    let talk = Talk::new(Options::default()).await;
+    let mut reference = upload(" ", Content::Reference("artifact://b@2".into()));
+    reference.original_name = "b, as it was".into();
     let uploads = [
         upload("a.csv", Content::Bytes("1,2\n".into())),
-        upload(" ", Content::Reference("artifact://b@2".into())),
+        reference,
         upload("", Content::Bytes("x".into())),
     ];
-    talk.tools
-        .stage_uploads(&talk.session, &[])
-        .await
-        .expect("nothing to do");
+    let stage = async |uploads: &[Upload]| {
+        let staged = talk.tools.stage_uploads(&talk.session, uploads).await;
+        staged.expect("staged")
+    };
+    let names = |staged: &StagedUploads| -> Vec<(String, String)> {
+        let files = staged.files.iter();
+        let names = files.map(|file| (file.name.clone(), file.original_name.clone()));
+        names.collect()
+    };
+    assert_eq!(stage(&[]).await, StagedUploads::default());
     assert!(talk.calls().is_empty());
-    let staged = talk
-        .tools
-        .stage_uploads(&talk.session, &uploads)
-        .await
-        .expect("staged");
-    let names: Vec<&str> = staged.iter().map(|file| file.name.as_str()).collect();
-    assert_eq!(
-        names,
-        [
-            "work/inputs/a.csv",
-            "work/inputs/upload_2",
-            "work/inputs/upload_3"
-        ]
-    );
-    let original: Vec<&str> = staged
-        .iter()
-        .map(|file| file.original_name.as_str())
-        .collect();
-    assert_eq!(original, ["a.csv", "artifact://b@2", "upload_3"]);
+    let staged = stage(&uploads).await;
+    let pairs = [
+        ("work/inputs/a.csv", "a.csv"),
+        ("work/inputs/upload_2", "b, as it was"),
+        ("work/inputs/upload_3", "upload_3"),
+    ]
+    .map(|(name, original)| (name.to_owned(), original.to_owned()));
+    assert_eq!(names(&staged), pairs);
     assert_eq!(
         talk.calls(),
         [
@@ -235,23 +278,103 @@ async fn files_of_the_conversation_are_one_call() {
             "FileService/StageInputs"
         ]
     );
-    talk.tools
-        .stage_uploads(&talk.session, &uploads)
-        .await
-        .expect("staged");
+    stage(&uploads).await;
     assert_eq!(talk.calls(), ["FileService/StageInputs"]);
-    let large = [upload(
-        "../big.bin",
-        Content::Bytes(vec![7; 1024 * 1024 + 1]),
-    )];
-    let staged = talk
-        .tools
-        .stage_uploads(&talk.session, &large)
-        .await
-        .expect("staged");
-    assert_eq!(
-        (staged[0].name.as_str(), staged[0].size_bytes),
-        ("work/inputs/big.bin", 1024 * 1024 + 1)
-    );
-    assert_eq!(talk.calls(), ["FileService/StageFiles"]);
+}
+
+#[tokio::test]
+async fn a_large_file_is_sent_once_and_stays_in_its_place() {
+    let talk = Talk::new(Options::default()).await;
+    let large = vec![7; 1024 * 1024 + 1];
+    let uploads = [
+        upload("a.csv", Content::Bytes("1,2\n".into())),
+        upload("big.bin", Content::Bytes(large.clone())),
+        upload("c.csv", Content::Bytes("3".into())),
+    ];
+    let mut sent = Vec::new();
+    for _turn in 0..2 {
+        let staged = talk.tools.stage_uploads(&talk.session, &uploads).await;
+        let staged = staged.expect("staged");
+        let files: Vec<(&str, u64)> = staged
+            .files
+            .iter()
+            .map(|file| (file.name.as_str(), file.size_bytes))
+            .collect();
+        let size = large.len() as u64;
+        assert_eq!(
+            files,
+            [
+                ("work/inputs/a.csv", 4),
+                ("work/inputs/big.bin", size),
+                ("work/inputs/c.csv", 1)
+            ]
+        );
+        sent.push(talk.calls());
+    }
+    assert!(sent[0].contains(&"FileService/StageFiles".to_owned()));
+    assert_eq!(sent[1], ["FileService/StageInputs"]);
+    // Another one of its name is another file.
+    let other = upload("big.bin", Content::Bytes(vec![8; large.len()]));
+    let staged = talk.tools.stage_uploads(&talk.session, &[other]).await;
+    assert_eq!(staged.expect("staged").files.len(), 1);
+    let kept = talk.fake.state.lock().staged.clone();
+    assert!(kept.values().any(|bytes| *bytes == large), "the first one");
+    assert_eq!(kept.len(), 2);
+    let links = talk.fake.state.lock().inputs.clone();
+    let links = links.iter().flat_map(|request| &request.inputs);
+    let links = links.filter(|input| input.name == "big.bin");
+    for link in links {
+        assert_eq!((link.mode(), link.sha256.len()), (StageMode::Link, 64));
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_had_costs_no_other_one() {
+    let talk = Talk::new(Options::default()).await;
+    let uploads = [
+        upload("a", Content::Bytes("1".into())),
+        upload("b", Content::ProviderId("file-1".into())),
+        upload("c", Content::Reference("https://refused/c".into())),
+        upload("d", Content::Reference("artifact://missing".into())),
+        upload("e", Content::Bytes("2".into())),
+    ];
+    let staged = talk.tools.stage_uploads(&talk.session, &uploads).await;
+    let staged = staged.expect("the others");
+    let names: Vec<&str> = staged.files.iter().map(|file| &*file.name).collect();
+    assert_eq!(names, ["work/inputs/a", "work/inputs/e"]);
+    for (warning, begins) in staged
+        .warnings
+        .iter()
+        .zip(["b: the provider", "c: ", "d: "])
+    {
+        assert!(warning.starts_with(begins), "{warning}");
+    }
+    assert_eq!(staged.warnings.len(), 3);
+    // That nothing can be staged at all is an error.
+    let full = Options {
+        pool: "full".into(),
+        ..Options::default()
+    };
+    let talk = Talk::new(full).await;
+    let none = talk.tools.stage_uploads(&talk.session, &uploads).await;
+    assert!(none.is_err());
+}
+
+#[tokio::test]
+async fn many_files_are_few_requests() {
+    let talk = Talk::new(Options::default()).await;
+    let small = |number: usize| upload(&format!("{number}"), Content::Bytes("x".into()));
+    let uploads: Vec<Upload> = (0..257).map(small).collect();
+    let staged = talk.tools.stage_uploads(&talk.session, &uploads).await;
+    assert_eq!(staged.expect("staged").files.len(), 257);
+    let half = |number: usize| upload(&format!("h{number}"), Content::Bytes(vec![1; 1 << 19]));
+    let uploads: Vec<Upload> = (0..7).map(half).collect();
+    let staged = talk.tools.stage_uploads(&talk.session, &uploads).await;
+    assert_eq!(staged.expect("staged").files.len(), 7);
+    let requests = talk.fake.state.lock().inputs.clone();
+    let counts: Vec<usize> = requests
+        .iter()
+        .map(|request| request.inputs.len())
+        .collect();
+    assert_eq!(counts, [256, 1, 6, 1]);
 }

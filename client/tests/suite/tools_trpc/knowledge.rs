@@ -57,7 +57,7 @@ async fn what_there_is_is_listed() {
 
 #[tokio::test]
 async fn loading_says_what_is_loaded_and_keeps_what_was_chosen() {
-    let mut talk = Talk::new(Options::default()).await;
+    let mut talk = Talk::with(Options::default(), super::offer::host(&["touch"])).await;
     let docs =
         json!({"skill_name": "demo", "docs": ["USAGE.md", " references/a.md ", "", "nope.md"]});
     let loaded = talk.call("skill_load", docs).await;
@@ -68,8 +68,10 @@ async fn loading_says_what_is_loaded_and_keeps_what_was_chosen() {
         "digest": digest,
         "selected_docs": ["USAGE.md", "references/a.md"],
         "include_all_docs": false,
-        "selected_tools": ["look", "touch"],
+        "selected_tools": ["touch"],
         "unknown_docs": ["nope.md"],
+        // The skill declares it, and the host has none of that name.
+        "unknown_tools": ["look"],
     });
     assert_eq!(loaded, wanted);
     let key = |family: &str| format!("temp:skill:{family}_by_agent:a/demo");
@@ -188,18 +190,77 @@ async fn a_choice_adds_replaces_clears_and_says_what_it_could_not_find() {
     );
     // It neither needs a loaded skill nor loads it.
     assert_eq!(talk.state.get("temp:skill:loaded_by_agent:a/demo"), None);
-    let tools = json!({"skill": "demo", "tools": ["touch", "x"]});
-    assert_eq!(
-        talk.call("skill_select_tools", tools).await,
-        json!({"skill": "demo", "mode": "replace", "selected_tools": ["touch"], "include_all_tools": false,
-               "unknown_tools": ["x"]})
-    );
+    let nothing = json!({"skill": "demo", "docs": ["x.md"]});
+    let unchanged = talk.call("skill_select_docs", nothing).await;
+    assert_eq!(unchanged["selected_docs"], json!([usage]), "{unchanged}");
+    assert_eq!(unchanged["unknown_docs"], json!(["x.md"]));
+}
+
+#[tokio::test]
+async fn tools_are_chosen_of_what_the_skill_declares_and_the_host_has() {
+    let mut talk = Talk::with(Options::default(), super::offer::host(&["touch", "more"])).await;
+    for (arguments, mode, chosen, all, unknown) in [
+        (
+            json!({"tools": ["touch", "x"]}),
+            "replace",
+            json!(["touch"]),
+            false,
+            json!(["x"]),
+        ),
+        // Nothing of it is there: nothing changes.
+        (
+            json!({"tools": ["x"]}),
+            "replace",
+            json!(["touch"]),
+            false,
+            json!(["x"]),
+        ),
+        (
+            json!({"tools": ["more"], "mode": "add"}),
+            "add",
+            json!(["touch", "more"]),
+            false,
+            Value::Null,
+        ),
+        (
+            json!({"include_all_tools": true}),
+            "replace",
+            json!([]),
+            true,
+            json!(["look"]),
+        ),
+        // Beside all of its own one that it does not declare.
+        (
+            json!({"tools": ["more"], "mode": "add"}),
+            "add",
+            json!(["touch", "more"]),
+            false,
+            json!(["look"]),
+        ),
+        (
+            json!({"tools": ["more"], "mode": "clear"}),
+            "clear",
+            json!([]),
+            false,
+            Value::Null,
+        ),
+    ] {
+        let mut arguments = arguments;
+        arguments["skill"] = "demo".into();
+        let made = arguments.to_string();
+        let result = talk.call("skill_select_tools", arguments).await;
+        let mut wanted = json!({"skill": "demo", "mode": mode, "selected_tools": chosen, "include_all_tools": all});
+        if !unknown.is_null() {
+            wanted["unknown_tools"] = unknown;
+        }
+        assert_eq!(result, wanted, "{made}");
+    }
 }
 
 #[tokio::test]
 async fn a_hidden_skill_is_as_one_that_is_not_there() {
     let options = Options {
-        skills: Some(vec!["other".into()]),
+        skills: Some(vec!["other".into(), "ghost".into()]),
         ..Options::default()
     };
     let mut talk = Talk::new(options).await;
@@ -209,17 +270,22 @@ async fn a_hidden_skill_is_as_one_that_is_not_there() {
         ("skill_list_tools", json!({"skill": "demo"})),
         ("skill_list_docs", json!({"skill": "demo"})),
         ("skill_select_docs", json!({"skill": "demo"})),
-        ("skill_select_tools", json!({"skill": "demo@1"})),
+        ("skill_select_tools", json!({"skill": "demo"})),
+        ("skill_list_tools", json!({"skill": "demo@1"})),
         ("skill_run", super::run("x")),
         ("skill_exec", super::run("x")),
         ("read_file", json!({"file_name": "skill://demo/USAGE.md"})),
     ] {
         let (code, message) = talk.refused(tool, arguments).await;
         assert_eq!(code, "UNKNOWN_SKILL", "{tool}: {message}");
-        assert!(!message.contains("did you mean"), "{message}");
+        assert!(!message.contains("did you mean demo"), "{message}");
     }
-    let near = talk.refused("skill_load", json!({"skill": "oter"})).await;
-    assert_eq!(near.1, "unknown skill: oter");
+    // Of names like one that is not there, only those that may be known.
+    for name in ["oter", "ghost"] {
+        let near = talk.refused("skill_load", json!({"skill": name})).await;
+        let said = format!("unknown skill: {name}; did you mean other?");
+        assert_eq!(near.1, said);
+    }
     let definitions = talk
         .tools
         .definitions(&talk.session, &talk.state)

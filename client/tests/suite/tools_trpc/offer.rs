@@ -110,6 +110,84 @@ async fn options_that_contradict_each_other_are_refused_at_the_start() {
         ..Options::default()
     };
     assert!(refused(nowhere).contains("bin/x"));
+    let small = Options {
+        output_bytes_max: 3,
+        ..Options::default()
+    };
+    assert!(refused(small).contains("output_bytes_max is 3"));
+}
+
+#[tokio::test]
+async fn options_that_do_nothing_in_another_family_are_refused_at_the_start() {
+    let talk = Talk::new(Options::default()).await;
+    let client = talk.fake.client().await;
+    let made = |options: Options| Toolset::new(client.clone(), options, HostTools::new());
+    for (options, said) in [
+        (
+            json!({"tools": ["skill_load"]}),
+            "there is no tool \"skill_load\"",
+        ),
+        (json!({"primary_bytes_max": 3}), "primary_bytes_max is 3"),
+        (json!({"denied_commands": ["bash"]}), "has \"bash\""),
+        (
+            json!({"allowed_commands": ["s/run.sh", "/bin/sh"]}),
+            "has \"/bin/sh\"",
+        ),
+        (
+            json!({"denied_commands": ["s/../t/run.sh"]}),
+            "listed as SKILL/PATH",
+        ),
+        (json!({"denied_commands": ["s/"]}), "has \"s/\""),
+    ] {
+        for family in ["sherma", "agent-zero"] {
+            let mut options = options.clone();
+            options["family"] = family.into();
+            let options: Options = serde_json::from_value(options).expect("options");
+            let error = made(options).expect_err("refused");
+            assert_eq!(error.code(), "INVALID_OPTIONS");
+            assert!(error.to_string().contains(said), "{family}: {error}");
+        }
+    }
+    let sherma = |options: Value| {
+        let mut options = options;
+        options["family"] = "sherma".into();
+        made(serde_json::from_value(options).expect("options"))
+    };
+    for (options, said) in [
+        (
+            json!({"tools": ["search_skills"]}),
+            "search_skills needs additions",
+        ),
+        (
+            json!({"tools": ["run_skill_script"], "additions": true, "profile": "knowledge_only"}),
+            "run_skill_script needs the profile full",
+        ),
+    ] {
+        let error = sherma(options).expect_err("refused").to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    let good = json!({
+        "tools": [" List_Skills ", "run_skill_script"],
+        "additions": true,
+        "allowed_commands": ["s/scripts/run.sh"],
+    });
+    let tools = sherma(good).expect("options that fit");
+    let offered = tools.definitions(&talk.session, &talk.state).await;
+    let offered = offered.expect("definitions").into_iter();
+    let names: Vec<String> = offered.map(|tool| tool.name).collect();
+    assert_eq!(names, ["list_skills", "run_skill_script"]);
+}
+
+#[tokio::test]
+async fn a_host_may_offer_all_its_tools_whatever_is_loaded() {
+    let options = Options {
+        only_active_skills: false,
+        ..Options::default()
+    };
+    let mut talk = Talk::with(options, host(&["look", "absent"])).await;
+    assert_eq!(names(&talk).await.split_off(16), ["absent", "look"]);
+    let called = talk.call("absent", json!({})).await;
+    assert_eq!(called, json!({"called": "absent"}));
 }
 
 #[tokio::test]
@@ -205,7 +283,7 @@ async fn a_description_says_what_is_restricted() {
     }
 }
 
-fn host(names: &[&str]) -> HostTools {
+pub(super) fn host(names: &[&str]) -> HostTools {
     let mut host = HostTools::new();
     for name in names {
         let definition = Definition {
@@ -264,6 +342,11 @@ async fn tools_of_the_host_are_offered_while_a_loaded_skill_names_them() {
     );
     let failed = talk.refused("look", json!({"fail": "no light"})).await;
     assert_eq!(failed, ("TOOL_FAILED".into(), "look: no light".into()));
+    // Arguments are an object to it, however a model wrote them.
+    let as_text = json!("{\"fail\": \"no light\"}");
+    assert_eq!(talk.refused("look", as_text).await, failed);
+    let (code, _) = talk.refused("look", json!("[1]")).await;
+    assert_eq!(code, "INVALID_ARGUMENTS");
     // What is in no pool cannot be chosen; what the pool has can, and is there only then.
     assert_eq!(talk.refused("secret", json!({})).await.0, "UNKNOWN_TOOL");
     let choice = json!({"skill": "demo", "tools": ["hidden", "touch", "secret"]});

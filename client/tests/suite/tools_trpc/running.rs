@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 use skilld_client::tools::Options;
 use skilld_client::v1::{self, stdin::Source};
 
-use super::{Talk, file, run, summary};
+use tonic::Code;
+
+use super::{Talk, file, payload, run, summary};
+use crate::fake::refusal;
 
 fn seconds(timeout: Option<prost_types::Duration>) -> Option<i64> {
     timeout.map(|timeout| timeout.seconds)
@@ -212,6 +215,19 @@ async fn outputs_are_asked_for_as_the_call_says() {
             (0, whole, 0),
             Some("t-"),
         ),
+        // Saving is asked for, whichever way the files are.
+        (
+            json!({"outputs": {"globs": ["b"]}, "save_as_artifacts": true, "artifact_prefix": "p/"}),
+            vec!["b"],
+            (0, whole, 0),
+            Some("p/"),
+        ),
+        (
+            json!({"save_as_artifacts": true, "artifact_prefix": "p/"}),
+            vec!["out/**"],
+            (20, whole, 0),
+            Some("p/"),
+        ),
     ] {
         let mut arguments = run("hello");
         arguments
@@ -399,6 +415,149 @@ async fn unasked_the_main_output_is_shown_and_the_rest_is_named() {
     }
 }
 
+/// What `unzip` leaves is not the model's to read.
+#[tokio::test]
+async fn what_is_left_out_is_counted_and_not_listed_without_end() {
+    let mut talk = Talk::new(Options::default()).await;
+    let skipped = (0..1000).map(|number| v1::SkippedFile {
+        path: format!("out/{number}"),
+        reason: v1::skipped_file::Reason::MaxFiles.into(),
+    });
+    let answers = [
+        file("out/a", b"text", 4, true),
+        vec![summary(v1::CollectSummary {
+            matched: 5000,
+            returned: 1,
+            limits_hit: true,
+            skipped: skipped.collect(),
+            ..Default::default()
+        })],
+    ];
+    talk.fake.state.lock().collect = answers.concat();
+    let result = talk.call("skill_run", run("hello")).await;
+    assert_eq!(result.get("skipped_files"), None, "{result}");
+    assert_eq!(result["limits_hit"], true);
+    assert_eq!(
+        result["warnings"],
+        json!(["1 of 5000 files are named: ask for others with output_files"])
+    );
+    let mut arguments = run("hello");
+    arguments["output_files"] = json!(["out/*"]);
+    let result = talk.call("skill_run", arguments).await;
+    let named = result["skipped_files"].as_array().map(Vec::len);
+    assert_eq!(named, Some(100));
+    let warnings = result["warnings"].to_string();
+    assert!(
+        warnings.contains("900 more files were left out"),
+        "{warnings}"
+    );
+}
+
+#[tokio::test]
+async fn a_collection_that_breaks_is_asked_for_once_more() {
+    let mut talk = Talk::new(Options::default()).await;
+    let whole = [
+        file("out/a", b"text", 4, true),
+        vec![summary(v1::CollectSummary {
+            artifacts: vec!["artifact://out/a@0".into()],
+            ..Default::default()
+        })],
+    ];
+    let broken = |code| refusal(code, "GUEST_LOST", &[]);
+    {
+        let mut state = talk.fake.state.lock();
+        state.collect = whole.concat();
+        state.collect_breaks.push_back(broken(Code::Aborted));
+    }
+    let mut arguments = run("hello");
+    arguments["save_as_artifacts"] = true.into();
+    let result = talk.call("skill_run", arguments.clone()).await;
+    assert_eq!(result["artifact_files"][0]["ref"], "artifact://out/a@0");
+    assert_eq!(result.get("warnings"), None, "{result}");
+    {
+        let mut state = talk.fake.state.lock();
+        for _ in 0..2 {
+            state.collect_breaks.push_back(broken(Code::Aborted));
+        }
+    }
+    let result = talk.call("skill_run", arguments).await;
+    assert_eq!(
+        (&result["stdout"], &result["exit_code"]),
+        (&json!("hello\n"), &json!(0))
+    );
+    let warnings = result["warnings"].to_string();
+    assert!(
+        warnings.contains("its files could not be collected"),
+        "{warnings}"
+    );
+}
+
+#[tokio::test]
+async fn a_time_that_the_server_does_not_permit_is_told_by_each_tool() {
+    let mut talk = Talk::new(Options::default()).await;
+    talk.fake.state.lock().timeout_max = Some(100);
+    for (tool, arguments) in [
+        ("skill_run", run("hello")),
+        ("skill_exec", run("cat")),
+        ("workspace_exec", json!({"command": "hello"})),
+        (
+            "workspace_exec",
+            json!({"command": "cat", "background": true}),
+        ),
+    ] {
+        let mut arguments = arguments;
+        arguments["timeout"] = 999_999.into();
+        let result = talk.call(tool, arguments.clone()).await;
+        let said = json!(["timeout: the server permits 100 s, which was in force"]);
+        assert_eq!(result["warnings"], said, "{tool}: {result}");
+        arguments["timeout"] = 99.into();
+        let result = talk.call(tool, arguments).await;
+        assert_eq!(result.get("warnings"), None, "{tool}: {result}");
+    }
+}
+
+#[tokio::test]
+async fn a_link_is_no_empty_file() {
+    let mut talk = Talk::new(Options::default()).await;
+    let link = v1::CollectedFile {
+        path: "out/link".into(),
+        link_target: "a".into(),
+        ..Default::default()
+    };
+    talk.fake.state.lock().collect = vec![
+        payload(v1::collect_outputs_response::Payload::File(link)),
+        summary(v1::CollectSummary::default()),
+    ];
+    let mut arguments = run("exit 1");
+    arguments["output_files"] = json!(["out/*"]);
+    let result = talk.call("skill_run", arguments).await;
+    assert_eq!(result["output_files"][0]["name"], "out/link", "{result}");
+    assert_eq!(result.get("skipped_files"), None);
+}
+
+/// Metadata is all that was asked for; and a good run has nothing to warn of.
+#[tokio::test]
+async fn files_are_named_without_text_where_no_text_is_asked_for() {
+    let mut talk = Talk::new(Options::default()).await;
+    let answers = [
+        file("out/a", b"text", 4, true),
+        vec![summary(v1::CollectSummary::default())],
+    ];
+    talk.fake.state.lock().collect = answers.concat();
+    let mut arguments = run("hello");
+    for (inline, content) in [(json!(false), None), (json!(true), Some(&json!("text")))] {
+        arguments["outputs"] = json!({"globs": ["out/*"], "inline": inline});
+        let result = talk.call("skill_run", arguments.clone()).await;
+        let file = &result["output_files"][0];
+        assert_eq!(
+            (&file["name"], &file["size_bytes"]),
+            (&json!("out/a"), &json!(4))
+        );
+        assert_eq!(file.get("content"), content);
+        assert_eq!(result.get("warnings"), None, "{result}");
+    }
+}
+
 #[tokio::test]
 async fn empty_files_of_a_command_that_failed_are_left_out_and_named() {
     let mut talk = Talk::new(Options::default()).await;
@@ -417,56 +576,4 @@ async fn empty_files_of_a_command_that_failed_are_left_out_and_named() {
     arguments["command"] = "exit 0".into();
     let result = talk.call("skill_run", arguments).await;
     assert_eq!(result["output_files"].as_array().map(Vec::len), Some(2));
-}
-
-#[tokio::test]
-async fn beneath_a_policy_a_command_is_its_words_with_a_path_of_the_image() {
-    let options = Options {
-        allowed_commands: vec![
-            "echo".into(),
-            "/workspace/skills/demo/scripts/run.sh".into(),
-        ],
-        ..Options::default()
-    };
-    let mut talk = Talk::new(options).await;
-    talk.call(
-        "skill_run",
-        json!({"skill": "demo", "command": "echo 'a b' c", "cwd": "x", "editor_text": "t"}),
-    )
-    .await;
-    let spec = talk.spec();
-    assert_eq!(spec.argv, ["echo", "a b", "c"]);
-    assert_eq!(
-        (spec.shell.as_str(), spec.skill.as_str()),
-        ("", ""),
-        "nothing puts .venv/bin before PATH"
-    );
-    assert_eq!(spec.cwd, "/workspace/skills/demo/x");
-    assert!(spec.env["PATH"].starts_with("/usr/local/bin:/usr/bin:"));
-    assert_eq!(spec.env["SKILL_NAME"], "demo");
-    assert!(spec.env.contains_key("EDITOR"));
-    talk.forget();
-    talk.call("skill_run", run("scripts/run.sh x")).await;
-    assert_eq!(
-        talk.spec().argv,
-        ["/workspace/skills/demo/scripts/run.sh", "x"]
-    );
-    let before = talk.fake.state.lock().starts;
-    for tool in ["skill_run", "skill_exec", "workspace_exec"] {
-        for (key, value) in [
-            ("command", json!("echo x; id")),
-            ("command", json!("/tmp/echo")),
-            ("command", json!("id")),
-            ("env", json!({"PATH": "/workspace/work"})),
-            ("env", json!({"LD_PRELOAD": "x"})),
-            ("env", json!({"BASH_ENV": "x"})),
-        ] {
-            let mut arguments = run("echo x");
-            arguments[key] = value;
-            let (code, message) = talk.refused(tool, arguments).await;
-            assert_eq!(code, "COMMAND_REFUSED", "{tool} {message}");
-            assert!(message.starts_with(&format!("{tool}: ")), "{message}");
-        }
-    }
-    assert_eq!(talk.fake.state.lock().starts, before, "nothing ran");
 }

@@ -1,9 +1,24 @@
 //! Commands that go on between calls.
 
-use serde_json::{Value, json};
-use skilld_client::tools::Options;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::{Talk, run};
+use serde_json::{Value, json};
+use skilld_client::state::SessionState;
+use skilld_client::tools::{Call, Options, Session};
+use tonic::Code;
+
+use super::{Talk, file, run};
+use crate::fake::live::Fault;
+use crate::fake::refusal;
+
+/// What the command of a session was sent.
+fn typed(talk: &Talk, id: &str) -> Vec<u8> {
+    let state = talk.fake.state.lock();
+    let mut execs = state.execs.iter();
+    let found = execs.find(|(name, _)| name.ends_with(id));
+    found.expect("is there").1.input.borrow().bytes.clone()
+}
 
 async fn started(talk: &mut Talk, command: &str) -> (Value, String) {
     let mut arguments = run(command);
@@ -211,7 +226,7 @@ async fn an_id_of_another_session_is_unknown() {
         }
         talk.session = mine;
     }
-    talk.state = skilld_client::state::SessionState::new();
+    talk.state = SessionState::new();
     assert_eq!(
         talk.refused("skill_poll_session", json!({"session_id": id}))
             .await
@@ -233,4 +248,414 @@ async fn ended_sessions_are_forgotten_in_the_end() {
         .iter()
         .filter(|(key, _)| key.starts_with("temp:skill:exec:"));
     assert_eq!(kept.count(), 17);
+}
+
+/// However long the texts are that two calls type, and whatever became of the first one's look.
+#[tokio::test]
+async fn equal_texts_of_two_calls_are_both_typed_and_one_of_a_call_that_is_repeated_once() {
+    let mut talk = Talk::new(Options::default()).await;
+    let (_, id) = started(&mut talk, "cat").await;
+    let write = |text: &str| json!({"session_id": id, "chars": text, "yield_ms": 1});
+    let lost = refusal(Code::Internal, "INTERNAL", &[]);
+    talk.fake.state.lock().poll_refusals.push_back(lost);
+    talk.id = "c5".into();
+    let first = talk.call("skill_write_stdin", write("1\n")).await;
+    assert_eq!(
+        (&first["status"], &first["output"], &first["offset"]),
+        (&json!("running"), &json!(""), &json!(0))
+    );
+    let warning = first["warnings"][0].as_str().expect("a warning");
+    assert!(
+        warning.starts_with("its output could not be had yet: "),
+        "{warning}"
+    );
+    talk.id = "c6".into();
+    let before = talk.state.clone();
+    let second = talk.call("skill_write_stdin", write("2\n")).await;
+    assert_eq!(second["output"], "1\n2\n");
+    talk.state = before;
+    assert_eq!(talk.call("skill_write_stdin", write("2\n")).await, second);
+    assert_eq!(typed(&talk, &id), b"1\n2\n");
+    // Side by side, from one state.
+    let call = |id: &str, text| Call {
+        id: id.into(),
+        name: "skill_write_stdin".into(),
+        arguments: write(text),
+    };
+    let (left, right) = tokio::join!(
+        talk.tools.call(&talk.session, &talk.state, call("c7", "a")),
+        talk.tools.call(&talk.session, &talk.state, call("c8", "b")),
+    );
+    left.expect("typed");
+    right.expect("typed");
+    let mut last = typed(&talk, &id).split_off(4);
+    last.sort_unstable();
+    assert_eq!(last, b"ab");
+}
+
+#[tokio::test]
+async fn a_program_that_reads_nothing_holds_no_call_up() {
+    let mut talk = Talk::new(Options::default()).await;
+    let (_, id) = started(&mut talk, "deaf").await;
+    let text = "0123456789".repeat(10 * 1024);
+    let write = json!({"session_id": id, "chars": text, "eof": true, "yield_ms": 1});
+    talk.id = "c5".into();
+    let before = talk.state.clone();
+    let answer = talk.call("skill_write_stdin", write.clone()).await;
+    assert_eq!(answer["unwritten_bytes"], 100 * 1024 - 64 * 1024);
+    assert_eq!(
+        (&answer["status"], &answer["more"]),
+        (&json!("running"), &Value::Null)
+    );
+    talk.state = before;
+    assert_eq!(talk.call("skill_write_stdin", write).await, answer);
+    assert_eq!(typed(&talk, &id), text.as_bytes()[..64 * 1024]);
+    // What is typed at the start no more than that.
+    let mut arguments = run("deaf");
+    arguments["stdin"] = text.clone().into();
+    arguments["yield_ms"] = 1.into();
+    talk.id = "c6".into();
+    let answer = talk.call("skill_exec", arguments).await;
+    assert_eq!(answer["unwritten_bytes"], 100 * 1024 - 64 * 1024);
+    let background = json!({"command": "deaf", "stdin": text, "background": true});
+    let answer = talk.call("workspace_exec", background).await;
+    assert_eq!(answer["unwritten_bytes"], 100 * 1024 - 64 * 1024);
+}
+
+#[tokio::test]
+async fn a_command_that_was_started_is_known_whatever_becomes_of_the_rest() {
+    let mut talk = Talk::new(Options::default()).await;
+    let long = json!("x".repeat(1024 * 1024 + 1));
+    let mut arguments = run("cat");
+    arguments["stdin"] = long.clone();
+    for (tool, arguments) in [
+        ("skill_exec", arguments),
+        (
+            "workspace_exec",
+            json!({"command": "cat", "stdin": long, "background": true}),
+        ),
+    ] {
+        let (code, message) = talk.refused(tool, arguments).await;
+        assert_eq!(code, "INVALID_ARGUMENTS");
+        assert!(message.contains("1048577 bytes are too many"), "{message}");
+    }
+    assert_eq!(talk.fake.state.lock().starts, 0, "nothing ran");
+    // The write is cut off.
+    talk.fake.state.lock().faults.push_back(Fault::Deadline);
+    let mut arguments = run("cat");
+    arguments["stdin"] = "abcd".into();
+    let started = talk.call("skill_exec", arguments).await;
+    let warning = started["warnings"][0].as_str().expect("a warning");
+    assert!(
+        warning.starts_with("nobody knows how much of its stdin was written"),
+        "{warning}"
+    );
+    // The first look fails.
+    let lost = refusal(Code::Internal, "INTERNAL", &[]);
+    talk.fake.state.lock().poll_refusals.push_back(lost);
+    let unseen = talk.call("skill_exec", run("ask")).await;
+    assert_eq!(unseen["status"], "running");
+    for id in [&started["session_id"], &unseen["session_id"]] {
+        let killed = talk
+            .call("skill_kill_session", json!({"session_id": id}))
+            .await;
+        assert_eq!(killed["status"], "killed");
+    }
+}
+
+#[tokio::test]
+async fn characters_are_whole_where_output_is_cut_after_the_end() {
+    let options = Options {
+        output_bytes_max: 9,
+        ..Options::default()
+    };
+    let mut talk = Talk::new(options).await;
+    let text = "aé€😀".repeat(10);
+    let mut arguments = run("cat");
+    (arguments["stdin"], arguments["eof"]) = (text.clone().into(), true.into());
+    let mut answer = talk.call("skill_exec", arguments).await;
+    let poll = json!({"session_id": answer["session_id"]});
+    let mut output = String::new();
+    loop {
+        assert_eq!(answer["status"], "exited");
+        output.push_str(answer["output"].as_str().expect("text"));
+        if answer["more"] != json!(true) {
+            break;
+        }
+        answer = talk.call("skill_poll_session", poll.clone()).await;
+    }
+    assert_eq!(output, text);
+}
+
+#[tokio::test]
+async fn a_prompt_is_seen_whatever_the_other_stream_says() {
+    let mut talk = Talk::new(Options::default()).await;
+    let (result, id) = started(&mut talk, "login").await;
+    assert_eq!(
+        result,
+        json!({"status": "running", "session_id": id, "output": "Name: ", "stderr": "connecting\n",
+               "offset": 0, "next_offset": 17,
+               "interaction": {"needs_input": true, "kind": "prompt", "hint": "Name:"}})
+    );
+    let killed = talk
+        .call("skill_kill_session", json!({"session_id": id}))
+        .await;
+    assert_eq!(
+        (&killed["output"], killed.get("stderr")),
+        (&json!(""), None)
+    );
+}
+
+/// The last line shown is not the last one that was printed.
+#[tokio::test]
+async fn what_is_cut_is_no_prompt() {
+    let mut talk = Talk::new(Options::default()).await;
+    let (_, id) = started(&mut talk, "cat").await;
+    let write = json!({"session_id": id, "chars": "files:\na\nb\n", "poll_lines": 1});
+    let cut = talk.call("skill_write_stdin", write).await;
+    assert_eq!(
+        (&cut["output"], &cut["more"]),
+        (&json!("files:\n"), &json!(true))
+    );
+    assert_eq!(cut.get("interaction"), None);
+}
+
+#[tokio::test]
+async fn a_session_lives_as_long_as_somebody_may_think() {
+    let day = 24 * 3600;
+    let own = Options {
+        session_timeout: Some(Duration::from_secs(3600)),
+        session_idle_timeout: None,
+        ..Options::default()
+    };
+    for (options, whole, idle) in [
+        (Options::default(), None, Some(900)),
+        (own, Some(3600), None),
+    ] {
+        let mut talk = Talk::new(options).await;
+        let shell = json!({"command": "ask", "yield_time_ms": 1});
+        for (tool, arguments) in [("skill_exec", run("ask")), ("workspace_exec", shell)] {
+            talk.call(tool, arguments.clone()).await;
+            let spec = talk.spec();
+            let timeout = spec.timeout.expect("as long as the daemon permits").seconds;
+            assert_eq!(Some(timeout), whole.or(Some(timeout.max(day))), "{tool}");
+            let silence = spec.no_output_timeout.map(|idle| idle.seconds);
+            assert_eq!(silence, idle, "{tool}");
+            talk.forget();
+            let mut timed = arguments;
+            timed["timeout"] = 7.into();
+            talk.call(tool, timed).await;
+            let spec = talk.spec();
+            assert_eq!(
+                spec.timeout.map(|timeout| timeout.seconds),
+                Some(7),
+                "{tool}"
+            );
+            assert_eq!(spec.no_output_timeout, None, "{tool}");
+            talk.forget();
+        }
+        talk.call("skill_run", run("hello")).await;
+        let spec = talk.spec();
+        assert_eq!(spec.timeout.map(|timeout| timeout.seconds), Some(300));
+        assert_eq!(spec.no_output_timeout, None);
+    }
+}
+
+/// As a store may give it back.
+fn sorted(state: &SessionState) -> SessionState {
+    let kept: BTreeMap<&str, &Value> = state.iter().collect();
+    serde_json::from_value(json!(kept)).expect("a map")
+}
+
+#[tokio::test]
+async fn the_latest_sessions_are_known_in_whatever_order_the_state_is_kept() {
+    let mut talk = Talk::new(Options::default()).await;
+    let mut ids = Vec::new();
+    for number in 0..20 {
+        talk.id = format!("call_{number}");
+        let mut arguments = run("cat");
+        arguments["eof"] = true.into();
+        let ended = talk.call("skill_exec", arguments).await;
+        ids.push(ended["session_id"].clone());
+        talk.state = sorted(&talk.state);
+    }
+    for (number, id) in ids.iter().enumerate() {
+        let poll = json!({"session_id": id});
+        let known = talk.try_call("skill_poll_session", poll).await.is_ok();
+        assert_eq!(known, number >= 3, "{number}");
+    }
+    // Those that nobody saw the end of are not kept for ever either.
+    for number in 20..100 {
+        talk.id = format!("call_{number}");
+        talk.call(
+            "workspace_exec",
+            json!({"command": "ask", "background": true}),
+        )
+        .await;
+        talk.state = sorted(&talk.state);
+    }
+    let known = talk.state.iter();
+    let known = known.filter(|(key, _)| key.starts_with("temp:skill:exec:"));
+    assert_eq!(known.count(), 65);
+}
+
+#[tokio::test]
+async fn a_result_is_told_when_the_daemon_has_long_forgotten_its_command() {
+    let mut talk = Talk::new(Options::default()).await;
+    let mut arguments = run("cat");
+    (arguments["stdin"], arguments["eof"]) = ("all".into(), true.into());
+    let ended = talk.call("skill_exec", arguments).await;
+    let id = ended["session_id"].clone();
+    talk.forget();
+    for tool in ["skill_poll_session", "skill_kill_session"] {
+        let later = talk.call(tool, json!({"session_id": id})).await;
+        assert_eq!(later["result"], ended["result"], "{tool}");
+        assert_eq!(
+            (&later["status"], &later["output"], &later["exit_code"]),
+            (&json!("exited"), &json!(""), &json!(0)),
+            "{tool}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_is_repeated_goes_on_where_its_session_is() {
+    let mut talk = Talk::new(Options::default()).await;
+    talk.id = "c1".into();
+    let (_, id) = started(&mut talk, "ask").await;
+    talk.id = "c2".into();
+    let write = json!({"session_id": id, "chars": "Ada", "yield_ms": 1});
+    talk.call("skill_write_stdin", write).await;
+    talk.id = "c1".into();
+    let (again, _) = started(&mut talk, "ask").await;
+    assert_eq!(
+        (&again["output"], &again["offset"]),
+        (&json!(""), &json!(9))
+    );
+    assert_eq!(talk.fake.state.lock().starts, 1);
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_had_for_a_moment_come_with_a_later_call() {
+    let mut talk = Talk::new(Options::default()).await;
+    let whole = std::mem::take(&mut talk.fake.state.lock().collect);
+    let mut arguments = run("cat");
+    arguments["eof"] = true.into();
+    let ended = talk.call("skill_exec", arguments).await;
+    let warning = ended["result"]["warnings"][0].as_str().expect("a warning");
+    assert!(
+        warning.starts_with("its files could not be collected"),
+        "{warning}"
+    );
+    talk.fake.state.lock().collect = [file("out/a", b"a", 1, true), whole].concat();
+    let poll = json!({"session_id": ended["session_id"]});
+    let later = talk.call("skill_poll_session", poll.clone()).await;
+    assert_eq!(later["result"]["output_files"][0]["name"], "out/a");
+    assert_eq!(later["result"].get("warnings"), None);
+    talk.calls();
+    assert_eq!(
+        talk.call("skill_poll_session", poll).await["result"],
+        later["result"]
+    );
+    assert_eq!(talk.calls(), ["ExecService/PollExec"]);
+}
+
+#[tokio::test]
+async fn one_session_that_is_slow_to_end_holds_up_no_other() {
+    let mut talk = Talk::new(Options::default()).await;
+    let (_, id) = started(&mut talk, "ask").await;
+    talk.fake.state.lock().collect_hangs = true;
+    talk.fake.state.lock().collect = Vec::new();
+    let write = |id: &str| Call {
+        id: String::new(),
+        name: "skill_write_stdin".into(),
+        arguments: json!({"session_id": id, "submit": true}),
+    };
+    let slow = talk.tools.call(&talk.session, &talk.state, write(&id));
+    let others = async {
+        while !talk
+            .calls()
+            .contains(&"FileService/CollectOutputs".to_owned())
+        {
+            tokio::task::yield_now().await;
+        }
+        let other = Session {
+            session: "2".into(),
+            ..talk.session.clone()
+        };
+        let state = SessionState::new();
+        let ask = Call {
+            id: "c1".into(),
+            name: "skill_exec".into(),
+            arguments: run("ask"),
+        };
+        let answer = talk.tools.call(&other, &state, ask).await;
+        answer.expect("goes on").result["output"].clone()
+    };
+    tokio::select! {
+        ended = slow => panic!("{ended:?}"),
+        output = others => assert_eq!(output, "Name? "),
+    }
+}
+
+#[tokio::test]
+async fn one_workspace_that_is_slow_to_come_holds_up_no_other() {
+    let mut talk = Talk::new(Options::default()).await;
+    let other = Session {
+        session: "2".into(),
+        ..talk.session.clone()
+    };
+    let state = SessionState::new();
+    let call = || Call {
+        id: String::new(),
+        name: "skill_run".into(),
+        arguments: run("hello"),
+    };
+    talk.call("skill_run", run("hello")).await;
+    let answer = talk.tools.call(&other, &state, call()).await;
+    answer.expect("runs");
+    // Both are gone, and one is not to be had.
+    {
+        let mut fake = talk.fake.state.lock();
+        fake.workspaces.clear();
+        fake.create_hangs = Some(format!("workspaces/{}", talk.session.workspace_id()));
+    }
+    talk.calls();
+    let slow = talk.tools.call(&talk.session, &state, call());
+    let others = async {
+        while !talk
+            .calls()
+            .contains(&"WorkspaceService/CreateWorkspace".to_owned())
+        {
+            tokio::task::yield_now().await;
+        }
+        let answer = talk.tools.call(&other, &state, call()).await;
+        answer.expect("goes on").result["stdout"].clone()
+    };
+    tokio::select! {
+        ended = slow => panic!("{ended:?}"),
+        output = others => assert_eq!(output, "hello\n"),
+    }
+}
+
+/// Nobody has to have written it, for all that is known.
+#[tokio::test]
+async fn a_state_from_elsewhere_breaks_nothing() {
+    let mut talk = Talk::new(Options::default()).await;
+    let (_, id) = started(&mut talk, "ask").await;
+    let mut state = json!(talk.state);
+    let command = &mut state[format!("temp:skill:exec:{id}")];
+    command["stdout"] = u64::MAX.into();
+    command["stderr"] = u64::MAX.into();
+    command["order"] = u64::MAX.into();
+    talk.state = serde_json::from_value(state).expect("a map");
+    talk.call("skill_exec", run("ask")).await;
+    for tool in ["skill_poll_session", "skill_kill_session"] {
+        let asked = json!({"session_id": id, "yield_ms": 1});
+        let error = talk
+            .try_call(tool, asked)
+            .await
+            .expect_err("is not so long");
+        assert_eq!(error.code(), "DAEMON", "{tool}");
+    }
 }

@@ -19,6 +19,9 @@ struct Slow {
     /// Writes of bytes and deletions of records pass these.
     writes: Arc<Semaphore>,
     deletions: Arc<Semaphore>,
+    /// Markers pass this when they go, if that is asked for.
+    ends: Arc<Semaphore>,
+    holds_ends: AtomicBool,
     arrived: AtomicUsize,
     /// The answer to a new record is lost, the request is repeated, and after that nothing can be read.
     loses_answers: AtomicBool,
@@ -32,6 +35,8 @@ impl Slow {
             memory: Arc::clone(bucket),
             writes: Arc::new(Semaphore::new(0)),
             deletions: Arc::new(Semaphore::new(0)),
+            ends: Arc::new(Semaphore::new(0)),
+            holds_ends: AtomicBool::new(false),
             arrived: AtomicUsize::new(0),
             loses_answers: AtomicBool::new(false),
             is_mute: AtomicBool::new(false),
@@ -118,12 +123,17 @@ impl ObjectStore for Slow {
         &self,
         locations: BoxStream<'static, Answer<Path>>,
     ) -> BoxStream<'static, Answer<Path>> {
-        let (memory, gate) = (Arc::clone(&self.memory), Arc::clone(&self.deletions));
+        let (memory, records) = (Arc::clone(&self.memory), Arc::clone(&self.deletions));
+        let ends = Arc::clone(&self.ends);
+        let holds_ends = self.holds_ends.load(Ordering::Relaxed);
         let deleted = locations.and_then(move |location| {
-            let (memory, gate) = (Arc::clone(&memory), Arc::clone(&gate));
+            let memory = Arc::clone(&memory);
+            let (records, ends) = (Arc::clone(&records), Arc::clone(&ends));
             async move {
                 if location.as_ref().contains("/index/") {
-                    pass(&gate).await;
+                    pass(&records).await;
+                } else if holds_ends && location.as_ref().contains("/pending/") {
+                    pass(&ends).await;
                 }
                 memory.delete(&location).await.map(|()| location)
             }
@@ -216,6 +226,33 @@ fn count(files: &[String], beneath: &str) -> usize {
         .iter()
         .filter(|path| path.starts_with(beneath))
         .count()
+}
+
+#[tokio::test]
+async fn a_version_is_deleted_when_its_save_has_taken_its_marker_away() {
+    let (place, slow) = bucket();
+    let (artifacts, scope, of) = (slow.open(&place), scope("", "", ""), name("a"));
+    slow.writes.add_permits(1);
+    slow.deletions.add_permits(1);
+    slow.holds_ends.store(true, Ordering::Relaxed);
+    let mut saving = std::pin::pin!(save(&artifacts, &scope, "a", b"x"));
+    tokio::select! {
+        saved = &mut saving => panic!("{saved:?}"),
+        () = place.wait(|files| count(files, "index/") == 1) => {}
+    }
+    let mut deleting = std::pin::pin!(artifacts.delete(&scope, &of, Some(0)));
+    for _ in 0..1000 {
+        tokio::select! {
+            biased;
+            ended = &mut deleting => panic!("{ended:?}"),
+            () = tokio::task::yield_now() => {}
+        }
+    }
+    assert_eq!(place.count("index/"), 1, "it did not wait");
+    slow.ends.add_permits(2);
+    saving.await;
+    deleting.await.expect("deleted");
+    assert_eq!(place.files(), [""; 0]);
 }
 
 #[tokio::test]

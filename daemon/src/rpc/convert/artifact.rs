@@ -9,13 +9,12 @@ use super::file::{DATA_BYTES_MAX, read_file, sha256};
 use super::{Faults, int64, page_size, page_token, timestamp};
 use crate::artifacts::{Artifact, Name, Page, Save, Scope};
 use crate::error::{Error, Result};
+use crate::mime;
 use crate::workspace::WorkspaceId;
 
 const PREFIX: &str = "artifacts/";
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
-/// Longest MIME type, bytes.
-const MIME_BYTES_MAX: usize = 255;
 
 /// What to save.
 #[derive(Debug)]
@@ -224,14 +223,15 @@ fn known(faults: &mut Faults, token: &str, read: bool) {
 }
 
 fn mime_type(text: &str) -> Result<Option<String>> {
-    let printable = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
-    let good = text.len() <= MIME_BYTES_MAX && text.contains('/') && text.bytes().all(printable);
     match text {
         "" => Ok(None),
-        _ if good => Ok(Some(text.to_owned())),
+        _ if mime::is_type(text) => Ok(Some(text.to_owned())),
         _ => Err(Error::invalid(
             "header.mime_type",
-            format!("is not of the form type/subtype, in at most {MIME_BYTES_MAX} printable bytes"),
+            format!(
+                "is not of the form type/subtype, in at most {} printable bytes",
+                mime::TYPE_BYTES_MAX
+            ),
         )),
     }
 }

@@ -27,6 +27,10 @@ const GRACE_MAX: Duration = Duration::from_secs(60);
 pub const TERMINAL_MAX: u32 = 10_000;
 /// Longest TERM, bytes.
 const TERM_BYTES_MAX: usize = 64;
+/// Most entries of a list of programs.
+pub const PROGRAMS_MAX: usize = 256;
+/// Longest of them, bytes: Linux's PATH_MAX.
+const PROGRAM_BYTES_MAX: usize = 4096;
 /// Longest name of a skill, bytes.
 const SKILL_BYTES_MAX: usize = 64;
 
@@ -63,6 +67,7 @@ pub fn spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecS
     limits(&mut faults, spec.limits.as_ref());
     retain(&mut faults, spec.retain.as_ref(), config);
     enums(&mut faults, &spec);
+    programs(&mut faults, spec.programs.as_ref());
     faults.finish()?;
     Ok(spec)
 }
@@ -238,6 +243,28 @@ fn retain(faults: &mut Faults, retain: Option<&pb::Retain>, config: &ExecConfig)
     if after.unwrap_or(Duration::ZERO) > config.retain_after_exit_max {
         let max = humantime::format_duration(config.retain_after_exit_max);
         faults.add("spec.retain.after_exit", format!("must be at most {max}"));
+    }
+}
+
+/// An entry that no program can be would permit nothing, or deny nothing, without a word.
+fn programs(faults: &mut Faults, programs: Option<&pb::Programs>) {
+    let Some(programs) = programs else { return };
+    for (list, entries) in [("allowed", &programs.allowed), ("denied", &programs.denied)] {
+        let field = format!("spec.programs.{list}");
+        if entries.len() > PROGRAMS_MAX {
+            let message = format!("{} entries; at most {PROGRAMS_MAX}", entries.len());
+            faults.add(field, message);
+            continue;
+        }
+        for (index, entry) in entries.iter().enumerate() {
+            let is_one = !entry.contains('/') || (entry.starts_with('/') && !entry.ends_with('/'));
+            let is_text = !entry.is_empty() && !entry.contains('\0');
+            if !is_one || !is_text || entry.len() > PROGRAM_BYTES_MAX {
+                let allowed = "a name without a slash or an absolute path";
+                let message = format!("must be {allowed}, of at most {PROGRAM_BYTES_MAX} bytes");
+                faults.add(format!("{field}[{index}]"), message);
+            }
+        }
     }
 }
 
@@ -446,6 +473,31 @@ mod tests {
             }),
             ["spec.stdin.data"]
         );
+    }
+
+    #[test]
+    fn a_list_of_programs_has_names_and_absolute_paths() {
+        let with = |entries: &[&str]| {
+            let list: Vec<String> = entries.iter().map(|entry| (*entry).to_owned()).collect();
+            let programs = Some(pb::Programs {
+                allowed: list.clone(),
+                denied: list,
+            });
+            faults(pb::ExecSpec {
+                programs,
+                ..argv(&["x"])
+            })
+        };
+        assert_eq!(
+            with(&["ls", "[", "/usr/bin/wc", "a b"]),
+            Vec::<String>::new()
+        );
+        for entry in ["", "bin/x", "./x", "/usr/bin/", "a\0b", &"x".repeat(4097)] {
+            let fields = ["spec.programs.allowed[0]", "spec.programs.denied[0]"];
+            assert_eq!(with(&[entry]), fields, "{entry:?}");
+        }
+        let fields = ["spec.programs.allowed", "spec.programs.denied"];
+        assert_eq!(with(&["x"; PROGRAMS_MAX + 1]), fields);
     }
 
     #[test]

@@ -263,6 +263,10 @@ pub fn collect(
         .ok_or_else(|| Error::invalid("spec", "is missing"));
     let mut spec = checks.take("spec", spec);
     let exec = if spec.changed_since_exec.is_empty() {
+        if spec.until_exec_end {
+            let problem = "needs changed_since_exec";
+            checks.faults.add("spec.until_exec_end", problem);
+        }
         None
     } else {
         let field = "spec.changed_since_exec";
@@ -583,6 +587,11 @@ mod tests {
                 "{bad}"
             );
         }
+        let until = pb::CollectSpec {
+            until_exec_end: true,
+            ..spec(&["**"])
+        };
+        assert_eq!(refused(collected(until)), ["spec.until_exec_end"]);
         let save = pb::CollectSpec {
             save_as_artifacts: Some(pb::SaveAsArtifacts::default()),
             ..spec(&["**"])

@@ -6,7 +6,7 @@ use std::time::Duration;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
-use super::{Faults, exec_name, wire_duration};
+use super::{Faults, exec_name, id, wire_duration};
 use crate::config::POLL_WAIT_MAX;
 use crate::error::Result;
 
@@ -80,12 +80,24 @@ pub fn write(write: pb::WriteStdinRequest) -> Result<guest::WriteStdinRequest> {
     let mut faults = Faults::default();
     faults.take("name", exec_name("name", &write.name).map(drop));
     bounded(&mut faults, &write.data, WRITE_BYTES_MAX);
+    if !write.write_id.is_empty() {
+        faults.take("write_id", id("write_id", &write.write_id).map(drop));
+        if write.offset.is_some() {
+            faults.add("write_id", "is given instead of an offset");
+        }
+    }
+    let wait = write.wait.map(|_| {
+        let unset = Duration::ZERO;
+        up_to(&mut faults, "wait", write.wait, unset, POLL_WAIT_MAX)
+    });
     faults.finish()?;
     Ok(guest::WriteStdinRequest {
         exec_id: String::new(),
         offset: write.offset,
         data: write.data,
         eof: write.eof,
+        write_id: write.write_id,
+        wait: wait.and_then(wire_duration),
     })
 }
 
@@ -121,6 +133,7 @@ fn streamed(message: pb::StreamStdinRequest) -> guest::WriteStdinRequest {
         offset: message.offset,
         data: message.data,
         eof: message.eof,
+        ..guest::WriteStdinRequest::default()
     }
 }
 
@@ -218,6 +231,19 @@ mod tests {
         };
         assert_eq!(fields(write(single(name, 1 << 20))), [""; 0]);
         assert_eq!(fields(write(single("x", (1 << 20) + 1))), ["name", "data"]);
+        let known = |write_id: &str, wait| pb::WriteStdinRequest {
+            write_id: write_id.into(),
+            wait: seconds(wait),
+            ..single(name, 1)
+        };
+        let checked = write(known("call-1", 60)).expect("good");
+        assert_eq!((&*checked.write_id, checked.wait), ("call-1", seconds(60)));
+        assert_eq!(fields(write(known("A", 61))), ["write_id", "wait"]);
+        let both = pb::WriteStdinRequest {
+            offset: Some(0),
+            ..known("a", 0)
+        };
+        assert_eq!(fields(write(both)), ["write_id"]);
         let message = |name: &str, bytes| pb::StreamStdinRequest {
             name: name.into(),
             data: data(bytes),

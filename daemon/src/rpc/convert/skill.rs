@@ -383,6 +383,31 @@ mod tests {
     }
 
     #[test]
+    fn the_token_of_a_page_is_taken_back_whatever_a_card_says() {
+        let version = "9".repeat(600_000);
+        let card = format!("{{\"id\": \"a\", \"description\": \"d\", \"version\": \"{version}\"}}");
+        let document = crate::skills::document::read(None, Some(card.as_bytes()), "a");
+        let path = "/deep".repeat(800);
+        let skill = Skill {
+            name: "a".to_owned(),
+            source: format!("{path} -> {path}"),
+            within: path,
+            front_matter: Arc::new(document.front_matter),
+            ..Skill::default()
+        };
+        let response = page(&Page {
+            skills: vec![skill.clone(); 3],
+            more: true,
+            problems: Vec::new(),
+        });
+        let after = list(&pb::ListSkillsRequest {
+            page_token: response.next_page_token,
+            ..pb::ListSkillsRequest::default()
+        });
+        assert_eq!(after.expect("good").after, Some(skill.place()));
+    }
+
+    #[test]
     fn requests_are_checked() {
         let good = |name: &str| {
             get(&pb::GetSkillRequest {

@@ -195,6 +195,15 @@ fn cards_that_cannot_be_used_reject_the_skill() {
 }
 
 #[test]
+fn a_version_that_cannot_be_named_is_left_out() {
+    for version in ["9".repeat(129), "9".repeat(600_000), "1\n2".to_owned()] {
+        let document = with(&json!({"version": version}));
+        assert_eq!(document.front_matter.version, "1.0");
+        assert_eq!(codes(&document), ["+skill.version_unreadable"]);
+    }
+}
+
+#[test]
 fn cards_that_are_a_little_wrong_are_read() {
     for (card, code) in [
         (json!({"name": 5}), "+card.wrong_type"),

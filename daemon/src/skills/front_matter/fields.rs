@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::super::finding::{self, Findings, shown};
-use super::super::version::{TEXT_BYTES_MAX, Version};
+use super::super::version::{self, Version};
 use super::yaml::{self, Node};
 use super::{FrontMatter, Requires, Said, Text, tools};
 
@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
             self.findings
                 .add(finding::VERSION_UNREADABLE, line, message);
         }
-        if text.len() > TEXT_BYTES_MAX {
+        if !version::is_nameable(&text) {
             return String::new();
         }
         text

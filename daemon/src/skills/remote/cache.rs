@@ -30,7 +30,7 @@ const WORK: &str = "work-";
 const READ_LOCK: &str = ".lock";
 const READY: &str = ".ready";
 const TREE: &str = "tree";
-/// Largest `.ready` that is read, bytes.
+/// Largest `.ready` that is written and read, bytes.
 const READY_BYTES_MAX: u64 = 64 << 20;
 
 /// What a generation is; the content of its `.ready`.
@@ -194,8 +194,13 @@ impl Entry {
         let mut options = OpenOptions::new();
         let options = options.write(true).create_new(true).mode(0o600);
         options.open(work.path().join(READ_LOCK))?;
+        let text = serde_json::to_vec(&ready)?;
+        if text.len() as u64 > READY_BYTES_MAX {
+            let message = "its server says more about its files than is remembered";
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
         let mut file = options.open(work.path().join(READY))?;
-        file.write_all(&serde_json::to_vec(&ready)?)?;
+        file.write_all(&text)?;
         file.sync_all()?;
         // A damaged one may have a higher number than the one that counts.
         let number = self.numbers().last().map_or(1, |last| last + 1);

@@ -86,7 +86,15 @@ pub(super) fn read(text: &str, from: &WebUrl, files_max: usize) -> Result<Plan, 
         (Some(other), Some(_), _) => Err(format!(
             "is an index of an unknown kind ({other}); {SCHEMA} is known"
         )),
-        (None, Some(skills), _) => Ok(index(skills, false, |skill| listed(skill, from, files_max))),
+        (None, Some(skills), _) => {
+            // All of them together: each file takes a URL, and what is over would not be fetched either.
+            let mut left = files_max;
+            Ok(index(skills, false, |skill| {
+                let (item, files) = listed(skill, from, left)?;
+                left = left.saturating_sub(files);
+                Ok(item)
+            }))
+        }
         (_, None, Some(base)) => card(&document, base, from, files_max),
         (_, None, None) => Err(
             "has neither `skills`, as an index of skills, nor `base_uri`, as a skill card".into(),
@@ -97,7 +105,7 @@ pub(super) fn read(text: &str, from: &WebUrl, files_max: usize) -> Result<Plan, 
 fn index(
     mut skills: Vec<serde_json::Value>,
     settled: bool,
-    item: impl Fn(serde_json::Value) -> Result<Item, String>,
+    mut item: impl FnMut(serde_json::Value) -> Result<Item, String>,
 ) -> Plan {
     let mut plan = Plan {
         settled,
@@ -147,7 +155,12 @@ fn pinned(skill: serde_json::Value, from: &WebUrl) -> Result<Item, String> {
     })
 }
 
-fn listed(skill: serde_json::Value, from: &WebUrl, files_max: usize) -> Result<Item, String> {
+/// A skill and how many files it has.
+fn listed(
+    skill: serde_json::Value,
+    from: &WebUrl,
+    files_max: usize,
+) -> Result<(Item, usize), String> {
     let skill: Listed = serde_json::from_value(skill).map_err(|error| error.to_string())?;
     let name = name(skill.name)?;
     let base = from
@@ -157,10 +170,9 @@ fn listed(skill: serde_json::Value, from: &WebUrl, files_max: usize) -> Result<I
     if !files.iter().any(|(path, _)| path == SKILL_MD) {
         return Err("its files have no SKILL.md".to_owned());
     }
-    Ok(Item {
-        name,
-        what: What::Files(files),
-    })
+    let count = files.len();
+    let what = What::Files(files);
+    Ok((Item { name, what }, count))
 }
 
 /// The card of one skill. A `base_uri` that is not a URL is relative to the card.
@@ -211,7 +223,7 @@ fn files(
     if paths.len() > files_max {
         let count = paths.len();
         return Err(format!(
-            "{count} files are more than the limit of {files_max}"
+            "{count} files are more than the {files_max} that are left of skills.archive_entries_max"
         ));
     }
     let mut seen: BTreeSet<String> = there.iter().map(|&name| name.to_owned()).collect();

@@ -40,8 +40,11 @@ pub(super) fn problem(error: &FetchError) -> Problem {
     Problem::error(code, error.to_string())
 }
 
-/// The cache cannot be used.
+/// The cache cannot be used, or not for this.
 pub(super) fn not_stored(error: &io::Error) -> Problem {
+    if error.kind() == io::ErrorKind::FileTooLarge {
+        return Problem::error("archive.too_large", error.to_string());
+    }
     Problem::error(
         "root.cache",
         format!("the cache cannot be used, see skills.cache_dir: {error}"),

@@ -562,6 +562,29 @@ async fn what_a_killed_process_leaves_is_never_taken_for_whole() {
     );
 }
 
+#[test]
+fn what_could_not_be_opened_again_is_not_published() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let entry = Entry::new(dir.path(), "url");
+    entry.make().expect("made");
+    let publish = |skipped| {
+        let ready = super::cache::Ready {
+            skipped,
+            ..Default::default()
+        };
+        entry.publish(entry.work().expect("work"), ready)
+    };
+    let error = publish(vec!["x".repeat(65 << 20)]).expect_err("too large");
+    assert_eq!(super::fault::not_stored(&error).code, "archive.too_large");
+    assert!(entry.newest().is_none());
+    assert_eq!(
+        fs::read_dir(dir.path().join("url")).expect("read").count(),
+        0
+    );
+    publish(Vec::new()).expect("published");
+    assert!(entry.newest().is_some());
+}
+
 #[tokio::test]
 async fn an_old_generation_is_removed_when_nobody_reads_it() {
     let fixture = Fixture::new().await;

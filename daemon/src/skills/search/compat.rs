@@ -1,9 +1,10 @@
 //! Scoring as Agent Zero has it: for those who compare, or have tuned their skills to it.
 //!
 //! The query in lower case is split at white space. Each term adds 3 where it is a substring of the name, 2 of the
-//! description, 1 of any tag. Nothing is damped, and `a` finds everything.
+//! description, 1 of any tag. Nothing is damped. Only a query that says nothing finds nothing, where Agent Zero finds
+//! everything: stop words, single letters and punctuation are substrings of nearly every description.
 
-use super::{Index, Scored};
+use super::{Index, PREFIX_BYTES_MIN, Scored, is_stop_word};
 use crate::error::Result;
 
 /// What a term adds, by the place of the field in [`super::FIELDS`].
@@ -19,6 +20,9 @@ impl Index {
         let terms: Vec<&str> = query.split_whitespace().collect();
         if terms.is_empty() {
             return Err(super::nothing_to_look_for(""));
+        }
+        if terms.iter().all(|term| says_nothing(term)) {
+            return Ok(Vec::new());
         }
         let score = |skill: &super::Indexed| {
             let [name, description] = &skill.lower;
@@ -41,4 +45,9 @@ impl Index {
         let scored: Vec<Scored> = self.skills.iter().map(score).collect();
         Ok(self.best(&scored, limit))
     }
+}
+
+fn says_nothing(term: &str) -> bool {
+    let word = term.trim_matches(|c: char| !c.is_alphanumeric());
+    word.len() < PREFIX_BYTES_MIN || is_stop_word(word)
 }

@@ -247,12 +247,16 @@ fn compat_scores_as_agent_zero_does() {
     // Summed over terms, a term that occurs twice counts twice; both tags of csv-report together count once.
     assert_eq!(score("csv csv"), [("csv-report", 8.0)]);
     assert_eq!(score("report dat")[0], ("csv-report", 3.0 + 2.0 + 1.0));
-    // No stop words: `use` is in `use`, `user`; a letter is nearly everywhere. Triggers are not searched.
+    // Beside a word that says something a stop word is a term like any other: `use` is in `use`, `user`. Triggers are
+    // not searched.
     assert_eq!(
-        score("use"),
+        score("xlsx use"),
         [("csv-report", 2.0), ("pdf", 2.0), ("skill-creator", 2.0)]
     );
-    assert_eq!(score("a").len(), 10);
+    // Alone such words find nothing, not everything.
+    for query in ["use", "a", "the of", "The, and a!", "e", "- ."] {
+        assert_eq!(score(query), [], "{query}");
+    }
     assert_eq!(score("explain"), []);
     assert!(index.search_compat(" \t", 25).is_err());
 }

@@ -12,11 +12,13 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body as _, Frame};
 use prost::Message;
-use skilld_proto::guest::v1 as pb;
+use skilld_proto::guest::{GENERATION, v1 as pb};
+use skilld_proto::v1::{ExecSpec, Programs};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::transport::{Endpoint, Server, Uri};
+use tonic::{Code, Status};
 
 use super::*;
 use crate::config::Config;
@@ -179,6 +181,11 @@ async fn bench(dir: &std::path::Path) -> Bench {
 
 /// A claimed slot whose time is over after [`SHORT`]: unused, or whatever happens.
 fn claimed(bench: &Bench, idle: Duration, remaining: Duration) -> Slot {
+    let link = Link::of(bench.client.clone(), CancellationToken::new());
+    claimed_with(bench, link, idle, remaining)
+}
+
+fn claimed_with(bench: &Bench, link: Link, idle: Duration, remaining: Duration) -> Slot {
     let mut record = bench.record.clone();
     let ms = |time: Duration| u64::try_from(time.as_millis()).expect("short");
     record.phase = Phase::Claimed;
@@ -204,7 +211,7 @@ fn claimed(bench: &Bench, idle: Duration, remaining: Duration) -> Slot {
     // Nothing is to be collected.
     slot.collects.known();
     actor.lease = Some(Lease::new(idle, remaining));
-    actor.link = Some(Link::of(bench.client.clone(), CancellationToken::new()));
+    actor.link = Some(link);
     actor.publish();
     bench.context.tasks.spawn(actor.run());
     slot
@@ -384,6 +391,33 @@ fn a_workspace_takes_960_calls_at_once_and_refuses_the_next() {
         );
         grants.pop();
         workspace.grant().await.expect("room again");
+    });
+}
+
+#[test]
+fn an_old_guest_is_not_asked_for_what_it_would_leave_out() {
+    on_a_clock_of_its_own(async |dir| {
+        let bench = bench(&dir).await;
+        let asked = ExecSpec {
+            programs: Some(Programs::default()),
+            ..ExecSpec::default()
+        };
+        for generation in [1, GENERATION] {
+            let mut link = Link::of(bench.client.clone(), CancellationToken::new());
+            link.generation = generation;
+            let id = WorkspaceId::new("w".to_owned());
+            let slot = claimed_with(&bench, link, LONG, LONG);
+            let workspace = Workspace { id, slot };
+            let grant = workspace.grant().await.expect("usable");
+            assert!(grant.check(&ExecSpec::default()).is_ok());
+            if generation == GENERATION {
+                assert!(grant.check(&asked).is_ok());
+                continue;
+            }
+            let refused = Status::from(grant.check(&asked).expect_err("too old"));
+            assert_eq!(refused.code(), Code::FailedPrecondition);
+            assert!(refused.message().contains("a new workspace"), "{refused}");
+        }
     });
 }
 

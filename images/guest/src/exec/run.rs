@@ -2,6 +2,7 @@
 //! its deadlines, and ends its tree. It lives until nothing of the exec is left.
 
 pub(crate) mod deadlines;
+mod program;
 mod spawn;
 mod stream;
 mod tree;
@@ -59,7 +60,7 @@ pub(crate) async fn run(
 ) {
     let started = Instant::now();
     let before = guest.pressure.begin(guest.execs.living() > 1);
-    match spawn(&guest, start).await {
+    match spawn(&guest, start, exec.spec.programs.as_ref()).await {
         Ok(spawned) => {
             let pid = spawned.pid;
             let leader = guest
@@ -376,6 +377,8 @@ impl Run {
     fn close_when_done(&mut self) {
         if self.phase() == Phase::Exited && self.sources.iter().all(Option::is_none) {
             self.scratch = BytesMut::new();
+            // One that could not start has none: it has no files of its own that could be told from others'.
+            self.exec.state().end_of_files = Some(super::now());
             close(&self.guest, &self.exec);
         }
     }

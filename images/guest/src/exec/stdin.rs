@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use skilld_proto::guest::v1 as wire;
@@ -14,6 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Semaphore;
 use tonic::{Status, Streaming};
 
+use super::run::deadlines::{after, sleep_until};
 use super::{Exec, Phase};
 use crate::error::Error;
 use crate::guest::Guest;
@@ -25,8 +26,8 @@ const END_PATIENCE: Duration = Duration::from_millis(50);
 const STREAM_PATIENCE: Duration = Duration::from_millis(500);
 /// Writes to one exec that are under way or wait for their turn: each holds its data.
 const WRITES_MAX: usize = 8;
-/// Ends that are known when they are repeated; nobody has as many under way.
-const ENDS_MAX: usize = 64;
+/// Ends, and writes with an id, that are known when they are repeated; nobody has as many under way.
+const KNOWN_MAX: usize = 64;
 /// What `eof` becomes for a terminal.
 const VEOF: u8 = 0x04;
 
@@ -58,6 +59,62 @@ struct State {
     committed: u64,
     /// Where ends were written, the last ones: a pipe has one, a terminal any number.
     ends: VecDeque<u64>,
+    /// Writes with an id, the last ones.
+    writes: VecDeque<Write>,
+}
+
+/// What is known of a write, should it be repeated.
+#[derive(Debug)]
+struct Write {
+    id: String,
+    /// Bytes of it that the target has taken.
+    taken: u64,
+    /// Its end was written.
+    ended: bool,
+}
+
+impl State {
+    /// Where a write begins. What is left of one that has an id begins where all that was written ends.
+    fn place(&self, input: &Input<'_>) -> u64 {
+        let write = self.writes.iter().find(|write| write.id == input.id);
+        let taken = write.map_or(0, |write| write.taken);
+        input.offset.unwrap_or(self.committed - taken)
+    }
+
+    /// What is known of a write with an id from here on.
+    fn write(&mut self, id: &str) -> Option<&mut Write> {
+        if id.is_empty() {
+            return None;
+        }
+        if let Some(at) = self.writes.iter().position(|write| write.id == id) {
+            return self.writes.get_mut(at);
+        }
+        self.writes.truncate(KNOWN_MAX - 1);
+        self.writes.push_front(Write {
+            id: id.to_owned(),
+            taken: 0,
+            ended: false,
+        });
+        self.writes.front_mut()
+    }
+
+    /// How far a write has come that begins and ends there.
+    fn written(&self, input: &Input<'_>, end: u64, by: End) -> Written {
+        Written {
+            committed: self.committed,
+            left: end.saturating_sub(self.committed),
+            eof_left: input.eof && !self.has_ended(input, end, by),
+        }
+    }
+
+    /// Whether this end was written before. Only who says which write it is, or where it lies, can repeat one after
+    /// which something can follow.
+    fn has_ended(&self, input: &Input<'_>, end: u64, by: End) -> bool {
+        let mut writes = self.writes.iter();
+        let repeats = input.offset.is_some() || by == End::Close;
+        writes.any(|write| write.id == input.id && write.ended)
+            || (repeats && self.ends.contains(&end))
+    }
 }
 
 impl Stdin {
@@ -79,6 +136,7 @@ impl Stdin {
                 target: None,
                 committed: 0,
                 ends: VecDeque::new(),
+                writes: VecDeque::new(),
             }),
             turn: tokio::sync::Mutex::new(()),
             places: Semaphore::new(WRITES_MAX),
@@ -105,46 +163,87 @@ impl Stdin {
         self.state().target = None;
     }
 
-    /// Writes what of `data` is new. Safe to cancel: what was committed until then stays so.
-    async fn write(&self, input: &Input<'_>) -> Result<u64, Failure> {
-        let _turn = self.turn.lock().await;
-        let committed = self.state().committed;
-        let at = input.offset.unwrap_or(committed);
+    /// Writes what of `data` is new, for as long as the input says. Safe to cancel: what was committed until then stays
+    /// so.
+    async fn write(&self, input: &Input<'_>) -> Result<Written, Failure> {
+        let length = input.data.len() as u64;
+        let _turn = tokio::select! {
+            biased;
+            turn = self.turn.lock() => turn,
+            () = sleep_until(input.until) => {
+                let state = self.state();
+                let at = state.place(input);
+                if at > state.committed {
+                    return Err(Failure::Beyond);
+                }
+                return Ok(state.written(input, at.saturating_add(length), self.end));
+            }
+        };
+        let (at, committed) = {
+            let state = self.state();
+            (state.place(input), state.committed)
+        };
         let skip = committed.checked_sub(at).ok_or(Failure::Beyond)?;
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let new = input.data.get(skip..).unwrap_or_default();
-        let end = at.saturating_add(input.data.len() as u64);
-        // Only who says where it lies can repeat it, unless nothing can follow.
-        let repeats = input.offset.is_some() || self.end == End::Close;
-        let end_is_new = input.eof && !(repeats && self.state().ends.contains(&end));
+        let end = at.saturating_add(length);
+        let end_is_new = input.eof && !self.state().has_ended(input, end, self.end);
         if new.is_empty() && !end_is_new {
-            return Ok(committed);
+            return Ok(self.state().written(input, end, self.end));
         }
-        self.put(new, true).await?;
-        if end_is_new {
+        let is_whole = self.put(new, input.until, Some(input.id)).await?;
+        if end_is_new && is_whole {
             // Others wrote on: this cannot be the end any more.
             if end < committed {
                 return Err(Failure::Beyond);
             }
-            match self.end {
-                End::Close => self.close(),
-                End::Character(character) => self.put(&[character], false).await?,
+            let has_ended = match self.end {
+                End::Close => {
+                    self.close();
+                    true
+                }
+                End::Character(character) => self.put(&[character], input.until, None).await?,
+            };
+            if has_ended {
+                let mut state = self.state();
+                state.ends.truncate(KNOWN_MAX - 1);
+                state.ends.push_front(end);
+                if let Some(write) = state.write(input.id) {
+                    write.ended = true;
+                }
             }
-            let ends = &mut self.state().ends;
-            ends.truncate(ENDS_MAX - 1);
-            ends.push_front(end);
+            return Ok(Written {
+                eof_left: !has_ended,
+                ..self.state().written(input, end, self.end)
+            });
         }
-        Ok(self.state().committed)
+        Ok(self.state().written(input, end, self.end))
     }
 
-    async fn put(&self, mut data: &[u8], counts: bool) -> Result<(), Failure> {
+    /// Puts bytes into the target: those of a write with this id, which are counted, or others. False if some had to be
+    /// left when the time was over.
+    async fn put(
+        &self,
+        mut data: &[u8],
+        until: Option<Instant>,
+        counted: Option<&str>,
+    ) -> Result<bool, Failure> {
         let target = self.state().target.clone().ok_or(Failure::Closed)?;
         while !data.is_empty() {
             let write = |fd: &OwnedFd| Ok(nix::unistd::write(fd, data)?);
-            match target.async_io(Interest::WRITABLE, write).await {
+            let put = tokio::select! {
+                biased;
+                put = target.async_io(Interest::WRITABLE, write) => put,
+                () = sleep_until(until) => return Ok(false),
+            };
+            match put {
                 Ok(count) => {
-                    if counts {
-                        self.state().committed += count as u64;
+                    if let Some(id) = counted {
+                        let mut state = self.state();
+                        state.committed += count as u64;
+                        if let Some(write) = state.write(id) {
+                            write.taken += count as u64;
+                        }
                     }
                     data = data.get(count..).unwrap_or_default();
                 }
@@ -155,7 +254,7 @@ impl Stdin {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -164,8 +263,36 @@ impl Stdin {
 pub(crate) struct Input<'a> {
     /// Of the first byte of data; unset appends.
     pub(crate) offset: Option<u64>,
+    /// Which write it is, where no offset tells; empty for none.
+    pub(crate) id: &'a str,
     pub(crate) data: &'a [u8],
     pub(crate) eof: bool,
+    /// How long the target is waited for to take data; unset means as long as it takes.
+    pub(crate) until: Option<Instant>,
+}
+
+impl<'a> Input<'a> {
+    pub(crate) fn of(message: &'a wire::WriteStdinRequest) -> Self {
+        let wait = message.wait.and_then(|wait| Duration::try_from(wait).ok());
+        Self {
+            offset: message.offset,
+            id: &message.write_id,
+            data: &message.data,
+            eof: message.eof,
+            until: wait.map(|wait| after(Instant::now(), wait)),
+        }
+    }
+}
+
+/// How far a write has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// All that the target has taken, of whomever.
+    pub(crate) committed: u64,
+    /// The last bytes of this write, which it has not.
+    pub(crate) left: u64,
+    /// Its end is to be written and is not.
+    pub(crate) eof_left: bool,
 }
 
 enum Failure {
@@ -174,9 +301,9 @@ enum Failure {
     Closed,
 }
 
-/// Writes to an exec's stdin; what is committed then. Fails as soon as the exec ends. What is not new is not
+/// Writes to an exec's stdin; how far it has come then. Fails as soon as the exec ends. What is not new is not
 /// written again, and is no failure even then.
-pub(crate) async fn write(exec: &Exec, input: Input<'_>) -> Result<u64, Error> {
+pub(crate) async fn write(exec: &Exec, input: Input<'_>) -> Result<Written, Error> {
     let id = exec.id.clone();
     let Some(stdin) = &exec.stdin else {
         return Err(if exec.state().phase < Phase::Exited {
@@ -195,7 +322,7 @@ pub(crate) async fn write(exec: &Exec, input: Input<'_>) -> Result<u64, Error> {
         () = exec.ended() => Err(Failure::Closed),
     };
     let failure = match written {
-        Ok(committed) => return Ok(committed),
+        Ok(written) => return Ok(written),
         Err(failure) => failure,
     };
     let (committed, closed) = {
@@ -231,10 +358,11 @@ pub(crate) async fn stream(
     loop {
         let input = Input {
             offset: message.offset.or(follows),
-            data: &message.data,
-            eof: message.eof,
+            id: "",
+            until: None,
+            ..Input::of(&message)
         };
-        let committed = write(&exec, input).await?;
+        let committed = write(&exec, input).await?.committed;
         let length = message.data.len() as u64;
         follows = input.offset.map(|offset| offset.saturating_add(length));
         message = tokio::select! {

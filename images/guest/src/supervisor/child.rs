@@ -216,14 +216,21 @@ fn launch(start: &Start, body: &[u8], fds: &[OwnedFd]) -> Result<Pid, (Stage, i3
         return Err(malformed);
     }
     let strings: Vec<&[u8]> = body.split_inclusive(|byte| *byte == 0).collect();
-    let (cwd, strings) = strings.split_first().ok_or(malformed)?;
+    let [cwd, program, strings @ ..] = strings.as_slice() else {
+        return Err(malformed);
+    };
     let (argv, envp) = strings.split_at_checked(start.args).ok_or(malformed)?;
     if envp.len() != start.envs {
         return Err(malformed);
     }
+    let name = argv.first().ok_or(malformed)?;
+    let program = text(program);
     let plan = Plan {
         cwd: text(cwd),
-        programs: programs(argv.first().ok_or(malformed)?, envp),
+        programs: match program.is_empty() {
+            true => programs(name, envp),
+            false => vec![program],
+        },
         argv: pointers(argv),
         envp: pointers(envp),
         stdio: [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()],

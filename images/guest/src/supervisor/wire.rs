@@ -29,6 +29,8 @@ const EMPTY: u64 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Launch {
     pub(crate) cwd: String,
+    /// Path of the program; empty for what argv[0] leads to.
+    pub(crate) program: String,
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<String>,
     /// At most [`LIMITS_MAX`].
@@ -109,7 +111,8 @@ impl Launch {
     /// The head, and the strings that follow it.
     pub(crate) fn encode(&self) -> (Vec<u8>, Vec<u8>) {
         let mut body = Vec::with_capacity(4096);
-        for text in std::iter::once(&self.cwd)
+        for text in [&self.cwd, &self.program]
+            .into_iter()
             .chain(&self.argv)
             .chain(&self.env)
         {
@@ -269,6 +272,7 @@ mod tests {
     fn launches_and_orders_survive_the_wire() {
         let launch = Launch {
             cwd: "/".into(),
+            program: "/a".into(),
             argv: vec!["a".into(), String::new()],
             env: vec!["A=b".into()],
             limits: vec![(7, u64::MAX); LIMITS_MAX],
@@ -283,7 +287,7 @@ mod tests {
             terminal: true,
         };
         assert_eq!(Request::decode(&head), Some(Request::Start(expected)));
-        assert_eq!(body, b"/\0a\0\0A=b\0");
+        assert_eq!(body, b"/\0/a\0a\0\0A=b\0");
         let order = Order::Signal {
             target: Target::Group,
             signal: 15,

@@ -212,6 +212,16 @@ async fn changed_since_exec_leaves_out_what_was_there() {
     let got = collect(&guest, wanted.clone()).await.expect("collected");
     assert_eq!(got.paths(), ["out/back", "out/new", "out/same"]);
     assert_eq!(got.summary.matched, 3);
+    // What a later one made or changed is not its own.
+    guest
+        .sh("later", "sleep 0.02; echo x > out/later; echo x >> out/new")
+        .await;
+    wanted.until_exec_end = true;
+    let got = collect(&guest, wanted.clone()).await.expect("collected");
+    assert_eq!(got.paths(), ["out/back", "out/same"]);
+    wanted.until_exec_end = false;
+    let got = collect(&guest, wanted.clone()).await.expect("collected");
+    assert_eq!(got.summary.matched, 4);
     wanted.changed_since_exec = "workspaces/test/execs/none".to_owned();
     let refused = collect(&guest, wanted).await.expect_err("unknown");
     assert_eq!(reason(&refused), "EXEC_NOT_FOUND");

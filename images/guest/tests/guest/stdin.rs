@@ -31,7 +31,35 @@ fn message(id: &str, offset: Option<u64>, data: &[u8], eof: bool) -> wire::Write
         offset,
         data: data.to_vec().into(),
         eof,
+        ..Default::default()
     }
+}
+
+/// One that can be repeated wherever it lies, and waits a moment at most.
+fn known(id: &str, write_id: &str, data: &[u8]) -> wire::WriteStdinRequest {
+    wire::WriteStdinRequest {
+        write_id: write_id.to_owned(),
+        wait: Some(prost_types::Duration {
+            seconds: 0,
+            nanos: 50_000_000,
+        }),
+        ..message(id, None, data, false)
+    }
+}
+
+/// Stops or continues a program.
+async fn signal(guest: &Guest, id: &str, signal: i32) {
+    let request = wire::SignalExecRequest {
+        exec_id: id.to_owned(),
+        signal,
+        ..Default::default()
+    };
+    guest
+        .client
+        .clone()
+        .signal_exec(request)
+        .await
+        .expect("sent");
 }
 
 async fn write(guest: &Guest, message: wire::WriteStdinRequest) -> Result<u64, Status> {
@@ -151,6 +179,84 @@ async fn stdin_retry_same_offset() {
     assert_eq!(write(&guest, end).await.expect("written"), 12);
     let again = message("retry", Some(0), b"hello", false);
     assert_eq!(write(&guest, again).await.expect("written"), 12);
+}
+
+#[tokio::test]
+async fn a_write_with_an_id_goes_on_where_it_was_left_whoever_wrote_in_between() {
+    let guest = Guest::start().await;
+    start(&guest, "cat", &["cat"]).await;
+    signal(&guest, "cat", 19).await;
+    let long: Vec<u8> = (0..200_000_u32).map(|n| b'a' + (n % 26) as u8).collect();
+    let mut client = guest.client.clone();
+    let mut put = async |write| client.write_stdin(write).await.expect("taken").into_inner();
+    let first = put(known("cat", "long", &long)).await;
+    assert!(first.committed_offset > 0 && first.unwritten_bytes > 0);
+    assert_eq!(first.committed_offset + first.unwritten_bytes, 200_000);
+    // Nothing fits, and nothing of the first is there twice.
+    assert_eq!(put(known("cat", "long", &long)).await, first);
+    let other = put(known("cat", "other", b"!")).await;
+    assert_eq!(other.unwritten_bytes, 1);
+    // What waits for its turn is left, too; nobody's data is waited for longer than its writer wants.
+    let blocked = message("cat", None, b"?", false);
+    let mut blocked = Box::pin(write(&guest, blocked));
+    let stuck = tokio::time::timeout(Duration::from_millis(100), &mut blocked).await;
+    assert!(stuck.is_err(), "the pipe is full");
+    assert_eq!(put(known("cat", "long", &long)).await, first);
+    signal(&guest, "cat", 18).await;
+    blocked.await.expect("written");
+    let mut rest = known("cat", "long", &long);
+    (rest.wait, rest.eof) = (None, true);
+    for _ in 0..2 {
+        let written = put(rest.clone()).await;
+        assert_eq!(
+            (written.committed_offset, written.unwritten_bytes),
+            (200_001, 0)
+        );
+    }
+    let mut expected = long;
+    let at = usize::try_from(first.committed_offset).expect("small");
+    expected.insert(at, b'?');
+    assert!(all(&guest, "cat").await.out == expected);
+}
+
+#[tokio::test]
+async fn an_end_whose_turn_does_not_come_is_told_as_not_written() {
+    let guest = Guest::start().await;
+    start(&guest, "deaf", &["sleep", "1000"]).await;
+    let long = message("deaf", None, &[b'x'; 200_000], false);
+    let mut blocked = Box::pin(write(&guest, long));
+    let stuck = tokio::time::timeout(Duration::from_millis(100), &mut blocked).await;
+    assert!(stuck.is_err(), "the pipe is full");
+    let mut client = guest.client.clone();
+    let end = wire::WriteStdinRequest {
+        eof: true,
+        ..known("deaf", "end", b"")
+    };
+    let told = client.write_stdin(end).await.expect("told").into_inner();
+    assert_eq!((told.unwritten_bytes, told.eof_unwritten), (0, true));
+    // An offset that nobody has reached is wrong whoever has the turn.
+    let beyond = wire::WriteStdinRequest {
+        offset: Some(1 << 20),
+        ..known("deaf", "", b"0123456789")
+    };
+    let beyond = client.write_stdin(beyond).await;
+    assert_refused(beyond, Code::OutOfRange, "INVALID_REQUEST");
+    kill(&guest, "deaf").await;
+    assert_refused(blocked.await, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
+}
+
+#[tokio::test]
+async fn equal_writes_with_ids_of_their_own_are_all_written() {
+    let guest = Guest::start().await;
+    start(&guest, "cat", &["cat"]).await;
+    for id in ["a", "b", "b", "a"] {
+        let line = known("cat", id, b"1\n");
+        write(&guest, line).await.expect("written");
+    }
+    write(&guest, message("cat", None, b"", true))
+        .await
+        .expect("written");
+    assert_eq!(all(&guest, "cat").await.stdout(), "1\n1\n");
 }
 
 #[tokio::test]

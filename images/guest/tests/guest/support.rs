@@ -5,8 +5,8 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use hyper_util::rt::TokioIo;
-use skilld_proto::guest::v1 as wire;
 use skilld_proto::guest::v1::guest_service_client::GuestServiceClient;
+use skilld_proto::guest::{GENERATION, v1 as wire};
 use skilld_proto::v1;
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_event::output::Content;
@@ -173,11 +173,11 @@ async fn accept(listener: &UnixListener) -> Client {
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
     let hello = wire::HelloRequest {
-        generation: 1,
+        generation: GENERATION,
         daemon_version: "test".to_owned(),
     };
     let hello = client.hello(hello).await.expect("says hello").into_inner();
-    assert_eq!(hello.generation, 1);
+    assert_eq!(hello.generation, GENERATION);
     assert_eq!(&*hello.nonce, [0x00, 0xff, 0x10]);
     client
 }

@@ -401,6 +401,34 @@ async fn read_all(seen: &mut Seen, stream: &mut Streaming<v1::ExecEvent>) {
 }
 
 #[tokio::test]
+async fn an_end_that_a_full_terminal_does_not_take_is_waited_for_no_longer_than_asked() {
+    let guest = Guest::start().await;
+    let script = "stty raw -echo; echo ready; exec sleep 1000";
+    let (mut stream, mut seen) = typed(&guest, "full", &["bash", "-c", script]).await;
+    read_to(&mut seen, &mut stream, "ready\n").await;
+    let mut client = guest.client.clone();
+    let mut put = async |data: &[u8], eof| {
+        let request = wire::WriteStdinRequest {
+            exec_id: "full".to_owned(),
+            data: data.to_vec().into(),
+            eof,
+            wait: Some(prost_types::Duration {
+                seconds: 0,
+                nanos: 50_000_000,
+            }),
+            ..Default::default()
+        };
+        let written = tokio::time::timeout(Duration::from_secs(5), client.write_stdin(request));
+        let written = written.await.expect("in time").expect("told");
+        written.into_inner()
+    };
+    let filled = put(&[b'x'; 200_000], false).await;
+    assert!(filled.unwritten_bytes > 0 && !filled.eof_unwritten);
+    let end = put(b"", true).await;
+    assert_eq!((end.unwritten_bytes, end.eof_unwritten), (0, true));
+}
+
+#[tokio::test]
 async fn pty_echo_comes_back_at_once_and_only_once() {
     let guest = Guest::start().await;
     let (mut stream, mut seen) = typed(&guest, "echo", &["cat"]).await;

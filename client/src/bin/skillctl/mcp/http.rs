@@ -4,27 +4,51 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use skilld_client::v1::ServerLimits;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::interrupt::Interrupt;
 use crate::mcp::server::Server;
 use crate::output;
 
-/// Connections at once; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 256;
+/// Clients with a session at once; the next one is refused.
+const CLIENTS_MAX: usize = 256;
+
+/// Connections at once; more wait to be accepted. A client has one on which it listens, and one for each call.
+const CONNECTIONS_MAX: usize = 4 * CLIENTS_MAX;
+
+/// After this long without a word of its client a session is forgotten, and a call of it given up. So it is longer than any
+/// call: the longest command, what is staged before it, and a user who thinks.
+const IDLE_MORE: Duration = Duration::from_secs(60 * 60);
+
+/// Where the daemon does not say how long a command may run.
+const COMMAND_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// When no connection can be taken, as when there are too many descriptors.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long a session may be without a word of its client.
+pub(crate) fn idle_max(limits: &ServerLimits) -> Duration {
+    let longest = limits.exec_timeout_max.and_then(|max| max.try_into().ok());
+    longest.unwrap_or(COMMAND_MAX) + IDLE_MORE
+}
 
 /// Serves until the program is told to stop.
 pub(crate) async fn serve(
     address: SocketAddr,
     server: &Server,
+    idle_max: Duration,
     interrupt: &mut Interrupt,
 ) -> anyhow::Result<()> {
     if !address.ip().is_loopback() {
@@ -39,10 +63,15 @@ pub(crate) async fn serve(
     let config = StreamableHttpServerConfig::default()
         .with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
         .with_cancellation_token(stop.child_token());
-    let handler = server.clone();
+    let (handler, places) = (server.clone(), Arc::new(Semaphore::new(CLIENTS_MAX)));
+    let mut sessions = LocalSessionManager::default();
+    sessions.session_config.keep_alive = Some(idle_max);
     let service = StreamableHttpService::new(
-        move || Ok::<_, io::Error>(handler.clone()),
-        Arc::new(LocalSessionManager::default()),
+        move || {
+            let place = Arc::clone(&places).try_acquire_owned();
+            Ok::<_, io::Error>(handler.at(place.map_err(io::Error::other)?))
+        },
+        Arc::new(sessions),
         config,
     );
     let mut connections = JoinSet::new();
@@ -55,14 +84,18 @@ pub(crate) async fn serve(
             while connections.try_join_next().is_some() {}
             let Ok((stream, _)) = listener.accept().await else {
                 // Out of descriptors, or gone before it was taken.
-                tokio::task::yield_now().await;
+                sleep(ACCEPT_AGAIN).await;
                 continue;
             };
             let service = TowerToHyperService::new(service.clone());
             connections.spawn(async move {
+                let mut builder = Builder::new(TokioExecutor::new());
+                // With a clock, a request that does not come to its end is not waited for.
+                builder.http1().timer(TokioTimer::new());
+                builder.http2().timer(TokioTimer::new());
                 // A client that breaks off is its own business.
                 drop(
-                    Builder::new(TokioExecutor::new())
+                    builder
                         .serve_connection(TokioIo::new(stream), service)
                         .await,
                 );
@@ -74,4 +107,19 @@ pub(crate) async fn serve(
     stop.cancel();
     connections.shutdown().await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_outlives_the_longest_command() {
+        let limits = ServerLimits {
+            exec_timeout_max: Some(Duration::from_secs(900).try_into().expect("short")),
+            ..ServerLimits::default()
+        };
+        assert_eq!(idle_max(&limits), Duration::from_secs(900 + 3600));
+        assert!(idle_max(&ServerLimits::default()) > COMMAND_MAX);
+    }
 }

@@ -8,16 +8,14 @@ use rmcp::model::{
     ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
 };
 use skilld_client::tools::Options;
-use skilld_client::v1::{
-    ListSkillFilesRequest, ListSkillsRequest, ReadSkillFileRequest, Reason, Skill, SkillState,
-};
+use skilld_client::v1::{ListSkillFilesRequest, ListSkillsRequest, ReadSkillFileRequest, Reason};
 use skilld_client::{Client, Error, short_id};
 
 /// Skills whose files one page lists.
 const SKILLS_PER_PAGE: i32 = 20;
 
-/// Bytes of a file that is read at most. A message of MCP holds it whole.
-const FILE_BYTES_MAX: i64 = 16 * 1024 * 1024;
+/// Bytes of a file that is read at most. A message of MCP holds it whole, and some clients take no line over 16 MiB.
+const FILE_BYTES_MAX: i64 = 8 * 1024 * 1024;
 
 /// All but what a URI may hold as it is (RFC 3986, 2.3).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
@@ -41,20 +39,12 @@ pub(crate) async fn list(
         .await
         .map_err(|error| refused(&error))?;
     let mut resources = Vec::new();
-    for skill in page.skills.iter().filter(|skill| usable(skill, options)) {
+    for skill in page.skills.iter().filter(|skill| options.offers(skill)) {
         files(client, &short_id(&skill.name), &mut resources).await?;
     }
     let mut listed = ListResourcesResult::with_all_items(resources);
     listed.next_cursor = Some(page.next_page_token).filter(|token| !token.is_empty());
     Ok(listed)
-}
-
-fn usable(skill: &Skill, options: &Options) -> bool {
-    let loaded = matches!(
-        skill.state(),
-        SkillState::Loaded | SkillState::LoadedWithWarnings
-    );
-    loaded && options.shows(&short_id(&skill.name))
 }
 
 async fn files(

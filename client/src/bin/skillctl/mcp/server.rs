@@ -1,5 +1,6 @@
 //! One MCP session over one session of the tools.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,18 +8,27 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
     ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
     ProgressNotificationParam, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
-    ServerConfig, Tool,
+    ServerConfig, SubscriptionFilter, Tool,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
-use skilld_client::tools::{Answer, Call, Definition, ToolError, Toolset};
+use skilld_client::state::SessionState;
+use skilld_client::tools::{
+    Answer, Call, Definition, Ended, Family, Options, Profile, Session, ToolError, Toolset,
+};
 use skilld_client::{Client, new_exec_id};
-use tokio::sync::Mutex;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use crate::follow::poll_some;
+use crate::interrupt::Interrupt;
+use crate::mcp::listeners::{Listener, Listeners};
 use crate::mcp::resources;
-use crate::tool::Kept;
+use crate::output;
+use crate::tool::{self, Kept};
 
 /// Between two words to a client that asked for progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -29,8 +39,12 @@ pub(crate) struct Server {
     tools: Toolset,
     client: Client,
     kept: Arc<Mutex<Kept>>,
-    /// As the client was told last; none before it asked.
-    told: Arc<Mutex<Option<Vec<Definition>>>>,
+    listeners: Arc<Listeners>,
+    /// The calls under way, which are given up when the server ends.
+    calls: TaskTracker,
+    stop: CancellationToken,
+    /// A connection's, as long as it lasts.
+    _place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Server {
@@ -39,96 +53,91 @@ impl Server {
             tools,
             client,
             kept: Arc::new(Mutex::new(kept)),
-            told: Arc::default(),
+            listeners: Arc::default(),
+            calls: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            _place: None,
         }
     }
 
-    /// Ends the session, unless it is kept.
-    pub(crate) async fn end(&self) -> Result<(), ToolError> {
+    /// The same for one connection of several.
+    pub(crate) fn at(&self, place: OwnedSemaphorePermit) -> Self {
+        Self {
+            _place: Some(Arc::new(place)),
+            ..self.clone()
+        }
+    }
+
+    /// Gives up what is under way and ends the session, unless it is kept. A signal ends that.
+    pub(crate) async fn end(&self, interrupt: &mut Interrupt) -> anyhow::Result<()> {
+        self.stop.cancel();
+        self.calls.close();
+        let waiting = timeout(tool::END_WITHIN, self.calls.wait());
+        if interrupt.race(waiting).await?.is_err() {
+            output::note("what some calls started may go on");
+        }
         let kept = self.kept.lock().await;
-        if kept.is_kept() {
-            return Ok(());
-        }
-        self.tools.end(kept.session()).await
+        tool::end(&self.tools, &kept, interrupt).await
     }
 
-    async fn definitions(&self) -> Result<Vec<Definition>, ErrorData> {
+    async fn definitions(&self) -> Result<Vec<Definition>, ToolError> {
         let (session, state) = self.snapshot().await;
-        self.tools
-            .definitions(&session, &state)
-            .await
-            .map_err(|error| internal(&error))
+        self.tools.definitions(&session, &state).await
     }
 
-    async fn snapshot(
-        &self,
-    ) -> (
-        skilld_client::tools::Session,
-        skilld_client::state::SessionState,
-    ) {
+    async fn snapshot(&self) -> (Session, SessionState) {
         let kept = self.kept.lock().await;
         (kept.session().clone(), kept.state().clone())
     }
 
-    /// Makes a call, telling how long it takes, and ends what it started if the client gives it up.
+    /// Makes a call, telling how long it takes, and ends what it started if the client gives it up or goes.
     async fn make(
         &self,
         call: Call,
+        (session, state): (&Session, &SessionState),
         context: &RequestContext<RoleServer>,
-    ) -> Result<Result<Answer, ToolError>, ErrorData> {
-        let (session, state) = self.snapshot().await;
-        let id = call.id.clone();
+    ) -> Ended {
         let name = call.name.clone();
-        let mut running = std::pin::pin!(self.tools.call(&session, &state, call));
+        let given_up = async {
+            tokio::select! {
+                () = context.ct.cancelled() => {}
+                () = self.stop.cancelled() => {}
+            }
+        };
+        let calling = self.tools.call_or_give_up(session, state, call, given_up);
+        let mut calling = pin!(calling);
         let began = Instant::now();
         let mut ticks = interval_at(began + PROGRESS_EVERY, PROGRESS_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let token = context.meta.get_progress_token();
+        let mut telling = None;
         loop {
             tokio::select! {
-                answered = &mut running => return Ok(answered),
-                () = context.ct.cancelled() => break,
-                _ = ticks.tick(), if token.is_some() => {
+                biased;
+                ended = &mut calling => return ended,
+                // Who does not listen any more is told nothing; who does not read holds up nothing.
+                _ = poll_some(&mut telling) => telling = None,
+                _ = ticks.tick(), if telling.is_none() && !context.ct.is_cancelled() => {
                     let Some(token) = token.clone() else { continue };
                     let seconds = began.elapsed().as_secs_f64();
                     let told = ProgressNotificationParam::new(token, seconds)
                         .with_message(format!("{name} runs for {seconds:.0} s"));
-                    // Who does not listen any more is told nothing.
-                    drop(context.peer.notify_progress(told).await);
+                    telling = Some(Box::pin(context.peer.notify_progress(told)));
                 }
             }
         }
-        self.tools
-            .cancel(&session, &name, &id)
-            .await
-            .map_err(|error| internal(&error))?;
-        Err(ErrorData::invalid_request("the call was cancelled", None))
     }
 
     /// Keeps what a call changed, and says so if that changes what is offered.
-    async fn keep(
-        &self,
-        answer: &Answer,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    async fn keep(&self, base: &SessionState, answer: &Answer) -> anyhow::Result<()> {
         if answer.delta.is_empty() {
             return Ok(());
         }
-        self.kept
-            .lock()
-            .await
-            .change(&answer.delta)
-            .map_err(|error| ErrorData::internal_error(format!("{error:#}"), None))?;
-        let mut told = self.told.lock().await;
-        // To make the definitions all skills are listed: only for one who can have outdated ones.
-        if let Some(before) = told.as_mut() {
-            let now = self.definitions().await?;
-            if now != *before {
-                *before = now;
-                drop(context.peer.notify_tool_list_changed().await);
-            }
-        }
-        Ok(())
+        let mut kept = self.kept.lock().await;
+        let changed = kept.change(&self.tools, base, &answer.delta).await;
+        drop(kept);
+        self.listeners.changed(self.definitions()).await;
+        changed
     }
 }
 
@@ -141,11 +150,25 @@ impl ServerHandler for Server {
             .build();
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("skilld", env!("CARGO_PKG_VERSION")))
-            .with_instructions(
-                "Skills are folders with instructions and scripts. List them, load the one that fits the task, \
-                 read what it says, then run its scripts. They run in a sandbox without network; files are kept \
-                 between calls.",
-            )
+            .with_instructions(instructions(self.tools.options()))
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.listeners.add(Listener::Peer(context.peer)).await;
+    }
+
+    fn accepted_subscription_filter(&self, _: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(SubscriptionFilter::builder().tools_list_changed().build())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let sink = context.sink().clone();
+        self.listeners.add(Listener::Subscription(sink)).await;
+        tokio::select! {
+            () = context.cancelled() => {}
+            () = self.stop.cancelled() => {}
+        }
+        Ok(())
     }
 
     async fn list_tools(
@@ -153,8 +176,8 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let definitions = self.definitions().await?;
-        *self.told.lock().await = Some(definitions.clone());
+        let listed = self.listeners.list(self.definitions()).await;
+        let definitions = listed.map_err(|error| internal(&error))?;
         Ok(ListToolsResult::with_all_items(
             definitions.into_iter().map(tool).collect(),
         ))
@@ -165,17 +188,37 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let _under_way = self.calls.token();
+        if self.stop.is_cancelled() {
+            return Err(ErrorData::internal_error("the server ends", None));
+        }
         let call = Call {
             id: new_exec_id(),
             name: request.name.into_owned(),
             arguments: Value::Object(request.arguments.unwrap_or_default()),
         };
-        let answer = match self.make(call, &context).await? {
-            Ok(answer) => answer,
-            Err(error) => return Ok(failed(&error.to_json()).into()),
+        let (session, state) = self.snapshot().await;
+        let answer = match self.make(call, (&session, &state), &context).await {
+            Ended::Called(Ok(answer)) => answer,
+            Ended::Called(Err(error @ ToolError::UnknownTool { .. })) => {
+                let (said, error) = (error.to_string(), error.to_json());
+                return Err(ErrorData::invalid_params(said, Some(error)));
+            }
+            Ended::Called(Err(error)) => return Ok(failed(&error.to_json()).into()),
+            Ended::GivenUp(Ok(())) => {
+                return Err(ErrorData::invalid_request("the call was cancelled", None));
+            }
+            Ended::GivenUp(Err(error)) => return Err(internal(&error)),
         };
-        self.keep(&answer, &context).await?;
-        Ok(succeeded(answer.result).into())
+        let kept = self.keep(&state, &answer).await;
+        let mut result = succeeded(answer.result);
+        if let Err(error) = kept {
+            // What was done is said in any case.
+            let fault = format!("The session's state could not be kept: {error:#}");
+            output::note(&fault);
+            result.content.push(ContentBlock::text(fault));
+        }
+        Ok(result.into())
     }
 
     async fn list_resources(
@@ -208,28 +251,40 @@ fn internal(error: &ToolError) -> ErrorData {
     ErrorData::internal_error(error.to_string(), Some(error.to_json()))
 }
 
-/// A result must be an object to be structured, and a schema must be one's.
+/// What a client may tell its model of the tools as a whole.
+fn instructions(options: &Options) -> &'static str {
+    let runs = options.profile == Profile::Full
+        && match options.family {
+            Family::Trpc => options.lists("skill_run") || options.lists("skill_exec"),
+            Family::Sherma => options.additions && options.lists("run_skill_script"),
+            Family::AgentZero => true,
+        };
+    if runs {
+        "Skills are folders with instructions and scripts. List them, load the one that fits the task, read what it says, \
+         then run its scripts. They run in a sandbox without network; files are kept between calls."
+    } else {
+        "Skills are folders with instructions. List them, load the one that fits the task, and read what it says."
+    }
+}
+
+/// A result must be an object to be structured, and a schema must be one's. Of a result that may be anything there is none.
 fn tool(definition: Definition) -> Tool {
     let object = |schema: Value| schema.as_object().cloned().unwrap_or_default();
-    let returns = if is_object(&definition.returns) {
-        object(definition.returns)
-    } else {
-        object(json!({
-            "type": "object",
-            "properties": {"result": definition.returns},
-            "required": ["result"],
-        }))
-    };
-    Tool::new(
+    let tool = Tool::new(
         definition.name,
         definition.description,
         Arc::new(object(definition.parameters)),
-    )
-    .with_raw_output_schema(Arc::new(returns))
-}
-
-fn is_object(schema: &Value) -> bool {
-    schema.get("type").and_then(Value::as_str) == Some("object")
+    );
+    let returns = match definition.returns.get("type").and_then(Value::as_str) {
+        Some("object") => definition.returns,
+        Some(_) => json!({
+            "type": "object",
+            "properties": {"result": definition.returns},
+            "required": ["result"],
+        }),
+        None => return tool,
+    };
+    tool.with_raw_output_schema(Arc::new(object(returns)))
 }
 
 fn succeeded(result: Value) -> CallToolResult {

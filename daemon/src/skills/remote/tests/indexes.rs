@@ -188,12 +188,17 @@ async fn an_index_of_ten_thousand_skills_is_bounded() {
     let from: WebUrl = "https://x.example/index.json".parse().expect("a URL");
     let skill = |number: usize| json!({ "name": format!("s{number}"), "files": ["SKILL.md"] });
     let skills: Vec<_> = (0..10_000).map(skill).collect();
-    let plan = documents::read(&json!({ "skills": skills }).to_string(), &from, 10);
-    assert_eq!(plan.expect("a plan").items.len(), documents::SKILLS_MAX);
+    let index = json!({ "skills": skills }).to_string();
+    let plan = |files_max| documents::read(&index, &from, files_max).expect("a plan");
+    assert_eq!(plan(10_000).items.len(), documents::SKILLS_MAX);
+    // The limit is for all of them together.
+    let bounded = plan(10);
+    assert_eq!(bounded.items.len(), 10);
+    assert_eq!(bounded.skipped.len(), documents::SKILLS_MAX - 10 + 1);
     let files: Vec<String> = (0..11).map(|number| format!("f{number}")).collect();
     let card = json!({ "id": "a", "base_uri": ".", "files": files }).to_string();
     let error = documents::read(&card, &from, 10).expect_err("too many");
-    assert!(error.contains("more than the limit of 10"), "{error}");
+    assert!(error.contains("more than the 10 that are left"), "{error}");
 }
 
 #[tokio::test]
@@ -213,7 +218,7 @@ async fn the_limits_hold_for_all_skills_of_an_index_together() {
     assert_eq!(names(&source), ["a/1", "a/2", "a/SKILL.md"]);
     let message = &source.problems[0].message;
     assert!(
-        message.contains("more than 5 files and folders"),
+        message.contains("more than the 2 that are left"),
         "{message}"
     );
 }

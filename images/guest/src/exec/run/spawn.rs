@@ -1,4 +1,4 @@
-//! The start of an exec: its streams, its supervisor, and what that says of the start.
+//! The start of an exec: whether it may be, its streams, its supervisor, and what that says of the start.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,6 +10,7 @@ use nix::pty::{Winsize, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::stat::Mode;
 use skilld_proto::v1;
 
+use super::program;
 use super::stream::Source;
 use crate::exec;
 use crate::guest::Guest;
@@ -48,9 +49,21 @@ struct Streams {
     stdio: [OwnedFd; 3],
 }
 
-/// Starts it; else the result that it has.
-pub(super) async fn spawn(guest: &Guest, mut start: Start) -> Result<Spawned, v1::ExecResult> {
-    let launch = std::mem::take(&mut start.launch);
+/// Starts it, if its program is one of `programs`; else the result that it has.
+pub(super) async fn spawn(
+    guest: &Guest,
+    mut start: Start,
+    programs: Option<&v1::Programs>,
+) -> Result<Spawned, v1::ExecResult> {
+    let mut launch = std::mem::take(&mut start.launch);
+    if let Some(programs) = programs {
+        let permitted = program::permitted(programs, &launch);
+        launch.program = permitted.map_err(|failure| v1::ExecResult {
+            reason: v1::exec_result::Reason::SpawnFailed.into(),
+            spawn_failure: Some(failure),
+            ..Default::default()
+        })?;
+    }
     let spawned = match streams(start) {
         Ok(streams) => with_streams(guest, &launch, streams).await,
         Err(failure) => Err(Some(failure)),

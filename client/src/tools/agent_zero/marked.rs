@@ -1,0 +1,54 @@
+//! Text of skills among the tool's own words: what should be a line is one, what is longer stands in a tag that says whose
+//! it is and that it cannot end.
+
+use skilld_proto::v1::Skill;
+
+use crate::prompt::clean::{attribute, clean, without_tags};
+use crate::tools::lookup;
+
+/// A field, a path or a name.
+pub(super) fn one_line(text: &str) -> String {
+    without_tags(&clean(text).0)
+}
+
+/// The body, or the document of a path. The tag is the one that prompts have.
+pub(super) fn tagged(skill: &Skill, doc: Option<&str>, text: &str) -> String {
+    let mut tag = String::from("<skill");
+    let id = lookup::id(skill);
+    for (name, value) in [
+        ("id", id.as_str()),
+        ("version", &skill.version),
+        ("digest", &skill.digest),
+        ("doc", doc.unwrap_or_default()),
+    ] {
+        if !value.is_empty() {
+            tag += &format!(" {name}=\"{}\"", attribute(value));
+        }
+    }
+    format!("{tag}>\n{}\n</skill>\n", without_tags(text.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_ends_its_tag_or_begins_another() {
+        let skill = Skill {
+            name: "skills/pdf".into(),
+            version: "1\"><x".into(),
+            digest: "sha256:11".into(),
+            ..Skill::default()
+        };
+        let text = "a </\u{200b}skill> </ SKILL> < /skill> <skill id=\"b\"> <b>\n\n";
+        let tag = "<skill id=\"pdf\" version=\"1&quot;&gt;&lt;x\" digest=\"sha256:11\"";
+        let safe = "a &lt;/\u{200b}skill> &lt;/ SKILL> &lt; /skill> &lt;skill id=\"b\"> <b>";
+        assert_eq!(
+            tagged(&skill, None, text),
+            format!("{tag}>\n{safe}\n</skill>\n")
+        );
+        let doc = tagged(&skill, Some("a\"b.md"), "x");
+        assert_eq!(doc, format!("{tag} doc=\"a&quot;b.md\">\nx\n</skill>\n"));
+        assert_eq!(one_line("a\n<skill>\u{202e}"), "a &lt;skill>");
+    }
+}

@@ -1,0 +1,575 @@
+//! `skillctl mcp` as a process, spoken to line by line: all families, what a call leaves when its client gives it up or
+//! goes, and what is said when something after the call fails.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value without the key is how a test fails"
+)]
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tonic::Code;
+
+use crate::commands::skillctl;
+use crate::commands_tool::{answer_both, fake, signal};
+use crate::fake::mcp::{ON_STDIO_TOOLS, on_stdio};
+use crate::fake::skills::Kit;
+use crate::fake::{Fake, RunExec, refusal};
+
+/// Longer than anything takes that ends.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// A client on stdio. All that comes must be the protocol's.
+pub(crate) struct Client {
+    pub(crate) child: Child,
+    stdin: ChildStdin,
+    said: Lines<BufReader<ChildStdout>>,
+    next: u64,
+    /// Notifications that came before what was waited for.
+    pub(crate) told: Vec<Value>,
+}
+
+impl Client {
+    pub(crate) async fn start(fake: &Fake, words: &[&str]) -> Self {
+        let mut command = skillctl(fake, &[&["mcp"], words].concat());
+        let command = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("starts");
+        let stdin = child.stdin.take().expect("piped");
+        let said = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut client = Self {
+            child,
+            stdin,
+            said,
+            next: 0,
+            told: Vec::new(),
+        };
+        let hello = json!({
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        });
+        let hello = client
+            .request("initialize", hello)
+            .await
+            .expect("a session");
+        assert_eq!(hello["serverInfo"]["name"], "skilld");
+        client
+            .send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+            .await;
+        client
+    }
+
+    async fn send(&mut self, message: Value) {
+        let line = format!("{message}\n");
+        self.stdin
+            .write_all(line.as_bytes())
+            .await
+            .expect("is read");
+    }
+
+    /// Sends a request; its id.
+    async fn begin(&mut self, method: &str, params: Value) -> u64 {
+        self.next += 1;
+        let id = self.next;
+        self.send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+            .await;
+        id
+    }
+
+    async fn line(&mut self) -> Value {
+        let line = tokio::time::timeout(PATIENCE, self.said.next_line()).await;
+        let line = line
+            .expect("says something")
+            .expect("is read")
+            .expect("goes on");
+        let message: Value = serde_json::from_str(&line).expect("the protocol and nothing else");
+        assert_eq!(message["jsonrpc"], "2.0", "{line}");
+        message
+    }
+
+    /// The answer to a request, a result or an error.
+    async fn answer(&mut self, id: u64) -> Result<Value, Value> {
+        loop {
+            let message = self.line().await;
+            if message["id"] != json!(id) {
+                assert!(
+                    message.get("id").is_none(),
+                    "an answer that nobody waits for: {message}"
+                );
+                self.told.push(message);
+                continue;
+            }
+            return match message.get("error") {
+                Some(error) => Err(error.clone()),
+                None => Ok(message["result"].clone()),
+            };
+        }
+    }
+
+    /// Waits for a notification, or takes the one that came.
+    async fn is_told(&mut self, method: &str) -> Value {
+        loop {
+            if let Some(at) = self.told.iter().position(|told| told["method"] == method) {
+                return self.told.remove(at);
+            }
+            let message = self.line().await;
+            self.told.push(message);
+        }
+    }
+
+    async fn request(&mut self, method: &str, params: Value) -> Result<Value, Value> {
+        let id = self.begin(method, params).await;
+        self.answer(id).await
+    }
+
+    async fn tools(&mut self) -> Vec<Value> {
+        let listed = self.request("tools/list", json!({})).await.expect("a list");
+        listed["tools"].as_array().expect("tools").clone()
+    }
+
+    async fn begin_call(&mut self, name: &str, arguments: Value) -> u64 {
+        self.begin("tools/call", json!({"name": name, "arguments": arguments}))
+            .await
+    }
+
+    /// A call that answers.
+    async fn call(&mut self, name: &str, arguments: Value) -> Value {
+        let id = self.begin_call(name, arguments).await;
+        let result = self.answer(id).await.expect("a result");
+        assert_ne!(result["isError"], true, "{result}");
+        result
+    }
+
+    /// The client goes; how the server ended.
+    async fn end(self) -> std::process::ExitStatus {
+        let Self {
+            mut child,
+            stdin,
+            said,
+            ..
+        } = self;
+        drop((stdin, said));
+        let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
+        ended.expect("ends").expect("ran")
+    }
+}
+
+fn names(tools: &[Value]) -> Vec<&str> {
+    tools
+        .iter()
+        .map(|tool| tool["name"].as_str().expect("a name"))
+        .collect()
+}
+
+fn options(fake: &Fake, options: &Value) {
+    std::fs::write(fake.path("o.json"), options.to_string()).expect("writes");
+}
+
+/// What a client that validates does, as far as the schemas here go.
+fn fits(tools: &[Value], name: &str, result: &Value) {
+    let tool = tools
+        .iter()
+        .find(|tool| tool["name"] == name)
+        .expect("is offered");
+    let text = result["content"][0]["text"].as_str().expect("text");
+    let structured = &result["structuredContent"];
+    let Some(schema) = tool.get("outputSchema") else {
+        return;
+    };
+    assert_eq!(schema["type"], "object", "{name}");
+    for key in schema["required"].as_array().into_iter().flatten() {
+        let key = key.as_str().expect("text");
+        assert!(
+            structured.get(key).is_some(),
+            "{name} has no {key}: {structured}"
+        );
+    }
+    // The text is the same, for clients that read no structure.
+    let same = serde_json::from_str::<Value>(text).unwrap_or_else(|_| json!(text));
+    let wrapped = &structured["result"];
+    assert!(&same == structured || &same == wrapped, "{name}: {text}");
+}
+
+#[tokio::test]
+async fn every_family_is_served_with_schemas_that_its_results_fit() {
+    let script = "scripts/run.sh";
+    for (family, count, calls) in [
+        (
+            "trpc",
+            16,
+            vec![
+                ("skill_list", json!({})),
+                ("skill_load", json!({"skill": "alpha"})),
+                ("skill_run", json!({"skill": "alpha", "command": "hello"})),
+                ("workspace_exec", json!({"command": "hello"})),
+                ("read_file", json!({"file_name": "skill://alpha/SKILL.md"})),
+            ],
+        ),
+        (
+            "sherma",
+            10,
+            vec![
+                ("list_skills", json!({})),
+                ("load_skill_md", json!({"skill_id": "alpha"})),
+                ("list_skill_resources", json!({"skill_id": "alpha"})),
+                (
+                    "run_skill_script",
+                    json!({"skill_id": "alpha", "script_path": script, "argv": ["hello"]}),
+                ),
+                ("unload_skill", json!({"skill_id": "alpha"})),
+            ],
+        ),
+        (
+            "agent-zero",
+            1,
+            vec![
+                ("skills_tool", json!({"method": "list"})),
+                (
+                    "skills_tool",
+                    json!({"method": "load", "skill_name": "alpha"}),
+                ),
+                (
+                    "skills_tool",
+                    json!({"method": "execute_script", "skill_name": "alpha", "script_path": script, "argv": ["hello"]}),
+                ),
+            ],
+        ),
+    ] {
+        let fake = fake();
+        options(
+            &fake,
+            &json!({"family": family, "additions": true, "inline_skills": true}),
+        );
+        let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+        let tools = client.tools().await;
+        assert_eq!(tools.len(), count, "{family}: {:?}", names(&tools));
+        for (name, arguments) in calls {
+            let result = client.call(name, arguments).await;
+            fits(&tools, name, &result);
+        }
+        assert_eq!(
+            fake.state.lock().workspaces.len(),
+            1,
+            "{family}: one for all calls"
+        );
+        assert!(client.end().await.success());
+        assert!(
+            fake.state.lock().workspaces.is_empty(),
+            "{family}: it goes with its client"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_tool_that_nobody_knows_is_an_error_of_the_protocol_and_a_failed_call_is_a_result() {
+    let fake = fake();
+    let mut client = Client::start(&fake, &[]).await;
+    let id = client.begin_call("no_such_tool", json!({})).await;
+    let error = client.answer(id).await.expect_err("no result");
+    assert_eq!(error["code"], -32602, "{error}");
+    let id = client
+        .begin_call("skill_load", json!({"skill": "nope"}))
+        .await;
+    let result = client.answer(id).await.expect("a result");
+    assert_eq!(result["isError"], true);
+    let text = result["content"][0]["text"].as_str().expect("text");
+    assert!(
+        text.contains("UNKNOWN_SKILL") && text.contains("nope"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn tools_that_a_skill_brings_are_announced_and_have_a_schema_only_if_their_server_gave_one() {
+    let fake = fake();
+    let command = on_stdio();
+    let entry = json!({"transport": "stdio", "command": command[0], "args": command[1..]});
+    let kit = Kit::new("local", "1.0.0").card(json!({"mcps": {"s": entry}}));
+    fake.state.lock().kits.push(kit);
+    options(
+        &fake,
+        &json!({"family": "sherma", "mcp": {"card_commands": true}}),
+    );
+    let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+    assert_eq!(client.tools().await.len(), 7);
+    client
+        .call("load_skill_md", json!({"skill_id": "local"}))
+        .await;
+    client.is_told("notifications/tools/list_changed").await;
+    let tools = client.tools().await;
+    assert_eq!(names(&tools)[7..], ON_STDIO_TOOLS);
+    for name in ON_STDIO_TOOLS {
+        let tool = tools
+            .iter()
+            .find(|tool| tool["name"] == name)
+            .expect("is offered");
+        assert!(tool.get("outputSchema").is_none(), "{tool}");
+    }
+    let said = client.call("local_echo", json!({"x": 3})).await;
+    assert!(
+        said["content"][0]["text"]
+            .as_str()
+            .expect("text")
+            .contains("\"x\":3"),
+        "{said}"
+    );
+    // What changes no tools is not announced.
+    client
+        .call("load_skill_md", json!({"skill_id": "alpha"}))
+        .await;
+    client.call("list_skills", json!({})).await;
+    assert_eq!(client.told, Vec::<Value>::new());
+    client
+        .call("unload_skill", json!({"skill_id": "local"}))
+        .await;
+    client.is_told("notifications/tools/list_changed").await;
+    assert_eq!(client.tools().await.len(), 7);
+}
+
+#[tokio::test]
+async fn calls_side_by_side_over_one_session_lose_nothing() {
+    let fake = fake();
+    options(
+        &fake,
+        &json!({"max_loaded_skills": 3, "load_mode": "session"}),
+    );
+    let mut client = Client::start(&fake, &["--options", "o.json", "--session", "s.json"]).await;
+    for skill in ["alpha", "beta"] {
+        client.call("skill_load", json!({"skill": skill})).await;
+    }
+    let before = *fake.state.got_skills.borrow();
+    fake.state.holds_skills.send_replace(true);
+    let one = client
+        .begin_call("skill_load", json!({"skill": "gamma"}))
+        .await;
+    let other = client
+        .begin_call("skill_load", json!({"skill": "delta"}))
+        .await;
+    answer_both(&fake, before).await;
+    let mut open = vec![one, other];
+    while !open.is_empty() {
+        let message = client.line().await;
+        open.retain(|id| message["id"] != json!(id));
+    }
+    let text = std::fs::read_to_string(fake.path("s.json")).expect("is there");
+    let kept: Value = serde_json::from_str(&text).expect("JSON");
+    let order = kept["state"]["skill:loaded_order:"]
+        .as_str()
+        .expect("an order");
+    let mut order: Vec<String> = serde_json::from_str(order).expect("JSON");
+    order.sort();
+    assert_eq!(order, ["beta", "delta", "gamma"], "{kept:#}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_ends_what_it_started_also_what_starts_only_then() {
+    for when in [RunExec::Starts, RunExec::Late] {
+        let fake = fake();
+        fake.state.lock().run_exec = when;
+        let mut client = Client::start(&fake, &["--session", "s.json"]).await;
+        let run = json!({"skill": "alpha", "command": "forever"});
+        let id = client.begin_call("skill_run", run).await;
+        let mut asked = fake.state.run_calls.subscribe();
+        asked.wait_for(|count| *count > 0).await.expect("is kept");
+        let params = json!({"requestId": id, "reason": "enough"});
+        let cancel =
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
+        client.send(cancel).await;
+        is_killed(&fake).await;
+        // The session goes on.
+        client.call("skill_list", json!({})).await;
+    }
+}
+
+/// Waits until the only command has been killed.
+async fn is_killed(fake: &Fake) {
+    let killed = async {
+        loop {
+            let exec = fake.state.lock().execs.values().next().cloned();
+            if let Some(exec) = exec {
+                let mut killed = exec.killed.subscribe();
+                killed.wait_for(|killed| *killed).await.expect("is kept");
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, killed)
+        .await
+        .expect("is killed");
+}
+
+#[tokio::test]
+async fn a_kept_session_that_ends_in_the_middle_of_a_call_leaves_nothing_running() {
+    for (by_signal, when) in [
+        (true, RunExec::Starts),
+        (true, RunExec::Late),
+        (false, RunExec::Starts),
+    ] {
+        let fake = fake();
+        fake.state.lock().run_exec = when;
+        let mut client = Client::start(&fake, &["--session", "s.json"]).await;
+        let run = json!({"skill": "alpha", "command": "forever"});
+        client.begin_call("skill_run", run).await;
+        let mut asked = fake.state.run_calls.subscribe();
+        asked.wait_for(|count| *count > 0).await.expect("is kept");
+        if by_signal {
+            signal(&client.child, Signal::TERM);
+            let ended = tokio::time::timeout(PATIENCE, client.child.wait()).await;
+            assert!(ended.expect("ends").expect("ran").success());
+        } else {
+            assert!(client.end().await.success());
+        }
+        let state = fake.state.lock();
+        assert_eq!(state.execs.len(), 1);
+        assert!(
+            state.execs.values().all(|exec| *exec.killed.borrow()),
+            "it runs on"
+        );
+        assert_eq!(state.workspaces.len(), 1, "it is kept");
+    }
+}
+
+#[tokio::test]
+async fn a_second_signal_does_not_wait_for_the_end_of_the_workspace() {
+    let fake = fake();
+    fake.state.lock().deletes_hang = true;
+    let mut client = Client::start(&fake, &[]).await;
+    client
+        .call("skill_run", json!({"skill": "alpha", "command": "hello"}))
+        .await;
+    signal(&client.child, Signal::TERM);
+    let mut asked = fake.state.deletes.subscribe();
+    asked.wait_for(|count| *count > 0).await.expect("is kept");
+    signal(&client.child, Signal::TERM);
+    let ended = tokio::time::timeout(PATIENCE, client.child.wait()).await;
+    assert_eq!(ended.expect("ends").expect("ran").code(), Some(130));
+}
+
+#[tokio::test]
+async fn a_result_is_given_whatever_fails_after_the_call() {
+    let fake = fake();
+    let mut client = Client::start(&fake, &["--session", "s.json"]).await;
+    client.tools().await;
+    // What is offered now cannot be found out.
+    fake.state.lock().list_refusals = [refusal(Code::Internal, "INTERNAL", &[])].into();
+    let loaded = client.call("skill_load", json!({"skill": "alpha"})).await;
+    assert_eq!(loaded["structuredContent"]["message"], "loaded: alpha");
+    client.is_told("notifications/tools/list_changed").await;
+    // The session cannot be kept.
+    std::fs::remove_file(fake.path("s.json")).expect("is there");
+    std::fs::create_dir(fake.path("s.json")).expect("makes");
+    let loaded = client.call("skill_load", json!({"skill": "beta"})).await;
+    assert_eq!(loaded["structuredContent"]["message"], "loaded: beta");
+    let fault = loaded["content"][1]["text"]
+        .as_str()
+        .expect("a second text");
+    assert!(
+        fault.contains("could not be kept: cannot open s.json"),
+        "{fault}"
+    );
+}
+
+#[tokio::test]
+async fn a_skill_that_is_hidden_is_no_resource() {
+    let fake = fake();
+    options(&fake, &json!({"skills": ["alpha", "beta"]}));
+    let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+    let mut uris = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = client
+            .request("resources/list", json!({"cursor": cursor}))
+            .await
+            .expect("a page");
+        let found = page["resources"].as_array().expect("resources").iter();
+        uris.extend(found.map(|resource| resource["uri"].as_str().expect("a URI").to_owned()));
+        cursor = page
+            .get("nextCursor")
+            .and_then(Value::as_str)
+            .map(ToOwned::to_owned);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(
+        uris,
+        [
+            "skill://alpha/SKILL.md",
+            "skill://alpha/scripts/run.sh",
+            "skill://beta/SKILL.md",
+            "skill://beta/scripts/run.sh",
+        ]
+    );
+    let read = client
+        .request("resources/read", json!({"uri": "skill://alpha/SKILL.md"}))
+        .await;
+    assert_eq!(read.expect("a file")["contents"][0]["text"], "# alpha\n");
+    for uri in [
+        "skill://gamma/SKILL.md",
+        "skill://alpha/no.md",
+        "file:///etc/passwd",
+        "skill://alpha",
+    ] {
+        let error = client.request("resources/read", json!({"uri": uri})).await;
+        assert_eq!(error.expect_err(uri)["code"], -32002, "{uri}");
+    }
+    let error = client
+        .request("resources/read", json!({"uri": "skill://alpha/..%2Fx"}))
+        .await;
+    assert_eq!(error.expect_err("leads out")["code"], -32602);
+}
+
+#[tokio::test]
+async fn a_file_that_a_client_could_not_take_in_one_line_is_refused() {
+    let fake = fake();
+    let kit = Kit::new("large", "1.0.0")
+        .file("a.bin", vec![0; 8 << 20])
+        .file("b.bin", vec![0; (8 << 20) + 1]);
+    fake.state.lock().kits = vec![kit];
+    let mut client = Client::start(&fake, &[]).await;
+    let read = client
+        .request("resources/read", json!({"uri": "skill://large/a.bin"}))
+        .await;
+    let blob = read.expect("a file")["contents"][0]["blob"]
+        .as_str()
+        .expect("base64")
+        .len();
+    assert!(blob < 16 << 20, "{blob}");
+    let error = client
+        .request("resources/read", json!({"uri": "skill://large/b.bin"}))
+        .await;
+    assert_eq!(error.expect_err("too large")["code"], -32602);
+}
+
+#[tokio::test]
+async fn instructions_promise_nothing_that_is_not_offered() {
+    let fake = fake();
+    for (options_given, runs) in [
+        (json!({}), true),
+        (json!({"profile": "knowledge_only"}), false),
+        (json!({"tools": ["skill_load"]}), false),
+        (json!({"family": "sherma"}), false),
+        (json!({"family": "sherma", "additions": true}), true),
+        (json!({"family": "agent-zero"}), true),
+    ] {
+        options(&fake, &options_given);
+        let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+        let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+        let again = client.request("initialize", hello).await;
+        let said = again.unwrap_or_default().to_string();
+        assert_eq!(
+            said.contains("run its scripts"),
+            runs,
+            "{options_given}: {said}"
+        );
+    }
+}

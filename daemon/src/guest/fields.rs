@@ -1,0 +1,86 @@
+//! Fields that came with a later generation of the guest's protocol. A guest leaves out what it does not know and does
+//! not say so, so an older one must not be asked with them.
+
+use skilld_proto::guest::v1 as guest;
+use skilld_proto::v1 as pb;
+
+/// Programs, writes with an id or a wait, collecting until an exec's end.
+pub const SECOND: u32 = 2;
+
+/// What may have fields that not every guest knows.
+pub trait Fields {
+    /// One that is set and that a guest of this generation does not know.
+    fn unknown_to(&self, generation: u32) -> Option<&'static str>;
+}
+
+impl Fields for pb::ExecSpec {
+    fn unknown_to(&self, generation: u32) -> Option<&'static str> {
+        let programs = self.programs.as_ref().map(|_| "spec.programs");
+        programs.filter(|_| generation < SECOND)
+    }
+}
+
+impl Fields for guest::WriteStdinRequest {
+    fn unknown_to(&self, generation: u32) -> Option<&'static str> {
+        let field = if !self.write_id.is_empty() {
+            Some("write_id")
+        } else {
+            self.wait.as_ref().map(|_| "wait")
+        };
+        field.filter(|_| generation < SECOND)
+    }
+}
+
+impl Fields for guest::CollectRequest {
+    fn unknown_to(&self, generation: u32) -> Option<&'static str> {
+        let until = self.spec.as_ref().is_some_and(|spec| spec.until_exec_end);
+        (until && generation < SECOND).then_some("spec.until_exec_end")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn needs_the_second(asked: &impl Fields, field: &str) {
+        assert_eq!(asked.unknown_to(1), Some(field));
+        assert_eq!(asked.unknown_to(2), None);
+    }
+
+    #[test]
+    fn what_an_old_guest_would_leave_out_is_told() {
+        let spec = pb::ExecSpec {
+            programs: Some(pb::Programs::default()),
+            ..pb::ExecSpec::default()
+        };
+        needs_the_second(&spec, "spec.programs");
+        assert_eq!(pb::ExecSpec::default().unknown_to(1), None);
+
+        let known = guest::WriteStdinRequest {
+            write_id: "a".into(),
+            ..guest::WriteStdinRequest::default()
+        };
+        needs_the_second(&known, "write_id");
+        let bounded = guest::WriteStdinRequest {
+            wait: Some(prost_types::Duration::default()),
+            ..guest::WriteStdinRequest::default()
+        };
+        needs_the_second(&bounded, "wait");
+        let placed = guest::WriteStdinRequest {
+            offset: Some(0),
+            eof: true,
+            ..guest::WriteStdinRequest::default()
+        };
+        assert_eq!(placed.unknown_to(1), None);
+
+        let collect = |until_exec_end| guest::CollectRequest {
+            spec: Some(pb::CollectSpec {
+                until_exec_end,
+                ..pb::CollectSpec::default()
+            }),
+        };
+        needs_the_second(&collect(true), "spec.until_exec_end");
+        assert_eq!(collect(false).unknown_to(1), None);
+    }
+}

@@ -1,0 +1,279 @@
+//! Which programs an exec may be started with, where its spec says so. Programs are files here, whatever they are called
+//! on the way. What was looked at is what runs: by a path without links, on a file system where no command can put
+//! another file in its place.
+
+use std::fs::metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{SFlag, fstat};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
+use skilld_proto::v1;
+use skilld_proto::v1::spawn_failure::Stage;
+
+use crate::supervisor::wire::Launch;
+
+/// Directories of PATH that are looked into: each entry of the rules costs a look into each.
+const DIRECTORIES_MAX: usize = 64;
+/// Somebody may run it.
+const EXECUTABLE: u32 = 0o111;
+
+/// A program where it lies.
+#[derive(Debug, Clone)]
+struct Found {
+    path: String,
+    file: File,
+    /// No command can change it, or put another one there.
+    is_read_only: bool,
+}
+
+/// What makes two paths one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct File {
+    device: u64,
+    inode: u64,
+}
+
+/// The path of a launch's program, if it may be started; else why not.
+pub(super) fn permitted(rules: &v1::Programs, launch: &Launch) -> Result<String, v1::SpawnFailure> {
+    let called = launch.argv.first().map_or("", String::as_str);
+    let way = Way::of(launch);
+    let Some(found) = way.find(called) else {
+        let errno = Errno::ENOENT;
+        return Err(v1::SpawnFailure {
+            stage: Stage::Exec.into(),
+            errno: errno as i32,
+            message: format!("{errno:?} ({}): {called}", errno.desc()),
+        });
+    };
+    match refusal(rules, &way, called, &found) {
+        None => Ok(found.path),
+        Some(why) => Err(v1::SpawnFailure {
+            stage: Stage::Program.into(),
+            errno: Errno::EACCES as i32,
+            message: format!("{called:?} is {}, which {why}", found.path),
+        }),
+    }
+}
+
+fn refusal(rules: &v1::Programs, way: &Way<'_>, called: &str, found: &Found) -> Option<String> {
+    if !found.is_read_only {
+        return Some("commands can write: it could be any program".to_owned());
+    }
+    let denies = |entry: &&String| {
+        let is_name = !entry.contains('/');
+        (is_name && [called, &found.path].map(last).contains(&entry.as_str()))
+            || way.all(entry).any(|path| file(&path) == Some(found.file))
+    };
+    if let Some(entry) = rules.denied.iter().find(denies) {
+        return Some(format!("{entry:?} denies"));
+    }
+    // A file may be many programs, by what it is called.
+    let allows = |entry: &String| {
+        last(called) == last(entry) && way.find(entry).is_some_and(|it| it.file == found.file)
+    };
+    let is_allowed = rules.allowed.is_empty() || rules.allowed.iter().any(allows);
+    (!is_allowed).then(|| "is none of those that are allowed".to_owned())
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn file(path: &Path) -> Option<File> {
+    let metadata = metadata(path).ok()?;
+    Some(File {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+    })
+}
+
+/// How names become paths, as execve's callers do it.
+struct Way<'a> {
+    directory: &'a Path,
+    /// PATH as the command has it.
+    path: &'a str,
+}
+
+impl<'a> Way<'a> {
+    fn of(launch: &'a Launch) -> Self {
+        let path = launch.env.iter().rev();
+        let path = path.filter_map(|entry| entry.strip_prefix("PATH=")).next();
+        Self {
+            directory: Path::new(&launch.cwd),
+            path: path.unwrap_or_default(),
+        }
+    }
+
+    /// Where a program of this name may lie, in the order of looking.
+    fn all(&self, name: &str) -> impl Iterator<Item = PathBuf> {
+        let directories = match name.contains('/') {
+            true => "",
+            false => self.path,
+        };
+        let is_path = name.contains('/');
+        directories
+            .split(':')
+            .filter(move |directory| is_path || !directory.is_empty())
+            .take(DIRECTORIES_MAX)
+            .map(move |directory| self.directory.join(directory).join(name))
+    }
+
+    fn find(&self, name: &str) -> Option<Found> {
+        self.all(name).find_map(|path| look(&path))
+    }
+}
+
+/// A program at a path, wherever links on the way lead.
+fn look(path: &Path) -> Option<Found> {
+    let path = path.canonicalize().ok()?;
+    // Commands may lay links meanwhile: from here on none is followed.
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let how = OpenHow::new().flags(flags);
+    let how = how.resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let opened = openat2(AT_FDCWD, &path, how).ok()?;
+    let status = fstat(&opened).ok()?;
+    let is_file = status.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
+    let is_program = is_file && status.st_mode & EXECUTABLE != 0;
+    let flags = fstatvfs(&opened).ok()?.flags();
+    is_program.then_some(Found {
+        path: path.into_os_string().into_string().ok()?,
+        file: File {
+            device: status.st_dev,
+            inode: status.st_ino,
+        },
+        is_read_only: flags.contains(FsFlags::ST_RDONLY),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{create_dir, hard_link, set_permissions, write};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// `bin/` and `sbin/` in PATH, `other/` not, with programs under many names.
+    fn image() -> tempfile::TempDir {
+        let image = tempfile::tempdir().expect("a directory");
+        let at = |path: &str| image.path().join(path);
+        for directory in ["bin", "sbin", "other"] {
+            create_dir(at(directory)).expect("makes it");
+        }
+        for program in ["bin/tool3.1", "bin/wc", "sbin/wc", "other/wc", "other/own"] {
+            write(at(program), program).expect("writes it");
+            set_permissions(at(program), PermissionsExt::from_mode(0o755)).expect("its mode");
+        }
+        write(at("bin/text"), "").expect("writes it");
+        symlink("tool3.1", at("bin/tool3")).expect("a link");
+        symlink("tool3", at("bin/tool")).expect("a link");
+        symlink("../bin/wc", at("other/count")).expect("a link");
+        hard_link(at("bin/tool3.1"), at("other/hard")).expect("a link");
+        image
+    }
+
+    fn launch(image: &Path, program: &str) -> Launch {
+        let image = image.to_str().expect("UTF-8");
+        Launch {
+            cwd: format!("{image}/other"),
+            argv: vec![program.replace('@', image)],
+            env: vec![format!("PATH={image}/none:{image}/bin:{image}/sbin")],
+            ..Launch::default()
+        }
+    }
+
+    /// As if nobody could write there.
+    fn runs(image: &Path, allowed: &[&str], denied: &[&str], program: &str) -> Result<(), String> {
+        let launch = launch(image, program);
+        let list = |entries: &[&str]| {
+            let root = image.to_str().expect("UTF-8");
+            let entries = entries.iter().map(|entry| entry.replace('@', root));
+            entries.collect()
+        };
+        let rules = v1::Programs {
+            allowed: list(allowed),
+            denied: list(denied),
+        };
+        let way = Way::of(&launch);
+        let called = launch.argv[0].as_str();
+        let mut found = way.find(called).ok_or("not found")?;
+        found.is_read_only = true;
+        refusal(&rules, &way, called, &found).map_or(Ok(()), Err)
+    }
+
+    #[test]
+    fn a_denied_program_is_denied_under_each_of_its_names() {
+        let image = image();
+        for denied in ["tool", "tool3", "tool3.1", "@/bin/tool", "@/other/hard"] {
+            for program in [
+                "tool",
+                "tool3",
+                "tool3.1",
+                "@/bin/tool",
+                "./hard",
+                "..//other/hard",
+            ] {
+                let run = runs(image.path(), &[], &[denied], program);
+                assert!(run.is_err(), "{denied} {program}");
+            }
+            assert_eq!(runs(image.path(), &[], &[denied], "wc"), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_path_denies_that_file_and_a_name_each_file_of_the_name() {
+        let image = image();
+        let denied = |entry, program| runs(image.path(), &[], &[entry], program).is_err();
+        assert!(denied("@/bin/wc", "wc") && denied("@/bin/wc", "./count"));
+        assert!(!denied("@/bin/wc", "@/sbin/wc") && !denied("@/bin/wc", "./wc"));
+        assert!(denied("wc", "./wc") && denied("wc", "@/sbin/wc") && denied("wc", "./count"));
+        assert!(denied("own", "./own"), "it is not in PATH");
+    }
+
+    #[test]
+    fn an_allowed_program_is_that_file_called_by_that_name() {
+        let image = image();
+        let allowed = |entry, program| runs(image.path(), &[entry], &[], program).is_ok();
+        for entry in ["wc", "@/bin/wc"] {
+            assert!(allowed(entry, "wc") && allowed(entry, "@/bin/wc"));
+            assert!(allowed(entry, "../bin/../bin//wc"));
+            assert!(!allowed(entry, "@/sbin/wc") && !allowed(entry, "./wc"));
+            assert!(!allowed(entry, "./count"), "one file can be many programs");
+            assert!(!allowed(entry, "tool"));
+        }
+        assert!(allowed("tool", "tool") && !allowed("tool", "tool3"));
+        assert!(runs(image.path(), &["wc"], &["@/bin/wc"], "wc").is_err());
+        assert_eq!(runs(image.path(), &[], &[], "tool"), Ok(()));
+    }
+
+    #[test]
+    fn what_commands_can_write_is_not_started() {
+        let image = image();
+        let launch = launch(image.path(), "wc");
+        let failure = permitted(&v1::Programs::default(), &launch).expect_err("it is writable");
+        assert_eq!(
+            (failure.stage(), failure.errno),
+            (Stage::Program, Errno::EACCES as i32)
+        );
+        assert!(
+            failure.message.contains("commands can write"),
+            "{failure:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_program_is_not_found() {
+        let image = image();
+        for program in ["text", "none", "@/bin", "@/none/x", ""] {
+            let rules = v1::Programs::default();
+            let failure = permitted(&rules, &launch(image.path(), program)).expect_err(program);
+            assert_eq!(
+                (failure.stage(), failure.errno),
+                (Stage::Exec, Errno::ENOENT as i32),
+                "{program}"
+            );
+        }
+    }
+}
