@@ -9,7 +9,7 @@ use skilld_client::v1::signal_exec_request::Target;
 use skilld_client::v1::{
     Exec, ExecSpec, ExecState, SignalExecRequest, StartExecRequest, StreamOffsets,
 };
-use skilld_tests::exec::{attach, run, shell, workspace};
+use skilld_tests::exec::{WATCHED, attach, run, shell, workspace};
 use skilld_tests::{Daemon, Options, processes, wait};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -115,8 +115,8 @@ async fn kill_minus_one() -> Result<()> {
         }
         running(&daemon, &name, 12).await?;
         // It is spared by its own signal, loses its supervisor, and its exit is still its own.
-        let script = "kill -9 -1; echo after; exit 5";
-        let killer = start(client, &name, &format!("killer{round}"), script).await?;
+        let script = format!("{WATCHED}; kill -9 -1; echo after; exit 5");
+        let killer = start(client, &name, &format!("killer{round}"), &script).await?;
         let begin = Instant::now();
         for exec in &victims {
             let outcome = attach(client, &exec.name, StreamOffsets::default()).await?;

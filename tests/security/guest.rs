@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use skilld_client::Client;
 use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::{AttachExecRequest, RunExecRequest, WorkspaceState};
-use skilld_tests::exec::{self, stdout};
+use skilld_tests::exec::{self, WATCHED, stdout};
 use skilld_tests::{Daemon, docker, wait};
 
 use crate::{python, sh};
@@ -34,7 +34,8 @@ async fn a_command_cannot_end_or_stop_the_guest() -> Result<()> {
     }
     // Everything of its uid but PID 1 and itself: its own supervisor, and those that wait for the next commands.
     for round in 0..3 {
-        let all = exec::run(client, &workspace, exec::shell("kill -KILL -1; echo last")).await;
+        let script = format!("{WATCHED}; kill -KILL -1; echo last");
+        let all = exec::run(client, &workspace, exec::shell(&script)).await;
         assert_eq!(all.context("kill -1")?.text(), "last\n");
         assert_eq!(
             sh(client, &workspace, "echo alive").await?,
@@ -43,7 +44,8 @@ async fn a_command_cannot_end_or_stop_the_guest() -> Result<()> {
         );
     }
     // Without a supervisor, too, a time limit ends the whole tree.
-    let mut spec = exec::shell("kill -KILL -1; setsid sleep 301 & trap '' TERM; sleep 301");
+    let script = format!("{WATCHED}; kill -KILL -1; setsid sleep 301 & trap '' TERM; sleep 301");
+    let mut spec = exec::shell(&script);
     spec.timeout = Some(prost_types::Duration {
         seconds: 1,
         nanos: 0,

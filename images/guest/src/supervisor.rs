@@ -139,6 +139,8 @@ pub(crate) struct Supervisors {
 struct State {
     idle: Vec<Supervisor>,
     pids: HashSet<Pid>,
+    /// Those that were handed an exec, and have not been heard to have started it.
+    starting: HashSet<Pid>,
     /// Opened before the guest became undumpable, after which it could not be.
     oom_score: Option<OomScore>,
 }
@@ -179,6 +181,7 @@ impl Supervisors {
             state: Mutex::new(State {
                 idle: Vec::new(),
                 pids: HashSet::new(),
+                starting: HashSet::new(),
                 oom_score: OomScore::open(),
             }),
         }
@@ -206,6 +209,25 @@ impl Supervisors {
         if state.idle.len() < IDLE_MAX {
             state.idle.push(supervisor);
         }
+    }
+
+    /// Notes that what this one starts is not known yet.
+    pub(crate) fn begin_start(&self, supervisor: &Supervisor) {
+        self.state().starting.insert(supervisor.pid);
+    }
+
+    /// Notes that it is: its leader is spared from here on, if there is one.
+    pub(crate) fn end_start(&self, supervisor: &Supervisor) {
+        self.state().starting.remove(&supervisor.pid);
+    }
+
+    /// Every leader that the guest has not heard of is below a supervisor still. One whose supervisor ended first is the
+    /// guest's child like any orphan, until the report that names it is read.
+    pub(crate) fn every_leader_is_known(&self) -> bool {
+        let state = self.state();
+        // A pid that is not among them any more was reaped, and may be anybody's.
+        let lives = |pid: &Pid| state.pids.contains(pid) && walk::is_running(*pid);
+        state.starting.iter().all(lives)
     }
 
     /// Forks until enough are waiting.

@@ -71,7 +71,7 @@ pub(crate) async fn run(
             let limit = spec.limits.unwrap_or_default().output_bytes;
             let mut run = Run {
                 settings,
-                tree: Tree::new(&guest, spawned.supervisor, leader),
+                tree: Tree::new(spawned.supervisor, leader),
                 sources: spawned.sources,
                 scratch: BytesMut::new(),
                 deadlines: Deadlines::default(),

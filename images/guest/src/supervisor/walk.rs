@@ -41,10 +41,19 @@ pub(crate) fn signal_tree(root: Pid, skip: &HashSet<Pid>, signal: c_int) {
 
 /// One pass of ending everything below `root`; to be repeated until there are no children.
 pub(crate) fn kill_tree(root: Pid, skip: &HashSet<Pid>) {
+    kill_tree_if(root, skip, || true);
+}
+
+/// The same, of what was found before `sure` said that all of it is meant: at a no it looks no further.
+pub(crate) fn kill_tree_if(root: Pid, skip: &HashSet<Pid>, sure: impl Fn() -> bool) {
     let mut stopped = HashSet::new();
     for _ in 0..STOP_ROUNDS_MAX {
         let mut any_new = false;
-        for pid in descendants(root, skip) {
+        let found = descendants(root, skip);
+        if !sure() {
+            break;
+        }
+        for pid in found {
             if stopped.insert(pid) {
                 any_new = true;
                 let _gone = kill(pid, Signal::SIGSTOP);
@@ -67,19 +76,30 @@ fn processes() -> Vec<(Pid, Pid)> {
     entries
         .filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-            Some((Pid::from_raw(pid), parent(&stat)?))
+            let (_, parent) = stat(Pid::from_raw(pid))?;
+            Some((Pid::from_raw(pid), parent))
         })
         .collect()
 }
 
-/// The fourth field of `/proc/PID/stat`. The second is the program's name in parentheses, which may
+/// It has not ended. What it left when it did is another's child already when this says no.
+pub(crate) fn is_running(pid: Pid) -> bool {
+    stat(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
+}
+
+fn stat(pid: Pid) -> Option<(char, Pid)> {
+    state_and_parent(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The third and fourth field of `/proc/PID/stat`. The second is the program's name in parentheses, which may
 /// itself have spaces and parentheses in it.
-fn parent(stat: &[u8]) -> Option<Pid> {
+fn state_and_parent(stat: &[u8]) -> Option<(char, Pid)> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = str::from_utf8(stat.get(end + 1..)?).ok()?;
-    let parent = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    Some(Pid::from_raw(parent))
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let parent = fields.next()?.parse().ok()?;
+    Some((state, Pid::from_raw(parent)))
 }
 
 #[cfg(test)]
@@ -88,9 +108,11 @@ mod tests {
 
     #[test]
     fn a_hostile_program_name_does_not_hide_the_parent() {
-        let check = |stat: &str, expected| assert_eq!(parent(stat.as_bytes()), expected, "{stat}");
-        check("12 (sh) S 7 12 12 0", Some(Pid::from_raw(7)));
-        check("12 (a) S 1 (b)) R 9 12", Some(Pid::from_raw(9)));
+        let check = |stat: &str, expected| {
+            assert_eq!(state_and_parent(stat.as_bytes()), expected, "{stat}")
+        };
+        check("12 (sh) S 7 12 12 0", Some(('S', Pid::from_raw(7))));
+        check("12 (a) S 1 (b)) R 9 12", Some(('R', Pid::from_raw(9))));
         check("12 (sh", None);
         check("", None);
     }

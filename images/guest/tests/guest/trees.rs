@@ -185,3 +185,24 @@ async fn the_end_of_one_orphaned_tree_spares_the_leader_of_another() {
         }
     }
 }
+
+/// Looking through `/proc` takes as long as there are processes: with a crowd a look spans another's start.
+#[tokio::test]
+async fn the_end_of_an_orphaned_tree_spares_a_leader_that_has_just_orphaned_itself() {
+    let guest = Guest::start().await;
+    let crowd = "for n in {1..200}; do sleep 1000 & done; echo > ready; wait";
+    start(&guest, "crowd", crowd).await;
+    ready(&guest, "ready").await;
+    let alone = async |task: usize| {
+        for round in 0..80 {
+            // A supervisor that sleeps has said that it started this.
+            let script = "until read -r pid name state rest < /proc/$PPID/stat && [ $state = S ]; do :; done; \
+                          kill -9 $PPID; echo alive";
+            let request = guest.request(&format!("alone{task}-{round}"), &["sh", "-c", script]);
+            let seen = guest.run(request).await;
+            assert_eq!(seen.reason(), Reason::Exited, "{task}, round {round}");
+            assert_eq!(seen.stdout(), "alive\n", "{task}, round {round}");
+        }
+    };
+    tokio::join!(alone(0), alone(1), alone(2), alone(3));
+}

@@ -38,10 +38,8 @@ enum Watcher {
 }
 
 impl Tree {
-    /// Begins with a leader that others are to spare from here on: its supervisor may be dead long before the guest
-    /// hears of it.
-    pub(super) fn new(guest: &Guest, supervisor: Supervisor, leader: Leader) -> Self {
-        guest.leaders.lock().insert(leader.pid());
+    /// Begins with a leader that is among those that others spare.
+    pub(super) fn new(supervisor: Supervisor, leader: Leader) -> Self {
         Self {
             watcher: Watcher::Supervisor(supervisor),
             leader,
@@ -170,9 +168,10 @@ impl Tree {
 }
 
 /// Kills what fell to the guest from supervisors that are gone, without the leaders that still run and
-/// what is below them.
+/// what is below them. None of it while one of those may look like an orphan: its turn comes again.
 fn sweep_orphans(guest: &Guest) {
-    walk::kill_tree(getpid(), &not_orphans(guest));
+    let sure = || guest.supervisors.every_leader_is_known();
+    walk::kill_tree_if(getpid(), &not_orphans(guest), sure);
 }
 
 /// Kills it until nothing is left of it.
