@@ -97,7 +97,8 @@ pub(crate) async fn run(tools: &Inner, session: &Session, run: Run) -> Result<Ra
     let ended = ended.map_err(|error| refused(tools, error, &run))?;
     let clamped = ended.clamped(timeout);
     let mut ran = ran(&run, ended);
-    ran.warnings.extend(clamped);
+    let is_new = tools.workspaces.warning(session).map(str::to_owned);
+    ran.warnings.extend(is_new.into_iter().chain(clamped));
     if ran.outcome != "spawn_failed"
         && let Err(error) = produced::collect(tools, session, &exec, &mut ran).await
     {

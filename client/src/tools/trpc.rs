@@ -79,9 +79,6 @@ pub(crate) async fn definitions(
     Ok(definitions)
 }
 
-/// Said once where a command runs in another workspace than those before it.
-const IS_NEW: &str = "the workspace is a new one, since the one before has gone: files of earlier commands and uploads are not there";
-
 pub(crate) async fn call(
     tools: &Inner,
     session: &Session,
@@ -92,14 +89,14 @@ pub(crate) async fn call(
     let runs = matches!(tool, "skill_run" | "skill_exec" | "workspace_exec");
     let mut answer = make(tools, session, state, call).await?;
     if runs
-        && tools.workspaces.take_replaced(session)
+        && let Some(warning) = tools.workspaces.warning(session)
         && let Some(result) = answer.result.as_object_mut()
         && let Some(warnings) = result
             .entry("warnings")
             .or_insert_with(|| json!([]))
             .as_array_mut()
     {
-        warnings.push(IS_NEW.into());
+        warnings.push(warning.into());
     }
     Ok(answer)
 }

@@ -22,6 +22,9 @@ pub(crate) struct Workspaces {
 /// Whose turn it is to replace one workspace.
 type Turn = Arc<tokio::sync::Mutex<()>>;
 
+/// Said once where a command runs in another workspace than those before it.
+const IS_NEW: &str = "the workspace is a new one, since the one before has gone: files of earlier commands and uploads are not there";
+
 /// Sessions remembered at most. One that was forgotten costs one more call.
 const KNOWN_MAX: usize = 65_536;
 
@@ -95,10 +98,10 @@ impl Workspaces {
         Ok(())
     }
 
-    /// Whether the session's workspace has taken the place of another one since this was asked last.
-    pub(crate) fn take_replaced(&self, session: &Session) -> bool {
+    /// What a command's result is to say where the session's workspace has taken the place of another one; said once.
+    pub(crate) fn warning(&self, session: &Session) -> Option<&'static str> {
         let name = workspace_name(&session.workspace_id());
-        lock(&self.replaced).remove(&name)
+        lock(&self.replaced).remove(&name).then_some(IS_NEW)
     }
 
     /// Deletes the session's workspace; OK if there is none.

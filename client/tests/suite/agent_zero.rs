@@ -732,4 +732,14 @@ async fn a_workspace_that_is_gone_is_made_again() {
     let ran = use_tool(&mut talk, run(&json!({"argv": ["two"]}))).await;
     assert_eq!(ran["stdout"], "two\n");
     assert_eq!(fake.state.lock().workspaces.len(), 1);
+    // What is missing in it must not come as a surprise; said once.
+    let warning = ran["warnings"][0].as_str().expect("a warning");
+    assert!(
+        warning.starts_with("the workspace is a new one"),
+        "{warning}"
+    );
+    let text = ran["text"].as_str().expect("a text");
+    assert!(text.contains(&format!("Note: {warning}\n")), "{text}");
+    let ran = use_tool(&mut talk, run(&json!({"argv": ["three"]}))).await;
+    assert_eq!(ran.get("warnings"), None);
 }

@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use reqwest::StatusCode;
+use reqwest::header::HeaderValue;
 use rmcp::model::CallToolRequestParams;
 use rmcp::service::{NotificationContext, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -159,29 +160,93 @@ async fn requests_of_other_hosts_and_pages_are_refused() {
     }
 }
 
+/// A client's session.
+fn session(answer: &reqwest::Response) -> HeaderValue {
+    assert_eq!(answer.status(), StatusCode::OK);
+    let id = answer.headers().get("mcp-session-id");
+    id.expect("a session").clone()
+}
+
+impl Server {
+    /// The stream on which a client listens.
+    async fn listen(&self, session: &HeaderValue) -> reqwest::Response {
+        let request = self.http.get(&self.url);
+        let request = request.header("accept", "text/event-stream");
+        let request = request.header("mcp-session-id", session);
+        request.send().await.expect("answers")
+    }
+
+    /// Connects a client when there is a place, of which nobody tells.
+    async fn wait_for_a_place(&self) -> HeaderValue {
+        let again = async {
+            loop {
+                let answer = self.hello(&[]).await;
+                if answer.status() == StatusCode::OK {
+                    return session(&answer);
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let within = Duration::from_secs(20);
+        tokio::time::timeout(within, again).await.expect("a place")
+    }
+}
+
+const CLIENTS_MAX: usize = 256;
+
 #[tokio::test]
-async fn clients_are_bounded_and_one_that_goes_makes_room() {
+async fn clients_that_listen_are_bounded_and_one_that_goes_makes_room() {
     let fake = fake();
     let server = Server::start(&fake, &["127.0.0.1:0"]).await;
-    let mut last = None;
-    for number in 0..256 {
-        let answer = server.hello(&[]).await;
-        assert_eq!(answer.status(), StatusCode::OK, "client {number}");
-        last = answer.headers().get("mcp-session-id").cloned();
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS_MAX {
+        let session = session(&server.hello(&[]).await);
+        let listening = server.listen(&session).await;
+        assert_eq!(listening.status(), StatusCode::OK);
+        clients.push((session, listening));
     }
-    assert!(server.hello(&[]).await.status().is_server_error());
-    let ended = server
-        .http
-        .delete(&server.url)
-        .header("mcp-session-id", last.expect("a session"))
-        .send();
-    assert!(ended.await.expect("answers").status().is_success());
-    // Its place is free as soon as its session is over, which nobody tells.
-    let again = async {
-        while server.hello(&[]).await.status() != StatusCode::OK {
-            tokio::task::yield_now().await;
-        }
-    };
-    let within = Duration::from_secs(20);
-    tokio::time::timeout(within, again).await.expect("a place");
+    let refused = server.hello(&[]).await;
+    assert!(refused.status().is_server_error());
+    let why = refused.text().await.expect("is read");
+    assert!(why.contains("256 clients have a session"), "{why}");
+
+    let (ended, _listening) = clients.pop().expect("a client");
+    let delete = server.http.delete(&server.url);
+    let delete = delete.header("mcp-session-id", ended).send();
+    assert!(delete.await.expect("answers").status().is_success());
+    let other = server.wait_for_a_place().await;
+    let _listening = server.listen(&other).await;
+
+    // One that dies says nothing; its connection breaks.
+    let (dead, listening) = clients.swap_remove(7);
+    drop(listening);
+    server.wait_for_a_place().await;
+    assert_eq!(server.listen(&dead).await.status(), StatusCode::NOT_FOUND);
+    for (session, listening) in &mut clients {
+        // Whoever listens is spared: nothing ended this stream.
+        let more = tokio::time::timeout(Duration::ZERO, listening.chunk()).await;
+        let ended = matches!(more, Ok(Ok(None) | Err(_)));
+        assert!(!ended, "{session:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_nobody_heard_of_for_the_longest_time_makes_room() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let mut sessions = Vec::new();
+    for _ in 0..CLIENTS_MAX {
+        sessions.push(session(&server.hello(&[]).await));
+    }
+    // The first one says something: the second is the oldest then.
+    drop(server.listen(&sessions[0]).await);
+    session(&server.hello(&[]).await);
+    for (number, status) in [
+        (1, StatusCode::NOT_FOUND),
+        (0, StatusCode::OK),
+        (2, StatusCode::OK),
+    ] {
+        let answer = server.listen(&sessions[number]).await;
+        assert_eq!(answer.status(), status, "client {number}");
+    }
 }

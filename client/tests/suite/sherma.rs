@@ -706,6 +706,29 @@ async fn scripts_are_listed_run_and_found_with_the_additions() {
     assert_eq!(script.arg_style(), skilld_client::v1::ArgStyle::Named);
 }
 
+#[tokio::test]
+async fn a_script_in_a_new_workspace_is_told_so_once() {
+    let (fake, mut talk) = conversation(Options {
+        additions: true,
+        ..options()
+    })
+    .await;
+    fake.state.lock().collect = vec![crate::collecting::summary()];
+    let run = json!({"skill_id": "notes", "script_path": "scripts/run.py", "argv": ["hello"]});
+    let ran = talk.ok("run_skill_script", run.clone()).await;
+    assert_eq!(ran.get("warnings"), None);
+    fake.state.lock().workspaces.clear();
+    let ran = talk.ok("run_skill_script", run.clone()).await;
+    assert_eq!(ran["stdout"], "hello\n");
+    let warning = ran["warnings"][0].as_str().expect("a warning");
+    assert!(
+        warning.starts_with("the workspace is a new one"),
+        "{warning}"
+    );
+    let ran = talk.ok("run_skill_script", run).await;
+    assert_eq!(ran.get("warnings"), None);
+}
+
 /// Writes down what is called, and changes what it is told to.
 #[derive(Clone, Default)]
 pub(crate) struct Recorder {

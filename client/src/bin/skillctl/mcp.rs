@@ -2,6 +2,7 @@
 
 mod http;
 mod listeners;
+mod places;
 mod resources;
 mod server;
 

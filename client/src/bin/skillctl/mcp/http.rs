@@ -1,7 +1,6 @@
 //! Streamable HTTP on loopback. Hosts and browser origins other than loopback's are refused, so that no web page reaches
 //! it through a name that leads here.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +13,16 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use skilld_client::v1::ServerLimits;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::interrupt::Interrupt;
+use crate::mcp::places::{Places, SESSIONS_MAX};
 use crate::mcp::server::Server;
 use crate::output;
 
-/// Clients with a session at once; the next one is refused.
-const CLIENTS_MAX: usize = 256;
-
 /// Connections at once; more wait to be accepted. A client has one on which it listens, and one for each call.
-const CONNECTIONS_MAX: usize = 4 * CLIENTS_MAX;
+const CONNECTIONS_MAX: usize = 4 * SESSIONS_MAX;
 
 /// After this long without a word of its client a session is forgotten, and a call of it given up. So it is longer than any
 /// call: the longest command, what is staged before it, and a user who thinks.
@@ -63,15 +59,12 @@ pub(crate) async fn serve(
     let config = StreamableHttpServerConfig::default()
         .with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
         .with_cancellation_token(stop.child_token());
-    let (handler, places) = (server.clone(), Arc::new(Semaphore::new(CLIENTS_MAX)));
+    let handler = server.clone();
     let mut sessions = LocalSessionManager::default();
     sessions.session_config.keep_alive = Some(idle_max);
     let service = StreamableHttpService::new(
-        move || {
-            let place = Arc::clone(&places).try_acquire_owned();
-            Ok::<_, io::Error>(handler.at(place.map_err(io::Error::other)?))
-        },
-        Arc::new(sessions),
+        move || Ok(handler.clone()),
+        Arc::new(Places::new(sessions)),
         config,
     );
     let mut connections = JoinSet::new();

@@ -18,7 +18,7 @@ use skilld_client::tools::{
     Answer, Call, Definition, Ended, Family, Options, Profile, Session, ToolError, Toolset,
 };
 use skilld_client::{Client, new_exec_id};
-use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,8 +43,6 @@ pub(crate) struct Server {
     /// The calls under way, which are given up when the server ends.
     calls: TaskTracker,
     stop: CancellationToken,
-    /// A connection's, as long as it lasts.
-    _place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Server {
@@ -56,15 +54,6 @@ impl Server {
             listeners: Arc::default(),
             calls: TaskTracker::new(),
             stop: CancellationToken::new(),
-            _place: None,
-        }
-    }
-
-    /// The same for one connection of several.
-    pub(crate) fn at(&self, place: OwnedSemaphorePermit) -> Self {
-        Self {
-            _place: Some(Arc::new(place)),
-            ..self.clone()
         }
     }
 
