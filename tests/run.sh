@@ -9,6 +9,8 @@ TMPDIR=$(mktemp -d /tmp/skt.XXXXXX) || exit 1
 export TMPDIR
 before=$(tests/leftovers.sh --containers)
 failed=()
+# Some open hundreds of connections; the limit is often 1024.
+ulimit -Sn "$(ulimit -Hn)"
 
 step() {
     local name=$1 start=$SECONDS

@@ -291,8 +291,9 @@ impl Daemon {
     /// Starts it again on the same state, and says how long it took until it served.
     ///
     /// # Errors
-    /// When it does not serve in time.
+    /// When it has not ended, or does not serve in time.
     pub async fn restart(&mut self) -> Result<Duration> {
+        ensure!(self.child.is_none(), "the daemon runs");
         let started = Instant::now();
         let (child, client, info) = launch(self.dir.path(), &self.options).await?;
         (self.child, self.client, self.info) = (Some(child), client, info);

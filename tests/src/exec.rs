@@ -108,8 +108,8 @@ pub async fn sized(client: &Client, limits: WorkspaceLimits) -> Result<String> {
 
 /// Shell text that waits until its supervisor has told the guest of it, and sleeps. One that kills its supervisor before
 /// that is lost.
-pub const WATCHED: &str =
-    "until read -r pid name state rest < /proc/$PPID/stat && [ $state = S ]; do :; done";
+pub const WATCHED: &str = "until { read -r pid name state rest < /proc/$PPID/stat && [ $state = S ]; } \
+                           || [ ! -e /proc/$PPID ]; do :; done";
 
 /// Shell text as a spec.
 #[must_use]

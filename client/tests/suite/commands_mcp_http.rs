@@ -176,6 +176,15 @@ impl Server {
         request.send().await.expect("answers")
     }
 
+    /// Says something in a session.
+    async fn say(&self, session: &HeaderValue, message: Value) -> reqwest::Response {
+        let request = self.http.post(&self.url).body(message.to_string());
+        let request = request.header("content-type", "application/json");
+        let request = request.header("accept", "application/json, text/event-stream");
+        let request = request.header("mcp-session-id", session);
+        request.send().await.expect("answers")
+    }
+
     /// Connects a client when there is a place, of which nobody tells.
     async fn wait_for_a_place(&self) -> HeaderValue {
         let again = async {
@@ -222,11 +231,8 @@ async fn clients_that_listen_are_bounded_and_one_that_goes_makes_room() {
     drop(listening);
     server.wait_for_a_place().await;
     assert_eq!(server.listen(&dead).await.status(), StatusCode::NOT_FOUND);
-    for (session, listening) in &mut clients {
-        // Whoever listens is spared: nothing ended this stream.
-        let more = tokio::time::timeout(Duration::ZERO, listening.chunk()).await;
-        let ended = matches!(more, Ok(Ok(None) | Err(_)));
-        assert!(!ended, "{session:?}");
+    for (session, _listening) in &clients {
+        assert_eq!(server.listen(session).await.status(), StatusCode::OK);
     }
 }
 
@@ -249,4 +255,58 @@ async fn a_client_that_nobody_heard_of_for_the_longest_time_makes_room() {
         let answer = server.listen(&sessions[number]).await;
         assert_eq!(answer.status(), status, "client {number}");
     }
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_a_result_keeps_its_place() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let waits = session(&server.hello(&[]).await);
+    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    let ready = server.say(&waits, ready).await;
+    assert_eq!(ready.status(), StatusCode::ACCEPTED);
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
+        "name": "skill_run",
+        "arguments": {"skill": "alpha", "command": "forever"},
+    }});
+    let result = server.say(&waits, call).await;
+    assert_eq!(result.status(), StatusCode::OK);
+    let mut others = Vec::new();
+    for _ in 0..CLIENTS_MAX {
+        others.push(session(&server.hello(&[]).await));
+    }
+    let first = server.listen(&others[0]).await;
+    assert_eq!(first.status(), StatusCode::NOT_FOUND, "the oldest other");
+    assert_eq!(server.listen(&waits).await.status(), StatusCode::OK);
+    drop(result);
+}
+
+#[tokio::test]
+async fn requests_without_a_session_are_bounded_too() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let listen = json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {
+        "notifications": {"toolsListChanged": true},
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
+    }});
+    let mut open = Vec::new();
+    loop {
+        let request = server.http.post(&server.url).body(listen.to_string());
+        let request = request.header("content-type", "application/json");
+        let request = request.header("accept", "application/json, text/event-stream");
+        let request = request.header("mcp-protocol-version", "2026-07-28");
+        let request = request.header("mcp-method", "subscriptions/listen");
+        let answer = request.send().await.expect("answers");
+        if answer.status() != StatusCode::OK {
+            assert!(answer.status().is_server_error(), "{answer:?}");
+            break;
+        }
+        open.push(answer);
+        assert!(open.len() <= 2 * CLIENTS_MAX);
+    }
+    assert_eq!(open.len(), 2 * CLIENTS_MAX);
 }

@@ -211,14 +211,14 @@ impl Supervisors {
         }
     }
 
-    /// Notes that what this one starts is not known yet.
-    pub(crate) fn begin_start(&self, supervisor: &Supervisor) {
-        self.state().starting.insert(supervisor.pid);
-    }
-
-    /// Notes that it is: its leader is spared from here on, if there is one.
-    pub(crate) fn end_start(&self, supervisor: &Supervisor) {
-        self.state().starting.remove(&supervisor.pid);
+    /// Notes that what this one starts is not known, until it is: its leader, if there is one, is among those that are spared.
+    pub(crate) fn starting(&self, supervisor: &Supervisor) -> Starting<'_> {
+        let pid = supervisor.pid;
+        self.state().starting.insert(pid);
+        Starting {
+            supervisors: self,
+            pid,
+        }
     }
 
     /// Every leader that the guest has not heard of is below a supervisor still. One whose supervisor ended first is the
@@ -280,6 +280,19 @@ impl Supervisors {
             state.pids.insert(supervisor.pid);
         }
         forked
+    }
+}
+
+/// The time between the order to start an exec and the answer.
+#[derive(Debug)]
+pub(crate) struct Starting<'a> {
+    supervisors: &'a Supervisors,
+    pid: Pid,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.supervisors.state().starting.remove(&self.pid);
     }
 }
 

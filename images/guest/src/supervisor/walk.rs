@@ -10,8 +10,17 @@ use nix::unistd::Pid;
 
 use crate::sys;
 
+/// Of `/proc/PID/stat`'s flags (include/linux/sched.h).
+const PF_EXITING: u32 = 0x4;
 /// Rounds of stopping before the first kill; a fork bomb has run into the pids limit by then.
 const STOP_ROUNDS_MAX: usize = 32;
+
+/// What is read of one process.
+struct Stat {
+    parent: Pid,
+    /// It has ended or is about to.
+    ends: bool,
+}
 
 /// Every process below `root`, without those in `skip` and what is below them.
 pub(crate) fn descendants(root: Pid, skip: &HashSet<Pid>) -> Vec<Pid> {
@@ -76,30 +85,40 @@ fn processes() -> Vec<(Pid, Pid)> {
     entries
         .filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            let (_, parent) = stat(Pid::from_raw(pid))?;
-            Some((Pid::from_raw(pid), parent))
+            let pid = Pid::from_raw(pid);
+            Some((pid, stat(pid)?.parent))
         })
         .collect()
 }
 
-/// It has not ended. What it left when it did is another's child already when this says no.
+/// It does not end yet: what is below it was not handed on before this looked.
 pub(crate) fn is_running(pid: Pid) -> bool {
-    stat(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
+    stat(pid).is_some_and(|stat| !stat.ends)
 }
 
-fn stat(pid: Pid) -> Option<(char, Pid)> {
-    state_and_parent(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+fn stat(pid: Pid) -> Option<Stat> {
+    Stat::of(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The third and fourth field of `/proc/PID/stat`. The second is the program's name in parentheses, which may
-/// itself have spaces and parentheses in it.
-fn state_and_parent(stat: &[u8]) -> Option<(char, Pid)> {
-    let end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = str::from_utf8(stat.get(end + 1..)?).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    let parent = fields.next()?.parse().ok()?;
-    Some((state, Pid::from_raw(parent)))
+impl Stat {
+    /// The second field of `/proc/PID/stat` is the program's name in parentheses, which may itself have spaces and
+    /// parentheses in it; the state, the parent and, four fields on, the flags follow.
+    fn of(stat: &[u8]) -> Option<Self> {
+        let end = stat.iter().rposition(|byte| *byte == b')')?;
+        let rest = str::from_utf8(stat.get(end + 1..)?).ok()?;
+        let mut fields = rest.split_ascii_whitespace();
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        // The kernel sets the flag before it hands children on, and the state after it; not every kernel tells flags.
+        let flags: u32 = fields
+            .nth(4)
+            .and_then(|flags| flags.parse().ok())
+            .unwrap_or(0);
+        Some(Self {
+            parent: Pid::from_raw(parent),
+            ends: matches!(state, "Z" | "X") || flags & PF_EXITING != 0,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -108,11 +127,15 @@ mod tests {
 
     #[test]
     fn a_hostile_program_name_does_not_hide_the_parent() {
-        let check = |stat: &str, expected| {
-            assert_eq!(state_and_parent(stat.as_bytes()), expected, "{stat}")
+        let check = |stat: &str, expected: Option<(i32, bool)>| {
+            let found = Stat::of(stat.as_bytes()).map(|found| (found.parent.as_raw(), found.ends));
+            assert_eq!(found, expected, "{stat}");
         };
-        check("12 (sh) S 7 12 12 0", Some(('S', Pid::from_raw(7))));
-        check("12 (a) S 1 (b)) R 9 12", Some(('R', Pid::from_raw(9))));
+        check("12 (sh) S 7 12 12 0", Some((7, false)));
+        check("12 (a) S 1 (b)) R 9 12", Some((9, false)));
+        check("12 (sh) Z 7 12 12 0 -1 0 0", Some((7, true)));
+        check("12 (sh) R 7 12 12 0 -1 4194304 0", Some((7, false)));
+        check("12 (sh) R 7 12 12 0 -1 4194308 0", Some((7, true)));
         check("12 (sh", None);
         check("", None);
     }

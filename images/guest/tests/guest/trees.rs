@@ -196,7 +196,8 @@ async fn the_end_of_an_orphaned_tree_spares_a_leader_that_has_just_orphaned_itse
     let alone = async |task: usize| {
         for round in 0..80 {
             // A supervisor that sleeps has said that it started this.
-            let script = "until read -r pid name state rest < /proc/$PPID/stat && [ $state = S ]; do :; done; \
+            let script = "until { read -r pid name state rest < /proc/$PPID/stat && [ $state = S ]; } \
+                          || [ ! -e /proc/$PPID ]; do :; done; \
                           kill -9 $PPID; echo alive";
             let request = guest.request(&format!("alone{task}-{round}"), &["sh", "-c", script]);
             let seen = guest.run(request).await;

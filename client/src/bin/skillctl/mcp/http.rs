@@ -1,6 +1,7 @@
 //! Streamable HTTP on loopback. Hosts and browser origins other than loopback's are refused, so that no web page reaches
 //! it through a name that leads here.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use skilld_client::v1::ServerLimits;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -20,6 +22,9 @@ use crate::interrupt::Interrupt;
 use crate::mcp::places::{Places, SESSIONS_MAX};
 use crate::mcp::server::Server;
 use crate::output;
+
+/// One for each session, and as many for requests that need none, as those of newer clients, and for sessions that end.
+const HANDLERS_MAX: usize = 2 * SESSIONS_MAX;
 
 /// Connections at once; more wait to be accepted. A client has one on which it listens, and one for each call.
 const CONNECTIONS_MAX: usize = 4 * SESSIONS_MAX;
@@ -59,11 +64,14 @@ pub(crate) async fn serve(
     let config = StreamableHttpServerConfig::default()
         .with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
         .with_cancellation_token(stop.child_token());
-    let handler = server.clone();
+    let (handler, places) = (server.clone(), Arc::new(Semaphore::new(HANDLERS_MAX)));
     let mut sessions = LocalSessionManager::default();
     sessions.session_config.keep_alive = Some(idle_max);
     let service = StreamableHttpService::new(
-        move || Ok(handler.clone()),
+        move || {
+            let place = Arc::clone(&places).try_acquire_owned();
+            Ok::<_, io::Error>(handler.at(place.map_err(io::Error::other)?))
+        },
         Arc::new(Places::new(sessions)),
         config,
     );

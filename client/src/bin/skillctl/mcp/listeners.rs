@@ -1,6 +1,7 @@
 //! Who is told when other tools are offered. All connections are of one session, so a call over one of them can change
 //! what the others were told.
 
+use std::sync::Weak;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -25,21 +26,22 @@ pub(super) struct Listeners {
 #[derive(Clone, Debug)]
 pub(super) enum Listener {
     Peer(Peer<RoleServer>),
-    Subscription(SubscriptionSink),
+    /// With what is gone when it ends.
+    Subscription(SubscriptionSink, Weak<()>),
 }
 
 impl Listener {
     fn is_there(&self) -> bool {
         match self {
             Self::Peer(peer) => !peer.is_transport_closed(),
-            Self::Subscription(_) => true,
+            Self::Subscription(_, open) => open.strong_count() > 0,
         }
     }
 
     async fn is_told(&self) -> bool {
         match self {
             Self::Peer(peer) => peer.notify_tool_list_changed().await.is_ok(),
-            Self::Subscription(sink) => sink.notify_tool_list_changed().await.is_ok(),
+            Self::Subscription(sink, _) => sink.notify_tool_list_changed().await.is_ok(),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Who has a session over HTTP, of whom there are so many at most. A client that dies does not say so: where all places are
-//! taken, the session goes that nobody listens on and that was used the longest time ago. It costs its client nothing but a
-//! new beginning: what calls changed is the server's.
+//! taken, the session goes that nobody listens on and that was used the longest time ago. Its client has to
+//! begin anew, and a call that it left under way is given up; what calls changed is the server's.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
@@ -13,10 +14,12 @@ use rmcp::transport::streamable_http_server::session::local::{
 use rmcp::transport::streamable_http_server::session::{
     ServerSseMessage, SessionId, SessionManager,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// Sessions at once.
 pub(super) const SESSIONS_MAX: usize = 256;
+/// A client that was heard of in this time may be about to listen: who comes waits so long for its place.
+const SPARED_FOR: Duration = Duration::from_secs(2);
 
 /// Sessions, so many at most.
 #[derive(Debug)]
@@ -38,6 +41,16 @@ struct Use {
     streams: usize,
 }
 
+/// For one more.
+#[derive(Debug)]
+enum Room {
+    Free,
+    /// In the place of this one, which is not known any more.
+    Of(SessionId),
+    /// Then, perhaps.
+    Soon(Instant),
+}
+
 /// A stream, as long as its client is there.
 #[derive(Debug)]
 struct Listening {
@@ -49,7 +62,7 @@ struct Listening {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PlacesError {
     #[error(
-        "{SESSIONS_MAX} clients have a session, and all of them are listening: end one, or start another server"
+        "{SESSIONS_MAX} clients have a session, and all of them wait or listen: end one, or start another server"
     )]
     Full,
     #[error(transparent)]
@@ -67,10 +80,13 @@ impl Places {
 
     /// Makes room if there is none.
     async fn make_room(&self) -> Result<(), PlacesError> {
-        while let Some(oldest) = self.uses.in_excess()? {
-            self.close_session(&oldest).await?;
+        loop {
+            match self.uses.room()? {
+                Room::Free => return Ok(()),
+                Room::Of(oldest) => self.sessions.close_session(&oldest).await?,
+                Room::Soon(at) => sleep_until(at).await,
+            }
         }
-        Ok(())
     }
 }
 
@@ -79,30 +95,40 @@ impl Uses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one to be ended before there is room for another.
-    fn in_excess(&self) -> Result<Option<SessionId>, PlacesError> {
-        let uses = self.lock();
+    /// Whether there is room for another; if not, it is taken from the oldest one.
+    fn room(&self) -> Result<Room, PlacesError> {
+        let mut uses = self.lock();
         if uses.len() < SESSIONS_MAX {
-            return Ok(None);
+            return Ok(Room::Free);
         }
         let deserted = uses.iter().filter(|(_, used)| used.streams == 0);
         let oldest = deserted.min_by_key(|(_, used)| used.last);
-        let (id, _) = oldest.ok_or(PlacesError::Full)?;
-        Ok(Some(id.clone()))
+        let (id, used) = oldest.ok_or(PlacesError::Full)?;
+        if used.last.elapsed() < SPARED_FOR {
+            return Ok(Room::Soon(used.last + SPARED_FOR));
+        }
+        let id = SessionId::clone(id);
+        uses.remove(&id);
+        Ok(Room::Of(id))
     }
 
-    fn change(&self, id: &SessionId, change: impl FnOnce(&mut Use)) {
-        if let Some(used) = self.lock().get_mut(id) {
+    /// Notes a use; false if nobody has that session.
+    fn change(&self, id: &SessionId, change: impl FnOnce(&mut Use)) -> bool {
+        let mut uses = self.lock();
+        let used = uses.get_mut(id);
+        let known = used.is_some();
+        if let Some(used) = used {
             used.last = Instant::now();
             change(used);
         }
+        known
     }
 
     fn listen(&self, id: &SessionId) -> Listening {
         self.change(id, |used| used.streams += 1);
         Listening {
             uses: self.clone(),
-            id: id.clone(),
+            id: SessionId::clone(id),
         }
     }
 }
@@ -133,7 +159,7 @@ impl SessionManager for Places {
             last: Instant::now(),
             streams: 0,
         };
-        self.uses.lock().insert(id.clone(), used);
+        self.uses.lock().insert(SessionId::clone(&id), used);
         Ok((id, transport))
     }
 
@@ -147,7 +173,8 @@ impl SessionManager for Places {
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
-        Ok(self.sessions.has_session(id).await?)
+        // What asks is about to use it.
+        Ok(self.uses.change(id, |_| {}) && self.sessions.has_session(id).await?)
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {

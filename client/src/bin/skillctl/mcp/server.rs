@@ -18,7 +18,7 @@ use skilld_client::tools::{
     Answer, Call, Definition, Ended, Family, Options, Profile, Session, ToolError, Toolset,
 };
 use skilld_client::{Client, new_exec_id};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,6 +43,8 @@ pub(crate) struct Server {
     /// The calls under way, which are given up when the server ends.
     calls: TaskTracker,
     stop: CancellationToken,
+    /// Of one handler of several, as long as it lasts.
+    _place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Server {
@@ -54,6 +56,15 @@ impl Server {
             listeners: Arc::default(),
             calls: TaskTracker::new(),
             stop: CancellationToken::new(),
+            _place: None,
+        }
+    }
+
+    /// The same for one handler of several.
+    pub(crate) fn at(&self, place: OwnedSemaphorePermit) -> Self {
+        Self {
+            _place: Some(Arc::new(place)),
+            ..self.clone()
         }
     }
 
@@ -151,12 +162,14 @@ impl ServerHandler for Server {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let sink = context.sink().clone();
-        self.listeners.add(Listener::Subscription(sink)).await;
+        let (sink, open) = (context.sink().clone(), Arc::new(()));
+        let listener = Listener::Subscription(sink, Arc::downgrade(&open));
+        self.listeners.add(listener).await;
         tokio::select! {
             () = context.cancelled() => {}
             () = self.stop.cancelled() => {}
         }
+        drop(open);
         Ok(())
     }
 

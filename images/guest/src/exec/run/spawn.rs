@@ -99,14 +99,14 @@ async fn with_streams(
     let supervisor = supervisor.map_err(|errno| Some((Stage::Fork, errno as i32)))?;
     // The program's ends are the program's alone from here on.
     drop(streams.stdio);
-    guest.supervisors.begin_start(&supervisor);
+    let starting = guest.supervisors.starting(&supervisor);
     let report = tokio::time::timeout(SPAWN_PATIENCE, supervisor.report()).await;
     let spawned = report.ok().flatten().and_then(exec::spawned);
     if let Some(Ok(pid)) = spawned {
         // Others are to spare it from here on: its supervisor may be dead long before the guest hears of it.
         guest.leaders.lock().insert(Pid::from_raw(pid));
     }
-    guest.supervisors.end_start(&supervisor);
+    drop(starting);
     match spawned {
         Some(Ok(pid)) => Ok(Spawned {
             supervisor,
