@@ -38,10 +38,12 @@ fuzz: preflight-rust ## fuzz what comes from outside, each target for FUZZ_SECON
 			-max_total_time=$(FUZZ_SECONDS) -timeout=20 -artifact_prefix=found/$$name- found/$$name corpus/$$name || exit 1; \
 	done
 
-check: preflight-rust ## formatting, lints and documentation, all warnings refused
+check: preflight-rust ## formatting, lints, documentation and the fuzzers' lock files, all warnings refused
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	@for fuzz in images/guest/fuzz daemon/fuzz; do \
+		cargo metadata --locked --format-version 1 --manifest-path $$fuzz/Cargo.toml > /dev/null || exit 1; done
 
 bench: build guest image ## measure against docker exec and a local spawn; adds an entry to docs/benchmarks.md
 	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --release --locked -p skilld-tests --bin bench -- --record
