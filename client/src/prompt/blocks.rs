@@ -9,7 +9,7 @@
 //! ```
 
 use super::budget::{self, Budget};
-use super::clean::{attribute, clean, without_tags};
+use super::clean::{attribute, one_line, without_tags};
 use super::history::{self, Load};
 use super::material::{Cut, Doc, Loaded, Report, UnknownDoc};
 use crate::state::{Scope, Selection, SessionState, loading};
@@ -261,11 +261,6 @@ fn push_tagged(block: &mut String, skill: &Loaded, attributes: &str, text: &str)
     block.push_str(&format!(
         "<skill id=\"{id}\" digest=\"{digest}\"{attributes}>\n{text}\n</skill>\n"
     ));
-}
-
-/// A name outside of a tag, or a path at its end.
-fn one_line(text: &str) -> String {
-    without_tags(&clean(text).0)
 }
 
 fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -55,6 +55,11 @@ fn is_tag(after: &str) -> bool {
         .eq_ignore_ascii_case("skill")
 }
 
+/// A name, a path or a field outside of a tag.
+pub(crate) fn one_line(text: &str) -> String {
+    without_tags(&clean(text).0)
+}
+
 /// A value between quotes in a tag.
 pub(crate) fn attribute(text: &str) -> String {
     let (line, _) = clean(text);
@@ -69,6 +74,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_name_is_one_line_and_no_tag() {
+        assert_eq!(one_line("a\n<skill>\u{202e}"), "a &lt;skill>");
+    }
 
     #[test]
     fn what_cannot_be_seen_is_taken_and_flagged() {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use super::blocks::Blocks;
 use super::budget::Budget;
-use super::clean::{clean, without_tags};
+use super::clean::one_line;
 use super::guidance::Guidance;
 use super::history::{self, At, Load};
 use super::material::{Material, Report};
@@ -199,8 +199,7 @@ fn last_of_each(loads: &[Load<'_>]) -> HashMap<String, At> {
 
 /// What a model would otherwise take for "the text is here".
 fn gone_line(skill: &str) -> String {
-    let (name, _) = clean(skill);
-    let name = without_tags(&name);
+    let name = one_line(skill);
     format!("{name} was loaded earlier and is not now: load it again to read it")
 }
 

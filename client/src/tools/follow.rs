@@ -77,6 +77,14 @@ pub(crate) fn failed(error: Error, started: bool, call: &str) -> ToolError {
     }
 }
 
+/// Whether the daemon knows nothing of a command: not yet, or not any more.
+pub(crate) fn is_unknown(error: &Error) -> bool {
+    matches!(
+        error.reason(),
+        Some(Reason::ExecNotFound | Reason::WorkspaceNotFound)
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,11 +4,10 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use skilld_proto::v1::Reason;
 use tokio::time::{sleep, timeout};
 use tonic::Status;
 
-use super::{Answer, Call, Session, ToolError, Toolset};
+use super::{Answer, Call, Session, ToolError, Toolset, follow};
 use crate::state::SessionState;
 use crate::{Error, exec_name, new_exec_id};
 
@@ -102,14 +101,7 @@ impl Toolset {
         let exec = format!("{}/{}", session.workspace_id(), session.exec_id(tool, call));
         match self.inner.client.kill_exec(&exec_name(&exec)).await {
             Ok(_) => Ok(true),
-            Err(error)
-                if matches!(
-                    error.reason(),
-                    Some(Reason::ExecNotFound | Reason::WorkspaceNotFound)
-                ) =>
-            {
-                Ok(false)
-            }
+            Err(error) if follow::is_unknown(&error) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

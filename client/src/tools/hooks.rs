@@ -103,5 +103,10 @@ pub(crate) async fn may_go(
         version,
     };
     let hook = tools.hooks.before_skill_unload(session, &mut choice).await;
-    hook.map_err(|problem| ToolError::Hook { problem })
+    hook.map_err(refused)
+}
+
+/// What a call answers where a hook says no.
+pub(crate) fn refused(problem: String) -> ToolError {
+    ToolError::Hook { problem }
 }

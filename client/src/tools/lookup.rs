@@ -6,7 +6,9 @@ mod files;
 use std::collections::BTreeSet;
 
 use futures::{StreamExt, TryStreamExt};
-use skilld_proto::v1::{ListSkillsRequest, Reason, Skill, SkillState};
+use skilld_proto::v1::{
+    ListSkillsRequest, Reason, SearchSkillsRequest, Skill, SkillMatch, SkillState,
+};
 
 pub(crate) use files::{docs, files, read, unknown_file};
 
@@ -16,6 +18,8 @@ use crate::tools::{Inner, Options, ToolError};
 
 /// Skills of one page; the server's maximum.
 const PAGE: i32 = 1000;
+/// Skills that a search finds; the server's maximum.
+const FOUND_MAX: usize = 100;
 /// Requests at a time, where one skill after the other is asked for.
 pub(crate) const REQUESTS: usize = 8;
 
@@ -46,6 +50,33 @@ pub(crate) async fn skill(tools: &Inner, reference: &str) -> Result<Skill, ToolE
             problem,
         }),
     }
+}
+
+/// The skills that fit some words, best first: `wanted` at most, and none that the host hides. `compat`: scored as Agent
+/// Zero does.
+pub(crate) async fn search(
+    tools: &Inner,
+    query: &str,
+    wanted: usize,
+    compat: bool,
+) -> Result<Vec<(Skill, SkillMatch)>, ToolError> {
+    let wanted = wanted.min(FOUND_MAX);
+    // Those that are hidden are found, too, and take up no room.
+    let limit = match tools.options.skills {
+        None => wanted,
+        Some(_) => FOUND_MAX,
+    };
+    let request = SearchSkillsRequest {
+        query: query.to_owned(),
+        limit: i32::try_from(limit).unwrap_or_default(),
+        compat,
+    };
+    let found = tools.client.search_skills(request).await?.matches;
+    let shown = found.into_iter().filter_map(|mut found| {
+        let skill = found.skill.take()?;
+        tools.options.shows(&id(&skill)).then_some((skill, found))
+    });
+    Ok(shown.take(wanted).collect())
 }
 
 /// How to ask for the files of a skill, or to stage it. Where only some skills are shown, what is no name of one of them

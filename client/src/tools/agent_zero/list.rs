@@ -5,18 +5,15 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
-use skilld_proto::v1::{SearchSkillsRequest, Skill, SkillState};
+use skilld_proto::v1::{Skill, SkillState};
 
-use super::marked::one_line;
-use crate::prompt::clean::clean;
+use crate::prompt::clean::{clean, one_line};
 use crate::tools::{Answer, Inner, ToolError, lookup};
 
 /// Characters of a description.
 const DESCRIPTION_CHARS_MAX: usize = 200;
 /// Skills that a search shows.
-const FOUND_MAX: i32 = 25;
-/// Skills that a search finds at most.
-const ASKED_MAX: i32 = 100;
+const FOUND_MAX: usize = 25;
 
 /// What `list` returns.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -99,26 +96,12 @@ pub(super) async fn search(tools: &Inner, query: &str) -> Result<Answer, ToolErr
             "query is empty: the method search needs some words",
         ));
     }
-    let request = SearchSkillsRequest {
-        query: query.to_owned(),
-        // Among those that the host does not show there may be better ones.
-        limit: match &tools.options.skills {
-            None => FOUND_MAX,
-            Some(_) => ASKED_MAX,
-        },
-        compat: true,
-    };
-    let found = tools.client.search_skills(request).await?.matches;
-    let found = found.into_iter().filter_map(|found| {
-        let skill = found.skill?;
-        let shown = tools.options.shows(&lookup::id(&skill));
-        shown.then(|| Described {
-            score: Some(found.score),
-            ..Described::of(&skill)
-        })
+    let found = lookup::search(tools, query, FOUND_MAX, true).await?;
+    let matches = found.into_iter().map(|(skill, found)| Described {
+        score: Some(found.score),
+        ..Described::of(&skill)
     });
-    let max = usize::try_from(FOUND_MAX).unwrap_or_default();
-    let matches: Vec<Described> = found.take(max).collect();
+    let matches: Vec<Described> = matches.collect();
     let mut text = match matches.len() {
         0 => format!("No skill matches {query:?}.\n"),
         count => format!("{count} skills match {query:?}:\n"),

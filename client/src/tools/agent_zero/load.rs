@@ -5,8 +5,9 @@ use serde::Serialize;
 use serde_json::json;
 use skilld_proto::v1::{Skill, SkillFile};
 
-use super::marked::{one_line, tagged};
+use super::marked::tagged;
 use super::{Arguments, names};
+use crate::prompt::clean::one_line;
 use crate::state::{SessionState, agent_zero};
 use crate::tools::hooks::{self, LoadedSkill, UnloadedSkill};
 use crate::tools::{Answer, Inner, Session, ToolError, lookup};
@@ -63,7 +64,7 @@ pub(super) async fn load(
 ) -> Result<Answer, ToolError> {
     let mut choice = names::parse(name);
     let hook = tools.hooks.before_skill_load(session, &mut choice).await;
-    hook.map_err(refused)?;
+    hook.map_err(hooks::refused)?;
     let skill = names::find(tools, &choice).await?;
     let pinned = lookup::pinned(&skill);
     let mut files = lookup::files(tools, &pinned, "").await?;
@@ -118,20 +119,16 @@ async fn with_hooks(
         hooks::may_go(tools, session, id, String::new()).await?;
     }
     let hook = tools.hooks.after_skill_load(session, told).await;
-    hook.map_err(refused)?;
+    hook.map_err(hooks::refused)?;
     for id in evicted {
         let unloaded = UnloadedSkill {
             skill_id: id.clone(),
             ..UnloadedSkill::default()
         };
         let hook = tools.hooks.after_skill_unload(session, &unloaded).await;
-        hook.map_err(refused)?;
+        hook.map_err(hooks::refused)?;
     }
     Ok(())
-}
-
-fn refused(problem: String) -> ToolError {
-    ToolError::Hook { problem }
 }
 
 fn place(path: &str) -> usize {

@@ -1,15 +1,9 @@
-//! Text of skills among the tool's own words: what should be a line is one, what is longer stands in a tag that says whose
-//! it is and that it cannot end.
+//! Text of skills among the tool's own words: it stands in a tag that says whose it is and that it cannot end.
 
 use skilld_proto::v1::Skill;
 
-use crate::prompt::clean::{attribute, clean, without_tags};
+use crate::prompt::clean::{attribute, without_tags};
 use crate::tools::lookup;
-
-/// A field, a path or a name.
-pub(super) fn one_line(text: &str) -> String {
-    without_tags(&clean(text).0)
-}
 
 /// The body, or the document of a path. The tag is the one that prompts have.
 pub(super) fn tagged(skill: &Skill, doc: Option<&str>, text: &str) -> String {
@@ -49,6 +43,5 @@ mod tests {
         );
         let doc = tagged(&skill, Some("a\"b.md"), "x");
         assert_eq!(doc, format!("{tag} doc=\"a&quot;b.md\">\nx\n</skill>\n"));
-        assert_eq!(one_line("a\n<skill>\u{202e}"), "a &lt;skill>");
     }
 }

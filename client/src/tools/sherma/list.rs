@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
-use skilld_proto::v1::{SearchSkillsRequest, Skill};
+use skilld_proto::v1::Skill;
 
 use super::arguments::Search;
 use super::resolve;
@@ -13,8 +13,6 @@ use crate::tools::{Answer, Inner, ToolError, lookup};
 
 /// Skills that a search finds, unless it says.
 const FOUND: u32 = 25;
-/// At most, which is the daemon's bound.
-const FOUND_MAX: u32 = 100;
 
 /// One skill of `list_skills`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -74,31 +72,15 @@ pub(super) async fn search(tools: &Inner, search: Search) -> Result<Answer, Tool
     if search.query.trim().is_empty() {
         return Err(ToolError::arguments("query is empty: give some words"));
     }
-    let wanted = search.limit.filter(|limit| *limit > 0);
-    let wanted = wanted.unwrap_or(FOUND).min(FOUND_MAX);
-    // Those that are hidden are found, too, and take up no room.
-    let limit = match tools.options.skills {
-        None => wanted,
-        Some(_) => FOUND_MAX,
-    };
-    let request = SearchSkillsRequest {
-        query: search.query,
-        limit: i32::try_from(limit).unwrap_or_default(),
-        compat: false,
-    };
-    let response = tools.client.search_skills(request).await?;
-    let matches = response.matches.into_iter().filter_map(|found| {
-        let skill = found.skill?;
-        let id = lookup::id(&skill);
-        tools.options.shows(&id).then_some(Found {
-            id,
-            version: clean(&skill.version).0,
-            description: clean(&skill.description).0,
-            score: found.score,
-            matched_fields: found.matched_fields,
-        })
+    let wanted = search.limit.filter(|limit| *limit > 0).unwrap_or(FOUND);
+    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+    let found = lookup::search(tools, &search.query, wanted, false).await?;
+    let matches = found.into_iter().map(|(skill, found)| Found {
+        id: lookup::id(&skill),
+        version: clean(&skill.version).0,
+        description: clean(&skill.description).0,
+        score: found.score,
+        matched_fields: found.matched_fields,
     });
-    Ok(Answer::of(json!(
-        matches.take(wanted as usize).collect::<Vec<_>>()
-    )))
+    Ok(Answer::of(json!(matches.collect::<Vec<_>>())))
 }

@@ -13,7 +13,7 @@ use super::arguments;
 use super::card::Card;
 use super::{content, resolve, unload};
 use crate::state::sherma::{self, Loaded, Place, RemoteTool};
-use crate::tools::hooks::{LoadedSkill, SkillChoice};
+use crate::tools::hooks::{self, LoadedSkill, SkillChoice};
 use crate::tools::{Answer, Inner, Session, ToolError, lookup};
 
 /// What `load_skill_md` returns.
@@ -84,7 +84,7 @@ pub(super) async fn load(
     reload: bool,
 ) -> Result<(Report, Option<Loaded>), ToolError> {
     let hook = tools.hooks.before_skill_load(session, &mut choice).await;
-    hook.map_err(|problem| ToolError::Hook { problem })?;
+    hook.map_err(hooks::refused)?;
     if choice.skill_id.trim().is_empty() {
         return Err(ToolError::arguments("skill_id is empty"));
     }
@@ -174,7 +174,7 @@ async fn bring(
         unload::may_go(tools, session, loads, id).await?;
     }
     let hook = tools.hooks.after_skill_load(session, &mut told).await;
-    hook.map_err(|problem| ToolError::Hook { problem })?;
+    hook.map_err(hooks::refused)?;
     if replaced.is_some() {
         unload::tell(tools, session, (loads, &next), &id).await?;
     }

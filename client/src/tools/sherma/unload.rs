@@ -48,7 +48,7 @@ pub(super) async fn call(
     mut choice: SkillChoice,
 ) -> Result<Answer, ToolError> {
     let hook = tools.hooks.before_skill_unload(session, &mut choice).await;
-    hook.map_err(|problem| ToolError::Hook { problem })?;
+    hook.map_err(hooks::refused)?;
     let asked = choice.skill_id.trim();
     let id = loaded_id(tools, loads, asked).await?;
     let id = id.as_deref().unwrap_or(asked);
@@ -186,7 +186,7 @@ pub(super) async fn tell(
         tools_unloaded: loads.tools_not_in(next),
     };
     let hook = tools.hooks.after_skill_unload(session, &unloaded).await;
-    hook.map_err(|problem| ToolError::Hook { problem })?;
+    hook.map_err(hooks::refused)?;
     Ok(unloaded)
 }
 

@@ -53,9 +53,12 @@ impl Evict<'_> {
                 version: String::new(),
                 tools_unloaded,
             };
-            let hooks = &self.tools.hooks;
-            let hook = hooks.after_skill_unload(self.session, &unloaded).await;
-            hook.map_err(|problem| ToolError::Hook { problem })?;
+            let hook = self
+                .tools
+                .hooks
+                .after_skill_unload(self.session, &unloaded)
+                .await;
+            hook.map_err(hooks::refused)?;
         }
         Ok(())
     }

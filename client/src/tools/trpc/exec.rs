@@ -147,9 +147,7 @@ pub(super) async fn start(
         Err(error) => match error.reason() {
             // It ended without reading: no fault of its result.
             Some(Reason::ExecNotRunning | Reason::StdinClosed) => {}
-            Some(Reason::WorkspaceNotFound | Reason::ExecNotFound) => {
-                return Err(ToolError::WorkspaceLost);
-            }
+            _ if follow::is_unknown(&error) => return Err(ToolError::WorkspaceLost),
             _ => {
                 let warning = format!("nobody knows how much of its stdin was written: {error}");
                 touched.warnings.push(warning);

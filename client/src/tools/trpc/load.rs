@@ -9,7 +9,7 @@ use serde_json::json;
 use skilld_proto::v1::Skill;
 
 use crate::state::{Change, Selection, SessionState, loading};
-use crate::tools::hooks::{LoadedSkill, SkillChoice};
+use crate::tools::hooks::{self, LoadedSkill, SkillChoice};
 use crate::tools::trpc::evict::Evict;
 use crate::tools::trpc::loads::{self, Choice, Of};
 use crate::tools::trpc::{ALIASES, offer, skills};
@@ -119,7 +119,7 @@ pub(super) async fn load(
         version: String::new(),
     };
     let hook = tools.hooks.before_skill_load(session, &mut choice).await;
-    hook.map_err(|problem| ToolError::Hook { problem })?;
+    hook.map_err(hooks::refused)?;
     let reference = lookup::reference(&choice.skill_id, &choice.version);
     let skill = lookup::skill(tools, skills::to_load(&reference)?).await?;
     let name = lookup::id(&skill);
@@ -158,7 +158,7 @@ pub(super) async fn load(
     };
     evict.before().await?;
     let hook = tools.hooks.after_skill_load(session, &mut told).await;
-    hook.map_err(|problem| ToolError::Hook { problem })?;
+    hook.map_err(hooks::refused)?;
     evict.after().await?;
     let result = LoadResult {
         message: format!("loaded: {name}"),

@@ -190,7 +190,7 @@ pub(super) async fn see(
     let answered = match (tools.client.poll_exec(request).await, &running.result) {
         (Ok(answered), _) => answered,
         // It ended so long ago that only the state knows of it.
-        (Err(error), Some(result)) if is_gone(&error) => {
+        (Err(error), Some(result)) if follow::is_unknown(&error) => {
             let mut seen = SessionResult::of(id, running);
             seen.ended(result);
             seen.result = Some(result.clone());
@@ -328,15 +328,6 @@ fn id(name: &str) -> String {
     short.rsplit('/').next().unwrap_or(&short).to_owned()
 }
 
-/// Whether the daemon knows nothing of a command any more.
-pub(super) fn is_gone(error: &Error) -> bool {
-    let reason = error.reason();
-    matches!(
-        reason,
-        Some(Reason::ExecNotFound | Reason::WorkspaceNotFound)
-    )
-}
-
 /// What the daemon says of a command, in this family's words.
 pub(super) fn refused(error: Error, id: &str) -> ToolError {
     let stopped = |problem| ToolError::ExecNotRunning {
@@ -344,7 +335,7 @@ pub(super) fn refused(error: Error, id: &str) -> ToolError {
         problem,
     };
     match error.reason() {
-        _ if is_gone(&error) => sessions::unknown(id),
+        _ if follow::is_unknown(&error) => sessions::unknown(id),
         Some(Reason::ExecNotRunning) => stopped("it has ended, or its input has"),
         Some(Reason::StdinClosed) => stopped("its stdin is closed"),
         _ => error.into(),

@@ -9,11 +9,11 @@ use serde_json::json;
 use skilld_proto::v1::{Exec, WriteStdinRequest};
 
 use crate::state::SessionState;
-use crate::tools::trpc::look::{self, Look, Touched, is_gone, is_zero, refused, wait};
+use crate::tools::trpc::look::{self, Look, Touched, is_zero, refused, wait};
 use crate::tools::trpc::result::RunResult;
 use crate::tools::trpc::sessions::{self, Running};
 use crate::tools::trpc::{ALIASES, exec, run};
-use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments};
+use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments, follow};
 
 /// How long a call waits for output if it does not say.
 const YIELD_MS: u64 = 400;
@@ -159,7 +159,7 @@ pub(super) async fn kill(
     let skipped = match tools.client.kill_exec(&name).await {
         Ok(killed) => skip_to_tail(&mut running, &killed, look::bytes_max(tools)),
         // It ended so long ago that only the state knows of it.
-        Err(error) if saw_end && is_gone(&error) => 0,
+        Err(error) if saw_end && follow::is_unknown(&error) => 0,
         Err(error) => return Err(refused(error, &asked.session_id)),
     };
     let asked_for = Look {

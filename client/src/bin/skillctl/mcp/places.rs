@@ -1,6 +1,6 @@
 //! Who has a session over HTTP, of whom there are so many at most. A client that dies does not say so: where all places are
-//! taken, the session goes that nobody listens on and that was used the longest time ago. Its client has to
-//! begin anew, and a call that it left under way is given up; what calls changed is the server's.
+//! taken, the session goes that nobody listens on and that was used the longest time ago. Its client has to begin anew, and a
+//! call that it left under way is given up; what calls changed is the server's.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -173,7 +173,7 @@ impl SessionManager for Places {
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
-        // What asks is about to use it.
+        // Asked before each use.
         Ok(self.uses.change(id, |_| {}) && self.sessions.has_session(id).await?)
     }
 
@@ -197,7 +197,6 @@ impl SessionManager for Places {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<(), Self::Error> {
-        self.uses.change(id, |_| {});
         Ok(self.sessions.accept_message(id, message).await?)
     }
 

@@ -109,11 +109,8 @@ impl<'a> Way<'a> {
 
     /// Where a program of this name may lie, in the order of looking.
     fn all(&self, name: &str) -> impl Iterator<Item = PathBuf> {
-        let directories = match name.contains('/') {
-            true => "",
-            false => self.path,
-        };
         let is_path = name.contains('/');
+        let directories = if is_path { "" } else { self.path };
         directories
             .split(':')
             .filter(move |directory| is_path || !directory.is_empty())
