@@ -77,6 +77,14 @@ impl Options {
     }
 }
 
+/// Setting of the default pool's OCI runtime. `SKILLD_TEST_OCI_RUNTIME` names it, so that a whole suite runs on another
+/// runtime than Docker's default.
+fn oci_runtime() -> Option<(String, String)> {
+    let runtime = std::env::var_os("SKILLD_TEST_OCI_RUNTIME")?;
+    let runtime = runtime.into_string().ok()?;
+    Some(("SKILLD_POOLS__DEFAULT__OCI_RUNTIME".to_owned(), runtime))
+}
+
 /// A running daemon.
 #[derive(Debug)]
 pub struct Daemon {
@@ -137,7 +145,8 @@ impl Daemon {
         ];
         let base = base
             .into_iter()
-            .map(|(name, value)| (name.to_owned(), value));
+            .map(|(name, value)| (name.to_owned(), value))
+            .chain(oci_runtime());
         options.env.splice(0..0, base);
         let (child, client, info) = launch(dir.path(), &options).await?;
         Ok(Self {
