@@ -233,7 +233,7 @@ def pid_1():
 
 
 def own_affairs():
-    check("own nice value", call("setpriority", 0, 0, 1), "ok")
+    check("own nice value", call("setpriority", 0, 0, 19), "ok")
     check("own affinity", attempt(lambda: os.sched_setaffinity(0, os.sched_getaffinity(0))), "ok")
     check("own I/O priority", call("ioprio_set", 1, 0, (2 << 13) | 5), "ok")
     check("own scheduler", attempt(lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))), "ok")
@@ -248,7 +248,12 @@ def own_affairs():
     worker.join()
     check("a thread's affinity by its id", thread, ["ok"])
     child = subprocess.Popen(["sleep", "60"])
-    check("a child's nice value", call("setpriority", 0, child.pid, 5), "ok")
+    param = ctypes.byref(ctypes.c_int(0))
+    check("another process's nice value", call("setpriority", 0, child.pid, 19), "EPERM")
+    check("another process's scheduler", call("sched_setscheduler", child.pid, 5, param), "EPERM")
+    check("another process's parameters", call("sched_setparam", child.pid, param), "EPERM")
+    check("another process's I/O priority", call("ioprio_set", 1, child.pid, 3 << 13), "EPERM")
+    check("time slices", call("sched_setattr", 0, ctypes.byref((ctypes.c_uint32 * 14)(56, 0)), 0), "EPERM")
     check("a child's affinity", attempt(lambda: os.sched_setaffinity(child.pid, os.sched_getaffinity(0))), "ok")
     child.kill()
     child.wait()

@@ -11,6 +11,7 @@ mod files;
 mod guest;
 mod gvisor;
 mod neighbours;
+mod starvation;
 mod workspace;
 
 use anyhow::{Context, Result, ensure};

@@ -23,6 +23,13 @@ const TMP_INODES_PER_MIB: u64 = 256;
 /// Half of what a container gets by default, so that the host's own services come first.
 const CPU_SHARES: i64 = 512;
 
+/// Period of the CPU limit. What a workspace has used up in a period stops its guest as well until the next one, so the
+/// kernel's default of 100 ms would be the time of an answer.
+const CPU_PERIOD_US: i64 = 10_000;
+
+/// The least CPU time in a period that the kernel takes.
+const CPU_QUOTA_MIN_US: i64 = 1_000;
+
 /// Containers go before the daemon when the host runs out of memory; the guest raises its commands further.
 const OOM_SCORE_ADJ: i64 = 500;
 
@@ -100,7 +107,15 @@ pub(super) fn body(spec: &ContainerSpec, host: &Host) -> ContainerCreateBody {
     }
 }
 
+/// Period and CPU time in it, in microseconds. A limit too small for the period gets a longer one.
+fn cpu_period_and_quota(cpu_millis: u64) -> (i64, i64) {
+    let millis = int(cpu_millis).max(1);
+    let period = CPU_PERIOD_US.max((CPU_QUOTA_MIN_US * 1000 + millis - 1) / millis);
+    (period, period.saturating_mul(millis) / 1000)
+}
+
 fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
+    let (cpu_period, cpu_quota) = cpu_period_and_quota(spec.limits.cpu_millis);
     let masked = MASKED_PATHS.iter().map(|path| (*path).to_owned());
     HostConfig {
         // Rights.
@@ -137,7 +152,8 @@ fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
         memory_swap: Some(int(spec.limits.memory_bytes)),
         // cgroup v2 has no such setting, and Docker refuses it there.
         memory_swappiness: (host.cgroup_version == 1).then_some(0),
-        nano_cpus: Some(int(spec.limits.cpu_millis).saturating_mul(1_000_000)),
+        cpu_period: Some(cpu_period),
+        cpu_quota: Some(cpu_quota),
         cpu_shares: Some(CPU_SHARES),
         pids_limit: Some(int(spec.limits.pids)),
         ulimits: Some(ulimits(spec)),

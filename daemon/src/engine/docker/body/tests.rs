@@ -178,6 +178,20 @@ fn only_two_bounded_places_can_be_written() {
 }
 
 #[test]
+fn a_cpu_limit_has_a_short_period_and_a_quota_that_the_kernel_takes() {
+    for (millis, expected) in [
+        (1000, (10_000, 10_000)),
+        (64_000, (10_000, 640_000)),
+        (100, (10_000, 1_000)),
+        (50, (20_000, 1_000)),
+        (10, (100_000, 1_000)),
+        (1, (1_000_000, 1_000)),
+    ] {
+        assert_eq!(cpu_period_and_quota(millis), expected, "{millis}");
+    }
+}
+
+#[test]
 fn everything_has_a_size() {
     let (_, host) = made(&Host {
         cgroup_version: 1,
@@ -187,7 +201,10 @@ fn everything_has_a_size() {
     assert_eq!(host.memory_swap, host.memory);
     assert_eq!(host.memory_swappiness, Some(0));
     assert_eq!(host.oom_kill_disable, None);
-    assert_eq!(host.nano_cpus, Some(1_500_000_000));
+    // Docker takes either these two or nano_cpus.
+    assert_eq!(host.nano_cpus, None);
+    assert_eq!(host.cpu_period, Some(10_000));
+    assert_eq!(host.cpu_quota, Some(15_000));
     assert_eq!(host.cpu_shares, Some(512));
     assert_eq!(host.pids_limit, Some(512));
     assert_eq!(host.oom_score_adj, Some(500));
