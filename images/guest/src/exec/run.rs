@@ -138,9 +138,9 @@ fn lost(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
 }
 
 fn close(guest: &Guest, exec: &Arc<Exec>) {
+    guest.execs.output_ended(exec);
     exec.state().phase = Phase::Closed;
     exec.notify();
-    guest.execs.output_ended(exec);
 }
 
 impl Run {
