@@ -316,6 +316,30 @@ async fn an_exec_with_stragglers_counts_as_kept_from_its_end_on() {
 }
 
 #[tokio::test]
+async fn a_missing_working_directory_is_named_whatever_the_program() {
+    let guest = Guest::start().await;
+    let workspace = guest.workspace().display().to_string();
+    for (id, program, restricted) in [
+        ("path", "./tool", false),
+        ("name", "true", false),
+        ("rules", "./tool", true),
+        ("named-rules", "tool", true),
+    ] {
+        let mut request = guest.request(id, &[program]);
+        request.cwd = format!("{workspace}/work/none/below");
+        if restricted && let Some(spec) = &mut request.spec {
+            spec.programs = Some(v1::Programs::default());
+        }
+        let seen = guest.run(request).await;
+        let failure = seen.result.and_then(|result| result.spawn_failure);
+        let failure = failure.expect("a failure");
+        assert_eq!((failure.stage(), failure.errno), (Stage::Cwd, 2), "{id}");
+        let expected = format!("{workspace}/work/none/below: {workspace}/work/none is missing");
+        assert!(failure.message.ends_with(&expected), "{failure:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_exec_that_is_collected_is_kept_until_the_daemon_has_heard_of_its_end() {
     let guest = Guest::configured(wire::ConfigureRequest {
         workspace: "workspaces/w".to_owned(),
