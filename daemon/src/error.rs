@@ -193,8 +193,10 @@ pub enum Error {
         /// For instance `a file`.
         wanted: &'static str,
     },
-    /// A write beneath skills/.
-    #[error("{path} is read-only: only StageSkills writes beneath skills/")]
+    /// A write beneath skills/ or to metadata.json.
+    #[error(
+        "{path} is read-only: only StageSkills writes beneath skills/, and only the daemon writes metadata.json"
+    )]
     ReadOnly {
         /// As given.
         path: String,

@@ -27,6 +27,9 @@ pub const OUTPUT_DIR: &str = "/workspace/out";
 /// One directory per exec.
 pub const RUNS_DIR: &str = "/workspace/runs";
 
+/// Name of the file in the workspace that describes it.
+pub const METADATA: &str = "metadata.json";
+
 /// Longest path, bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Longest component, bytes.
@@ -155,12 +158,13 @@ pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
     Ok(glob)
 }
 
-/// Checks that a resolved path may be written: only StageSkills writes at and beneath `skills/`.
+/// Checks that a resolved path may be written: only StageSkills writes at and beneath `skills/`, and only the daemon
+/// itself writes `metadata.json`.
 ///
 /// # Errors
 /// `ReadOnly`.
 pub fn writable(path: &str) -> Result<()> {
-    if path == "skills" || path.starts_with("skills/") {
+    if matches!(path.split('/').next(), Some("skills" | METADATA)) {
         return Err(Error::ReadOnly {
             path: path.to_owned(),
         });
@@ -446,11 +450,14 @@ mod tests {
     }
 
     #[test]
-    fn skills_are_read_only() {
+    fn skills_and_metadata_are_read_only() {
         for (path, ok) in [
             ("skills", false),
             ("skills/a/b", false),
             ("skills2", true),
+            ("metadata.json", false),
+            ("metadata.json/a", false),
+            ("work/metadata.json", true),
             ("work/skills/a", true),
             ("", true),
         ] {

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{Input, Source, To, parts};
 use crate::artifacts::{ArtifactRef, Scope};
 use crate::error::{Error, Result};
+use crate::paths;
 use crate::workspace::record;
 
 /// Where inputs go that do not say.
@@ -35,7 +36,7 @@ pub(super) struct Target {
 /// Chooses the places of a request's inputs.
 ///
 /// # Errors
-/// `Invalid` when two of them want the same place.
+/// `Invalid` when two of them want the same place, `ReadOnly` when one wants a place that is not writable.
 pub(super) fn plan(
     inputs: &[Input],
     recorded: &[record::Input],
@@ -46,6 +47,8 @@ pub(super) fn plan(
         let Some(path) = explicit(input) else {
             continue;
         };
+        // A folder and a name together can name what the folder alone does not.
+        paths::writable(&path)?;
         if let Some(other) = wanted.insert(path.clone(), &input.field) {
             let problem = format!("{path} is where {other} goes too");
             return Err(Error::invalid(format!("{}.to", input.field), problem));
@@ -374,6 +377,17 @@ mod tests {
             let name = path.strip_prefix("work/inputs/").expect("beneath");
             assert!(name.len() <= NAME_BYTES_MAX, "{} bytes", name.len());
         }
+    }
+
+    #[test]
+    fn no_input_goes_to_the_daemons_metadata() {
+        for to in [To::Folder(String::new()), To::Path("metadata.json".into())] {
+            let input = host("host:///x/metadata.json", to);
+            let error = plan(&[input], &[], &Scope::default()).expect_err("refused");
+            assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+        }
+        let input = host("host:///x/metadata.json", To::Default);
+        assert_eq!(paths(&[input], &[]), ["work/inputs/metadata.json"]);
     }
 
     #[test]

@@ -402,7 +402,7 @@ impl Actor {
         let write = move || {
             if let Some(claim) = &record.claim {
                 let metadata = slot::metadata(&record, claim);
-                record::replace(&dir.join("skills/.metadata.json"), metadata.as_bytes())?;
+                record::overwrite(&dir.join(slot::METADATA), metadata.as_bytes())?;
                 fault::reach(Point::ClaimMetadata);
             }
             record.write(&dir)

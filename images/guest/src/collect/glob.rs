@@ -12,6 +12,8 @@ const GLOB_BYTES_MAX: usize = 1024;
 const SPECIAL: [char; 5] = ['*', '?', '[', '{', '\\'];
 /// What is in there was not made by a command: it has to be asked for by name.
 const SKILLS: &str = "skills";
+/// The daemon's record of the workspace, which has to be asked for by name too.
+const METADATA: &str = "metadata.json";
 /// What globset makes of `?`, and of `*` with a star behind it.
 const BYTE: &str = "[^/]";
 /// Memory that all globs of a request may take together, bytes.
@@ -22,7 +24,7 @@ const SIZE_MAX: usize = 10 << 20;
 pub(crate) struct Globs {
     /// Match outside of skills/.
     all: Regex,
-    /// Those that name skills/.
+    /// Those that name skills/ or metadata.json.
     of_skills: Regex,
     shapes: Vec<Shape>,
 }
@@ -64,7 +66,7 @@ impl Globs {
                 .map_err(|_| invalid("has one that is no glob"))?;
             let built = in_characters(built.regex());
             let shape = Shape::of(glob);
-            if shape.literal.first().is_some_and(|name| name == SKILLS) {
+            if glob == METADATA || shape.literal.first().is_some_and(|name| name == SKILLS) {
                 of_skills.push(built.clone());
             }
             all.push(built);
@@ -90,7 +92,7 @@ impl Globs {
 
     /// For paths relative to the workspace.
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
-        let set = if is_of_skills(path) {
+        let set = if is_of_skills(path) || path == METADATA.as_bytes() {
             &self.of_skills
         } else {
             &self.all
@@ -223,6 +225,10 @@ mod tests {
         check("**", "skills/x/SKILL.md", false);
         check("skills/**", "skills/x/SKILL.md", true);
         check("*/x", "skills/x", false);
+        check("**", "metadata.json", false);
+        check("*.json", "metadata.json", false);
+        check("metadata.json", "metadata.json", true);
+        check("**", "out/metadata.json", true);
     }
 
     #[test]
