@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -98,7 +99,7 @@ impl Socket {
     /// Binds the socket in a slot's `run/`. One that a crash left there is replaced.
     ///
     /// # Errors
-    /// When the path is too long for a Unix socket or the directory cannot be written.
+    /// When the directory cannot be written.
     pub fn bind(run_dir: &Path) -> Result<Self> {
         let path = run_dir.join(SOCKET);
         let bind = || -> io::Result<UnixListener> {
@@ -106,7 +107,11 @@ impl Socket {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            let listener = UnixListener::bind(&path)?;
+            // The kernel shows a container the path by which the other end of its connection was bound. This one does
+            // not tell where the slot's directory is, and is never too long for a socket.
+            let directory = fs::File::open(run_dir)?;
+            let unnamed = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
+            let listener = UnixListener::bind(unnamed)?;
             // The slot's directory keeps everybody on the host out; in the container there is only the slot's uid.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
             Ok(listener)
