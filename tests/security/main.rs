@@ -10,6 +10,7 @@ mod container;
 mod files;
 mod guest;
 mod gvisor;
+mod limits;
 mod neighbours;
 mod workspace;
 
