@@ -130,6 +130,14 @@ pub fn main(config: Config) -> Result<ExitCode> {
     })
 }
 
+/// Gives a copied state directory an id of its own and empties its slots; returns what was done, for people.
+///
+/// # Errors
+/// When the directory cannot be used, or another daemon uses it.
+pub fn adopt_copy(config: &Config) -> Result<String> {
+    instance::adopt_copy(&config.state_dir)
+}
+
 // === impl Server ===
 
 impl Server {

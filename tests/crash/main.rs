@@ -7,6 +7,7 @@
 
 mod artifacts;
 mod container;
+mod copies;
 mod daemon;
 mod drain;
 mod engine;
