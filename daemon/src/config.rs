@@ -126,6 +126,10 @@ pub struct EngineConfig {
     pub uid_count: u32,
     /// How long a uid rests before another slot gets it.
     pub uid_quarantine: Duration,
+    /// How long an engine that answers may take to remove a container before its slot is quarantined.
+    pub remove_timeout: Duration,
+    /// Between two comparisons of the engine's containers with the slots.
+    pub reconcile_interval: Duration,
     /// How long a container may take from create to the guest's answer.
     pub boot_timeout: Duration,
     /// How long a container may be paused before its workspace counts as lost.

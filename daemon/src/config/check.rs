@@ -264,6 +264,8 @@ fn engine(check: &mut Check<'_>, raw: &RawEngine) -> EngineConfig {
         uid_base,
         uid_count,
         uid_quarantine: check.time("engine.uid_quarantine", &raw.uid_quarantine),
+        remove_timeout: check.time("engine.remove_timeout", &raw.remove_timeout),
+        reconcile_interval: check.time("engine.reconcile_interval", &raw.reconcile_interval),
         boot_timeout: check.time("engine.boot_timeout", &raw.boot_timeout),
         pause_timeout: check.time("engine.pause_timeout", &raw.pause_timeout),
         boots_max: check.count("engine.boots_max", raw.boots_max, 1),

@@ -53,6 +53,8 @@ pub(super) struct RawEngine {
     pub(super) uid_base: u64,
     pub(super) uid_count: u64,
     pub(super) uid_quarantine: String,
+    pub(super) remove_timeout: String,
+    pub(super) reconcile_interval: String,
     pub(super) boot_timeout: String,
     pub(super) pause_timeout: String,
     pub(super) boots_max: u64,

@@ -64,9 +64,12 @@ impl Registry {
                 Entered::New(making) => return self.start(pool, create, limits, making).await,
                 Entered::There(entry) => entry,
             };
-            let ending = entry
-                .workspace()
-                .filter(|there| matches!(there.view().state, State::Closing | State::Removed));
+            let ending = entry.workspace().filter(|there| {
+                matches!(
+                    there.view().state,
+                    State::Closing | State::Quarantined | State::Removed
+                )
+            });
             if let Some(there) = ending {
                 // Its name is free in a moment, unless the engine is away.
                 let timeout = pool.config().claim_timeout;
@@ -143,7 +146,14 @@ async fn make(
         let slot = reserved.take()?;
         fault::reach(Point::ClaimReserved);
         let claimed = slot.claim(claim(create)).await;
-        if let Err(error) = &claimed {
+        let view = slot.view();
+        if claimed.is_err()
+            && view.state == State::Ready
+            && view.record.limits == pool.config().limits
+        {
+            // It is as warm as before: what failed was the host's disk, not the container.
+            pool.give_back(&slot);
+        } else if let Err(error) = &claimed {
             tracing::info!(workspace_id = %create.id, error = %Chain(error), "slot was lost at its claim");
             if let Err(error) = slot.delete().await {
                 tracing::warn!(slot = slot.number(), error = %Chain(&error), "it goes later");

@@ -61,6 +61,11 @@ pub enum Phase {
     Claimed,
     /// Half removed: removed.
     Closing,
+    /// Its container cannot be removed: number and uid stay taken.
+    Quarantined {
+        /// Since when, in milliseconds since 1970.
+        time_ms: u64,
+    },
     /// A lost workspace that is still listed.
     Failed {
         /// Why.

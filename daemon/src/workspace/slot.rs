@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use skilld_proto::guest::{GENERATION, v1 as pb};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::config::{Config, PoolConfig};
 use crate::engine::{self, ContainerSpec, Engine, EngineInfo, Limits};
@@ -50,6 +50,8 @@ pub struct Context {
     pub boots: Semaphore,
     /// What images have.
     pub inventories: Inventories,
+    /// Wakes the reconciler before its interval is over.
+    pub reconcile: Notify,
 }
 
 impl Context {

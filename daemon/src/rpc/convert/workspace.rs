@@ -200,7 +200,7 @@ pub fn workspace(view: &View) -> pb::Workspace {
     let lease = view.lease.as_ref();
     let state = match view.state {
         State::Booting | State::Ready | State::Claimed => pb::WorkspaceState::Ready,
-        State::Closing | State::Removed => pb::WorkspaceState::Closing,
+        State::Closing | State::Quarantined | State::Removed => pb::WorkspaceState::Closing,
         State::Failed(_) => pb::WorkspaceState::Failed,
     };
     let failure = view.failure.as_ref().map(|failure| pb::WorkspaceFailure {
