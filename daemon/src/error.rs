@@ -12,16 +12,15 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 mod guest;
+mod host;
 mod resource;
 mod source;
 mod text;
 
+pub use host::HostFault;
 pub use source::SourceFault;
 use text::{AtVersion, Entry, Nearest, Violations};
 pub use text::{Chain, Violation};
-
-/// What RetryInfo says where nothing better is known: long enough for a restart to make progress.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -382,28 +381,13 @@ impl Error {
             Self::Guest { code, reason, .. } => (*code, *reason),
             Self::NotImplemented { .. } => (Code::Unimplemented, Reason::NotImplemented),
             Self::Deadline { .. } => (Code::DeadlineExceeded, Reason::Deadline),
+            Self::Io { source, .. } => Self::host_kind(source),
             Self::Engine { .. }
             | Self::Image { .. }
             | Self::Start { .. }
-            | Self::Io { .. }
             | Self::ArtifactDamaged { .. }
             | Self::Internal(_) => (Code::Internal, Reason::Internal),
         }
-    }
-
-    /// How long to wait before trying again, where that helps.
-    fn retry_after(&self) -> Option<Duration> {
-        if let Self::PoolExhausted { retry_after, .. } = self {
-            return Some(*retry_after);
-        }
-        let later = matches!(
-            self,
-            Self::Draining
-                | Self::EngineUnavailable { .. }
-                | Self::QuotaExceeded { .. }
-                | Self::Storage { .. }
-        );
-        later.then_some(RETRY_AFTER)
     }
 
     fn metadata(&self) -> HashMap<String, String> {
@@ -471,7 +455,7 @@ impl Error {
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let (code, reason) = error.kind();
-        let (mut message, mut metadata) = (error.to_string(), error.metadata());
+        let (mut message, mut metadata) = (error.message(), error.metadata());
         if reason == Reason::Internal {
             // The caller gets a number to ask about; what happened is the operator's business.
             let request_id = uuid::Uuid::now_v7().simple().to_string();

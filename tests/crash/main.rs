@@ -9,6 +9,7 @@ mod artifacts;
 mod container;
 mod copies;
 mod daemon;
+mod descriptors;
 mod drain;
 mod engine;
 mod faults;

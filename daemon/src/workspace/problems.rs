@@ -1,12 +1,18 @@
-//! What an operator should look at of slots, found out when it is asked for.
+//! What an operator should look at of slots and of the state directory, found out when it is asked for.
 
+use std::io::Write;
+use std::path::Path;
 use std::time::SystemTime;
 
+use crate::error::{Error, HostFault};
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::Phase;
 use crate::workspace::registry::Registry;
 use crate::workspace::slot;
 use crate::workspace::state::State;
+
+/// Bytes that must fit on the state disk: the record of a claim, what its commands see of it, and some.
+const PROBE_BYTES: usize = 64 << 10;
 
 /// Something that an operator should look at.
 #[derive(Debug, Clone)]
@@ -21,10 +27,15 @@ pub struct HostProblem {
     pub time: SystemTime,
 }
 
-/// Everything that an operator should look at.
-#[expect(clippy::unused_async, reason = "the state disk is looked at as well, which waits")]
+/// Quarantined containers, and a state directory that cannot be written.
 pub async fn find_all(registry: &Registry) -> Vec<HostProblem> {
-    quarantined(registry)
+    let mut problems = quarantined(registry);
+    let context = registry.context();
+    let dir = context.config.state_dir.clone();
+    // A probe that could not be made says nothing.
+    let found = context.tasks.blocking(move || Ok(probe(&dir))).await;
+    problems.extend(found.ok().flatten());
+    problems
 }
 
 /// Containers that the engine could not remove in time.
@@ -55,4 +66,33 @@ pub fn quarantined(registry: &Registry) -> Vec<HostProblem> {
         });
     }
     problems
+}
+
+/// Writes beneath the state directory, and removes it again. Blocks.
+fn probe(state_dir: &Path) -> Option<HostProblem> {
+    let write = || {
+        let mut file = tempfile::tempfile_in(state_dir)?;
+        file.write_all(&[0; PROBE_BYTES])
+    };
+    let source = write().err()?;
+    let code = match HostFault::of(&source) {
+        Some(HostFault::DiskFull) => "state.disk_full",
+        Some(HostFault::DiskReadOnly) => "state.disk_read_only",
+        Some(HostFault::TooManyFiles) => "state.too_many_files",
+        None => "state.unusable",
+    };
+    let message = match HostFault::of(&source) {
+        Some(fault) => fault.remedy().to_owned(),
+        None => Error::Io {
+            operation: format!("write beneath {}: {source}", state_dir.display()),
+            source,
+        }
+        .to_string(),
+    };
+    Some(HostProblem {
+        code,
+        subject: state_dir.display().to_string(),
+        message,
+        time: SystemTime::now(),
+    })
 }

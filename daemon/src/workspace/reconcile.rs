@@ -93,9 +93,7 @@ async fn reconcile(registry: &Registry, removals: &Removals) -> Result<()> {
         let slot = number.and_then(|number| slots.get(&number));
         match slot.map_or(Owner::Nobody, |slot| owner(&slot.view(), &container.id)) {
             Owner::Slot => continue,
-            Owner::Quarantine => {
-                number.map(|number| quarantined.remove(&number));
-            }
+            Owner::Quarantine => quarantined.retain(|other| Some(*other) != number),
             Owner::Nobody if !removals.contains(&container.id) => {
                 tracing::warn!(
                     container_id = container.id,
@@ -128,7 +126,13 @@ fn owner(view: &View, container_id: &str) -> Owner {
         State::Quarantined if is_its => Owner::Quarantine,
         // Without an id it has removed its container.
         State::Failed(_) if known == Some(container_id) => Owner::Slot,
-        _ => Owner::Nobody,
+        State::Booting
+        | State::Ready
+        | State::Claimed
+        | State::Closing
+        | State::Failed(_)
+        | State::Quarantined
+        | State::Removed => Owner::Nobody,
     }
 }
 

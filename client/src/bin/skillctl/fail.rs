@@ -87,6 +87,9 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         | Reason::FilePermission
         | Reason::LimitExceeded
         | Reason::StorageUnavailable
+        | Reason::StateDiskFull
+        | Reason::StateDiskReadOnly
+        | Reason::TooManyFiles
         | Reason::FetchFailed => None,
     }
 }
