@@ -291,6 +291,8 @@ pub enum Error {
     /// The guest answered with an error that is the caller's business.
     #[error("{message}")]
     Guest {
+        /// Workspace or slot.
+        workspace: String,
         /// As the guest gave it.
         code: Code,
         /// As the guest gave it, checked against the list of reasons.
@@ -398,11 +400,9 @@ impl Error {
         }
         let later = matches!(
             self,
-            Self::Draining
-                | Self::EngineUnavailable { .. }
-                | Self::QuotaExceeded { .. }
-                | Self::Storage { .. }
+            Self::Draining | Self::EngineUnavailable { .. } | Self::Storage { .. }
         );
+        let later = later || self.kind().1 == Reason::QuotaExceeded;
         later.then_some(RETRY_AFTER)
     }
 
@@ -486,8 +486,8 @@ impl From<Error> for Status {
                 details.add_bad_request_violation(&violation.field, &violation.description);
             }
         }
-        if let Error::QuotaExceeded { subject, .. } = &error {
-            details.add_quota_failure_violation(subject, &message);
+        if reason == Reason::QuotaExceeded {
+            details.add_quota_failure_violation(error.quota_subject(), &message);
         }
         if let Some(after) = error.retry_after() {
             details.set_retry_info(Some(after));

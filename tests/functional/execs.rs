@@ -15,6 +15,7 @@ use skilld_tests::exec::{argv, attach, run, shell, workspace};
 use skilld_tests::{Daemon, refused};
 use tokio::io::AsyncReadExt;
 use tonic::Code;
+use tonic_types::StatusExt;
 
 /// PATH of a command without a skill.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
@@ -527,6 +528,20 @@ async fn an_exec_over_the_count_is_refused() -> Result<()> {
         Code::ResourceExhausted,
         Reason::QuotaExceeded,
     )?;
+    let request = StartExecRequest {
+        workspace: name.clone(),
+        spec: Some(argv(["sleep", "100"])),
+        ..StartExecRequest::default()
+    };
+    let answer = client.execs().start_exec(request).await;
+    let details = answer.err().context("started")?.get_error_details();
+    let quota = details.quota_failure().context("no QuotaFailure")?;
+    let subjects: Vec<&str> = quota
+        .violations
+        .iter()
+        .map(|one| one.subject.as_str())
+        .collect();
+    assert_eq!(subjects, [name.as_str()]);
     client.kill_exec(&format!("{name}/execs/e0")).await?;
     start(4).await?;
     daemon.stop().await
