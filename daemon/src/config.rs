@@ -76,6 +76,8 @@ pub struct Config {
     pub log: String,
     /// One JSON object per line instead of text.
     pub log_json: bool,
+    /// Lines that one place in the code may log within [`crate::telemetry::LOG_INTERVAL`].
+    pub log_lines_max: u64,
 }
 
 /// Limits of the front door.

@@ -44,6 +44,10 @@ const MESSAGE_BYTES_MAX: usize = 4 << 20;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 /// How long its answer may take. The engine tells sooner of what it knows: ends, removals, pauses.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(6);
+/// Refused connections after which the daemon takes breath: the guest is not the only one that can connect.
+const REFUSALS_AT_ONCE: u32 = 100;
+/// Pause after each further one. A full queue of the kernel (4,096) is worked off well within the time that a guest has.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 /// A guest answers its first call within this.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -123,7 +127,11 @@ impl Socket {
     /// # Errors
     /// When the socket fails.
     pub async fn accept(self, expected: &Expected) -> Result<Link> {
+        let mut refusals: u32 = 0;
         loop {
+            if refusals > REFUSALS_AT_ONCE {
+                tokio::time::sleep(REFUSAL_PAUSE).await;
+            }
             let (stream, _) = self.listener.accept().await.map_err(|source| Error::Io {
                 operation: format!("accept on {}", self.path.display()),
                 source,
@@ -131,6 +139,7 @@ impl Socket {
             match greet(stream, expected).await {
                 Ok(link) => return Ok(link),
                 Err(why) => {
+                    refusals = refusals.saturating_add(1);
                     tracing::warn!(socket = %self.path.display(), why, "turned away who is not the guest");
                 }
             }

@@ -99,7 +99,7 @@ struct Door {
 /// # Errors
 /// When it cannot start; the message says what to do.
 pub fn main(config: Config) -> Result<ExitCode> {
-    telemetry::init(&config)?;
+    let line_limit = telemetry::init(&config)?;
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -110,6 +110,7 @@ pub fn main(config: Config) -> Result<ExitCode> {
         })?;
     let stop_timeout = config.server.stop_timeout;
     let clean = runtime.block_on(async {
+        Tasks::default().spawn(line_limit.clone().report_for_ever());
         let mut signals = signals()?;
         let engine = tokio::select! {
             engine = DockerEngine::connect(&config.engine.docker_host, config.engine.timeout) => engine?,
@@ -123,6 +124,7 @@ pub fn main(config: Config) -> Result<ExitCode> {
     });
     // Blocking work that does not return is abandoned.
     runtime.shutdown_timeout(stop_timeout);
+    line_limit.report();
     Ok(if clean? {
         ExitCode::SUCCESS
     } else {

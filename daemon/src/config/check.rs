@@ -162,6 +162,7 @@ pub(super) fn config(check: &mut Check<'_>, raw: &RawConfig) -> Config {
         artifacts: super::artifacts::artifacts(check, &raw.artifacts),
         log: raw.log.clone(),
         log_json,
+        log_lines_max: check.count("log_lines_max", raw.log_lines_max, 1),
     };
     super::pools::relations(check, &config);
     config

@@ -14,6 +14,7 @@ pub(super) struct RawConfig {
     pub(super) default_pool: String,
     pub(super) log: String,
     pub(super) log_format: String,
+    pub(super) log_lines_max: u64,
     pub(super) server: RawServer,
     pub(super) engine: RawEngine,
     pub(super) pools: BTreeMap<String, RawPool>,
