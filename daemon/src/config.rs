@@ -91,8 +91,10 @@ pub struct ServerConfig {
     pub header_bytes_max: u32,
     /// Streams at once on one connection.
     pub streams_max: u32,
-    /// Connections at once.
+    /// Maximum number of connections.
     pub connections_max: usize,
+    /// Maximum number of connections of one user.
+    pub connections_per_user_max: usize,
     /// Memory for output that readers do not take, over all streams, bytes.
     pub relay_bytes_max: u64,
     /// A connection without the preface of HTTP/2 is closed after this long.

@@ -32,10 +32,12 @@ use crate::rpc::publish;
 use crate::shutdown::Tasks;
 use crate::telemetry;
 
+mod authority;
 mod body;
 mod call;
 pub mod cli;
 mod connection;
+mod connections;
 mod health;
 mod instance;
 mod listener;

@@ -465,30 +465,6 @@ async fn a_silent_connection_is_closed() {
 }
 
 #[tokio::test]
-async fn connections_over_the_limit_wait_for_a_place() {
-    let daemon = Daemon::start("", |config| config.server.connections_max = 1).await;
-    let first = daemon.client().await;
-    assert!(
-        first
-            .server()
-            .get_server_info(pb::GetServerInfoRequest {})
-            .await
-            .is_ok()
-    );
-    let path = daemon.dir.path().join("skilld.sock");
-    let mut second = UnixStream::connect(&path).await.expect("connect");
-    second
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
-        .await
-        .expect("write");
-    let mut byte = [0];
-    let early = tokio::time::timeout(Duration::from_millis(200), second.read(&mut byte)).await;
-    assert!(early.is_err(), "served beyond the limit");
-    drop(first);
-    assert_eq!(within(second.read(&mut byte)).await.expect("served"), 1);
-}
-
-#[tokio::test]
 async fn a_second_daemon_on_the_same_state_is_turned_away() {
     let daemon = Daemon::start("", |_| {}).await;
     let config = config(

@@ -234,6 +234,11 @@ fn server(check: &mut Check<'_>, raw: &RawServer) -> ServerConfig {
         header_bytes_max: check.count("server.header_bytes_max", header_bytes, 1),
         streams_max: check.count("server.streams_max", raw.streams_max, 1),
         connections_max: check.count("server.connections_max", raw.connections_max, 1),
+        connections_per_user_max: check.count(
+            "server.connections_per_user_max",
+            raw.connections_per_user_max,
+            1,
+        ),
         handshake_timeout: check.time("server.handshake_timeout", &raw.handshake_timeout),
         keepalive_interval: check.time("server.keepalive_interval", &raw.keepalive_interval),
         keepalive_timeout: check.time("server.keepalive_timeout", &raw.keepalive_timeout),

@@ -34,6 +34,7 @@ pub(super) struct RawServer {
     pub(super) header_bytes_max: String,
     pub(super) streams_max: u64,
     pub(super) connections_max: u64,
+    pub(super) connections_per_user_max: u64,
     pub(super) relay_bytes_max: String,
     pub(super) handshake_timeout: String,
     pub(super) keepalive_interval: String,
