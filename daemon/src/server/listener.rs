@@ -126,21 +126,27 @@ impl Listener {
     }
 }
 
-/// Checks that no other user can replace the socket: by removing it from its directory, or by renaming that or one above.
+/// Checks that other users can't replace the socket: by removing it from its directory, or by renaming that or one above.
+///
+/// Above the socket's own directory only what every user can write to is refused: who runs the daemon with sudo from a
+/// home directory is the owner of directories above.
 fn refuse_shared_directories(directory: &Path) -> Result<()> {
+    let own = if directory == Path::new("") {
+        Path::new(".")
+    } else {
+        directory
+    };
     let failed = |source| Error::Io {
-        operation: format!(
-            "look at the directory {} of the socket",
-            directory.display()
-        ),
+        operation: format!("look at the directory {} of the socket", own.display()),
         source,
     };
-    let absolute = std::path::absolute(directory).map_err(failed)?;
-    let canonical = directory.canonicalize().map_err(failed)?;
+    let absolute = std::path::absolute(own).map_err(failed)?;
+    let canonical = own.canonicalize().map_err(failed)?;
     // Both, since a link on the way can be replaced as well as what it leads to.
     for directory in absolute.ancestors().chain(canonical.ancestors()) {
         let metadata = std::fs::metadata(directory).map_err(failed)?;
-        let Some(why) = shared(&metadata) else {
+        let is_own = directory == absolute || directory == canonical;
+        let Some(why) = shared(&metadata, is_own) else {
             continue;
         };
         return Err(Error::Start {
@@ -155,14 +161,15 @@ fn refuse_shared_directories(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Says who besides root and the daemon's user can replace what a directory holds; `None` if nobody can.
-fn shared(directory: &Metadata) -> Option<String> {
+/// Says who besides root and the daemon's user can replace what a directory holds; `None` if nobody can. `is_own` is true
+/// for the socket's own directory.
+fn shared(directory: &Metadata, is_own: bool) -> Option<String> {
     let (uid, gid) = (
         nix::unistd::geteuid().as_raw(),
         nix::unistd::getegid().as_raw(),
     );
     let mode = directory.mode();
-    if directory.uid() != uid && directory.uid() != 0 {
+    if is_own && directory.uid() != uid && directory.uid() != 0 {
         return Some(format!("belongs to the user with uid {}", directory.uid()));
     }
     // In a sticky directory everybody may make files, and only their owner may replace them.
@@ -176,7 +183,7 @@ fn shared(directory: &Metadata) -> Option<String> {
         ));
     }
     // The daemon's own group is often private to its user.
-    if mode & 0o020 != 0 && directory.gid() != gid {
+    if is_own && mode & 0o020 != 0 && directory.gid() != gid {
         return Some(format!(
             "has mode {:04o} and can be written to by the group with gid {}",
             mode & 0o7777,
