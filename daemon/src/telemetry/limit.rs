@@ -120,7 +120,10 @@ mod tests {
 
     impl Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("lock").write(bytes)
+            self.0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
