@@ -12,14 +12,14 @@ use tokio::net::UnixStream;
 const NO_METHOD: &[u8] =
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x05\0\0\0\x01\x86";
 
-/// Connects, sends bytes, and closes once the daemon has answered or closed.
-async fn send(daemon: &Daemon, bytes: &[u8]) -> Result<()> {
+/// Connects, sends bytes, and waits until the daemon has answered or closed.
+async fn send(daemon: &Daemon, bytes: &[u8]) -> Result<UnixStream> {
     let mut stream = UnixStream::connect(daemon.state_dir().join("skilld.sock")).await?;
     // It may be closed before everything is written.
     let _written = stream.write_all(bytes).await;
     let mut answer = [0; 64];
     let _read = tokio::time::timeout(Duration::from_secs(10), stream.read(&mut answer)).await?;
-    Ok(())
+    Ok(stream)
 }
 
 #[tokio::test]
@@ -37,7 +37,8 @@ async fn a_refused_connection_is_logged_once_with_its_reason() -> Result<()> {
         (b"\0\0\0\0", "it does not speak HTTP/2"),
         (NO_METHOD, "malformed headers: missing method"),
     ] {
-        send(&daemon, bytes).await?;
+        // Open until then: what follows the daemon's first bytes would else not be read.
+        let _stream = send(&daemon, bytes).await?;
         wait::until(
             "the reason is in the log",
             Duration::from_secs(10),
@@ -56,7 +57,7 @@ async fn a_flood_of_refused_connections_does_not_fill_the_log() -> Result<()> {
 
     let mut daemon = Daemon::start().await?;
     for _ in 0..CONNECTIONS {
-        send(&daemon, b"GET / HTTP/1.1\r\n\r\n").await?;
+        drop(send(&daemon, b"GET / HTTP/1.1\r\n\r\n").await?);
     }
     daemon.signal(Signal::SIGTERM)?;
     daemon.wait().await?;
