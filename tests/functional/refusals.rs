@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use nix::sys::signal::Signal;
-use skilld_tests::{Daemon, wait};
+use skilld_tests::{Daemon, Options, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -24,7 +24,9 @@ async fn send(daemon: &Daemon, bytes: &[u8]) -> Result<UnixStream> {
 
 #[tokio::test]
 async fn a_refused_connection_is_logged_once_with_its_reason() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    // The daemon's default; the tests' own is another one.
+    let options = Options::default().set("log", "info,h2::server=debug");
+    let daemon = Daemon::start_with(options).await?;
     for (bytes, reason) in [
         (
             &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
