@@ -90,6 +90,7 @@ codes! {
     ALLOWED_TOOLS = "skill.allowed_tools", WARNING, ERROR, "Write `Read, Bash(git:*)` or a list; until then no tool is allowed.";
     TOOL_NAME = "skill.tool_name", WARNING, WARNING, "List one tool by its name on each line of `Tools:`.";
     CARD_INVALID = "card.invalid", ERROR, ERROR, "Write skill-card.json as one JSON object.";
+    TOOLS_ENDED = "skill.tools_ended", WARNING, WARNING, "Put `# …` between two tools without a blank line, or move it.";
     CARD_TOO_LARGE = "card.too_large", ERROR, ERROR, "Keep skill-card.json within 1 MiB, 32 levels and 20,000 values.";
     CARD_WRONG_TYPE = "card.wrong_type", WARNING, WARNING, "Give the key the type that it has in a card; it was ignored.";
     CARD_FILES = "card.files", ERROR, ERROR, "Write `files` as a list of paths.";
