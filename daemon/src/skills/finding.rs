@@ -84,6 +84,7 @@ codes! {
     FOLDER_NAME = "skill.folder_name", WARNING, ERROR, "Name the folder as the skill.";
     DESCRIPTION_GUESSED = "skill.description_guessed", WARNING, ERROR, "Write `description`; other text was used.";
     NO_DESCRIPTION = "skill.no_description", ERROR, ERROR, "Write `description`: what the skill does and when to use it.";
+    CUT_DESCRIPTION = "skill.cut_description", WARNING, WARNING, "Put the description into quotes if `#` belongs to it.";
     LONG_DESCRIPTION = "skill.long_description", WARNING, ERROR, "Use at most 1,024 characters.";
     LONG_COMPATIBILITY = "skill.long_compatibility", WARNING, ERROR, "Use at most 500 characters.";
     VERSION_UNREADABLE = "skill.version_unreadable", WARNING, WARNING, "Write a version such as 1.2.3; this one can be asked for only as it is written.";
