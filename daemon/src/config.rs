@@ -429,7 +429,8 @@ impl Outside {
     reason = "config.rs is where the environment is read"
 )]
 fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|text| !text.is_empty())
+    let text = std::env::var(name).ok();
+    text.filter(|text| !text.trim().is_empty())
 }
 
 /// The guest's binary: beside our own, installed, or where cargo puts it for a development build; if there is

@@ -168,7 +168,7 @@ pub(super) fn config(check: &mut Check<'_>, raw: &RawConfig) -> Config {
 }
 
 pub(super) fn absolute(check: &mut Check<'_>, key: &str, text: &str) -> PathBuf {
-    if text.is_empty() || text.contains('\0') {
+    if text.trim().is_empty() || text.contains('\0') {
         check.fault(key, "must be a path");
     }
     std::path::absolute(text).unwrap_or_else(|_| PathBuf::from(text))
