@@ -55,6 +55,11 @@ pub fn new_workspace_id() -> String {
     Uuid::now_v7().to_string()
 }
 
+/// Returns a new `request_id`, by which the server recognises retries of one request.
+pub(crate) fn new_request_id() -> String {
+    Uuid::now_v7().to_string()
+}
+
 /// A new id for an exec, for the same reason.
 #[must_use]
 pub fn new_exec_id() -> String {

@@ -115,7 +115,7 @@ pub enum Error {
         pools: Vec<String>,
     },
     /// The id belongs to something that another request made.
-    #[error("{name} was made by a request with another body; use another id, or allow_existing")]
+    #[error("{name} exists already: choose another id, or set allow_existing to use it")]
     IdTaken {
         /// Resource name.
         name: String,

@@ -1,6 +1,6 @@
 //! How a request becomes a workspace.
 //!
-//! Of equal requests one makes the workspace and the others wait for it. Making runs in a task of its own: a caller
+//! Of a request and its retries one makes the workspace and the others wait for it. Making runs in a task of its own: a caller
 //! that goes away ends the wait for a slot, but never half a claim, which would be nobody's.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct Create {
     pub id: WorkspaceId,
     /// The client chose the id, and can find the workspace by it.
     pub named: bool,
-    /// Digest of the request, in hex: equal requests have equal ones.
+    /// The same for a request and its retries, and for no other request.
     pub request: String,
     /// Name of the pool; `None` means the default one.
     pub pool: Option<String>,
@@ -47,7 +47,7 @@ pub struct Create {
 }
 
 impl Registry {
-    /// Claims a warm slot, or finds the workspace that an equal request made.
+    /// Claims a warm slot, or finds the workspace that this request made before.
     ///
     /// # Errors
     /// As `CreateWorkspace` says.

@@ -75,7 +75,7 @@ pub enum Phase {
 pub struct Claim {
     /// Workspace id.
     pub workspace: String,
-    /// Digest of the request that made it, in hex.
+    /// Recognises retries of the request that made it; see `Create::request`.
     pub request: String,
     /// As given.
     pub labels: BTreeMap<String, String>,

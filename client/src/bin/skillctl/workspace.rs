@@ -50,7 +50,7 @@ pub(crate) struct Create {
     /// A label to list by; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = values::pair)]
     label: Vec<(String, String)>,
-    /// Take the workspace with this id if there is one.
+    /// Take the workspace with this id if there is one; without this flag that is an error.
     #[arg(long, requires = "id")]
     allow_existing: bool,
 }
@@ -124,6 +124,7 @@ impl Create {
             env: values::map(&self.env),
             limits: None,
             allow_existing: self.allow_existing,
+            ..Default::default()
         };
         let workspace = context.client.create_workspace(request).await?;
         context
