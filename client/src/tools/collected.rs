@@ -18,6 +18,19 @@ pub(crate) struct Collected {
     pub(crate) text: Vec<u8>,
 }
 
+/// Returns the warning for files that a command left where nothing collects them.
+pub(crate) fn outside_warning(summary: &CollectSummary) -> Option<String> {
+    let (first, rest) = summary.outside.split_first()?;
+    let more = match rest.len() {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    Some(format!(
+        "the command left {first}{more} outside of out/ and work/, where files are not collected: write to \
+         $OUTPUT_DIR"
+    ))
+}
+
 /// Collects what an exec, named in full, made or changed. Of each text at most `text_max` bytes are kept.
 pub(crate) async fn collect(
     tools: &Inner,

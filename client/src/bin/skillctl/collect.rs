@@ -208,6 +208,11 @@ fn warn(summary: &CollectSummary) {
         let reason = values::word(skipped.reason().as_str_name(), "REASON_");
         output::note(&format!("left out {}: {reason}{flag}", skipped.path));
     }
+    for path in &summary.outside {
+        output::note(&format!(
+            "not collected: {path} is outside of out/ and work/"
+        ));
+    }
     if summary.matched == 0 {
         output::note("nothing matched");
     }

@@ -60,5 +60,6 @@ pub(super) async fn collect(
         .filter(|skipped| matches!(skipped.reason(), Reason::NotSaved | Reason::NotWhole));
     let warnings = not_saved.map(|skipped| format!("{} was not saved", skipped.path));
     ran.warnings.extend(warnings);
+    ran.warnings.extend(collected::outside_warning(&summary));
     Ok(())
 }

@@ -225,6 +225,7 @@ fn report(
     result: &mut RunResult,
 ) {
     saved(plan, summary, &mut files, result);
+    result.warnings.extend(collected::outside_warning(summary));
     let mut skipped = summary.skipped.iter();
     let too_many = skipped.any(|skipped| skipped.reason() == Reason::MaxFiles);
     result.limits_hit = match plan.unasked && plan.save.is_none() {

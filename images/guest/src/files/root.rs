@@ -47,6 +47,11 @@ impl Root {
         })
     }
 
+    /// Returns `true` if commands find the workspace at this path.
+    pub(crate) fn is_at(&self, path: &str) -> bool {
+        self.path == Path::new(path)
+    }
+
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
