@@ -13,6 +13,9 @@
 use crate::error::{Error, Result};
 
 mod class;
+mod placeholders;
+
+pub use placeholders::{resolve_placeholders, resolve_placeholders_for_shell};
 
 /// Where the workspace is in the container.
 pub const WORKSPACE_DIR: &str = "/workspace";

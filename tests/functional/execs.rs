@@ -136,13 +136,14 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
         ("SKILL_DIR", dir),
         ("SKILL_ROOT", dir),
         ("CLAUDE_SKILL_DIR", dir),
+        ("CLAUDE_PLUGIN_ROOT", dir),
         ("VIRTUAL_ENV", &venv),
         ("PYTHONPATH", dir),
         ("PYTHONDONTWRITEBYTECODE", "1"),
     ] {
         assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
     }
-    assert_eq!(env.len(), minimum.len() + 7, "{env:?}");
+    assert_eq!(env.len(), minimum.len() + 8, "{env:?}");
     let mut pwd = argv(["pwd"]);
     pwd.skill = "text-stats".to_owned();
     assert_eq!(

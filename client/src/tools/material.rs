@@ -15,6 +15,8 @@ const DOC_BYTES_MAX: u64 = 1024 * 1024;
 /// Bytes of all documents of one skill, for a prompt and in a result.
 const DOCS_BYTES_MAX: u64 = 4 * 1024 * 1024;
 const INLINE_BYTES_MAX: u64 = 256 * 1024;
+/// Bytes by which a document may be longer than its file since paths in it are.
+const PATHS_BYTES: u64 = 4096;
 /// A skill that is changed while it is read is read again, so often.
 const TRIES: usize = 3;
 
@@ -205,8 +207,12 @@ async fn docs(
     };
     let shares = files.into_iter().map(|file| {
         let size = u64::try_from(file.size).unwrap_or_default();
-        let share = size.min(DOC_BYTES_MAX).min(room);
-        room -= share;
+        // Placeholders for the skill's folder become longer when they are replaced.
+        let share = match size {
+            0 => 0,
+            _ => (size + PATHS_BYTES).min(DOC_BYTES_MAX).min(room),
+        };
+        room -= share.min(size);
         (file, share)
     });
     let shares: Vec<(SkillFile, u64)> = shares.collect();
@@ -227,7 +233,7 @@ async fn doc(
     file: SkillFile,
     share: u64,
 ) -> Result<Option<Doc>, ToolError> {
-    let size = u64::try_from(file.size).unwrap_or_default();
+    let mut size = u64::try_from(file.size).unwrap_or_default();
     let (mut content, mut shown) = (String::new(), 0);
     if share > 0 {
         let max = usize::try_from(share).unwrap_or(usize::MAX);
@@ -241,6 +247,7 @@ async fn doc(
         let Some(text) = read.text else {
             return Ok(None);
         };
+        size = u64::try_from(read.file.size).unwrap_or_default();
         (content, shown) = (text, read.next_offset.unwrap_or(size));
     }
     if shown < size {

@@ -138,7 +138,13 @@ fn environment(options: &Options, skill: Option<&str>) -> BTreeMap<String, Strin
     if let Some(skill) = skill {
         let root = format!("/workspace/skills/{skill}");
         env.insert("SKILL_NAME".to_owned(), skill.to_owned());
-        for name in ["SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "PYTHONPATH"] {
+        for name in [
+            "SKILL_DIR",
+            "SKILL_ROOT",
+            "CLAUDE_PLUGIN_ROOT",
+            "CLAUDE_SKILL_DIR",
+            "PYTHONPATH",
+        ] {
             env.insert(name.to_owned(), root.clone());
         }
     }

@@ -193,6 +193,7 @@ async fn open(
             let request = ReadSkillFileRequest {
                 name: lookup::address(tools, skill).await?,
                 path: path.clone(),
+                workspace_paths: true,
                 ..ReadSkillFileRequest::default()
             };
             let file = tools.client.read_skill_file(request).await;

@@ -97,6 +97,7 @@ pub(crate) async fn read(
         .read_skill_file(ReadSkillFileRequest {
             name: skill,
             path,
+            workspace_paths: true,
             ..ReadSkillFileRequest::default()
         })
         .await

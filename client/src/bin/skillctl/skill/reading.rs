@@ -110,6 +110,8 @@ impl Read {
             path: self.path.clone(),
             offset: self.offset,
             length: self.length,
+            // Byte for byte.
+            workspace_paths: false,
         };
         let mut reader = context.client.read_skill_file(request).await?;
         let path = &reader.file().path;
