@@ -117,7 +117,8 @@ pub fn in_skill(field: &str, path: &str) -> Result<String> {
 }
 
 /// Resolves the leading part of a glob as [`resolve`] does, and leaves its pattern alone. Braces, classes and `**`
-/// are matched by the guest; what globset cannot parse is refused here, with its reason.
+/// are matched by the guest; what globset cannot parse is refused here, with its reason. A glob that ends in a slash, or
+/// that is the workspace itself, means everything beneath that directory.
 ///
 /// # Errors
 /// As [`resolve`]; every `..` is `PathEscapes`.
@@ -135,16 +136,18 @@ pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
         .chain(rest.split('/'))
         .filter(|component| !matches!(*component, "" | "."))
         .collect();
-    let glob = finish(
+    let mut glob = finish(
         field,
         components,
         is_relative(pattern) && scope.base.is_empty(),
     )?;
+    if pattern.is_empty() {
+        return Err(Error::invalid(field, "is empty: write `**` for all files"));
+    }
     if glob.is_empty() {
-        return Err(Error::invalid(
-            field,
-            "names the workspace itself, which is no file; did you mean `**`?",
-        ));
+        glob.push_str("**");
+    } else if pattern.ends_with('/') && !glob.ends_with("**") {
+        glob.push_str("/**");
     }
     globset::GlobBuilder::new(&glob)
         .literal_separator(true)
@@ -422,8 +425,16 @@ mod tests {
             ("{a,../b}", "!escapes"),
             ("{..,a}/b", "!escapes"),
             ("/etc/*", "!escapes"),
+            ("out", "out"),
+            ("out/", "out/**"),
+            ("$OUTPUT_DIR", "out"),
+            ("$OUTPUT_DIR/", "out/**"),
+            ("work/*/", "work/*/**"),
+            ("out/**/", "out/**"),
+            (".", "**"),
+            ("$WORKSPACE_DIR", "**"),
+            ("/workspace/", "**"),
             ("", "!invalid f"),
-            ("$WORKSPACE_DIR", "!invalid f"),
             ("$NOPE/*", "!invalid f"),
             ("out/[!a]/x", "out/[!a/]/x"),
             ("out/[a/b]", "!invalid f"),

@@ -41,6 +41,8 @@ pub struct SaveAs {
     scope: Scope,
     /// Set when an earlier try may have saved some of it.
     tried_since: Option<SystemTime>,
+    /// Empty files are not saved, since the exec that left them failed.
+    skip_empty: bool,
 }
 
 /// Why a collection ended before its summary.
@@ -108,7 +110,15 @@ impl SaveAs {
             prefix: asked.prefix.clone(),
             scope,
             tried_since: None,
+            skip_empty: false,
         })
+    }
+
+    /// Leaves out empty files if `skip` is true.
+    #[must_use]
+    pub fn skip_empty(mut self, skip: bool) -> Self {
+        self.skip_empty = skip;
+        self
     }
 
     /// What was saved since then by an earlier try is not saved again.
@@ -262,6 +272,9 @@ impl Saver {
     fn name_of(&self, file: &pb::CollectedFile) -> Result<Name, Reason> {
         if file.size > self.limits.file_bytes {
             return Err(Reason::NotWhole);
+        }
+        if file.size == 0 && self.save_as.skip_empty {
+            return Err(Reason::EmptyAfterFailure);
         }
         if !file.path_bytes.is_empty() {
             return Err(Reason::NotSaved);

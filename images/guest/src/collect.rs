@@ -204,6 +204,10 @@ impl Collector {
             // No command can set this time, as it can that of the contents.
             let changed = since_epoch(stat.st_ctime, stat.st_ctime_nsec);
             if changed < since || self.until.is_some_and(|until| changed > until) {
+                self.summary.unchanged += 1;
+                if self.globs.names(path) {
+                    self.skip(path, Reason::Unchanged);
+                }
                 return None;
             }
         }

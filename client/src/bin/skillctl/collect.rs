@@ -197,7 +197,9 @@ fn warn(summary: &CollectSummary) {
             skipped_file::Reason::MaxFiles => "; see --max-files",
             skipped_file::Reason::MaxTotalBytes => "; see --max-total-bytes",
             skipped_file::Reason::NotWhole => " (no artifact); see --max-file-bytes",
+            skipped_file::Reason::EmptyAfterFailure => " (no artifact)",
             skipped_file::Reason::Unspecified
+            | skipped_file::Reason::Unchanged
             | skipped_file::Reason::FileType
             | skipped_file::Reason::Permission
             | skipped_file::Reason::Gone
