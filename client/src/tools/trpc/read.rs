@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use skilld_proto::v1::{LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest, Reason};
 
+use crate::names::split_version;
 use crate::tools::trpc::ALIASES;
 use crate::tools::trpc::lines::Lines;
 use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments, lookup};
@@ -148,17 +149,9 @@ impl Reference {
 
     /// A version is what follows the last `@` if that is digits only.
     fn artifact(name: &str) -> Option<Self> {
-        let versioned = name.rsplit_once('@').filter(|(name, version)| {
-            let digits = version.bytes().all(|byte| byte.is_ascii_digit());
-            !name.is_empty() && !version.is_empty() && digits
-        });
-        match versioned {
-            Some((name, version)) => {
-                let version = version.parse().ok()?;
-                Some(Self::Artifact(name.to_owned(), Some(version)))
-            }
-            None => Some(Self::Artifact(name.to_owned(), None)),
-        }
+        let (name, version) = split_version(name);
+        let version = version.map(str::parse).transpose().ok()?;
+        Some(Self::Artifact(name.to_owned(), version))
     }
 }
 
