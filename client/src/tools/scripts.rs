@@ -67,6 +67,9 @@ pub(crate) struct Ran {
     pub(crate) duration_ms: u64,
     /// Files that it wrote or changed in the workspace.
     pub(crate) files: Vec<Produced>,
+    /// Whose artifacts the saved ones are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) artifact_scope: Option<SavedScope>,
     /// A limit cut the list of files.
     pub(crate) limits_hit: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -211,6 +214,7 @@ fn ran(run: &Run, ended: Ended) -> Ran {
             u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
         }),
         files: Vec::new(),
+        artifact_scope: None,
         limits_hit: false,
         warnings,
     }

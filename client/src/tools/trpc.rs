@@ -21,6 +21,7 @@ mod lines;
 mod load;
 mod loads;
 mod look;
+mod mistake;
 mod offer;
 mod piece;
 mod policy;

@@ -297,6 +297,17 @@ pub(crate) fn refusal(code: Code, reason: &str, metadata: &[(&str, &str)]) -> St
     Status::with_error_details(code, message, details)
 }
 
+/// What the daemon says of fields that are wrong.
+pub(crate) fn invalid(violations: &[(&str, &str)]) -> Status {
+    let mut details = ErrorDetails::new();
+    let none: [(String, String); 0] = [];
+    details.set_error_info("INVALID_REQUEST", "skilld.dev", none);
+    for (field, description) in violations {
+        details.add_bad_request_violation(*field, *description);
+    }
+    Status::with_error_details(Code::InvalidArgument, "wrong fields", details)
+}
+
 pub(crate) fn unimplemented<T>() -> Result<T, Status> {
     Err(refusal(Code::Unimplemented, "NOT_IMPLEMENTED", &[]))
 }

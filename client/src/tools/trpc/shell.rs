@@ -12,6 +12,7 @@ use crate::tools::follow::{self, Ended};
 use crate::tools::trpc::exec::{self, Typed};
 use crate::tools::trpc::hint::Interaction;
 use crate::tools::trpc::look::{self, Look};
+use crate::tools::trpc::mistake::Arguments;
 use crate::tools::trpc::result::RunResult;
 use crate::tools::trpc::sessions;
 use crate::tools::trpc::{ALIASES, ids, policy, prepare, run};
@@ -117,12 +118,19 @@ pub(super) async fn exec(
             });
             follow::follow(events, tools.options.output_bytes_max, &call.id)
         });
-    let ended = ended.await?;
+    let ended = ended.await.map_err(mistake)?;
     policy::started(TOOL, Some(&ended.result))?;
     let clamped = ended.clamped(timeout);
     let mut result = ended_result(ended);
     result.warnings.extend(clamped);
     Ok(Answer::of(json!(result)))
+}
+
+/// A refusal of the daemon in the words of this tool.
+fn mistake(error: ToolError) -> ToolError {
+    Arguments::default()
+        .with_timeout("timeout_sec")
+        .translate(error)
 }
 
 fn specify(tools: &Inner, asked: &ShellArguments) -> Result<ExecSpec, ToolError> {
@@ -181,7 +189,7 @@ async fn goes_on(
                 Ok((workspace, running))
             }
         });
-    let (workspace, running) = started.await?;
+    let (workspace, running) = started.await.map_err(mistake)?;
     let default = if asked.background {
         BACKGROUND_MS
     } else {

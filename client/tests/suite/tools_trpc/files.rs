@@ -183,7 +183,8 @@ async fn a_file_is_saved_by_the_daemon_and_the_state_says_so() {
         assert_eq!(
             saved,
             json!({"path": "out/a.txt", "saved_as": "out/a.txt", "version": version, "ref": reference,
-                   "mime_type": "text/plain", "size_bytes": 13, "sha256": "5a".repeat(32)})
+                   "mime_type": "text/plain", "size_bytes": 13, "sha256": "5a".repeat(32),
+                   "scope": {"app": "app", "user": "ann", "session": "1"}})
         );
         let kept = json!({"tool_call_id": "call_9", "artifacts": [{"name": "out/a.txt", "version": version, "ref": reference}]});
         assert_eq!(talk.state.get("temp:skill:artifacts"), Some(&kept));
