@@ -14,6 +14,7 @@ mod agent_zero;
 pub mod arguments;
 mod collected;
 pub mod dynamic;
+mod environment;
 mod error;
 mod follow;
 mod giving_up;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use skilld_proto::v1::ExecSpec;
 
 use crate::state::SessionState;
+use crate::tools::environment::HostEnvironment;
 use crate::tools::trpc::collect::Outputs;
 use crate::tools::trpc::editor::Editor;
 use crate::tools::trpc::result::StagedFile;
@@ -130,6 +131,7 @@ fn specify(
         skill.clone_into(&mut spec.skill);
         spec.cwd = cwd;
     }
+    HostEnvironment::of(&tools.options).add_to(&mut spec.env);
     Ok(spec)
 }
 

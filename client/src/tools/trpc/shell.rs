@@ -8,6 +8,7 @@ use serde_json::json;
 use skilld_proto::v1::{ExecSpec, RunExecRequest, StartExecRequest};
 
 use crate::state::SessionState;
+use crate::tools::environment::HostEnvironment;
 use crate::tools::follow::{self, Ended};
 use crate::tools::trpc::exec::{self, Typed};
 use crate::tools::trpc::hint::Interaction;
@@ -155,6 +156,7 @@ fn specify(tools: &Inner, asked: &ShellArguments) -> Result<ExecSpec, ToolError>
         "" => "$WORKSPACE_DIR".to_owned(),
         _ => cwd,
     };
+    HostEnvironment::of(&tools.options).add_to(&mut spec.env);
     Ok(spec)
 }
 

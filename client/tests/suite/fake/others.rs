@@ -39,6 +39,7 @@ impl WorkspaceService for Shared {
             name: request.name.clone(),
             pool: request.pool,
             labels: request.labels,
+            env: request.env,
             state: WorkspaceState::Ready.into(),
             ..Default::default()
         };
