@@ -37,7 +37,7 @@ mod skills;
 mod stage;
 mod uploads;
 
-pub(crate) use offer::{all, check};
+pub(crate) use offer::{all, check, has_tool};
 pub(crate) use uploads::uploads;
 
 use serde_json::{Value, json};

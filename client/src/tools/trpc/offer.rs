@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::tools::trpc::{knowledge, load, look, policy, poll, prepare, read, result, save, shell};
-use crate::tools::{Definition, Options, Profile, ToolError, arguments};
+use crate::tools::{Definition, Inner, Options, Profile, ToolError, arguments};
 
 /// Names in a schema at most: beyond it a list helps no model.
 const NAMES_MAX: usize = 256;
@@ -207,6 +207,11 @@ pub(super) fn find(name: &str) -> Option<&'static Tool> {
 /// Whether the options offer a tool.
 pub(super) fn offers(options: &Options, name: &str) -> bool {
     names(options).any(|offered| offered == name)
+}
+
+/// Returns `true` if the host or this family has a tool of this name to offer.
+pub(crate) fn has_tool(tools: &Inner, name: &str) -> bool {
+    tools.host.definition(name).is_some() || offers(&tools.options, name)
 }
 
 /// Names of what the options offer.

@@ -150,6 +150,15 @@ async fn whether_a_file_is_text_is_told_by_its_beginning_and_by_what_is_read() {
     let wide = talk.call("read_file", line("out/wide.txt", 1)).await;
     assert_eq!(wide["truncated"], true);
     assert_eq!(wide["size_bytes"], 300 * 1024);
+    assert_eq!(wide["next_start_byte"], 256 * 1024);
+    let mut rest = line("out/wide.txt", 1);
+    rest["start_byte"] = wide["next_start_byte"].clone();
+    let rest = talk.call("read_file", rest).await;
+    assert_eq!(rest["content"].as_str().map(str::len), Some(44 * 1024));
+    assert_eq!(
+        (rest.get("truncated"), rest.get("next_start_byte")),
+        (None, None)
+    );
     let skill = json!({"file_name": "skill://demo/USAGE.md"});
     let read = talk.call("read_file", skill).await;
     assert_eq!(
