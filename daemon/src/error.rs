@@ -47,7 +47,7 @@ pub enum Error {
         nearest: Vec<String>,
     },
     /// The skill is not staged in the workspace.
-    #[error("skill {name} is not staged in this workspace: stage it first{}", Nearest(.nearest))]
+    #[error("skill {name} is not staged in this workspace: stage it with StageSkills first{}", Nearest(.nearest))]
     SkillNotStaged {
         /// As asked for.
         name: String,

@@ -172,7 +172,7 @@ async fn a_method_is_read_in_any_case_and_every_error_of_an_argument_lists_what_
             json!({"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "timeout": -1}),
             "timeout -1",
         ),
-        (json!({"method": 7}), "invalid type"),
+        (json!({"method": 7}), "method must be a text, not 7"),
     ] {
         let (code, message) = talk.refused("skills_tool", arguments.clone()).await;
         assert_eq!(code, "INVALID_ARGUMENTS", "{arguments}: {message}");

@@ -453,7 +453,11 @@ async fn a_load_that_fails_changes_nothing() {
         ),
         (json!({}), "INVALID_ARGUMENTS", "missing field `skill_id`"),
         (json!([]), "INVALID_ARGUMENTS", "not an object"),
-        (json!({"skill_id": 7}), "INVALID_ARGUMENTS", "invalid type"),
+        (
+            json!({"skill_id": 7}),
+            "INVALID_ARGUMENTS",
+            "skill_id must be a text, not 7",
+        ),
         (
             json!({"skill_id": "missing-tool"}),
             "HOST_LACKS",
