@@ -27,6 +27,8 @@ pub(super) struct Tool {
     returns: fn() -> Value,
 }
 
+/// What `command` is while commands are restricted.
+const RESTRICTED_COMMAND: &str = "One program and its arguments, without a shell.";
 const INTERACTIVE: &[&str] = &["tty", "eof", "yield_ms", "poll_lines"];
 
 static TOOLS: [Tool; 16] = [
@@ -268,12 +270,12 @@ impl Tool {
         Definition {
             name: self.name.to_owned(),
             description,
-            parameters: self.parameters(skills),
+            parameters: self.parameters(options, skills),
             returns: tidy((self.returns)()),
         }
     }
 
-    fn parameters(&self, skills: &BTreeSet<String>) -> Value {
+    fn parameters(&self, options: &Options, skills: &BTreeSet<String>) -> Value {
         let mut schema = tidy((self.parameters)());
         let Some(fields) = schema.as_object_mut() else {
             return schema;
@@ -281,6 +283,11 @@ impl Tool {
         fields.remove("description");
         if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
             properties.retain(|name, _| !self.hidden.contains(&name.as_str()));
+            if policy::is_active(options)
+                && let Some(command) = properties.get_mut("command").and_then(Value::as_object_mut)
+            {
+                command.insert("description".into(), RESTRICTED_COMMAND.into());
+            }
             if (1..=NAMES_MAX).contains(&skills.len())
                 && let Some(skill) = properties.get_mut("skill").and_then(Value::as_object_mut)
             {
