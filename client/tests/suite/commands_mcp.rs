@@ -341,7 +341,8 @@ async fn calls_side_by_side_over_one_session_lose_nothing() {
         &fake,
         &json!({"max_loaded_skills": 3, "load_mode": "session"}),
     );
-    let mut client = Client::start(&fake, &["--options", "o.json", "--session", "s.json"]).await;
+    let mut client =
+        Client::start(&fake, &["--options", "o.json", "--session-file", "s.json"]).await;
     for skill in ["alpha", "beta"] {
         client.call("skill_load", json!({"skill": skill})).await;
     }
@@ -374,7 +375,7 @@ async fn a_call_that_is_cancelled_ends_what_it_started_also_what_starts_only_the
     for when in [RunExec::Starts, RunExec::Late] {
         let fake = fake();
         fake.state.lock().run_exec = when;
-        let mut client = Client::start(&fake, &["--session", "s.json"]).await;
+        let mut client = Client::start(&fake, &["--session-file", "s.json"]).await;
         let run = json!({"skill": "alpha", "command": "forever"});
         let id = client.begin_call("skill_run", run).await;
         let mut asked = fake.state.run_calls.subscribe();
@@ -416,7 +417,7 @@ async fn a_kept_session_that_ends_in_the_middle_of_a_call_leaves_nothing_running
     ] {
         let fake = fake();
         fake.state.lock().run_exec = when;
-        let mut client = Client::start(&fake, &["--session", "s.json"]).await;
+        let mut client = Client::start(&fake, &["--session-file", "s.json"]).await;
         let run = json!({"skill": "alpha", "command": "forever"});
         client.begin_call("skill_run", run).await;
         let mut asked = fake.state.run_calls.subscribe();
@@ -457,7 +458,7 @@ async fn a_second_signal_does_not_wait_for_the_end_of_the_workspace() {
 #[tokio::test]
 async fn a_result_is_given_whatever_fails_after_the_call() {
     let fake = fake();
-    let mut client = Client::start(&fake, &["--session", "s.json"]).await;
+    let mut client = Client::start(&fake, &["--session-file", "s.json"]).await;
     client.tools().await;
     // What is offered now cannot be found out.
     fake.state.lock().list_refusals = [refusal(Code::Internal, "INTERNAL", &[])].into();

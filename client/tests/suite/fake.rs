@@ -94,6 +94,8 @@ pub(crate) struct State {
     pub(crate) published: Vec<(String, String, Vec<u8>)>,
     /// What was deleted.
     pub(crate) deleted: Vec<String>,
+    /// Answer of GetProblems.
+    pub(crate) problems: Vec<v1::Problem>,
     /// Of RefreshSkills.
     pub(crate) refreshed: v1::RefreshSkillsResponse,
     pub(crate) collect_spec: Option<v1::CollectSpec>,
