@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use skilld_tests::{Daemon, binaries};
+use skilld_tests::Daemon;
 use tokio::process::Command;
 
 use crate::recipes::blocks;

@@ -46,7 +46,7 @@ skillctl exec job-7 'echo \"# Report\" | tee out/report.md > out/report.pdf; tou
 
 /// What must exist before an example of the command with these words.
 fn setup(command: &str, example: &str) -> String {
-    let mut script = "skillctl rm --allow-missing job-7\n".to_owned();
+    let mut script = "rm -rf results; skillctl rm --allow-missing job-7\n".to_owned();
     if example.contains("job-7") && command != "workspace create" {
         script += WORKSPACE;
     }

@@ -71,7 +71,11 @@ async fn an_exec_is_one_object_with_its_output_as_text_and_base64() {
     let base64 = bytes["stdoutBase64"].as_str().expect("base64");
     assert_eq!(base64.len(), PRINTED.len().div_ceil(3) * 4);
 
-    for words in [vec!["attach", "w/x"], vec!["logs", "w/x"]] {
+    for words in [
+        vec!["attach", "w/x"],
+        vec!["logs", "w/x"],
+        vec!["logs", "w/x", "-o", "jsonl"],
+    ] {
         let again = object(&fake, &words).await;
         assert_eq!(again["stdout"], "hello\n", "{words:?}");
         assert_eq!(again["result"]["exitCode"], 0, "{words:?}");

@@ -50,6 +50,25 @@ fn every_command_has_an_example_that_is_of_it() {
 }
 
 #[test]
+fn the_documents_table_has_every_command() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/skillctl.md");
+    let document = std::fs::read_to_string(path).expect("reads");
+    let (_, table) = document.split_once("## Commands").expect("has the table");
+    let (table, _) = table.split_once("\n## ").expect("has more");
+    let listed = |words: &str| {
+        table.contains(&format!("`{words}`")) || table.contains(&format!("`{words} "))
+    };
+    for noun in commands(&help(&[])) {
+        let verbs = commands(&help(&[&noun]));
+        for verb in &verbs {
+            let both = format!("{noun} {verb}");
+            assert!(listed(verb) || listed(&both), "{both}");
+        }
+        assert!(!verbs.is_empty() || listed(&noun), "{noun}");
+    }
+}
+
+#[test]
 fn a_wrong_command_line_is_a_usage_error() {
     for words in [
         vec!["frobnicate"],

@@ -107,16 +107,17 @@ impl Cli {
     pub(crate) async fn run(self) -> anyhow::Result<u8> {
         let output = Output::new(self.output, self.quiet);
         // These two work without a daemon.
-        let command = match self.command {
-            Command::Completion(command) => return command.run(&output),
-            Command::Version(command) => return command.run(&output, &self.endpoint).await,
-            command => command,
-        };
+        if let Command::Completion(command) = &self.command {
+            return command.run(&output);
+        }
+        if let Command::Version(command) = &self.command {
+            return command.run(&output, &self.endpoint).await;
+        }
         let context = Context {
             client: Client::connect(&self.endpoint).await?,
             output,
         };
-        match command {
+        match self.command {
             Command::Run(command) => command.run(&context).await,
             Command::Workspace(command) => command.run(&context).await,
             Command::Stage(command) => command.run(&context).await,

@@ -34,7 +34,7 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    pub(crate) fn run(self, output: &Output) -> anyhow::Result<u8> {
+    pub(crate) fn run(&self, output: &Output) -> anyhow::Result<u8> {
         let shells = Shells::builtins();
         let mut script = Vec::new();
         if let Some(shell) = shells.completer(&self.shell.to_string()) {
@@ -152,6 +152,10 @@ fn ask(
 }
 
 /// Returns the daemon's endpoint: as typed on the line that is completed, else of the environment.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "clap reads the variable elsewhere, but a line that is being completed is not parsed"
+)]
 fn endpoint() -> String {
     let words: Vec<String> = env::args().collect();
     let next = words.windows(2).find_map(|pair| match pair {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use skilld_client::Failure;
 use skilld_client::v1::Reason;
 
@@ -50,20 +50,21 @@ pub(crate) fn report_usage(message: &str) {
 
 /// Returns `{"error": …}`: always a message, the rest as far as the daemon sent it.
 fn to_json(error: &anyhow::Error) -> Value {
-    let mut fields = json!({"message": error.to_string()});
+    let mut fields = Map::new();
+    fields.insert("message".into(), error.to_string().into());
     let failure = error
         .downcast_ref::<skilld_client::Error>()
         .and_then(skilld_client::Error::failure);
-    if let (Some(failure), Value::Object(fields)) = (failure, &mut fields) {
-        add_failure(fields, failure);
+    if let Some(failure) = failure {
+        add_failure(&mut fields, failure);
     }
     if let Some(command) = next_command(error) {
-        fields["hint"] = command.into();
+        fields.insert("hint".into(), command.into());
     }
     json!({ "error": fields })
 }
 
-fn add_failure(fields: &mut serde_json::Map<String, Value>, failure: &Failure) {
+fn add_failure(fields: &mut Map<String, Value>, failure: &Failure) {
     let violations = failure
         .violations
         .iter()

@@ -83,6 +83,14 @@ impl<'a> Follower<'a> {
         }
     }
 
+    /// Collects everything for one JSON object, also where events would be printed as they come.
+    pub(crate) fn without_event_lines(mut self) -> Self {
+        if matches!(self.printing, Printing::Events) {
+            self.printing = Printing::Transcript(Box::default());
+        }
+        self
+    }
+
     /// Takes what was collected for one JSON object; `None` if events were printed as they came.
     pub(crate) fn take_transcript(&mut self) -> Option<Transcript> {
         match &mut self.printing {

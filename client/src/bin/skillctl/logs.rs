@@ -43,11 +43,14 @@ impl Logs {
             let mut interrupt = Input::None.interrupt()?;
             let ending = follower.follow(events, &mut interrupt).await?;
             follower.print_transcript(&context.output, &name)?;
-            return Ok(match ending {
+            return Ok(match &ending {
                 Ending::Finished(_) => 0,
-                ending => follow::exit_code(&ending),
+                Ending::Interrupted | Ending::PipeClosed | Ending::Detached(_) => {
+                    follow::exit_code(&ending)
+                }
             });
         }
+        let mut follower = follower.without_event_lines();
         let exec = context.client.get_exec(&self.exec).await?;
         let total = exec.total.unwrap_or_default();
         let mut poller = context.client.poller(PollExecRequest {

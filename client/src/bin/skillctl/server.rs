@@ -43,7 +43,7 @@ pub(crate) enum Server {
 
 /// Show version, engine, features and limits.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl server info -o json | jq .limits")]
+#[command(after_help = "Example:\n  skillctl server info")]
 pub(crate) struct Info {}
 
 /// List problems of skills, roots and pools. Exits with 1 if one of them is an error; warnings do not count.

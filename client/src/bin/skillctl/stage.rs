@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use skilld_client::v1::{
     StageFilesResponse, StageInputsResponse, StageMode, StageSkillsResponse, StagedInput,
     StagedSkill,
@@ -56,13 +56,18 @@ impl Stage {
             anyhow::bail!("nothing to stage: name a file, a directory or a --skill");
         }
         input::check(&inputs)?;
-        let mut object = json!({"skills": [], "inputs": [], "files": []});
+        let mut object = Map::from_iter(["skills", "inputs", "files"].map(|key| {
+            let empty = Value::Array(Vec::new());
+            (key.to_owned(), empty)
+        }));
         if !self.skill.is_empty() {
             let skills = client.stage_skills(&self.id, &self.skill).await?;
             let staged = StageSkillsResponse { skills };
             if output.is_json() {
-                object["skills"] =
-                    json::from_message("StageSkillsResponse", &staged)?["skills"].take();
+                add_fields(
+                    &mut object,
+                    json::from_message("StageSkillsResponse", &staged)?,
+                );
             } else {
                 let lines: String = staged.skills.iter().map(skill_line).collect();
                 output.text(&lines)?;
@@ -78,8 +83,10 @@ impl Stage {
             let inputs = client.stage_inputs(request).await?;
             let staged = StageInputsResponse { inputs };
             if output.is_json() {
-                object["inputs"] =
-                    json::from_message("StageInputsResponse", &staged)?["inputs"].take();
+                add_fields(
+                    &mut object,
+                    json::from_message("StageInputsResponse", &staged)?,
+                );
             } else {
                 let lines: String = staged.inputs.iter().map(line).collect();
                 output.text(&lines)?;
@@ -98,10 +105,16 @@ impl Stage {
             }
         }
         if output.is_json() {
-            object["files"] = files.into();
-            output.value(&object)?;
+            object.insert("files".into(), files.into());
+            output.value(&object.into())?;
         }
         Ok(0)
+    }
+}
+
+fn add_fields(object: &mut Map<String, Value>, answer: Value) {
+    if let Value::Object(fields) = answer {
+        object.extend(fields);
     }
 }
 

@@ -78,7 +78,7 @@ impl From<FamilyName> for Family {
 #[command(after_help = "Example:
   skillctl tool list
   skillctl tool list --family sherma
-  skillctl -o json tool list --session-file chat.json     with descriptions and JSON Schemas")]
+  skillctl -o json tool list --session-file chat.json     # with descriptions and JSON Schemas")]
 pub(crate) struct List {
     #[command(flatten)]
     choice: Choice,

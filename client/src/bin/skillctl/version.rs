@@ -13,8 +13,7 @@ pub(crate) struct Version {}
 
 impl Version {
     /// Succeeds without a daemon, whose version is then left out.
-    pub(crate) async fn run(self, output: &Output, endpoint: &str) -> anyhow::Result<u8> {
-        let Self {} = self;
+    pub(crate) async fn run(&self, output: &Output, endpoint: &str) -> anyhow::Result<u8> {
         let asked = async { Client::connect(endpoint).await?.server_info().await };
         let daemon = match asked.await {
             Ok(info) => Some(info.version),
