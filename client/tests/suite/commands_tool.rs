@@ -165,12 +165,8 @@ async fn every_familys_tools_are_called_from_a_shell_and_a_session_is_kept_in_it
         )
         .await;
         let listed: Value = serde_json::from_slice(&listed.stdout).expect("one object");
-        let names: Vec<Value> = listed["tools"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(|tool| tool["name"].clone())
-            .collect();
+        let tools = listed["tools"].as_array().expect("a list").iter();
+        let names: Vec<Value> = tools.map(|tool| tool["name"].clone()).collect();
         assert_eq!(names.len(), count, "{family}: {names:?}");
         assert!(names.contains(&json!(load)) && names.contains(&json!(run_tool)));
 

@@ -89,7 +89,8 @@ pub(crate) struct List {
 #[command(after_help = "Example:
   skillctl tool call skill_load '{\"skill\": \"csv-report\"}' --session-file chat.json
   skillctl tool call skill_run '{\"skill\": \"csv-report\", \"command\": \"ls\"}' --session-file chat.json
-  echo '{\"skill\": \"csv-report\", \"command\": \"ls\"}' | skillctl tool call skill_run - --session-file chat.json
+  echo '{\"skill\": \"csv-report\", \"command\": \"ls\"}' | \\
+      skillctl tool call skill_run - --session-file chat.json
 
 Exit codes: 0 the tool answered, 1 it did not (its error is printed as JSON too) or its session cannot be kept, 2 usage,
 130 interrupted: what the call started is ended.")]
