@@ -31,19 +31,19 @@ const SAVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Outputs {
-    /// For instance `$OUTPUT_DIR/**` or `work/*.csv`.
+    /// Globs of files to return, for instance `$OUTPUT_DIR/**` or `work/*.csv`.
     pub(super) globs: Vec<String>,
     /// Return the text of text files.
     pub(super) inline: bool,
-    /// Keep the files as artifacts.
+    /// Save the files as artifacts, which outlive the workspace.
     pub(super) save: bool,
-    /// Put before the names of artifacts.
+    /// Prefix for the names of artifacts.
     pub(super) name_template: String,
-    /// 100 if it is left out.
+    /// Maximum number of files; 100 if it is left out.
     pub(super) max_files: i64,
-    /// Files are cut there; 4 MiB if it is left out.
+    /// Maximum bytes of one file, which is cut there; 4 MiB if it is left out.
     pub(super) max_file_bytes: i64,
-    /// 64 MiB if it is left out.
+    /// Maximum bytes of all files together; 64 MiB if it is left out.
     pub(super) max_total_bytes: i64,
 }
 

@@ -31,15 +31,15 @@ pub(super) struct ShellArguments {
     pub(super) cwd: String,
     /// Environment variables.
     pub(super) env: BTreeMap<String, String>,
-    /// What the command reads.
+    /// Text for the standard input of the command.
     pub(super) stdin: String,
     /// Seconds; 300 if it is left out, of a session as long as the host permits.
     pub(super) timeout_sec: i64,
-    /// Milliseconds to wait for it; then it goes on as a session. To its end if it is left out.
+    /// Milliseconds to wait for the command; if it still runs, it goes on as a session. Without it: to the end.
     pub(super) yield_time_ms: i64,
-    /// Do not wait for it.
+    /// Return at once while the command goes on as a session.
     pub(super) background: bool,
-    /// Give it a terminal.
+    /// Run the command in a terminal, as a session.
     pub(super) tty: bool,
 }
 
