@@ -535,3 +535,27 @@ async fn what_moves_a_terminal_is_escaped_in_results() {
     );
     assert_eq!(json(&output)["stdout"], "a\u{9b}2Jb\u{7f}c\n");
 }
+
+#[tokio::test]
+async fn artifacts_of_a_session_that_is_not_kept_are_named_with_the_command_that_loads_them() {
+    let fake = fake();
+    let staged = b"a".to_vec();
+    fake.state.lock().staged.insert("out/a.txt".into(), staged);
+    let words = [
+        "tool",
+        "call",
+        "workspace_save_artifact",
+        r#"{"path": "out/a.txt"}"#,
+    ];
+    let saved = run(&fake, &words).await;
+    assert_eq!(saved.status.code(), Some(0));
+    assert_eq!(json(&saved)["ref"], "artifact://out/a.txt@0");
+    let load = "load them with: skillctl artifact load out/a.txt@0 --app skillctl --session ";
+    let said = text(&saved.stderr);
+    let (_, session) = said.split_once(load).expect(said);
+    assert!(!session.trim().is_empty(), "{said}");
+    // A session file names the session already.
+    let kept = run(&fake, &[&words[..], &["--session-file", "s.json"]].concat()).await;
+    assert_eq!(json(&kept)["ref"], "artifact://out/a.txt@1");
+    assert_eq!(text(&kept.stderr), "");
+}

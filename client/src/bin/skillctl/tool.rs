@@ -1,6 +1,7 @@
 //! `skillctl tool`: what a model is offered, and what a call of it answers, from a shell.
 
 mod kept;
+mod saved;
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use crate::context::Context;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::output::{self, Table};
 pub(crate) use kept::Kept;
+pub(crate) use saved::{saved_artifacts, where_saved};
 
 /// Bytes of arguments read from stdin at most: a request of the API has fewer.
 const ARGUMENTS_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -253,6 +255,11 @@ async fn report(
         Ended::Called(Ok(answer)) => {
             let base = kept.state().clone();
             let printed = print_json(context, &answer.result);
+            if !kept.is_kept()
+                && let Some(note) = where_saved(kept.session(), &answer.result)
+            {
+                output::note(&note);
+            }
             kept.change(tools, &base, &answer.delta).await?;
             printed.map(|()| 0)
         }
