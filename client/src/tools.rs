@@ -32,6 +32,7 @@ mod turn;
 mod uploads;
 mod wire;
 mod workspaces;
+mod write;
 
 use std::fmt;
 use std::sync::Arc;

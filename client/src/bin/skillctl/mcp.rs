@@ -1,10 +1,13 @@
 //! `skillctl mcp`: the skill tools as a server of the Model Context Protocol, on stdio or on loopback HTTP.
 
+mod annotations;
+mod content;
 mod http;
 mod listeners;
 mod places;
 mod resources;
 mod server;
+mod upload;
 
 use std::net::SocketAddr;
 
