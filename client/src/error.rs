@@ -178,6 +178,9 @@ impl Failure {
     }
 }
 
+/// What a suggestion of similar names begins with.
+const SUGGESTS: &str = "did you mean ";
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
@@ -194,6 +197,8 @@ impl fmt::Display for Failure {
             None => write!(f, " ({:?})", self.code)?,
         }
         match self.hint() {
+            // The daemon's own words may have the names already.
+            Some(hint) if hint.starts_with(SUGGESTS) && self.message.contains(SUGGESTS) => Ok(()),
             Some(hint) => write!(f, "; {hint}"),
             None => Ok(()),
         }
@@ -257,4 +262,28 @@ pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> Option<St
         innermost = source;
     }
     Some(innermost.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggestions_are_printed_once() {
+        let failure = |message: &str| Failure {
+            code: Code::NotFound,
+            reason: Some(Reason::SkillNotFound),
+            message: message.to_owned(),
+            metadata: [("nearest".to_owned(), "demo,other".to_owned())].into(),
+            retry_after: None,
+            violations: Vec::new(),
+            resource: None,
+        };
+        let said = failure("skill dem does not exist; did you mean demo, other?").to_string();
+        let wanted = "skill dem does not exist; did you mean demo, other? (SKILL_NOT_FOUND)";
+        assert_eq!(said, wanted);
+        let said = failure("skill dem does not exist").to_string();
+        let wanted = "skill dem does not exist (SKILL_NOT_FOUND); did you mean demo or other?";
+        assert_eq!(said, wanted);
+    }
 }

@@ -55,10 +55,29 @@ pub fn new_workspace_id() -> String {
     Uuid::now_v7().to_string()
 }
 
+/// Returns a new `request_id`, by which the server recognises retries of one request.
+pub(crate) fn new_request_id() -> String {
+    Uuid::now_v7().to_string()
+}
+
 /// A new id for an exec, for the same reason.
 #[must_use]
 pub fn new_exec_id() -> String {
     format!("x-{}", Uuid::now_v7().simple())
+}
+
+/// Splits `NAME@VERSION`, the name of an artifact: a version is what follows the last `@` if it is digits only, so that
+/// `report@final.pdf` is a name.
+pub(crate) fn split_version(artifact: &str) -> (&str, Option<&str>) {
+    let is_version = |version: &str| version.bytes().all(|byte| byte.is_ascii_digit());
+    match artifact.rsplit_once('@') {
+        Some((name, version))
+            if !(name.is_empty() || version.is_empty()) && is_version(version) =>
+        {
+            (name, Some(version))
+        }
+        _ => (artifact, None),
+    }
 }
 
 fn prefixed(prefix: &str, name: &str) -> String {
@@ -98,6 +117,20 @@ mod tests {
                 None => workspace_name(&short),
             };
             assert_eq!(full, name);
+        }
+    }
+
+    #[test]
+    fn only_digits_after_the_last_at_sign_are_a_version() {
+        for (text, wanted) in [
+            ("a@3", ("a", Some("3"))),
+            ("a@b@12", ("a@b", Some("12"))),
+            ("report@final.pdf", ("report@final.pdf", None)),
+            ("a@", ("a@", None)),
+            ("@1", ("@1", None)),
+            ("a", ("a", None)),
+        ] {
+            assert_eq!(split_version(text), wanted);
         }
     }
 

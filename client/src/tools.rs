@@ -14,6 +14,7 @@ mod agent_zero;
 pub mod arguments;
 mod collected;
 pub mod dynamic;
+mod environment;
 mod error;
 mod follow;
 mod giving_up;
@@ -32,6 +33,7 @@ mod turn;
 mod uploads;
 mod wire;
 mod workspaces;
+mod write;
 
 use std::fmt;
 use std::sync::Arc;

@@ -5,12 +5,16 @@ use skilld_proto::v1::{
     ListWorkspacesResponse, RenewWorkspaceRequest, Workspace,
 };
 
-use crate::names::{new_workspace_id, workspace_name};
+use crate::names::{new_request_id, new_workspace_id, workspace_name};
 use crate::{Client, Error};
 
 impl Client {
-    /// Claims a warm container. Without a name one is chosen here, so that a repeated call makes nothing
-    /// twice.
+    /// Claims a warm container. A name or `request_id` that is left out is chosen here, once for all attempts of
+    /// this call.
+    ///
+    /// # Errors
+    /// `ID_TAKEN` if there is a workspace of that name, unless `allow_existing` is set or the request repeats, with its
+    /// `request_id`, the one that made it.
     pub async fn create_workspace(
         &self,
         mut request: CreateWorkspaceRequest,
@@ -19,6 +23,9 @@ impl Client {
             request.name = new_workspace_id();
         }
         request.name = workspace_name(&request.name);
+        if request.request_id.is_empty() {
+            request.request_id = new_request_id();
+        }
         self.retrying(|| {
             let (mut stub, request) = (self.workspaces(), request.clone());
             async move { stub.create_workspace(request).await }

@@ -4,4 +4,16 @@
 pub mod exit;
 mod save;
 
+use skilld_proto::v1 as pb;
+use skilld_proto::v1::exec_result::{Outcome, Reason};
+
 pub use save::{SaveAs, save};
+
+/// Returns `true` if an exec has ended with something else than exit code 0.
+#[must_use]
+pub fn failed(exec: &pb::Exec) -> bool {
+    exec.result.as_ref().is_some_and(|result| {
+        let timed_out = matches!(result.reason(), Reason::Timeout | Reason::NoOutputTimeout);
+        timed_out || result.outcome != Some(Outcome::ExitCode(0))
+    })
+}

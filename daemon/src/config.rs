@@ -76,6 +76,8 @@ pub struct Config {
     pub log: String,
     /// One JSON object per line instead of text.
     pub log_json: bool,
+    /// Lines that one place in the code may log within [`crate::telemetry::LOG_INTERVAL`].
+    pub log_lines_max: u64,
 }
 
 /// Limits of the front door.
@@ -89,8 +91,10 @@ pub struct ServerConfig {
     pub header_bytes_max: u32,
     /// Streams at once on one connection.
     pub streams_max: u32,
-    /// Connections at once.
+    /// Maximum number of connections.
     pub connections_max: usize,
+    /// Maximum number of connections of one user.
+    pub connections_per_user_max: usize,
     /// Memory for output that readers do not take, over all streams, bytes.
     pub relay_bytes_max: u64,
     /// A connection without the preface of HTTP/2 is closed after this long.
@@ -126,6 +130,10 @@ pub struct EngineConfig {
     pub uid_count: u32,
     /// How long a uid rests before another slot gets it.
     pub uid_quarantine: Duration,
+    /// How long an engine that answers may take to remove a container before its slot is quarantined.
+    pub remove_timeout: Duration,
+    /// Between two comparisons of the engine's containers with the slots.
+    pub reconcile_interval: Duration,
     /// How long a container may take from create to the guest's answer.
     pub boot_timeout: Duration,
     /// How long a container may be paused before its workspace counts as lost.
@@ -429,7 +437,8 @@ impl Outside {
     reason = "config.rs is where the environment is read"
 )]
 fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|text| !text.is_empty())
+    let text = std::env::var(name).ok();
+    text.filter(|text| !text.trim().is_empty())
 }
 
 /// The guest's binary: beside our own, installed, or where cargo puts it for a development build; if there is

@@ -12,16 +12,15 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 mod guest;
+mod host;
 mod resource;
 mod source;
 mod text;
 
+pub use host::HostFault;
 pub use source::SourceFault;
 use text::{AtVersion, Entry, Nearest, Violations};
 pub use text::{Chain, Violation};
-
-/// What RetryInfo says where nothing better is known: long enough for a restart to make progress.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -47,7 +46,7 @@ pub enum Error {
         nearest: Vec<String>,
     },
     /// The skill is not staged in the workspace.
-    #[error("skill {name} is not staged in this workspace: stage it first{}", Nearest(.nearest))]
+    #[error("skill {name} is not staged in this workspace: stage it with StageSkills first{}", Nearest(.nearest))]
     SkillNotStaged {
         /// As asked for.
         name: String,
@@ -115,7 +114,7 @@ pub enum Error {
         pools: Vec<String>,
     },
     /// The id belongs to something that another request made.
-    #[error("{name} was made by a request with another body; use another id, or allow_existing")]
+    #[error("{name} exists already: choose another id, or set allow_existing to use it")]
     IdTaken {
         /// Resource name.
         name: String,
@@ -193,8 +192,10 @@ pub enum Error {
         /// For instance `a file`.
         wanted: &'static str,
     },
-    /// A write beneath skills/.
-    #[error("{path} is read-only: only StageSkills writes beneath skills/")]
+    /// A write beneath skills/ or to metadata.json.
+    #[error(
+        "{path} is read-only: only StageSkills writes beneath skills/, and only the daemon writes metadata.json"
+    )]
     ReadOnly {
         /// As given.
         path: String,
@@ -291,6 +292,8 @@ pub enum Error {
     /// The guest answered with an error that is the caller's business.
     #[error("{message}")]
     Guest {
+        /// Workspace or slot.
+        workspace: String,
         /// As the guest gave it.
         code: Code,
         /// As the guest gave it, checked against the list of reasons.
@@ -382,28 +385,13 @@ impl Error {
             Self::Guest { code, reason, .. } => (*code, *reason),
             Self::NotImplemented { .. } => (Code::Unimplemented, Reason::NotImplemented),
             Self::Deadline { .. } => (Code::DeadlineExceeded, Reason::Deadline),
+            Self::Io { source, .. } => Self::host_kind(source),
             Self::Engine { .. }
             | Self::Image { .. }
             | Self::Start { .. }
-            | Self::Io { .. }
             | Self::ArtifactDamaged { .. }
             | Self::Internal(_) => (Code::Internal, Reason::Internal),
         }
-    }
-
-    /// How long to wait before trying again, where that helps.
-    fn retry_after(&self) -> Option<Duration> {
-        if let Self::PoolExhausted { retry_after, .. } = self {
-            return Some(*retry_after);
-        }
-        let later = matches!(
-            self,
-            Self::Draining
-                | Self::EngineUnavailable { .. }
-                | Self::QuotaExceeded { .. }
-                | Self::Storage { .. }
-        );
-        later.then_some(RETRY_AFTER)
     }
 
     fn metadata(&self) -> HashMap<String, String> {
@@ -471,7 +459,7 @@ impl Error {
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let (code, reason) = error.kind();
-        let (mut message, mut metadata) = (error.to_string(), error.metadata());
+        let (mut message, mut metadata) = (error.message(), error.metadata());
         if reason == Reason::Internal {
             // The caller gets a number to ask about; what happened is the operator's business.
             let request_id = uuid::Uuid::now_v7().simple().to_string();
@@ -486,8 +474,8 @@ impl From<Error> for Status {
                 details.add_bad_request_violation(&violation.field, &violation.description);
             }
         }
-        if let Error::QuotaExceeded { subject, .. } = &error {
-            details.add_quota_failure_violation(subject, &message);
+        if reason == Reason::QuotaExceeded {
+            details.add_quota_failure_violation(error.quota_subject(), &message);
         }
         if let Some(after) = error.retry_after() {
             details.set_retry_info(Some(after));

@@ -19,6 +19,10 @@ pub mod script;
 use arguments::Arguments;
 pub use environment::PATH;
 
+/// Maximum size of a command's arguments in bytes, after placeholders are replaced. The guest takes twice as much for
+/// all of a request.
+const COMMAND_BYTES_MAX: usize = 1 << 20;
+
 /// Which rpc starts the exec; their defaults differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
@@ -44,7 +48,8 @@ pub struct Surroundings<'a> {
 /// Turns a checked spec into what the guest starts.
 ///
 /// # Errors
-/// `SkillNotFound` when the skill is not staged; `PathEscapes` and `Invalid` for the working directory.
+/// `SkillNotFound` when the skill is not staged; `PathEscapes` and `Invalid` for the working directory; `Invalid` for a
+/// command that is too long.
 pub fn resolve(
     exec_id: String,
     digest: Vec<u8>,
@@ -55,6 +60,9 @@ pub fn resolve(
     let skill = staged(&spec.skill, around.skills)?.map(str::to_owned);
     let cwd = directory(&exec_id, skill.as_deref(), &spec, around.script)?;
     let mut spec = effective(spec, start, around.config);
+    if let Some(skill) = &skill {
+        replace_placeholders(&mut spec, skill)?;
+    }
     let Arguments { argv, env } = command(skill.as_deref(), &spec, around.script)?;
     let env = environment::environment(&exec_id, skill.as_deref(), around.env, &env, &spec);
     if spec.script.is_some() {
@@ -86,6 +94,27 @@ pub fn staged<'a>(name: &'a str, skills: &BTreeMap<String, String>) -> Result<Op
     let nearest = skills.keys().take(3).cloned().collect();
     let name = name.to_owned();
     Err(Error::SkillNotStaged { name, nearest })
+}
+
+/// Replaces placeholders of the skill's folder in the command, as its documents write them. The path is made of
+/// constants and a validated name. Arguments of a script are values of the caller and stay as they are.
+///
+/// # Errors
+/// `Invalid` when the command is too long then.
+fn replace_placeholders(spec: &mut pb::ExecSpec, skill: &str) -> Result<()> {
+    let mut bytes = 0;
+    for argument in &mut spec.argv {
+        *argument = paths::resolve_placeholders(argument, skill);
+        bytes += argument.len();
+        if bytes > COMMAND_BYTES_MAX {
+            let problem = format!(
+                "has more than {COMMAND_BYTES_MAX} bytes with the skill's folder in place of its placeholders"
+            );
+            return Err(Error::invalid("spec.argv", problem));
+        }
+    }
+    spec.shell = paths::resolve_placeholders_for_shell(&spec.shell, skill);
+    Ok(())
 }
 
 /// Where it starts: what the spec says, else what a script says, else the skill's root, else work/.

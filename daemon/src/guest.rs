@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -44,6 +45,10 @@ const MESSAGE_BYTES_MAX: usize = 4 << 20;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 /// How long its answer may take. The engine tells sooner of what it knows: ends, removals, pauses.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(6);
+/// Refused connections after which the daemon takes breath: the guest is not the only one that can connect.
+const REFUSALS_AT_ONCE: u32 = 100;
+/// Pause after each further one. A full queue of the kernel (4,096) is worked off well within the time that a guest has.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 /// A guest answers its first call within this.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -98,7 +103,7 @@ impl Socket {
     /// Binds the socket in a slot's `run/`. One that a crash left there is replaced.
     ///
     /// # Errors
-    /// When the path is too long for a Unix socket or the directory cannot be written.
+    /// When the directory cannot be written.
     pub fn bind(run_dir: &Path) -> Result<Self> {
         let path = run_dir.join(SOCKET);
         let bind = || -> io::Result<UnixListener> {
@@ -106,7 +111,11 @@ impl Socket {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            let listener = UnixListener::bind(&path)?;
+            // The kernel shows a container the path by which the other end of its connection was bound. This one does
+            // not tell where the slot's directory is, and is never too long for a socket.
+            let directory = fs::File::open(run_dir)?;
+            let unnamed = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
+            let listener = UnixListener::bind(unnamed)?;
             // The slot's directory keeps everybody on the host out; in the container there is only the slot's uid.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
             Ok(listener)
@@ -123,7 +132,11 @@ impl Socket {
     /// # Errors
     /// When the socket fails.
     pub async fn accept(self, expected: &Expected) -> Result<Link> {
+        let mut refusals: u32 = 0;
         loop {
+            if refusals > REFUSALS_AT_ONCE {
+                tokio::time::sleep(REFUSAL_PAUSE).await;
+            }
             let (stream, _) = self.listener.accept().await.map_err(|source| Error::Io {
                 operation: format!("accept on {}", self.path.display()),
                 source,
@@ -131,6 +144,7 @@ impl Socket {
             match greet(stream, expected).await {
                 Ok(link) => return Ok(link),
                 Err(why) => {
+                    refusals = refusals.saturating_add(1);
                     tracing::warn!(socket = %self.path.display(), why, "turned away who is not the guest");
                 }
             }

@@ -35,7 +35,15 @@ pub(crate) fn main() -> ExitCode {
         cli.print_effective(&loaded);
         return ExitCode::SUCCESS;
     }
-    match server::main(loaded.config) {
+    let ended = if cli.adopt_copy {
+        server::adopt_copy(&loaded.config).map(|done| {
+            cli.print_done(&done);
+            ExitCode::SUCCESS
+        })
+    } else {
+        server::main(loaded.config)
+    };
+    match ended {
         Ok(code) => code,
         Err(error) => {
             complain(&Chain(&error).to_string());

@@ -13,6 +13,9 @@
 use crate::error::{Error, Result};
 
 mod class;
+mod placeholders;
+
+pub use placeholders::{resolve_placeholders, resolve_placeholders_for_shell};
 
 /// Where the workspace is in the container.
 pub const WORKSPACE_DIR: &str = "/workspace";
@@ -26,6 +29,9 @@ pub const INPUTS_DIR: &str = "/workspace/work/inputs";
 pub const OUTPUT_DIR: &str = "/workspace/out";
 /// One directory per exec.
 pub const RUNS_DIR: &str = "/workspace/runs";
+
+/// Name of the file in the workspace that describes it.
+pub const METADATA: &str = "metadata.json";
 
 /// Longest path, bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
@@ -117,7 +123,8 @@ pub fn in_skill(field: &str, path: &str) -> Result<String> {
 }
 
 /// Resolves the leading part of a glob as [`resolve`] does, and leaves its pattern alone. Braces, classes and `**`
-/// are matched by the guest; what globset cannot parse is refused here, with its reason.
+/// are matched by the guest; what globset cannot parse is refused here, with its reason. A glob that ends in a slash, or
+/// that is the workspace itself, means everything beneath that directory.
 ///
 /// # Errors
 /// As [`resolve`]; every `..` is `PathEscapes`.
@@ -135,16 +142,18 @@ pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
         .chain(rest.split('/'))
         .filter(|component| !matches!(*component, "" | "."))
         .collect();
-    let glob = finish(
+    let mut glob = finish(
         field,
         components,
         is_relative(pattern) && scope.base.is_empty(),
     )?;
+    if pattern.is_empty() {
+        return Err(Error::invalid(field, "is empty: write `**` for all files"));
+    }
     if glob.is_empty() {
-        return Err(Error::invalid(
-            field,
-            "names the workspace itself, which is no file; did you mean `**`?",
-        ));
+        glob.push_str("**");
+    } else if pattern.ends_with('/') && !glob.ends_with("**") {
+        glob.push_str("/**");
     }
     globset::GlobBuilder::new(&glob)
         .literal_separator(true)
@@ -155,12 +164,13 @@ pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
     Ok(glob)
 }
 
-/// Checks that a resolved path may be written: only StageSkills writes at and beneath `skills/`.
+/// Checks that a resolved path may be written: only StageSkills writes at and beneath `skills/`, and only the daemon
+/// itself writes `metadata.json`.
 ///
 /// # Errors
 /// `ReadOnly`.
 pub fn writable(path: &str) -> Result<()> {
-    if path == "skills" || path.starts_with("skills/") {
+    if matches!(path.split('/').next(), Some("skills" | METADATA)) {
         return Err(Error::ReadOnly {
             path: path.to_owned(),
         });
@@ -422,8 +432,16 @@ mod tests {
             ("{a,../b}", "!escapes"),
             ("{..,a}/b", "!escapes"),
             ("/etc/*", "!escapes"),
+            ("out", "out"),
+            ("out/", "out/**"),
+            ("$OUTPUT_DIR", "out"),
+            ("$OUTPUT_DIR/", "out/**"),
+            ("work/*/", "work/*/**"),
+            ("out/**/", "out/**"),
+            (".", "**"),
+            ("$WORKSPACE_DIR", "**"),
+            ("/workspace/", "**"),
             ("", "!invalid f"),
-            ("$WORKSPACE_DIR", "!invalid f"),
             ("$NOPE/*", "!invalid f"),
             ("out/[!a]/x", "out/[!a/]/x"),
             ("out/[a/b]", "!invalid f"),
@@ -446,11 +464,14 @@ mod tests {
     }
 
     #[test]
-    fn skills_are_read_only() {
+    fn skills_and_metadata_are_read_only() {
         for (path, ok) in [
             ("skills", false),
             ("skills/a/b", false),
             ("skills2", true),
+            ("metadata.json", false),
+            ("metadata.json/a", false),
+            ("work/metadata.json", true),
             ("work/skills/a", true),
             ("", true),
         ] {

@@ -68,7 +68,8 @@ enum MemberPhase {
 }
 
 impl Inner {
-    /// Slots that take a place: a failed one has no container any more.
+    /// Slots that take a place: a failed one has no container any more. A quarantined one has, and what it holds of the host
+    /// counts.
     fn occupied(&self) -> usize {
         let failed = |member: &&Member| matches!(member.slot.view().state, State::Failed(_));
         self.members.len() - self.members.values().filter(failed).count()
@@ -243,6 +244,7 @@ impl Pool {
         let state = match record.phase {
             Phase::Claimed | Phase::Failed { .. } => State::Claimed,
             Phase::Booting | Phase::Ready | Phase::Closing => State::Booting,
+            Phase::Quarantined { .. } => State::Quarantined,
         };
         let number = record.number;
         let (actor, slot) = Actor::new(Arc::clone(&self.context), Arc::clone(self), record, state);
@@ -274,7 +276,7 @@ impl Pool {
     }
 
     /// A slot that was handed out was not taken. If it is still ready others can have it.
-    fn give_back(self: &Arc<Self>, slot: &Slot) {
+    pub(crate) fn give_back(self: &Arc<Self>, slot: &Slot) {
         if slot.view().state == State::Ready {
             self.hand_out(slot.number());
         }
@@ -340,6 +342,8 @@ impl Pool {
 
     /// A slot did not start: whoever it was made for is told, and the next try waits, longer each time.
     pub fn boot_failed(self: &Arc<Self>, number: u32, error: &Error) {
+        // A creation whose answer did not come may have left a container.
+        self.context.reconcile.notify_one();
         let retry_at = {
             let mut inner = self.lock();
             let member = inner.members.get_mut(&number);

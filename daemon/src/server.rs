@@ -32,10 +32,12 @@ use crate::rpc::publish;
 use crate::shutdown::Tasks;
 use crate::telemetry;
 
+mod authority;
 mod body;
 mod call;
 pub mod cli;
 mod connection;
+mod connections;
 mod health;
 mod instance;
 mod listener;
@@ -99,7 +101,7 @@ struct Door {
 /// # Errors
 /// When it cannot start; the message says what to do.
 pub fn main(config: Config) -> Result<ExitCode> {
-    telemetry::init(&config)?;
+    let line_limit = telemetry::init(&config)?;
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -110,6 +112,7 @@ pub fn main(config: Config) -> Result<ExitCode> {
         })?;
     let stop_timeout = config.server.stop_timeout;
     let clean = runtime.block_on(async {
+        Tasks::default().spawn(line_limit.clone().report_for_ever());
         let mut signals = signals()?;
         let engine = tokio::select! {
             engine = DockerEngine::connect(&config.engine.docker_host, config.engine.timeout) => engine?,
@@ -123,11 +126,20 @@ pub fn main(config: Config) -> Result<ExitCode> {
     });
     // Blocking work that does not return is abandoned.
     runtime.shutdown_timeout(stop_timeout);
+    line_limit.report();
     Ok(if clean? {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Gives a copied state directory an id of its own and empties its slots; returns what was done, for people.
+///
+/// # Errors
+/// When the directory cannot be used, or another daemon uses it.
+pub fn adopt_copy(config: &Config) -> Result<String> {
+    instance::adopt_copy(&config.state_dir)
 }
 
 // === impl Server ===

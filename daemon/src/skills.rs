@@ -365,6 +365,7 @@ impl Inner {
             SkillRoot::Dir { text, path } => Source {
                 root: text.clone(),
                 origin: None,
+                from_card: false,
                 folders: Folders::Beneath(path.clone()),
                 problems: Vec::new(),
             },

@@ -7,16 +7,22 @@
 use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::Config;
 use crate::engine::{EngineInfo, seccomp};
 use crate::error::{Error, Result};
 
-/// Starts logging for this process; once. Panics are logged too.
+mod limit;
+
+pub use limit::{LOG_INTERVAL, LineLimit};
+
+/// Starts logging for this process; once. Panics are logged too. Returns what counts the lines that are left out.
 ///
 /// # Errors
 /// When the filter is malformed, or something else logs already.
-pub fn init(config: &Config) -> Result<()> {
+pub fn init(config: &Config) -> Result<LineLimit> {
     let failed = |error: &dyn std::fmt::Display| Error::Internal(format!("start logging: {error}"));
     let filter = EnvFilter::try_new(&config.log).map_err(|error| failed(&error))?;
     let colors = !config.log_json && io::stderr().is_terminal();
@@ -27,17 +33,19 @@ pub fn init(config: &Config) -> Result<()> {
             out: io::stderr(),
             colors,
         });
+    let limit = LineLimit::new(config.log_lines_max);
     let started = if config.log_json {
-        builder.json().flatten_event(true).try_init()
+        let json = builder.json().flatten_event(true).finish();
+        json.with(limit.clone()).try_init()
     } else {
-        builder.try_init()
+        builder.finish().with(limit.clone()).try_init()
     };
     started.map_err(|error| failed(&error))?;
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
         tracing::error!(message = panic.payload_as_str(), location, "panic");
     }));
-    Ok(())
+    Ok(limit)
 }
 
 /// The line that says what was started, with what a bug report needs.

@@ -23,6 +23,8 @@ pub mod collects;
 pub mod create;
 pub mod directory;
 pub mod lease;
+pub mod problems;
+pub mod reconcile;
 pub mod record;
 pub mod registry;
 pub mod slot;
@@ -220,7 +222,7 @@ impl Slot {
         self.ask(|reply| Command::Guest { reply }).await
     }
 
-    /// Ends the slot and waits until nothing of it is left.
+    /// Ends the slot and waits until nothing of it is left, or until its container is given up and quarantined.
     ///
     /// # Errors
     /// [`Error::EngineUnavailable`]: the container goes as soon as the engine is back.
@@ -272,7 +274,9 @@ impl Slot {
         let state = self.view.borrow().state;
         match state {
             State::Booting | State::Ready | State::Claimed => Error::Draining,
-            State::Closing | State::Failed(_) | State::Removed => self.not_ready(),
+            State::Closing | State::Failed(_) | State::Quarantined | State::Removed => {
+                self.not_ready()
+            }
         }
     }
 
@@ -368,7 +372,7 @@ impl Workspace {
             .await
     }
 
-    /// Ends it and waits until nothing is left.
+    /// Ends it and waits until nothing is left but, at worst, a quarantined container.
     ///
     /// # Errors
     /// [`Error::EngineUnavailable`]: the container goes as soon as the engine is back.
@@ -392,11 +396,12 @@ impl Workspace {
         }
     }
 
-    /// Waits until nothing of it is left.
+    /// Waits until nothing of it is left, or its container was given up: either way it is no workspace any more.
     pub async fn removed(&self) {
         let mut view = self.slot.view.clone();
         // An error means that the task has ended, and with it the slot.
-        let gone = view.wait_for(|view| view.state == State::Removed).await;
+        let gone = view.wait_for(|view| matches!(view.state, State::Quarantined | State::Removed));
+        let gone = gone.await;
         tracing::trace!(workspace_id = %self.id, watched = gone.is_ok(), "workspace is gone");
     }
 }
@@ -419,7 +424,7 @@ pub fn word(state: State) -> &'static str {
     match state {
         State::Booting => "booting",
         State::Ready | State::Claimed => "ready",
-        State::Closing => "closing",
+        State::Closing | State::Quarantined => "closing",
         State::Failed(_) => "failed",
         State::Removed => "gone",
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use prost::Message;
 use skilld_client::{Error, StageTarget};
 use skilld_proto::v1::exec_collection::State;
+use skilld_proto::v1::skipped_file;
 use skilld_proto::v1::{self as pb, Reason};
 
 #[path = "support/server.rs"]
@@ -89,6 +90,115 @@ async fn what_cannot_be_collected_is_refused_before_anything_starts() {
     ];
     assert_eq!(fields(&error), expected);
     assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_caller_plans_to_collect_is_checked_before_anything_starts() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    let run = async |planned: pb::CollectSpec| {
+        let mut asked = shell("touch ran");
+        asked.planned_collect = Some(planned);
+        let request = start(&workspace, "job".to_owned(), asked);
+        server.client.start_exec(request).await
+    };
+    let mut bad = spec(&["out/c.txt", "$UNKNOWN_DIR/d.txt", "out/[a"], "/x");
+    bad.max_files = -1;
+    let error = run(bad).await.expect_err("refused");
+    let expected = [
+        "spec.planned_collect.globs[1]",
+        "spec.planned_collect.globs[2]",
+        "spec.planned_collect.max_files",
+        "spec.planned_collect.save_as_artifacts.prefix",
+    ];
+    assert_eq!(fields(&error), expected);
+    for outside in ["../*.txt", "/out/c.txt"] {
+        let error = run(spec(&[outside], "")).await.expect_err("refused");
+        assert_eq!(fields(&error), [Reason::PathEscapes.as_str_name()]);
+    }
+    let execs = server.client.list_execs(pb::ListExecsRequest {
+        workspace: workspace.clone(),
+        ..Default::default()
+    });
+    assert_eq!(execs.await.expect("listed").execs, [], "nothing ran");
+    // It is a plan: nothing is collected for it, and nothing has to be saved.
+    let planned = pb::CollectSpec {
+        save_as_artifacts: None,
+        ..spec(&["$OUTPUT_DIR", "$RUN_DIR/*"], "")
+    };
+    let exec = run(planned).await.expect("started");
+    let effective = exec.effective_spec.expect("a spec");
+    assert_eq!((effective.collect, effective.planned_collect), (None, None));
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_exec_saves_no_empty_artifact() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    let request = start(&workspace, "failed".to_owned(), shell("exit 3"));
+    let name = server
+        .client
+        .start_exec(request)
+        .await
+        .expect("started")
+        .name;
+    until("it has ended", async || {
+        let exec = server.client.get_exec(&name).await.expect("there");
+        (exec.state() == pb::ExecState::Closed).then_some(())
+    })
+    .await;
+    for (path, bytes) in [("out/r", &b""[..]), ("out/x", b"x")] {
+        let target = StageTarget::file(&workspace, path);
+        server.client.stage(target, bytes).await.expect("staged");
+    }
+    let asked = |skip_empty_after_failure| pb::CollectSpec {
+        changed_since_exec: name.clone(),
+        skip_empty_after_failure,
+        ..spec(&["out"], "")
+    };
+    let summary = collected(&server, &workspace, asked(true)).await;
+    assert_eq!(summary.artifacts, ["artifact://out/x@0"]);
+    let skipped = pb::SkippedFile {
+        path: "out/r".to_owned(),
+        reason: skipped_file::Reason::EmptyAfterFailure.into(),
+    };
+    assert_eq!(summary.skipped, [skipped]);
+    // It is for the caller to say so.
+    let summary = collected(&server, &workspace, asked(false)).await;
+    assert_eq!(
+        summary.artifacts,
+        ["artifact://out/r@0", "artifact://out/x@0"]
+    );
+    let alone = pb::CollectSpec {
+        skip_empty_after_failure: true,
+        ..spec(&["out"], "")
+    };
+    let request = pb::CollectOutputsRequest {
+        workspace: workspace.clone(),
+        spec: Some(alone),
+    };
+    let error = server.client.collect(request).await.expect_err("refused");
+    assert_eq!(fields(&error), ["spec.skip_empty_after_failure"]);
+    assert!(server.stop().await);
+}
+
+async fn collected(
+    server: &TestServer,
+    workspace: &str,
+    spec: pb::CollectSpec,
+) -> pb::CollectSummary {
+    let request = pb::CollectOutputsRequest {
+        workspace: workspace.to_owned(),
+        spec: Some(spec),
+    };
+    let mut messages = server.client.collect(request).await.expect("collected");
+    while let Some(message) = messages.next().await.expect("a message") {
+        if let Some(pb::collect_outputs_response::Payload::Summary(summary)) = message.payload {
+            return summary;
+        }
+    }
+    panic!("no summary");
 }
 
 fn start(workspace: &str, id: String, spec: pb::ExecSpec) -> pb::StartExecRequest {

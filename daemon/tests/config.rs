@@ -496,8 +496,18 @@ fn the_cache_is_where_it_is_said_or_where_the_environment_says_or_in_the_state_d
         environment.contains("cache_dir = \"/tmp/c\""),
         "{environment}"
     );
+    for blank in ["", "  ", "\t"] {
+        let blank = shown(&[], &[("SKILLS_CACHE_DIR", blank)]);
+        assert!(blank.contains("cache_dir = \"/tmp/s/cache\""), "{blank}");
+    }
     let said = shown(&[], &[theirs, ("SKILLD_SKILLS__CACHE_DIR", "/tmp/d")]);
     assert!(said.contains("cache_dir = \"/tmp/d\""), "{said}");
+    let refused = skilld(&["--check"], &[("SKILLD_SKILLS__CACHE_DIR", "  ")]);
+    let why = text(&refused.stderr);
+    assert!(
+        why.contains("skills.cache_dir") && why.contains("must be a path"),
+        "{why}"
+    );
 }
 
 #[test]

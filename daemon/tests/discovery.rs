@@ -154,11 +154,15 @@ async fn the_document_may_be_written_in_any_case_but_only_once() {
 }
 
 #[tokio::test]
-async fn a_folder_with_a_card_only_is_a_skill() {
+async fn a_card_stands_in_for_front_matter_and_never_for_instructions() {
     let fixture = Fixture::new();
     let card =
         r#"{"id": "carded", "version": "1.0.0", "name": "Carded", "description": "From a card."}"#;
     fixture.write("a/carded/skill-card.json", card);
+    let skill = fixture.one("carded").await;
+    assert_eq!(skill.state, SkillState::Rejected);
+    assert_eq!(skill.problems[0].code, "card.no_instructions");
+    fixture.write("a/carded/SKILL.md", "Do it.\n");
     let skill = fixture.one("carded").await;
     assert_ne!(skill.state, SkillState::Rejected, "{:?}", skill.problems);
     assert_eq!(

@@ -316,7 +316,7 @@ async fn server_info_shows_every_limit() {
     assert_eq!(info.version, env!("CARGO_PKG_VERSION"));
     assert_eq!(info.instance.len(), 12);
     let instance = std::fs::read_to_string(daemon.dir.path().join("instance")).expect("instance");
-    assert_eq!(instance.trim(), info.instance);
+    assert_eq!(instance.lines().next(), Some(info.instance.as_str()));
     assert_eq!(info.engine.expect("engine").name, "fake");
     assert!(info.seccomp_digest.starts_with("sha256:"));
     assert_eq!(
@@ -462,30 +462,6 @@ async fn a_silent_connection_is_closed() {
             .await
             .is_ok()
     );
-}
-
-#[tokio::test]
-async fn connections_over_the_limit_wait_for_a_place() {
-    let daemon = Daemon::start("", |config| config.server.connections_max = 1).await;
-    let first = daemon.client().await;
-    assert!(
-        first
-            .server()
-            .get_server_info(pb::GetServerInfoRequest {})
-            .await
-            .is_ok()
-    );
-    let path = daemon.dir.path().join("skilld.sock");
-    let mut second = UnixStream::connect(&path).await.expect("connect");
-    second
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
-        .await
-        .expect("write");
-    let mut byte = [0];
-    let early = tokio::time::timeout(Duration::from_millis(200), second.read(&mut byte)).await;
-    assert!(early.is_err(), "served beyond the limit");
-    drop(first);
-    assert_eq!(within(second.read(&mut byte)).await.expect("served"), 1);
 }
 
 #[tokio::test]

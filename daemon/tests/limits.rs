@@ -78,6 +78,7 @@ const SHOWN: &[Shown] = &[
     ("server.header_bytes_max", "\"17KiB\"", |it| it.header_bytes, 17 << 10),
     ("server.streams_max", "257", |it| it.concurrent_streams, 257),
     ("server.connections_max", "1001", |it| it.connections, 1001),
+    ("server.connections_per_user_max", "901", |it| it.connections_per_user, 901),
     ("server.relay_bytes_max", "\"513MiB\"", |it| it.relay_bytes, 513 * MIB),
     ("server.unary_timeout", "\"91s\"", |it| seconds(it.unary_timeout), 91),
     ("server.upload_timeout", "\"61s\"", |it| seconds(it.upload_timeout), 61),

@@ -98,18 +98,46 @@ async fn a_claim_takes_a_warm_slot_and_refills_the_pool() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn equal_requests_give_one_workspace() {
+async fn a_name_is_exclusive_and_a_retry_gets_its_workspace() {
     let server = TestServer::start("pools.default.max = 4\n", &[]).await;
-    let creates = (0..16).map(|_| server.client.create_workspace(named("same")));
+    let request = CreateWorkspaceRequest {
+        request_id: "one".to_owned(),
+        ..named("same")
+    };
+    let creates = (0..16).map(|_| server.client.create_workspace(request.clone()));
     for workspace in futures::future::join_all(creates).await {
         assert_eq!(workspace.expect("one for all").name, "workspaces/same");
     }
     assert_eq!(names(&server).await, ["workspaces/same"]);
     pool_becomes(&server, "calm", |pool| pool.claimed == 1 && pool.warm == 1).await;
 
+    let two = CreateWorkspaceRequest {
+        request_id: "two".to_owned(),
+        ..request.clone()
+    };
+    // The client chooses an id for each call that has none.
+    for taken in [named("same"), named("same"), two] {
+        let answer = server.client.create_workspace(taken).await;
+        assert_eq!(reason(answer), Reason::IdTaken);
+    }
+    // A client that knows of no ids, twice.
+    for _ in 0..2 {
+        let mut stub = server.client.workspaces();
+        let answer = stub.create_workspace(named("same")).await;
+        let status = answer.expect_err("taken");
+        assert_eq!(status.code(), tonic::Code::AlreadyExists, "{status:?}");
+    }
+    let long = CreateWorkspaceRequest {
+        request_id: "x".repeat(129),
+        ..named("long")
+    };
+    assert_eq!(
+        reason(server.client.create_workspace(long).await),
+        Reason::InvalidRequest
+    );
     let other = CreateWorkspaceRequest {
         labels: BTreeMap::from([("a".into(), "b".into())]),
-        ..named("same")
+        ..request
     };
     assert_eq!(
         reason(server.client.create_workspace(other.clone()).await),
@@ -504,9 +532,13 @@ async fn a_create_that_its_caller_gives_up_leaves_nothing() {
 async fn when_one_of_two_equal_creates_gives_up_the_other_is_found_by_its_name() {
     let server = TestServer::start("pools.default.max = 1\n", &[]).await;
     let first = server.workspace().await;
-    let patient = server.client.create_workspace(named("same"));
+    let request = CreateWorkspaceRequest {
+        request_id: "one".to_owned(),
+        ..named("same")
+    };
+    let patient = server.client.create_workspace(request.clone());
     let others = async {
-        let impatient = server.client.create_workspace(named("same"));
+        let impatient = server.client.create_workspace(request);
         let given_up = tokio::time::timeout(Duration::from_millis(50), impatient).await;
         assert!(given_up.is_err(), "it gave up: {given_up:?}");
         pool_becomes(&server, "waited for", |pool| pool.waiting == 1).await;

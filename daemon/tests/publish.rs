@@ -807,9 +807,10 @@ async fn a_file_that_is_read_is_there_until_it_is_open() {
             let deleted = fixture.skills.delete("csv".to_owned(), Which::All);
             deleted.await.expect("deleted");
             let wanted = SkillRef::parse("skills", &format!("csv@sha256:{digest}"));
-            let file = fixture
-                .skills
-                .open_file(wanted.expect("valid"), "bin/run.sh".to_owned());
+            let file =
+                fixture
+                    .skills
+                    .open_file(wanted.expect("valid"), "bin/run.sh".to_owned(), false);
             match file.await {
                 Ok((file, mut opened_file)) => {
                     opened += 1;

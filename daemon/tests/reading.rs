@@ -78,6 +78,7 @@ async fn read_part(
         path: path.into(),
         offset,
         length,
+        workspace_paths: false,
     };
     let mut reader = server.client.read_skill_file(request).await?;
     let mut bytes = Vec::new();
@@ -175,6 +176,62 @@ async fn a_file_is_read_byte_for_byte_whole_or_in_part() {
         .await
         .expect("read");
     assert_eq!(bytes, b"");
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn served_text_names_the_skills_folder_in_the_workspace() {
+    let server = docs().await;
+    let dir = skills_dir(&server).join("docs");
+    let text = "Run {baseDir}/x, __BASE_DIR__/y and ${CLAUDE_PLUGIN_ROOT}/skills/docs/z.\n";
+    let served =
+        "Run /workspace/skills/docs/x, /workspace/skills/docs/y and /workspace/skills/docs/z.\n";
+    write(&dir, "SKILL.md", format!("---\n{FRONT}\n---\n{text}"));
+    write(&dir, "references/paths.md", text);
+    let latin1 = [b"{baseDir}".as_slice(), PNG].concat();
+    write(&dir, "assets/data.bin", &latin1);
+
+    let skill = server.client.get_skill("docs").await.expect("a skill");
+    assert_eq!(skill.body, served);
+    let (file, bytes) = read(&server, "references/paths.md").await.expect("read");
+    assert_eq!(
+        (file.size, bytes.as_slice()),
+        (i64::try_from(text.len()).expect("short"), text.as_bytes())
+    );
+
+    let request = |path: &str, offset: i64, length: i64| ReadSkillFileRequest {
+        name: "docs".into(),
+        path: path.into(),
+        offset,
+        length,
+        workspace_paths: true,
+    };
+    for (offset, length, expected) in [
+        (0, 0, served),
+        (4, 22, "/workspace/skills/docs"),
+        (i64::try_from(served.len()).expect("short") - 3, 100, "z.\n"),
+        (1 << 40, 0, ""),
+    ] {
+        let part = request("references/paths.md", offset, length);
+        let mut reader = server.client.read_skill_file(part).await.expect("opened");
+        assert_eq!(
+            reader.file().size,
+            i64::try_from(served.len()).expect("short")
+        );
+        assert_eq!(reader.file().sha256, file.sha256);
+        let mut read = Vec::new();
+        while let Some(data) = reader.next().await.expect("read") {
+            read.extend_from_slice(&data);
+        }
+        assert_eq!(String::from_utf8(read).expect("text"), expected);
+    }
+    // What is no text is sent as it is.
+    let binary = request("assets/data.bin", 0, 0);
+    let mut reader = server.client.read_skill_file(binary).await.expect("opened");
+    assert_eq!(
+        reader.next().await.expect("read").as_deref(),
+        Some(latin1.as_slice())
+    );
     assert!(server.stop().await);
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use skilld_client::{Client, RetryPolicy};
 use skilld_proto::v1::{CreateWorkspaceRequest, DeleteWorkspaceRequest, WorkspaceState};
+use skilld_tests::docker::{self, Sleeper};
 use skilld_tests::proxy::Proxy;
 use skilld_tests::{Daemon, Options, exec, wait};
 
@@ -89,6 +90,27 @@ async fn docker_stops_while_serving() -> Result<()> {
             .available
     );
     assert_eq!(containers(&daemon).await?.len(), 3);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_labelled_container_that_no_slot_knows_is_removed_while_it_serves() -> Result<()> {
+    let options = Options::default().set("engine.reconcile_interval", "1s");
+    let daemon = Daemon::start_with(options).await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    daemon.warm(1).await?;
+    let known = containers(&daemon).await?;
+    let orphan = Sleeper::start(&[(docker::LABEL_INSTANCE, &daemon.info.instance)]).await?;
+    let foreign = Sleeper::start(&[(docker::LABEL_INSTANCE, "another")]).await?;
+    let started = Instant::now();
+    wait::until("it is removed", Duration::from_secs(30), async || {
+        Ok((!orphan.runs().await?).then_some(()))
+    })
+    .await?;
+    println!("orphan removed after {:?}", started.elapsed());
+    assert_eq!(containers(&daemon).await?, known);
+    assert!(foreign.runs().await?, "it is not ours");
+    assert_eq!(sh(&daemon.client, &workspace, "echo on").await?, "on\n");
     daemon.stop().await
 }
 

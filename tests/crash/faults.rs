@@ -231,6 +231,7 @@ async fn collected_once(point: Point, daemon: &Daemon) -> Result<()> {
 async fn create(client: &Client, name: &str) -> Result<Workspace> {
     let request = CreateWorkspaceRequest {
         name: name.to_owned(),
+        request_id: format!("the one for {name}"),
         ..CreateWorkspaceRequest::default()
     };
     Ok(client

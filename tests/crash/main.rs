@@ -7,7 +7,9 @@
 
 mod artifacts;
 mod container;
+mod copies;
 mod daemon;
+mod descriptors;
 mod drain;
 mod engine;
 mod faults;

@@ -20,7 +20,11 @@ const RUNTIME: &str = "SKILLD_POOLS__DEFAULT__OCI_RUNTIME";
 const WARM: &str = "SKILLD_POOLS__DEFAULT__WARM";
 
 /// Starts a daemon that must end by itself; answers with its exit code and what it wrote to stderr.
-async fn fails(state_dir: &Path, env: &[(&str, &str)], args: &[&str]) -> Result<(i32, String)> {
+pub(crate) async fn fails(
+    state_dir: &Path,
+    env: &[(&str, &str)],
+    args: &[&str],
+) -> Result<(i32, String)> {
     let mut command = Command::new(binaries::binary("skilld")?);
     command
         .arg("--state-dir")
@@ -169,7 +173,8 @@ async fn a_failed_start_leaves_no_container() -> Result<()> {
         );
     }
     let instance = std::fs::read_to_string(state.join("instance"))?;
-    let left = docker::containers(instance.trim()).await?;
+    let id = instance.lines().next().unwrap_or_default();
+    let left = docker::containers(id).await?;
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(std::fs::read_dir(state.join("slots"))?.count(), 0);
     Ok(())

@@ -4,28 +4,22 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use skilld_tests::{Daemon, binaries};
+use skilld_tests::Daemon;
 use tokio::process::Command;
 
+use crate::recipes::blocks;
 use crate::{output, venv};
 
 /// The socket in README.md.
 const SOCKET: &str = ".demo/skilld.sock";
 
-/// The indented block of README.md that begins with `call()`.
+/// The block of README.md that calls the API.
 fn block() -> Result<String> {
-    let readme = std::fs::read_to_string(binaries::repository().join("README.md"))?;
-    let lines: Vec<&str> = readme
-        .lines()
-        .skip_while(|line| !line.starts_with("    call() {"))
-        .take_while(|line| line.starts_with("    "))
-        .map(str::trim_start)
-        .collect();
-    assert!(
-        lines.len() > 5,
-        "README.md shows no calls with buf any more: {lines:?}"
-    );
-    Ok(lines.join("\n"))
+    let mut blocks = blocks("README.md", "From any language")?.into_iter();
+    let block = blocks.find(|(_, code)| code.contains("call() {"));
+    Ok(block
+        .context("README.md shows no calls with buf any more")?
+        .1)
 }
 
 fn path_with(program: &Path) -> Result<String> {

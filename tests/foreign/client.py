@@ -29,8 +29,7 @@ class Version:
 
 class Server:
     def __init__(self, socket, version):
-        # What gRPC makes of a socket's path is no authority that every server accepts.
-        self.channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.default_authority", "localhost")])
+        self.channel = grpc.insecure_channel(f"unix:{socket}")
         self.database = ProtoReflectionDescriptorDatabase(Version(self.channel, version))
         self.pool = DescriptorPool(self.database)
 

@@ -7,8 +7,11 @@
 )]
 
 mod buf;
+mod documents;
+mod help;
 mod integrations;
 mod mcp;
+mod operations;
 mod python;
 mod recipes;
 mod s3;

@@ -74,7 +74,7 @@ async fn an_mcp_client_uses_the_tools_of_every_family() -> Result<()> {
     let options = directory.path().join("options.json");
     std::fs::write(&options, r#"{"additions": true}"#)?;
     let options = options.display().to_string();
-    for (family, count) in [("trpc", 16), ("sherma", 10), ("agent-zero", 1)] {
+    for (family, count) in [("trpc", 17), ("sherma", 11), ("agent-zero", 2)] {
         let endpoint = daemon.endpoint();
         let saw = client(&["family", family, &skillctl, &endpoint, &options]).await?;
         let tools = saw["tools"].as_array().context("tools")?;
@@ -148,6 +148,12 @@ fn check(saw: &Value) -> Result<()> {
     let read = saw["read"].to_string();
     ensure!(read.contains("hello"), "{read}");
 
+    check_files(&saw["files"])?;
+    let hints = saw["annotations"].as_object().context("annotations")?;
+    assert_eq!(hints.len(), tools.len());
+    // The client saw nothing to complain of: neither a result beside its schema nor the end of the session.
+    assert_eq!(saw["log"], "");
+
     assert_eq!(saw["failed"]["error"], true);
     let failed = saw["failed"]["text"].as_str().context("text")?;
     ensure!(failed.contains("no-such-skill"), "{failed}");
@@ -169,6 +175,34 @@ fn check(saw: &Value) -> Result<()> {
     ensure!(text.contains("name: csv-report"), "{text}");
     assert_eq!(saw["resources"]["binary"], "89504e47");
     ensure!(saw["resources"]["missing"].is_string());
+    Ok(())
+}
+
+fn check_files(saw: &Value) -> Result<()> {
+    assert_eq!(
+        saw["wrote"]["content"]["ref"],
+        "workspace://work/inputs/p.png"
+    );
+    assert_eq!(saw["image"], json!(["image", "image/png", true]));
+    assert_eq!(
+        saw["other"],
+        json!(["resource", "workspace://out/b", "AQA="])
+    );
+    assert_eq!(saw["link"], "artifact://out/q.png@0");
+    assert_eq!(saw["artifact"], true);
+    let note = saw["note"].as_str().context("a note")?;
+    ensure!(
+        note.contains("skillctl artifact load out/q.png@0 --app skillctl --session "),
+        "{note}"
+    );
+    let listed = saw["listed"].as_array().context("a list")?;
+    for uri in [
+        "workspace://out/q.png",
+        "workspace://work/inputs/p.png",
+        "artifact://out/q.png@0",
+    ] {
+        ensure!(listed.contains(&json!(uri)), "{uri}: {listed:?}");
+    }
     Ok(())
 }
 

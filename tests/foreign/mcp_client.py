@@ -6,7 +6,9 @@ Prints what it saw as JSON; mcp.rs judges it.
 
 import asyncio
 import base64
+import io
 import json
+import logging
 import sys
 import urllib.error
 import urllib.request
@@ -41,6 +43,10 @@ async def talk(client):
     saw["read"] = structured(
         await client.call_tool("read_file", {"file_name": "workspace://out/hello.txt"})
     )
+    saw["files"] = await files(client)
+    saw["annotations"] = {
+        tool.name: tool.annotations.model_dump(exclude_none=True) for tool in tools
+    }
     saw["failed"] = structured(await client.call_tool("skill_load", {"skill": "no-such-skill"}))
 
     told = []
@@ -126,6 +132,31 @@ async def cancelled(client):
     return {"began": "began" in lines, "gone": False}
 
 
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
+
+
+async def files(client):
+    """A file that goes in, one that is no text coming out, and what is listed of both."""
+    arguments = {"path": "work/inputs/p.png", "content_base64": base64.b64encode(PNG).decode()}
+    wrote = structured(await client.call_tool("workspace_write_file", arguments))
+    await run(client, "cp $WORK_DIR/inputs/p.png $OUTPUT_DIR/q.png; printf '\\1\\0' > $OUTPUT_DIR/b")
+    image = (await client.call_tool("read_file", {"file_name": "out/q.png"})).content[1]
+    other = (await client.call_tool("read_file", {"file_name": "out/b"})).content[1]
+    saved = await client.call_tool("workspace_save_artifact", {"path": "out/q.png"})
+    listed = [str(resource.uri) for resource in (await client.list_resources()).resources]
+    link = next(block for block in saved.content if block.type == "resource_link")
+    artifact = (await client.read_resource(str(link.uri))).contents[0]
+    return {
+        "wrote": wrote,
+        "image": [image.type, image.mime_type, base64.b64decode(image.data) == PNG],
+        "other": [other.type, str(other.resource.uri), other.resource.blob],
+        "link": str(link.uri),
+        "artifact": base64.b64decode(artifact.blob) == PNG,
+        "note": saved.content[-1].text,
+        "listed": [uri for uri in listed if not uri.startswith("skill://")],
+    }
+
+
 async def resources(client):
     saw = {"uris": []}
     cursor = None
@@ -181,8 +212,11 @@ async def main():
     else:
         server = sys.argv[2]
         saw = {"other_origin": refused(server)}
+    log = io.StringIO()
+    logging.basicConfig(stream=log, level=logging.WARNING)
     async with Client(server, read_timeout_seconds=60) as client:
         saw.update(await talk(client))
+    saw["log"] = log.getvalue()
     print(json.dumps(saw))
 
 

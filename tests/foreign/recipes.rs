@@ -1,6 +1,5 @@
-//! The recipes of docs/exec.md, skills.md, files.md and artifacts.md, as they stand there, each against a daemon of its
-//! own.
-//! Terminals are tested by `functional::terminal_cli`.
+//! The recipes of README.md, docs/skillctl.md, exec.md, skills.md, files.md and artifacts.md, as they stand there, each
+//! against a daemon of its own. `documents.rs` lists which test runs which section.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -20,13 +19,24 @@ set -euo pipefail
 exec buf curl --protocol grpc --http2-prior-knowledge --unix-socket "$5" --data "$4" "http://localhost/$6"
 "#;
 
-/// Code blocks of the section with this title, with their language.
+/// Stands in for cargo, which would build the example once more.
+const CARGO: &str = r#"#!/usr/bin/env bash
+set -euo pipefail
+[ "$1 $2 $3 $4 $5 $6 $7" = 'run --quiet -p skilld-client --example agent --' ]
+exec agent "${@:8}"
+"#;
+
+/// Code blocks of the section with this title, with their language; without a title, those before the first section.
 pub(crate) fn blocks(document: &str, title: &str) -> Result<Vec<(String, String)>> {
     let text = std::fs::read_to_string(binaries::repository().join(document))?;
-    let section = ["##", "###"]
-        .iter()
-        .find_map(|level| Some(text.split_once(&format!("\n{level} {title}\n"))?.1))
-        .with_context(|| format!("{document} has no section {title}"))?;
+    let section = if title.is_empty() {
+        text.as_str()
+    } else {
+        ["##", "###"]
+            .iter()
+            .find_map(|level| Some(text.split_once(&format!("\n{level} {title}\n"))?.1))
+            .with_context(|| format!("{document} has no section {title}"))?
+    };
     let section = section.split("\n### ").next().unwrap_or_default();
     let section = section.split("\n## ").next().unwrap_or_default();
     let mut found = Vec::new();
@@ -69,6 +79,7 @@ impl Place {
         let bin = directory.path().join("bin");
         std::fs::create_dir(&bin)?;
         executable(&bin.join("grpcurl"), GRPCURL)?;
+        executable(&bin.join("cargo"), CARGO)?;
         symlink(binaries::binary("skillctl")?, bin.join("skillctl"))?;
         symlink(binaries::example("agent")?, bin.join("agent"))?;
         let venv = venv.parent().map(Path::to_owned).context("bin")?;
@@ -92,28 +103,36 @@ impl Place {
     pub(crate) async fn run_of(&self, document: &str, title: &str) -> Result<String> {
         let mut printed = String::new();
         for (language, code) in blocks(document, title)? {
-            let mut command = match language.as_str() {
-                "sh" => {
-                    let mut bash = Command::new("bash");
-                    bash.args(["-c", &format!("set -euo pipefail\n{code}")]);
-                    bash
-                }
-                "python" => {
-                    let mut python = Command::new("bash");
-                    python.args(["-c", "exec python -B -c \"$0\"", &code]);
-                    python
-                }
-                other => anyhow::bail!("{title} has a block of {other}, which nobody runs"),
-            };
-            command
-                .current_dir(self.directory.path())
-                .env("PATH", &self.path)
-                .env("HOME", self.directory.path())
-                .env("SKILLD_ENDPOINT", self.daemon.endpoint())
-                .envs(self.env.iter().cloned());
-            printed += &output(&mut command).await?;
+            printed += &self
+                .run_code(&language, &code)
+                .await
+                .with_context(|| title.to_owned())?;
         }
         Ok(printed)
+    }
+
+    /// Runs one block, and returns what it printed.
+    pub(crate) async fn run_code(&self, language: &str, code: &str) -> Result<String> {
+        let mut command = match language {
+            "sh" => {
+                let mut bash = Command::new("bash");
+                bash.args(["-c", &format!("set -euo pipefail\n{code}")]);
+                bash
+            }
+            "python" => {
+                let mut python = Command::new("bash");
+                python.args(["-c", "exec python -B -c \"$0\"", code]);
+                python
+            }
+            other => anyhow::bail!("a block of {other}, which nobody runs"),
+        };
+        command
+            .current_dir(self.directory.path())
+            .env("PATH", &self.path)
+            .env("HOME", self.directory.path())
+            .env("SKILLD_ENDPOINT", self.daemon.endpoint())
+            .envs(self.env.iter().cloned());
+        output(&mut command).await
     }
 }
 
@@ -122,6 +141,58 @@ fn executable(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
     Ok(())
+}
+
+#[tokio::test]
+async fn the_quick_start_does_what_it_says() -> Result<()> {
+    let place = Place::new().await?;
+    let repository = binaries::repository();
+    symlink(
+        repository.join("README.md"),
+        place.directory.path().join("README.md"),
+    )?;
+    symlink(
+        repository.join("tests"),
+        place.directory.path().join("tests"),
+    )?;
+    place.daemon.client.delete_workspace("my-session").await?;
+    let printed = place.run_of("README.md", "Run a skill").await?;
+    for part in [
+        "my-session\n",
+        "inputs/notes.md\n",
+        "drained; removed 0 workspaces",
+    ] {
+        assert!(printed.contains(part), "no {part:?} in {printed}");
+    }
+    let report = place.directory.path().join("report/out/report.md");
+    assert!(std::fs::metadata(report)?.len() > 100);
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn what_docs_skillctl_shows_does_what_it_says() -> Result<()> {
+    let place = Place::new().await?;
+    let printed = place.run_of("docs/skillctl.md", "").await?;
+    assert_eq!(printed, "job-7\nsorted.csv\njob-7\n");
+    let printed = place.run_of("docs/skillctl.md", "JSON").await?;
+    let rest: Vec<&str> = printed.lines().skip(1).collect();
+    assert_eq!(
+        rest,
+        ["hello", "1", r#"{"deleted":["job-8"]}"#],
+        "{printed}"
+    );
+    let completion = place.run_of("docs/skillctl.md", "Completion");
+    assert_eq!(completion.await?, "");
+    place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn what_recipes_want_can_be_had() -> Result<()> {
+    let place = Place::new().await?;
+    place.daemon.client.delete_workspace("my-session").await?;
+    let printed = place.run("Before the recipes").await?;
+    assert_eq!(printed, "my-session\n");
+    place.daemon.stop().await
 }
 
 #[tokio::test]

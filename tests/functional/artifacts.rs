@@ -169,7 +169,7 @@ async fn skillctl_saves_and_loads_bytes_as_they_are() -> Result<()> {
     assert!(call(&["load", "dir/a.bin@0"], b"").await? == data);
     assert_eq!(call(&["load", "dir/a.bin"], b"").await?, b"\0second");
     let copy = dir.path().join("copy").display().to_string();
-    let said = call(&["load", "dir/a.bin@0", "--to", &copy], b"").await?;
+    let said = call(&["load", "dir/a.bin@0", &copy], b"").await?;
     assert_eq!(String::from_utf8(said)?, format!("dir/a.bin@0 → {copy}\n"));
     assert!(std::fs::read(&copy)? == data);
     // From a workspace, without the bytes coming here.
@@ -225,6 +225,9 @@ async fn skillctl_lists_and_deletes_artifacts() -> Result<()> {
     call(&["delete", "dir/a.bin@0"]).await?;
     call(&["delete", "dir/a.bin", "--all"]).await?;
     call(&["delete", "user:note", "--all"]).await?;
-    assert_eq!(call(&["list", "-o", "json"]).await?, b"{}\n");
+    assert_eq!(
+        call(&["list", "-o", "json"]).await?,
+        b"{\"artifacts\":[]}\n"
+    );
     daemon.stop().await
 }

@@ -94,6 +94,35 @@ impl Store {
 }
 
 #[tokio::test]
+async fn files_that_no_glob_finds_are_named_in_the_summary() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let workspace = workspace(client).await?.name;
+    run(
+        client,
+        &workspace,
+        shell("mkdir /tmp/images; echo 1 > /tmp/images/old.png"),
+    )
+    .await?;
+    let script = "echo 2 > /tmp/images/new.png; echo 3 > /tmp/.hidden; echo 4 > $WORKSPACE_DIR/top.txt; \
+                  echo 5 > $OUTPUT_DIR/a.txt; echo 6 > $WORK_DIR/b.txt; echo 7 > $RUN_DIR/c.txt";
+    let exec = run(client, &workspace, shell(script)).await?.name;
+    let changed = CollectSpec {
+        changed_since_exec: exec,
+        until_exec_end: true,
+        ..globs(["out/**"])
+    };
+    let found = collect(client, &workspace, changed).await?;
+    assert_eq!(found.summary.returned, 1);
+    let outside = ["/workspace/top.txt", "/tmp/images/new.png"];
+    assert_eq!(found.summary.outside, outside);
+    // Without an exec there is no time to compare with.
+    let all = collect(client, &workspace, globs(["out/**"])).await?;
+    assert_eq!(all.summary.outside, Vec::<String>::new());
+    daemon.stop().await
+}
+
+#[tokio::test]
 async fn collected_files_are_kept_as_artifacts_if_they_are_whole() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;

@@ -198,29 +198,42 @@ async fn a_command_cannot_rewrite_what_is_on_record_or_poison_a_skill() -> Resul
     let attempts = r#"cd /workspace; n=0
 try() { "$@" 2>/dev/null && { echo "$*"; n=$((n + 1)); }; }
 forged='{"skills": {"s": "0"}, "inputs": []}'
-for file in skills/.metadata.json skills/s/SKILL.md skills/s/run.sh; do
+for file in metadata.json skills/.metadata.json skills/s/SKILL.md skills/s/run.sh; do
     try rm -f $file; try chmod 777 $file; try mv $file /tmp/x; try sh -c "echo '$forged' > $file"; try truncate -s 0 $file
 done
 try rm -rf skills/s; try mv skills/s skills/t; try mkdir skills/new; try ln -s /tmp skills/link; try touch skills/s/new
-try mount -t tmpfs none skills; try sh -c "echo '$forged' > metadata.json"
+try mount -t tmpfs none skills; try umount metadata.json
+echo '{}' > mine; try mv mine metadata.json; try ln -sf mine metadata.json; try ln -f mine metadata.json
 echo $n"#;
     let outcome = run(client, &name, shell(attempts)).await?;
     assert_eq!(outcome.text(), "0\n");
-    // The name in the workspace may be taken; what it says is nothing that the daemon reads.
-    run(
-        client,
-        &name,
-        shell("cd /workspace; rm -f metadata.json; echo '{}' > metadata.json"),
-    )
-    .await?;
+    // An input cannot take its place either, nor what is in a folder that is staged.
+    for to in ["metadata.json", "/workspace/./metadata.json", "./"] {
+        let spec = InputSpec {
+            source: Some(Source::Data("{}".into())),
+            name: "metadata.json".to_owned(),
+            to: to.to_owned(),
+            ..InputSpec::default()
+        };
+        let request = StageInputsRequest {
+            workspace: name.clone(),
+            inputs: vec![spec],
+            ..StageInputsRequest::default()
+        };
+        let answer = client.stage_inputs(request).await;
+        let failure = refused(answer, Code::FailedPrecondition, Reason::ReadOnly)?;
+        assert!(failure.message.contains("only the daemon"), "{failure:?}");
+    }
     let view = client.get_workspace(&name).await?;
     assert_eq!((view.skills.len(), view.inputs.len()), (1, 1));
     let again = client.stage_skills(&name, &["s"]).await?;
     ensure!(again[0].unchanged, "{again:?}");
     let metadata: Value = serde_json::from_slice(&before)?;
     assert_eq!(metadata["skills"]["s"], again[0].digest);
-    let kept = shell("cat /workspace/skills/.metadata.json");
+    let kept = shell("cat /workspace/metadata.json");
     assert_eq!(run(client, &name, kept).await?.stdout, before);
+    let same = shell("cmp /workspace/metadata.json /workspace/skills/.metadata.json");
+    assert_eq!(run(client, &name, same).await?.exit_code(), Some(0));
     let good = ExecSpec {
         skill: "s".to_owned(),
         ..shell("bash run.sh")

@@ -163,7 +163,7 @@ async fn skillctl_run_does_the_whole_job() -> Result<()> {
         .output()
         .await?;
     let list: Value = serde_json::from_slice(&list.stdout)?;
-    assert_eq!(list, serde_json::json!({}));
+    assert_eq!(list, serde_json::json!({"workspaces": []}));
     daemon.stop().await
 }
 

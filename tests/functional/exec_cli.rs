@@ -117,7 +117,7 @@ async fn an_exec_is_started_fed_polled_and_followed_from_the_shell() -> Result<(
     assert_eq!((done.code, done.text().as_str()), (Some(0), "42\n"));
     // A prompt that ends no line is there, and where to go on.
     assert!(done.said.contains(">>> "), "{}", done.said);
-    let from = done.said.split("--from ").nth(1).unwrap_or_default();
+    let from = done.said.split("--offset ").nth(1).unwrap_or_default();
     let from = from.trim();
     assert!(from.starts_with("3,"), "{}", done.said);
 
@@ -130,11 +130,11 @@ async fn an_exec_is_started_fed_polled_and_followed_from_the_shell() -> Result<(
 
     let done = fed(&daemon, &["stdin", "w/py", "--eof"], b"exit(3)\n").await?;
     assert_eq!(done.code, Some(0), "{}", done.said);
-    let words = ["poll", "w/py", "--wait", "30s", "--from", from];
+    let words = ["poll", "w/py", "--wait", "30s", "--offset", from];
     let done = skillctl(&daemon, &words).await?;
     assert_eq!(done.text(), "");
     assert!(done.said.contains("exit 3"), "{}", done.said);
-    let done = skillctl(&daemon, &["attach", "w/py", "--from", "1"]).await?;
+    let done = skillctl(&daemon, &["attach", "w/py", "--offset", "1"]).await?;
     assert_eq!((done.code, done.text().as_str()), (Some(3), "2\n"));
     let done = fed(&daemon, &["stdin", "w/py"], b"late\n").await?;
     assert_eq!(done.code, Some(1));
@@ -153,7 +153,7 @@ async fn stdin_with_an_offset_is_sent_twice_and_written_once() -> Result<()> {
         let done = fed(&daemon, &words, &data).await?;
         assert_eq!(
             done.text(),
-            "{\"committedOffset\":\"1048576\"}\n",
+            "{\"committedOffset\":\"1048576\",\"unwrittenBytes\":\"0\",\"eofUnwritten\":false}\n",
             "{}",
             done.said
         );

@@ -15,6 +15,7 @@ use skilld_tests::exec::{argv, attach, run, shell, workspace};
 use skilld_tests::{Daemon, refused};
 use tokio::io::AsyncReadExt;
 use tonic::Code;
+use tonic_types::StatusExt;
 
 /// PATH of a command without a skill.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
@@ -136,13 +137,14 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
         ("SKILL_DIR", dir),
         ("SKILL_ROOT", dir),
         ("CLAUDE_SKILL_DIR", dir),
+        ("CLAUDE_PLUGIN_ROOT", dir),
         ("VIRTUAL_ENV", &venv),
         ("PYTHONPATH", dir),
         ("PYTHONDONTWRITEBYTECODE", "1"),
     ] {
         assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
     }
-    assert_eq!(env.len(), minimum.len() + 7, "{env:?}");
+    assert_eq!(env.len(), minimum.len() + 8, "{env:?}");
     let mut pwd = argv(["pwd"]);
     pwd.skill = "text-stats".to_owned();
     assert_eq!(
@@ -527,6 +529,20 @@ async fn an_exec_over_the_count_is_refused() -> Result<()> {
         Code::ResourceExhausted,
         Reason::QuotaExceeded,
     )?;
+    let request = StartExecRequest {
+        workspace: name.clone(),
+        spec: Some(argv(["sleep", "100"])),
+        ..StartExecRequest::default()
+    };
+    let answer = client.execs().start_exec(request).await;
+    let details = answer.err().context("started")?.get_error_details();
+    let quota = details.quota_failure().context("no QuotaFailure")?;
+    let subjects: Vec<&str> = quota
+        .violations
+        .iter()
+        .map(|one| one.subject.as_str())
+        .collect();
+    assert_eq!(subjects, [name.as_str()]);
     client.kill_exec(&format!("{name}/execs/e0")).await?;
     start(4).await?;
     daemon.stop().await

@@ -24,6 +24,7 @@ mod prompts;
 #[path = "../../client/tests/suite/pty.rs"]
 mod pty;
 mod publishing;
+mod refusals;
 mod remote;
 mod restaging;
 mod results;

@@ -117,12 +117,7 @@ async fn every_sample_is_loaded_and_says_what_it_is() -> Result<()> {
     }
     let is_sample = |name: &str| SAMPLES.contains(&name.trim_start_matches("skills/"));
     for skill in listed.skills.iter().filter(|skill| is_sample(&skill.name)) {
-        // The one with a byte order mark is loaded with a warning, nothing is refused.
-        let expected = match skill.name.as_str() {
-            "skills/line-ends" => SkillState::LoadedWithWarnings,
-            _ => SkillState::Loaded,
-        };
-        assert_eq!(skill.state(), expected, "{skill:?}");
+        assert_eq!(skill.state(), SkillState::Loaded, "{skill:?}");
     }
     daemon.stop().await
 }

@@ -132,24 +132,24 @@ fn shown(outcome: &Outcome) -> Result<Value> {
 /// What B6 of the survey found other systems to spoil, row by row, in Python and in Node.
 async fn check_rows(client: &Client, name: &str) -> Result<()> {
     let rows = [
-        (json!(true), json!(["--the-key"]), "true"),
+        (json!(true), json!(["--the_key"]), "true"),
         (json!(false), json!([]), "false"),
         (json!(null), json!([]), ""),
         (
             json!(["a", "b"]),
-            json!(["--the-key", "a", "b"]),
+            json!(["--the_key", "a", "b"]),
             r#"["a","b"]"#,
         ),
         (
             json!({"k": 1}),
-            json!(["--the-key", r#"{"k":1}"#]),
+            json!(["--the_key", r#"{"k":1}"#]),
             r#"{"k":1}"#,
         ),
-        (json!(3), json!(["--the-key", "3"]), "3"),
-        (json!("-v"), json!(["--the-key=-v"]), "-v"),
+        (json!(3), json!(["--the_key", "3"]), "3"),
+        (json!("-v"), json!(["--the_key=-v"]), "-v"),
         (
             json!("中文 😀 \"'$(id)`;\n"),
-            json!(["--the-key", "中文 😀 \"'$(id)`;\n"]),
+            json!(["--the_key", "中文 😀 \"'$(id)`;\n"]),
             "中文 😀 \"'$(id)`;\n",
         ),
     ];

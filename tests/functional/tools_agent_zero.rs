@@ -196,25 +196,25 @@ fn run(path: &str, more: &Value) -> Value {
 async fn arguments_come_as_scripts_want_them() -> Result<()> {
     let (daemon, _root, mut talk) = kit().await?;
     for (value, named, variable) in [
-        (json!(true), json!(["--the-key"]), "true"),
+        (json!(true), json!(["--the_key"]), "true"),
         (json!(false), json!([]), "false"),
         (json!(null), json!([]), ""),
         (
             json!(["a", "b"]),
-            json!(["--the-key", "a", "b"]),
+            json!(["--the_key", "a", "b"]),
             r#"["a","b"]"#,
         ),
         (
             json!({"k": 1}),
-            json!(["--the-key", r#"{"k":1}"#]),
+            json!(["--the_key", r#"{"k":1}"#]),
             r#"{"k":1}"#,
         ),
-        (json!(1.0), json!(["--the-key", "1.0"]), "1.0"),
-        (json!(1e21), json!(["--the-key", "1e+21"]), "1e+21"),
-        (json!("-v"), json!(["--the-key=-v"]), "-v"),
+        (json!(1.0), json!(["--the_key", "1.0"]), "1.0"),
+        (json!(1e21), json!(["--the_key", "1e+21"]), "1e+21"),
+        (json!("-v"), json!(["--the_key=-v"]), "-v"),
         (
             json!("😀 $(id)"),
-            json!(["--the-key", "😀 $(id)"]),
+            json!(["--the_key", "😀 $(id)"]),
             "😀 $(id)",
         ),
     ] {

@@ -729,15 +729,6 @@ async fn outputs_are_whole_named_and_accounted_for() -> Result<()> {
         (&json!(2), &Value::Null)
     );
     assert_eq!(result.get("primary_output"), None);
-    let wrong = json!({"skill": "python-math", "command": "echo ran", "output_files": ["../x"]});
-    let result = talk.call("skill_run", wrong).await?;
-    assert_eq!(result["stdout"], "ran\n");
-    assert!(
-        result["warnings"][0]
-            .as_str()
-            .is_some_and(|text| text.contains("could not be collected")),
-        "{result}"
-    );
     let failed = json!({"skill": "python-math", "command": "touch $OUTPUT_DIR/empty; echo y > $OUTPUT_DIR/full; false", "output_files": ["out/empty", "out/full"]});
     let result = talk.call("skill_run", failed).await?;
     assert_eq!(result["output_files"].as_array().map(Vec::len), Some(1));
@@ -1292,5 +1283,158 @@ async fn a_session_finds_a_new_workspace_when_its_own_has_gone() -> Result<()> {
             .await?["output"],
         "new\n"
     );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_failed_run_saves_no_empty_artifact() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    let run = |command: &str| {
+        json!({"skill": "python-math", "command": command, "output_files": ["out/r.txt"], "save_as_artifacts": true,
+               "yield_ms": 10000})
+    };
+    let saved = talk
+        .call("skill_run", run("echo good > $OUTPUT_DIR/r.txt"))
+        .await?;
+    assert_eq!(saved["artifact_files"][0]["ref"], "artifact://out/r.txt@0");
+    let failed = "python3 missing.py > $OUTPUT_DIR/r.txt";
+    for tool in ["skill_run", "skill_exec"] {
+        let mut result = talk.call(tool, run(failed)).await?;
+        while tool == "skill_exec" && !result["result"]["skipped_files"].is_array() {
+            let poll = json!({"session_id": result["session_id"]});
+            result = talk.call("skill_poll_session", poll).await?;
+        }
+        let result = result.get("result").unwrap_or(&result);
+        let skipped = json!([{"name": "out/r.txt", "reason": "EMPTY_AFTER_FAILURE"}]);
+        assert_eq!(result["skipped_files"], skipped, "{tool}: {result}");
+        assert_eq!(result.get("artifact_files"), None, "{tool}: {result}");
+    }
+    let read = json!({"file_name": "artifact://out/r.txt"});
+    assert_eq!(talk.call("read_file", read).await?["content"], "good\n");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_bad_output_glob_is_refused_before_the_command_runs() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    for tool in ["skill_run", "skill_exec"] {
+        for (bad, said) in [
+            (
+                json!({"output_files": ["out/c.txt", "$UNKNOWN_DIR/d.txt"]}),
+                "output_files \"$UNKNOWN_DIR/d.txt\": unknown variable",
+            ),
+            (
+                json!({"output_files": ["out/c.txt", "../*.txt"]}),
+                "output_files \"../*.txt\": leads out",
+            ),
+            (
+                json!({"output_files": ["/out/c.txt"]}),
+                "output_files \"/out/c.txt\": leads out",
+            ),
+            (json!({"outputs": {"globs": ["out/[a"]}}), "\"out/[a\": "),
+            (
+                json!({"save_as_artifacts": true, "artifact_prefix": "/x"}),
+                "artifact_prefix: ",
+            ),
+        ] {
+            let mut arguments =
+                json!({"skill": "python-math", "command": "echo ran >> $WORK_DIR/ran"});
+            for (key, value) in bad.as_object().context("an object")? {
+                arguments[key] = value.clone();
+            }
+            let refused = talk.refused(tool, arguments).await;
+            assert!(refused.starts_with("INVALID_ARGUMENTS"), "{refused}");
+            assert!(refused.contains(said), "{tool} {bad}: {refused}");
+        }
+    }
+    let ran = talk
+        .refused("read_file", json!({"file_name": "work/ran"}))
+        .await;
+    assert!(ran.starts_with("FILE_NOT_FOUND"), "{ran}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_directory_as_an_output_means_everything_beneath_it() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut talk = Talk::new(&daemon, Options::default())?;
+    for (number, glob) in ["out", "out/", "$OUTPUT_DIR", "/workspace/out/", "out/d"]
+        .iter()
+        .enumerate()
+    {
+        let command = format!("mkdir -p $OUTPUT_DIR/d/e; echo {number} > $OUTPUT_DIR/d/e/f");
+        let run = json!({"skill": "python-math", "command": command, "output_files": [glob]});
+        let result = talk.call("skill_run", run).await?;
+        assert_eq!(
+            result["output_files"][0]["name"], "out/d/e/f",
+            "{glob}: {result}"
+        );
+        assert_eq!(
+            result["output_files"][0]["content"],
+            format!("{number}\n"),
+            "{glob}"
+        );
+    }
+    let run = json!({"skill": "python-math", "command": "true", "output_files": ["out/d/e/f"]});
+    let result = talk.call("skill_run", run).await?;
+    let unchanged = json!([{"name": "out/d/e/f", "reason": "UNCHANGED"}]);
+    assert_eq!(result["skipped_files"], unchanged, "{result}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_skills_own_programs_run_while_commands_are_restricted() -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let root = tempfile::tempdir()?;
+    let bin = root.path().join("kit/bin");
+    std::fs::create_dir_all(&bin)?;
+    std::fs::write(
+        root.path().join("kit/SKILL.md"),
+        "---\nname: kit\ndescription: Has programs.\n---\n# Kit\n",
+    )?;
+    for (name, text) in [("hello", "echo kit $1"), ("wc", "echo not the image\'s")] {
+        let path = bin.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n"))?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+    }
+    let roots = skilld_tests::Options::default().skills(root.path());
+    let daemon = Daemon::start_with(roots).await?;
+    for entry in ["hello", "bin/hello"] {
+        let options = Options {
+            allowed_commands: vec![entry.into(), "wc".into()],
+            ..Options::default()
+        };
+        let mut talk = Talk::new(&daemon, options)?.other(&entry.replace('/', "-"));
+        for command in [
+            "hello x",
+            "bin/hello x",
+            "/workspace/skills/kit/bin/hello x",
+        ] {
+            let run = json!({"skill": "kit", "command": command});
+            let result = talk.call("skill_run", run).await?;
+            assert_eq!(result["stdout"], "kit x\n", "{entry} {command}: {result}");
+        }
+        // A skill takes no other program's place.
+        let run = json!({"skill": "kit", "command": "wc --version"});
+        let result = talk.call("skill_run", run).await?;
+        let stdout = result["stdout"].as_str().unwrap_or_default();
+        assert!(stdout.starts_with("wc (GNU"), "{result}");
+        let run = json!({"skill": "kit", "command": "bin/wc"});
+        assert!(
+            talk.refused("skill_run", run)
+                .await
+                .starts_with("COMMAND_REFUSED")
+        );
+        // In no skill the entry is no program.
+        for command in ["hello x", "/workspace/skills/kit/bin/hello x"] {
+            let ran = talk
+                .try_call("workspace_exec", json!({"command": command}))
+                .await;
+            let is_permitted = ran.is_ok_and(|result| result["output"] == "kit x\n");
+            assert!(!is_permitted, "{entry} {command}");
+        }
+    }
     daemon.stop().await
 }

@@ -24,6 +24,14 @@ fn named(id: &str) -> CreateWorkspaceRequest {
     }
 }
 
+/// A request that is repeated with its id.
+fn retried(id: &str, labels: &[(&str, &str)]) -> CreateWorkspaceRequest {
+    CreateWorkspaceRequest {
+        request_id: "11111111-1111-7111-8111-111111111111".to_owned(),
+        ..labelled(id, labels)
+    }
+}
+
 fn labelled(id: &str, labels: &[(&str, &str)]) -> CreateWorkspaceRequest {
     let labels = labels.iter();
     CreateWorkspaceRequest {
@@ -58,22 +66,25 @@ async fn the_same_request_makes_one_workspace() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let first = client
-        .create_workspace(labelled("job", &[("a", "1")]))
+        .create_workspace(retried("job", &[("a", "1")]))
         .await?;
     assert_eq!(first.name, "workspaces/job");
     assert_eq!(first.state(), WorkspaceState::Ready);
     run(client, &first.name, shell("touch $WORK_DIR/mine")).await?;
     let again = client
-        .create_workspace(labelled("job", &[("a", "1")]))
+        .create_workspace(retried("job", &[("a", "1")]))
         .await?;
     assert_eq!(again.create_time, first.create_time);
     let there = run(client, &again.name, argv(["ls", "/workspace/work/mine"])).await?;
     assert_eq!(there.exit_code(), Some(0));
     assert_eq!(client.get_pool("default").await?.claimed, 1);
 
+    // The same fields, and another request.
     let other = client
-        .create_workspace(labelled("job", &[("a", "2")]))
+        .create_workspace(labelled("job", &[("a", "1")]))
         .await;
+    refused(other, Code::AlreadyExists, Reason::IdTaken)?;
+    let other = client.create_workspace(retried("job", &[("a", "2")])).await;
     let failure = refused(other, Code::AlreadyExists, Reason::IdTaken)?;
     assert_eq!(failure.resource.as_deref(), Some("workspaces/job"));
     let existing = CreateWorkspaceRequest {
@@ -99,10 +110,31 @@ async fn the_same_request_makes_one_workspace() -> Result<()> {
 }
 
 #[tokio::test]
-async fn sixteen_equal_requests_at_once_make_one_workspace() -> Result<()> {
+async fn creating_a_workspace_is_exclusive_and_its_retries_survive_a_restart() -> Result<()> {
+    let mut daemon = Daemon::start().await?;
+    let request = retried("mine", &[]);
+    let made = daemon.client.create_workspace(request.clone()).await?;
+    daemon.restart().await?;
+    let again = daemon.client.create_workspace(request).await?;
+    assert_eq!(again.create_time, made.create_time);
+    for id in ["", "another"] {
+        let other = CreateWorkspaceRequest {
+            request_id: id.to_owned(),
+            ..named("mine")
+        };
+        // Without the client, which would choose an id.
+        let mut stub = daemon.client.workspaces();
+        let status = stub.create_workspace(other).await.err().context("taken")?;
+        assert_eq!(status.code(), Code::AlreadyExists, "{status:?}");
+    }
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_request_and_its_retries_at_once_make_one_workspace() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
-    let requests = (0..16).map(|_| client.create_workspace(named("race")));
+    let requests = (0..16).map(|_| client.create_workspace(retried("race", &[])));
     let made = try_join_all(requests).await?;
     for workspace in &made {
         assert_eq!(workspace.create_time, made[0].create_time);

@@ -64,12 +64,36 @@ CALLS = {
     "clone3": (435, 435),
     "personality": (135, 92),
     "mbind": (237, 235),
+    "io_setup": (206, 0),
+    "sync": (162, 81),
+    "syncfs": (306, 267),
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
 }
 COLUMN = 0 if platform.machine() == "x86_64" else 1
-MASKED = """/proc/acpi /proc/asound /proc/config.gz /proc/interrupts /proc/kallsyms /proc/kcore /proc/keys
-/proc/latency_stats /proc/modules /proc/sched_debug /proc/scsi /proc/timer_list /proc/timer_stats
-/sys/devices/virtual/dmi /sys/devices/virtual/powercap /sys/firmware /sys/fs/selinux /sys/kernel/debug
-/sys/kernel/tracing /sys/module""".split()
+MASKED = """/proc/acpi /proc/asound /proc/bus /proc/cmdline /proc/config.gz /proc/diskstats /proc/driver /proc/fs
+/proc/interrupts /proc/iomem /proc/ioports /proc/irq /proc/kallsyms /proc/kcore /proc/key-users /proc/keys
+/proc/latency_stats /proc/modules /proc/partitions /proc/pressure /proc/sched_debug /proc/scsi /proc/softirqs
+/proc/timer_list /proc/timer_stats /sys/block /sys/bus /sys/class /sys/dev /sys/devices/virtual
+/sys/devices/virtual/dmi /sys/devices/virtual/powercap /sys/firmware /sys/fs/selinux /sys/hypervisor /sys/kernel/btf
+/sys/kernel/debug /sys/kernel/irq /sys/kernel/security /sys/kernel/slab /sys/kernel/tracing /sys/module
+/sys/power""".split()
+# Everything else in these folders is masked, whatever it is called.
+VISIBLE = {
+    "/proc": """cgroups cpuinfo filesystems loadavg meminfo mounts net self stat swaps sys sysrq-trigger sysvipc
+    thread-self tty uptime version""".split(),
+    "/sys": ["devices", "fs", "kernel"],
+    "/sys/devices": ["system"],
+    "/sys/devices/system": ["cpu", "node"],
+    "/sys/fs": ["cgroup"],
+    "/sys/kernel": ["mm"],
+}
+# What of /proc, /sys and /dev may be written: devices that keep nothing, terminals and shared memory with a limit.
+WRITABLE_ENTRIES = set("""/dev/full /dev/mqueue /dev/null /dev/pts/ptmx /dev/random /dev/shm /dev/tty /dev/urandom
+/dev/zero""".split())
+# The same of a process's own folder, each of which needs a capability or concerns that process only.
+WRITABLE_OF_PROCESS = set("""attr autogroup clear_refs comm coredump_filter fail-nth fd gid_map loginuid make-it-fail map_files mem
+oom_adj oom_score_adj projid_map sched setgroups timens_offsets timerslack_ns uid_map""".split())
 WRITABLE = {"/workspace", "/tmp", "/dev/shm", "/dev/mqueue"}
 
 checks = {}
@@ -112,12 +136,15 @@ def rights(uid):
     check("Seccomp", mine["Seccomp"], "2")
     descriptors = sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1]
     check("descriptors", descriptors, [0, 1, 2])
-    check("nofile", list(resource.getrlimit(resource.RLIMIT_NOFILE)), [16384, 16384])
+    check("nofile", list(resource.getrlimit(resource.RLIMIT_NOFILE)), [4096, 4096])
+    check("sigpending", list(resource.getrlimit(resource.RLIMIT_SIGPENDING)), [8192, 8192])
     check("core", list(resource.getrlimit(resource.RLIMIT_CORE)), [0, 0])
 
 
 def network():
-    check("interfaces", [name for _, name in socket.if_nameindex()], ["lo"])
+    with open("/proc/net/dev") as lines:
+        check("interfaces", [line.split(":")[0].strip() for line in lines if ":" in line], ["lo"])
+    check("list of interfaces by netlink", attempt(socket.if_nameindex), "EAFNOSUPPORT")
     with open("/proc/net/route") as lines:
         check("routes", len(lines.readlines()) - 1, 0)
     outside = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -134,18 +161,27 @@ def network():
         servers = [line.split()[1] for line in lines if line.startswith("nameserver")]
     check("name servers", servers, ["127.0.0.1"])
     check("host name", socket.gethostname(), "sandbox")
-    for name, family, protocol, want in (
-        ("unix", 1, 0, "ok"),
-        ("inet", 2, 0, "ok"),
-        ("inet6", 10, 0, "ok"),
-        ("netlink route", 16, 0, "ok"),
-        ("netlink audit", 16, 9, "EPERM"),
-        ("netlink kobject_uevent", 16, 15, "EPERM"),
-        ("packet", 17, 0, "EPERM"),
-        ("alg", 38, 0, "EPERM"),
-        ("vsock", 40, 0, "EPERM"),
+    stream, datagram, raw, seqpacket, dccp = 1, 2, 3, 5, 6
+    for name, family, kind, protocol, want in (
+        ("unix", 1, stream, 0, "ok"),
+        ("tcp", 2, stream, 0, "ok"),
+        ("tcp over IPv6", 10, stream, 6, "ok"),
+        ("udp", 2, datagram, 17, "ok"),
+        ("udp over IPv6", 10, datagram, 0, "ok"),
+        ("netlink route", 16, raw, 0, "EAFNOSUPPORT"),
+        ("netlink audit", 16, raw, 9, "EAFNOSUPPORT"),
+        ("mptcp", 2, stream, 262, "EPROTONOSUPPORT"),
+        ("mptcp over IPv6", 10, stream, 262, "EPROTONOSUPPORT"),
+        ("udp-lite", 2, datagram, 136, "EPROTONOSUPPORT"),
+        ("ping", 2, datagram, 1, "EPERM"),
+        ("sctp", 2, seqpacket, 0, "EPERM"),
+        ("sctp by protocol", 2, stream, 132, "EPERM"),
+        ("dccp", 2, dccp, 0, "EPERM"),
+        ("raw", 2, raw, 255, "EPERM"),
+        ("packet", 17, stream, 0, "EPERM"),
+        ("alg", 38, seqpacket, 0, "EPERM"),
+        ("vsock", 40, stream, 0, "EPERM"),
     ):
-        kind = socket.SOCK_SEQPACKET if name == "alg" else socket.SOCK_RAW if "netlink" in name else socket.SOCK_STREAM
         check(f"socket {name}", attempt(lambda: socket.socket(family, kind, protocol).close()), want)
 
 
@@ -156,7 +192,7 @@ def files():
             fields = line.split()
             path, options = fields[4], fields[5].split(",")
             # A masked file is /dev/null's; a control group's root is writable to root only.
-            if "rw" not in options or path in MASKED or not os.access(path, os.W_OK):
+            if "rw" not in options or fields[3] == "/null" or path in MASKED or not os.access(path, os.W_OK):
                 continue
             writable.append(path)
             if path not in ("/dev", "/dev/pts") and not {"nosuid", "nodev"} <= set(options):
@@ -177,8 +213,43 @@ def files():
     check("run from /workspace", run_from("/workspace"), "ran")
     for path in MASKED:
         check(f"masked {path}", visible(path), "nothing")
+    for folder, names in VISIBLE.items():
+        others = [name for name in os.listdir(folder) if name not in names and not name.isdigit()]
+        seen = [name for name in others if visible(f"{folder}/{name}") != "nothing"]
+        check(f"visible in {folder}", seen, [])
+    writable_entries()
+    host_words()
     check("mknod", attempt(lambda: os.mknod("/tmp/null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))), "EPERM")
     check("mkfifo", attempt(lambda: (os.mkfifo("/tmp/fifo"), os.unlink("/tmp/fifo"))), "ok")
+
+
+def writable_entries():
+    null = os.stat("/dev/null").st_rdev
+    found = set()
+    for top in ("/proc", "/sys", "/dev"):
+        for folder, folders, names in os.walk(top):
+            if folder == "/proc":
+                folders[:] = [name for name in folders if not name.isdigit()]
+            for name in folders + names:
+                path = os.path.join(folder, name)
+                # A masked file is /dev/null.
+                if not os.path.islink(path) and os.access(path, os.W_OK):
+                    if path == "/dev/null" or os.stat(path).st_rdev != null:
+                        found.add(path)
+    check("entries that can be written", sorted(found - WRITABLE_ENTRIES), [])
+    own = f"/proc/{os.getpid()}"
+    mine = {name for name in os.listdir(own) if os.access(f"{own}/{name}", os.W_OK)}
+    mine = {name for name in mine if not os.path.islink(f"{own}/{name}")}
+    check("own entries that can be written", sorted(mine - WRITABLE_OF_PROCESS), [])
+
+
+def host_words():
+    """What the kernel shows of the host for each process, where nothing can be masked."""
+    with open("/proc/net/unix") as lines:
+        paths = [fields[7] for fields in map(str.split, lines.readlines()[1:]) if len(fields) > 7]
+    # By the descriptor of a folder: not where it is.
+    strange = [path for path in paths if path.startswith("/") and not path.startswith("/proc/self/fd/")]
+    check("paths of sockets", strange, [])
 
 
 def run_from(folder):
@@ -233,11 +304,11 @@ def pid_1():
 
 
 def own_affairs():
-    check("own nice value", call("setpriority", 0, 0, 1), "ok")
+    check("own nice value", call("setpriority", 0, 0, 19), "ok")
     check("own affinity", attempt(lambda: os.sched_setaffinity(0, os.sched_getaffinity(0))), "ok")
     check("own I/O priority", call("ioprio_set", 1, 0, (2 << 13) | 5), "ok")
     check("own scheduler", attempt(lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))), "ok")
-    check("own limits", attempt(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 16384))), "ok")
+    check("own limits", attempt(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))), "ok")
     thread = []
     worker = threading.Thread(
         target=lambda: thread.append(
@@ -248,7 +319,12 @@ def own_affairs():
     worker.join()
     check("a thread's affinity by its id", thread, ["ok"])
     child = subprocess.Popen(["sleep", "60"])
-    check("a child's nice value", call("setpriority", 0, child.pid, 5), "ok")
+    param = ctypes.byref(ctypes.c_int(0))
+    check("another process's nice value", call("setpriority", 0, child.pid, 19), "EPERM")
+    check("another process's scheduler", call("sched_setscheduler", child.pid, 5, param), "EPERM")
+    check("another process's parameters", call("sched_setparam", child.pid, param), "EPERM")
+    check("another process's I/O priority", call("ioprio_set", 1, child.pid, 3 << 13), "EPERM")
+    check("time slices", call("sched_setattr", 0, ctypes.byref((ctypes.c_uint32 * 14)(56, 0)), 0), "EPERM")
     check("a child's affinity", attempt(lambda: os.sched_setaffinity(child.pid, os.sched_getaffinity(0))), "ok")
     child.kill()
     child.wait()
@@ -263,6 +339,10 @@ def kernel():
                        ("user", 0x10000000), ("pid", 0x20000000), ("net", 0x40000000)):
         check(f"clone with a new {name} namespace", call("clone", flag | signal.SIGCHLD, 0, 0, 0, 0), "EPERM")
     check("clone3", call("clone3", 0, 0), "ENOSYS")
+    check("io_setup", call("io_setup", 1, ctypes.byref(ctypes.c_ulong(0))), "ENOSYS")
+    for name in ("sync", "syncfs", "fsync", "fdatasync"):
+        # Of a descriptor that does not exist: the kernel was not asked.
+        check(f"{name} without effect", call(name, -1), "ok")
     check("personality without address randomisation", call("personality", 0x40000), "EPERM")
     primary, secondary = pty.openpty()
     letter = ctypes.byref(ctypes.c_char(b"x"))

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -27,8 +28,8 @@ const LABEL_TEST: &str = "io.skilld.test";
 static NEXT_UID: AtomicU32 = AtomicU32::new(900_000);
 
 /// One container with a stand-in guest, and the host's end of its socket.
-struct Container {
-    engine: DockerEngine,
+pub(crate) struct Container {
+    pub(crate) engine: DockerEngine,
     id: String,
     spec: ContainerSpec,
     instance: String,
@@ -38,11 +39,14 @@ struct Container {
 
 impl Container {
     /// Makes a slot directory and a container; it is not started.
-    async fn create(change: impl FnOnce(&mut ContainerSpec)) -> Result<Self> {
+    pub(crate) async fn create(change: impl FnOnce(&mut ContainerSpec)) -> Result<Self> {
         let engine = DockerEngine::connect("", Duration::from_secs(30)).await?;
         let slot = slot_dir()?;
         let socket = slot.path().join("run/guest.sock");
-        let listener = UnixListener::bind(&socket)?;
+        // As the daemon does: a container is shown the path by which its socket was bound.
+        let directory = fs::File::open(slot.path().join("run"))?;
+        let unnamed = format!("/proc/self/fd/{}/guest.sock", directory.as_raw_fd());
+        let listener = UnixListener::bind(unnamed)?;
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o666))?;
         let uid = NEXT_UID.fetch_add(1, Ordering::Relaxed);
         let instance = format!("test-{}-{uid}", std::process::id());
@@ -85,7 +89,7 @@ impl Container {
     }
 
     /// Starts it and waits for the stand-in to connect.
-    async fn boot(&self) -> Result<UnixStream> {
+    pub(crate) async fn boot(&self) -> Result<UnixStream> {
         self.engine.start(&self.id).await?;
         let listener = self.listener.try_clone()?;
         listener.set_nonblocking(true)?;
@@ -126,7 +130,15 @@ impl Container {
         Ok(report)
     }
 
-    async fn remove(&self) -> Result<()> {
+    /// Names of the volumes that Docker made for it.
+    pub(crate) async fn volumes(&self) -> Result<Vec<String>> {
+        let docker = Docker::connect_with_unix_defaults()?;
+        let inspected = docker.inspect_container(&self.id, None).await?;
+        let mounts = inspected.mounts.unwrap_or_default();
+        Ok(mounts.into_iter().filter_map(|mount| mount.name).collect())
+    }
+
+    pub(crate) async fn remove(&self) -> Result<()> {
         self.engine.remove(&self.id).await?;
         ensure!(
             self.engine.inspect(&self.id).await?.is_none(),
@@ -149,11 +161,13 @@ impl Drop for Container {
 fn slot_dir() -> Result<TempDir> {
     let slot = tempfile::tempdir()?;
     fs::create_dir(slot.path().join("skills"))?;
+    fs::write(slot.path().join("skills/.metadata.json"), "{}")?;
     fs::create_dir(slot.path().join("run"))?;
     let probes = Path::new(env!("CARGO_MANIFEST_DIR")).join("probes");
     for (from, to) in [
         ("stand_in_guest.py", "skilld-guest"),
         ("isolation.py", "isolation.py"),
+        ("limits.py", "limits.py"),
         ("compatibility.py", "compatibility.py"),
     ] {
         let to = slot.path().join("run").join(to);
@@ -167,7 +181,7 @@ fn slot_dir() -> Result<TempDir> {
 }
 
 /// Has the stand-in run a command; answers its exit, stdout and stderr.
-fn run(mut guest: &UnixStream, argv: &[&str]) -> Result<Value> {
+pub(crate) fn run(mut guest: &UnixStream, argv: &[&str]) -> Result<Value> {
     writeln!(guest, "{}", json!({ "argv": argv }))?;
     let mut line = String::new();
     BufReader::new(guest).read_line(&mut line)?;
@@ -336,7 +350,8 @@ async fn docker_stored_the_configuration_in_full() -> Result<()> {
         ("/HostConfig/IpcMode", json!("private")),
         ("/HostConfig/CgroupnsMode", json!("private")),
         ("/HostConfig/Memory", json!(512 << 20)),
-        ("/HostConfig/NanoCpus", json!(2_000_000_000_u64)),
+        ("/HostConfig/CpuPeriod", json!(10_000)),
+        ("/HostConfig/CpuQuota", json!(20_000)),
         ("/HostConfig/CpuShares", json!(512)),
         ("/HostConfig/PidsLimit", json!(256)),
         ("/HostConfig/OomScoreAdj", json!(500)),
@@ -347,6 +362,15 @@ async fn docker_stored_the_configuration_in_full() -> Result<()> {
         ("/HostConfig/AutoRemove", json!(false)),
         ("/HostConfig/Mounts/0/Source", json!(format!("{slot}/run"))),
         ("/HostConfig/Mounts/1/ReadOnly", json!(true)),
+        (
+            "/HostConfig/Mounts/2/Target",
+            json!("/workspace/metadata.json"),
+        ),
+        ("/HostConfig/Mounts/5/Target", json!("/dev/pts")),
+        (
+            "/HostConfig/Mounts/5/VolumeOptions/DriverConfig/Options/type",
+            json!("devpts"),
+        ),
     ] {
         assert_eq!(stored.pointer(pointer), Some(&expected), "{pointer}");
     }
@@ -364,7 +388,7 @@ async fn docker_stored_the_configuration_in_full() -> Result<()> {
     let masked = stored
         .pointer("/HostConfig/MaskedPaths")
         .context("masked paths")?;
-    assert!(masked.as_array().context("a list")?.len() >= 20, "{masked}");
+    assert!(masked.as_array().context("a list")?.len() >= 41, "{masked}");
     container.remove().await
 }
 

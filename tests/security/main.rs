@@ -10,7 +10,9 @@ mod container;
 mod files;
 mod guest;
 mod gvisor;
+mod limits;
 mod neighbours;
+mod starvation;
 mod workspace;
 
 use anyhow::{Context, Result, ensure};

@@ -217,10 +217,13 @@ class LineEnds(SampleCase):
         self.ends(code=2)
         self.ends("none", code=3)
 
-    def test_its_document_has_a_mark_and_windows_line_ends(self):
-        text = (SKILLS / "line-ends/SKILL.md").read_bytes()
-        self.assertTrue(text.startswith(b"\xef\xbb\xbf---\r\n"))
-        self.assertNotIn(b"\n", text.replace(b"\r\n", b""))
+    def test_its_files_have_windows_line_ends_and_its_script_a_mark(self):
+        document = (SKILLS / "line-ends/SKILL.md").read_bytes()
+        script = (SKILLS / "line-ends/scripts/line-ends.sh").read_bytes()
+        self.assertTrue(document.startswith(b"---\r\n"))
+        self.assertTrue(script.startswith(b"\xef\xbb\xbf#!"))
+        for text in (document, script):
+            self.assertNotIn(b"\n", text.replace(b"\r\n", b""))
 
 
 class ReleaseKit(SampleCase):

@@ -175,6 +175,7 @@ fn read_skill(folder: &Path, folders: &[PathBuf]) -> Result<Option<(Summary, Loa
         body: read.body,
         docs,
         tools: Vec::new(),
+        unavailable_tools: Vec::new(),
         dir: format!("skills/{name}"),
         name,
     };

@@ -88,6 +88,9 @@ fn of(reason: Reason, failure: &Failure) -> Option<String> {
         | Reason::ExecNotRunning
         | Reason::StdinClosed
         | Reason::FilePermission
+        | Reason::StateDiskFull
+        | Reason::StateDiskReadOnly
+        | Reason::TooManyFiles
         | Reason::FetchFailed => None,
     }
 }

@@ -186,10 +186,19 @@ fn docs<'a>(
 
 /// What is selected, else what the skill declares; none where there is nothing to say of tools.
 fn tools(skill: &Loaded, state: &SessionState, scope: Scope<'_>) -> Option<Vec<String>> {
-    let declared = || (!skill.tools.is_empty()).then(|| skill.tools.clone());
+    let is_there = |name: &String| !skill.unavailable_tools.contains(name);
+    let there = |names: &[String]| {
+        names
+            .iter()
+            .filter(|name| is_there(name))
+            .cloned()
+            .collect()
+    };
     match loading::tools(state, scope, &skill.name) {
-        None | Some(Selection::All) => declared(),
-        Some(Selection::These(names)) => Some(names),
+        None | Some(Selection::All) => {
+            Some(there(&skill.tools)).filter(|names: &Vec<String>| !names.is_empty())
+        }
+        Some(Selection::These(names)) => Some(there(&names)),
     }
 }
 

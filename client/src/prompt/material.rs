@@ -33,6 +33,8 @@ pub struct Loaded {
     pub docs: Vec<Doc>,
     /// Tools that it declares.
     pub tools: Vec<String>,
+    /// Those of its tools, declared or selected, that cannot be offered; the prompt does not name them.
+    pub unavailable_tools: Vec<String>,
     /// Where its files are for commands; empty where nothing runs.
     pub dir: String,
 }

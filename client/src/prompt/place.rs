@@ -125,6 +125,8 @@ pub fn materialise(
     let mut orphans = String::new();
     for (name, text) in blocks.render(&options.budget, &mut report) {
         match (options.placement, results.get(&name)) {
+            // An earlier answer that is the history now has it already.
+            (Placement::System, _) if system_says(&messages, &text) => {}
             (Placement::System, _) => system.push_str(&text),
             (Placement::ToolResults, Some(at)) => {
                 put_into_result(&mut messages, *at, (&name, &text));
@@ -154,11 +156,16 @@ fn overview(
     if !text.is_empty() && !guidance.is_empty() {
         text.push_str(&format!("\n{guidance}\n"));
     }
-    let mut system = messages.iter().filter(|message| is_system(message));
-    if !text.is_empty() && system.any(|message| message.to_text().contains(text.trim_end())) {
+    if !text.is_empty() && system_says(messages, &text) {
         text.clear();
     }
     text
+}
+
+/// Returns `true` if the system says the very same text already.
+fn system_says(messages: &[Message], text: &str) -> bool {
+    let mut system = messages.iter().filter(|message| is_system(message));
+    system.any(|message| message.to_text().contains(text.trim()))
 }
 
 fn is_system(message: &Message) -> bool {

@@ -3,12 +3,35 @@
 use std::collections::{HashMap, HashSet};
 
 use data_encoding::HEXLOWER;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::message::{File, FileSource, Message, Part, Role};
+use crate::names::split_version;
 
 /// A name that says nothing.
 const UNNAMED: &str = "upload";
+/// What a reference to an artifact begins with, also where a provider has its ids.
+const ARTIFACT: &str = "artifact://";
+/// Types of parts that are files, of all providers.
+const FILE_PARTS: [&str; 7] = [
+    "document",
+    "file",
+    "image",
+    "image_url",
+    "input_audio",
+    "input_file",
+    "input_image",
+];
+/// Fields of such a part that have its content, or lead to it.
+const CONTENT_FIELDS: [&str; 6] = [
+    "data",
+    "file_data",
+    "file_id",
+    "file_url",
+    "image_url",
+    "url",
+];
 
 /// A file to stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,14 +72,18 @@ pub fn uploads(messages: &[Message]) -> Uploads {
     let mut found = Uploads::default();
     let (mut keys, mut names) = (HashSet::new(), Names::default());
     let users = messages.iter().filter(|message| message.role == Role::User);
-    let files = users
-        .flat_map(|message| &message.parts)
-        .filter_map(|part| match part {
-            Part::File(file) => Some(file),
-            Part::Text(_) | Part::Call(_) | Part::Result(_) | Part::Other(..) => None,
-        });
-    for (index, file) in files.enumerate() {
-        let name = file_name(&original_name(file, index + 1));
+    let mut number = 0;
+    for part in users.flat_map(|message| &message.parts) {
+        let file = match part {
+            Part::File(file) => file,
+            Part::Other(_, value) => {
+                found.warnings.extend(unusable_file(value));
+                continue;
+            }
+            Part::Text(_) | Part::Call(_) | Part::Result(_) => continue,
+        };
+        number += 1;
+        let name = file_name(&original_name(file, number));
         let Some((content, key)) = content(file) else {
             found
                 .warnings
@@ -88,11 +115,43 @@ fn content(file: &File) -> Option<(UploadContent, String)> {
             let key = format!("url/{}", hash(url.as_bytes()));
             (UploadContent::Reference(url.clone()), key)
         }
+        FileSource::Id(id) if id.starts_with(ARTIFACT) => {
+            let key = format!("url/{}", hash(id.as_bytes()));
+            (UploadContent::Reference(id.clone()), key)
+        }
         FileSource::Id(id) => (
             UploadContent::ProviderId(id.clone()),
             format!("file_id/{id}"),
         ),
     })
+}
+
+/// A warning about a file that is in no form that can be used, for instance without data and without an id.
+fn unusable_file(part: &Value) -> Option<String> {
+    let kind = part.get("type").and_then(Value::as_str)?;
+    if !FILE_PARTS.contains(&kind) {
+        return None;
+    }
+    let mut places = [part.get(kind), part.get("source"), Some(part)]
+        .into_iter()
+        .flatten();
+    let mut names = places
+        .clone()
+        .flat_map(|place| [place.get("filename"), place.get("title")])
+        .flatten()
+        .filter_map(Value::as_str);
+    let name = names.find(|name| !name.is_empty()).unwrap_or(kind);
+    let has_content = places.any(|place| {
+        let mut fields = CONTENT_FIELDS.iter().filter_map(|field| place.get(*field));
+        let blocks = place.get("content").and_then(Value::as_array);
+        fields.any(|content| content.as_str().is_some_and(|text| !text.is_empty()))
+            || blocks.is_some_and(|blocks| !blocks.is_empty())
+    });
+    let problem = match has_content {
+        true => "not a form of file that can be read here",
+        false => "neither data nor an id",
+    };
+    Some(format!("user file input: {}: {problem}", file_name(name)))
 }
 
 /// As the conversation says, else as the reference does, else by its place in the conversation.
@@ -101,18 +160,22 @@ fn original_name(file: &File, number: usize) -> String {
     if !name.is_empty() {
         return name.to_owned();
     }
-    if let FileSource::Url(url) = &file.source {
-        let path = url.split(['?', '#']).next().unwrap_or_default();
-        let base = path.split_once("://").map_or("", |(_, rest)| rest);
-        let base = base.rsplit_once('/').map_or(base, |(_, base)| base);
-        let base = if path.starts_with("artifact://") {
-            base.rsplit_once('@').map_or(base, |(name, _)| name)
-        } else {
-            base
-        };
-        if !base.is_empty() {
-            return base.to_owned();
+    let base = match &file.source {
+        FileSource::Url(reference) | FileSource::Id(reference) => {
+            match reference.strip_prefix(ARTIFACT) {
+                // A name of an artifact has any character.
+                Some(artifact) => split_version(artifact).0,
+                None => {
+                    let path = reference.split(['?', '#']).next().unwrap_or_default();
+                    path.split_once("://").map_or("", |(_, rest)| rest)
+                }
+            }
         }
+        FileSource::Base64(_) | FileSource::Text(_) => "",
+    };
+    let base = base.rsplit_once('/').map_or(base, |(_, base)| base);
+    if !base.is_empty() {
+        return base.to_owned();
     }
     let extension = extension(&file.mime);
     format!("{UNNAMED}_{number}{extension}")
@@ -174,8 +237,10 @@ fn extension(mime: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::prompt::{Extra, FileKind};
+    use crate::prompt::{Extra, FileKind, Wire};
 
     fn file(name: &str, mime: &str, source: FileSource) -> Part {
         Part::File(File {
@@ -287,6 +352,101 @@ mod tests {
                 "ab .txt"
             ]
         );
+    }
+
+    #[test]
+    fn an_at_sign_that_is_no_version_stays_in_the_name() {
+        let reference = |text: &str| FileSource::Url(text.into());
+        let parts = vec![
+            file("", "", reference("artifact://in/report@final.pdf")),
+            file("", "", reference("artifact://report@final.pdf@2")),
+            file("", "", reference("https://a.example/me@home.txt")),
+        ];
+        assert_eq!(
+            names(parts),
+            ["report@final.pdf", "report@final_2.pdf", "me@home.txt"]
+        );
+    }
+
+    #[test]
+    fn an_id_that_names_an_artifact_is_one() {
+        let id = |text: &str| FileSource::Id(text.into());
+        let uploads = found(vec![
+            file("", "", id("artifact://in/a.csv@3")),
+            file("", "", id("file-1")),
+        ]);
+        let found: Vec<_> = uploads
+            .files
+            .into_iter()
+            .map(|upload| (upload.name, upload.content))
+            .collect();
+        let artifact = UploadContent::Reference("artifact://in/a.csv@3".into());
+        let other = UploadContent::ProviderId("file-1".into());
+        assert_eq!(
+            found,
+            [
+                ("a.csv".to_owned(), artifact),
+                ("upload_2".to_owned(), other)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_file_without_data_and_id_is_warned_of_in_each_providers_format() {
+        let messages = |part: &Value| json!([{"role": "user", "content": [part]}]);
+        let [chat, responses, anthropic] = Wire::ALL;
+        let nothing = "neither data nor an id";
+        let form = "not a form of file that can be read here";
+        for (wire, part, said) in [
+            (
+                chat,
+                json!({"type": "file", "file": {"filename": "a.pdf"}}),
+                ("a.pdf", nothing),
+            ),
+            (
+                chat,
+                json!({"type": "file", "file": {"file_data": "JVBE"}}),
+                ("file", form),
+            ),
+            (
+                chat,
+                json!({"type": "image_url", "image_url": {}}),
+                ("image_url", nothing),
+            ),
+            (
+                chat,
+                json!({"type": "input_audio", "input_audio": {}}),
+                ("input_audio", nothing),
+            ),
+            (
+                responses,
+                json!({"type": "input_file", "filename": "b"}),
+                ("b", nothing),
+            ),
+            (
+                responses,
+                json!({"type": "input_image"}),
+                ("input_image", nothing),
+            ),
+            (
+                anthropic,
+                json!({"type": "document", "title": "c", "source": {}}),
+                ("c", nothing),
+            ),
+            (
+                anthropic,
+                json!({"type": "image", "source": {"data": "x"}}),
+                ("image", form),
+            ),
+        ] {
+            let messages = messages(&part);
+            let body = json!({"messages": messages, "input": messages});
+            let uploads = uploads(&wire.read(&body).expect("a request"));
+            let (name, problem) = said;
+            let warning = format!("user file input: {name}: {problem}");
+            assert_eq!(uploads.warnings, [warning], "{part}");
+            assert!(uploads.files.is_empty());
+        }
     }
 
     #[test]

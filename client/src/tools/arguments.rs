@@ -6,21 +6,30 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::tools::ToolError;
+
+/// Largest number up to which each whole one has a floating-point number of its own.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+/// Longest text that a message repeats, in characters.
+const SHOWN_CHARS_MAX: usize = 80;
 
 /// Reads arguments, at any depth. A key stands for the field whose name differs from it in case, `_` or `-` only, as
 /// `MaxFiles` and `yieldMs` do; null is the same as nothing; unknown keys are left aside, as the reference systems do.
 /// Other names of a field are its serde aliases, which are given here since serde does not tell them: pairs of alias and
-/// field, which hold wherever there is such a field.
+/// field, which hold wherever there is such a field. A number such as `60.0` is a whole one; a value of another type than
+/// the schema has is an error that names the argument.
 pub fn decode<T: DeserializeOwned + JsonSchema>(
     arguments: Value,
     aliases: &[(&str, &str)],
 ) -> Result<T, ToolError> {
-    let known = named(object(arguments)?, &schema::<T>(), aliases);
-    serde_json::from_value(Value::Object(known))
-        .map_err(|error| ToolError::arguments(error.to_string()))
+    let schema = schema::<T>();
+    let known = Value::Object(named(object(arguments)?, &schema, aliases));
+    T::deserialize(&known).map_err(|error| {
+        let fault = fault(&known, &schema, "");
+        ToolError::arguments(fault.unwrap_or_else(|| error.to_string()))
+    })
 }
 
 /// An object with its keys as the schema has them.
@@ -84,7 +93,125 @@ fn nested(value: Value, schema: &Value, aliases: &[(&str, &str)]) -> Value {
             }
             None => Value::Array(items),
         },
+        Value::Number(number) if types(schema).contains(&"integer") => {
+            whole(&number).unwrap_or(Value::Number(number))
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
+    }
+}
+
+/// The first value that is of no type that the schema has, by its place in the arguments.
+fn fault(value: &Value, schema: &Value, place: &str) -> Option<String> {
+    let types = types(schema);
+    if let Some(wanted) = mismatch(value, schema, &types) {
+        let shown = match value {
+            Value::String(text) if text.chars().count() > SHOWN_CHARS_MAX => "a text",
+            Value::Object(_) => "an object",
+            Value::Array(_) => "a list",
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+                &value.to_string()
+            }
+        };
+        return Some(format!("{place} must be {wanted}, not {shown}"));
+    }
+    match value {
+        Value::Object(map) => {
+            let fields = find(schema, "properties");
+            map.iter().find_map(|(key, value)| {
+                let field = fields.and_then(|fields| fields.get(key));
+                let schema = field.or_else(|| find(schema, "additionalProperties"))?;
+                let place = match place {
+                    "" => key.clone(),
+                    place => format!("{place}.{key}"),
+                };
+                fault(value, schema, &place)
+            })
+        }
+        Value::Array(items) => {
+            let schema = find(schema, "items")?;
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| fault(item, schema, &format!("{place}[{index}]")))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+}
+
+/// What a value should be, if it is of none of these types.
+fn mismatch(value: &Value, schema: &Value, types: &[&str]) -> Option<String> {
+    let has = |kind: &str| types.contains(&kind);
+    let fits = match value {
+        Value::Number(number) => {
+            let minimum = find(schema, "minimum").and_then(Value::as_f64);
+            let is_large = number.as_f64() >= minimum;
+            has("number") || (has("integer") && is_large && (number.is_i64() || number.is_u64()))
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+            has(kind(value))
+        }
+    };
+    if fits || types.is_empty() {
+        return None;
+    }
+    let words = types.iter().filter_map(|kind| in_words(kind));
+    let mut words = words.collect::<Vec<_>>().join(" or ");
+    if has("integer")
+        && let Some(minimum) = find(schema, "minimum")
+    {
+        words.push_str(&format!(" from {minimum} on"));
+    }
+    Some(words)
+}
+
+/// A number without a fraction that is written with one, as a whole number.
+fn whole(number: &Number) -> Option<Value> {
+    let value = number
+        .as_f64()
+        .filter(|_| !(number.is_i64() || number.is_u64()))?;
+    let is_whole = value.fract() == 0.0 && value.abs() <= EXACT_MAX;
+    let digits = is_whole.then(|| format!("{value:.0}"))?;
+    digits.parse::<i64>().ok().map(Value::from)
+}
+
+/// The types that a schema permits; none where it says nothing of types.
+fn types(schema: &Value) -> Vec<&str> {
+    let alternatives = schema.get("anyOf").and_then(Value::as_array);
+    let own = match schema.get("type") {
+        Some(Value::String(kind)) => vec![kind.as_str()],
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let mut all = own;
+    for alternative in alternatives.into_iter().flatten() {
+        let kinds = types(alternative);
+        if kinds.is_empty() {
+            return Vec::new();
+        }
+        all.extend(kinds);
+    }
+    all
+}
+
+/// The type of a value, as schemas call it.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn in_words(kind: &str) -> Option<&'static str> {
+    match kind {
+        "boolean" => Some("true or false"),
+        "integer" => Some("a whole number"),
+        "number" => Some("a number"),
+        "string" => Some("a text"),
+        "array" => Some("a list"),
+        "object" => Some("an object"),
+        _ => None,
     }
 }
 
@@ -243,11 +370,55 @@ mod tests {
             (json!([1]), "not an object"),
             (json!("{"), "not JSON"),
             (json!("[1]"), "not an object"),
-            (json!({"yield_ms": "5"}), "invalid type"),
+            (
+                json!({"yield_ms": "5"}),
+                "yield_ms must be a whole number from 0 on, not \"5\"",
+            ),
+            (
+                json!({"yield_ms": 1.5}),
+                "yield_ms must be a whole number from 0 on, not 1.5",
+            ),
+            (json!({"yield_ms": -1}), "from 0 on, not -1"),
+            (json!({"Skill": [1]}), "skill must be a text, not a list"),
         ] {
             let error = run(arguments.clone()).expect_err("refused");
             assert!(error.starts_with("invalid args: "), "{error}");
             assert!(error.contains(said), "{arguments}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_fraction_of_zero() {
+        for (given, wanted) in [(json!(60.0), 60), (json!(6e1), 60), (json!(-0.0), 0)] {
+            let read = run(json!({"yield_ms": given})).expect("a whole number");
+            assert_eq!(read.yield_ms, wanted);
+        }
+        for given in [json!(0.5), json!(1e300), json!(-60.0)] {
+            assert!(run(json!({"yield_ms": given})).is_err(), "{given}");
+        }
+    }
+
+    #[test]
+    fn an_argument_of_a_wrong_type_is_named_wherever_it_is() {
+        for (given, said) in [
+            (
+                json!({"outputs": {"MaxFiles": "many"}}),
+                "outputs.max_files must be a whole number from 0 on, not \"many\"",
+            ),
+            (json!({"outputs": 3}), "outputs must be an object, not 3"),
+            (
+                json!({"inputs": [{"from": "a"}, {"src": true}]}),
+                "inputs[1].from must be a text, not true",
+            ),
+            (
+                json!({"inputs": ["a"]}),
+                "inputs[0] must be an object, not \"a\"",
+            ),
+            (json!({"env": {"A": 1}}), "env.A must be a text, not 1"),
+        ] {
+            let read = decode::<Outer>(given.clone(), &[("src", "from")]);
+            let error = read.expect_err("refused").to_string();
+            assert_eq!(error, format!("invalid args: {said}"), "{given}");
         }
     }
 

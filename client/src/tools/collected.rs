@@ -1,12 +1,18 @@
 //! Files that a command left, as the daemon hands them over: in a stream, of which no more is kept than is to be shown.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use skilld_proto::v1::collect_outputs_response::Payload;
+use skilld_proto::v1::skipped_file::Reason;
 use skilld_proto::v1::{
     CollectOutputsRequest, CollectSpec, CollectSummary, CollectedFile, FileEnd,
 };
 
 use crate::Error;
-use crate::tools::Inner;
+use crate::tools::{Inner, Session};
+
+/// Paths that one warning names.
+const NAMED_MAX: usize = 5;
 
 /// One file.
 #[derive(Debug)]
@@ -16,6 +22,67 @@ pub(crate) struct Collected {
     pub(crate) end: Option<FileEnd>,
     /// The beginning of a text.
     pub(crate) text: Vec<u8>,
+}
+
+/// Whose artifacts the saved files are: with another app, user or session nobody finds them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct SavedScope {
+    pub(crate) app: String,
+    pub(crate) user: String,
+    pub(crate) session: String,
+}
+
+impl From<&Session> for SavedScope {
+    fn from(session: &Session) -> Self {
+        Self {
+            app: session.app.clone(),
+            user: session.user.clone(),
+            session: session.session.clone(),
+        }
+    }
+}
+
+/// Returns a warning about the files that were asked to be saved and were not, if there are any.
+pub(crate) fn unsaved_warning(summary: &CollectSummary) -> Option<String> {
+    let unsaved = |reason| {
+        matches!(
+            reason,
+            Reason::NotSaved | Reason::NotWhole | Reason::EmptyAfterFailure
+        )
+    };
+    let paths = skipped_paths(summary, unsaved);
+    (!paths.is_empty()).then(|| format!("not saved as artifacts: {}", named(&paths)))
+}
+
+/// Paths that a collection skipped for one of these reasons.
+pub(crate) fn skipped_paths(
+    summary: &CollectSummary,
+    is_wanted: impl Fn(Reason) -> bool,
+) -> Vec<&str> {
+    let skipped = summary.skipped.iter();
+    let skipped = skipped.filter(|skipped| is_wanted(skipped.reason()));
+    skipped.map(|skipped| skipped.path.as_str()).collect()
+}
+
+/// The first of some paths, and how many others there are.
+pub(crate) fn named(paths: &[&str]) -> String {
+    let (first, others) = paths.split_at(paths.len().min(NAMED_MAX));
+    let first = first.join(", ");
+    match others.len() {
+        0 => first,
+        count => format!("{first} and {count} more"),
+    }
+}
+
+/// Returns the warning for files that a command left where nothing collects them.
+pub(crate) fn outside_warning(summary: &CollectSummary) -> Option<String> {
+    let paths: Vec<&str> = summary.outside.iter().map(String::as_str).collect();
+    (!paths.is_empty()).then(|| {
+        format!(
+            "the command left {} outside of out/ and work/, where files are not collected: write to $OUTPUT_DIR",
+            named(&paths)
+        )
+    })
 }
 
 /// Collects what an exec, named in full, made or changed. Of each text at most `text_max` bytes are kept.

@@ -36,6 +36,12 @@ impl HostTools {
         self.0.get(name).map(|(definition, _)| definition)
     }
 
+    /// Returns true if no tool is registered, as in `skillctl`.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// All names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)

@@ -7,7 +7,7 @@ use skilld_proto::v1::{Skill, SkillFile};
 
 use crate::prompt::{self, Doc, Loaded, Material, Summary};
 use crate::state::{Scope, Selection, SessionState, agent_zero, loading, sherma};
-use crate::tools::{Family, Inner, Options, Profile, Session, ToolError, lookup};
+use crate::tools::{Family, Inner, Options, Profile, Session, ToolError, lookup, trpc};
 
 /// Bytes of one document that are read; what follows is left to `read_file`. No document of a skill that people wrote is
 /// nearly as long.
@@ -15,6 +15,8 @@ const DOC_BYTES_MAX: u64 = 1024 * 1024;
 /// Bytes of all documents of one skill, for a prompt and in a result.
 const DOCS_BYTES_MAX: u64 = 4 * 1024 * 1024;
 const INLINE_BYTES_MAX: u64 = 256 * 1024;
+/// Bytes by which a document may be longer than its file since paths in it are.
+const PATHS_BYTES: u64 = 4096;
 /// A skill that is changed while it is read is read again, so often.
 const TRIES: usize = 3;
 
@@ -27,6 +29,8 @@ struct Wanted {
     docs: Option<Selection>,
     /// None for those that it declares.
     tools: Option<Vec<String>>,
+    /// Tools of it that were selected.
+    selected: Option<Selection>,
 }
 
 /// Of all skills that the model may see, and of those that are loaded, the longest untouched first. A loaded skill that is
@@ -81,6 +85,7 @@ fn wanted(tools: &Inner, session: &Session, state: &SessionState) -> Vec<Wanted>
         },
         docs: loading::docs(state, scope, &name),
         tools: None,
+        selected: loading::tools(state, scope, &name),
         name,
     });
     wanted.collect()
@@ -98,6 +103,7 @@ fn of_sherma(session: &Session, state: &SessionState, options: &Options) -> Vec<
         },
         docs: None,
         tools: Some(load.tools.clone()),
+        selected: None,
     });
     wanted.collect()
 }
@@ -115,6 +121,7 @@ async fn of(tools: &Inner, wanted: Wanted) -> Result<Option<Loaded>, ToolError> 
                 let mut loaded = loaded(&tools.options, skill, docs);
                 loaded.name = wanted.name;
                 loaded.tools = wanted.tools.unwrap_or(loaded.tools);
+                loaded.unavailable_tools = unavailable(tools, &loaded.tools, wanted.selected);
                 return Ok(Some(loaded));
             }
             // It has changed since, and what it was is nowhere any more.
@@ -137,7 +144,22 @@ fn loaded(options: &Options, skill: Skill, docs: Vec<Doc>) -> Loaded {
         body: skill.body,
         docs,
         tools: skill.tools,
+        unavailable_tools: Vec::new(),
     }
+}
+
+/// Returns the tools, declared or selected, that neither the host nor this family has. The other families' skills bring
+/// their tools with them.
+fn unavailable(tools: &Inner, declared: &[String], selected: Option<Selection>) -> Vec<String> {
+    if tools.options.family != Family::Trpc {
+        return Vec::new();
+    }
+    let selected = match selected {
+        Some(Selection::These(names)) => names,
+        Some(Selection::All) | None => Vec::new(),
+    };
+    let all = declared.iter().cloned().chain(selected);
+    all.filter(|tool| !trpc::has_tool(tools, tool)).collect()
 }
 
 /// Whether anything that is offered runs something in a skill's folder.
@@ -174,7 +196,9 @@ pub(crate) async fn inline(
     let chosen = loading::docs(state, scope, &name);
     let docs = docs(tools, &skill, chosen.as_ref(), INLINE_BYTES_MAX).await?;
     let paths: Vec<String> = docs.iter().map(|doc| doc.path.clone()).collect();
-    let loaded = loaded(&tools.options, skill, docs);
+    let mut loaded = loaded(&tools.options, skill, docs);
+    let selected = loading::tools(state, scope, &name);
+    loaded.unavailable_tools = unavailable(tools, &loaded.tools, selected);
     Ok(Inline {
         content: Some(prompt::loaded_text(&loaded, state, scope)),
         unknown_docs: chosen.map_or_else(Vec::new, |chosen| chosen.unknown(&paths)),
@@ -205,8 +229,12 @@ async fn docs(
     };
     let shares = files.into_iter().map(|file| {
         let size = u64::try_from(file.size).unwrap_or_default();
-        let share = size.min(DOC_BYTES_MAX).min(room);
-        room -= share;
+        // Placeholders for the skill's folder become longer when they are replaced.
+        let share = match size {
+            0 => 0,
+            _ => (size + PATHS_BYTES).min(DOC_BYTES_MAX).min(room),
+        };
+        room -= share.min(size);
         (file, share)
     });
     let shares: Vec<(SkillFile, u64)> = shares.collect();
@@ -227,7 +255,7 @@ async fn doc(
     file: SkillFile,
     share: u64,
 ) -> Result<Option<Doc>, ToolError> {
-    let size = u64::try_from(file.size).unwrap_or_default();
+    let mut size = u64::try_from(file.size).unwrap_or_default();
     let (mut content, mut shown) = (String::new(), 0);
     if share > 0 {
         let max = usize::try_from(share).unwrap_or(usize::MAX);
@@ -241,6 +269,7 @@ async fn doc(
         let Some(text) = read.text else {
             return Ok(None);
         };
+        size = u64::try_from(read.file.size).unwrap_or_default();
         (content, shown) = (text, read.next_offset.unwrap_or(size));
     }
     if shown < size {

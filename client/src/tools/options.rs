@@ -97,7 +97,8 @@ pub struct Options {
     /// A session's workspace goes when nothing ran for so long; none for the daemon's default.
     #[serde(with = "seconds")]
     pub idle_timeout: Option<Duration>,
-    /// Environment of all that runs, beneath what a call gives.
+    /// Environment of each command, beneath what the call gives. A variable that no command can have is left out, and the
+    /// result warns of it.
     pub env: std::collections::BTreeMap<String, String>,
     /// How long a skill stays loaded.
     pub load_mode: LoadMode,

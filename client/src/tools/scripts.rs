@@ -5,6 +5,7 @@ mod args;
 mod choice;
 mod produced;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -18,6 +19,8 @@ pub(crate) use args::args;
 pub(crate) use choice::{Cwd, Style};
 pub(crate) use produced::Produced;
 
+use crate::tools::collected::SavedScope;
+use crate::tools::environment::HostEnvironment;
 use crate::tools::follow::{self, Ended};
 use crate::tools::shown::Streams;
 use crate::tools::{Inner, Session, ToolError, lookup, wire};
@@ -67,6 +70,9 @@ pub(crate) struct Ran {
     pub(crate) duration_ms: u64,
     /// Files that it wrote or changed in the workspace.
     pub(crate) files: Vec<Produced>,
+    /// Whose artifacts the saved ones are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) artifact_scope: Option<SavedScope>,
     /// A limit cut the list of files.
     pub(crate) limits_hit: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -99,6 +105,8 @@ pub(crate) async fn run(tools: &Inner, session: &Session, run: Run) -> Result<Ra
     let mut ran = ran(&run, ended);
     let is_new = tools.workspaces.warning(session).map(str::to_owned);
     ran.warnings.extend(is_new.into_iter().chain(clamped));
+    ran.warnings
+        .extend(HostEnvironment::of(&tools.options).warnings);
     if ran.outcome != "spawn_failed"
         && let Err(error) = produced::collect(tools, session, &exec, &mut ran).await
     {
@@ -171,11 +179,22 @@ fn spec(tools: &Inner, run: &Run) -> Result<ExecSpec, ToolError> {
         script: Some(script),
         stdin,
         timeout: timeout.and_then(|timeout| timeout.try_into().ok()),
+        env: environment(tools, run),
         ..ExecSpec::default()
     };
     // Who gives a call up wants what it started to end.
     spec.set_on_disconnect(OnDisconnect::Kill);
     Ok(spec)
+}
+
+/// The host's variables, without those that an argument of the script becomes.
+fn environment(tools: &Inner, run: &Run) -> BTreeMap<String, String> {
+    let mut variables = HostEnvironment::of(&tools.options).variables;
+    for key in run.args.keys() {
+        let name = key.to_uppercase().replace('-', "_");
+        variables.remove(&format!("SKILL_ARG_{name}"));
+    }
+    variables
 }
 
 fn ran(run: &Run, ended: Ended) -> Ran {
@@ -211,6 +230,7 @@ fn ran(run: &Run, ended: Ended) -> Ran {
             u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
         }),
         files: Vec::new(),
+        artifact_scope: None,
         limits_hit: false,
         warnings,
     }

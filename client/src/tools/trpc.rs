@@ -21,6 +21,7 @@ mod lines;
 mod load;
 mod loads;
 mod look;
+mod mistake;
 mod offer;
 mod piece;
 mod policy;
@@ -36,12 +37,13 @@ mod skills;
 mod stage;
 mod uploads;
 
-pub(crate) use offer::{all, check};
+pub(crate) use offer::{all, check, has_tool};
 pub(crate) use uploads::uploads;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::state::SessionState;
+use crate::tools::environment::HostEnvironment;
 use crate::tools::{Answer, Call, Definition, Inner, Session, ToolError, arguments, lookup};
 
 /// Other systems' names of fields, wherever a tool has the field.
@@ -88,17 +90,28 @@ pub(crate) async fn call(
     let tool = call.name.as_str();
     let runs = matches!(tool, "skill_run" | "skill_exec" | "workspace_exec");
     let mut answer = make(tools, session, state, call).await?;
-    if runs
-        && let Some(warning) = tools.workspaces.warning(session)
-        && let Some(result) = answer.result.as_object_mut()
+    if runs {
+        let is_new = tools.workspaces.warning(session).map(str::to_owned);
+        let of_host = HostEnvironment::of(&tools.options).warnings;
+        warn(&mut answer, is_new.into_iter().chain(of_host));
+    }
+    Ok(answer)
+}
+
+/// Adds warnings to a result.
+fn warn(answer: &mut Answer, more: impl Iterator<Item = String>) {
+    let more: Vec<Value> = more.map(Value::from).collect();
+    if more.is_empty() {
+        return;
+    }
+    if let Some(result) = answer.result.as_object_mut()
         && let Some(warnings) = result
             .entry("warnings")
             .or_insert_with(|| json!([]))
             .as_array_mut()
     {
-        warnings.push(warning.into());
+        warnings.extend(more);
     }
-    Ok(answer)
 }
 
 async fn make(

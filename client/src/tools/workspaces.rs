@@ -36,7 +36,6 @@ impl Workspaces {
                 idle_timeout: options
                     .idle_timeout
                     .and_then(|timeout| timeout.try_into().ok()),
-                env: options.env.clone().into_iter().collect(),
                 allow_existing: true,
                 ..CreateWorkspaceRequest::default()
             },

@@ -13,7 +13,7 @@ use tonic::Code;
 
 use crate::collecting::{file, summary};
 use crate::conversation::Conversation;
-use crate::fake::skills::{Kit, digest, invalid};
+use crate::fake::skills::{Kit, digest, invalid, sha256};
 use crate::fake::{Fake, refusal};
 
 const METHODS: &str = "list, search, load, read_file, execute_script";
@@ -172,7 +172,7 @@ async fn a_method_is_read_in_any_case_and_every_error_of_an_argument_lists_what_
             json!({"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "timeout": -1}),
             "timeout -1",
         ),
-        (json!({"method": 7}), "invalid type"),
+        (json!({"method": 7}), "method must be a text, not 7"),
     ] {
         let (code, message) = talk.refused("skills_tool", arguments.clone()).await;
         assert_eq!(code, "INVALID_ARGUMENTS", "{arguments}: {message}");
@@ -463,7 +463,9 @@ async fn read_file_reads_text_in_parts_and_describes_what_is_binary() {
     );
     let logo = use_tool(&mut talk, read("assets/logo.png", 0)).await;
     assert_eq!(logo["binary"], true);
-    assert!(text(&logo).starts_with("assets/logo.png is binary, 3 bytes, sha256 abab"));
+    let digest = sha256(&[0, 1, 2]);
+    let said = format!("assets/logo.png is binary, 3 bytes, sha256 {digest}");
+    assert!(text(&logo).starts_with(&said));
     for (path, code) in [
         ("../x", "INVALID_ARGUMENTS"),
         ("/etc/passwd", "INVALID_ARGUMENTS"),

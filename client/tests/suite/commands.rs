@@ -82,27 +82,6 @@ async fn a_command_is_for_a_shell_or_not() {
 }
 
 #[tokio::test]
-async fn json_is_the_apis_messages_one_a_line() {
-    let fake = fake();
-    let output = run(&fake, &["-o", "json", "exec", "w", "--", "hello"]).await;
-    let lines: Vec<serde_json::Value> = text(&output.stdout)
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("json"))
-        .collect();
-    assert_eq!(lines.len(), 4);
-    assert_eq!(lines[0]["started"]["pid"], 7);
-    assert_eq!(lines[1]["output"]["data"], "aGVsbG8K");
-    assert_eq!(lines[2]["exited"]["result"]["exitCode"], 0);
-    let output = run(&fake, &["workspace", "get", "w", "-o", "json"]).await;
-    assert_eq!(text(&output.stdout), "{\"name\":\"workspaces/w\"}\n");
-    let output = run(&fake, &["pool", "resize", "default", "3", "-o", "json"]).await;
-    assert_eq!(
-        text(&output.stdout),
-        "{\"name\":\"pools/default\",\"warmTarget\":3}\n"
-    );
-}
-
-#[tokio::test]
 async fn tables_are_aligned_and_pages_are_one_list() {
     let fake = fake();
     for id in ["a", "b", "c", "d"] {

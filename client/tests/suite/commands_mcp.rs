@@ -198,13 +198,287 @@ fn fits(tools: &[Value], name: &str, result: &Value) {
     assert!(&same == structured || &same == wrapped, "{name}: {text}");
 }
 
+/// Checks that a client knows what to ask its user about, and a model what the tool does, from this tool alone.
+fn describes_itself(tool: &Value) {
+    let name = tool["name"].as_str().expect("a name");
+    let hints = &tool["annotations"];
+    assert!(
+        tool["title"].is_string() && hints["title"].is_string(),
+        "{tool}"
+    );
+    for hint in [
+        "readOnlyHint",
+        "destructiveHint",
+        "idempotentHint",
+        "openWorldHint",
+    ] {
+        assert!(hints[hint].is_boolean(), "{name} has no {hint}");
+    }
+    let runs = [
+        "skill_run",
+        "skill_exec",
+        "workspace_exec",
+        "run_skill_script",
+        "skills_tool",
+    ];
+    assert_eq!(
+        hints["destructiveHint"] == json!(true),
+        runs.contains(&name) || {
+            name.ends_with("_stdin") || name.contains("_kill_") || name == "workspace_write_file"
+        },
+        "{name}"
+    );
+    let reads = name.starts_with("skill_list") || name.starts_with("list_") || {
+        [
+            "read_file",
+            "search_skills",
+            "load_skill_resource",
+            "load_skill_asset",
+        ]
+        .contains(&name)
+    };
+    assert_eq!(hints["readOnlyHint"], reads, "{name}");
+    let mut texts = vec![tool["description"].as_str().expect("a description")];
+    let fields = tool["inputSchema"]["properties"].as_object();
+    for (field, schema) in fields.into_iter().flatten() {
+        let text = schema["description"].as_str();
+        texts.push(text.unwrap_or_else(|| panic!("{name}: {field} is not described")));
+    }
+    for text in texts {
+        let refers = ["The same", "Takes what", "What skill_run takes"];
+        assert!(
+            !refers.iter().any(|start| text.contains(start)),
+            "{name}: {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_list_of_tools_stays_within_its_byte_budget() {
+    for (family, all_max, output_max) in [
+        ("trpc", 28_000, 12_000),
+        ("sherma", 12_000, 5_000),
+        ("agent-zero", 8_000, 5_000),
+    ] {
+        let fake = fake();
+        options(&fake, &json!({"family": family, "additions": true}));
+        let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+        let tools = client.tools().await;
+        let all = json!(tools).to_string().len();
+        let output = tools.iter().filter_map(|tool| tool.get("outputSchema"));
+        let output: usize = output.map(|schema| schema.to_string().len()).sum();
+        println!("{family}: {all} bytes, of these output schemas {output}");
+        assert!(all <= all_max, "{family}: {all} bytes");
+        assert!(
+            output <= output_max,
+            "{family}: output schemas of {output} bytes"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_text_is_returned_as_what_it_is() {
+    let fake = fake();
+    let png = b"\x89PNG\r\n\x1a\n\0\0".to_vec();
+    {
+        let mut state = fake.state.lock();
+        state.staged.insert("out/p.png".into(), png.clone());
+        state.staged.insert("out/p.bin".into(), vec![1, 0, 2]);
+        state
+            .staged
+            .insert("out/large.bin".into(), vec![0; (8 << 20) + 1]);
+    }
+    let mut client = Client::start(&fake, &[]).await;
+    let tools = client.tools().await;
+    let image = client
+        .call("read_file", json!({"file_name": "workspace://out/p.png"}))
+        .await;
+    fits(&tools, "read_file", &image);
+    assert_eq!(image["structuredContent"]["mime_type"], "image/png");
+    assert_eq!(image["structuredContent"]["size_bytes"], 10);
+    let wanted = json!({
+        "type": "image",
+        "data": data_encoding::BASE64.encode(&png),
+        "mimeType": "image/png",
+    });
+    assert_eq!(image["content"][1], wanted);
+    let other = client
+        .call("read_file", json!({"file_name": "out/p.bin"}))
+        .await;
+    fits(&tools, "read_file", &other);
+    let wanted = json!({"type": "resource", "resource": {
+        "uri": "workspace://out/p.bin",
+        "mimeType": "application/octet-stream",
+        "blob": "AQAC",
+    }});
+    assert_eq!(other["content"][1], wanted);
+    let id = client
+        .begin_call("read_file", json!({"file_name": "out/large.bin"}))
+        .await;
+    let refused = client.answer(id).await.expect("a result");
+    assert_eq!(refused["isError"], true);
+    assert!(refused.to_string().contains("NOT_TEXT"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_asset_that_is_an_image_comes_with_its_description() {
+    let fake = fake();
+    let png = b"\x89PNG\r\n\x1a\n\0".to_vec();
+    let mut kit = Kit::new("logo", "1.0.0").file("assets/logo.png", png.clone());
+    kit.skill.description = "A logo.".into();
+    fake.state.lock().kits.push(kit);
+    options(&fake, &json!({"family": "sherma"}));
+    let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+    let asset = json!({"skill_id": "logo", "asset_path": "assets/logo.png"});
+    let asset = client.call("load_skill_asset", asset).await;
+    assert_eq!(asset["structuredContent"]["binary"], true);
+    assert_eq!(asset["content"][1]["type"], "image");
+    assert_eq!(
+        asset["content"][1]["data"],
+        data_encoding::BASE64.encode(&png)
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_the_client_writes_is_in_the_workspace_and_among_the_resources() {
+    let fake = fake();
+    let mut client = Client::start(&fake, &[]).await;
+    let tools = client.tools().await;
+    let text = json!({"path": "inputs/a b.csv", "content": "a,b\n"});
+    let written = client.call("workspace_write_file", text).await;
+    fits(&tools, "workspace_write_file", &written);
+    assert_eq!(
+        written["structuredContent"]["ref"],
+        "workspace://work/inputs/a b.csv"
+    );
+    assert_eq!(written["structuredContent"]["size_bytes"], 4);
+    let bytes = json!({"path": "out/p.bin", "content_base64": "AQAC"});
+    client.call("workspace_write_file", bytes).await;
+    {
+        let state = fake.state.lock();
+        assert_eq!(state.staged["work/inputs/a b.csv"], b"a,b\n");
+        assert_eq!(state.staged["out/p.bin"], [1, 0, 2]);
+        assert_eq!(state.workspaces.len(), 1, "the session's");
+    }
+    for (wrong, problem) in [
+        (
+            json!({"path": "skills/x", "content": ""}),
+            "beneath work/ or out/",
+        ),
+        (
+            json!({"path": "out/../../x", "content": ""}),
+            "must not contain ..",
+        ),
+        (json!({"path": "out/x"}), "content is missing"),
+        (
+            json!({"path": "out/x", "content": "", "content_base64": ""}),
+            "not both",
+        ),
+        (
+            json!({"path": "out/x", "content_base64": "!"}),
+            "is not base64",
+        ),
+    ] {
+        let id = client.begin_call("workspace_write_file", wrong).await;
+        let refused = client.answer(id).await.expect("a result");
+        assert_eq!(refused["isError"], true);
+        assert!(refused.to_string().contains(problem), "{refused}");
+    }
+    client
+        .call("workspace_save_artifact", json!({"path": "out/p.bin"}))
+        .await;
+    let listed = client
+        .request("resources/list", json!({}))
+        .await
+        .expect("a page");
+    let listed = listed["resources"].as_array().expect("resources");
+    let uris: Vec<&str> = listed
+        .iter()
+        .filter_map(|one| one["uri"].as_str())
+        .collect();
+    assert_eq!(
+        uris[..3],
+        [
+            "workspace://out/p.bin",
+            "workspace://work/inputs/a%20b.csv",
+            "artifact://out/p.bin@0"
+        ]
+    );
+    for (uri, key, wanted) in [
+        (uris[0], "blob", "AQAC"),
+        (uris[1], "text", "a,b\n"),
+        (uris[2], "blob", "AQAC"),
+    ] {
+        let read = client.request("resources/read", json!({"uri": uri})).await;
+        assert_eq!(read.expect(uri)["contents"][0][key], wanted, "{uri}");
+    }
+    let error = client
+        .request("resources/read", json!({"uri": "workspace://out/no"}))
+        .await;
+    assert_eq!(error.expect_err("is not there")["code"], -32002);
+}
+
+#[tokio::test]
+async fn without_tools_that_run_commands_there_is_no_workspace_to_write_to_or_read() {
+    let fake = fake();
+    fake.state
+        .lock()
+        .staged
+        .insert("out/a".into(), b"a".to_vec());
+    options(&fake, &json!({"profile": "knowledge_only"}));
+    let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+    assert!(!names(&client.tools().await).contains(&"workspace_write_file"));
+    let id = client
+        .begin_call("workspace_write_file", json!({"path": "out/a"}))
+        .await;
+    assert_eq!(
+        client.answer(id).await.expect_err("unknown")["code"],
+        -32602
+    );
+    let read = client
+        .request("resources/read", json!({"uri": "workspace://out/a"}))
+        .await;
+    assert_eq!(read.expect_err("hidden")["code"], -32002);
+}
+
+#[tokio::test]
+async fn an_artifact_of_a_session_that_is_not_kept_is_saved_with_the_words_that_load_it() {
+    let fake = fake();
+    fake.state
+        .lock()
+        .staged
+        .insert("out/a.txt".into(), b"a".to_vec());
+    for kept in [false, true] {
+        let more: &[&str] = if kept {
+            &["--session-file", "s.json"]
+        } else {
+            &[]
+        };
+        let mut client = Client::start(&fake, more).await;
+        let saved = client
+            .call("workspace_save_artifact", json!({"path": "out/a.txt"}))
+            .await;
+        let name = format!("out/a.txt@{}", saved["structuredContent"]["version"]);
+        assert_eq!(saved["content"][1]["uri"], format!("artifact://{name}"));
+        let note = saved["content"][2]["text"].as_str();
+        if kept {
+            assert_eq!(note, None);
+            continue;
+        }
+        let load = format!("skillctl artifact load {name} --app skillctl --session ");
+        let note = note.expect("a note");
+        let (_, session) = note.split_once(&load).expect(note);
+        assert!(!session.is_empty() && !session.contains(' '), "{note}");
+    }
+}
+
 #[tokio::test]
 async fn every_family_is_served_with_schemas_that_its_results_fit() {
     let script = "scripts/run.sh";
     for (family, count, calls) in [
         (
             "trpc",
-            16,
+            17,
             vec![
                 ("skill_list", json!({})),
                 ("skill_load", json!({"skill": "alpha"})),
@@ -215,7 +489,7 @@ async fn every_family_is_served_with_schemas_that_its_results_fit() {
         ),
         (
             "sherma",
-            10,
+            11,
             vec![
                 ("list_skills", json!({})),
                 ("load_skill_md", json!({"skill_id": "alpha"})),
@@ -229,7 +503,7 @@ async fn every_family_is_served_with_schemas_that_its_results_fit() {
         ),
         (
             "agent-zero",
-            1,
+            2,
             vec![
                 ("skills_tool", json!({"method": "list"})),
                 (
@@ -251,6 +525,9 @@ async fn every_family_is_served_with_schemas_that_its_results_fit() {
         let mut client = Client::start(&fake, &["--options", "o.json"]).await;
         let tools = client.tools().await;
         assert_eq!(tools.len(), count, "{family}: {:?}", names(&tools));
+        for tool in &tools {
+            describes_itself(tool);
+        }
         for (name, arguments) in calls {
             let result = client.call(name, arguments).await;
             fits(&tools, name, &result);
@@ -312,6 +589,7 @@ async fn tools_that_a_skill_brings_are_announced_and_have_a_schema_only_if_their
             .find(|tool| tool["name"] == name)
             .expect("is offered");
         assert!(tool.get("outputSchema").is_none(), "{tool}");
+        assert!(tool.get("annotations").is_none(), "{tool}");
     }
     let said = client.call("local_echo", json!({"x": 3})).await;
     assert!(
@@ -341,7 +619,8 @@ async fn calls_side_by_side_over_one_session_lose_nothing() {
         &fake,
         &json!({"max_loaded_skills": 3, "load_mode": "session"}),
     );
-    let mut client = Client::start(&fake, &["--options", "o.json", "--session", "s.json"]).await;
+    let mut client =
+        Client::start(&fake, &["--options", "o.json", "--session-file", "s.json"]).await;
     for skill in ["alpha", "beta"] {
         client.call("skill_load", json!({"skill": skill})).await;
     }
@@ -374,7 +653,7 @@ async fn a_call_that_is_cancelled_ends_what_it_started_also_what_starts_only_the
     for when in [RunExec::Starts, RunExec::Late] {
         let fake = fake();
         fake.state.lock().run_exec = when;
-        let mut client = Client::start(&fake, &["--session", "s.json"]).await;
+        let mut client = Client::start(&fake, &["--session-file", "s.json"]).await;
         let run = json!({"skill": "alpha", "command": "forever"});
         let id = client.begin_call("skill_run", run).await;
         let mut asked = fake.state.run_calls.subscribe();
@@ -416,7 +695,7 @@ async fn a_kept_session_that_ends_in_the_middle_of_a_call_leaves_nothing_running
     ] {
         let fake = fake();
         fake.state.lock().run_exec = when;
-        let mut client = Client::start(&fake, &["--session", "s.json"]).await;
+        let mut client = Client::start(&fake, &["--session-file", "s.json"]).await;
         let run = json!({"skill": "alpha", "command": "forever"});
         client.begin_call("skill_run", run).await;
         let mut asked = fake.state.run_calls.subscribe();
@@ -457,7 +736,7 @@ async fn a_second_signal_does_not_wait_for_the_end_of_the_workspace() {
 #[tokio::test]
 async fn a_result_is_given_whatever_fails_after_the_call() {
     let fake = fake();
-    let mut client = Client::start(&fake, &["--session", "s.json"]).await;
+    let mut client = Client::start(&fake, &["--session-file", "s.json"]).await;
     client.tools().await;
     // What is offered now cannot be found out.
     fake.state.lock().list_refusals = [refusal(Code::Internal, "INTERNAL", &[])].into();

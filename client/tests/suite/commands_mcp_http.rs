@@ -310,3 +310,14 @@ async fn requests_without_a_session_are_bounded_too() {
     }
     assert_eq!(open.len(), 2 * CLIENTS_MAX);
 }
+
+#[tokio::test]
+async fn the_end_of_a_session_is_answered_with_204_and_its_id_is_unknown_then() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let id = session(&server.hello(&[]).await);
+    let delete = server.http.delete(&server.url);
+    let ended = delete.header("mcp-session-id", &id).send().await;
+    assert_eq!(ended.expect("answers").status(), StatusCode::NO_CONTENT);
+    assert_eq!(server.listen(&id).await.status(), StatusCode::NOT_FOUND);
+}

@@ -158,16 +158,15 @@ async fn every_familys_tools_are_called_from_a_shell_and_a_session_is_kept_in_it
             json!({"family": family, "additions": true}).to_string(),
         )
         .expect("writes");
-        let more = ["--options", "options.json", "--session", "chat.json"];
+        let more = ["--options", "options.json", "--session-file", "chat.json"];
         let listed = run(
             &fake,
             &[&["-o", "json", "tool", "list"], &more[..]].concat(),
         )
         .await;
-        let names: Vec<Value> = text(&listed.stdout)
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["name"].clone())
-            .collect();
+        let listed: Value = serde_json::from_slice(&listed.stdout).expect("one object");
+        let tools = listed["tools"].as_array().expect("a list").iter();
+        let names: Vec<Value> = tools.map(|tool| tool["name"].clone()).collect();
         assert_eq!(names.len(), count, "{family}: {names:?}");
         assert!(names.contains(&json!(load)) && names.contains(&json!(run_tool)));
 
@@ -201,7 +200,7 @@ async fn every_familys_tools_are_called_from_a_shell_and_a_session_is_kept_in_it
             "{family}: one for all calls"
         );
 
-        let ended = run(&fake, &["tool", "end", "--session", "chat.json"]).await;
+        let ended = run(&fake, &["tool", "end", "--session-file", "chat.json"]).await;
         assert!(ended.status.success(), "{}", text(&ended.stderr));
         assert!(
             fake.state.lock().workspaces.is_empty() && !file.exists(),
@@ -216,7 +215,7 @@ async fn every_familys_tools_are_called_from_a_shell_and_a_session_is_kept_in_it
             2,
             "{family}: the socket and the options, no lock: {left:?}"
         );
-        let gone = run(&fake, &["tool", "end", "--session", "chat.json"]).await;
+        let gone = run(&fake, &["tool", "end", "--session-file", "chat.json"]).await;
         assert_eq!(gone.status.code(), Some(1));
         assert_eq!(text(&gone.stderr), "error: there is no chat.json\n");
     }
@@ -303,7 +302,7 @@ async fn options_and_sessions_that_cannot_be_read_are_refused_before_anything_is
         let option = if file == "o.json" {
             "--options"
         } else {
-            "--session"
+            "--session-file"
         };
         let output = run(&fake, &["tool", "call", "skill_list", "{}", option, file]).await;
         assert_eq!(output.status.code(), Some(1), "{content}");
@@ -358,13 +357,19 @@ async fn a_call_repeated_with_its_id_runs_nothing_twice() {
             &fake,
             "skill_run",
             &arguments,
-            &["--session", "s.json", "--id", "c1"],
+            &["--session-file", "s.json", "--id", "c1"],
         )
         .await;
         assert_eq!(ran["stdout"], "hello\n");
     }
     assert_eq!(fake.state.lock().starts, 1);
-    call(&fake, "skill_run", &arguments, &["--session", "s.json"]).await;
+    call(
+        &fake,
+        "skill_run",
+        &arguments,
+        &["--session-file", "s.json"],
+    )
+    .await;
     assert_eq!(fake.state.lock().starts, 2);
 }
 
@@ -376,7 +381,7 @@ async fn calls_side_by_side_lose_nothing_and_keep_the_cap() {
         r#"{"max_loaded_skills": 3, "load_mode": "session"}"#,
     )
     .expect("writes");
-    let more = ["--options", "o.json", "--session", "s.json"];
+    let more = ["--options", "o.json", "--session-file", "s.json"];
     for skill in ["alpha", "beta"] {
         call(&fake, "skill_load", &json!({"skill": skill}), &more).await;
     }
@@ -405,7 +410,13 @@ async fn calls_side_by_side_lose_nothing_and_keep_the_cap() {
 #[tokio::test]
 async fn a_result_is_printed_though_its_session_cannot_be_kept() {
     let fake = fake();
-    call(&fake, "skill_list", &json!({}), &["--session", "s.json"]).await;
+    call(
+        &fake,
+        "skill_list",
+        &json!({}),
+        &["--session-file", "s.json"],
+    )
+    .await;
     fake.state.holds_skills.send_replace(true);
     let child = spawn(
         &fake,
@@ -414,7 +425,7 @@ async fn a_result_is_printed_though_its_session_cannot_be_kept() {
             "call",
             "skill_load",
             r#"{"skill": "alpha"}"#,
-            "--session",
+            "--session-file",
             "s.json",
         ],
     );
@@ -442,7 +453,7 @@ async fn an_interrupted_call_ends_what_it_started_also_what_starts_only_then() {
             let arguments = r#"{"skill": "alpha", "command": "forever"}"#;
             let mut words = vec!["tool", "call", "skill_run", arguments];
             if kept {
-                words.extend(["--session", "s.json"]);
+                words.extend(["--session-file", "s.json"]);
             }
             let child = spawn(&fake, &words);
             let mut asked = fake.state.run_calls.subscribe();
@@ -490,7 +501,7 @@ async fn connections_to_servers_of_cards_are_closed_also_where_the_session_is_ke
     fake.state.lock().kits.push(kit);
     let options = json!({"family": "sherma", "mcp": {"urls": [server.url]}});
     std::fs::write(fake.path("o.json"), options.to_string()).expect("writes");
-    let more = ["--options", "o.json", "--session", "s.json"];
+    let more = ["--options", "o.json", "--session-file", "s.json"];
     call(
         &fake,
         "load_skill_md",
@@ -519,4 +530,28 @@ async fn what_moves_a_terminal_is_escaped_in_results() {
         "{said:?}"
     );
     assert_eq!(json(&output)["stdout"], "a\u{9b}2Jb\u{7f}c\n");
+}
+
+#[tokio::test]
+async fn artifacts_of_a_session_that_is_not_kept_are_named_with_the_command_that_loads_them() {
+    let fake = fake();
+    let staged = b"a".to_vec();
+    fake.state.lock().staged.insert("out/a.txt".into(), staged);
+    let words = [
+        "tool",
+        "call",
+        "workspace_save_artifact",
+        r#"{"path": "out/a.txt"}"#,
+    ];
+    let saved = run(&fake, &words).await;
+    assert_eq!(saved.status.code(), Some(0));
+    assert_eq!(json(&saved)["ref"], "artifact://out/a.txt@0");
+    let load = "load them with: skillctl artifact load out/a.txt@0 --app skillctl --session ";
+    let said = text(&saved.stderr);
+    let (_, session) = said.split_once(load).expect(said);
+    assert!(!session.trim().is_empty(), "{said}");
+    // A session file names the session already.
+    let kept = run(&fake, &[&words[..], &["--session-file", "s.json"]].concat()).await;
+    assert_eq!(json(&kept)["ref"], "artifact://out/a.txt@1");
+    assert_eq!(text(&kept.stderr), "");
 }

@@ -94,6 +94,8 @@ pub(crate) struct State {
     pub(crate) published: Vec<(String, String, Vec<u8>)>,
     /// What was deleted.
     pub(crate) deleted: Vec<String>,
+    /// Answer of GetProblems.
+    pub(crate) problems: Vec<v1::Problem>,
     /// Of RefreshSkills.
     pub(crate) refreshed: v1::RefreshSkillsResponse,
     pub(crate) collect_spec: Option<v1::CollectSpec>,
@@ -295,6 +297,17 @@ pub(crate) fn refusal(code: Code, reason: &str, metadata: &[(&str, &str)]) -> St
     );
     let message = format!("{} happened", reason.to_lowercase());
     Status::with_error_details(code, message, details)
+}
+
+/// What the daemon says of fields that are wrong.
+pub(crate) fn invalid(violations: &[(&str, &str)]) -> Status {
+    let mut details = ErrorDetails::new();
+    let none: [(String, String); 0] = [];
+    details.set_error_info("INVALID_REQUEST", "skilld.dev", none);
+    for (field, description) in violations {
+        details.add_bad_request_violation(*field, *description);
+    }
+    Status::with_error_details(Code::InvalidArgument, "wrong fields", details)
 }
 
 pub(crate) fn unimplemented<T>() -> Result<T, Status> {

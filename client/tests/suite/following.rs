@@ -80,7 +80,7 @@ async fn ctrl_c_leaves_what_was_attached_to() {
         .await
         .expect("runs");
     assert_eq!(output.stdout, b"w/x killed by client\n");
-    let output = skillctl(&fake, &["attach", "w/x", "--from", "5"])
+    let output = skillctl(&fake, &["attach", "w/x", "--offset", "5"])
         .output()
         .await
         .expect("runs");

@@ -46,7 +46,26 @@ fn every_command_has_an_example_that_is_of_it() {
             );
         }
     }
-    assert_eq!(seen, 50, "commands, groups and the program itself");
+    assert_eq!(seen, 55, "commands, groups and the program itself");
+}
+
+#[test]
+fn the_documents_table_has_every_command() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/skillctl.md");
+    let document = std::fs::read_to_string(path).expect("reads");
+    let (_, table) = document.split_once("## Commands").expect("has the table");
+    let (table, _) = table.split_once("\n## ").expect("has more");
+    let listed = |words: &str| {
+        table.contains(&format!("`{words}`")) || table.contains(&format!("`{words} "))
+    };
+    for noun in commands(&help(&[])) {
+        let verbs = commands(&help(&[&noun]));
+        for verb in &verbs {
+            let both = format!("{noun} {verb}");
+            assert!(listed(verb) || listed(&both), "{both}");
+        }
+        assert!(!verbs.is_empty() || listed(&noun), "{noun}");
+    }
 }
 
 #[test]
@@ -76,5 +95,5 @@ fn completion_needs_no_daemon() {
         .expect("runs");
     assert!(output.status.success());
     let script = String::from_utf8(output.stdout).expect("utf-8");
-    assert!(script.contains("_skillctl") && script.contains("workspace"));
+    assert!(script.contains("_clap_complete_skillctl") && script.contains("SKILLCTL_COMPLETE"));
 }

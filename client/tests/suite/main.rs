@@ -3,6 +3,8 @@
 mod agent_zero;
 mod collecting;
 mod commands;
+mod commands_json;
+mod commands_line;
 mod commands_mcp;
 mod commands_mcp_http;
 mod commands_tool;

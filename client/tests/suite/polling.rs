@@ -84,15 +84,15 @@ async fn poll_prints_what_there_is_and_where_to_go_on() {
     start(&fake, &["forever"]).await;
     let (code, stdout, said) = run(&fake, &["poll", "w/x"]).await;
     assert_eq!((code, stdout.as_slice()), (Some(0), &b"started\n"[..]));
-    assert_eq!(said, "skillctl: it runs; go on with --from 8,0\n");
-    let words = ["poll", "w/x", "--from", "3", "--max-bytes", "2"];
+    assert_eq!(said, "skillctl: it runs; go on with --offset 8,0\n");
+    let words = ["poll", "w/x", "--offset", "3", "--max-bytes", "2"];
     let (_, stdout, said) = run(&fake, &words).await;
     assert_eq!(stdout, b"rt");
-    assert!(said.contains("--from 5,0"), "{said}");
+    assert!(said.contains("--offset 5,0"), "{said}");
     run(&fake, &["kill", "w/x"]).await;
-    let (code, stdout, said) = run(&fake, &["poll", "w/x", "--from", "8,0"]).await;
+    let (code, stdout, said) = run(&fake, &["poll", "w/x", "--offset", "8,0"]).await;
     assert_eq!((code, stdout.len()), (Some(0), 0));
-    assert!(said.contains("killed (SIGTERM) on request; go on with --from 8,0"));
+    assert!(said.contains("killed (SIGTERM) on request; go on with --offset 8,0"));
 
     let words = [
         "poll", "w/x", "--wait", "2s", "--settle", "10ms", "-o", "json",
@@ -101,6 +101,8 @@ async fn poll_prints_what_there_is_and_where_to_go_on() {
     assert_eq!(said, "");
     let answer: serde_json::Value = serde_json::from_slice(&stdout).expect("json");
     assert_eq!(answer["output"][0]["data"], "c3RhcnRlZAo=");
+    assert_eq!(answer["output"][0]["text"], "started\n");
+    assert_eq!(answer["gaps"], serde_json::json!([]));
     assert_eq!(answer["state"], "EXEC_STATE_CLOSED");
     let asked = fake.state.lock().polls.last().cloned().expect("polled");
     assert_eq!(asked.wait.expect("is set").seconds, 2);
@@ -114,8 +116,8 @@ async fn poll_writes_each_stream_where_it_belongs() {
     let (code, stdout, said) = run(&fake, &["poll", "w/x", "--max-bytes", "1MiB"]).await;
     assert_eq!(code, Some(0));
     assert_eq!(stdout, PRINTED[..1024 * 1024]);
-    assert_eq!(said, "skillctl: exit 0; go on with --from 1048576,0\n");
-    let output = skillctl(&fake, &["poll", "w/x", "--from", "1048593,0"])
+    assert_eq!(said, "skillctl: exit 0; go on with --offset 1048576,0\n");
+    let output = skillctl(&fake, &["poll", "w/x", "--offset", "1048593,0"])
         .output()
         .await
         .expect("runs");

@@ -531,16 +531,16 @@ async fn skillctl_says_why_nothing_was_published() {
 #[tokio::test]
 async fn skillctl_deletes_one_version_or_all_when_told_so() {
     let fake = Fake::start();
-    for (words, code) in [
-        (vec!["csv"], 1),
-        (vec!["csv@1.0"], 0),
-        (vec!["csv@sha256:0f"], 0),
-        (vec!["csv", "--all"], 0),
-        (vec!["csv@1.0", "--all"], 1),
+    for (words, code, printed) in [
+        (vec!["csv"], 1, ""),
+        (vec!["csv@1.0"], 0, "csv@1.0\n"),
+        (vec!["csv@sha256:0f"], 0, "csv@sha256:0f\n"),
+        (vec!["csv", "--all"], 0, "csv\n"),
+        (vec!["csv@1.0", "--all"], 1, ""),
     ] {
         let words = [vec!["skill", "delete"], words].concat();
         let (ended, said, noted) = run(&fake, &words).await;
-        assert_eq!((ended, said.as_str()), (Some(code), ""), "{noted}");
+        assert_eq!((ended, said.as_str()), (Some(code), printed), "{noted}");
     }
     let deleted = ["skills/csv@1.0", "skills/csv@sha256:0f", "skills/csv"];
     assert_eq!(fake.state.lock().deleted, deleted);

@@ -125,7 +125,7 @@ async fn detaching_leaves_it_running_and_says_how_to_return() {
     pty.types("\x10\x11").await;
     let note = pty.shows("returns to it").await;
     assert!(
-        note.contains("\nskillctl: w/x goes on; `skillctl attach -i w/x --from 5`"),
+        note.contains("\nskillctl: w/x goes on; `skillctl attach -i w/x --offset 5`"),
         "{note:?}"
     );
     assert_eq!(pty.ends().await, Some(0));
@@ -137,7 +137,7 @@ async fn detaching_leaves_it_running_and_says_how_to_return() {
     running
         .input
         .send_modify(|input| input.bytes.extend(b"meanwhile"));
-    let mut pty = skillctl_in_pty(&fake, &["attach", "-i", "w/x", "--from", "5"]);
+    let mut pty = skillctl_in_pty(&fake, &["attach", "-i", "w/x", "--offset", "5"]);
     assert_eq!(pty.shows("meanwhile").await, "meanwhile");
     until(&running, |input| {
         input.sizes.ends_with(&[(25, 80), (24, 80)])

@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 use skilld_client::prompt::{Part, Role};
 use skilld_client::state::merge_all;
 use skilld_client::tools::hooks::{Hooked, Hooks, LoadedSkill, SkillChoice, UnloadedSkill};
+use skilld_client::tools::host::HostTools;
 use skilld_client::tools::{Call, Family, Options, Profile, Session};
 use skilld_client::v1::{Problem, SkillState};
 
 use crate::conversation::{Conversation, host};
 use crate::fake::Fake;
-use crate::fake::skills::{Kit, digest};
+use crate::fake::skills::{Kit, digest, sha256};
 
 const SEVEN: [&str; 7] = [
     "list_skills",
@@ -307,6 +308,26 @@ async fn local_tools_are_the_hosts_by_their_own_names_whatever_their_labels() {
 }
 
 #[tokio::test]
+async fn a_host_without_tools_loads_the_text_of_a_skill_and_names_the_tools_that_it_lacks() {
+    let fake = Fake::start();
+    fake.state.lock().kits = kits();
+    let none = HostTools::new();
+    let hooks = skilld_client::tools::hooks::NoHooks;
+    let mut talk = Conversation::with(&fake, options(), none, hooks).await;
+    let loaded = talk.ok("load_skill_md", json!({"skill_id": "maths"})).await;
+    assert_eq!(loaded["outcome"], "LOADED");
+    assert_eq!(loaded["tools_missing"], json!(["add", "multiply"]));
+    assert_eq!(loaded.get("tools_loaded"), None);
+    let content = loaded["content"].as_str().expect("text");
+    assert!(content.contains("# maths 1.0.0"), "{content}");
+    let note = "</skill>\nNot available here, since the host application has registered no tools of its own: \
+                add, multiply\n";
+    assert!(content.ends_with(note), "{content}");
+    assert_eq!(talk.names().await, SEVEN);
+    assert_eq!(talk.refused("add", json!({})).await.0, "UNKNOWN_TOOL");
+}
+
+#[tokio::test]
 async fn a_tool_that_another_loaded_skill_brings_too_stays_when_one_is_unloaded() {
     let (_fake, mut talk) = conversation(options()).await;
     talk.ok("load_skill_md", json!({"skill_id": "maths"})).await;
@@ -453,7 +474,11 @@ async fn a_load_that_fails_changes_nothing() {
         ),
         (json!({}), "INVALID_ARGUMENTS", "missing field `skill_id`"),
         (json!([]), "INVALID_ARGUMENTS", "not an object"),
-        (json!({"skill_id": 7}), "INVALID_ARGUMENTS", "invalid type"),
+        (
+            json!({"skill_id": 7}),
+            "INVALID_ARGUMENTS",
+            "skill_id must be a text, not 7",
+        ),
         (
             json!({"skill_id": "missing-tool"}),
             "HOST_LACKS",
@@ -545,7 +570,8 @@ async fn a_binary_asset_is_described_and_not_decoded() {
     assert_eq!(asset["mime_type"], "image/png");
     assert_eq!(asset["size"], 4);
     assert_eq!(asset.get("content"), None);
-    let said = format!("binary, 4 bytes, sha256 {}, image/png", "ab".repeat(32));
+    let digest = sha256(&[0x89, b'P', 0, 1]);
+    let said = format!("binary, 4 bytes, sha256 {digest}, image/png");
     assert_eq!(asset["message"], said);
 }
 

@@ -11,6 +11,7 @@ mod files;
 mod hooks;
 mod knowledge;
 mod material;
+mod mistakes;
 mod offer;
 mod policy;
 mod running;

@@ -360,7 +360,10 @@ async fn stdin_goes_behind_what_was_written_before() {
     let words = ["stdin", "w/x", "--offset", "8", "--eof", "-o", "json"];
     let (code, stdout, _) = feed(&fake, &words, Bytes::from_static(b"three!")).await;
     assert_eq!(code, Some(0));
-    assert_eq!(stdout, b"{\"committedOffset\":\"14\"}\n");
+    assert_eq!(
+        stdout,
+        b"{\"committedOffset\":\"14\",\"unwrittenBytes\":\"0\",\"eofUnwritten\":false}\n"
+    );
     let data = Bytes::from_static(b"more");
     let (code, _, said) = feed(&fake, &["stdin", "w/x"], data).await;
     assert_eq!(code, Some(1));

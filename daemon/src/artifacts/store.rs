@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::key;
 use crate::config::{ArtifactsConfig, ArtifactsPlace, Credentials};
-use crate::error::{Chain, Error, Result};
+use crate::error::{Chain, Error, HostFault, Result};
 use crate::shutdown::Tasks;
 
 /// Largest object that is read as a whole: a record.
@@ -201,13 +201,29 @@ impl Store {
     pub(super) fn broken(&self, operation: Operation, error: &io::Error) -> Error {
         self.note(false);
         tracing::warn!(operation = operation.name, %error, "artifact store failed");
-        storage(operation, SEE_LOG)
+        let shortage = HostFault::of(error).map(|fault| self.short(operation, fault));
+        shortage.unwrap_or_else(|| storage(operation, SEE_LOG))
+    }
+
+    /// A shortage: of the state directory, if artifacts are there, or of the disk that they were given.
+    fn short(&self, operation: Operation, fault: HostFault) -> Error {
+        let own = matches!(self.kind, Kind::Directory { own: true, .. });
+        match fault {
+            HostFault::DiskFull if !own => storage(operation, "its disk is full"),
+            HostFault::DiskReadOnly if !own => storage(operation, "its disk is read-only"),
+            HostFault::DiskFull | HostFault::DiskReadOnly | HostFault::TooManyFiles => {
+                fault.error(operation.name)
+            }
+        }
     }
 
     /// A failure of the store, logged.
     pub(super) fn failed(&self, operation: Operation, error: &object_store::Error) -> Error {
         self.note(false);
         tracing::warn!(operation = operation.name, error = %Chain(error), "artifact store failed");
+        if let Some(fault) = HostFault::of(error) {
+            return self.short(operation, fault);
+        }
         let refused = matches!(
             error,
             object_store::Error::PermissionDenied { .. }

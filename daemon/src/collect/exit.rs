@@ -76,7 +76,10 @@ struct Followed {
 
 /// What became of an exec.
 enum Ended {
-    Closed(Grant),
+    Closed {
+        grant: Grant,
+        failed: bool,
+    },
     /// There is none, or another one has its id.
     Never,
     /// Nobody will know.
@@ -282,7 +285,7 @@ impl OnExit {
 
     async fn see_to(&self, noted: &Followed) {
         let result = match noted.ended().await {
-            Ended::Closed(grant) => self.collect(noted, grant).await,
+            Ended::Closed { grant, failed } => self.collect(noted, grant, failed).await,
             Ended::Never => {
                 if noted.of_before {
                     tracing::warn!(
@@ -328,6 +331,7 @@ impl OnExit {
         &self,
         noted: &Followed,
         grant: Grant,
+        failed: bool,
     ) -> Result<pb::CollectSummary, (String, pb::CollectSummary)> {
         let nothing = |why: String| (why, pb::CollectSummary::default());
         let collects = noted.workspace.collects();
@@ -339,7 +343,7 @@ impl OnExit {
             .map_err(|_| nothing("too much else is being collected".to_owned()))?;
         let deadline = tokio::time::Instant::now() + self.0.timeout;
         let late = || format!("it took longer than {:?}", self.0.timeout);
-        let opened = tokio::time::timeout_at(deadline, self.open(noted, &grant)).await;
+        let opened = tokio::time::timeout_at(deadline, self.open(noted, &grant, failed)).await;
         let opened = opened.map_err(|_| nothing(late()))?;
         let mut saver = opened.map_err(|error| nothing(error.to_string()))?;
         let why = match tokio::time::timeout_at(deadline, saver.run()).await {
@@ -354,9 +358,10 @@ impl OnExit {
         Err((why, saver.so_far()))
     }
 
-    async fn open(&self, noted: &Followed, grant: &Grant) -> Result<Saver> {
+    async fn open(&self, noted: &Followed, grant: &Grant, failed: bool) -> Result<Saver> {
         let asked = noted.spec.save_as_artifacts.clone().unwrap_or_default();
-        let save_as = SaveAs::parse("spec.collect.save_as_artifacts", &asked)?;
+        let save_as = SaveAs::parse("spec.collect.save_as_artifacts", &asked)?
+            .skip_empty(failed && noted.spec.skip_empty_after_failure);
         if noted.began.is_none() {
             let begun = note(noted.spec.clone(), Some(SystemTime::now()), State::Pending);
             self.write(noted, begun).await?;
@@ -416,9 +421,10 @@ impl Followed {
             };
             match self.closed(&grant, &mut killed).await {
                 Ok(exec) => {
+                    let failed = super::failed(&exec);
                     let spec = exec.effective_spec.and_then(|spec| spec.collect);
                     return if spec.as_ref() == Some(&self.spec) {
-                        Ended::Closed(grant)
+                        Ended::Closed { grant, failed }
                     } else {
                         Ended::Never
                     };

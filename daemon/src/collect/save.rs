@@ -41,6 +41,8 @@ pub struct SaveAs {
     scope: Scope,
     /// Set when an earlier try may have saved some of it.
     tried_since: Option<SystemTime>,
+    /// Empty files are not saved, since the exec that left them failed.
+    skip_empty: bool,
 }
 
 /// Why a collection ended before its summary.
@@ -108,7 +110,15 @@ impl SaveAs {
             prefix: asked.prefix.clone(),
             scope,
             tried_since: None,
+            skip_empty: false,
         })
+    }
+
+    /// Leaves out empty files if `skip` is true.
+    #[must_use]
+    pub fn skip_empty(mut self, skip: bool) -> Self {
+        self.skip_empty = skip;
+        self
     }
 
     /// What was saved since then by an earlier try is not saved again.
@@ -263,6 +273,9 @@ impl Saver {
         if file.size > self.limits.file_bytes {
             return Err(Reason::NotWhole);
         }
+        if file.size == 0 && self.save_as.skip_empty {
+            return Err(Reason::EmptyAfterFailure);
+        }
         if !file.path_bytes.is_empty() {
             return Err(Reason::NotSaved);
         }
@@ -386,6 +399,8 @@ impl Named {
         summary.truncated.retain(|path| self.fits(path));
         summary.skipped.truncate(NAMED_MAX);
         summary.skipped.retain(|file| self.fits(&file.path));
+        summary.outside.truncate(NAMED_MAX);
+        summary.outside.retain(|path| self.fits(path));
         summary.skipped.append(&mut self.skipped);
         summary.skipped.sort_by(|a, b| a.path.cmp(&b.path));
         summary.skipped.truncate(NAMED_MAX);

@@ -162,13 +162,14 @@ pub(super) fn config(check: &mut Check<'_>, raw: &RawConfig) -> Config {
         artifacts: super::artifacts::artifacts(check, &raw.artifacts),
         log: raw.log.clone(),
         log_json,
+        log_lines_max: check.count("log_lines_max", raw.log_lines_max, 1),
     };
     super::pools::relations(check, &config);
     config
 }
 
 pub(super) fn absolute(check: &mut Check<'_>, key: &str, text: &str) -> PathBuf {
-    if text.is_empty() || text.contains('\0') {
+    if text.trim().is_empty() || text.contains('\0') {
         check.fault(key, "must be a path");
     }
     std::path::absolute(text).unwrap_or_else(|_| PathBuf::from(text))
@@ -233,6 +234,11 @@ fn server(check: &mut Check<'_>, raw: &RawServer) -> ServerConfig {
         header_bytes_max: check.count("server.header_bytes_max", header_bytes, 1),
         streams_max: check.count("server.streams_max", raw.streams_max, 1),
         connections_max: check.count("server.connections_max", raw.connections_max, 1),
+        connections_per_user_max: check.count(
+            "server.connections_per_user_max",
+            raw.connections_per_user_max,
+            1,
+        ),
         handshake_timeout: check.time("server.handshake_timeout", &raw.handshake_timeout),
         keepalive_interval: check.time("server.keepalive_interval", &raw.keepalive_interval),
         keepalive_timeout: check.time("server.keepalive_timeout", &raw.keepalive_timeout),
@@ -264,6 +270,8 @@ fn engine(check: &mut Check<'_>, raw: &RawEngine) -> EngineConfig {
         uid_base,
         uid_count,
         uid_quarantine: check.time("engine.uid_quarantine", &raw.uid_quarantine),
+        remove_timeout: check.time("engine.remove_timeout", &raw.remove_timeout),
+        reconcile_interval: check.time("engine.reconcile_interval", &raw.reconcile_interval),
         boot_timeout: check.time("engine.boot_timeout", &raw.boot_timeout),
         pause_timeout: check.time("engine.pause_timeout", &raw.pause_timeout),
         boots_max: check.count("engine.boots_max", raw.boots_max, 1),

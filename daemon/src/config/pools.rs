@@ -147,6 +147,11 @@ pub(super) fn relations(check: &mut Check<'_>, config: &Config) {
         let message = "must be below server.unary_timeout: DeleteWorkspace waits for it";
         check.fault(settle, message);
     }
+    let remove = "engine.remove_timeout";
+    if config.engine.remove_timeout >= config.server.unary_timeout && !check.faulty(remove) {
+        let message = "must be below server.unary_timeout: DeleteWorkspace waits for it";
+        check.fault(remove, message);
+    }
     for pool in &config.pools {
         let memory = format!("pools.{}.memory", pool.name);
         if pool.claim_timeout >= config.server.unary_timeout {

@@ -22,15 +22,15 @@ use super::{
     ContainerEvent, ContainerSpec, ContainerState, ContainerSummary, Engine, EngineInfo, ImageInfo,
 };
 use crate::error::{Error, Result};
-use answer::{
-    check_version, container_event, engine_info, instance_label, socket_path, thermal_paths,
-};
+use answer::{check_version, container_event, engine_info, instance_label, socket_path};
 use body::{Host, body};
 use failure::{is_status, to_error};
 
 mod answer;
 mod body;
 mod failure;
+mod masked;
+mod socket_memory;
 
 /// A connection to a Docker Engine on this host.
 #[derive(Debug)]
@@ -71,7 +71,8 @@ impl DockerEngine {
         engine.host = Host {
             cgroup_version: info.cgroup_version,
             apparmor: info.apparmor,
-            thermal_paths: thermal_paths(),
+            default_runtime: info.default_runtime,
+            masked_paths: masked::masked_paths(),
         };
         Ok(engine)
     }
@@ -97,6 +98,30 @@ impl DockerEngine {
             .map_err(|_| Error::EngineUnavailable {
                 message: format!("{}: no answer within {:?}", self.socket, self.timeout),
             })
+    }
+
+    /// Bounds the memory of a container's sockets where its own limit does not. A daemon that may not do so serves
+    /// without: docs/security.md says what that means.
+    async fn limit_socket_memory(&self, container_id: &str) {
+        let inspected = self.docker.inspect_container(container_id, None);
+        let Ok(Ok(container)) = self.answer(inspected).await else {
+            return;
+        };
+        let pid = container.state.and_then(|state| state.pid).unwrap_or(0);
+        let memory = container.host_config.and_then(|config| config.memory);
+        let (Ok(pid), Ok(memory)) = (i32::try_from(pid), u64::try_from(memory.unwrap_or(0))) else {
+            return;
+        };
+        if pid == 0 {
+            // It has ended already, which its events say.
+            return;
+        }
+        if let Err(error) = socket_memory::limit_socket_memory(pid, memory) {
+            tracing::warn!(
+                container = container_id, %error,
+                "socket buffers of a container are not limited: run skilld as root, or use cgroup v2"
+            );
+        }
     }
 
     /// Waits until a container that someone else removes is gone.
@@ -199,7 +224,11 @@ impl Engine for DockerEngine {
             "start container",
             self.docker.start_container(container_id, None),
         )
-        .await
+        .await?;
+        if self.host.cgroup_version == 1 {
+            self.limit_socket_memory(container_id).await;
+        }
+        Ok(())
     }
 
     async fn inspect(&self, container_id: &str) -> Result<Option<ContainerState>> {

@@ -98,6 +98,24 @@ impl FakeEngine {
         self.shared.state().delays.insert(operation, delay);
     }
 
+    /// The next creations answer `EngineUnavailable`, and are carried out by [`Self::carry_out_lost_creations`].
+    pub fn lose_creations(&self, count: usize) {
+        self.shared.state().creations_to_lose = count;
+    }
+
+    /// Creations whose answer was lost and that were not carried out yet.
+    #[must_use]
+    pub fn lost_creations(&self) -> usize {
+        self.shared.state().lost_creations.len()
+    }
+
+    /// Carries out what was lost, as a Docker does that hung. Answers with the ids of the containers.
+    pub fn carry_out_lost_creations(&self) -> Vec<String> {
+        let mut state = self.shared.state();
+        let lost = std::mem::take(&mut state.lost_creations);
+        lost.into_iter().map(|spec| state.add(spec)).collect()
+    }
+
     /// Containers started from now on run but have no guest: nobody ever connects.
     pub fn start_without_guest(&self) {
         self.shared.state().without_guest = true;
@@ -265,14 +283,12 @@ impl Engine for FakeEngine {
             let message = format!("the name {} is in use", spec.name);
             return Err(refuse("create container", message));
         }
-        state.created += 1;
-        let id = format!("{:064x}", state.created);
-        let container = Container {
-            spec: spec.clone(),
-            life: Life::Created,
-        };
-        state.containers.insert(id.clone(), container);
-        Ok(id)
+        if state.creations_to_lose > 0 {
+            state.creations_to_lose -= 1;
+            state.lost_creations.push(spec.clone());
+            return Err(gone());
+        }
+        Ok(state.add(spec.clone()))
     }
 
     async fn start(&self, container_id: &str) -> Result<()> {

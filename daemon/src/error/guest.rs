@@ -30,6 +30,7 @@ impl Error {
                 metadata.retain(|key, value| key.len() <= 64 && value.len() <= 4096);
                 let metadata = metadata.into_iter().take(METADATA_MAX).collect();
                 Self::Guest {
+                    workspace: workspace.to_owned(),
                     code: status.code(),
                     reason,
                     message,
@@ -42,5 +43,32 @@ impl Error {
                 why: format!("{}: {message}", status.code()),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use tonic::Code;
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    #[test]
+    fn a_quota_that_the_guest_counts_names_its_workspace() {
+        let details = ErrorDetails::with_error_info("QUOTA_EXCEEDED", ERROR_DOMAIN, HashMap::new());
+        let message = "32 execs run already";
+        let answer = Status::with_error_details(Code::ResourceExhausted, message, details);
+        let status = Status::from(Error::from_guest("workspaces/w", &answer));
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        let details = status.get_error_details();
+        assert!(details.retry_info().is_some(), "{status:?}");
+        let violations = &details.quota_failure().expect("QuotaFailure").violations;
+        let violations: Vec<(&str, &str)> = violations
+            .iter()
+            .map(|one| (one.subject.as_str(), one.description.as_str()))
+            .collect();
+        assert_eq!(violations, [("workspaces/w", message)]);
     }
 }

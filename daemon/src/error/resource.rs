@@ -1,8 +1,19 @@
-//! What a status is about, for google.rpc.ResourceInfo.
+//! What a status is about, for google.rpc.ResourceInfo and google.rpc.QuotaFailure.
 
 use super::Error;
 
 impl Error {
+    /// What has the quota that is used up: what is counted, or the workspace whose guest counts.
+    pub(super) fn quota_subject(&self) -> &str {
+        if let Self::QuotaExceeded { subject, .. } = self {
+            subject
+        } else if let Self::Guest { workspace, .. } = self {
+            workspace
+        } else {
+            ""
+        }
+    }
+
     /// The resource that does not exist or is taken, as (type, name).
     pub(super) fn resource(&self) -> Option<(&'static str, &str)> {
         if let Self::WorkspaceNotFound { name } = self {

@@ -188,8 +188,9 @@ impl Maker {
     }
 }
 
+/// Returns the option for a key, spelt as the key is: scripts that parse `--max_rows` know no `--max-rows`.
 fn flag(key: &str) -> String {
-    format!("--{}", key.replace('_', "-"))
+    format!("--{key}")
 }
 
 fn is_key(key: &str) -> bool {

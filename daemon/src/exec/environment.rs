@@ -41,7 +41,12 @@ pub(super) fn environment(
         // Beside the scripts nothing can be written.
         env.insert("PYTHONDONTWRITEBYTECODE", "1".to_owned());
         env.insert("SKILL_NAME", name.to_owned());
-        for variable in ["CLAUDE_SKILL_DIR", "SKILL_DIR", "SKILL_ROOT"] {
+        for variable in [
+            "CLAUDE_PLUGIN_ROOT",
+            "CLAUDE_SKILL_DIR",
+            "SKILL_DIR",
+            "SKILL_ROOT",
+        ] {
             env.insert(variable, dir.clone());
         }
     }

@@ -85,6 +85,56 @@ fn environment_is_the_documented_minimum() {
 }
 
 #[test]
+fn placeholders_of_a_skills_folder_are_replaced_in_its_commands() {
+    let root = "/workspace/skills/csv-report";
+    let of_skill = |spec: pb::ExecSpec| pb::ExecSpec {
+        skill: "csv-report".into(),
+        ..spec
+    };
+    let argv = |args: &[&str]| pb::ExecSpec {
+        argv: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        ..Default::default()
+    };
+    let args = [
+        "{baseDir}/bin/x",
+        "__BASE_DIR__",
+        "${CLAUDE_PLUGIN_ROOT}/y",
+        "${baseDir}",
+    ];
+    let request = resolved(of_skill(argv(&args)), Start::Run).expect("good");
+    let (program, last) = (format!("{root}/bin/x"), format!("{root}/y"));
+    let expected = [program.as_str(), root, last.as_str(), "${baseDir}"];
+    assert_eq!(request.argv, expected);
+    assert_eq!(request.spec.expect("a spec").argv, expected);
+
+    // A shell replaces its variables itself, as its quotes say.
+    let text = "cat {baseDir}/a '${CLAUDE_PLUGIN_ROOT}'";
+    let request = resolved(of_skill(shell(text)), Start::Run).expect("good");
+    let replaced = format!("cat {root}/a '${{CLAUDE_PLUGIN_ROOT}}'");
+    assert_eq!(request.argv, ["bash", "-c", replaced.as_str()]);
+
+    // Without a skill there is no such folder, and values of a script are the caller's.
+    let request = resolved(argv(&args), Start::Run).expect("good");
+    assert_eq!(request.argv, args);
+    let script = pb::Script {
+        path: "scripts/report.py".into(),
+        argv: vec!["{baseDir}".into()],
+        ..Default::default()
+    };
+    let spec = pb::ExecSpec {
+        script: Some(script),
+        ..Default::default()
+    };
+    let request = resolved(of_skill(spec), Start::Run).expect("good");
+    assert_eq!(request.argv.last().map(String::as_str), Some("{baseDir}"));
+
+    let long = "{baseDir}".repeat(2000);
+    let many = vec![long.as_str(); 50];
+    let refused = resolved(of_skill(argv(&many)), Start::Run).expect_err("too long");
+    assert!(refused.to_string().contains("spec.argv"), "{refused}");
+}
+
+#[test]
 fn a_skill_sets_cwd_and_its_variables() {
     let spec = pb::ExecSpec {
         skill: "csv-report".into(),
@@ -100,6 +150,7 @@ fn a_skill_sets_cwd_and_its_variables() {
         "PYTHONPATH=/workspace/skills/csv-report",
         "PYTHONDONTWRITEBYTECODE=1",
         "CLAUDE_SKILL_DIR=/workspace/skills/csv-report",
+        "CLAUDE_PLUGIN_ROOT=/workspace/skills/csv-report",
         "VIRTUAL_ENV=/workspace/skills/csv-report/.venv",
     ] {
         assert!(request.env.contains(&pair.to_owned()), "{pair}");

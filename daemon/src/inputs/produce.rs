@@ -16,7 +16,7 @@ use super::target::{self, Target};
 use super::within::{self, Within, link_text, stays};
 use super::{Inner, Input, Source, Staged};
 use crate::artifacts::{ArtifactRef, Scope};
-use crate::error::{Error, Result, SourceFault};
+use crate::error::{Error, HostFault, Result, SourceFault};
 use crate::fetch::{FetchError, Get, WebUrl};
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record;
@@ -396,6 +396,12 @@ impl Job<'_> {
                 return Error::ChecksumMismatch {
                     expected,
                     actual: found,
+                };
+            }
+            FetchError::File { source, .. } if HostFault::of(&source).is_some() => {
+                return Error::Io {
+                    operation: "store a fetched input".into(),
+                    source,
                 };
             }
             FetchError::Url { .. }

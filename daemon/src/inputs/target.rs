@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{Input, Source, To, parts};
 use crate::artifacts::{ArtifactRef, Scope};
 use crate::error::{Error, Result};
+use crate::paths;
 use crate::workspace::record;
 
 /// Where inputs go that do not say.
@@ -35,7 +36,7 @@ pub(super) struct Target {
 /// Chooses the places of a request's inputs.
 ///
 /// # Errors
-/// `Invalid` when two of them want the same place.
+/// `Invalid` when two of them want the same place, `ReadOnly` when one wants a place that is not writable.
 pub(super) fn plan(
     inputs: &[Input],
     recorded: &[record::Input],
@@ -46,6 +47,8 @@ pub(super) fn plan(
         let Some(path) = explicit(input) else {
             continue;
         };
+        // A folder and a name together can name what the folder alone does not.
+        paths::writable(&path)?;
         if let Some(other) = wanted.insert(path.clone(), &input.field) {
             let problem = format!("{path} is where {other} goes too");
             return Err(Error::invalid(format!("{}.to", input.field), problem));
@@ -58,7 +61,11 @@ pub(super) fn plan(
         let digest = OnceCell::new();
         let same = recorded.iter().rev().find(|record| {
             is_source(input, record, scope, &digest)
-                && explicit(input).is_none_or(|path| record.path == path)
+                && match explicit(input) {
+                    Some(path) => record.path == path,
+                    // A place that an earlier request named is not this input's.
+                    None => is_default_path(&record.path, &input.name),
+                }
         });
         let path = match (explicit(input), same) {
             (Some(path), _) => path,
@@ -130,27 +137,44 @@ fn free(name: &str, taken: &mut HashSet<String>, recorded: &[record::Input]) -> 
         .iter()
         .map(|record| record.path.to_lowercase())
         .collect();
-    let (stem, extension) = match name.rfind('.') {
-        Some(dot) if dot > 0 && name.len() - dot <= EXTENSION_BYTES_MAX => name.split_at(dot),
-        _ => (name, ""),
-    };
     for number in 1_u64.. {
-        let number = if number == 1 {
-            String::new()
-        } else {
-            format!("_{number}")
-        };
-        let room = NAME_BYTES_MAX.saturating_sub(number.len() + extension.len());
-        let stem = stem
-            .get(..stem.floor_char_boundary(room))
-            .unwrap_or_default();
-        let path = format!("{DEFAULT_FOLDER}/{stem}{number}{extension}");
+        let path = default_path(name, number);
         let key = path.to_lowercase();
         if !used.contains(&key) && taken.insert(key) {
             return path;
         }
     }
     format!("{DEFAULT_FOLDER}/{name}")
+}
+
+/// Path in the default folder for the `number`-th input of a name: `a.csv`, `a_2.csv`, `a_3.csv`.
+fn default_path(name: &str, number: u64) -> String {
+    let (stem, extension) = split_extension(name);
+    let number = match number {
+        1 => String::new(),
+        _ => format!("_{number}"),
+    };
+    let room = NAME_BYTES_MAX.saturating_sub(number.len() + extension.len());
+    let stem = stem
+        .get(..stem.floor_char_boundary(room))
+        .unwrap_or_default();
+    format!("{DEFAULT_FOLDER}/{stem}{number}{extension}")
+}
+
+/// Returns `true` if `path` is one that [`default_path`] makes of `name`.
+fn is_default_path(path: &str, name: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or_default();
+    let (stem, _) = split_extension(file);
+    let number = stem.rsplit_once('_').and_then(|(_, n)| n.parse().ok());
+    path == default_path(name, 1) || number.is_some_and(|n| path == default_path(name, n))
+}
+
+/// Splits a name before its extension, which is empty if it has none or a very long one.
+fn split_extension(name: &str) -> (&str, &str) {
+    match name.rfind('.') {
+        Some(dot) if dot > 0 && name.len() - dot <= EXTENSION_BYTES_MAX => name.split_at(dot),
+        _ => (name, ""),
+    }
 }
 
 /// Makes a name safe: the last component, without what is not printable or changes the order of what is printed.
@@ -337,6 +361,27 @@ mod tests {
     }
 
     #[test]
+    fn an_input_without_a_place_goes_to_the_default_folder_wherever_it_went_before() {
+        let named = |path: &str| record::Input {
+            name: "a.csv".to_owned(),
+            ..record(path, "host:///x/a.csv", b"x")
+        };
+        let input = [host("host:///x/a.csv", To::Default)];
+        let explicit = [
+            named("work/inputs/renamed.csv"),
+            named("out/copy.csv"),
+            named("work/a.csv"),
+        ];
+        assert_eq!(paths(&input, &explicit), ["work/inputs/a.csv"]);
+        // Where it was put without being asked to, it stays.
+        let both = [named("work/inputs/a_2.csv"), named("out/copy.csv")];
+        assert_eq!(paths(&input, &both), ["work/inputs/a_2.csv"]);
+        let targets = plan(&input, &both, &Scope::default()).expect("a plan");
+        let before = targets[0].before.as_ref().expect("on record");
+        assert_eq!(before.path, "work/inputs/a_2.csv");
+    }
+
+    #[test]
     fn urls_that_differ_in_their_query_are_different_sources() {
         let input = |url: &str| Input {
             from: "https://files.invalid/get".to_owned(),
@@ -374,6 +419,17 @@ mod tests {
             let name = path.strip_prefix("work/inputs/").expect("beneath");
             assert!(name.len() <= NAME_BYTES_MAX, "{} bytes", name.len());
         }
+    }
+
+    #[test]
+    fn no_input_goes_to_the_daemons_metadata() {
+        for to in [To::Folder(String::new()), To::Path("metadata.json".into())] {
+            let input = host("host:///x/metadata.json", to);
+            let error = plan(&[input], &[], &Scope::default()).expect_err("refused");
+            assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+        }
+        let input = host("host:///x/metadata.json", To::Default);
+        assert_eq!(paths(&[input], &[]), ["work/inputs/metadata.json"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::convert::workspace::wire_limits;
 use super::convert::{self, int32};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
+use crate::workspace::problems::{self, HostProblem};
 
 /// The service.
 #[derive(Debug, Clone)]
@@ -87,6 +88,12 @@ impl AdminService for Admin {
     ) -> Result<Response<pb::GetProblemsResponse>, Status> {
         let pools = self.0.registry.pools().values();
         let mut problems: Vec<_> = pools.filter_map(|pool| pool_problem(pool)).collect();
+        problems.extend(
+            problems::find_all(&self.0.registry)
+                .await
+                .into_iter()
+                .map(host_problem),
+        );
         let skills = self.0.skills.problems().await?;
         problems.extend(convert::skill::problems(&skills));
         Ok(Response::new(pb::GetProblemsResponse { problems }))
@@ -103,6 +110,17 @@ fn pool_problem(pool: &Pool) -> Option<pb::Problem> {
         line: 0,
         time: convert::timestamp(time),
     })
+}
+
+fn host_problem(problem: HostProblem) -> pb::Problem {
+    pb::Problem {
+        severity: pb::problem::Severity::Error.into(),
+        code: problem.code.into(),
+        subject: problem.subject,
+        message: problem.message,
+        line: 0,
+        time: convert::timestamp(problem.time),
+    }
 }
 
 fn encode(pool: &Pool) -> pb::Pool {

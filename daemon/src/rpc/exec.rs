@@ -63,6 +63,9 @@ impl Execs {
             sha2::Sha256::digest(spec.encode_to_vec()).to_vec()
         };
         let mut spec = spec;
+        if let Some(planned) = spec.planned_collect.take() {
+            convert::file::planned_collect(planned, &id, &exec_id, &self.0.config.files)?;
+        }
         if let Some(collect) = &mut spec.collect {
             let files = &self.0.config.files;
             convert::file::collect_on_exit(collect, &id, &exec_id, &spec.skill, files)?;

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use futures::TryFutureExt;
 use skilld_proto::guest::v1 as guest;
@@ -34,15 +33,15 @@ impl Files {
     }
 }
 
-/// When an exec started, if one is named. What is saved of its files is saved since then.
-async fn start_of(grant: &Grant, exec: &str) -> Result<Option<SystemTime>, Status> {
+/// Returns the exec that a collection names, if it names one. What is saved of its files is saved since its start.
+async fn named_exec(grant: &Grant, exec: &str) -> Result<Option<pb::Exec>, Status> {
     let Some((_, id)) = exec.rsplit_once('/') else {
         return Ok(None);
     };
     let exec_id = id.to_owned();
     let asked = guest::GetExecRequest { exec_id };
-    let exec = grant.guest.clone().get_exec(asked).await?.into_inner();
-    Ok(exec.start_time.and_then(|time| time.try_into().ok()))
+    let exec = grant.guest.clone().get_exec(asked).await?;
+    Ok(Some(exec.into_inner()))
 }
 
 /// Notes what was staged, unless that is on record already: a record costs a write to disk.
@@ -203,18 +202,21 @@ impl FileService for Files {
         grant.check(&request)?;
         let spec = request.spec.clone().unwrap_or_default();
         let failed = |status| Error::from_guest(&id.name(), &status);
-        let start = match &save_as {
-            Some(_) => start_of(&grant, &spec.changed_since_exec).await,
+        let exec = match &save_as {
+            Some(_) => named_exec(&grant, &spec.changed_since_exec).await,
             None => Ok(None),
         };
-        let start = start.map_err(failed)?;
+        let exec = exec.map_err(failed)?;
         let stream = grant.guest.clone().collect(request).await.map_err(failed)?;
         let (stream, relays) = (stream.into_inner(), &self.0.relays);
         let Some(mut save_as) = save_as else {
             return Ok(Response::new(relay(stream, grant, id.name(), relays)));
         };
-        if let Some(start) = start {
-            save_as = save_as.tried_since(start);
+        if let Some(exec) = exec {
+            if let Some(start) = exec.start_time.and_then(|time| time.try_into().ok()) {
+                save_as = save_as.tried_since(start);
+            }
+            save_as = save_as.skip_empty(spec.skip_empty_after_failure && collect::failed(&exec));
         }
         let (artifacts, tasks) = (&self.0.artifacts, &self.0.tasks);
         let saved = collect::save(stream, &spec, save_as, artifacts, tasks, id.name());

@@ -125,6 +125,7 @@ fn limits(config: &Config) -> pb::ServerLimits {
         header_bytes: server.header_bytes_max.into(),
         concurrent_streams: server.streams_max.into(),
         connections: count(server.connections_max),
+        connections_per_user: count(server.connections_per_user_max),
         workspaces: count(workspaces.workspaces_max),
         execs_per_workspace: execs.execs_max.into(),
         page_size: PAGE_SIZE,

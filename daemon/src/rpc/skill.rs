@@ -85,7 +85,11 @@ impl SkillService for SkillsRpc {
         request: Request<pb::ReadSkillFileRequest>,
     ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
         let wanted = reading::read(request.get_ref())?;
-        let (file, opened) = self.0.skills.open_file(wanted.skill, wanted.path).await?;
+        let opening = self
+            .0
+            .skills
+            .open_file(wanted.skill, wanted.path, wanted.workspace_paths);
+        let (file, opened) = opening.await?;
         let described = pb::ReadSkillFileResponse {
             payload: Some(Payload::File(reading::file(&file))),
         };

@@ -16,14 +16,15 @@ use tonic::{Code, Status};
 use tracing::Span;
 
 use super::call::OpenCall;
+use super::connections::ConnectionCall;
 use crate::error::Error;
 
 /// A wrapped body. Every part of it lives on the heap or can be moved, so none of it needs pinning.
 #[derive(Debug)]
 pub(super) struct CallBody {
     inner: Body,
-    /// `None` once the body has ended.
     _open: Option<OpenCall>,
+    _connection: Option<ConnectionCall>,
     span: Span,
     start: Instant,
     deadline: Option<Pin<Box<Sleep>>>,
@@ -41,6 +42,7 @@ pub(super) struct CallBody {
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) open: Option<OpenCall>,
+    pub(super) connection: Option<ConnectionCall>,
     pub(super) span: Span,
     pub(super) start: Instant,
     pub(super) deadline: Option<Instant>,
@@ -62,6 +64,7 @@ impl CallBody {
     pub(super) fn wrap(response: Response<Body>, watch: Watch) -> Response<Body> {
         let Watch {
             open,
+            connection,
             span,
             start,
             deadline,
@@ -74,6 +77,7 @@ impl CallBody {
             Body::new(Self {
                 inner,
                 _open: open,
+                _connection: connection,
                 span,
                 start,
                 deadline: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline))),

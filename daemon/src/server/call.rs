@@ -1,5 +1,5 @@
-//! The layer around every call: counts it, names it in the log, ends it at its deadline, and turns a panic or
-//! an error of the transport's own into an error of ours.
+//! The layer around every call: refuses what is not gRPC, counts it, names it in the log, ends it at its deadline, and
+//! turns a panic or an error of the transport's own into an error of ours.
 //!
 //! | | unary | client streams | server streams |
 //! |---|---|---|---|
@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http::{HeaderMap, Request, Response};
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,7 @@ use tower::{Layer, Service};
 use tracing::{Instrument, Span};
 
 use super::body::{CallBody, Watch, stopped};
+use super::connections::ConnectionHandle;
 use super::methods::{Method, Methods, grpc_timeout};
 use super::request::RequestBody;
 use crate::error::Error;
@@ -143,6 +145,15 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let shared = Arc::clone(&self.shared);
+        let connection = request.extensions().get::<ConnectionHandle>();
+        let connection = match connection.map(ConnectionHandle::open_call) {
+            Some(None) => return std::future::pending().boxed(),
+            Some(call) => call,
+            None => None,
+        };
+        if let Some(refusal) = refuse_foreign_request(&request) {
+            return std::future::ready(Ok(refusal)).boxed();
+        }
         let Some((path, method)) = shared.methods.get(request.uri().path()) else {
             // What a client made up is not logged as it is.
             tracing::debug!(path = ?request.uri().path(), "call of an unknown method");
@@ -187,6 +198,7 @@ where
             let deadline = deadline.filter(|_| method.server_streams);
             let watch = Watch {
                 open,
+                connection,
                 span,
                 start,
                 deadline,
@@ -197,6 +209,32 @@ where
         }
         .boxed()
     }
+}
+
+/// Answers a request that is not gRPC as the protocol says: with a status of HTTP and nothing else.
+fn refuse_foreign_request(request: &Request<Body>) -> Option<Response<Body>> {
+    let status = if request.method() != HttpMethod::POST {
+        StatusCode::METHOD_NOT_ALLOWED
+    } else if !is_grpc(request.headers().get(CONTENT_TYPE)) {
+        StatusCode::UNSUPPORTED_MEDIA_TYPE
+    } else {
+        return None;
+    };
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        let allow = HeaderValue::from_static("POST");
+        response.headers_mut().insert(ALLOW, allow);
+    }
+    Some(response)
+}
+
+/// Returns `true` for `application/grpc`, alone or followed by a format (`+proto`) or a parameter.
+fn is_grpc(content_type: Option<&HeaderValue>) -> bool {
+    let bytes = content_type.map_or(&b""[..], HeaderValue::as_bytes);
+    let (kind, rest) = bytes.split_at(bytes.len().min(b"application/grpc".len()));
+    kind.eq_ignore_ascii_case(b"application/grpc")
+        && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
 }
 
 fn span(path: &str, headers: &HeaderMap) -> Span {
@@ -286,7 +324,7 @@ mod tests {
     fn only_a_well_formed_traceparent_reaches_the_log() {
         let read = |text: &'static str| {
             let mut headers = HeaderMap::new();
-            headers.insert("traceparent", http::HeaderValue::from_static(text));
+            headers.insert("traceparent", HeaderValue::from_static(text));
             traceparent(&headers).map(str::to_owned)
         };
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -314,6 +352,11 @@ mod tests {
         call_all(path, timeout, stop, handle).await.1
     }
 
+    fn grpc_request(path: &str) -> Request<Body> {
+        let request = Request::post(path).header(CONTENT_TYPE, "application/grpc");
+        request.body(Body::empty()).expect("a request")
+    }
+
     /// The same, with the bytes that came before the status.
     async fn call_all<F>(
         path: &str,
@@ -335,8 +378,7 @@ mod tests {
         let mut service = layer.layer(tower::service_fn(move |_request: Request<Body>| {
             handle.lock().expect("lock").take().expect("one call")
         }));
-        let mut request = Request::new(Body::empty());
-        *request.uri_mut() = path.parse().expect("path");
+        let mut request = grpc_request(path);
         if let Some(timeout) = timeout {
             request
                 .headers_mut()
@@ -488,8 +530,7 @@ mod tests {
             std::future::pending::<Result<Response<Body>, Infallible>>()
         }));
         for (path, counted) in [(POLL, 0), (STREAM, 0), (UNARY, 1)] {
-            let mut request = Request::new(Body::empty());
-            *request.uri_mut() = path.parse().expect("path");
+            let request = grpc_request(path);
             let calling = service.call(request);
             assert_eq!(open.count(), counted, "{path}");
             drop(calling);

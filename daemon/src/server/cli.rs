@@ -27,6 +27,9 @@ pub struct Cli {
     /// Check the configuration, print it as it is in force, and exit
     #[arg(long)]
     pub check: bool,
+    /// Give a copied state directory an id of its own, empty its slots, and exit; docs/backup.md says when
+    #[arg(long, conflicts_with = "check")]
+    pub adopt_copy: bool,
     /// Print a completion script for a shell and exit
     #[arg(long, value_name = "SHELL", exclusive = true)]
     pub completion: Option<Shell>,
@@ -63,6 +66,11 @@ impl Cli {
     /// Writes the configuration in force to stdout.
     pub fn print_effective(&self, loaded: &Loaded) {
         print(loaded.effective.as_bytes());
+    }
+
+    /// Writes what was done to stdout.
+    pub fn print_done(&self, done: &str) {
+        print(format!("{done}\n").as_bytes());
     }
 }
 

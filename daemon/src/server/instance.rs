@@ -1,15 +1,22 @@
-//! The state directory: private, and used by one daemon at a time. Its `instance` file holds the id that
-//! containers carry as a label, and the lock that a daemon holds for its life.
+//! The state directory: private, used by one daemon at a time, and bound to its place. Its `instance` file holds the id that
+//! containers carry as a label, the binding, and the lock that a daemon holds for its life.
+//!
+//! A daemon removes containers of its own id that its slots do not know. So an id must never be in two places: a copied
+//! directory is refused, and a directory that had an id does not silently get another one.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::error::{Error, Result};
+use crate::error::{Chain, Error, Result};
+use crate::workspace::slot;
+use binding::Binding;
+
+mod binding;
 
 /// Hex digits of an id: 48 random bits tell all instances that share an engine apart.
 const ID_DIGITS: usize = 12;
@@ -22,32 +29,142 @@ pub(super) struct Instance {
     _lock: Flock<File>,
 }
 
+/// Contents of the `instance` file.
+#[derive(Debug, PartialEq, Eq)]
+enum Contents {
+    Empty,
+    Damaged,
+    /// `binding` is `None` in a file from before directories were bound.
+    Known {
+        id: String,
+        binding: Option<Binding>,
+    },
+}
+
+/// A locked `instance` file.
+#[derive(Debug)]
+struct InstanceFile {
+    state_dir: PathBuf,
+    path: PathBuf,
+    lock: Flock<File>,
+    contents: Contents,
+}
+
+// === impl Instance ===
+
 impl Instance {
     /// Makes the directory if needed, takes its lock, and reads or makes its id. Blocks.
     ///
     /// # Errors
-    /// When the directory cannot be used, or another daemon uses it.
+    /// When the directory cannot be used, another daemon uses it, it is a copy of another one, or its id is lost.
     pub(super) fn take(state_dir: &Path) -> Result<Self> {
-        for dir in [
-            state_dir.to_owned(),
-            state_dir.join("slots"),
-            state_dir.join("skills"),
-        ] {
-            private_dir(&dir)?;
-        }
+        make_private(state_dir)?;
         let path = state_dir.join("instance");
-        let failed = |operation: &str| {
-            let operation = format!("{operation} {}", path.display());
-            move |source| Error::Io { operation, source }
+        let exists = path.try_exists().map_err(failed("look for", &path))?;
+        if !exists {
+            if has_slots(state_dir)? {
+                return Err(refused(state_dir, "its instance file is missing"));
+            }
+            create(state_dir, &path)?;
+        }
+        let file = InstanceFile::open(state_dir, path)?;
+        let now = file.binding()?;
+        let (id, recorded) = match &file.contents {
+            Contents::Empty => return Err(refused(state_dir, "its instance file is empty")),
+            Contents::Damaged => {
+                let why =
+                    format!("its instance file does not hold the {ID_DIGITS} hex digits of an id");
+                return Err(refused(state_dir, &why));
+            }
+            Contents::Known { id, binding } => (id.clone(), binding),
         };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed("open"))?;
+        if let Some(recorded) = recorded
+            && let Some(why) = now.copy_of(recorded)
+        {
+            return Err(is_copy(state_dir, &id, recorded, why));
+        }
+        if recorded.as_ref() != Some(&now) {
+            tracing::info!(from = ?recorded.as_ref().map(|binding| &binding.path), to = now.path, "binding the state directory to its place");
+            // What is written there still holds, or holds as little as before.
+            if let Err(error) = file.write(&id, &now) {
+                tracing::warn!(error = %Chain(&error), "the state directory's place was not noted");
+            }
+        }
+        Ok(Self {
+            id,
+            _lock: file.lock,
+        })
+    }
+
+    /// Stays the same over restarts.
+    #[must_use]
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// Gives a copied state directory, or one whose id is lost, an id of its own, and empties its slots. Containers are not
+/// touched. Changes nothing if the directory is no copy. Returns what was done, for people. Blocks.
+///
+/// # Errors
+/// When the directory cannot be used, or another daemon uses it.
+pub(super) fn adopt_copy(state_dir: &Path) -> Result<String> {
+    make_private(state_dir)?;
+    let path = state_dir.join("instance");
+    if !path.try_exists().map_err(failed("look for", &path))? {
+        let done = emptied(state_dir, None)?;
+        create(state_dir, &path)?;
+        return Ok(done);
+    }
+    let file = InstanceFile::open(state_dir, path)?;
+    let now = file.binding()?;
+    let old = match &file.contents {
+        Contents::Known {
+            id,
+            binding: Some(recorded),
+        } if now.copy_of(recorded).is_none() => {
+            return Ok(format!(
+                "{} is no copy: it stays instance {id}, and nothing was changed",
+                state_dir.display()
+            ));
+        }
+        Contents::Known { id, .. } => Some(id.clone()),
+        Contents::Empty | Contents::Damaged => None,
+    };
+    // The slots go first: a copy that was interrupted here is still refused.
+    let done = emptied(state_dir, old.as_deref())?;
+    file.write(&new_id(), &now)?;
+    Ok(done)
+}
+
+/// Deletes the slots' directories, which belong to containers of the instance that was copied.
+fn emptied(state_dir: &Path, old: Option<&str>) -> Result<String> {
+    let slots = state_dir.join("slots");
+    let mut removed = 0_u32;
+    for entry in std::fs::read_dir(&slots).map_err(failed("list", &slots))? {
+        slot::erase(&entry.map_err(failed("list", &slots))?.path())?;
+        removed += 1;
+    }
+    let dir = state_dir.display();
+    let containers = match old {
+        Some(id) => format!(
+            "containers of instance {id} were not touched: if its own state directory is gone for good, remove them with\n  \
+             docker ps -aq --filter label=io.skilld.instance={id} | xargs -r docker rm -fv"
+        ),
+        None => "containers were not touched: `docker ps -a --filter label=io.skilld.instance` lists those of all instances"
+            .to_owned(),
+    };
+    Ok(format!(
+        "{dir} has an id of its own now, and slots removed from it: {removed}; start skilld on it as usual\n{containers}"
+    ))
+}
+
+// === impl InstanceFile ===
+
+impl InstanceFile {
+    fn open(state_dir: &Path, path: PathBuf) -> Result<Self> {
+        // For reading: the lock must not keep an operator from making a failing disk read-only.
+        let file = File::open(&path).map_err(failed("open", &path))?;
         let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
             let operation = if errno == Errno::EAGAIN {
                 format!(
@@ -60,46 +177,129 @@ impl Instance {
             };
             Error::Io { operation, source: errno.into() }
         })?;
-        let mut id = String::new();
-        lock.read_to_string(&mut id).map_err(failed("read"))?;
-        let mut id = id.trim().to_owned();
-        if id.is_empty() {
-            id = new_id();
-            lock.rewind().map_err(failed("write"))?;
-            writeln!(lock, "{id}").map_err(failed("write"))?;
-            lock.sync_all().map_err(failed("write"))?;
-        }
-        if id.len() != ID_DIGITS || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(Error::Io {
-                operation: format!(
-                    "use {}: it does not hold the {ID_DIGITS} hex digits of an id; restore it, or remove the \
-                     whole state directory",
-                    path.display()
-                ),
-                source: std::io::ErrorKind::InvalidData.into(),
-            });
-        }
-        Ok(Self { id, _lock: lock })
+        let mut bytes = Vec::new();
+        lock.read_to_end(&mut bytes)
+            .map_err(failed("read", &path))?;
+        Ok(Self {
+            state_dir: state_dir.to_owned(),
+            path,
+            lock,
+            contents: parse(&String::from_utf8_lossy(&bytes)),
+        })
     }
 
-    /// Stays the same over restarts.
-    #[must_use]
-    pub(super) fn id(&self) -> &str {
-        &self.id
+    /// The place where the directory is now.
+    fn binding(&self) -> Result<Binding> {
+        Binding::of(&self.state_dir).map_err(failed("look at", &self.state_dir))
+    }
+
+    /// Replaces the contents in place: the lock is on this file. Its first line, the id, is whole at any moment.
+    fn write(&self, id: &str, binding: &Binding) -> Result<()> {
+        let text = text(id, binding);
+        let write = || -> io::Result<()> {
+            let file = OpenOptions::new().write(true).open(&self.path)?;
+            file.write_all_at(text.as_bytes(), 0)?;
+            file.set_len(text.len() as u64)?;
+            file.sync_all()
+        };
+        write().map_err(failed("write", &self.path))
     }
 }
 
-fn private_dir(dir: &Path) -> Result<()> {
-    let failed = |source| Error::Io {
-        operation: format!("make {} private", dir.display()),
-        source,
+/// Makes the file of a new directory, as a whole: one that is empty has been emptied by somebody.
+fn create(state_dir: &Path, path: &Path) -> Result<()> {
+    let create = || -> io::Result<()> {
+        let binding = Binding::of(state_dir)?;
+        let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
+        file.write_all(text(&new_id(), &binding).as_bytes())?;
+        file.as_file().sync_all()?;
+        match file.persist_noclobber(path) {
+            // Another daemon that starts here was faster; its lock decides.
+            Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
+            _ => Ok(()),
+        }
     };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(failed)?;
-    std::fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(failed)
+    create().map_err(failed("make", path))
+}
+
+fn text(id: &str, binding: &Binding) -> String {
+    format!("{id}\n{}", binding.to_lines())
+}
+
+fn parse(text: &str) -> Contents {
+    if text.trim().is_empty() {
+        return Contents::Empty;
+    }
+    let (id, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let (id, rest) = (id.trim(), rest.trim());
+    if id.len() != ID_DIGITS || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Contents::Damaged;
+    }
+    let binding = Binding::parse(rest);
+    if binding.is_none() && !rest.is_empty() {
+        return Contents::Damaged;
+    }
+    Contents::Known {
+        id: id.to_owned(),
+        binding,
+    }
+}
+
+fn is_copy(state_dir: &Path, id: &str, original: &Binding, why: &str) -> Error {
+    let dir = state_dir.display();
+    Error::Start {
+        what: "the state directory",
+        why: format!(
+            "{dir} is a copy of {original} ({why}), and a daemon on it would remove the containers of instance {id}; start \
+             skilld on {original}, or give {dir} an id of its own and empty its slots with `skilld --state-dir {dir} \
+             --adopt-copy`; docs/backup.md has more",
+            original = original.path.trim_matches('"'),
+        ),
+    }
+}
+
+fn refused(state_dir: &Path, what: &str) -> Error {
+    let dir = state_dir.display();
+    Error::Start {
+        what: "the state directory",
+        why: format!(
+            "{dir}: {what}, and its containers would be left to nobody; write the id that they carry into {dir}/instance \
+             (`docker ps -a --filter label=io.skilld.instance --format '{{{{.Names}}}} {{{{.Mounts}}}}'` shows it, as \
+             skilld-ID-SLOT), restore the file, or give up its workspaces with `skilld --state-dir {dir} --adopt-copy`"
+        ),
+    }
+}
+
+fn failed<'a>(verb: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Error + use<'a> {
+    move |source| Error::Io {
+        operation: format!("{verb} {}", path.display()),
+        source,
+    }
+}
+
+/// Returns `true` if slots of an earlier run are there.
+fn has_slots(state_dir: &Path) -> Result<bool> {
+    let slots = state_dir.join("slots");
+    let mut entries = std::fs::read_dir(&slots).map_err(failed("list", &slots))?;
+    Ok(entries.next().is_some())
+}
+
+fn make_private(state_dir: &Path) -> Result<()> {
+    let dirs = [
+        state_dir.to_owned(),
+        state_dir.join("slots"),
+        state_dir.join("skills"),
+    ];
+    for dir in dirs {
+        let mut builder = DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(&dir);
+        made.and_then(|()| std::fs::set_permissions(&dir, Permissions::from_mode(0o700)))
+            .map_err(|source| Error::Io {
+                operation: format!("make {} private", dir.display()),
+                source,
+            })?;
+    }
+    Ok(())
 }
 
 /// The random end of a UUIDv7.
@@ -109,38 +309,4 @@ fn new_id() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_id_stays_and_the_directory_is_private() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let state_dir = dir.path().join("a/state");
-        let first = Instance::take(&state_dir).expect("first").id().to_owned();
-        let second = Instance::take(&state_dir).expect("second").id().to_owned();
-        assert_eq!(first, second);
-        assert_eq!(first.len(), ID_DIGITS);
-        let mode = std::fs::metadata(&state_dir)
-            .expect("metadata")
-            .permissions()
-            .mode();
-        assert_eq!(mode & 0o777, 0o700);
-    }
-
-    #[test]
-    fn a_second_daemon_is_told_what_to_do() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let _first = Instance::take(dir.path()).expect("first");
-        let error = Instance::take(dir.path()).expect_err("second").to_string();
-        assert!(error.contains("another skilld runs on it"), "{error}");
-        assert!(error.contains("--state-dir"), "{error}");
-    }
-
-    #[test]
-    fn a_damaged_id_is_not_replaced() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        std::fs::write(dir.path().join("instance"), "??\n").expect("write");
-        let error = Instance::take(dir.path()).expect_err("damaged").to_string();
-        assert!(error.contains("hex digits"), "{error}");
-    }
-}
+mod tests;

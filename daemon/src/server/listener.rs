@@ -1,20 +1,19 @@
-//! The listening socket: bound without stealing it from a living server, removed at the end, and accepting no
-//! more connections at once than configured.
+//! The listening socket: bound where no other user can replace it, without stealing it from a living server, and removed
+//! at the end. It accepts always; where there is no place for a connection, that one or an idle one is closed.
 
 use std::convert::Infallible;
-use std::fs::Permissions;
+use std::fs::{Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
+use super::connections::{Admission, ConnectionTable};
 use crate::config::ServerConfig;
 use crate::error::{Error, Result};
 
@@ -37,18 +36,22 @@ struct SocketFile {
 }
 
 impl Listener {
-    /// Binds. A socket file on which nobody answers is taken over; one on which somebody does, and any other
+    /// Binds. A socket file on which no server answers is taken over; one on which a server does, and any other
     /// kind of file, is an error.
     ///
     /// # Errors
-    /// When the path cannot be had, with what to do.
+    /// When the path cannot be had, or another user could replace the socket; the message says what to do.
     pub(super) fn bind(path: &Path, mode: u32) -> Result<Self> {
         let failed = |source| Error::Io {
             operation: format!("listen on {}", path.display()),
             source,
         };
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(failed)?;
+            let mut builder = std::fs::DirBuilder::new();
+            // Whatever the umask says: of directories that others can write to the socket could be taken.
+            let made = builder.recursive(true).mode(0o755).create(parent);
+            made.map_err(failed)?;
+            refuse_shared_directories(parent)?;
         }
         clear(path)?;
         let socket = UnixSocket::new_stream().map_err(failed)?;
@@ -70,34 +73,45 @@ impl Listener {
         config: &ServerConfig,
         cut: CancellationToken,
     ) -> impl Stream<Item = std::result::Result<Connection, Infallible>> + use<> {
-        let permits = Arc::new(Semaphore::new(config.connections_max));
+        let table = ConnectionTable::new(config.connections_max, config.connections_per_user_max);
         let deadline = config.handshake_timeout;
         futures::stream::unfold(
-            (self, permits, cut),
-            move |(listener, permits, cut)| async move {
-                // Closed by nobody.
-                let permit = Arc::clone(&permits).acquire_owned().await.ok()?;
-                let stream = listener.accept().await;
-                let connection = Connection::new(stream, permit, deadline, cut.clone());
-                Some((Ok(connection), (listener, permits, cut)))
+            (self, table, cut),
+            move |(listener, table, cut)| async move {
+                let connection = loop {
+                    let (stream, uid) = listener.accept().await;
+                    let guard = match table.admit(uid, &cut) {
+                        Admission::Free(guard) => guard,
+                        Admission::Replaced(guard) => {
+                            tracing::warn!(
+                                uid,
+                                "too many connections: closed the one idle for longest"
+                            );
+                            guard
+                        }
+                        Admission::Full => {
+                            let why = "too many connections, all with open calls";
+                            tracing::warn!(uid, why, "refused a connection");
+                            continue;
+                        }
+                    };
+                    break Connection::new(stream, guard, deadline);
+                };
+                Some((Ok(connection), (listener, table, cut)))
             },
         )
     }
 
-    async fn accept(&self) -> UnixStream {
+    /// Waits for a connection, and returns it with its user.
+    async fn accept(&self) -> (UnixStream, u32) {
         let mut failing = false;
         loop {
-            match self.inner.accept().await {
-                Ok((stream, _)) => {
-                    if let Ok(peer) = stream.peer_cred() {
-                        tracing::debug!(
-                            pid = peer.pid(),
-                            uid = peer.uid(),
-                            gid = peer.gid(),
-                            "connection"
-                        );
-                    }
-                    return stream;
+            let accepted = self.inner.accept().await;
+            match accepted.and_then(|(stream, _)| Ok((stream.peer_cred()?, stream))) {
+                Ok((peer, stream)) => {
+                    let (pid, uid, gid) = (peer.pid(), peer.uid(), peer.gid());
+                    tracing::debug!(pid, uid, gid, "connection");
+                    return (stream, uid);
                 }
                 Err(error) => {
                     // Once per streak: it fails twenty times a second while descriptors are short.
@@ -110,6 +124,73 @@ impl Listener {
             }
         }
     }
+}
+
+/// Checks that other users can't replace the socket: by removing it from its directory, or by renaming that or one above.
+///
+/// Above the socket's own directory only what every user can write to is refused: who runs the daemon with sudo from a
+/// home directory is the owner of directories above.
+fn refuse_shared_directories(directory: &Path) -> Result<()> {
+    let own = if directory == Path::new("") {
+        Path::new(".")
+    } else {
+        directory
+    };
+    let failed = |source| Error::Io {
+        operation: format!("look at the directory {} of the socket", own.display()),
+        source,
+    };
+    let absolute = std::path::absolute(own).map_err(failed)?;
+    let canonical = own.canonicalize().map_err(failed)?;
+    // Both, since a link on the way can be replaced as well as what it leads to.
+    for directory in absolute.ancestors().chain(canonical.ancestors()) {
+        let metadata = std::fs::metadata(directory).map_err(failed)?;
+        let is_own = directory == absolute || directory == canonical;
+        let Some(why) = shared(&metadata, is_own) else {
+            continue;
+        };
+        return Err(Error::Start {
+            what: "the directory of the socket",
+            why: format!(
+                "{} {why}, who could put a socket of their own in its place: chmod or chown it, or choose another path \
+                 with --listen",
+                directory.display()
+            ),
+        });
+    }
+    Ok(())
+}
+
+/// Says who besides root and the daemon's user can replace what a directory holds; `None` if nobody can. `is_own` is true
+/// for the socket's own directory.
+fn shared(directory: &Metadata, is_own: bool) -> Option<String> {
+    let (uid, gid) = (
+        nix::unistd::geteuid().as_raw(),
+        nix::unistd::getegid().as_raw(),
+    );
+    let mode = directory.mode();
+    if is_own && directory.uid() != uid && directory.uid() != 0 {
+        return Some(format!("belongs to the user with uid {}", directory.uid()));
+    }
+    // In a sticky directory everybody may make files, and only their owner may replace them.
+    if mode & 0o1000 != 0 {
+        return None;
+    }
+    if mode & 0o002 != 0 {
+        return Some(format!(
+            "has mode {:04o} and can be written to by all users",
+            mode & 0o7777
+        ));
+    }
+    // The daemon's own group is often private to its user.
+    if is_own && mode & 0o020 != 0 && directory.gid() != gid {
+        return Some(format!(
+            "has mode {:04o} and can be written to by the group with gid {}",
+            mode & 0o7777,
+            directory.gid()
+        ));
+    }
+    None
 }
 
 /// Removes a socket that a dead server left behind.
@@ -190,6 +271,59 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(path(&dir)).expect("bind"));
         assert!(path(&dir).exists());
         Listener::bind(&path(&dir), 0o660).expect("taken over");
+    }
+
+    #[tokio::test]
+    async fn a_directory_in_which_others_could_replace_the_socket_is_refused() {
+        use std::os::unix::fs::chown;
+
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (above, run) = (dir.path().join("above"), dir.path().join("above/run"));
+        std::fs::create_dir_all(&run).expect("directories");
+        let set = |path: &Path, mode| {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("mode");
+        };
+        let bind = || Listener::bind(&run.join("skilld.sock"), 0o660).map(drop);
+        for (mode_above, mode, part) in [
+            (0o755, 0o777, Some("can be written to by all users")),
+            (0o777, 0o755, Some("can be written to by all users")),
+            (0o755, 0o755, None),
+            // As /tmp: the socket's own owner alone can replace it.
+            (0o1777, 0o1777, None),
+        ] {
+            set(&above, mode_above);
+            set(&run, mode);
+            let refused = bind().err().map(|error| error.to_string());
+            match part {
+                None => assert_eq!(refused, None),
+                Some(part) => {
+                    let refused = refused.expect("refused");
+                    assert!(refused.contains(part), "{refused}");
+                    assert!(
+                        refused.contains("chmod or chown it, or choose another"),
+                        "{refused}"
+                    );
+                    assert!(!run.join("skilld.sock").exists(), "nothing was made");
+                }
+            }
+        }
+        // Directories that the daemon makes are not shared, whatever the umask.
+        let deep = dir.path().join("made/deep/skilld.sock");
+        Listener::bind(&deep, 0o660).expect("made");
+        if nix::unistd::geteuid().is_root() {
+            set(&above, 0o755);
+            set(&run, 0o775);
+            chown(&run, None, Some(12345)).expect("chown");
+            let refused = bind().expect_err("the group").to_string();
+            assert!(refused.contains("by the group with gid 12345"), "{refused}");
+            set(&run, 0o755);
+            chown(&run, Some(12345), None).expect("chown");
+            let refused = bind().expect_err("the owner").to_string();
+            assert!(
+                refused.contains("belongs to the user with uid 12345"),
+                "{refused}"
+            );
+        }
     }
 
     #[tokio::test]

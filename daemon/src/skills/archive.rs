@@ -13,7 +13,8 @@
 //! | files, mode 0644 or 0755; directories 0755 | devices, FIFOs, sparse files, encrypted ones |
 //! | relative links that stay inside, `..` only at their beginning | other links |
 //! | hard links to earlier files, as copies | other hard links |
-//! | one folder around everything, and taken off | absolute names, `..`, backslashes, control characters, no UTF-8 |
+//! | one folder around everything, and taken off | absolute names, `..`, control characters, no UTF-8 |
+//! | backslashes of zip files from Windows, as separators | other backslashes |
 //! | PAX and GNU long names, git's global header, zip64 | two entries of a name, or of names that differ in case |
 //! | what macOS adds: `__MACOSX/`, `._x`, left out | bytes after the end, or an end that does not come |
 

@@ -243,9 +243,9 @@ fn check(card: &Card, fields: &Map<String, Value>, findings: &mut Findings) {
         );
         findings.add(finding::VERSION_UNREADABLE, 0, message);
     }
-    if card.remote().is_none() && !matches!(card.base_uri.as_str(), "" | "." | "./") {
+    if !matches!(card.base_uri.as_str(), "" | "." | "./") {
         let message = format!(
-            "`base_uri` {} is neither the card's folder nor an http(s) URL",
+            "`base_uri` {} is not the card's folder, from which the files were taken",
             shown(&card.base_uri)
         );
         findings.add(finding::CARD_BASE_URI, 0, message);

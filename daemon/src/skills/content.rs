@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 
 use super::Problem;
 use super::discovery::Trust;
-use crate::error::Error;
+use crate::error::{Error, HostFault};
 
 /// First bytes that are hashed; changes with the rules above.
 const HEADER: &[u8] = b"skilld skill 1\n";
@@ -399,6 +399,10 @@ pub(super) fn stays_inside(link: &Path, target: &Path) -> bool {
 
 fn unreadable(path: &Path, error: impl Into<io::Error>) -> Fault {
     let error: io::Error = error.into();
+    if HostFault::of(&error) == Some(HostFault::TooManyFiles) {
+        // That is no fault of the skill's.
+        return Fault::Store(io_error("read", path)(error));
+    }
     let message = format!("cannot read {}: {error}", path.display());
     Fault::Skill(Problem::error(UNREADABLE, message))
 }

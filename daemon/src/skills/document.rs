@@ -82,11 +82,30 @@ pub fn read(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir_name: &str) -> Doc
     if let Some(card) = card.as_ref().filter(|card| !card.version.is_empty()) {
         front.version.clone_from(&card.version);
     }
+    if let Some(card) = &card
+        && !unreadable
+        && body.trim().is_empty()
+    {
+        let message = no_instructions(card, skill_md.is_some());
+        findings.add(finding::CARD_NO_INSTRUCTIONS, 0, message);
+    }
     front.card = card.map(Arc::new);
     Document {
         front_matter: front,
         body,
         findings,
+    }
+}
+
+/// Why a card without a SKILL.md beside it, or with an empty one, is no skill.
+fn no_instructions(card: &Card, has_skill_md: bool) -> String {
+    match card.remote() {
+        Some(base) if !has_skill_md => format!(
+            "there is no SKILL.md beside the card, and {} is fetched only for a card that is a root itself",
+            finding::shown(base)
+        ),
+        _ if has_skill_md => "SKILL.md has no text".to_owned(),
+        _ => "there is no SKILL.md beside the card".to_owned(),
     }
 }
 

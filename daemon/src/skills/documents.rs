@@ -12,7 +12,7 @@ use super::document::{self, Document};
 use super::fingerprint::Stamp;
 use super::source::{Folders, Source, Stored};
 use super::watch::Watcher;
-use super::{Problem, Profile, Skill, SkillState, card, discovery};
+use super::{Problem, Profile, Skill, SkillState, card, discovery, finding};
 
 /// The documents of all folders.
 #[derive(Debug, Default)]
@@ -257,13 +257,15 @@ fn skill(
                 skill.name.clone_from(&document.front_matter.name);
             }
             let card = document.front_matter.card.as_ref();
-            let beside = card.filter(|card| card.remote().is_none());
             let there = |file: &str| fs::symlink_metadata(found.dir.join(file)).is_ok();
             skill
                 .others
-                .extend(beside.and_then(|card| card.missing(there)));
+                .extend(card.and_then(|card| card.missing(there)));
             skill.front_matter = Arc::new(document.front_matter);
             skill.findings = document.findings;
+            if source.from_card {
+                skill.findings.remove(finding::CARD_BASE_URI);
+            }
         }
         Err(problem) => skill.others.push(problem),
     }
@@ -379,6 +381,7 @@ mod tests {
         let source = Source {
             root: root.display().to_string(),
             origin: None,
+            from_card: false,
             folders: Folders::Beneath(root.clone()),
             problems: Vec::new(),
         };
@@ -399,5 +402,31 @@ mod tests {
             assert!(told(&watcher), "it is looked at though it is watched");
             assert!(told(&watcher), "it is looked at for ever after a refresh");
         }
+    }
+
+    #[test]
+    fn a_base_uri_is_a_warning_unless_the_files_were_fetched_from_it() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let root = dir.path().canonicalize().expect("a real path");
+        fs::write(root.join(discovery::SKILL_MD), "Do it.\n").expect("written");
+        let card = r#"{"id": "a", "description": "b", "base_uri": "../files/"}"#;
+        fs::write(root.join(card::FILE_NAME), card).expect("written");
+        let (trust, watcher) = (Trust::new(vec![root.clone()]), Watcher::new(8));
+        let found = discovery::stored(&trust, &root);
+        let codes = |from_card: bool| {
+            let source = Source {
+                root: "https://skills.example/skill-card.json".to_owned(),
+                origin: Some("https://skills.example/skill-card.json".to_owned()),
+                from_card,
+                folders: Folders::Beneath(root.clone()),
+                problems: Vec::new(),
+            };
+            let mut documents = Documents::new(1 << 20);
+            let skill = documents.found(&found, (0, &source), &trust, &watcher);
+            let problems = skill.expect("a skill").problems.clone();
+            problems.iter().map(|it| it.code).collect::<Vec<_>>()
+        };
+        assert_eq!(codes(false), ["card.base_uri"]);
+        assert_eq!(codes(true), Vec::<&str>::new());
     }
 }

@@ -18,9 +18,9 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use sha2::{Digest, Sha256};
 
-use crate::beneath;
+use super::document::SKILL_MD_BYTES_MAX;
 use crate::error::{Error, Result};
-use crate::mime;
+use crate::{beneath, mime, paths};
 
 mod kind;
 mod lookup;
@@ -120,10 +120,61 @@ impl Manifest {
     }
 }
 
+/// Content of a file of a skill, ready to be read.
+#[derive(Debug)]
+pub enum FileContent {
+    /// The file in the store.
+    Stored(File),
+    /// Its text with placeholders replaced.
+    Text(io::Cursor<Vec<u8>>),
+}
+
+impl FileContent {
+    /// Replaces placeholders of the skill's folder in a text, and the size in its description.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) fn with_workspace_paths(
+        mut file: File,
+        described: &mut SkillFile,
+        skill: &str,
+    ) -> Result<Self> {
+        if !described.is_text || described.size > SKILL_MD_BYTES_MAX as u64 {
+            return Ok(Self::Stored(file));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(unreadable)?;
+        let bytes = match String::from_utf8(bytes) {
+            Ok(text) => paths::resolve_placeholders(&text, skill).into_bytes(),
+            Err(error) => error.into_bytes(),
+        };
+        described.size = bytes.len() as u64;
+        Ok(Self::Text(io::Cursor::new(bytes)))
+    }
+}
+
+impl Read for FileContent {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Stored(file) => file.read(buffer),
+            Self::Text(text) => text.read(buffer),
+        }
+    }
+}
+
+impl Seek for FileContent {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match self {
+            Self::Stored(file) => file.seek(to),
+            Self::Text(text) => text.seek(to),
+        }
+    }
+}
+
 /// A part of a file, read a chunk at a time.
 #[derive(Debug)]
 pub struct Part {
-    file: File,
+    file: FileContent,
     left: u64,
 }
 
@@ -132,8 +183,8 @@ impl Part {
     ///
     /// # Errors
     /// `Io`.
-    pub fn new(mut file: File, offset: u64, length: Option<u64>) -> Result<Self> {
-        let end = file.metadata().map_err(unreadable)?.len();
+    pub fn new(mut file: FileContent, offset: u64, length: Option<u64>) -> Result<Self> {
+        let end = file.seek(SeekFrom::End(0)).map_err(unreadable)?;
         file.seek(SeekFrom::Start(offset.min(end)))
             .map_err(unreadable)?;
         let left = length.unwrap_or(u64::MAX);
@@ -147,7 +198,7 @@ impl Part {
     pub fn chunk(&mut self) -> Result<Option<Vec<u8>>> {
         let most = self.left.min(CHUNK_BYTES_MAX as u64);
         let mut data = Vec::new();
-        let read = (&self.file).take(most).read_to_end(&mut data);
+        let read = (&mut self.file).take(most).read_to_end(&mut data);
         self.left -= read.map_err(unreadable)? as u64;
         Ok((!data.is_empty()).then_some(data))
     }

@@ -84,18 +84,21 @@ codes! {
     FOLDER_NAME = "skill.folder_name", WARNING, ERROR, "Name the folder as the skill.";
     DESCRIPTION_GUESSED = "skill.description_guessed", WARNING, ERROR, "Write `description`; other text was used.";
     NO_DESCRIPTION = "skill.no_description", ERROR, ERROR, "Write `description`: what the skill does and when to use it.";
+    CUT_DESCRIPTION = "skill.cut_description", WARNING, WARNING, "Put the description into quotes if `#` belongs to it.";
     LONG_DESCRIPTION = "skill.long_description", WARNING, ERROR, "Use at most 1,024 characters.";
     LONG_COMPATIBILITY = "skill.long_compatibility", WARNING, ERROR, "Use at most 500 characters.";
     VERSION_UNREADABLE = "skill.version_unreadable", WARNING, WARNING, "Write a version such as 1.2.3; this one can be asked for only as it is written.";
     ALLOWED_TOOLS = "skill.allowed_tools", WARNING, ERROR, "Write `Read, Bash(git:*)` or a list; until then no tool is allowed.";
     TOOL_NAME = "skill.tool_name", WARNING, WARNING, "List one tool by its name on each line of `Tools:`.";
+    TOOLS_ENDED = "skill.tools_ended", WARNING, WARNING, "Put `# …` between two tools without a blank line, or move it.";
     CARD_INVALID = "card.invalid", ERROR, ERROR, "Write skill-card.json as one JSON object.";
     CARD_TOO_LARGE = "card.too_large", ERROR, ERROR, "Keep skill-card.json within 1 MiB, 32 levels and 20,000 values.";
     CARD_WRONG_TYPE = "card.wrong_type", WARNING, WARNING, "Give the key the type that it has in a card; it was ignored.";
     CARD_FILES = "card.files", ERROR, ERROR, "Write `files` as a list of paths.";
     CARD_PATH_ESCAPES = "card.path_escapes", ERROR, ERROR, "List only files of the skill, relative to it and without `..`.";
     CARD_FILE_MISSING = "card.file_missing", WARNING, WARNING, "Add the file, or take it out of `files`.";
-    CARD_BASE_URI = "card.base_uri", WARNING, WARNING, "Write `.` or an http(s) URL; the card's own folder was used.";
+    CARD_BASE_URI = "card.base_uri", WARNING, WARNING, "Write `.`, or make the card's URL a root; the card's own folder was used.";
+    CARD_NO_INSTRUCTIONS = "card.no_instructions", ERROR, ERROR, "Put a SKILL.md with text beside the card, or make the card's URL a root.";
     CARD_EXTENSION_REQUIRED = "card.extension_required", ERROR, ERROR, "Make the extension optional, or use a daemon that knows it.";
 }
 
@@ -129,6 +132,11 @@ impl Findings {
     /// Whether a code was found.
     pub(super) fn has(&self, code: &'static Code) -> bool {
         self.list.iter().any(|finding| finding.code == code)
+    }
+
+    /// Removes all findings of a kind, for a caller that knows better.
+    pub(super) fn remove(&mut self, code: &'static Code) {
+        self.list.retain(|finding| finding.code != code);
     }
 
     /// What a profile says of it, errors first; without a subject.

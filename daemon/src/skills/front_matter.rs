@@ -10,13 +10,14 @@
 //! Pure. Nothing fails here: whatever is wrong is a finding, and its profile decides what that means. What a skill
 //! is called in the end is `document.rs`'s.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::card::Card;
 use super::finding::{self, Findings, shown};
-use yaml::Fault;
+use yaml::{Fault, Node};
 
 mod fence;
 mod fields;
@@ -146,7 +147,30 @@ fn keys(yaml: &str, first_line: usize, findings: &mut Findings) -> Said {
         );
         findings.add(finding::DUPLICATE_KEY, duplicate.line + offset, message);
     }
+    if let Some(line) = cut_description(yaml, entries) {
+        let message = "the description ends before ` #`, which begins a comment in YAML";
+        findings.add(finding::CUT_DESCRIPTION, line + offset, message);
+    }
     fields::interpret(entries, offset, findings)
+}
+
+/// Returns the line, from 1, on which a comment follows the text of the description.
+fn cut_description(yaml: &str, entries: &[(String, Rc<Node>)]) -> Option<usize> {
+    let (_, node) = entries.iter().find(|(key, _)| key == "description")?;
+    if !matches!(node.kind, yaml::Kind::Scalar { plain: true, .. }) || node.is_null() {
+        return None;
+    }
+    // A text without quotes goes on in lines that are indented, and ends at the first comment.
+    let first = node.line.checked_sub(1)?;
+    let lines = yaml.lines().enumerate().skip(first);
+    let mut of_text = lines.take_while(|(index, line)| {
+        *index == first || line.is_empty() || line.starts_with([' ', '\t'])
+    });
+    let (index, line) = of_text.find(|(_, line)| {
+        let text = line.trim_start();
+        text.starts_with('#') || text.contains(" #") || text.contains("\t#")
+    })?;
+    (!line.trim_start().starts_with('#')).then_some(index + 1)
 }
 
 fn too_complex(message: &str, line: usize, findings: &mut Findings) -> Said {

@@ -10,9 +10,10 @@ use super::{
     Catalogue, Content, Inner, Problem, Profile, Select, Skill, SkillRef, SkillState, Staged,
 };
 use crate::error::{Error, Result};
+use crate::paths;
 
 impl Inner {
-    /// A skill as a profile sees it, and the body of its SKILL.md.
+    /// A skill as a profile sees it, and the body of its SKILL.md with placeholders of its folder replaced.
     pub(super) fn get(&self, wanted: &SkillRef, profile: Profile) -> Result<(Skill, String)> {
         let catalogue = self.catalogue();
         let mut skill = match &wanted.select {
@@ -23,7 +24,8 @@ impl Inner {
         if skill.state != SkillState::Rejected {
             let Folder { dir, trust, .. } = self.roots.folder(&skill);
             let document = Documents::read(self.skill_md_bytes_max, &dir, &trust, &skill.name);
-            body = document.map(|document| document.body).unwrap_or_default();
+            let read = document.map(|document| document.body).unwrap_or_default();
+            body = paths::resolve_placeholders(&read, &skill.name);
         }
         skill.judge(profile);
         Ok((skill, body))

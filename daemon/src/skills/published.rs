@@ -113,6 +113,7 @@ impl Published {
         Source {
             root: String::new(),
             origin: None,
+            from_card: false,
             folders: Folders::Stored(Arc::clone(&state.folders)),
             problems: state.unread.iter().map(|it| it.problem.clone()).collect(),
         }

@@ -1,11 +1,10 @@
 //! What the catalogue and the store are asked by those who read: search, and the files of one skill.
 
-use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::content::Folder;
 use super::documents::Documents;
-use super::files::{Manifest, SkillFile};
+use super::files::{FileContent, Manifest, SkillFile};
 use super::preflight::{self, Need};
 use super::search::{Index, Searched};
 use super::{Catalogue, Document, Inner, Skill, SkillRef, SkillState, Skills, Staged};
@@ -54,13 +53,20 @@ impl Skills {
         self.copy(move |inner| inner.files(&skill)).await
     }
 
-    /// Opens the file of a skill that a path stands for. The version stays in the store until that is done; what is open
-    /// is read to its end whatever becomes of it.
+    /// Opens the file of a skill that a path stands for, with `workspace_paths` a text in which placeholders of the
+    /// skill's folder are replaced. The version stays in the store until that is done; what is open is read to its end
+    /// whatever becomes of it.
     ///
     /// # Errors
     /// As [`Self::files`] and [`Manifest::find`].
-    pub async fn open_file(&self, skill: SkillRef, path: String) -> Result<(SkillFile, File)> {
-        self.copy(move |inner| inner.open_file(&skill, &path)).await
+    pub async fn open_file(
+        &self,
+        skill: SkillRef,
+        path: String,
+        workspace_paths: bool,
+    ) -> Result<(SkillFile, FileContent)> {
+        self.copy(move |inner| inner.open_file(&skill, &path, workspace_paths))
+            .await
     }
 
     /// What a skill needs.
@@ -104,11 +110,22 @@ impl Inner {
         self.manifest(&stored, wanted)
     }
 
-    fn open_file(&self, wanted: &SkillRef, path: &str) -> Result<(SkillFile, File)> {
+    fn open_file(
+        &self,
+        wanted: &SkillRef,
+        path: &str,
+        workspace_paths: bool,
+    ) -> Result<(SkillFile, FileContent)> {
         let (stored, _lease) = self.stored(&self.catalogue(), wanted)?;
         let manifest = self.manifest(&stored, wanted)?;
-        let file = manifest.find(path)?;
-        Ok((file.clone(), manifest.open(file)?))
+        let mut file = manifest.find(path)?.clone();
+        let opened = manifest.open(&file)?;
+        let content = if workspace_paths {
+            FileContent::with_workspace_paths(opened, &mut file, &stored.name)?
+        } else {
+            FileContent::Stored(opened)
+        };
+        Ok((file, content))
     }
 
     /// The files of a version that is in the store; those that its card names, if it has one that names any.

@@ -126,10 +126,12 @@ impl Remote {
         let mut roots = self.inner.roots.iter();
         let root = roots.find(|root| root.url == *url);
         let (dir, problems) = root.map(|root| root.now()).unwrap_or_default();
+        let from_card = root.is_some_and(|root| root.is_card());
         let problems = problems.into_iter();
         Source {
             root: text.to_owned(),
             origin: Some(text.to_owned()),
+            from_card,
             folders: dir.map_or(Folders::Missing, Folders::Beneath),
             problems: problems
                 .map(|problem| problem.about(Path::new(text)))
@@ -329,6 +331,15 @@ impl Root {
         {
             state.before.push((Instant::now(), old));
         }
+    }
+
+    /// Returns `true` if the URL leads to a skill card.
+    fn is_card(&self) -> bool {
+        let state = self.state();
+        state
+            .current
+            .as_ref()
+            .is_some_and(|now| now.ready.is_card())
     }
 
     /// Its folders of skills, if there are any, and why it is not as it should be.

@@ -15,6 +15,8 @@ pub(super) struct Source {
     /// Said in place of the folder's own path in `Skill.source`: the URL that it was fetched from. `None` where the
     /// folder itself is the source.
     pub(super) origin: Option<String>,
+    /// It is one skill whose card was fetched, and its files from the card's `base_uri`.
+    pub(super) from_card: bool,
     /// The folders.
     pub(super) folders: Folders,
     /// Why it is not as it should be, for instance that its server does not answer. An error among them makes health

@@ -199,7 +199,11 @@ impl Store {
         if now.is_some() && self.intact().get(digest).copied() == now {
             return Ok(true);
         }
-        let content = content::read(&folder, None, STORED);
+        let content = match content::read(&folder, None, STORED) {
+            // The host's: that says nothing about the files.
+            Err(Fault::Store(error)) => return Err(error),
+            content => content,
+        };
         let content = stored(&folder.dir, digest, content).map_err(|problem| Error::Io {
             operation: format!("read {}", problem.subject),
             source: io::Error::other(problem.message),

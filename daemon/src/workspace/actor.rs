@@ -60,6 +60,10 @@ pub struct Actor {
     deleting: Vec<oneshot::Sender<Result<()>>>,
     /// When to try again to remove the container, and how long to wait after that.
     retry: Option<(Instant, Duration)>,
+    /// Begin of the tries to remove the container, those before the engine was away not counted.
+    removing_since: Option<Instant>,
+    /// The engine did not answer when the container was to be removed.
+    engine_away: bool,
     /// When a failed workspace is forgotten.
     retention: Option<Instant>,
     /// What is collected when execs end.
@@ -114,6 +118,8 @@ impl Actor {
             view,
             deleting: Vec::new(),
             retry: None,
+            removing_since: None,
+            engine_away: false,
             retention: None,
             collects,
             settling: None,
@@ -168,6 +174,8 @@ impl Actor {
             Adopted::Garbage => {
                 self.apply(Event::Delete).await;
             }
+            // The reconciler says when its container is gone.
+            Adopted::Quarantined => self.publish(),
         }
         self.run().await;
     }
@@ -268,6 +276,12 @@ impl Actor {
         });
         let (written, configured) = tokio::join!(write, tell);
         fault::reach(Point::ClaimDone);
+        if written.is_err() && configured.is_ok() {
+            // The record on disk still says Ready, and nothing has run.
+            (self.record.claim, self.lease) = (None, None);
+            self.record.phase = Phase::Ready;
+            self.apply(Event::ClaimFailed).await;
+        }
         written.and(configured)
     }
 
@@ -340,8 +354,8 @@ impl Actor {
             tracing::debug!(from = ?self.state, to = ?step.next, ?event, "slot changes state");
         }
         self.state = step.next;
-        if self.state != State::Removed {
-            // That nothing is left is said when it is true.
+        if !matches!(self.state, State::Quarantined | State::Removed) {
+            // That nothing of the workspace is left is said when it is true.
             self.publish();
         }
         for effect in step.effects {
@@ -362,7 +376,7 @@ impl Actor {
                     State::Ready => fault::reach(Point::BootReadyRecorded),
                     State::Closing => fault::reach(Point::DeleteRecorded),
                     State::Failed(_) => fault::reach(Point::LossRecorded),
-                    State::Booting | State::Claimed | State::Removed => {}
+                    State::Booting | State::Claimed | State::Quarantined | State::Removed => {}
                 }
             }
             Effect::Offer => {
@@ -373,6 +387,7 @@ impl Actor {
                 self.pool.withdraw(self.record.number);
             }
             Effect::RemoveContainer => self.remove_container().await,
+            Effect::Release => self.release(),
             Effect::Forget => self.forget().await,
         }
     }
@@ -383,6 +398,9 @@ impl Actor {
             State::Ready => Phase::Ready,
             State::Claimed => Phase::Claimed,
             State::Closing | State::Removed => Phase::Closing,
+            State::Quarantined => Phase::Quarantined {
+                time_ms: unix_ms(SystemTime::now()),
+            },
             State::Failed(cause) => {
                 let time = self
                     .failure
@@ -402,7 +420,7 @@ impl Actor {
         let write = move || {
             if let Some(claim) = &record.claim {
                 let metadata = slot::metadata(&record, claim);
-                record::replace(&dir.join("skills/.metadata.json"), metadata.as_bytes())?;
+                record::overwrite(&dir.join(slot::METADATA), metadata.as_bytes())?;
                 fault::reach(Point::ClaimMetadata);
             }
             record.write(&dir)
@@ -524,6 +542,8 @@ pub enum Adopted {
     Lost(Cause, String, SystemTime),
     /// Half made or half removed.
     Garbage,
+    /// Its container could not be removed.
+    Quarantined,
 }
 
 /// Completes when the guest's connection is gone; never without one.

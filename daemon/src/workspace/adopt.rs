@@ -8,6 +8,7 @@
 //! | claimed | paused | – | the workspace, whose guest is awaited as long as a pause may last |
 //! | claimed | gone or ended | – | failed: container lost |
 //! | failed | any | – | failed, until its retention is over |
+//! | quarantined | any | – | quarantined; the reconciler frees it once the container is gone |
 //! | ready, same image and sizes | runs | answers, not configured | warm |
 //! | anything else | any | any | removed |
 //! | none | ours by label | any | removed |
@@ -29,7 +30,7 @@ use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::{Phase, Record};
 use crate::workspace::slot::{self, Context};
 use crate::workspace::state::Cause;
-use crate::workspace::{Workspace, WorkspaceId};
+use crate::workspace::{Workspace, WorkspaceId, reconcile};
 
 /// A container whose making the engine was asked for before our start is complete, and can be removed, within this.
 const VANISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,7 +54,7 @@ pub async fn all(context: &Arc<Context>, pools: &BTreeMap<String, Arc<Pool>>) ->
         .filter_map(|record| record.container_id.as_deref())
         .collect();
     if let Err(error) = remove_others(context, &known).await {
-        tracing::warn!(error = %Chain(&error), "containers without a record stay until the next start");
+        tracing::warn!(error = %Chain(&error), "containers without a record are removed later");
     }
 
     let finds = records.into_iter().map(|record| {
@@ -97,7 +98,7 @@ pub async fn remove_others(context: &Context, known: &[&str]) -> Result<()> {
         }
         let removals = others.into_iter().map(|id| async move {
             tracing::info!(container_id = id, "removing a container without a record");
-            context.engine.remove(id).await
+            reconcile::remove_in_time(context, id).await
         });
         let removed = futures::future::join_all(removals).await;
         removed.into_iter().collect::<Result<Vec<()>>>()?;
@@ -178,6 +179,7 @@ async fn find(
             Phase::Booting | Phase::Ready | Phase::Closing | Phase::Claimed | Phase::Failed { .. },
             _,
         ) => Ok(Adopted::Garbage),
+        (Phase::Quarantined { .. }, _) => Ok(Adopted::Quarantined),
     }
 }
 

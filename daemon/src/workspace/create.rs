@@ -1,6 +1,6 @@
 //! How a request becomes a workspace.
 //!
-//! Of equal requests one makes the workspace and the others wait for it. Making runs in a task of its own: a caller
+//! Of a request and its retries one makes the workspace and the others wait for it. Making runs in a task of its own: a caller
 //! that goes away ends the wait for a slot, but never half a claim, which would be nobody's.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct Create {
     pub id: WorkspaceId,
     /// The client chose the id, and can find the workspace by it.
     pub named: bool,
-    /// Digest of the request, in hex: equal requests have equal ones.
+    /// The same for a request and its retries, and for no other request.
     pub request: String,
     /// Name of the pool; `None` means the default one.
     pub pool: Option<String>,
@@ -47,7 +47,7 @@ pub struct Create {
 }
 
 impl Registry {
-    /// Claims a warm slot, or finds the workspace that an equal request made.
+    /// Claims a warm slot, or finds the workspace that this request made before.
     ///
     /// # Errors
     /// As `CreateWorkspace` says.
@@ -64,9 +64,12 @@ impl Registry {
                 Entered::New(making) => return self.start(pool, create, limits, making).await,
                 Entered::There(entry) => entry,
             };
-            let ending = entry
-                .workspace()
-                .filter(|there| matches!(there.view().state, State::Closing | State::Removed));
+            let ending = entry.workspace().filter(|there| {
+                matches!(
+                    there.view().state,
+                    State::Closing | State::Quarantined | State::Removed
+                )
+            });
             if let Some(there) = ending {
                 // Its name is free in a moment, unless the engine is away.
                 let timeout = pool.config().claim_timeout;
@@ -143,7 +146,14 @@ async fn make(
         let slot = reserved.take()?;
         fault::reach(Point::ClaimReserved);
         let claimed = slot.claim(claim(create)).await;
-        if let Err(error) = &claimed {
+        let view = slot.view();
+        if claimed.is_err()
+            && view.state == State::Ready
+            && view.record.limits == pool.config().limits
+        {
+            // It is as warm as before: what failed was the host's disk, not the container.
+            pool.give_back(&slot);
+        } else if let Err(error) = &claimed {
             tracing::info!(workspace_id = %create.id, error = %Chain(error), "slot was lost at its claim");
             if let Err(error) = slot.delete().await {
                 tracing::warn!(slot = slot.number(), error = %Chain(&error), "it goes later");

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,11 @@ pub enum Phase {
     Claimed,
     /// Half removed: removed.
     Closing,
+    /// Its container cannot be removed: number and uid stay taken.
+    Quarantined {
+        /// Since when, in milliseconds since 1970.
+        time_ms: u64,
+    },
     /// A lost workspace that is still listed.
     Failed {
         /// Why.
@@ -75,7 +81,7 @@ pub enum Phase {
 pub struct Claim {
     /// Workspace id.
     pub workspace: String,
-    /// Digest of the request that made it, in hex.
+    /// Recognises retries of the request that made it; see `Create::request`.
     pub request: String,
     /// As given.
     pub labels: BTreeMap<String, String>,
@@ -205,7 +211,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
         file.write_all(bytes)?;
         // Slots' files are read by the container's uid; the directories above keep others out.
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        let mode = PermissionsExt::from_mode(0o644);
         file.as_file().set_permissions(mode)?;
         file.persist(path).map_err(|error| error.error)?;
         Ok(())
@@ -216,9 +222,60 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
+/// Writes a small file in place, if its contents differ. A file that is mounted into a container has to stay the same
+/// inode, so it cannot be replaced as [`replace`] does: who reads it at this moment may see it half written.
+///
+/// # Errors
+/// `Io`.
+pub fn overwrite(path: &Path, bytes: &[u8]) -> Result<()> {
+    let write = || -> io::Result<()> {
+        match fs::read(path) {
+            Ok(present) if present == bytes => return Ok(()),
+            // Slots of a version that did not make the file ahead.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut options = fs::OpenOptions::new();
+        let file = options
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)?;
+        // First the new contents, then the end of the old ones: the file is never empty.
+        file.write_all_at(bytes, 0)?;
+        file.set_len(bytes.len() as u64)?;
+        // Slots' files are read by the container's uid; the directories above keep others out.
+        file.set_permissions(fs::Permissions::from_mode(0o644))
+    };
+    write().map_err(|source| Error::Io {
+        operation: format!("write {}", path.display()),
+        source,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mounted_file_is_overwritten_in_place() {
+        use std::os::unix::fs::MetadataExt;
+
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("metadata.json");
+        overwrite(&path, b"a long text").expect("made");
+        let before = fs::metadata(&path).expect("there");
+        overwrite(&path, b"short").expect("written");
+        let after = fs::metadata(&path).expect("there");
+        assert_eq!(before.ino(), after.ino());
+        assert_eq!(after.mode() & 0o777, 0o644);
+        assert_eq!(fs::read(&path).expect("read"), b"short");
+        overwrite(&path, b"short").expect("nothing to do");
+        assert_eq!(
+            fs::metadata(&path).expect("there").mtime_nsec(),
+            after.mtime_nsec()
+        );
+    }
 
     fn sample() -> Record {
         Record {

@@ -14,7 +14,7 @@ use crate::error::{Chain, Error, Result};
 use crate::pool::Pool;
 use crate::workspace::slot::Context;
 use crate::workspace::state::State;
-use crate::workspace::{Slot, Workspace, WorkspaceId, adopt};
+use crate::workspace::{Slot, Workspace, WorkspaceId, adopt, problems, reconcile};
 
 /// Between tries to hear the engine's events again.
 const EVENTS_RETRY: Duration = Duration::from_secs(1);
@@ -64,6 +64,7 @@ impl Registry {
         context
             .tasks
             .spawn(async move { watcher.watch_engine().await });
+        context.tasks.spawn(reconcile::run(registry.clone()));
         Ok(registry)
     }
 
@@ -117,7 +118,7 @@ impl Registry {
     /// Deletes every workspace and every warm container, and answers with how many of each there were.
     ///
     /// # Errors
-    /// The first that could not be removed.
+    /// The first that could not be removed, quarantined ones included.
     pub async fn remove_all(&self) -> Result<(usize, usize)> {
         let slots: Vec<Slot> = self.pools.values().flat_map(|pool| pool.close()).collect();
         let claimed = slots
@@ -127,6 +128,14 @@ impl Registry {
         let removals = slots.iter().map(Slot::delete);
         let results = futures::future::join_all(removals).await;
         results.into_iter().collect::<Result<Vec<()>>>()?;
+        let stuck = problems::quarantined(self);
+        if !stuck.is_empty() {
+            let names: Vec<String> = stuck.into_iter().map(|problem| problem.subject).collect();
+            let names = names.join(", ");
+            let message =
+                format!("it does not remove {names}; `skillctl problems` says what to do");
+            return Err(Error::EngineUnavailable { message });
+        }
         adopt::remove_others(&self.context, &[]).await?;
         Ok((claimed, slots.len() - claimed))
     }
@@ -167,7 +176,10 @@ impl Registry {
             let view = slot.view();
             let id = view.record.container_id.as_ref();
             // A slot that boots has its own eye on its container.
-            let settled = matches!(view.state, State::Ready | State::Claimed);
+            let settled = matches!(
+                view.state,
+                State::Ready | State::Claimed | State::Quarantined
+            );
             let Some(id) = id.filter(|_| settled) else {
                 continue;
             };
@@ -179,6 +191,7 @@ impl Registry {
         for pool in self.pools.values() {
             pool.retry_now();
         }
+        self.context.reconcile.notify_one();
         while let Some(event) = events.next().await {
             let event = event?;
             let member = self.slots().find(|slot| {
@@ -215,7 +228,8 @@ impl Registry {
         });
     }
 
-    fn slots(&self) -> impl Iterator<Item = Slot> {
+    /// Every slot of every pool.
+    pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.pools.values().flat_map(|pool| pool.slots())
     }
 }

@@ -5,6 +5,7 @@
 //!   record.json          see record.rs
 //!   run/                 → /run/skilld, read-only: skilld-guest, and guest.sock while a guest is awaited
 //!   skills/              → /workspace/skills, read-only: staged skills, .metadata.json
+//!     .metadata.json     → /workspace/metadata.json too, read-only
 //!   staged/ .stage-*     which digest is staged, and skills on their way in; see skills/stage.rs
 //!   passwd group         → /etc/passwd, /etc/group
 //! ```
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use skilld_proto::guest::{GENERATION, v1 as pb};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::config::{Config, PoolConfig};
 use crate::engine::{self, ContainerSpec, Engine, EngineInfo, Limits};
@@ -28,6 +29,9 @@ use crate::pool::Inventories;
 use crate::shutdown::Tasks;
 use crate::workspace::directory::{Directory, Numbers};
 use crate::workspace::record::{self, Claim, Record};
+
+/// What commands can read of the record, in the slot's directory; `/workspace/metadata.json` in the container.
+pub const METADATA: &str = "skills/.metadata.json";
 
 /// What every slot's task shares.
 #[derive(Debug)]
@@ -50,6 +54,8 @@ pub struct Context {
     pub boots: Semaphore,
     /// What images have.
     pub inventories: Inventories,
+    /// Wakes the reconciler before its interval is over.
+    pub reconcile: Notify,
 }
 
 impl Context {
@@ -175,6 +181,8 @@ pub fn prepare(dir: &Path, record: &Record, guest_path: &Path) -> Result<()> {
              nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
         );
         write_readable(&dir.join("passwd"), passwd.as_bytes())?;
+        // It is bound into the container, so it has to be there before.
+        write_readable(&dir.join(METADATA), b"{}\n")?;
         let group = format!("root:x:0:\nskill:x:{uid}:\nnogroup:x:65534:\n");
         write_readable(&dir.join("group"), group.as_bytes())
     };

@@ -8,10 +8,13 @@
 //!     │ Lost | Delete         │ Lost |      │ Lost                │  │ Delete | RetentionOver
 //!     └───────────────────────┴─Delete──────│─────────────────────┘  │
 //!                                           └──────► Failed{cause} ──┘
+//!
+//!  Claimed ──ClaimFailed──► Ready      Closing ──GiveUp──► Quarantined ──ContainerGone──► Removed
 //! ```
 //!
 //! A slot that nobody claimed and that is lost just closes: the pool makes another one. A claimed one
-//! becomes `Failed` and stays visible, so that its owner learns why.
+//! becomes `Failed` and stays visible, so that its owner learns why. A slot whose container the engine cannot remove is
+//! quarantined: it is no workspace any more, and keeps its number and uid until the container is gone.
 
 /// Why a slot was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -39,6 +42,8 @@ pub enum State {
     Closing,
     /// It was a workspace and is lost.
     Failed(Cause),
+    /// The engine could not remove its container in time; the reconciler goes on trying.
+    Quarantined,
     /// Nothing of it is left.
     Removed,
 }
@@ -50,6 +55,8 @@ pub enum Event {
     GuestAnswered,
     /// A request takes it.
     Claim,
+    /// The claim could not be recorded, and nothing ran: it is as warm as before.
+    ClaimFailed,
     /// Container or guest went away.
     Lost(Cause),
     /// Somebody asked for its end.
@@ -58,6 +65,8 @@ pub enum Event {
     Expire,
     /// The engine has removed the container.
     ContainerGone,
+    /// The engine answers, and has not removed the container in time.
+    GiveUp,
     /// A failed workspace was listed for long enough.
     RetentionOver,
 }
@@ -73,7 +82,9 @@ pub enum Effect {
     Withdraw,
     /// Kill what runs and remove the container.
     RemoveContainer,
-    /// Delete directory and record, put the uid into quarantine.
+    /// Free the workspace's name, and forget whose slot it was.
+    Release,
+    /// Delete directory and record, let the uid rest.
     Forget,
 }
 
@@ -95,7 +106,7 @@ pub struct Refused;
 /// # Errors
 /// [`Refused`] when the event may not happen in this state.
 pub fn step(state: State, event: Event) -> Result<Step, Refused> {
-    use Effect::{Forget, Offer, Persist, RemoveContainer, Withdraw};
+    use Effect::{Forget, Offer, Persist, Release, RemoveContainer, Withdraw};
     use Event as E;
     use State as S;
     let go = |next, effects| Ok(Step { next, effects });
@@ -107,11 +118,16 @@ pub fn step(state: State, event: Event) -> Result<Step, Refused> {
         (S::Ready, E::Claim) => go(S::Claimed, &[]),
         (S::Ready, E::Lost(_) | E::Delete) => go(S::Closing, &[Withdraw, Persist, RemoveContainer]),
 
+        (S::Claimed, E::ClaimFailed) => go(S::Ready, &[]),
         (S::Claimed, E::Delete | E::Expire) => go(S::Closing, &[Persist, RemoveContainer]),
         (S::Claimed, E::Lost(cause)) => go(S::Failed(cause), &[Persist, RemoveContainer]),
 
         (S::Closing, E::ContainerGone) => go(S::Removed, &[Forget]),
+        (S::Closing, E::GiveUp) => go(S::Quarantined, &[Release, Persist]),
         (S::Closing, E::Delete | E::Expire | E::Lost(_)) => go(S::Closing, &[]),
+
+        (S::Quarantined, E::ContainerGone) => go(S::Removed, &[Forget]),
+        (S::Quarantined, E::Delete | E::Lost(_)) => go(S::Quarantined, &[]),
 
         (S::Failed(cause), E::ContainerGone | E::Lost(_)) => go(S::Failed(cause), &[]),
         (S::Failed(_), E::Delete | E::RetentionOver) => go(S::Closing, &[Persist, RemoveContainer]),
@@ -123,7 +139,11 @@ pub fn step(state: State, event: Event) -> Result<Step, Refused> {
         | (S::Claimed, E::GuestAnswered | E::Claim | E::ContainerGone | E::RetentionOver)
         | (S::Closing, E::GuestAnswered | E::Claim | E::RetentionOver)
         | (S::Failed(_), E::GuestAnswered | E::Claim | E::Expire)
-        | (S::Removed, E::GuestAnswered | E::Claim | E::Expire | E::RetentionOver) => Err(Refused),
+        | (
+            S::Quarantined | S::Removed,
+            E::GuestAnswered | E::Claim | E::Expire | E::RetentionOver,
+        )
+        | (_, E::ClaimFailed | E::GiveUp) => Err(Refused),
     }
 }
 
@@ -132,7 +152,7 @@ mod tests {
     use super::*;
 
     const LOST: Event = Event::Lost(Cause::GuestLost);
-    const EVENTS: [Event; 7] = [
+    const EVENTS: [Event; 9] = [
         Event::GuestAnswered,
         Event::Claim,
         LOST,
@@ -140,23 +160,27 @@ mod tests {
         Event::Expire,
         Event::ContainerGone,
         Event::RetentionOver,
+        Event::ClaimFailed,
+        Event::GiveUp,
     ];
 
     /// One row per state, one column per event in the order of `EVENTS`; `None` is refused.
     #[test]
     fn slot_state_machine_is_this_table() {
-        use State::{Booting, Claimed, Closing, Failed, Ready, Removed};
+        use State::{Booting, Claimed, Closing, Failed, Quarantined, Ready, Removed};
         let old = Failed(Cause::OomKilled);
         let lost = Failed(Cause::GuestLost);
+        let kept = Quarantined;
         #[rustfmt::skip]
-        let table: [(State, [Option<State>; 7]); 6] = [
-            //          answered      claim          lost           delete         expire         gone           retention
-            (Booting, [Some(Ready), None,          Some(Closing), Some(Closing), None,          None,          None]),
-            (Ready,   [None,        Some(Claimed), Some(Closing), Some(Closing), None,          None,          None]),
-            (Claimed, [None,        None,          Some(lost),    Some(Closing), Some(Closing), None,          None]),
-            (Closing, [None,        None,          Some(Closing), Some(Closing), Some(Closing), Some(Removed), None]),
-            (old,     [None,        None,          Some(old),     Some(Closing), None,          Some(old),     Some(Closing)]),
-            (Removed, [None,        None,          Some(Removed), Some(Removed), None,          Some(Removed), None]),
+        let table: [(State, [Option<State>; 9]); 7] = [
+            //          answered      claim          lost           delete         expire         gone           retention      claim failed giving up
+            (Booting, [Some(Ready), None,          Some(Closing), Some(Closing), None,          None,          None,          None,        None]),
+            (Ready,   [None,        Some(Claimed), Some(Closing), Some(Closing), None,          None,          None,          None,        None]),
+            (Claimed, [None,        None,          Some(lost),    Some(Closing), Some(Closing), None,          None,          Some(Ready), None]),
+            (Closing, [None,        None,          Some(Closing), Some(Closing), Some(Closing), Some(Removed), None,          None,        Some(kept)]),
+            (old,     [None,        None,          Some(old),     Some(Closing), None,          Some(old),     Some(Closing), None,        None]),
+            (kept,    [None,        None,          Some(kept),    Some(kept),    None,          Some(Removed), None,          None,        None]),
+            (Removed, [None,        None,          Some(Removed), Some(Removed), None,          Some(Removed), None,          None,        None]),
         ];
         for (state, row) in table {
             for (event, expected) in EVENTS.into_iter().zip(row) {

@@ -42,6 +42,15 @@ impl TestServer {
     /// Starts with the default configuration, one warm container and `toml` over that. `skills` are folders with
     /// the front matter of their SKILL.md.
     pub(crate) async fn start(toml: &str, skills: &[(&str, &str)]) -> Self {
+        Self::start_prepared(toml, skills, |_| {}).await
+    }
+
+    /// The same; `prepare` gets the path of the state directory before it is made.
+    pub(crate) async fn start_prepared(
+        toml: &str,
+        skills: &[(&str, &str)],
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("skilld-")
             .tempdir()
@@ -62,6 +71,7 @@ impl TestServer {
         let config = Config::from_toml(&(base + toml))
             .expect("configuration")
             .config;
+        prepare(&config.state_dir);
         Self::serve(config, Arc::new(FakeEngine::new()), dir).await
     }
 
@@ -98,7 +108,8 @@ impl TestServer {
         (started.expect_err("it must not start"), stopped)
     }
 
-    async fn stopped(self) -> Stopped {
+    /// Stops, and keeps what it leaves.
+    pub(crate) async fn stopped(self) -> Stopped {
         for _ in 0..2 {
             // It stops at the first when nothing is open.
             let _ended = self.stop.send(()).await;

@@ -5,6 +5,7 @@ mod archive;
 pub(crate) mod glob;
 mod mime;
 mod outlet;
+mod outside;
 
 use std::fs::File;
 use std::io::Read;
@@ -36,6 +37,7 @@ use crate::tasks;
 use archive::Archive;
 use glob::Globs;
 use outlet::{Gone, Outlet, outlet};
+use outside::{Span, files_outside};
 
 const FILES_DEFAULT: u64 = 100;
 const FILE_BYTES_DEFAULT: u64 = 4 * 1024 * 1024;
@@ -177,6 +179,12 @@ impl Collector {
             archive.end();
             self.send_archive(&mut archive, 0).await?;
         }
+        if let Some(since) = self.since {
+            let until = self.until;
+            let found = files_outside(&self.guest.root, Span { since, until }).await;
+            let paths = found.iter().map(|path| wire_path(path).0);
+            self.summary.outside = paths.collect();
+        }
         self.summary.bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
         self.summary.returned = i64::try_from(self.returned).unwrap_or(i64::MAX);
         let summary = std::mem::take(&mut self.summary);
@@ -204,6 +212,10 @@ impl Collector {
             // No command can set this time, as it can that of the contents.
             let changed = since_epoch(stat.st_ctime, stat.st_ctime_nsec);
             if changed < since || self.until.is_some_and(|until| changed > until) {
+                self.summary.unchanged += 1;
+                if self.globs.names(path) {
+                    self.skip(path, Reason::Unchanged);
+                }
                 return None;
             }
         }

@@ -45,7 +45,7 @@ pub(crate) enum Error {
     OutputDropped { stream: &'static str, oldest: u64 },
     #[error("{path} leads out of the workspace")]
     PathEscapes { path: String },
-    #[error("{path} lies beneath skills/, which is read-only")]
+    #[error("{path} is read-only, as everything beneath skills/ and metadata.json")]
     ReadOnly { path: String },
     #[error("no file {path}")]
     FileNotFound { path: String },

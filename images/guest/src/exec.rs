@@ -12,6 +12,7 @@ pub(crate) mod piece;
 pub(crate) mod poll;
 pub(crate) mod pressure;
 pub(crate) mod reader;
+pub(crate) mod readers;
 pub(crate) mod registry;
 pub(crate) mod run;
 pub(crate) mod stdin;
@@ -36,6 +37,7 @@ use tonic::codegen::Bytes;
 use crate::output::{Budget, CHUNK_BYTES, Window};
 use crate::supervisor::wire::{Report, Target};
 use crate::sys::{self, Exit, Stage};
+use readers::ReaderPosition;
 use stdin::Stdin;
 
 /// Of each stream, where a spec says nothing.
@@ -98,29 +100,6 @@ pub(crate) struct Exec {
     commands: mpsc::Sender<Command>,
 }
 
-/// Somebody who reads an exec now. While this lives, a BLOCKing exec waits for it.
-#[derive(Debug)]
-pub(crate) struct Place {
-    exec: Arc<Exec>,
-    id: u64,
-}
-
-/// How somebody reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// What it was given may never arrive.
-    Stream,
-    /// It has everything before the offsets that it asked for.
-    Poll,
-}
-
-/// Where somebody who reads is.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Reading {
-    pub(crate) kind: Kind,
-    pub(crate) at: [u64; 2],
-}
-
 /// What happened so far.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -140,8 +119,10 @@ pub(crate) struct State {
     /// When output came last.
     pub(crate) last_output: Option<Instant>,
     /// Positions of those that read now.
-    pub(crate) readers: HashMap<u64, Reading>,
+    pub(crate) readers: HashMap<u64, ReaderPosition>,
     next_reader: u64,
+    /// Since when a BLOCKing program waits for its readers.
+    blocked_since: Option<Instant>,
     /// Streams on one with on_disconnect KILL: now, and since its start.
     streams: usize,
     streams_ever: u64,
@@ -188,6 +169,7 @@ impl Exec {
                 last_output: None,
                 readers: HashMap::new(),
                 next_reader: 0,
+                blocked_since: None,
                 streams: 0,
                 streams_ever: 0,
                 acknowledged: [0; 2],
@@ -304,27 +286,6 @@ impl Phase {
     }
 }
 
-impl Place {
-    /// Begins to read.
-    pub(crate) fn take(exec: Arc<Exec>, kind: Kind, at: [u64; 2]) -> Self {
-        let mut state = exec.state();
-        let id = state.next_reader;
-        state.next_reader += 1;
-        state.readers.insert(id, Reading { kind, at });
-        drop(state);
-        // Room may have appeared: without a reader a BLOCKing exec keeps everything.
-        exec.room.notify_one();
-        Self { exec, id }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.exec.state().readers.remove(&self.id);
-        self.exec.room.notify_one();
-    }
-}
-
 impl State {
     /// Of the leader, once it is gone; what was dropped is as of now.
     pub(crate) fn result(&self) -> Option<v1::ExecResult> {
@@ -341,46 +302,6 @@ impl State {
     fn oldest(&self) -> v1::StreamOffsets {
         let [stdout, stderr] = self.windows.each_ref().map(Window::start);
         v1::StreamOffsets { stdout, stderr }
-    }
-
-    /// Bytes of a stream that a BLOCKing exec may take now: nothing that an attached reader still needs
-    /// is dropped for it, and without a reader nothing at all.
-    pub(crate) fn room(&self, stream: usize) -> u64 {
-        let Some(window) = self.windows.get(stream) else {
-            return 0;
-        };
-        window.room(self.needed(stream))
-    }
-
-    /// The first byte of a stream that a BLOCKing exec may not drop: what is kept for its slowest reader; without
-    /// a reader what no poll has acknowledged.
-    pub(crate) fn needed(&self, stream: usize) -> u64 {
-        let Some(window) = self.windows.get(stream) else {
-            return 0;
-        };
-        let needed = self.readers.values().filter_map(|reader| {
-            let at = *reader.at.get(stream)?;
-            Some(match reader.kind {
-                Kind::Stream => window.kept_for(at),
-                Kind::Poll => at,
-            })
-        });
-        let acknowledged = self.acknowledged.get(stream).copied().unwrap_or(0);
-        let unread = window.start().max(acknowledged);
-        needed.min().unwrap_or(unread)
-    }
-
-    /// Streams that read it now.
-    pub(crate) fn stream_readers(&self) -> usize {
-        let readers = self.readers.values();
-        readers.filter(|reader| reader.kind == Kind::Stream).count()
-    }
-
-    /// Says that a poll has everything before `offsets`.
-    pub(crate) fn acknowledge(&mut self, offsets: [u64; 2]) {
-        for (known, offset) in self.acknowledged.iter_mut().zip(offsets) {
-            *known = offset.max(*known);
-        }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::exec::abandoned::Attached;
 use crate::exec::piece::Style;
 use crate::exec::poll::Poll;
 use crate::exec::reader::{self, Wish};
+use crate::exec::readers::ReaderKind;
 use crate::exec::stdin::{self, Input};
 use crate::exec::{Command, Exec, Phase, positive, size, warm_up};
 use crate::files::{ANSWER_BYTES_MAX, list, put, read};
@@ -71,6 +72,7 @@ impl Service {
         place: OwnedSemaphorePermit,
         exec: &Arc<Exec>,
         settings: &Settings,
+        kind: ReaderKind,
         request: &wire::AttachExecRequest,
     ) -> Answer<Answers<v1::ExecEvent>> {
         let max = EVENTS_OF_ONE_MAX;
@@ -79,6 +81,7 @@ impl Service {
         }
         let offsets = request.offsets.unwrap_or_default();
         let wish = Wish {
+            kind,
             offsets: [offsets.stdout, offsets.stderr],
             style: Style {
                 format: request.format(),
@@ -143,7 +146,7 @@ impl GuestService for Service {
         };
         let place = self.place()?;
         let (exec, settings) = self.guest.start(request)?;
-        self.events(place, &exec, &settings, &attach)
+        self.events(place, &exec, &settings, ReaderKind::Starter, &attach)
     }
 
     async fn start_exec(&self, request: Request<wire::StartExecRequest>) -> Answer<v1::Exec> {
@@ -158,7 +161,8 @@ impl GuestService for Service {
     ) -> Answer<Self::AttachExecStream> {
         let request = request.into_inner();
         let exec = self.guest.exec(&request.exec_id)?;
-        self.events(self.place()?, &exec, &self.guest.settings()?, &request)
+        let (place, settings) = (self.place()?, self.guest.settings()?);
+        self.events(place, &exec, &settings, ReaderKind::Attached, &request)
     }
 
     async fn signal_exec(&self, request: Request<wire::SignalExecRequest>) -> Answer<v1::Exec> {

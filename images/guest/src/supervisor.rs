@@ -33,7 +33,7 @@ use nix::unistd::{ForkResult, Pid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::sys;
+use crate::sys::{self, CpuMask};
 use wire::{Launch, Order, Report};
 
 /// Supervisors that are forked ahead of need.
@@ -51,7 +51,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    fn fork() -> Result<Self, Errno> {
+    fn fork(cpus: &CpuMask) -> Result<Self, Errno> {
         let (ours, theirs) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
@@ -60,7 +60,7 @@ impl Supervisor {
         )?;
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         match sys::fork()? {
-            ForkResult::Child => child::run(&theirs),
+            ForkResult::Child => child::run(&theirs, cpus),
             ForkResult::Parent { child } => {
                 let socket = sys::watch(ours, Interest::READABLE).map_err(|_| Errno::EMFILE)?;
                 Ok(Self { pid: child, socket })
@@ -143,6 +143,8 @@ struct State {
     starting: HashSet<Pid>,
     /// Opened before the guest became undumpable, after which it could not be.
     oom_score: Option<OomScore>,
+    /// Those of the guest.
+    cpus: CpuMask,
 }
 
 #[derive(Debug)]
@@ -183,6 +185,7 @@ impl Supervisors {
                 pids: HashSet::new(),
                 starting: HashSet::new(),
                 oom_score: OomScore::open(),
+                cpus: CpuMask::current(),
             }),
         }
     }
@@ -272,7 +275,7 @@ impl Supervisors {
         if let Some(score) = &mut state.oom_score {
             score.set(true);
         }
-        let forked = Supervisor::fork();
+        let forked = Supervisor::fork(&state.cpus);
         if let Some(score) = &mut state.oom_score {
             score.set(false);
         }

@@ -46,6 +46,37 @@ pub(crate) struct Plan {
     pub(crate) terminal: bool,
     /// Resource and limit, soft and hard alike.
     pub(crate) limits: Vec<(c_int, u64)>,
+    /// Nice value of the program and of all that it starts.
+    pub(crate) nice: c_int,
+}
+
+/// CPUs that a process may run on, as the kernel writes them: room for 8,192.
+#[derive(Debug, Clone)]
+pub(crate) struct CpuMask {
+    words: [u64; 128],
+    length: usize,
+}
+
+impl CpuMask {
+    /// Returns the CPUs of this process; none if the kernel does not say.
+    pub(crate) fn current() -> Self {
+        let mut words = [0; 128];
+        let size = size_of_val(&words);
+        // SAFETY: the kernel writes at most `size` bytes to the array, which outlives the call.
+        let length =
+            unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, words.as_mut_ptr()) };
+        let length = usize::try_from(length).unwrap_or(0);
+        Self { words, length }
+    }
+
+    /// Makes this process run on these CPUs again, whatever others set.
+    pub(crate) fn restore(&self) {
+        if self.length > 0 {
+            let words = self.words.as_ptr();
+            // SAFETY: the kernel reads `length` bytes, which it has written itself; the array outlives the call.
+            unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, self.length, words) };
+        }
+    }
 }
 
 /// Where a start failed. The numbers travel between supervisor and guest.
@@ -215,10 +246,23 @@ fn prepare_and_exec(plan: &Plan) -> (Stage, c_int) {
     if unsafe { libc::chdir(plan.cwd.as_ptr()) } != 0 {
         return (Stage::Cwd, Errno::last_raw());
     }
+    worsen_priority(plan.nice);
     // SAFETY: numbers only.
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     unblock_signals();
     exec(plan)
+}
+
+/// Takes a worse nice value for good: every process may do that to itself, and the limit of 0 lets none undo it.
+fn worsen_priority(nice: c_int) {
+    let never = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the struct outlives the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_NICE, &raw const never) };
+    // SAFETY: numbers only.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
 }
 
 fn unblock_signals() {

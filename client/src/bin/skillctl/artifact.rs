@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use skilld_client::SaveTarget;
 use skilld_client::v1::{
     Artifact as Message, ArtifactScope, DeleteArtifactRequest, ListArtifactVersionsRequest,
@@ -12,20 +13,23 @@ use skilld_client::v1::{
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::context::Context;
+use crate::files::FileContents;
 use crate::interrupt::Interrupt;
 use crate::output::Table;
 use crate::partial::Partial;
 use crate::progress::Bar;
-use crate::values;
+use crate::{complete, remove, values};
 
 /// Save, load, list and delete artifacts.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Example:\n  skillctl artifact list --app shop --user ada")]
 pub(crate) enum Artifact {
+    #[command(visible_alias = "ls")]
     List(List),
     Save(Save),
     Load(Load),
     Versions(Versions),
+    #[command(visible_alias = "rm")]
     Delete(Delete),
 }
 
@@ -80,15 +84,15 @@ pub(crate) struct Save {
 /// Write the bytes of an artifact to stdout or into a file.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  skillctl artifact load report.pdf --to report.pdf --app shop --user ada
+  skillctl artifact load report.pdf report.pdf --app shop --user ada
   skillctl artifact load user:last-run@0")]
 pub(crate) struct Load {
     /// The newest version, or the one after the last @.
-    #[arg(value_name = "NAME[@VERSION]", value_parser = versioned)]
+    #[arg(value_name = "NAME[@VERSION]", value_parser = versioned, add = ArgValueCompleter::new(complete::artifacts))]
     name: Versioned,
-    /// The file to write, which appears when it is whole; - is stdout.
-    #[arg(long, value_name = "FILE", default_value = "-")]
-    to: PathBuf,
+    /// The local file to write, which appears when it is whole; - is stdout.
+    #[arg(value_name = "FILE", default_value = "-")]
+    file: PathBuf,
     #[command(flatten)]
     scope: Scope,
 }
@@ -108,7 +112,7 @@ pub(crate) struct Versions {
   skillctl artifact delete report.pdf@2 --app shop --user ada
   skillctl artifact delete report.pdf --all --app shop --user ada")]
 pub(crate) struct Delete {
-    #[arg(value_name = "NAME[@VERSION]", value_parser = versioned)]
+    #[arg(value_name = "NAME[@VERSION]", value_parser = versioned, add = ArgValueCompleter::new(complete::artifacts))]
     name: Versioned,
     /// Delete all versions; needed where none is named.
     #[arg(long)]
@@ -190,9 +194,10 @@ async fn list(context: &Context, scope: ArtifactScope) -> anyhow::Result<u8> {
         request.page_token = page.next_page_token;
     }
     let text = |all: &ListArtifactsResponse| table(&all.artifacts);
+    let ids = |all: &ListArtifactsResponse| all.artifacts.iter().map(shown).collect();
     context
         .output
-        .message("ListArtifactsResponse", &all, text)?;
+        .list("ListArtifactsResponse", &all, ids, text)?;
     Ok(0)
 }
 
@@ -216,9 +221,14 @@ async fn versions(context: &Context, name: &str, scope: ArtifactScope) -> anyhow
         request.page_token = page.next_page_token;
     }
     let text = |all: &ListArtifactVersionsResponse| table(&all.artifacts);
+    let ids = |all: &ListArtifactVersionsResponse| {
+        let versions = all.artifacts.iter();
+        let versions = versions.map(|found| format!("{}@{}", shown(found), found.version));
+        versions.collect()
+    };
     context
         .output
-        .message("ListArtifactVersionsResponse", &all, text)?;
+        .list("ListArtifactVersionsResponse", &all, ids, text)?;
     Ok(0)
 }
 
@@ -280,19 +290,32 @@ impl Load {
             scope: Some(self.scope.into()),
             version: self.name.version,
         };
-        if self.to.as_os_str() == "-" {
+        if self.file.as_os_str() == "-" && context.output.is_json() {
+            return print_json(context, request).await;
+        }
+        if self.file.as_os_str() == "-" {
             copy(context, request, &mut tokio::io::stdout()).await?;
             return Ok(0);
         }
-        let partial = Partial::beside(&self.to)?;
+        let partial = Partial::beside(&self.file)?;
         let loaded = copy(context, request, &mut partial.writer()?).await?;
         partial.keep()?;
         context.output.message("Artifact", &loaded, |loaded| {
             let (name, version) = (shown(loaded), loaded.version);
-            format!("{name}@{version} → {}\n", self.to.display())
+            format!("{name}@{version} → {}\n", self.file.display())
         })?;
         Ok(0)
     }
+}
+
+async fn print_json(context: &Context, request: LoadArtifactRequest) -> anyhow::Result<u8> {
+    let mut reader = context.client.load_artifact(request).await?;
+    let name = shown(reader.artifact());
+    let mut contents = FileContents::default();
+    while let Some(data) = reader.next().await? {
+        contents.add(&data)?;
+    }
+    contents.print(context, &name)
 }
 
 async fn copy(
@@ -328,6 +351,8 @@ impl Delete {
             version,
         };
         context.client.delete_artifact(request).await?;
+        let deleted = version.map_or(name.clone(), |version| format!("{name}@{version}"));
+        remove::print_deleted(context, &[deleted])?;
         Ok(0)
     }
 }

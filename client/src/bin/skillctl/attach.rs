@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use skilld_client::short_id;
 use skilld_client::v1::{AttachExecRequest, Exec, ExecState, StreamOffsets, stdin::Source};
 
@@ -9,7 +10,7 @@ use crate::context::Context;
 use crate::follow::{self, Ending, Follower, OnLeave};
 use crate::keys::DetachKeys;
 use crate::session::{Input, Session};
-use crate::{output, session, values};
+use crate::{complete, output, session, values};
 
 /// Follow an exec from its first byte, or from where you left it; exits with its code.
 ///
@@ -17,19 +18,19 @@ use crate::{output, session, values};
 /// leave it running then.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  skillctl attach job-7/x-1 --from 4096
+  skillctl attach job-7/x-1 --offset 4096
   skillctl attach job-7/shell -i")]
 pub(crate) struct Attach {
     /// The exec.
-    #[arg(value_name = "ID/EXEC")]
+    #[arg(value_name = "ID/EXEC", add = ArgValueCompleter::new(complete::execs))]
     exec: String,
     /// First byte of stdout to print, and of stderr after a comma. Left out it is 0, and with -i and a terminal the
     /// end.
     #[arg(long, value_name = "STDOUT[,STDERR]", value_parser = values::offsets)]
-    from: Option<StreamOffsets>,
+    offset: Option<StreamOffsets>,
     /// Send our stdin, to an exec started with -i: keys to its terminal, else bytes as they come and end of file when
     /// ours ends.
-    #[arg(short = 'i')]
+    #[arg(short = 'i', long)]
     stdin: bool,
     /// Keys that leave a terminal: `ctrl-` and a letter or one of @[\]^_, or a plain key, with commas in between;
     /// none for none.
@@ -39,14 +40,14 @@ pub(crate) struct Attach {
 
 impl Attach {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
-        let mut from = self.from.unwrap_or_default();
+        let mut from = self.offset.unwrap_or_default();
         let mut input = Input::None;
         if self.stdin {
             let exec = context.client.get_exec(&self.exec).await?;
             // What has ended takes nothing more, and has only its output to show.
             if exec.state() == ExecState::Running {
                 input = self.input(context, &exec)?;
-                if matches!(input, Input::Keyboard(_)) && self.from.is_none() {
+                if matches!(input, Input::Keyboard(_)) && self.offset.is_none() {
                     from = exec.total.unwrap_or_default();
                 }
             }
@@ -57,10 +58,13 @@ impl Attach {
             ..Default::default()
         });
         let mut interrupt = input.interrupt()?;
-        let mut follower =
-            Follower::new(&context.client, context.output.is_json(), OnLeave::Detach);
-        let name = short_id(events.name());
+        let mut follower = Follower::new(&context.client, &context.output, OnLeave::Detach);
+        let full_name = events.name().to_owned();
+        let name = short_id(&full_name);
         let ending = follower.converse(events, input, &mut interrupt).await?;
+        if !matches!(ending, Ending::PipeClosed) {
+            follower.print_transcript(&context.output, &full_name)?;
+        }
         match ending {
             Ending::Interrupted => {
                 output::note(&format!("{name} goes on; `skillctl kill {name}` ends it"));

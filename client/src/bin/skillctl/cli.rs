@@ -1,14 +1,15 @@
-//! The command line: flags for all commands, the list of commands, and the way to each.
+//! The command line: flags of every command, the list of commands, and how each is run.
 
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand, ValueEnum};
 use skilld_client::{Client, DEFAULT_ENDPOINT};
 
 use crate::context::Context;
 use crate::output::Output;
 use crate::{
-    artifact, attach, collect, exec, execs, files, mcp, poll, run, server, skill, stage, stdin,
-    tool, workspace,
+    artifact, attach, collect, complete, copy, exec, execs, files, logs, mcp, poll, remove, run,
+    server, skill, stage, stdin, tool, version, wait, workspace,
 };
 
 /// Run Agent Skills in warm, locked-down containers.
@@ -18,42 +19,56 @@ pub(crate) struct Cli {
     /// Where the daemon listens: unix:/path or http://127.0.0.1:PORT.
     #[arg(long, global = true, env = "SKILLD_ENDPOINT", default_value = DEFAULT_ENDPOINT)]
     endpoint: String,
-    /// text for people; json prints the API's messages, one per line.
+    /// How results are printed.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Text)]
     output: Format,
+    /// Print no remarks on stderr, and only the ids of lists.
+    #[arg(short, long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
 
 const EXAMPLE: &str = "\
+Paths: every path in a workspace is relative to /workspace, which is also where commands start. With --skill a command
+starts in the skill's root, where out/, work/ and inputs/ lead to the workspace's; inputs/ is short for work/inputs/.
+
 Example:
   skillctl run csv-report --input sales.csv --to results -- \\
       'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv'
 
-Exit codes: 0 ok, 1 failed, 2 usage; exec, run and attach pass on the program's own code, or
+Exit codes: 0 ok, 1 failed, 2 usage; exec, run, attach and wait pass on the program's own code, or
 128 + the signal that killed it.";
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
+    /// For people.
     Text,
+    /// One JSON object per command on stdout; errors and remarks are JSON lines on stderr.
     Json,
+    /// Like json, but exec, run and attach print each event when it comes, one object per line.
+    Jsonl,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
-    #[command(subcommand)]
+    #[command(subcommand, visible_alias = "ws")]
     Workspace(workspace::Workspace),
     Stage(stage::Stage),
+    Cp(copy::Cp),
     Exec(exec::Exec),
     Ps(execs::Ps),
+    Logs(logs::Logs),
     Attach(attach::Attach),
     Poll(poll::Poll),
+    Wait(wait::Wait),
     Stdin(stdin::Stdin),
     Signal(execs::Signal),
     Kill(execs::Kill),
-    Forget(execs::Forget),
+    Forget(remove::Forget),
+    Rm(remove::Rm),
     Ls(files::Ls),
     Cat(files::Cat),
     Collect(collect::Collect),
@@ -70,25 +85,33 @@ enum Command {
     Server(server::Server),
     Problems(server::Problems),
     Drain(server::Drain),
-    Completion(Completion),
+    Version(version::Version),
+    Completion(complete::Completion),
 }
 
-/// Print a completion script for a shell.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  skillctl completion bash > /etc/bash_completion.d/skillctl")]
-struct Completion {
-    shell: Shell,
+/// Returns `true` if the words ask for JSON, for errors that occur before they have been parsed.
+pub(crate) fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
+    let words: Vec<OsString> = words.take_while(|word| word != "--").collect();
+    let flag = words.windows(2).any(|pair| {
+        matches!(pair, [flag, format]
+            if (flag == "-o" || flag == "--output") && (format == "json" || format == "jsonl"))
+    });
+    let joined = ["-ojson", "-ojsonl", "--output=json", "--output=jsonl"];
+    flag || words
+        .iter()
+        .any(|word| joined.iter().any(|joined| word == joined))
 }
 
 impl Cli {
-    /// Does what was asked; the code to exit with.
+    /// Runs the command; returns the code to exit with.
     pub(crate) async fn run(self) -> anyhow::Result<u8> {
-        let output = Output::new(self.output);
-        if let Command::Completion(Completion { shell }) = self.command {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Self::command(), "skillctl", &mut script);
-            output.bytes(&script)?;
-            return Ok(0);
+        let output = Output::new(self.output, self.quiet);
+        // These two work without a daemon.
+        if let Command::Completion(command) = &self.command {
+            return command.run(&output);
+        }
+        if let Command::Version(command) = &self.command {
+            return command.run(&output, &self.endpoint).await;
         }
         let context = Context {
             client: Client::connect(&self.endpoint).await?,
@@ -98,14 +121,18 @@ impl Cli {
             Command::Run(command) => command.run(&context).await,
             Command::Workspace(command) => command.run(&context).await,
             Command::Stage(command) => command.run(&context).await,
+            Command::Cp(command) => command.run(&context).await,
             Command::Exec(command) => command.run(&context).await,
             Command::Ps(command) => command.run(&context).await,
+            Command::Logs(command) => command.run(&context).await,
             Command::Attach(command) => command.run(&context).await,
             Command::Poll(command) => command.run(&context).await,
+            Command::Wait(command) => command.run(&context).await,
             Command::Stdin(command) => command.run(&context).await,
             Command::Signal(command) => command.run(&context).await,
             Command::Kill(command) => command.run(&context).await,
             Command::Forget(command) => command.run(&context).await,
+            Command::Rm(command) => command.run(&context).await,
             Command::Ls(command) => command.run(&context).await,
             Command::Cat(command) => command.run(&context).await,
             Command::Collect(command) => command.run(&context).await,
@@ -117,7 +144,7 @@ impl Cli {
             Command::Server(command) => command.run(&context).await,
             Command::Problems(command) => command.run(&context).await,
             Command::Drain(command) => command.run(&context).await,
-            Command::Completion(_) => Ok(0),
+            Command::Version(_) | Command::Completion(_) => Ok(0),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
     ArtifactScope, CollectFormat, CollectOutputsRequest, CollectSpec, CollectSummary,
@@ -17,12 +18,12 @@ use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
 use crate::partial::Partial;
 use crate::progress::Bar;
-use crate::values;
+use crate::{complete, values};
 
 /// Copy files out of a workspace.
 ///
-/// Globs match paths relative to the workspace, ** across directories. Exits with 1 when a limit cut something, or a
-/// directory has the name of a file.
+/// Globs match paths relative to /workspace, ** across directories. Exits with 1 when nothing matches, when a limit cut
+/// something, or when a directory has the name of a file.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl collect job-7 'out/**' 'work/*.log' --to results
@@ -30,6 +31,7 @@ use crate::values;
   skillctl collect job-7 'out/**' --save --prefix reports/ --user ada")]
 pub(crate) struct Collect {
     /// The workspace.
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     id: String,
     #[arg(required = true, value_name = "GLOB")]
     globs: Vec<String>,
@@ -112,11 +114,14 @@ impl Collect {
             spec: Some(spec),
         };
         let complete = match &self.tar {
+            Some(file) if file.as_os_str() == "-" && context.output.is_json() => {
+                bail!("the archive goes to stdout: leave out -o json, or write it to a file")
+            }
             Some(file) => whole(&archive(context, request, file).await?),
             None => {
                 let collected = to_dir(&context.client, request, &self.to).await?;
                 print(&context.output, &collected)?;
-                complete(&collected)
+                is_complete(&collected)
             }
         };
         Ok(if complete { 0 } else { 1 })
@@ -176,14 +181,18 @@ fn print(output: &Output, collected: &Collected) -> anyhow::Result<()> {
     })
 }
 
-/// Whether everything that matched came whole, was written and, if asked for, saved; except for links that lead out.
-pub(crate) fn complete(collected: &Collected) -> bool {
+/// Returns `true` if something matched, and all of it came whole, was written and, if requested, saved. Links that lead
+/// out of the directory do not count.
+pub(crate) fn is_complete(collected: &Collected) -> bool {
     whole(&collected.summary) && !collected.refused.iter().any(|refused| refused.in_the_way)
 }
 
 fn whole(summary: &CollectSummary) -> bool {
     let saved = |skipped: &SkippedFile| skipped.reason() != skipped_file::Reason::NotSaved;
-    !summary.limits_hit && summary.truncated.is_empty() && summary.skipped.iter().all(saved)
+    summary.matched > 0
+        && !summary.limits_hit
+        && summary.truncated.is_empty()
+        && summary.skipped.iter().all(saved)
 }
 
 fn warn(summary: &CollectSummary) {
@@ -197,7 +206,9 @@ fn warn(summary: &CollectSummary) {
             skipped_file::Reason::MaxFiles => "; see --max-files",
             skipped_file::Reason::MaxTotalBytes => "; see --max-total-bytes",
             skipped_file::Reason::NotWhole => " (no artifact); see --max-file-bytes",
+            skipped_file::Reason::EmptyAfterFailure => " (no artifact)",
             skipped_file::Reason::Unspecified
+            | skipped_file::Reason::Unchanged
             | skipped_file::Reason::FileType
             | skipped_file::Reason::Permission
             | skipped_file::Reason::Gone
@@ -208,8 +219,13 @@ fn warn(summary: &CollectSummary) {
         let reason = values::word(skipped.reason().as_str_name(), "REASON_");
         output::note(&format!("left out {}: {reason}{flag}", skipped.path));
     }
+    for path in &summary.outside {
+        output::note(&format!(
+            "not collected: {path} is outside of out/ and work/"
+        ));
+    }
     if summary.matched == 0 {
-        output::note("nothing matched");
+        output::note("no file matches; `skillctl ls ID out -R` lists those in out/");
     }
 }
 
@@ -235,7 +251,9 @@ async fn archive(
     } else {
         let partial = Partial::beside(file)?;
         let summary = copy(&context.client, request, &mut partial.writer()?).await?;
-        partial.keep()?;
+        if summary.matched > 0 {
+            partial.keep()?;
+        }
         context
             .output
             .message("CollectSummary", &summary, |summary| {

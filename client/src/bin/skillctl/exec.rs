@@ -1,6 +1,7 @@
 //! `skillctl exec`: one command in a workspace.
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
 use skilld_client::short_id;
 use skilld_client::v1::{
@@ -13,7 +14,7 @@ use crate::keys::DetachKeys;
 use crate::script::ScriptArgs;
 use crate::session::{self, Input, Session};
 use crate::values::{self, Command};
-use crate::{output, result, terminal};
+use crate::{complete, output, result, terminal};
 
 /// For a session that has no timeout of its own: more than any server allows, which makes it the server's maximum.
 const SESSION_TIMEOUT: Duration = Duration {
@@ -21,32 +22,40 @@ const SESSION_TIMEOUT: Duration = Duration {
     nanos: 0,
 };
 
-/// Run a command in a workspace; its output is ours, and so is its exit code.
+/// Where commands start that name neither a skill nor a directory: where all other paths of the command line begin.
+const WORKSPACE_ROOT: &str = ".";
+
+/// Run a command in a workspace. Passes through its stdin, stdout, stderr and exit code.
 ///
-/// Several words are a program and its arguments, passed as they are. One word with spaces or other characters
-/// that a shell understands is run by bash. Ctrl-C kills the command with everything that it started. With -it it is
-/// as if the command ran in this terminal: all keys go to it, Ctrl-C too, and the detach keys leave it running.
+/// It starts in /workspace, or with --skill in the skill's root: `> out/report.txt` writes a result in both. Several
+/// words are a program and its arguments, passed as they are. One word with spaces or other characters that a shell
+/// understands is run by bash. Flags of this program come before the command; -- is needed only before a command that
+/// begins with a dash. Ctrl-C kills the command with everything that it started. With -it the command runs in this
+/// terminal: all keys go to it, Ctrl-C too, and the detach keys leave it running.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  skillctl exec job-7 --skill csv-report --timeout 2m -- python3 scripts/csv_report.py in.csv
+  skillctl exec job-7 ls -l work
+  skillctl exec job-7 'ls work | wc -l > out/count.txt'
+  skillctl exec job-7 --skill csv-report --timeout 2m python3 scripts/csv_report.py inputs/in.csv
   skillctl exec job-7 --skill csv-report --script scripts/csv_report.py \\
       --arg-style named --arg group-by=region --arg top=3 -- inputs/in.csv
-  skillctl exec job-7 -- 'ls work | wc -l'
-  skillctl exec job-7 -i -- sort < names.txt
-  skillctl exec job-7 -it -- bash
-  skillctl exec job-7 -di --id python -- python3 -i")]
+  skillctl exec job-7 -i sort < names.txt
+  skillctl exec job-7 -it bash
+  skillctl exec job-7 -di --id python python3 -i")]
 pub(crate) struct Exec {
     /// The workspace.
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     id: String,
     /// Run in the root of this staged skill, with its environment.
     #[arg(
         long,
         value_name = "NAME",
         default_value = "",
-        hide_default_value = true
+        hide_default_value = true,
+        add = ArgValueCompleter::new(complete::skills)
     )]
     skill: String,
-    /// Working directory, relative to the skill's root, else to the workspace.
+    /// Start in this directory: relative to the skill's root, else to /workspace.
     #[arg(
         long,
         value_name = "DIR",
@@ -61,10 +70,10 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     timeout: Option<Duration>,
     /// Give it our stdin, as it comes. With -d its stdin is kept open instead, for `skillctl stdin` and `attach -i`.
-    #[arg(short = 'i')]
+    #[arg(short = 'i', long)]
     stdin: bool,
     /// Give it a terminal, like ours in size and kind; with -i our keys go there.
-    #[arg(short = 't')]
+    #[arg(short = 't', long = "tty")]
     terminal: bool,
     /// Kind of the terminal.
     #[arg(
@@ -94,7 +103,7 @@ pub(crate) struct Exec {
     #[command(flatten)]
     script: ScriptArgs,
     #[arg(
-        last = true,
+        trailing_var_arg = true,
         required_unless_present = "script",
         value_name = "COMMAND"
     )]
@@ -138,8 +147,11 @@ impl Exec {
             (false, false) => Input::None,
         };
         let mut interrupt = input.interrupt()?;
-        let mut follower = Follower::new(&context.client, context.output.is_json(), OnLeave::Kill);
+        let mut follower = Follower::new(&context.client, &context.output, OnLeave::Kill);
         let ending = follower.converse(events, input, &mut interrupt).await?;
+        if !matches!(ending, Ending::PipeClosed) {
+            follower.print_transcript(&context.output, &name)?;
+        }
         if let Ending::Detached(at) = ending {
             follow::note_detached(&short_id(&name), at);
         }
@@ -155,6 +167,9 @@ impl Exec {
         self.script.apply(&mut spec, &self.command);
         spec.skill.clone_from(&self.skill);
         spec.cwd.clone_from(&self.cwd);
+        if spec.skill.is_empty() && spec.cwd.is_empty() {
+            WORKSPACE_ROOT.clone_into(&mut spec.cwd);
+        }
         if self.stdin {
             let source = Some(Source::Open(true));
             spec.stdin = Some(Stdin { source });

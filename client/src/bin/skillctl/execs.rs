@@ -1,8 +1,9 @@
-//! `skillctl ps`, `signal`, `kill`, `forget`: execs that are there already.
+//! `skillctl ps`, `signal`, `kill`: execs that exist already.
 
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use skilld_client::short_id;
 use skilld_client::v1::signal_exec_request::Target;
 use skilld_client::v1::{
@@ -12,33 +13,34 @@ use skilld_client::v1::{
 
 use crate::context::Context;
 use crate::output::Table;
-use crate::{fail, result, signals, values};
+use crate::{complete, result, signals, values};
 
 /// List a workspace's execs, running and ended.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl ps job-7")]
 pub(crate) struct Ps {
     /// The workspace.
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     id: String,
 }
 
 /// Send a signal to an exec.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl signal job-7/x-1 HUP --to tree")]
+#[command(after_help = "Example:\n  skillctl signal job-7/x-1 HUP --target tree")]
 pub(crate) struct Signal {
     /// The exec.
-    #[arg(value_name = "ID/EXEC")]
+    #[arg(value_name = "ID/EXEC", add = ArgValueCompleter::new(complete::execs))]
     exec: String,
     /// Name or number: TERM, SIGTERM, 15.
     #[arg(value_parser = signals::parse)]
     signal: i32,
     /// Who gets it.
-    #[arg(long, value_enum, default_value_t = To::Leader)]
-    to: To,
+    #[arg(long, value_enum, default_value_t = Receiver::Leader)]
+    target: Receiver,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum To {
+enum Receiver {
     /// The program that was started.
     Leader,
     /// Its process group.
@@ -54,20 +56,11 @@ enum To {
   skillctl kill job-7/x-1 --grace 30s")]
 pub(crate) struct Kill {
     /// The exec.
-    #[arg(value_name = "ID/EXEC")]
+    #[arg(value_name = "ID/EXEC", add = ArgValueCompleter::new(complete::execs))]
     exec: String,
     /// Between TERM and KILL, at most 60s; 0 for KILL at once. The server's default is 2 s.
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     grace: Option<prost_types::Duration>,
-}
-
-/// Forget execs and their output; one that runs is killed.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl forget job-7/x-1 job-7/x-2")]
-pub(crate) struct Forget {
-    /// The execs.
-    #[arg(value_name = "ID/EXEC", required = true)]
-    execs: Vec<String>,
 }
 
 impl Ps {
@@ -86,7 +79,11 @@ impl Ps {
             }
             request.page_token = page.next_page_token;
         }
-        context.output.message("ListExecsResponse", &all, |all| {
+        let ids = |all: &ListExecsResponse| {
+            let ids = all.execs.iter().map(|exec| short_id(&exec.name));
+            ids.collect()
+        };
+        context.output.list("ListExecsResponse", &all, ids, |all| {
             let mut table = Table::new([
                 "EXEC", "STATE", "STARTED", "TIME", "INPUT", "OUTPUT", "COMMAND",
             ]);
@@ -170,10 +167,10 @@ fn command(exec: &Message) -> String {
 
 impl Signal {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
-        let target = match self.to {
-            To::Leader => Target::Leader,
-            To::Group => Target::Group,
-            To::Tree => Target::Tree,
+        let target = match self.target {
+            Receiver::Leader => Target::Leader,
+            Receiver::Group => Target::Group,
+            Receiver::Tree => Target::Tree,
         };
         let request = SignalExecRequest {
             name: self.exec,
@@ -204,18 +201,5 @@ impl Kill {
                 }
             })?;
         Ok(0)
-    }
-}
-
-impl Forget {
-    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
-        let mut code = 0;
-        for exec in &self.execs {
-            // The others are forgotten all the same.
-            if let Err(error) = context.client.delete_exec(exec).await {
-                code = fail::report(&error.into());
-            }
-        }
-        Ok(code)
     }
 }

@@ -2,10 +2,12 @@
 
 use std::io::{self, Write};
 
+use serde_json::{Map, Value, json};
+use skilld_client::Failure;
 use skilld_client::v1::Reason;
 
 use crate::interrupt::{self, Interrupted};
-use crate::output::plain_line;
+use crate::output::{self, plain_line};
 
 /// Code of a program that its reader left, as if SIGPIPE had ended it.
 pub(crate) const PIPE_CLOSED: u8 = 141;
@@ -13,28 +15,85 @@ pub(crate) const PIPE_CLOSED: u8 = 141;
 /// What writing to a terminal that is gone brings.
 const EIO: i32 = 5;
 
-/// Says what went wrong and what to do next; the code to exit with.
+/// How to get a larger workspace.
+const POOL_LIMITS: &str = "`--memory`, `--disk` and `--cpus` of `workspace create` and `run` go up to the pool's own limits; `--pool` takes another pool";
+
+/// Prints what went wrong and what to do next to stderr; returns the code to exit with.
 pub(crate) fn report(error: &anyhow::Error) -> u8 {
-    if error.is::<Interrupted>() {
-        return interrupt::EXIT_CODE;
-    }
     if is_broken_pipe(error) {
         return PIPE_CLOSED;
     }
+    let interrupted = error.is::<Interrupted>();
     let mut stderr = io::stderr().lock();
     // Nothing can be done about a stderr that nobody reads.
-    drop(writeln!(
-        stderr,
-        "error: {}",
-        plain_line(&error.to_string())
-    ));
-    if let Some(command) = next_command(error) {
-        drop(writeln!(stderr, "hint: {command}"));
+    if output::is_json() {
+        drop(writeln!(stderr, "{}", to_json(error)));
+    } else if !interrupted {
+        drop(writeln!(
+            stderr,
+            "error: {}",
+            plain_line(&error.to_string())
+        ));
+        if let Some(command) = next_command(error) {
+            drop(writeln!(stderr, "hint: {command}"));
+        }
     }
-    1
+    if interrupted { interrupt::EXIT_CODE } else { 1 }
 }
 
-/// Whether nobody reads what is printed any more: the pipe is closed, or the terminal is gone.
+/// Prints a usage error of the command line as JSON.
+pub(crate) fn report_usage(message: &str) {
+    let message = message.trim().trim_start_matches("error: ");
+    let error = json!({"error": {"message": message, "code": "USAGE"}});
+    drop(writeln!(io::stderr().lock(), "{error}"));
+}
+
+/// Returns `{"error": …}`: always a message, the rest as far as the daemon sent it.
+fn to_json(error: &anyhow::Error) -> Value {
+    let mut fields = Map::new();
+    fields.insert("message".into(), error.to_string().into());
+    let failure = error
+        .downcast_ref::<skilld_client::Error>()
+        .and_then(skilld_client::Error::failure);
+    if let Some(failure) = failure {
+        add_failure(&mut fields, failure);
+    }
+    if let Some(command) = next_command(error) {
+        fields.insert("hint".into(), command.into());
+    }
+    json!({ "error": fields })
+}
+
+fn add_failure(fields: &mut Map<String, Value>, failure: &Failure) {
+    let violations = failure
+        .violations
+        .iter()
+        .map(|violation| json!({"field": violation.field, "description": violation.description}));
+    let reason = failure.reason.map(|reason| {
+        let name = reason.as_str_name();
+        name.strip_prefix("REASON_").unwrap_or(name)
+    });
+    let retry_after = failure.retry_after.map(|wait| wait.as_secs_f64());
+    fields.insert("code".into(), code_name(failure.code).into());
+    fields.insert("reason".into(), reason.into());
+    fields.insert("metadata".into(), json!(failure.metadata));
+    fields.insert("violations".into(), violations.collect());
+    fields.insert("retryAfterSeconds".into(), retry_after.into());
+}
+
+/// `NOT_FOUND` for `Code::NotFound`.
+fn code_name(code: tonic::Code) -> String {
+    let mut name = String::new();
+    for c in format!("{code:?}").chars() {
+        if c.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(c.to_ascii_uppercase());
+    }
+    name
+}
+
+/// Returns `true` if stdout or stderr has no reader any more: the pipe is closed, or the terminal is gone.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| {
         error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(EIO)
@@ -63,6 +122,11 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         Reason::ArtifactNotFound => Some(
             "`skillctl artifact list` and `skillctl artifact versions NAME` show what there is in a scope",
         ),
+        Reason::IdTaken if names_workspace(failure) => Some(
+            "--allow-existing takes the workspace that exists; without --id the workspace gets a new id",
+        ),
+        Reason::DiskFull => Some(POOL_LIMITS),
+        Reason::LimitUnsupported if is_size(failure) => Some(POOL_LIMITS),
         Reason::EngineUnavailable => Some("`skillctl problems` shows what the daemon knows"),
         Reason::Unspecified
         | Reason::InvalidRequest
@@ -75,7 +139,6 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         | Reason::ReadOnly
         | Reason::OutputDropped
         | Reason::QuotaExceeded
-        | Reason::DiskFull
         | Reason::Draining
         | Reason::GuestLost
         | Reason::Internal
@@ -87,6 +150,21 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         | Reason::FilePermission
         | Reason::LimitExceeded
         | Reason::StorageUnavailable
+        | Reason::StateDiskFull
+        | Reason::StateDiskReadOnly
+        | Reason::TooManyFiles
         | Reason::FetchFailed => None,
     }
+}
+
+/// Returns `true` if the failure is about a workspace itself.
+fn names_workspace(failure: &Failure) -> bool {
+    let name = failure.resource.as_deref().unwrap_or_default();
+    name.starts_with("workspaces/") && !name.contains("/execs/")
+}
+
+/// Returns `true` if a refused limit is one of a workspace's sizes.
+fn is_size(failure: &Failure) -> bool {
+    let field = failure.metadata.get("field");
+    field.is_some_and(|field| field.starts_with("limits"))
 }

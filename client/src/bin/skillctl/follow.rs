@@ -10,9 +10,10 @@ use tokio::io::{AsyncWriteExt, Stderr, Stdout};
 use tokio::sync::oneshot;
 
 use crate::interrupt::{self, Interrupt, Interrupted};
-use crate::output::{self, json_line};
+use crate::output::{self, Output};
 use crate::session::{Detach, Input};
-use crate::{fail, result, values};
+use crate::transcript::Transcript;
+use crate::{fail, json, result, values};
 
 /// How following an exec ended.
 #[derive(Debug)]
@@ -36,11 +37,22 @@ pub(crate) enum OnLeave {
     Detach,
 }
 
+/// How events are printed.
+#[derive(Debug)]
+enum Printing {
+    /// Output as it is, to stdout and stderr.
+    Text,
+    /// Each event as a JSON object on a line.
+    Events,
+    /// Nothing until the end, then one JSON object.
+    Transcript(Box<Transcript>),
+}
+
 /// Follows one exec.
 #[derive(Debug)]
 pub(crate) struct Follower<'a> {
     client: &'a Client,
-    json: bool,
+    printing: Printing,
     on_leave: OnLeave,
     stdout: Stdout,
     stderr: Stderr,
@@ -53,16 +65,52 @@ pub(crate) struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    pub(crate) fn new(client: &'a Client, json: bool, on_leave: OnLeave) -> Self {
+    pub(crate) fn new(client: &'a Client, output: &Output, on_leave: OnLeave) -> Self {
+        let printing = match (output.is_json(), output.is_event_stream()) {
+            (_, true) => Printing::Events,
+            (true, false) => Printing::Transcript(Box::default()),
+            (false, false) => Printing::Text,
+        };
         Self {
             client,
-            json,
+            printing,
             on_leave,
             stdout: tokio::io::stdout(),
             stderr: tokio::io::stderr(),
             first_output: None,
             started: None,
             reached: StreamOffsets::default(),
+        }
+    }
+
+    /// Collects everything for one JSON object, also where events would be printed as they come.
+    pub(crate) fn without_event_lines(mut self) -> Self {
+        if matches!(self.printing, Printing::Events) {
+            self.printing = Printing::Transcript(Box::default());
+        }
+        self
+    }
+
+    /// Takes what was collected for one JSON object; `None` if events were printed as they came.
+    pub(crate) fn take_transcript(&mut self) -> Option<Transcript> {
+        match &mut self.printing {
+            Printing::Transcript(transcript) => Some(std::mem::take(transcript)),
+            Printing::Text | Printing::Events => None,
+        }
+    }
+
+    /// Prints what was collected for one JSON object, if anything was.
+    pub(crate) fn print_transcript(&mut self, output: &Output, name: &str) -> anyhow::Result<()> {
+        match self.take_transcript() {
+            Some(transcript) => output.value(&transcript.into_json(name)?.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets how the exec ended, where no event says so.
+    pub(crate) fn set_result(&mut self, result: Option<ExecResult>) {
+        if let Printing::Transcript(transcript) = &mut self.printing {
+            transcript.set_result(result);
         }
     }
 
@@ -174,15 +222,35 @@ impl<'a> Follower<'a> {
         if let Some(Event::Output(_)) = &event.event {
             self.first_output.get_or_insert_with(Instant::now);
         }
-        if self.json {
-            let line = json_line("ExecEvent", event)?;
-            self.stdout.write_all(line.as_bytes()).await?;
-            self.stdout.flush().await?;
+        match &mut self.printing {
+            Printing::Events => {
+                let line = format!("{}\n", json::from_message("ExecEvent", event)?);
+                self.stdout.write_all(line.as_bytes()).await?;
+                self.stdout.flush().await?;
+            }
+            Printing::Transcript(transcript) => {
+                if let Some(event) = &event.event {
+                    transcript.add(event);
+                }
+            }
+            Printing::Text => {
+                if let Some(event) = &event.event {
+                    self.write_event(event).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints or collects one event that did not come from an event stream.
+    pub(crate) async fn write_event(&mut self, event: &Event) -> anyhow::Result<()> {
+        if let Printing::Transcript(transcript) = &mut self.printing {
+            transcript.add(event);
             return Ok(());
         }
-        match &event.event {
-            Some(Event::Output(piece)) => self.write_piece(piece).await?,
-            Some(Event::Gap(gap)) => {
+        match event {
+            Event::Output(piece) => self.write_piece(piece).await?,
+            Event::Gap(gap) => {
                 let stream = values::word(gap.stream().as_str_name(), "OUTPUT_STREAM_");
                 let lost = gap.to.saturating_sub(gap.from);
                 output::note(&format!(
@@ -190,8 +258,7 @@ impl<'a> Follower<'a> {
                 ));
                 *self.reached_on(gap.stream()) = gap.to;
             }
-            Some(Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_))
-            | None => {}
+            Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_) => {}
         }
         Ok(())
     }
@@ -246,7 +313,7 @@ pub(crate) fn note_detached(name: &str, at: StreamOffsets) {
         b"\n",
     ));
     output::note(&format!(
-        "{name} goes on; `skillctl attach -i {name} --from {}` returns to it",
+        "{name} goes on; `skillctl attach -i {name} --offset {}` returns to it",
         at.stdout
     ));
 }

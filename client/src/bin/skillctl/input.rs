@@ -59,7 +59,8 @@ pub(crate) fn parse(text: &str) -> Result<Input, String> {
     Ok(Input::Local(Local { path, target }))
 }
 
-fn file_name(local: &str) -> Result<String, String> {
+/// Returns the last component of a local path.
+pub(crate) fn file_name(local: &str) -> Result<String, String> {
     if local == "-" {
         return Err("stdin has no name: write -=DEST".to_owned());
     }
@@ -76,6 +77,11 @@ fn file_name(local: &str) -> Result<String, String> {
 }
 
 impl Input {
+    /// Returns `true` if it is read from stdin.
+    pub(crate) fn is_stdin(&self) -> bool {
+        matches!(self, Self::Local(local) if local.path.as_os_str() == "-")
+    }
+
     /// As it was written, without where it goes.
     fn source(&self) -> String {
         match self {
@@ -97,6 +103,17 @@ impl Input {
         let parts: Vec<&str> = parts.collect();
         let beneath = parts.strip_prefix(&["work"]).unwrap_or(&parts);
         beneath.join("/")
+    }
+}
+
+/// Returns a target as a path relative to /workspace, with `inputs/` written out.
+pub(crate) fn in_workspace(target: &str) -> String {
+    let target = target.strip_prefix("/workspace/").unwrap_or(target);
+    let parts = target.split('/').filter(|part| !matches!(*part, "" | "."));
+    let parts: Vec<&str> = parts.collect();
+    match parts.first() {
+        Some(&"inputs") => format!("work/{}", parts.join("/")),
+        Some(_) | None => parts.join("/"),
     }
 }
 

@@ -5,7 +5,9 @@ mod artifact;
 mod attach;
 mod cli;
 mod collect;
+mod complete;
 mod context;
+mod copy;
 mod exec;
 mod execs;
 mod fail;
@@ -13,12 +15,16 @@ mod files;
 mod follow;
 mod input;
 mod interrupt;
+mod json;
 mod keys;
+mod limits;
+mod logs;
 mod mcp;
 mod output;
 mod partial;
 mod poll;
 mod progress;
+mod remove;
 mod result;
 mod run;
 mod script;
@@ -30,7 +36,10 @@ mod stage;
 mod stdin;
 mod terminal;
 mod tool;
+mod transcript;
 mod values;
+mod version;
+mod wait;
 mod workspace;
 
 use std::process::ExitCode;
@@ -38,13 +47,14 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    match complete::run() {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {}
+        Err(error) => return usage(&error),
+    }
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help goes to stdout with 0, a usage error to stderr with 2; nobody left to tell if that fails.
-            drop(error.print());
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+        Err(error) => return usage(&error),
     };
     // Two workers: output that waits for its reader must not hold up the connection.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -64,4 +74,15 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => fail::report(&error),
     })
+}
+
+/// Prints help to stdout with code 0, a usage error to stderr with code 2.
+fn usage(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() && cli::asks_for_json(std::env::args_os()) {
+        fail::report_usage(&error.to_string());
+    } else {
+        // Nothing can be done if that fails.
+        drop(error.print());
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

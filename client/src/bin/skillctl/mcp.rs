@@ -1,10 +1,13 @@
 //! `skillctl mcp`: the skill tools as a server of the Model Context Protocol, on stdio or on loopback HTTP.
 
+mod annotations;
+mod content;
 mod http;
 mod listeners;
 mod places;
 mod resources;
 mod server;
+mod upload;
 
 use std::net::SocketAddr;
 
@@ -20,11 +23,11 @@ use server::Server;
 /// Serve the skill tools to an MCP client.
 ///
 /// One server is one session, and one workspace: start one for each conversation. The workspace is deleted when the server
-/// ends, unless --session keeps it.
+/// ends, unless --session-file keeps it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl mcp
-  skillctl mcp --family agent-zero --session chat.json
+  skillctl mcp --family agent-zero --session-file chat.json
   skillctl mcp --http 127.0.0.1:7332
 
 A client's configuration:

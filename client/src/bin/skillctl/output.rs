@@ -1,42 +1,99 @@
-//! Printing: text for people, protobuf's JSON for programs, tables.
+//! Printing: text for people, JSON for programs, tables.
 
 use std::io::{self, Write};
+use std::sync::OnceLock;
 
-use anyhow::Context as _;
 use prost::Message;
-use prost_reflect::{DescriptorPool, DynamicMessage};
-use skilld_client::v1;
+use serde_json::{Value, json};
 
 use crate::cli::Format;
-use crate::terminal;
+use crate::{json, terminal};
 
-/// Where results go. Notes for people go to stderr, with [`note`].
+/// How this run prints, also where no [`Output`] is at hand.
+static STYLE: OnceLock<Style> = OnceLock::new();
+
+#[derive(Clone, Copy, Debug)]
+struct Style {
+    json: bool,
+    quiet: bool,
+}
+
+fn style() -> Style {
+    STYLE.get().copied().unwrap_or(Style {
+        json: false,
+        quiet: false,
+    })
+}
+
+/// Returns `true` if results and errors are printed as JSON.
+pub(crate) fn is_json() -> bool {
+    style().json
+}
+
+/// Prints results on stdout. Remarks go to stderr, with [`note`].
 #[derive(Debug)]
 pub(crate) struct Output {
     format: Format,
+    quiet: bool,
 }
 
 impl Output {
-    pub(crate) fn new(format: Format) -> Self {
-        Self { format }
+    pub(crate) fn new(format: Format, quiet: bool) -> Self {
+        // Set once per process, which runs one command.
+        let _ = STYLE.set(Style {
+            json: format != Format::Text,
+            quiet,
+        });
+        Self { format, quiet }
     }
 
     pub(crate) fn is_json(&self) -> bool {
-        self.format == Format::Json
+        self.format != Format::Text
     }
 
-    /// Prints a message of the API: as JSON, or the text that `text` makes of it, without what a terminal obeys.
+    /// Returns `true` if an exec's events are printed as they come, one JSON object per line.
+    pub(crate) fn is_event_stream(&self) -> bool {
+        self.format == Format::Jsonl
+    }
+
+    /// Prints a message of the API as JSON, or the text that `text` makes of it, without terminal control characters.
     pub(crate) fn message<M: Message>(
         &self,
         kind: &str,
         message: &M,
         text: impl FnOnce(&M) -> String,
     ) -> anyhow::Result<()> {
-        match self.format {
-            Format::Text => self.bytes(plain_text(&text(message)).as_bytes())?,
-            Format::Json => self.bytes(json_line(kind, message)?.as_bytes())?,
+        if self.is_json() {
+            return self.value(&json::from_message(kind, message)?);
         }
+        self.text(&text(message))?;
         Ok(())
+    }
+
+    /// Prints a list like [`Output::message`]; with --quiet only the ids, one per line.
+    pub(crate) fn list<M: Message>(
+        &self,
+        kind: &str,
+        message: &M,
+        ids: impl FnOnce(&M) -> Vec<String>,
+        text: impl FnOnce(&M) -> String,
+    ) -> anyhow::Result<()> {
+        if self.quiet && !self.is_json() {
+            self.text(&lines(&ids(message)))?;
+            return Ok(());
+        }
+        self.message(kind, message, text)
+    }
+
+    /// Prints one JSON object on one line.
+    pub(crate) fn value(&self, value: &Value) -> anyhow::Result<()> {
+        self.bytes(format!("{}\n", serde_json::to_string(value)?).as_bytes())?;
+        Ok(())
+    }
+
+    /// Prints text without terminal control characters.
+    pub(crate) fn text(&self, text: &str) -> io::Result<()> {
+        self.bytes(plain_text(text).as_bytes())
     }
 
     /// Prints bytes as they are.
@@ -47,23 +104,34 @@ impl Output {
     }
 }
 
-/// Tells people something on stderr, on one line. That nobody listens there is no reason to stop.
-pub(crate) fn note(text: &str) {
-    let end = if terminal::is_raw() { "\r\n" } else { "\n" };
-    drop(write!(
-        io::stderr().lock(),
-        "skillctl: {}{end}",
-        plain_line(text)
-    ));
+/// Returns one line per item.
+pub(crate) fn lines(items: &[String]) -> String {
+    items
+        .iter()
+        .map(|item| format!("{}\n", plain_line(item)))
+        .collect()
 }
 
-/// A line whose words others chose, skills, servers or programs in a workspace: nothing in it moves a terminal,
-/// or looks like another line.
+/// Prints a remark for people on one line of stderr; in JSON `{"note": …}`. Failure to print it is ignored.
+pub(crate) fn note(text: &str) {
+    let Style { json, quiet } = style();
+    if quiet {
+        return;
+    }
+    let end = if terminal::is_raw() { "\r\n" } else { "\n" };
+    let line = match json {
+        true => json!({ "note": text }).to_string(),
+        false => format!("skillctl: {}", plain_line(text)),
+    };
+    drop(write!(io::stderr().lock(), "{line}{end}"));
+}
+
+/// Returns text from skills, servers or programs as one line without terminal control characters.
 pub(crate) fn plain_line(text: &str) -> String {
     plain(text, |_| false)
 }
 
-/// The same for text of many lines, which keeps its lines and its tabs.
+/// Like [`plain_line`], but keeps line ends and tabs.
 fn plain_text(text: &str) -> String {
     plain(text, |c| matches!(c, '\n' | '\t'))
 }
@@ -74,16 +142,6 @@ fn plain(text: &str, keep: fn(char) -> bool) -> String {
         false => c,
     };
     text.chars().map(shown).collect()
-}
-
-/// A message of `skilld.v1` as one line of protobuf's JSON.
-pub(crate) fn json_line<M: Message>(kind: &str, message: &M) -> anyhow::Result<String> {
-    let pool = DescriptorPool::decode(v1::FILE_DESCRIPTOR_SET)?;
-    let descriptor = pool
-        .get_message_by_name(&format!("skilld.v1.{kind}"))
-        .with_context(|| format!("the API has no message {kind}"))?;
-    let message = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice())?;
-    Ok(format!("{}\n", serde_json::to_string(&message)?))
 }
 
 /// Rows beneath a header, columns as wide as their widest cell.
@@ -124,7 +182,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// `key: value` lines, values aligned; empty values are left out.
+/// Returns `key: value` lines with aligned values; empty values are left out.
 pub(crate) fn fields(fields: &[(&str, String)]) -> String {
     let width = fields.iter().map(|(key, _)| key.len()).max().unwrap_or(0) + 1;
     let mut text = String::new();

@@ -3,15 +3,16 @@
 use std::io::{self, Write};
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
-use skilld_client::v1::exec_event::output::Content;
+use skilld_client::v1::exec_event::{Event, output::Content};
 use skilld_client::v1::{
     ExecState, OutputStream, PollExecRequest, PollExecResponse, StreamOffsets,
 };
 
 use crate::context::Context;
 use crate::output::note;
-use crate::{result, values};
+use crate::{complete, result, values};
 
 /// Print what an exec has said since, and on stderr where to go on and how it is.
 ///
@@ -20,17 +21,17 @@ use crate::{result, values};
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl poll job-7/x-1 --wait 30s
-  skillctl poll job-7/x-1 --wait 30s --from 4096,0 -o json")]
+  skillctl poll job-7/x-1 --wait 30s --offset 4096,0 -o json")]
 pub(crate) struct Poll {
     /// The exec.
-    #[arg(value_name = "ID/EXEC")]
+    #[arg(value_name = "ID/EXEC", add = ArgValueCompleter::new(complete::execs))]
     exec: String,
     /// For how long to wait for something, at most 60s. Left out it answers at once.
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     wait: Option<Duration>,
     /// First byte of stdout to print, and of stderr after a comma.
     #[arg(long, value_name = "STDOUT[,STDERR]", default_value = "0", value_parser = values::offsets)]
-    from: StreamOffsets,
+    offset: StreamOffsets,
     /// Wait until output has been quiet for this long, at most 10s. The server's default is 75 ms.
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     settle: Option<Duration>,
@@ -43,7 +44,7 @@ impl Poll {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
         let request = PollExecRequest {
             name: self.exec,
-            offsets: Some(self.from),
+            offsets: Some(self.offset),
             wait: self.wait,
             settle_time: self.settle,
             max_bytes: self.max_bytes.map_or(Ok(0), i32::try_from)?,
@@ -59,6 +60,12 @@ impl Poll {
         }
         Ok(0)
     }
+}
+
+/// Returns the answer's gaps and output as events, in the order in which they are printed.
+pub(crate) fn events(answer: PollExecResponse) -> impl Iterator<Item = Event> {
+    let gaps = answer.gaps.into_iter().map(Event::Gap);
+    gaps.chain(answer.output.into_iter().map(Event::Output))
 }
 
 fn print(answer: &PollExecResponse) -> io::Result<()> {
@@ -85,7 +92,7 @@ fn print(answer: &PollExecResponse) -> io::Result<()> {
     }
     let next = answer.next_offsets.unwrap_or_default();
     note(&format!(
-        "{}; go on with --from {},{}",
+        "{}; go on with --offset {},{}",
         state(answer),
         next.stdout,
         next.stderr

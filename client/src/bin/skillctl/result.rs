@@ -42,10 +42,12 @@ pub(crate) fn reason(result: &ExecResult) -> Option<String> {
             format!("killed{how}: it ran into its timeout after {wall}; see --timeout")
         }
         Reason::NoOutputTimeout => format!("killed{how}: it printed nothing for too long"),
-        Reason::OomKilled => format!("killed{how}: the workspace's memory is used up"),
+        Reason::OomKilled => format!(
+            "killed{how}: the workspace's memory is used up; --memory or another --pool of `workspace create` and `run` gives more"
+        ),
         Reason::PidsLimit => "the workspace's limit of processes was reached".to_owned(),
         Reason::OutputLimit => format!("killed{how}: it printed more than its limit"),
-        Reason::DiskFull => "the workspace's disk is full".to_owned(),
+        Reason::DiskFull => "the workspace's disk is full; delete files, or --disk or another --pool of `workspace create` and `run` gives more".to_owned(),
         Reason::KilledByClient => format!("killed{how} on request"),
         Reason::WorkspaceExpired => format!("killed{how}: the workspace expired"),
         Reason::WorkspaceLost => "the workspace was lost".to_owned(),

@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
+use serde_json::{Map, Value};
+use skilld_client::v1::stdin::Source;
 use skilld_client::v1::{
     ArtifactScope, CollectOutputsRequest, CreateWorkspaceRequest, PreflightSkillRequest,
-    RunExecRequest, StageMode,
+    RunExecRequest, StageMode, Stdin,
 };
 use skilld_client::{new_workspace_id, short_id, workspace_name};
 
@@ -18,25 +21,32 @@ use crate::exec;
 use crate::follow::{self, Ending, Follower, OnLeave};
 use crate::input::{self, Input};
 use crate::interrupt::{Interrupt, Interrupted};
+use crate::limits::LimitArgs;
 use crate::output::note;
 use crate::script::ScriptArgs;
 use crate::skill::check;
-use crate::values;
+use crate::{complete, json, session, values};
 
 /// Run a command of a skill in a fresh workspace: create, stage, exec, collect, delete.
 ///
-/// The command starts in the skill's root; inputs are in $INPUTS_DIR, results belong to $OUTPUT_DIR. The workspace
-/// is deleted at the end, also after an error and after Ctrl-C.
+/// The command starts in the skill's root; inputs are in inputs/ ($INPUTS_DIR), results belong to out/ ($OUTPUT_DIR).
+/// Flags of this program come before the command; -- is needed only before a command that begins with a dash. The
+/// workspace is deleted at the end, also after an error and after Ctrl-C.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl run csv-report --input sales.csv --to results -- \\
       'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv'
+  skillctl run text-stats -i --collect out/sorted.txt 'sort > out/sorted.txt' < names.txt
   skillctl run python-math --script scripts/python_math.py -- --json factor 360")]
 pub(crate) struct Run {
     /// The skill: name, name@version or name@sha256:DIGEST.
+    #[arg(add = ArgValueCompleter::new(complete::skills))]
     skill: String,
+    /// Give the command our stdin, as it comes.
+    #[arg(short = 'i', long)]
+    stdin: bool,
     /// A file or directory; it goes to $INPUTS_DIR unless DEST says else; may be repeated.
-    #[arg(long, value_name = "SRC[=DEST]", value_parser = input::parse)]
+    #[arg(long, value_name = "SRC[=DEST]", value_parser = input::parse, allow_hyphen_values = true)]
     input: Vec<Input>,
     #[command(flatten)]
     scope: Scope,
@@ -57,6 +67,8 @@ pub(crate) struct Run {
     /// Pool to claim from; the server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]
     pool: String,
+    #[command(flatten)]
+    size: LimitArgs,
     /// Do not say beforehand what the skill needs and the image does not have.
     #[arg(long)]
     no_check: bool,
@@ -69,7 +81,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     script: ScriptArgs,
     #[arg(
-        last = true,
+        trailing_var_arg = true,
         required_unless_present = "script",
         value_name = "COMMAND"
     )]
@@ -80,6 +92,9 @@ impl Run {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
         let keep = self.keep;
         input::check(&self.input)?;
+        if self.stdin && self.input.iter().any(Input::is_stdin) {
+            anyhow::bail!("stdin can be an --input or the command's own, not both: leave out -i");
+        }
         let mut job = Job {
             context,
             clock: Clock { say: self.timing },
@@ -87,7 +102,8 @@ impl Run {
             workspace: workspace_name(&new_workspace_id()),
             interrupt: Interrupt::new()?,
         };
-        let ended = job.work(self).await;
+        let mut object = Map::new();
+        let ended = job.work(self, &mut object).await;
         let deleted = if keep {
             note(&format!("kept workspace {}", short_id(&job.workspace)));
             Ok(())
@@ -96,6 +112,9 @@ impl Run {
         };
         let code = ended?;
         deleted?;
+        if context.output.is_json() {
+            context.output.value(&Value::Object(object))?;
+        }
         Ok(code)
     }
 }
@@ -109,12 +128,14 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    async fn work(&mut self, run: Run) -> anyhow::Result<u8> {
+    /// Does all steps but the deletion; adds to `object` what `-o json` prints. Returns the code to exit with.
+    async fn work(&mut self, run: Run, object: &mut Map<String, Value>) -> anyhow::Result<u8> {
         let client = &self.context.client;
         let (start, pool) = (Instant::now(), run.pool);
         let request = CreateWorkspaceRequest {
             name: self.workspace.clone(),
             pool: pool.clone(),
+            limits: run.size.request(),
             ..Default::default()
         };
         self.interrupt
@@ -132,7 +153,11 @@ impl Job<'_> {
         let mut spec = exec::spec(run.command.clone(), &run.env, run.timeout);
         run.script.apply(&mut spec, &run.command);
         spec.skill = skill;
-        let ending = self.exec(spec).await?;
+        if run.stdin {
+            let source = Some(Source::Open(true));
+            spec.stdin = Some(Stdin { source });
+        }
+        let ending = self.exec(spec, object).await?;
         let code = follow::exit_code(&ending);
         if !matches!(ending, Ending::Finished(_)) {
             return Ok(code);
@@ -148,7 +173,7 @@ impl Job<'_> {
             run.collect
         };
         let start = Instant::now();
-        let complete = self.collect(globs, &run.limits, &to).await?;
+        let complete = self.collect(globs, &run.limits, &to, object).await?;
         self.clock.lap("collect", start);
         // The program's own failure says more than a cut file.
         Ok(if code == 0 && !complete { 1 } else { code })
@@ -199,16 +224,33 @@ impl Job<'_> {
         Ok(())
     }
 
-    async fn exec(&mut self, spec: skilld_client::v1::ExecSpec) -> anyhow::Result<Ending> {
+    async fn exec(
+        &mut self,
+        spec: skilld_client::v1::ExecSpec,
+        object: &mut Map<String, Value>,
+    ) -> anyhow::Result<Ending> {
         let start = Instant::now();
         let client = &self.context.client;
+        let has_stdin = spec.stdin.is_some();
         let events = client.run_resuming(RunExecRequest {
             workspace: self.workspace.clone(),
             spec: Some(spec),
             ..Default::default()
         });
-        let mut follower = Follower::new(client, self.context.output.is_json(), OnLeave::Kill);
-        let ending = follower.follow(events, &mut self.interrupt).await?;
+        let name = events.name().to_owned();
+        let input = match has_stdin {
+            true => session::Input::Stream(client.stdin_at(&name, 0)),
+            false => session::Input::None,
+        };
+        let mut follower = Follower::new(client, &self.context.output, OnLeave::Kill);
+        let ending = follower
+            .converse(events, input, &mut self.interrupt)
+            .await?;
+        match follower.take_transcript() {
+            Some(transcript) => *object = transcript.into_json(&name)?,
+            None => drop(object.insert("exec".into(), name.into())),
+        }
+        object.insert("collected".into(), Value::Null);
         if let Some(first) = follower.first_output {
             self.clock.say("first output", first - start);
         }
@@ -216,12 +258,13 @@ impl Job<'_> {
         Ok(ending)
     }
 
-    /// Copies the results; whether nothing was cut.
+    /// Copies the results. Returns `true` if something matched and nothing was cut.
     async fn collect(
         &mut self,
         globs: Vec<String>,
         limits: &Limits,
         to: &Path,
+        object: &mut Map<String, Value>,
     ) -> anyhow::Result<bool> {
         let client = &self.context.client;
         let collecting = async {
@@ -238,7 +281,9 @@ impl Job<'_> {
             "collected {count} files ({size}) into {}",
             to.display()
         ));
-        Ok(collect::complete(&collected))
+        let summary = json::from_message("CollectSummary", &collected.summary)?;
+        object.insert("collected".into(), summary);
+        Ok(collect::is_complete(&collected))
     }
 
     /// A Ctrl-C here gives up, and the workspace's idle timeout does the rest.

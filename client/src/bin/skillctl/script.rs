@@ -9,7 +9,7 @@ use skilld_client::v1::{ArgStyle, ExecSpec, Script, ScriptArg, ScriptCwd};
 #[derive(Debug, Args)]
 pub(crate) struct ScriptArgs {
     /// Run this script of the skill by its interpreter, PATH relative to the skill's root; what follows -- are its
-    /// first arguments. It starts in $WORK_DIR.
+    /// first arguments. It starts in the skill's root, as other commands do.
     #[arg(long, value_name = "PATH")]
     script: Option<String>,
     /// An argument of the script, as data: JSON, or text where it is no JSON; may be repeated. It is in the
@@ -20,7 +20,7 @@ pub(crate) struct ScriptArgs {
     #[arg(long, value_name = "STYLE", value_enum, default_value_t = Style::Positional, requires = "script")]
     arg_style: Style,
     /// Where the script starts, unless --cwd says.
-    #[arg(long, value_name = "PLACE", value_enum, default_value_t = Cwd::Workspace, requires = "script")]
+    #[arg(long, value_name = "PLACE", value_enum, default_value_t = Cwd::SkillRoot, requires = "script")]
     script_cwd: Cwd,
 }
 
@@ -36,8 +36,11 @@ enum Style {
 /// As `ScriptCwd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Cwd {
-    Workspace,
+    /// work/ of the workspace.
+    Work,
+    /// The skill's root.
     SkillRoot,
+    /// The script's own directory.
     ScriptDir,
 }
 
@@ -60,7 +63,7 @@ impl ScriptArgs {
             Style::Env => ArgStyle::Env,
         });
         script.set_cwd(match self.script_cwd {
-            Cwd::Workspace => ScriptCwd::Workspace,
+            Cwd::Work => ScriptCwd::Workspace,
             Cwd::SkillRoot => ScriptCwd::SkillRoot,
             Cwd::ScriptDir => ScriptCwd::ScriptDir,
         });

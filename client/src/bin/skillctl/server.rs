@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use skilld_client::short_id;
+use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
     DrainRequest, GetProblemsResponse, ListPoolsResponse, Pool as Message, ServerInfo,
 };
@@ -14,6 +15,7 @@ use crate::{skill, values};
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Example:\n  skillctl pool list")]
 pub(crate) enum Pool {
+    #[command(visible_alias = "ls")]
     List(PoolList),
     Resize(PoolResize),
 }
@@ -25,7 +27,7 @@ pub(crate) struct PoolList {}
 
 /// Keep this many containers warm, until the daemon's next start.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl pool resize default 8")]
+#[command(after_help = "Example:\n  skillctl pool resize default 3")]
 pub(crate) struct PoolResize {
     name: String,
     #[arg(value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
@@ -41,10 +43,10 @@ pub(crate) enum Server {
 
 /// Show version, engine, features and limits.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl server info -o json | jq .limits")]
+#[command(after_help = "Example:\n  skillctl server info")]
 pub(crate) struct Info {}
 
-/// List what somebody should look at: skills, roots and pools that cannot be used. Exits with 1 if there is any.
+/// List problems of skills, roots and pools. Exits with 1 if one of them is an error; warnings do not count.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl problems")]
 pub(crate) struct Problems {}
@@ -64,9 +66,15 @@ impl Pool {
             Self::List(PoolList {}) => {
                 let pools = context.client.list_pools().await?;
                 let answer = ListPoolsResponse { pools };
+                let ids = |answer: &ListPoolsResponse| {
+                    let pools = answer.pools.iter().map(|pool| short_id(&pool.name));
+                    pools.collect()
+                };
                 context
                     .output
-                    .message("ListPoolsResponse", &answer, |answer| table(&answer.pools))?;
+                    .list("ListPoolsResponse", &answer, ids, |answer| {
+                        table(&answer.pools)
+                    })?;
             }
             Self::Resize(PoolResize { name, warm }) => {
                 let pool = context.client.resize_pool(&name, warm).await?;
@@ -181,7 +189,9 @@ impl Problems {
                 lines => format!("{}\n", lines.join("\n")),
             },
         )?;
-        Ok(u8::from(!answer.problems.is_empty()))
+        let mut problems = answer.problems.iter();
+        let failed = problems.any(|problem| problem.severity() == Severity::Error);
+        Ok(u8::from(failed))
     }
 }
 

@@ -173,7 +173,7 @@ pub(crate) fn need_terminal(context: &Context, instead: &str) -> anyhow::Result<
     }
     if context.output.is_json() {
         bail!(
-            "what a terminal shows is no JSON: leave out -o json, or read it with `skillctl poll`"
+            "a terminal session has no JSON form: leave out -o json, or read the output with `skillctl poll`"
         );
     }
     Ok(())

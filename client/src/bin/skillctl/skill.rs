@@ -1,12 +1,13 @@
 //! `skillctl skill`: what can be staged.
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use skilld_client::short_id;
 use skilld_client::v1::{ListSkillsRequest, ListSkillsResponse, Problem, Skill as Message};
 
 use crate::context::Context;
 use crate::output::{self, Table};
-use crate::values;
+use crate::{complete, values};
 
 mod changing;
 pub(crate) mod check;
@@ -16,6 +17,7 @@ mod reading;
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Example:\n  skillctl skill list")]
 pub(crate) enum Skill {
+    #[command(visible_alias = "ls")]
     List(List),
     Show(Show),
     Files(reading::Files),
@@ -24,6 +26,7 @@ pub(crate) enum Skill {
     Problems(reading::Problems),
     Check(check::Check),
     Publish(changing::Publish),
+    #[command(visible_alias = "rm")]
     Delete(changing::Delete),
     Refresh(changing::Refresh),
 }
@@ -38,6 +41,7 @@ pub(crate) struct List {}
 #[command(after_help = "Example:\n  skillctl skill show csv-report")]
 pub(crate) struct Show {
     /// name, name@version or name@sha256:DIGEST.
+    #[arg(add = ArgValueCompleter::new(complete::skills))]
     name: String,
 }
 
@@ -83,18 +87,24 @@ async fn everything(context: &Context) -> anyhow::Result<ListSkillsResponse> {
 
 async fn list(context: &Context) -> anyhow::Result<u8> {
     let all = everything(context).await?;
-    context.output.message("ListSkillsResponse", &all, |all| {
-        let mut table = Table::new(["NAME", "VERSION", "STATE", "DESCRIPTION"]);
-        for skill in &all.skills {
-            table.row([
-                short_id(&skill.name),
-                skill.version.clone(),
-                state(skill),
-                summary(&skill.description),
-            ]);
-        }
-        table.text()
-    })?;
+    let ids = |all: &ListSkillsResponse| {
+        let skills = all.skills.iter().map(|skill| short_id(&skill.name));
+        skills.collect()
+    };
+    context
+        .output
+        .list("ListSkillsResponse", &all, ids, |all| {
+            let mut table = Table::new(["NAME", "VERSION", "STATE", "DESCRIPTION"]);
+            for skill in &all.skills {
+                table.row([
+                    short_id(&skill.name),
+                    skill.version.clone(),
+                    state(skill),
+                    summary(&skill.description),
+                ]);
+            }
+            table.text()
+        })?;
     if !context.output.is_json() {
         for problem in problems(&all.problems) {
             output::note(&problem);

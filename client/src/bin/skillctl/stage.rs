@@ -1,31 +1,38 @@
 //! `skillctl stage`.
 
 use clap::Args;
-use skilld_client::v1::{StageInputsResponse, StageMode, StageSkillsResponse, StagedInput};
+use clap_complete::engine::ArgValueCompleter;
+use serde_json::{Map, Value, json};
+use skilld_client::v1::{
+    StageFilesResponse, StageInputsResponse, StageMode, StageSkillsResponse, StagedInput,
+    StagedSkill,
+};
 
 use crate::artifact::Scope;
 use crate::context::Context;
-use crate::input::{self, Input};
-use crate::values;
+use crate::input::{self, Input, Local};
+use crate::{complete, json, values};
 
 /// Put skills and files into a workspace.
 ///
 /// Skills become read-only directories beneath skills/. A file becomes DEST, a directory a directory DEST with
-/// everything in it; `-` is stdin. DEST is relative to the workspace, a DEST that ends with / is a directory to
-/// put it into, and without one it goes to work/inputs/.
+/// everything in it; `--input -=DEST` is stdin. DEST is relative to /workspace, a DEST that ends with / is a directory to
+/// put it into, and without one it goes to work/inputs/, where $INPUTS_DIR points.
 ///
 /// SRC may also name what the server fetches: artifact://NAME@VERSION, host:///PATH beneath a folder that its
 /// configuration lists, workspace://PATH, skill://NAME/PATH of a staged skill, or a URL if it allows them. Artifacts are
 /// those of --app, --user and --session.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  skillctl stage job-7 --skill csv-report sales.csv data/=work/data -=work/notes.txt < notes.txt
-  skillctl stage job-7 artifact://report.pdf@2 skill://csv-report/references/=work/docs")]
+  skillctl stage job-7 --skill csv-report sales.csv data/=work/data
+  skillctl stage job-7 --input -=work/notes.txt < notes.txt
+  skillctl stage job-7 artifact://report.pdf@2 skill://csv-report/scripts/=work/scripts")]
 pub(crate) struct Stage {
     /// The workspace.
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     id: String,
     /// A skill: name, name@version or name@sha256:DIGEST; may be repeated.
-    #[arg(long, value_name = "NAME[@VERSION]")]
+    #[arg(long, value_name = "NAME[@VERSION]", add = ArgValueCompleter::new(complete::skills))]
     skill: Vec<String>,
     /// Link what is in the workspace already, instead of copying it.
     #[arg(long)]
@@ -33,36 +40,38 @@ pub(crate) struct Stage {
     #[command(flatten)]
     scope: Scope,
     /// A file or directory; may be repeated.
-    #[arg(long, value_name = "SRC[=DEST]", value_parser = input::parse)]
+    #[arg(long, value_name = "SRC[=DEST]", value_parser = input::parse, allow_hyphen_values = true)]
     input: Vec<Input>,
-    /// The same as --input.
+    /// The same as --input, but for stdin.
     #[arg(value_name = "SRC[=DEST]", value_parser = input::parse)]
     files: Vec<Input>,
 }
 
 impl Stage {
+    /// Prints what was staged as it goes, or one JSON object at the end.
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
+        let (client, output) = (&context.client, &context.output);
         let inputs: Vec<_> = self.input.into_iter().chain(self.files).collect();
         if inputs.is_empty() && self.skill.is_empty() {
             anyhow::bail!("nothing to stage: name a file, a directory or a --skill");
         }
         input::check(&inputs)?;
+        let mut object = Map::from_iter(["skills", "inputs", "files"].map(|key| {
+            let empty = Value::Array(Vec::new());
+            (key.to_owned(), empty)
+        }));
         if !self.skill.is_empty() {
-            let skills = context.client.stage_skills(&self.id, &self.skill).await?;
+            let skills = client.stage_skills(&self.id, &self.skill).await?;
             let staged = StageSkillsResponse { skills };
-            context
-                .output
-                .message("StageSkillsResponse", &staged, |staged| {
-                    let lines = staged.skills.iter().map(|skill| {
-                        let bytes = u64::try_from(skill.bytes).unwrap_or(0);
-                        let size = values::bytes(bytes);
-                        format!(
-                            "{} → {} ({} files, {size})\n",
-                            skill.name, skill.path, skill.files
-                        )
-                    });
-                    lines.collect()
-                })?;
+            if output.is_json() {
+                add_fields(
+                    &mut object,
+                    json::from_message("StageSkillsResponse", &staged)?,
+                );
+            } else {
+                let lines: String = staged.skills.iter().map(skill_line).collect();
+                output.text(&lines)?;
+            }
         }
         let mode = if self.link {
             StageMode::Link
@@ -71,33 +80,66 @@ impl Stage {
         };
         let scope = self.scope.into();
         if let Some(request) = input::references(&self.id, &inputs, mode, scope) {
-            let inputs = context.client.stage_inputs(request).await?;
+            let inputs = client.stage_inputs(request).await?;
             let staged = StageInputsResponse { inputs };
-            context
-                .output
-                .message("StageInputsResponse", &staged, |staged| {
-                    staged.inputs.iter().map(line).collect()
-                })?;
+            if output.is_json() {
+                add_fields(
+                    &mut object,
+                    json::from_message("StageInputsResponse", &staged)?,
+                );
+            } else {
+                let lines: String = staged.inputs.iter().map(line).collect();
+                output.text(&lines)?;
+            }
         }
+        let mut files = Vec::new();
         for input in &inputs {
             let Input::Local(local) = input else {
                 continue;
             };
-            let staged = local.send(&context.client, &self.id).await?;
-            context
-                .output
-                .message("StageFilesResponse", &staged, |staged| {
-                    let bytes = u64::try_from(staged.bytes_total).unwrap_or(0);
-                    let (count, size) = (staged.files_total, values::bytes(bytes));
-                    format!(
-                        "{} → {} ({count} files, {size})\n",
-                        local.path.display(),
-                        local.target
-                    )
-                })?;
+            let staged = local.send(client, &self.id).await?;
+            if output.is_json() {
+                files.push(local_json(local, &staged));
+            } else {
+                output.text(&local_line(local, &staged))?;
+            }
+        }
+        if output.is_json() {
+            object.insert("files".into(), files.into());
+            output.value(&object.into())?;
         }
         Ok(0)
     }
+}
+
+fn add_fields(object: &mut Map<String, Value>, answer: Value) {
+    if let Value::Object(fields) = answer {
+        object.extend(fields);
+    }
+}
+
+/// One staged skill for people.
+fn skill_line(skill: &StagedSkill) -> String {
+    let size = values::bytes(u64::try_from(skill.bytes).unwrap_or(0));
+    let (name, path, files) = (&skill.name, &skill.path, skill.files);
+    format!("{name} → {path} ({files} files, {size})\n")
+}
+
+/// One local file or directory that was sent, for people.
+pub(crate) fn local_line(local: &Local, staged: &StageFilesResponse) -> String {
+    let size = values::bytes(u64::try_from(staged.bytes_total).unwrap_or(0));
+    let (from, to) = (local.path.display(), input::in_workspace(&local.target));
+    format!("{from} → {to} ({} files, {size})\n", staged.files_total)
+}
+
+/// One local file or directory that was sent, for programs.
+pub(crate) fn local_json(local: &Local, staged: &StageFilesResponse) -> Value {
+    json!({
+        "from": local.path.display().to_string(),
+        "to": input::in_workspace(&local.target),
+        "files": staged.files_total,
+        "bytes": staged.bytes_total,
+    })
 }
 
 /// One staged reference for people.

@@ -1,8 +1,10 @@
 //! `skillctl stdin`: bytes for an exec that waits for them.
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use skilld_client::v1::{Reason, WriteStdinResponse};
 
+use crate::complete;
 use crate::context::Context;
 
 /// Send our stdin to an exec that was started with -i, to its end and as it comes.
@@ -16,7 +18,7 @@ use crate::context::Context;
   skillctl stdin job-7/sort --offset 0 --eof < names.txt")]
 pub(crate) struct Stdin {
     /// The exec.
-    #[arg(value_name = "ID/EXEC")]
+    #[arg(value_name = "ID/EXEC", add = ArgValueCompleter::new(complete::execs))]
     exec: String,
     /// End of file after it.
     #[arg(long)]

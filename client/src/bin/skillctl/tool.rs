@@ -1,6 +1,7 @@
 //! `skillctl tool`: what a model is offered, and what a call of it answers, from a shell.
 
 mod kept;
+mod saved;
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use crate::context::Context;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::output::{self, Table};
 pub(crate) use kept::Kept;
+pub(crate) use saved::{saved_artifacts, where_saved};
 
 /// Bytes of arguments read from stdin at most: a request of the API has fewer.
 const ARGUMENTS_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -31,7 +33,7 @@ pub(crate) const END_WITHIN: Duration = Duration::from_secs(30);
 /// Use the skill tools as a model would.
 #[derive(Debug, Subcommand)]
 #[command(
-    after_help = "Example:\n  skillctl tool call skill_load '{\"skill\": \"csv-report\"}' --session chat.json"
+    after_help = "Example:\n  skillctl tool call skill_load '{\"skill\": \"csv-report\"}' --session-file chat.json"
 )]
 pub(crate) enum Tool {
     List(List),
@@ -52,7 +54,7 @@ pub(crate) struct Choice {
     /// Where the session is kept: its names and its state, as JSON. Made if it is not there. Without it the call is a
     /// session of its own, whose workspace is deleted afterwards.
     #[arg(long, value_name = "FILE")]
-    session: Option<PathBuf>,
+    session_file: Option<PathBuf>,
 }
 
 /// The families, as they are typed.
@@ -78,7 +80,7 @@ impl From<FamilyName> for Family {
 #[command(after_help = "Example:
   skillctl tool list
   skillctl tool list --family sherma
-  skillctl -o json tool list --session chat.json     with descriptions and JSON Schemas, one tool per line")]
+  skillctl -o json tool list --session-file chat.json     # with descriptions and JSON Schemas")]
 pub(crate) struct List {
     #[command(flatten)]
     choice: Choice,
@@ -87,9 +89,10 @@ pub(crate) struct List {
 /// Call a tool and print its result, which is JSON.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  skillctl tool call skill_load '{\"skill\": \"csv-report\"}' --session chat.json
-  skillctl tool call skill_run '{\"skill\": \"csv-report\", \"command\": \"ls\"}' --session chat.json
-  generate-arguments | skillctl tool call skill_run - --session chat.json
+  skillctl tool call skill_load '{\"skill\": \"csv-report\"}' --session-file chat.json
+  skillctl tool call skill_run '{\"skill\": \"csv-report\", \"command\": \"ls\"}' --session-file chat.json
+  echo '{\"skill\": \"csv-report\", \"command\": \"ls\"}' | \\
+      skillctl tool call skill_run - --session-file chat.json
 
 Exit codes: 0 the tool answered, 1 it did not (its error is printed as JSON too) or its session cannot be kept, 2 usage,
 130 interrupted: what the call started is ended.")]
@@ -108,11 +111,11 @@ pub(crate) struct Call {
 
 /// End a kept session: delete its workspace and the file.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl tool end --session chat.json")]
+#[command(after_help = "Example:\n  skillctl tool end --session-file chat.json")]
 pub(crate) struct End {
     /// Where the session is kept.
     #[arg(long, value_name = "FILE", required = true)]
-    session: PathBuf,
+    session_file: PathBuf,
 }
 
 impl Choice {
@@ -134,7 +137,7 @@ impl Choice {
 
     /// The session, which is a new one if none is kept.
     pub(crate) fn kept(&self) -> anyhow::Result<Kept> {
-        Kept::open(self.session.as_deref())
+        Kept::open(self.session_file.as_deref())
     }
 }
 
@@ -175,10 +178,7 @@ impl List {
             .definitions(kept.session(), kept.state())
             .await?;
         if context.output.is_json() {
-            for definition in &definitions {
-                print_json(context, &serde_json::to_value(definition)?)?;
-            }
-            return Ok(0);
+            return print_json(context, &json!({ "tools": definitions })).map(|()| 0);
         }
         let mut table = Table::new(["NAME", "DESCRIPTION"]);
         for definition in definitions {
@@ -256,6 +256,11 @@ async fn report(
         Ended::Called(Ok(answer)) => {
             let base = kept.state().clone();
             let printed = print_json(context, &answer.result);
+            if !kept.is_kept()
+                && let Some(note) = where_saved(kept.session(), &answer.result)
+            {
+                output::note(&note);
+            }
             kept.change(tools, &base, &answer.delta).await?;
             printed.map(|()| 0)
         }
@@ -303,10 +308,14 @@ pub(crate) async fn end(
 
 impl End {
     async fn run(self, context: &Context) -> anyhow::Result<u8> {
-        let kept = Kept::existing(&self.session)?;
+        let kept = Kept::existing(&self.session_file)?;
         let tools = Toolset::new(context.client.clone(), Options::default(), HostTools::new())?;
         tools.end(kept.session()).await?;
+        let session = kept.session().session.clone();
         kept.forget()?;
+        if context.output.is_json() {
+            context.output.value(&json!({ "ended": session }))?;
+        }
         output::note("the session's workspace and its file are gone");
         Ok(0)
     }

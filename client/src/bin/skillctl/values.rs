@@ -26,6 +26,18 @@ pub(crate) fn size(text: &str) -> Result<i64, String> {
     i64::try_from(size.as_u64()).map_err(|_| "is too large".to_owned())
 }
 
+/// Reads processor cores, `2` or `0.5`, as thousandths of a core.
+pub(crate) fn cpus(text: &str) -> Result<i64, String> {
+    let malformed = || "write for instance 2 or 0.5".to_owned();
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if part.len() > 3 || !digits(whole) || !digits(part) || whole.len() + part.len() == 0 {
+        return Err(malformed());
+    }
+    let millis = format!("{whole}{part:0<3}").parse();
+    millis.map_err(|_| malformed())
+}
+
 /// `STDOUT` or `STDOUT,STDERR`, in bytes.
 pub(crate) fn offsets(text: &str) -> Result<StreamOffsets, String> {
     let (stdout, stderr) = text.split_once(',').unwrap_or((text, "0"));
@@ -37,6 +49,18 @@ pub(crate) fn offsets(text: &str) -> Result<StreamOffsets, String> {
         stdout: number(stdout)?,
         stderr: number(stderr)?,
     })
+}
+
+/// Returns a path as a glob that matches it alone.
+pub(crate) fn escape_glob(path: &str) -> String {
+    let mut glob = String::new();
+    for c in path.chars() {
+        if "*?[]{}\\$".contains(c) {
+            glob.push('\\');
+        }
+        glob.push(c);
+    }
+    glob
 }
 
 /// `KEY=VALUE`.
@@ -165,5 +189,11 @@ mod tests {
         assert_eq!(size("64KiB"), Ok(65536));
         assert_eq!(size("7"), Ok(7));
         assert!(size("much").is_err());
+        for (text, millis) in [("2", 2000), ("0.5", 500), (".25", 250), ("1.125", 1125)] {
+            assert_eq!(cpus(text), Ok(millis), "{text}");
+        }
+        for text in ["", ".", "-1", "1.0001", "two", "1e3"] {
+            assert!(cpus(text).is_err(), "{text}");
+        }
     }
 }

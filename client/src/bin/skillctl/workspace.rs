@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use prost_types::{Duration, Timestamp};
 use skilld_client::v1::create_workspace_request::Expiry;
 use skilld_client::v1::{
@@ -12,24 +13,30 @@ use skilld_client::v1::{
 use skilld_client::{short_id, workspace_name};
 
 use crate::context::Context;
+use crate::limits::LimitArgs;
 use crate::output::{self, Table};
-use crate::values;
+use crate::{complete, remove, values};
 
 /// Create, list, look at, renew and delete workspaces.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Example:\n  id=$(skillctl workspace create --idle-timeout 1h)")]
 pub(crate) enum Workspace {
     Create(Create),
+    #[command(visible_alias = "ls")]
     List(List),
     Get(Get),
     Renew(Renew),
+    #[command(visible_alias = "rm")]
     Delete(Delete),
 }
 
 /// Claim a warm container and print the workspace's id.
+///
+/// An --id that exists already is an error, unless --allow-existing takes that workspace. A size below the pool's makes a
+/// container of its own, which takes as long as a container start.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  skillctl workspace create --id job-7 --pool default --idle-timeout 1h"
+    after_help = "Example:\n  skillctl workspace create --id job-7 --pool default --idle-timeout 1h\n  skillctl workspace create --memory 256MiB --disk 128MiB --cpus 0.5"
 )]
 pub(crate) struct Create {
     /// Lower case letters, digits, '.', '_' and '-'; made up if left out.
@@ -50,7 +57,9 @@ pub(crate) struct Create {
     /// A label to list by; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = values::pair)]
     label: Vec<(String, String)>,
-    /// Take the workspace with this id if there is one.
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// Take the workspace with this id if there is one; without this flag that is an error.
     #[arg(long, requires = "id")]
     allow_existing: bool,
 }
@@ -68,6 +77,7 @@ pub(crate) struct List {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl workspace get job-7")]
 pub(crate) struct Get {
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     id: String,
 }
 
@@ -77,6 +87,7 @@ pub(crate) struct Get {
     after_help = "Example:\n  skillctl workspace renew job-7 --idle-timeout 2h --expires-in 8h"
 )]
 pub(crate) struct Renew {
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     id: String,
     /// The new idle timeout.
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
@@ -90,9 +101,9 @@ pub(crate) struct Renew {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl workspace delete job-7")]
 pub(crate) struct Delete {
-    #[arg(required = true, value_name = "ID")]
+    #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
     ids: Vec<String>,
-    /// Do not mind if one is not there.
+    /// Succeed for those that do not exist.
     #[arg(long)]
     allow_missing: bool,
 }
@@ -115,16 +126,17 @@ impl Workspace {
 
 impl Create {
     async fn run(self, context: &Context) -> anyhow::Result<u8> {
-        let request = CreateWorkspaceRequest {
+        let mut request = CreateWorkspaceRequest {
             name: self.id.as_deref().map(workspace_name).unwrap_or_default(),
             pool: self.pool,
             labels: values::map(&self.label),
             idle_timeout: self.idle_timeout,
             expiry: self.max_lifetime.map(Expiry::MaxLifetime),
             env: values::map(&self.env),
-            limits: None,
-            allow_existing: self.allow_existing,
+            limits: self.limits.request(),
+            ..CreateWorkspaceRequest::default()
         };
+        request.allow_existing = self.allow_existing;
         let workspace = context.client.create_workspace(request).await?;
         context
             .output
@@ -151,9 +163,13 @@ impl List {
             }
             request.page_token = page.next_page_token;
         }
+        let ids = |all: &ListWorkspacesResponse| {
+            let names = all.workspaces.iter();
+            names.map(|workspace| short_id(&workspace.name)).collect()
+        };
         context
             .output
-            .message("ListWorkspacesResponse", &all, |all| {
+            .list("ListWorkspacesResponse", &all, ids, |all| {
                 let mut table = Table::new(["ID", "STATE", "POOL", "CREATED", "EXPIRES", "SKILLS"]);
                 for workspace in &all.workspaces {
                     table.row([
@@ -197,25 +213,13 @@ impl Renew {
 }
 
 impl Delete {
-    /// Tries all of them, so that one that is not there does not keep the others.
     async fn run(self, context: &Context) -> anyhow::Result<u8> {
-        let mut failed = None;
-        for id in &self.ids {
-            let deleted = if self.allow_missing {
-                context.client.delete_workspace_if_exists(id).await
-            } else {
-                context.client.delete_workspace(id).await
-            };
-            if let Err(error) = deleted
-                && let Some(earlier) = failed.replace(error)
-            {
-                output::note(&earlier.to_string());
-            }
-        }
-        match failed {
-            Some(error) => Err(error.into()),
-            None => Ok(0),
-        }
+        let client = &context.client;
+        remove::delete_each(context, &self.ids, async |id| match self.allow_missing {
+            true => client.delete_workspace_if_exists(id).await,
+            false => client.delete_workspace(id).await,
+        })
+        .await
     }
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::prompt::{Doc, Loaded, Summary, Wire};
+use crate::prompt::{Doc, Loaded, Summary, Wire, loaded_text};
 use crate::state::{Change, Selection, loading};
 use crate::tools::{Family, LoadMode, Profile};
 
@@ -24,6 +24,7 @@ fn skill(name: &str) -> Loaded {
         body: format!("Do {name}.\n"),
         docs: vec![doc("b.md"), doc("a.md")],
         tools: Vec::new(),
+        unavailable_tools: Vec::new(),
         dir: format!("skills/{name}"),
     }
 }
@@ -686,4 +687,37 @@ proptest! {
             prop_assert_eq!(text.contains(&format!("[Loaded] {name}")), is_loaded, "{}", text);
         }
     }
+}
+
+#[test]
+fn a_prompt_that_is_made_again_repeats_nothing() {
+    let state = state(&[("csv", Some(Selection::All)), ("math", None)]);
+    for placement in [Placement::System, Placement::ToolResults] {
+        let options = PromptOptions {
+            placement,
+            ..PromptOptions::new(SCOPE)
+        };
+        let messages = [
+            Message::text(Role::System, "Be brief."),
+            Message::text(Role::User, "Hello."),
+        ];
+        let once = materialise(&material(), &state, &messages, &options);
+        let twice = materialise(&material(), &state, &once.messages, &options);
+        assert_eq!(twice.messages, once.messages, "{placement:?}");
+        assert_eq!(twice.report.shown, once.report.shown);
+    }
+}
+
+#[test]
+fn tools_that_cannot_be_offered_are_not_named() {
+    let with = |tools: &[&str], missing: &[&str]| Loaded {
+        tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
+        unavailable_tools: missing.iter().map(|tool| (*tool).to_owned()).collect(),
+        ..skill("csv")
+    };
+    let state = state(&[("csv", None)]);
+    let text = loaded_text(&with(&["a", "b"], &["b"]), &state, SCOPE);
+    assert!(text.contains("Tools selected: a\n"), "{text}");
+    let text = loaded_text(&with(&["b"], &["b"]), &state, SCOPE);
+    assert!(!text.contains("Tools selected"), "{text}");
 }

@@ -42,7 +42,7 @@ struct Described {
     tags: Vec<String>,
     author: String,
     description: String,
-    /// Of a search: 3, 2 and 1 for each word that is in the name, the description, a tag.
+    /// Score of a search: for each word 3 if in the name, 2 if in the description, 1 per tag that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     score: Option<f64>,
     /// Characters that nobody sees, and that change how others are read, were left out of a field.
@@ -89,7 +89,7 @@ pub(super) async fn list(tools: &Inner) -> Result<Answer, ToolError> {
     })))
 }
 
-/// Scored as the other system does: 3, 2 and 1 for each word that is in the name, the description, a tag.
+/// Answers the method search, scored as Agent Zero documents it.
 pub(super) async fn search(tools: &Inner, query: &str) -> Result<Answer, ToolError> {
     if query.trim().is_empty() {
         return Err(ToolError::arguments(

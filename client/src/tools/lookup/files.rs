@@ -76,6 +76,7 @@ pub(crate) async fn read(
         offset: i64::try_from(offset).unwrap_or(i64::MAX),
         // One more tells whether there is more; no length at all would be everything.
         length: i64::try_from(bytes_max.saturating_add(1)).unwrap_or(i64::MAX),
+        workspace_paths: true,
     };
     let mut reader = tools
         .client

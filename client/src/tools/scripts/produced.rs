@@ -2,7 +2,6 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use skilld_proto::v1::skipped_file::Reason;
 use skilld_proto::v1::{CollectSpec, SaveAsArtifacts};
 
 use super::Ran;
@@ -40,6 +39,7 @@ pub(super) async fn collect(
     let spec = CollectSpec {
         globs: GLOBS.map(str::to_owned).to_vec(),
         save_as_artifacts: save,
+        skip_empty_after_failure: true,
         ..CollectSpec::default()
     };
     let (files, summary) = collected::collect(tools, exec, spec, 0).await?;
@@ -54,11 +54,10 @@ pub(super) async fn collect(
         }
     }));
     ran.limits_hit = summary.limits_hit;
-    let not_saved = summary
-        .skipped
-        .iter()
-        .filter(|skipped| matches!(skipped.reason(), Reason::NotSaved | Reason::NotWhole));
-    let warnings = not_saved.map(|skipped| format!("{} was not saved", skipped.path));
-    ran.warnings.extend(warnings);
+    ran.warnings.extend(collected::unsaved_warning(&summary));
+    if !summary.artifacts.is_empty() {
+        ran.artifact_scope = Some(session.into());
+    }
+    ran.warnings.extend(collected::outside_warning(&summary));
     Ok(())
 }

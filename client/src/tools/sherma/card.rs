@@ -17,6 +17,8 @@ const SERVERS_MAX: usize = 8;
 pub(super) struct Card {
     /// Names of the host's tools.
     pub(super) local_tools: Vec<String>,
+    /// Names of tools that the card asks for and the host, which has registered none at all, does not have.
+    pub(super) tools_missing: Vec<String>,
     pub(super) servers: Vec<Server>,
 }
 
@@ -29,8 +31,15 @@ impl Card {
         let id = lookup::id(skill);
         let fields = wire::object(fields);
         extensions(&id, &fields)?;
+        let named = local_tools(&id, &fields, host)?;
+        // A program without tools of its own still shows what the skill says.
+        let (local_tools, tools_missing) = match host.is_empty() {
+            true => (Vec::new(), named),
+            false => (named, Vec::new()),
+        };
         Ok(Self {
-            local_tools: local_tools(&id, &fields, host)?,
+            local_tools,
+            tools_missing,
             servers: servers(&id, &fields)?,
         })
     }
@@ -80,7 +89,7 @@ fn local_tools(
     }
     let missing = names.iter().filter(|name| host.definition(name).is_none());
     let missing: Vec<&str> = missing.map(String::as_str).collect();
-    if missing.is_empty() {
+    if missing.is_empty() || host.is_empty() {
         return Ok(names);
     }
     Err(ToolError::HostLacks {

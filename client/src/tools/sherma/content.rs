@@ -2,7 +2,7 @@
 
 use skilld_proto::v1::Skill;
 
-use crate::prompt::clean::{attribute, without_tags};
+use crate::prompt::clean::{attribute, one_line, without_tags};
 use crate::tools::{Inner, ToolError, lookup};
 
 /// Files that a text lists.
@@ -32,4 +32,16 @@ pub(super) async fn of(tools: &Inner, skill: &Skill) -> Result<String, ToolError
         attribute(&skill.digest),
         without_tags(&text)
     ))
+}
+
+/// Note for the model, after the skill's tag, about tools that the skill's card asks for and the host does not have.
+pub(super) fn unavailable(tools_missing: &[String]) -> String {
+    if tools_missing.is_empty() {
+        return String::new();
+    }
+    let names: Vec<String> = tools_missing.iter().map(|name| one_line(name)).collect();
+    format!(
+        "\nNot available here, since the host application has registered no tools of its own: {}\n",
+        names.join(", ")
+    )
 }

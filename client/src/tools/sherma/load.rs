@@ -27,6 +27,9 @@ pub(super) struct Report {
     /// Tools that can be called from now on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools_loaded: Vec<String>,
+    /// Tools that the skill's card asks for and that are not available here: do without them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools_missing: Vec<String>,
     /// Tools that went with another version, or with skills that made room.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools_unloaded: Vec<String>,
@@ -127,6 +130,7 @@ fn already_active(id: String, active: &sherma::LoadedSkill) -> Report {
         version: active.version.clone(),
         digest: active.digest.clone(),
         tools_loaded: Vec::new(),
+        tools_missing: Vec::new(),
         tools_unloaded: Vec::new(),
         evicted: Vec::new(),
         replaced_version: None,
@@ -147,10 +151,12 @@ async fn bring(
     opened: &mut Vec<Place>,
 ) -> Result<(Report, Loaded), ToolError> {
     let id = lookup::id(skill);
-    let load = connected(tools, session, loads, skill, opened).await?;
+    let card = Card::read(skill, &tools.host)?;
+    let tools_missing = card.tools_missing.clone();
+    let load = connected(tools, session, loads, (skill, card), opened).await?;
     let (version, digest) = (load.version.clone(), load.digest.clone());
     let mut told = LoadedSkill {
-        content: content::of(tools, skill).await?,
+        content: content::of(tools, skill).await? + &content::unavailable(&tools_missing),
         skill_id: id.clone(),
         version: version.clone(),
         digest: digest.clone(),
@@ -187,6 +193,7 @@ async fn bring(
         version,
         digest,
         tools_loaded,
+        tools_missing,
         tools_unloaded: loads.tools_not_in(&next),
         evicted,
         replaced_version: replaced.map(|before| before.version.clone()),
@@ -201,10 +208,9 @@ async fn connected(
     tools: &Inner,
     session: &Session,
     loads: &Loaded,
-    skill: &Skill,
+    (skill, card): (&Skill, Card),
     opened: &mut Vec<Place>,
 ) -> Result<sherma::LoadedSkill, ToolError> {
-    let card = Card::read(skill, &tools.host)?;
     let id = lookup::id(skill);
     let mut load = sherma::LoadedSkill {
         version: skill.version.clone(),

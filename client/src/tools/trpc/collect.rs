@@ -4,11 +4,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use skilld_proto::v1::skipped_file::Reason;
-use skilld_proto::v1::{CollectSpec, CollectSummary, SaveAsArtifacts};
+use skilld_proto::v1::{self, CollectSpec, CollectSummary, SaveAsArtifacts};
 
 use crate::Error;
 use crate::tools::collected::{self, Collected};
 use crate::tools::shown::whole_end;
+use crate::tools::trpc::mistake::Arguments;
 use crate::tools::trpc::prepare::Run;
 use crate::tools::trpc::result::{ArtifactFile, OutputFile, RunResult, SkippedFile};
 use crate::tools::{Inner, Session};
@@ -31,19 +32,19 @@ const SAVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Outputs {
-    /// For instance `$OUTPUT_DIR/**` or `work/*.csv`.
+    /// Globs of files to return, for instance `$OUTPUT_DIR/**` or `work/*.csv`.
     pub(super) globs: Vec<String>,
     /// Return the text of text files.
     pub(super) inline: bool,
-    /// Keep the files as artifacts.
+    /// Save the files as artifacts, which outlive the workspace.
     pub(super) save: bool,
-    /// Put before the names of artifacts.
+    /// Prefix for the names of artifacts.
     pub(super) name_template: String,
-    /// 100 if it is left out.
+    /// Maximum number of files; 100 if it is left out.
     pub(super) max_files: i64,
-    /// Files are cut there; 4 MiB if it is left out.
+    /// Maximum bytes of one file, which is cut there; 4 MiB if it is left out.
     pub(super) max_file_bytes: i64,
-    /// 64 MiB if it is left out.
+    /// Maximum bytes of all files together; 64 MiB if it is left out.
     pub(super) max_total_bytes: i64,
 }
 
@@ -107,6 +108,16 @@ impl Plan {
         self.globs.is_empty()
     }
 
+    /// Globs of the files to look for.
+    pub(super) fn globs(&self) -> &[String] {
+        &self.globs
+    }
+
+    /// What the fields of the collection are called in the call.
+    pub(super) fn arguments(&self) -> Arguments<'_> {
+        Arguments::of_outputs(&self.globs)
+    }
+
     /// Files are to be saved.
     pub(super) fn saves(&self) -> bool {
         self.save.is_some() && !self.is_empty()
@@ -116,6 +127,43 @@ impl Plan {
     pub(super) fn artifact_name(&self, file: &str) -> Option<String> {
         let prefix = self.save.as_ref()?;
         Some(format!("{prefix}{file}"))
+    }
+
+    /// What the daemon checks before the command starts; none where the call has no say in what is collected.
+    pub(super) fn planned(&self, tools: &Inner, session: &Session) -> Option<CollectSpec> {
+        let is_asked = !self.unasked || self.save.is_some();
+        (is_asked && !self.is_empty()).then(|| self.spec(tools, session, false))
+    }
+
+    /// Returns the plan without what the daemon refuses of it, and a warning for each such part; none if nothing is left,
+    /// or if the daemon refused something else.
+    fn without_faults(&self, error: &Error) -> Option<(Self, Vec<String>)> {
+        let failure = error.failure()?;
+        let names = self.arguments();
+        let (mut rest, mut warnings) = (self.clone(), Vec::new());
+        let mut drop_glob = |glob: &String, why: &str| {
+            rest.globs.retain(|kept| kept != glob);
+            warnings.push(format!("{glob:?} was not collected: {why}"));
+        };
+        if failure.reason == Some(v1::Reason::PathEscapes) {
+            let path = failure.metadata.get("path")?;
+            drop_glob(path, "it leads out of the workspace");
+        }
+        for violation in &failure.violations {
+            match names.glob(&violation.field) {
+                Some(glob) => drop_glob(glob, &violation.description),
+                None if violation.field.starts_with("spec.save_as_artifacts") => {}
+                None => return None,
+            }
+        }
+        let mut violations = failure.violations.iter();
+        let of_saving = violations.find(|fault| fault.field.starts_with("spec.save_as_artifacts"));
+        if let Some(fault) = of_saving {
+            rest.save = None;
+            let (name, why) = (names.name(&fault.field), &fault.description);
+            warnings.push(format!("nothing was saved as an artifact: {name} {why}"));
+        }
+        (!rest.is_empty() && rest != *self).then_some((rest, warnings))
     }
 
     /// For the daemon, when the command has ended; `saved` if it saves them by itself.
@@ -135,6 +183,7 @@ impl Plan {
             max_files: self.max_files,
             max_file_bytes,
             max_total_bytes: self.max_total_bytes,
+            skip_empty_after_failure: save.is_some(),
             save_as_artifacts: save.map(|prefix| SaveAsArtifacts {
                 prefix,
                 scope: Some(session.scope()),
@@ -160,11 +209,30 @@ pub(super) async fn collect(
         true => usize::try_from(CONTENT_BYTES_MAX).unwrap_or(usize::MAX),
         false => 0,
     };
-    let spec = plan.spec(tools, session, saved);
-    let (files, summary) = collected::collect(tools, exec, spec, text_max).await?;
-    let files = files.into_iter().filter_map(|file| output_file(plan, file));
+    let mut plan = plan.clone();
+    let (files, summary) = loop {
+        let spec = plan.spec(tools, session, saved);
+        match collected::collect(tools, exec, spec, text_max).await {
+            Ok(collected) => break collected,
+            Err(error) => {
+                // The rest is not lost for one glob that only the workspace refuses.
+                let (rest, warnings) = plan.without_faults(&error).ok_or(error)?;
+                result.warnings.extend(warnings);
+                plan = rest;
+            }
+        }
+    };
+    let files = files
+        .into_iter()
+        .filter_map(|file| output_file(&plan, file));
     let primary_max = tools.options.primary_bytes_max;
-    report(plan, files.collect(), &summary, primary_max, result);
+    report(
+        (&plan, session),
+        files.collect(),
+        &summary,
+        primary_max,
+        result,
+    );
     Ok(())
 }
 
@@ -218,13 +286,15 @@ fn whole(mut bytes: Vec<u8>, is_cut: bool) -> Option<String> {
 
 /// Puts into a result what was collected.
 fn report(
-    plan: &Plan,
+    (plan, session): (&Plan, &Session),
     mut files: Vec<OutputFile>,
     summary: &CollectSummary,
     primary_max: usize,
     result: &mut RunResult,
 ) {
-    saved(plan, summary, &mut files, result);
+    saved((plan, session), summary, &mut files, result);
+    result.warnings.extend(unchanged(plan, summary, &files));
+    result.warnings.extend(collected::outside_warning(summary));
     let mut skipped = summary.skipped.iter();
     let too_many = skipped.any(|skipped| skipped.reason() == Reason::MaxFiles);
     result.limits_hit = match plan.unasked && plan.save.is_none() {
@@ -249,12 +319,15 @@ fn report(
             let warning = "empty files are left out since the command failed: see skipped_files";
             result.warnings.push(warning.to_owned());
         }
-        result
-            .skipped_files
-            .extend(empty.into_iter().map(|file| SkippedFile {
+        for file in empty {
+            let skipped = SkippedFile {
                 name: file.name,
-                reason: "EMPTY_AFTER_FAILURE".to_owned(),
-            }));
+                reason: name(Reason::EmptyAfterFailure),
+            };
+            if !result.skipped_files.contains(&skipped) {
+                result.skipped_files.push(skipped);
+            }
+        }
         files = kept;
     }
     result.primary_output = primary(&files, primary_max).cloned();
@@ -268,7 +341,7 @@ fn report(
 
 /// Says which files became artifacts, and which were left out for what reason; also of what the daemon saved by itself.
 pub(super) fn saved(
-    plan: &Plan,
+    (plan, session): (&Plan, &Session),
     summary: &CollectSummary,
     files: &mut [OutputFile],
     result: &mut RunResult,
@@ -277,6 +350,13 @@ pub(super) fn saved(
     result.artifact_files = artifacts
         .filter_map(|name| ArtifactFile::parse(name))
         .collect();
+    if !result.artifact_files.is_empty() {
+        result.artifact_scope = Some(session.into());
+    }
+    let unsaved = collected::unsaved_warning(summary);
+    result
+        .warnings
+        .extend(unsaved.filter(|_| plan.save.is_some()));
     for file in files.iter_mut().filter(|file| file.artifact.is_none()) {
         let name = plan.artifact_name(&file.name);
         let of_it = |artifact: &&ArtifactFile| Some(&artifact.name) == name.as_ref();
@@ -307,6 +387,22 @@ pub(super) fn saved(
     if more > 0 && !is_said {
         result.warnings.push(format!("{more} {MORE_SKIPPED}"));
     }
+}
+
+/// Says which files that the call asks for were there and were not changed by the command.
+fn unchanged(plan: &Plan, summary: &CollectSummary, files: &[OutputFile]) -> Option<String> {
+    let paths = collected::skipped_paths(summary, |reason| reason == Reason::Unchanged);
+    let is_asked = !plan.unasked && summary.unchanged > 0;
+    if !is_asked || (paths.is_empty() && !files.is_empty()) {
+        return None;
+    }
+    let which = match paths.is_empty() {
+        true => format!("all {} files that match", summary.unchanged),
+        false => collected::named(&paths),
+    };
+    Some(format!(
+        "not changed by this command, and so not among output_files: {which}; read_file reads them"
+    ))
 }
 
 /// The main output: of the texts that are whole, not blank and not too long the one whose name sorts first.

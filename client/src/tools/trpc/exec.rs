@@ -9,6 +9,7 @@ use skilld_proto::v1::{
 use crate::state::SessionState;
 use crate::tools::trpc::collect::Plan;
 use crate::tools::trpc::look::{self, Look, Touched};
+use crate::tools::trpc::mistake::Arguments;
 use crate::tools::trpc::prepare::{self, Run};
 use crate::tools::trpc::sessions::{self, Running};
 use crate::tools::trpc::{ALIASES, ids, policy, run};
@@ -37,7 +38,10 @@ pub(super) async fn exec(
     if plan.saves() {
         // By the daemon, at the end, whether anybody asks then or not, and once.
         spec.collect = Some(plan.spec(tools, session, false));
+    } else {
+        spec.planned_collect = plan.planned(tools, session);
     }
+    let globs = plan.globs().to_vec();
     let mut typed = Typed {
         text: &run.stdin,
         eof: run.eof,
@@ -57,7 +61,8 @@ pub(super) async fn exec(
         staged: prepared.staged,
         ..Running::default()
     });
-    let running = start(tools, request, running, &call.id, &typed).await?;
+    let started = start(tools, request, running, &call.id, &typed).await;
+    let running = started.map_err(|error| Arguments::of_outputs(&globs).translate(error))?;
     let asked_for = Look {
         name: ids::exec_name(&prepared.workspace, &prepared.exec),
         wait: look::wait(run.yield_ms, YIELD_MS),

@@ -1,12 +1,16 @@
 //! Some lines of a text that comes in pieces. No more is read than they take.
 
-use crate::tools::shown::whole_end;
+use crate::tools::shown::{whole_end, whole_start};
 
 /// Takes the lines from one on.
 #[derive(Debug)]
 pub(super) struct Lines {
     first: u64,
     count: u64,
+    /// Where the first line begins, in bytes of it.
+    first_byte: u64,
+    /// Bytes of the first line that are still to be left out.
+    skip: u64,
     bytes_max: usize,
     /// The line that the next byte belongs to.
     line: u64,
@@ -27,7 +31,8 @@ pub(super) struct Taken {
     pub(super) first: u64,
     pub(super) last: u64,
     pub(super) next: Option<u64>,
-    pub(super) truncated: bool,
+    /// Set if the last line is too long: where it goes on, in bytes of it.
+    pub(super) next_byte: Option<u64>,
 }
 
 impl Lines {
@@ -35,6 +40,8 @@ impl Lines {
         Self {
             first,
             count,
+            first_byte: 0,
+            skip: 0,
             bytes_max,
             line: 1,
             bytes: Vec::new(),
@@ -45,6 +52,15 @@ impl Lines {
         }
     }
 
+    /// Begins within the first line.
+    pub(super) fn starting_at(self, first_byte: u64) -> Self {
+        Self {
+            first_byte,
+            skip: first_byte,
+            ..self
+        }
+    }
+
     /// Takes what belongs to them; false when nothing more is needed.
     pub(super) fn push(&mut self, data: &[u8]) -> bool {
         for line in data.split_inclusive(|byte| *byte == b'\n') {
@@ -52,8 +68,11 @@ impl Lines {
                 self.beyond = true;
                 return false;
             }
-            if self.line >= self.first && !self.keep(line) {
-                return false;
+            if self.line >= self.first {
+                let wanted = self.after_skipped(line);
+                if !self.keep(wanted) {
+                    return false;
+                }
             }
             if line.ends_with(b"\n") {
                 self.line += 1;
@@ -63,6 +82,17 @@ impl Lines {
             }
         }
         true
+    }
+
+    /// What is left of a piece of the first line; its end always is.
+    fn after_skipped<'a>(&mut self, line: &'a [u8]) -> &'a [u8] {
+        if self.skip == 0 || self.line > self.first {
+            return line;
+        }
+        let text = line.strip_suffix(b"\n").unwrap_or(line);
+        let skipped = usize::try_from(self.skip).map_or(text.len(), |skip| skip.min(text.len()));
+        self.skip -= skipped as u64;
+        line.get(skipped..).unwrap_or_default()
     }
 
     fn keep(&mut self, line: &[u8]) -> bool {
@@ -89,6 +119,12 @@ impl Lines {
             let end = whole_end(&self.bytes);
             self.bytes.truncate(end);
         }
+        let next_byte = self.first_byte.saturating_add(self.bytes.len() as u64);
+        let next_byte = self.truncated.then_some(next_byte);
+        if self.first_byte > 0 {
+            // Whoever chose the byte may have met the middle of a character.
+            self.bytes.drain(..whole_start(&self.bytes));
+        }
         let newlines = self.bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         let open = !self.bytes.is_empty() && !self.bytes.ends_with(b"\n");
         let lines = newlines + u64::from(open);
@@ -97,7 +133,7 @@ impl Lines {
             next: self.beyond.then_some(last + 1),
             first: if lines == 0 { 0 } else { self.first },
             last: if lines == 0 { 0 } else { last },
-            truncated: self.truncated,
+            next_byte,
             bytes: self.bytes,
         }
     }
@@ -112,11 +148,21 @@ mod tests {
         first: u64,
         count: u64,
         bytes_max: usize,
-    ) -> (String, u64, u64, Option<u64>, bool) {
+    ) -> (String, u64, u64, Option<u64>, Option<u64>) {
+        take_from(text, first, 0, count, bytes_max)
+    }
+
+    fn take_from(
+        text: &str,
+        first: u64,
+        first_byte: u64,
+        count: u64,
+        bytes_max: usize,
+    ) -> (String, u64, u64, Option<u64>, Option<u64>) {
         // In pieces of any size the same.
         let mut all: Vec<Taken> = (1..=text.len().max(1))
             .map(|size| {
-                let mut lines = Lines::new(first, count, bytes_max);
+                let mut lines = Lines::new(first, count, bytes_max).starting_at(first_byte);
                 let _ = text.as_bytes().chunks(size).all(|piece| lines.push(piece));
                 lines.take()
             })
@@ -126,7 +172,7 @@ mod tests {
             assert_eq!(other, taken, "{text:?} {first} {count} {bytes_max}");
         }
         let text = String::from_utf8(taken.bytes).expect("text");
-        (text, taken.first, taken.last, taken.next, taken.truncated)
+        (text, taken.first, taken.last, taken.next, taken.next_byte)
     }
 
     #[test]
@@ -134,11 +180,11 @@ mod tests {
         let text = "1\n2\n3\n4";
         let max = u64::MAX;
         for (first, count, wanted) in [
-            (1, max, (text, 1, 4, None, false)),
-            (2, 2, ("2\n3\n", 2, 3, Some(4), false)),
-            (4, 1, ("4", 4, 4, None, false)),
-            (4, 9, ("4", 4, 4, None, false)),
-            (9, 1, ("", 0, 0, None, false)),
+            (1, max, (text, 1, 4, None, None)),
+            (2, 2, ("2\n3\n", 2, 3, Some(4), None)),
+            (4, 1, ("4", 4, 4, None, None)),
+            (4, 9, ("4", 4, 4, None, None)),
+            (9, 1, ("", 0, 0, None, None)),
         ] {
             let (text, first_line, last, next, cut) = wanted;
             assert_eq!(
@@ -146,16 +192,40 @@ mod tests {
                 (text.to_owned(), first_line, last, next, cut)
             );
         }
-        assert_eq!(take("", 1, max, 100), (String::new(), 0, 0, None, false));
+        assert_eq!(take("", 1, max, 100), (String::new(), 0, 0, None, None));
     }
 
     #[test]
     fn what_is_too_much_ends_at_a_line_and_says_where_to_go_on() {
         let taken = take("aaaa\nbbbb\ncccc\n", 1, u64::MAX, 12);
-        assert_eq!(taken, ("aaaa\nbbbb\n".into(), 1, 2, Some(3), false));
+        assert_eq!(taken, ("aaaa\nbbbb\n".into(), 1, 2, Some(3), None));
         let taken = take("aaaaaaaaaa\nb\n", 1, u64::MAX, 4);
-        assert_eq!(taken, ("aaaa".into(), 1, 1, Some(2), true));
+        assert_eq!(taken, ("aaaa".into(), 1, 1, Some(2), Some(4)));
         let taken = take("€€€\nb\n", 1, u64::MAX, 4);
-        assert_eq!(taken, ("€".into(), 1, 1, Some(2), true));
+        assert_eq!(taken, ("€".into(), 1, 1, Some(2), Some(3)));
+    }
+
+    #[test]
+    fn a_line_of_any_length_is_read_piece_by_piece() {
+        let max = u64::MAX;
+        let text = "first\naä€😀bcdefgh\nlast";
+        let (mut whole, mut from) = (String::new(), 0);
+        loop {
+            let (piece, first, last, next, next_byte) = take_from(text, 2, from, 1, 5);
+            assert_eq!((first, last, next), (2, 2, Some(3)));
+            whole.push_str(&piece);
+            match next_byte {
+                Some(byte) => from = byte,
+                None => break,
+            }
+        }
+        assert_eq!(whole, "aä€😀bcdefgh\n");
+        let rest = take_from(text, 2, 10, max, 100);
+        assert_eq!(rest, ("bcdefgh\nlast".into(), 2, 3, None, None));
+        // The middle of a character, and beyond the end of the line.
+        let taken = take_from("ab€c", 1, 3, max, 100);
+        assert_eq!(taken, ("c".into(), 1, 1, None, None));
+        let taken = take_from("ab\nc", 1, 9, max, 100);
+        assert_eq!(taken, ("\nc".into(), 1, 2, None, None));
     }
 }

@@ -224,7 +224,7 @@ pub(super) async fn select_tools(
     let skill = lookup::skill(tools, skills::to_load(&asked.skill)?).await?;
     let asked_for = asked.tools.iter().map(|tool| tool.trim().to_owned());
     // The host's pool may have some that the skill does not name.
-    let known = |tool: &String| skill.tools.contains(tool) || is_there(tools, tool);
+    let known = |tool: &String| skill.tools.contains(tool) || offer::has_tool(tools, tool);
     let (items, unknown) = asked_for.filter(|tool| !tool.is_empty()).partition(known);
     let choice = Choice {
         change: Change::parse(&asked.mode),
@@ -258,11 +258,7 @@ pub(super) async fn select_tools(
 /// The tools that a model can be offered, and the others.
 fn there(tools: &Inner, chosen: Vec<String>) -> (Vec<String>, Vec<String>) {
     let chosen = unique(chosen).into_iter();
-    chosen.partition(|tool| is_there(tools, tool))
-}
-
-fn is_there(tools: &Inner, tool: &str) -> bool {
-    tools.host.definition(tool).is_some() || offer::offers(&tools.options, tool)
+    chosen.partition(|tool| offer::has_tool(tools, tool))
 }
 
 fn unique(names: Vec<String>) -> Vec<String> {

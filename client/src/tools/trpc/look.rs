@@ -287,7 +287,7 @@ async fn finish(
     }
     if saves {
         let exec = tools.client.get_exec(&look.name).await.map_err(refused)?;
-        is_final &= saved(&exec, &plan, &mut result);
+        is_final &= saved(&exec, (&plan, session), &mut result);
     }
     if is_final {
         running.result = Some(result.clone());
@@ -296,7 +296,7 @@ async fn finish(
 }
 
 /// Puts into a result what the daemon has saved by itself; false if it is not done with that.
-fn saved(exec: &Exec, plan: &Plan, result: &mut RunResult) -> bool {
+fn saved(exec: &Exec, plan: (&Plan, &Session), result: &mut RunResult) -> bool {
     let collection = exec.collection.clone().unwrap_or_default();
     let summary = collection.summary.as_ref();
     if let Some(summary) = summary {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::tools::trpc::{knowledge, load, look, policy, poll, prepare, read, result, save, shell};
-use crate::tools::{Definition, Options, Profile, ToolError, arguments};
+use crate::tools::{Definition, Inner, Options, Profile, ToolError, arguments};
 
 /// Names in a schema at most: beyond it a list helps no model.
 const NAMES_MAX: usize = 256;
@@ -27,12 +27,15 @@ pub(super) struct Tool {
     returns: fn() -> Value,
 }
 
+/// What `command` is while commands are restricted.
+const RESTRICTED_COMMAND: &str = "One program and its arguments, without a shell.";
 const INTERACTIVE: &[&str] = &["tty", "eof", "yield_ms", "poll_lines"];
 
 static TOOLS: [Tool; 16] = [
     Tool {
         name: "skill_list",
-        description: "Lists the skills that there are.",
+        description: "Lists the skills that you can load. Each is a folder with instructions, documents and scripts for one \
+                      kind of task.",
         runs: false,
         needs: None,
         required: &[],
@@ -42,7 +45,7 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "skill_list_tools",
-        description: "Lists the tools that a skill brings up when it is loaded.",
+        description: "Lists the names of the tools that a skill adds to your tools when it is loaded.",
         runs: false,
         needs: None,
         required: &["skill"],
@@ -63,7 +66,8 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "skill_select_tools",
-        description: "Chooses which tools of a skill are offered.",
+        description: "Chooses which of the tools of a skill, as skill_list_tools names them, are among your tools once the \
+                      skill is loaded.",
         runs: false,
         needs: None,
         required: &["skill"],
@@ -73,7 +77,8 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "skill_list_docs",
-        description: "Lists the documents of a skill, without their text.",
+        description: "Lists the names of the documents that a skill has beside its instructions, without their text. \
+                      skill_select_docs puts documents into your context.",
         runs: false,
         needs: None,
         required: &["skill"],
@@ -83,7 +88,8 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "skill_select_docs",
-        description: "Chooses which documents of a skill are in your context.",
+        description: "Chooses which documents of a skill, as skill_list_docs names them, are in your context beside its \
+                      instructions.",
         runs: false,
         needs: None,
         required: &["skill"],
@@ -106,8 +112,9 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "skill_exec",
-        description: "Starts a command of a skill that asks for input or takes long. Returns a session_id; go on with \
-                      skill_write_stdin and skill_poll_session. Takes what skill_run takes.",
+        description: "Starts a command of a skill that asks for input or takes long, in the workspace of the conversation \
+                      and from the skill's folder. Returns what it printed so far and a session_id: type with \
+                      skill_write_stdin, read on with skill_poll_session, end it with skill_kill_session.",
         runs: true,
         needs: Some("skill_run"),
         required: &["skill", "command"],
@@ -117,8 +124,8 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "skill_write_stdin",
-        description: "Types into a session of skill_exec and returns what it prints then. submit adds a newline; eof \
-                      ends its input.",
+        description: "Types text into a command that skill_exec started and returns what the command prints then. submit \
+                      adds a newline; eof ends the command's input.",
         runs: true,
         needs: Some("skill_exec"),
         required: &["session_id"],
@@ -128,7 +135,8 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "skill_poll_session",
-        description: "Returns what a session of skill_exec printed since the last call, and its result when it has ended.",
+        description: "Returns what a command that skill_exec started printed since the last call, and its result once it \
+                      has ended.",
         runs: true,
         needs: Some("skill_exec"),
         required: &["session_id"],
@@ -138,7 +146,7 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "skill_kill_session",
-        description: "Ends a session of skill_exec with all that it started, and returns the end of its output.",
+        description: "Kills a command that skill_exec started, with all its processes, and returns the end of its output.",
         runs: true,
         needs: Some("skill_exec"),
         required: &["session_id"],
@@ -148,8 +156,9 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "workspace_exec",
-        description: "Runs a command in the workspace of the conversation, in no skill. To its end; with background, tty \
-                      or yield_time_ms it goes on as a session.",
+        description: "Runs a shell command in the workspace of the conversation, outside of any skill, and returns its \
+                      output and exit code. With background, tty or yield_time_ms it returns early with a session_id \
+                      while the command runs on: read and type with workspace_write_stdin.",
         runs: true,
         needs: None,
         required: &["command"],
@@ -159,7 +168,8 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "workspace_write_stdin",
-        description: "Types into a session of workspace_exec, or nothing, and returns what it printed since the last call.",
+        description: "Types text, or nothing, into a command that workspace_exec left running, and returns what the command \
+                      printed since the last call.",
         runs: true,
         needs: Some("workspace_exec"),
         required: &["session_id"],
@@ -169,7 +179,8 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "workspace_kill_session",
-        description: "Ends a session of workspace_exec with all that it started, and returns the end of its output.",
+        description: "Kills a command that workspace_exec left running, with all its processes, and returns the end of its \
+                      output.",
         runs: true,
         needs: Some("workspace_exec"),
         required: &["session_id"],
@@ -179,7 +190,8 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "workspace_save_artifact",
-        description: "Keeps a file of the workspace as an artifact, which outlives the workspace.",
+        description: "Saves a file of the workspace as the next version of an artifact. Artifacts outlive the workspace; read \
+                      them with read_file as artifact://NAME@VERSION.",
         runs: true,
         needs: None,
         required: &["path"],
@@ -189,7 +201,8 @@ static TOOLS: [Tool; 16] = [
     },
     Tool {
         name: "read_file",
-        description: "Reads text of a file: of the workspace, an artifact or a skill, from this turn or an earlier one.",
+        description: "Reads a text file, or some of its lines: a file of the workspace, an artifact, or a file of a skill, \
+                      from this turn or an earlier one.",
         runs: true,
         needs: None,
         required: &["file_name"],
@@ -207,6 +220,11 @@ pub(super) fn find(name: &str) -> Option<&'static Tool> {
 /// Whether the options offer a tool.
 pub(super) fn offers(options: &Options, name: &str) -> bool {
     names(options).any(|offered| offered == name)
+}
+
+/// Returns `true` if the host or this family has a tool of this name to offer.
+pub(crate) fn has_tool(tools: &Inner, name: &str) -> bool {
+    tools.host.definition(name).is_some() || offers(&tools.options, name)
 }
 
 /// Names of what the options offer.
@@ -263,12 +281,12 @@ impl Tool {
         Definition {
             name: self.name.to_owned(),
             description,
-            parameters: self.parameters(skills),
-            returns: tidy((self.returns)()),
+            parameters: self.parameters(options, skills),
+            returns: brief(tidy((self.returns)())),
         }
     }
 
-    fn parameters(&self, skills: &BTreeSet<String>) -> Value {
+    fn parameters(&self, options: &Options, skills: &BTreeSet<String>) -> Value {
         let mut schema = tidy((self.parameters)());
         let Some(fields) = schema.as_object_mut() else {
             return schema;
@@ -276,6 +294,11 @@ impl Tool {
         fields.remove("description");
         if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
             properties.retain(|name, _| !self.hidden.contains(&name.as_str()));
+            if policy::is_active(options)
+                && let Some(command) = properties.get_mut("command").and_then(Value::as_object_mut)
+            {
+                command.insert("description".into(), RESTRICTED_COMMAND.into());
+            }
             if (1..=NAMES_MAX).contains(&skills.len())
                 && let Some(skill) = properties.get_mut("skill").and_then(Value::as_object_mut)
             {
@@ -347,4 +370,25 @@ fn tidy_keyword((key, value): (String, Value)) -> (String, Value) {
         (_, value) => tidy(value),
     };
     (key, value)
+}
+
+/// Removes the descriptions from the schema of a result: a model reads the result itself, whose fields say what they are,
+/// and the schemas of all tools are part of every list of tools.
+fn brief(schema: Value) -> Value {
+    match schema {
+        Value::Object(map) => {
+            let kept = map.into_iter().filter(|(key, _)| key != "description");
+            let kept = kept.map(|(key, value)| match (key.as_str(), value) {
+                // Names of fields are no keywords.
+                ("properties", Value::Object(fields)) => {
+                    let fields = fields.into_iter().map(|(name, value)| (name, brief(value)));
+                    (key, Value::Object(fields.collect()))
+                }
+                (_, value) => (key, brief(value)),
+            });
+            Value::Object(kept.collect())
+        }
+        Value::Array(items) => items.into_iter().map(brief).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => schema,
+    }
 }

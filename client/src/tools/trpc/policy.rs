@@ -105,9 +105,11 @@ pub(super) fn check(options: &Options) -> Result<(), ToolError> {
         for entry in entries {
             let is_name = !entry.is_empty() && !entry.contains(char::is_whitespace);
             let is_path = entry.starts_with('/') && !entry.ends_with('/');
-            if !is_name || (entry.contains('/') && !is_path) {
+            let is_known = !entry.contains('/') || is_path || is_in_skill(entry);
+            if !is_name || !is_known {
                 return problem(format!(
-                    "{list}: {entry:?} is neither a name nor an absolute path"
+                    "{list}: {entry:?} is neither a name, nor an absolute path, nor one in a skill's folder such as \
+                     bin/NAME"
                 ));
             }
         }
@@ -121,6 +123,12 @@ pub(super) fn check(options: &Options) -> Result<(), ToolError> {
         }
     }
     Ok(())
+}
+
+/// Returns `true` for a path relative to a skill's folder, such as `bin/NAME`.
+fn is_in_skill(entry: &str) -> bool {
+    let mut names = entry.split('/');
+    entry.contains('/') && names.all(|name| !matches!(name, "" | "." | ".."))
 }
 
 /// Environment of what runs beneath a policy, over all that a call gives: nothing in it leads to where commands write.
@@ -138,9 +146,18 @@ fn environment(options: &Options, skill: Option<&str>) -> BTreeMap<String, Strin
     if let Some(skill) = skill {
         let root = format!("/workspace/skills/{skill}");
         env.insert("SKILL_NAME".to_owned(), skill.to_owned());
-        for name in ["SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "PYTHONPATH"] {
+        for name in [
+            "SKILL_DIR",
+            "SKILL_ROOT",
+            "CLAUDE_PLUGIN_ROOT",
+            "CLAUDE_SKILL_DIR",
+            "PYTHONPATH",
+        ] {
             env.insert(name.to_owned(), root.clone());
         }
+        // The skill's own programs, which no command can change, after everything else: none takes the place of another.
+        let path = env.entry("PATH".to_owned()).or_default();
+        path.push_str(&format!(":{root}/bin"));
     }
     env
 }
@@ -165,7 +182,7 @@ pub(super) fn restrict(
     let program = spec.argv.first().map_or("", String::as_str);
     permit(options, program).map_err(refused)?;
     spec.env.extend(environment(options, skill));
-    spec.programs = Some(programs(options));
+    spec.programs = Some(programs(options, skill));
     Ok(())
 }
 
@@ -179,14 +196,22 @@ fn words(command: &str) -> Result<Vec<String>, String> {
 }
 
 /// What the workspace is told of the lists.
-fn programs(options: &Options) -> Programs {
-    let mut denied = options.denied_commands.clone();
+fn programs(options: &Options, skill: Option<&str>) -> Programs {
+    // Without a skill an entry in its folder leads nowhere. It is not left out: an empty list would permit everything.
+    let root = skill.map_or(HOME.to_owned(), |skill| {
+        format!("/workspace/skills/{skill}")
+    });
+    let absolute = |entry: &String| match is_in_skill(entry) {
+        true => format!("{root}/{entry}"),
+        false => entry.clone(),
+    };
+    let mut denied: Vec<String> = options.denied_commands.iter().map(absolute).collect();
     if options.allowed_commands.is_empty() {
         let others = LAUNCHERS.iter().chain(&LOADERS);
         denied.extend(others.map(|name| (*name).to_owned()));
     }
     Programs {
-        allowed: options.allowed_commands.clone(),
+        allowed: options.allowed_commands.iter().map(absolute).collect(),
         denied,
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use skilld_proto::v1::ExecSpec;
 
 use crate::state::SessionState;
+use crate::tools::environment::HostEnvironment;
 use crate::tools::trpc::collect::Outputs;
 use crate::tools::trpc::editor::Editor;
 use crate::tools::trpc::result::StagedFile;
@@ -29,25 +30,25 @@ pub(super) struct Run {
     pub(super) cwd: String,
     /// Environment variables.
     pub(super) env: BTreeMap<String, String>,
-    /// What the command reads.
+    /// Text for the standard input of the command.
     pub(super) stdin: String,
-    /// Text that a program gets which opens an editor.
+    /// Text that a program reads back when it opens $EDITOR.
     pub(super) editor_text: String,
     /// Globs of files to return, for instance `$OUTPUT_DIR/**`. Takes the place of `outputs`.
     pub(super) output_files: Vec<String>,
-    /// The same with limits.
+    /// Files to return, as output_files, with limits on their number and size. Ignored if output_files is given.
     pub(super) outputs: Option<Outputs>,
     /// Files to put into the workspace first.
     pub(super) inputs: Vec<Input>,
     /// Seconds; 300 if it is left out, of a session as long as the host permits.
     pub(super) timeout: i64,
-    /// Keep the files as artifacts.
+    /// Save the returned files as artifacts, which outlive the workspace.
     pub(super) save_as_artifacts: bool,
     /// Return names, sizes and references of files without their text.
     pub(super) omit_inline_content: bool,
-    /// Put before the names of artifacts.
+    /// Prefix for the names of artifacts.
     pub(super) artifact_prefix: String,
-    /// Give it a terminal.
+    /// Run the command in a terminal.
     pub(super) tty: bool,
     /// Close its stdin after `stdin`.
     pub(super) eof: bool,
@@ -130,6 +131,7 @@ fn specify(
         skill.clone_into(&mut spec.skill);
         spec.cwd = cwd;
     }
+    HostEnvironment::of(&tools.options).add_to(&mut spec.env);
     Ok(spec)
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use skilld_proto::v1::{LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest, Reason};
 
+use crate::names::split_version;
 use crate::tools::trpc::ALIASES;
 use crate::tools::trpc::lines::Lines;
 use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments, lookup};
@@ -25,6 +26,8 @@ pub(super) struct ReadArguments {
     pub(super) start_line: Option<i64>,
     /// Lines to read at most.
     pub(super) num_lines: Option<i64>,
+    /// Bytes of the first line to leave out: `next_start_byte` of the call before.
+    pub(super) start_byte: Option<i64>,
 }
 
 /// Text of a file, or of some lines of it.
@@ -35,12 +38,15 @@ pub(super) struct ReadResult {
     /// Of the content; 0 where there is none.
     start_line: u64,
     end_line: u64,
-    /// Where to go on.
+    /// The line to go on with.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_start_line: Option<u64>,
-    /// A line was too long to show all of it.
+    /// Line `end_line` is too long to show all of it: `next_start_byte` goes on in it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
+    /// With `end_line` as `start_line`: the `start_byte` to go on with in a line that is too long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_start_byte: Option<u64>,
     /// Of the whole file.
     size_bytes: u64,
     mime_type: String,
@@ -69,6 +75,8 @@ pub(super) async fn read(
     let asked: ReadArguments = arguments::decode(call.arguments, ALIASES)?;
     let start = positive("start_line", asked.start_line)?.unwrap_or(1);
     let count = positive("num_lines", asked.num_lines)?.unwrap_or(u64::MAX);
+    let start_byte = u64::try_from(asked.start_byte.unwrap_or(0))
+        .map_err(|_| ToolError::arguments("start_byte must not be negative"))?;
     let reference = Reference::parse(asked.file_name.trim())?;
     let mut source = open(tools, session, &reference, &asked.file_name).await?;
     let (size_bytes, mime_type) = source.described();
@@ -81,7 +89,7 @@ pub(super) async fn read(
         path: asked.file_name.clone(),
         mime_type: mime_type("binary"),
     };
-    let mut lines = Lines::new(start, count, CONTENT_BYTES_MAX);
+    let mut lines = Lines::new(start, count, CONTENT_BYTES_MAX).starting_at(start_byte);
     let mut head = HEAD_BYTES;
     while let Some(data) = source.next().await? {
         if data.iter().take(head).any(|byte| *byte == 0) {
@@ -103,7 +111,8 @@ pub(super) async fn read(
         start_line: taken.first,
         end_line: taken.last,
         next_start_line: taken.next,
-        truncated: taken.truncated,
+        truncated: taken.next_byte.is_some(),
+        next_start_byte: taken.next_byte,
         size_bytes,
         mime_type: mime_type("text/plain"),
     };
@@ -148,17 +157,9 @@ impl Reference {
 
     /// A version is what follows the last `@` if that is digits only.
     fn artifact(name: &str) -> Option<Self> {
-        let versioned = name.rsplit_once('@').filter(|(name, version)| {
-            let digits = version.bytes().all(|byte| byte.is_ascii_digit());
-            !name.is_empty() && !version.is_empty() && digits
-        });
-        match versioned {
-            Some((name, version)) => {
-                let version = version.parse().ok()?;
-                Some(Self::Artifact(name.to_owned(), Some(version)))
-            }
-            None => Some(Self::Artifact(name.to_owned(), None)),
-        }
+        let (name, version) = split_version(name);
+        let version = version.map(str::parse).transpose().ok()?;
+        Some(Self::Artifact(name.to_owned(), version))
     }
 }
 
@@ -193,6 +194,7 @@ async fn open(
             let request = ReadSkillFileRequest {
                 name: lookup::address(tools, skill).await?,
                 path: path.clone(),
+                workspace_paths: true,
                 ..ReadSkillFileRequest::default()
             };
             let file = tools.client.read_skill_file(request).await;

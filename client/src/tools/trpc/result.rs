@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use skilld_proto::v1::ExecResult;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
 
+use crate::tools::collected::SavedScope;
+
 /// How a command ended, what it said, and which files it left.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(super) struct RunResult {
@@ -30,6 +32,9 @@ pub(super) struct RunResult {
     pub(super) primary_output: Option<OutputFile>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) artifact_files: Vec<ArtifactFile>,
+    /// Whose artifacts these are: with another app, user or session nobody finds them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) artifact_scope: Option<SavedScope>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) staged_inputs: Vec<StagedFile>,
     /// A limit kept files, or parts of them, out of the result.
@@ -102,7 +107,7 @@ pub(super) struct StagedFile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(super) struct SkippedFile {
     pub(super) name: String,
-    /// MAX_FILES, MAX_TOTAL_BYTES, PERMISSION, FILE_TYPE, NOT_WHOLE and so on.
+    /// MAX_FILES, MAX_TOTAL_BYTES, PERMISSION, FILE_TYPE, NOT_WHOLE, UNCHANGED and so on.
     pub(super) reason: String,
 }
 

@@ -25,6 +25,7 @@ pub(super) async fn run(
         prepared.spec.stdin = Some(stdin(&run.stdin));
     }
     let plan = Plan::of(tools, &run);
+    prepared.spec.planned_collect = plan.planned(tools, session);
     let Prepared {
         workspace,
         exec,
@@ -39,7 +40,8 @@ pub(super) async fn run(
         spec: Some(spec),
         ..RunExecRequest::default()
     });
-    let ended = follow::follow(events, tools.options.output_bytes_max, &call.id).await?;
+    let ended = follow::follow(events, tools.options.output_bytes_max, &call.id).await;
+    let ended = ended.map_err(|error| plan.arguments().translate(error))?;
     policy::started("skill_run", Some(&ended.result))?;
     let clamped = ended.clamped(asked);
     let mut result = result(ended, staged);

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use skilld_proto::v1::Reason;
 
+use crate::tools::collected::SavedScope;
 use crate::tools::trpc::result::ArtifactFile;
 use crate::tools::trpc::{ALIASES, run, stage};
 use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments};
@@ -40,6 +41,8 @@ pub(super) struct SaveResult {
     /// `artifact://NAME@VERSION`.
     #[serde(rename = "ref")]
     reference: String,
+    /// Whose artifact it is: with another app, user or session nobody finds it.
+    scope: SavedScope,
     mime_type: String,
     size_bytes: u64,
     sha256: String,
@@ -63,6 +66,7 @@ pub(super) async fn save(
         reference: reference.clone(),
     };
     let result = SaveResult {
+        scope: session.into(),
         saved_as: path.clone(),
         path,
         version: saved.version,
@@ -129,6 +133,9 @@ fn missing(error: Error, path: &str) -> ToolError {
             path: path.to_owned(),
             nearest_names: Vec::new(),
         },
+        Some(Reason::WrongFileType) => {
+            ToolError::arguments(format!("path {path:?} is a folder, not a file"))
+        }
         _ => stage::missing(error, &[path.to_owned()]),
     }
 }

@@ -8,10 +8,12 @@ use serde_json::json;
 use skilld_proto::v1::{ExecSpec, RunExecRequest, StartExecRequest};
 
 use crate::state::SessionState;
+use crate::tools::environment::HostEnvironment;
 use crate::tools::follow::{self, Ended};
 use crate::tools::trpc::exec::{self, Typed};
 use crate::tools::trpc::hint::Interaction;
 use crate::tools::trpc::look::{self, Look};
+use crate::tools::trpc::mistake::Arguments;
 use crate::tools::trpc::result::RunResult;
 use crate::tools::trpc::sessions;
 use crate::tools::trpc::{ALIASES, ids, policy, prepare, run};
@@ -31,15 +33,15 @@ pub(super) struct ShellArguments {
     pub(super) cwd: String,
     /// Environment variables.
     pub(super) env: BTreeMap<String, String>,
-    /// What the command reads.
+    /// Text for the standard input of the command.
     pub(super) stdin: String,
     /// Seconds; 300 if it is left out, of a session as long as the host permits.
     pub(super) timeout_sec: i64,
-    /// Milliseconds to wait for it; then it goes on as a session. To its end if it is left out.
+    /// Milliseconds to wait for the command; if it still runs, it goes on as a session. Without it: to the end.
     pub(super) yield_time_ms: i64,
-    /// Do not wait for it.
+    /// Return at once while the command goes on as a session.
     pub(super) background: bool,
-    /// Give it a terminal.
+    /// Run the command in a terminal, as a session.
     pub(super) tty: bool,
 }
 
@@ -117,12 +119,19 @@ pub(super) async fn exec(
             });
             follow::follow(events, tools.options.output_bytes_max, &call.id)
         });
-    let ended = ended.await?;
+    let ended = ended.await.map_err(mistake)?;
     policy::started(TOOL, Some(&ended.result))?;
     let clamped = ended.clamped(timeout);
     let mut result = ended_result(ended);
     result.warnings.extend(clamped);
     Ok(Answer::of(json!(result)))
+}
+
+/// A refusal of the daemon in the words of this tool.
+fn mistake(error: ToolError) -> ToolError {
+    Arguments::default()
+        .with_timeout("timeout_sec")
+        .translate(error)
 }
 
 fn specify(tools: &Inner, asked: &ShellArguments) -> Result<ExecSpec, ToolError> {
@@ -147,6 +156,7 @@ fn specify(tools: &Inner, asked: &ShellArguments) -> Result<ExecSpec, ToolError>
         "" => "$WORKSPACE_DIR".to_owned(),
         _ => cwd,
     };
+    HostEnvironment::of(&tools.options).add_to(&mut spec.env);
     Ok(spec)
 }
 
@@ -181,7 +191,7 @@ async fn goes_on(
                 Ok((workspace, running))
             }
         });
-    let (workspace, running) = started.await?;
+    let (workspace, running) = started.await.map_err(mistake)?;
     let default = if asked.background {
         BACKGROUND_MS
     } else {

@@ -8,6 +8,8 @@ use skilld_proto::v1::{
 };
 
 use crate::Error;
+use crate::names::split_version;
+use crate::tools::trpc::mistake::Arguments;
 use crate::tools::trpc::result::StagedFile;
 use crate::tools::{Inner, Session, ToolError, lookup};
 
@@ -77,9 +79,26 @@ pub(super) async fn stage(
     let mut files = Vec::new();
     if !inputs.is_empty() {
         let specs = inputs.iter().map(Input::spec).collect();
-        files = bring(tools, session, &workspace, specs).await?;
+        let brought = bring(tools, session, &workspace, specs).await;
+        files = brought.map_err(|error| mistake(error, inputs))?;
     }
     Ok((workspace, staged, files))
+}
+
+/// A refusal of inputs in the words of the tool.
+fn mistake(error: ToolError, inputs: &[Input]) -> ToolError {
+    let ToolError::Daemon(daemon) = &error else {
+        return error;
+    };
+    let mut sources = inputs.iter().map(|input| input.from.trim());
+    let of_skill = sources.find(|from| from.starts_with("skill://"));
+    match (daemon.reason(), of_skill) {
+        (Some(Reason::SkillNotFound), Some(from)) => ToolError::arguments(format!(
+            "inputs {from:?}: this skill is not in the workspace: run a command of it with skill_run first, or read the \
+             file with read_file"
+        )),
+        _ => Arguments::default().translate(error),
+    }
 }
 
 /// Puts inputs into a workspace, all of them or none.
@@ -113,7 +132,7 @@ pub(super) fn missing(error: Error, asked: &[String]) -> ToolError {
     };
     let is_named = |from: &&String| {
         let artifact = from.strip_prefix("artifact://").unwrap_or_default();
-        let name = artifact.split('@').next().unwrap_or_default();
+        let (name, _) = split_version(artifact);
         !name.is_empty() && failure.message.contains(name)
     };
     let path = match failure.reason {

@@ -114,7 +114,7 @@ async fn saved_files_are_named_and_what_was_not_saved_is_said() {
     let ran = use_tool(&mut talk, run(&json!({"argv": ["x"]}))).await;
     assert_eq!(ran["files"][0]["artifact"], "artifact://out/form.pdf@1");
     assert_eq!(ran["limits_hit"], true);
-    let said = ["out/big was not saved", "out/half was not saved"];
+    let said = ["not saved as artifacts: out/big, out/half"];
     assert_eq!(ran["warnings"], json!(said));
     let spec = fake.state.lock().collect_spec.clone().expect("collected");
     let save = spec.save_as_artifacts.expect("saved");

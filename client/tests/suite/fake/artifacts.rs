@@ -65,7 +65,13 @@ impl ArtifactService for Shared {
         &self,
         _: Request<ListArtifactsRequest>,
     ) -> Result<Response<ListArtifactsResponse>, Status> {
-        unimplemented()
+        let state = self.lock();
+        let artifacts = state.artifacts.iter();
+        let artifacts = artifacts.map(|(name, (version, bytes))| described(name, *version, bytes));
+        Ok(Response::new(ListArtifactsResponse {
+            artifacts: artifacts.collect(),
+            ..Default::default()
+        }))
     }
 
     async fn list_artifact_versions(

@@ -88,10 +88,16 @@ impl FileService for Shared {
 
     async fn list_files(
         &self,
-        _: Request<ListFilesRequest>,
+        request: Request<ListFilesRequest>,
     ) -> Result<Response<ListFilesResponse>, Status> {
+        let within = request.into_inner().path;
         let state = self.lock();
-        let files = state.staged.iter().map(|(path, bytes)| entry(path, bytes));
+        let wanted = |path: &str| match path.strip_prefix(&within) {
+            Some(rest) => within.is_empty() || rest.is_empty() || rest.starts_with('/'),
+            None => false,
+        };
+        let files = state.staged.iter().filter(|(path, _)| wanted(path));
+        let files = files.map(|(path, bytes)| entry(path, bytes));
         Ok(Response::new(ListFilesResponse {
             files: files.chain(state.listed.iter().cloned()).collect(),
             ..Default::default()

@@ -35,10 +35,24 @@ impl WorkspaceService for Shared {
         if self.lock().create_hangs.as_ref() == Some(&request.name) {
             std::future::pending::<()>().await;
         }
+        if !request.allow_existing && self.lock().workspaces.contains_key(&request.name) {
+            let mut details = ErrorDetails::new();
+            let none: [(String, String); 0] = [];
+            details.set_error_info("ID_TAKEN", "skilld.dev", none);
+            details.set_resource_info("skilld.dev/Workspace", &request.name, "", "it exists");
+            let message = format!("{} exists already", request.name);
+            return Err(Status::with_error_details(
+                Code::AlreadyExists,
+                message,
+                details,
+            ));
+        }
         let workspace = Workspace {
             name: request.name.clone(),
+            limits: request.limits,
             pool: request.pool,
             labels: request.labels,
+            env: request.env,
             state: WorkspaceState::Ready.into(),
             ..Default::default()
         };
@@ -170,7 +184,8 @@ impl AdminService for Shared {
         &self,
         _: Request<GetProblemsRequest>,
     ) -> Result<Response<GetProblemsResponse>, Status> {
-        Ok(Response::new(GetProblemsResponse::default()))
+        let problems = self.lock().problems.clone();
+        Ok(Response::new(GetProblemsResponse { problems }))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 use skilld_client::v1::skill_file::Kind;
 use skilld_client::v1::{
     ListSkillFilesRequest, ReadSkillFileRequest, Skill, SkillFile, SkillMatch,
@@ -212,10 +213,15 @@ fn described(path: &str, bytes: &Bytes) -> SkillFile {
         size: i64::try_from(bytes.len()).expect("small"),
         mime_type: if is_text { "text/plain" } else { "image/png" }.into(),
         kind: kind.into(),
-        sha256: "ab".repeat(32),
+        sha256: sha256(bytes),
         is_text,
         ..SkillFile::default()
     }
+}
+
+/// Returns the SHA-256 of some bytes in hex.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))
 }
 
 /// As skilld says what is wrong with a field.

@@ -112,7 +112,7 @@ async fn a_scripts_stdin_timeout_and_style_reach_the_daemon_or_are_refused() {
     for (field, value, said) in [
         ("arg_style", json!("posix"), "unknown arg_style \"posix\""),
         ("timeout", json!(-1), "timeout -1 is no number of seconds"),
-        ("timeout", json!("1"), "invalid type"),
+        ("timeout", json!("1"), "timeout must be a number, not \"1\""),
         (
             "script_args",
             json!([1]),

@@ -121,19 +121,19 @@ async fn every_error_has_a_code_and_says_what_is_wrong() {
             "skill_run",
             json!({"timeout": "5"}),
             "INVALID_ARGUMENTS",
-            "invalid type",
+            "timeout must be a whole number, not \"5\"",
         ),
         (
             "skill_run",
             json!({"timeout": 1.5}),
             "INVALID_ARGUMENTS",
-            "invalid type",
+            "timeout must be a whole number, not 1.5",
         ),
         (
             "skill_run",
             json!({"env": {"A": 1}}),
             "INVALID_ARGUMENTS",
-            "invalid type",
+            "env.A must be a text, not 1",
         ),
         (
             "skill_run",

@@ -1,7 +1,8 @@
 //! Each field of the tools that run something, and what becomes of it.
 
 use serde_json::{Value, json};
-use skilld_client::tools::Options;
+use skilld_client::tools::host::HostTools;
+use skilld_client::tools::{Options, Toolset};
 use skilld_client::v1;
 
 use super::{Talk, file, run, summary};
@@ -120,19 +121,64 @@ async fn workspace_exec_types_and_has_a_terminal_if_it_goes_on() {
     assert!(talk.spec().terminal.is_some());
 }
 
-/// What the host sets for all that runs goes to the workspace; what a call sets is over it.
+fn host_env(variables: &[(&str, &str)]) -> Options {
+    let variables = variables.iter();
+    Options {
+        env: variables
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        ..Options::default()
+    }
+}
+
 #[tokio::test]
 async fn the_hosts_environment_lies_beneath_that_of_a_call() {
-    let options = Options {
-        env: [("A", "host"), ("B", "host")]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into(),
-        ..Options::default()
-    };
-    let mut talk = Talk::new(options).await;
-    let mut arguments = run("hello");
-    arguments["env"] = json!({"A": "call"});
-    talk.call("skill_run", arguments).await;
-    assert_eq!(talk.spec().env.get("A").map(String::as_str), Some("call"));
-    assert_eq!(talk.spec().env.get("B"), None, "the workspace has it");
+    let mut talk = Talk::new(host_env(&[("A", "host"), ("B", "host")])).await;
+    for (tool, mut arguments) in [
+        ("skill_run", run("hello")),
+        ("skill_exec", run("cat")),
+        ("workspace_exec", json!({"command": "hello"})),
+        (
+            "workspace_exec",
+            json!({"command": "cat", "background": true}),
+        ),
+    ] {
+        talk.forget();
+        arguments["env"] = json!({"A": "call"});
+        talk.call(tool, arguments).await;
+        let env = talk.spec().env;
+        assert_eq!((&*env["A"], &*env["B"]), ("call", "host"), "{tool}");
+    }
+}
+
+#[tokio::test]
+async fn a_changed_variable_of_the_host_reaches_the_next_command() {
+    let mut talk = Talk::new(host_env(&[("LEVEL", "1")])).await;
+    talk.call("skill_run", run("hello")).await;
+    assert_eq!(talk.spec().env["LEVEL"], "1");
+    talk.forget();
+    let client = talk.fake.client().await;
+    let options = host_env(&[("LEVEL", "2")]);
+    talk.tools = Toolset::new(client, options, HostTools::new()).expect("options that fit");
+    talk.call("skill_run", run("hello")).await;
+    assert_eq!(talk.spec().env["LEVEL"], "2");
+    let state = talk.fake.state.lock();
+    let made = state.workspaces.values().next().expect("one workspace");
+    assert!(made.env.is_empty(), "it belongs to each command");
+}
+
+#[tokio::test]
+async fn an_invalid_variable_of_the_host_fails_no_call() {
+    let mut talk = Talk::new(host_env(&[("A-B", "x"), ("GOOD", "y")])).await;
+    for (tool, arguments) in [
+        ("skill_run", run("hello")),
+        ("workspace_exec", json!({"command": "hello"})),
+    ] {
+        let result = talk.call(tool, arguments).await;
+        let said = "the host's variable \"A-B\" was left out: it is no name: letters, digits and _, not beginning with a digit";
+        assert_eq!(result["warnings"], json!([said]), "{tool}");
+        let env = talk.spec().env;
+        assert_eq!((env.len(), &*env["GOOD"]), (1, "y"), "{tool}");
+        talk.forget();
+    }
 }

@@ -150,6 +150,15 @@ async fn whether_a_file_is_text_is_told_by_its_beginning_and_by_what_is_read() {
     let wide = talk.call("read_file", line("out/wide.txt", 1)).await;
     assert_eq!(wide["truncated"], true);
     assert_eq!(wide["size_bytes"], 300 * 1024);
+    assert_eq!(wide["next_start_byte"], 256 * 1024);
+    let mut rest = line("out/wide.txt", 1);
+    rest["start_byte"] = wide["next_start_byte"].clone();
+    let rest = talk.call("read_file", rest).await;
+    assert_eq!(rest["content"].as_str().map(str::len), Some(44 * 1024));
+    assert_eq!(
+        (rest.get("truncated"), rest.get("next_start_byte")),
+        (None, None)
+    );
     let skill = json!({"file_name": "skill://demo/USAGE.md"});
     let read = talk.call("read_file", skill).await;
     assert_eq!(
@@ -183,7 +192,8 @@ async fn a_file_is_saved_by_the_daemon_and_the_state_says_so() {
         assert_eq!(
             saved,
             json!({"path": "out/a.txt", "saved_as": "out/a.txt", "version": version, "ref": reference,
-                   "mime_type": "text/plain", "size_bytes": 13, "sha256": "5a".repeat(32)})
+                   "mime_type": "text/plain", "size_bytes": 13, "sha256": "5a".repeat(32),
+                   "scope": {"app": "app", "user": "ann", "session": "1"}})
         );
         let kept = json!({"tool_call_id": "call_9", "artifacts": [{"name": "out/a.txt", "version": version, "ref": reference}]});
         assert_eq!(talk.state.get("temp:skill:artifacts"), Some(&kept));

@@ -1,10 +1,13 @@
 //! What a prompt is made of: the texts of what is loaded, and nothing that fails for one of them.
 
+use std::sync::Arc;
+
+use futures::FutureExt;
 use serde_json::json;
 use skilld_client::prompt::{Material, Materialised, materialise};
 use skilld_client::state::SessionState;
 use skilld_client::tools::host::HostTools;
-use skilld_client::tools::{Family, LoadMode, Options, Profile, Toolset};
+use skilld_client::tools::{Definition, Family, LoadMode, Options, Profile, Toolset};
 use skilld_client::v1;
 
 use super::{Talk, skill};
@@ -305,4 +308,31 @@ async fn results_hold_the_text_where_the_host_wants_it_there() {
     assert_eq!(again["unknown_docs"], json!(["USAGE.md"]));
     let text = again["content"].as_str().expect("text");
     assert!(text.contains("Docs loaded: references/a.md\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_prompt_names_no_tool_that_the_host_does_not_have() {
+    let definition = Definition {
+        name: "look".into(),
+        description: String::new(),
+        parameters: json!({"type": "object"}),
+        returns: json!({}),
+    };
+    let mut host = HostTools::new();
+    host.register(definition, Arc::new(|_| async { Ok(json!({})) }.boxed()));
+    for (host, line) in [
+        (host, Some("Tools selected: look\n")),
+        (HostTools::new(), None),
+    ] {
+        let mut talk = Talk::with(for_the_session(), host).await;
+        talk.fake.state.lock().skills[0].body = "Do it.".into();
+        talk.call("skill_load", json!({"skill": "demo"})).await;
+        let text = prompt(&talk).await.messages[0].to_text();
+        assert!(text.contains("Do it."), "{text}");
+        assert!(!text.contains("touch"), "the host has none: {text}");
+        match line {
+            Some(line) => assert!(text.contains(line), "{text}"),
+            None => assert!(!text.contains("Tools selected"), "{text}"),
+        }
+    }
 }

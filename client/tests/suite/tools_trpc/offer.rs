@@ -106,10 +106,10 @@ async fn options_that_contradict_each_other_are_refused_at_the_start() {
     };
     assert!(refused(unloadable).contains("skill_load"));
     let nowhere = Options {
-        allowed_commands: vec!["bin/x".into()],
+        allowed_commands: vec!["../bin/x".into()],
         ..Options::default()
     };
-    assert!(refused(nowhere).contains("bin/x"));
+    assert!(refused(nowhere).contains("../bin/x"));
     let small = Options {
         output_bytes_max: 3,
         ..Options::default()
@@ -357,4 +357,24 @@ async fn tools_of_the_host_are_offered_while_a_loaded_skill_names_them() {
     // Ours is ours, whatever a skill or a host calls its own.
     let ran = talk.call("skill_run", super::run("hello")).await;
     assert_eq!(ran["stdout"], "hello\n");
+}
+
+#[tokio::test]
+async fn a_restricted_command_is_not_called_a_shell_command() {
+    for (allowed, is_shell) in [(Vec::new(), true), (vec!["ls".to_owned()], false)] {
+        let options = Options {
+            allowed_commands: allowed,
+            ..Options::default()
+        };
+        let talk = Talk::new(options).await;
+        for tool in definitions(&talk).await {
+            let command = &tool.parameters["properties"]["command"]["description"];
+            let Some(said) = command.as_str() else {
+                continue;
+            };
+            assert_eq!(said.contains("bash"), is_shell, "{}: {said}", tool.name);
+            let without = said.contains("without a shell");
+            assert_eq!(without, !is_shell, "{}: {said}", tool.name);
+        }
+    }
 }

@@ -563,7 +563,14 @@ async fn empty_files_of_a_command_that_failed_are_left_out_and_named() {
     let mut talk = Talk::new(Options::default()).await;
     let answers = [file("out/a", b"", 0, true), file("out/b", b"x", 1, true)];
     let mut answers = answers.concat();
-    answers.push(summary(v1::CollectSummary::default()));
+    // The daemon may have said so too, of what it did not save.
+    answers.push(summary(v1::CollectSummary {
+        skipped: vec![v1::SkippedFile {
+            path: "out/a".into(),
+            reason: v1::skipped_file::Reason::EmptyAfterFailure.into(),
+        }],
+        ..Default::default()
+    }));
     talk.fake.state.lock().collect = answers;
     let mut arguments = run("exit 1");
     arguments["output_files"] = json!(["out/*"]);

@@ -1,7 +1,5 @@
 //! What Docker answers, read into the engine's own types; and where Docker is.
 
-use std::fs;
-
 use bollard::models::{EventMessage, SystemInfo, SystemInfoCgroupVersionEnum, SystemVersion};
 
 use crate::engine::{ContainerEvent, ContainerEventKind, EngineInfo, LABEL_INSTANCE};
@@ -78,21 +76,6 @@ pub(super) fn check_version(info: &EngineInfo) -> Result<()> {
             info.version, info.api_version
         ),
     })
-}
-
-/// Counters of the processor's throttling, as far as this host has them.
-pub(super) fn thermal_paths() -> Vec<String> {
-    let Ok(entries) = fs::read_dir("/sys/devices/system/cpu") else {
-        return Vec::new();
-    };
-    let mut paths: Vec<String> = entries
-        .flatten()
-        .map(|entry| entry.path().join("thermal_throttle"))
-        .filter(|path| path.is_dir())
-        .map(|path| path.to_string_lossy().into_owned())
-        .collect();
-    paths.sort_unstable();
-    paths
 }
 
 pub(super) fn container_event(event: EventMessage) -> Option<ContainerEvent> {

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
-    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
-    RestartPolicy, RestartPolicyNameEnum,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
+    MountVolumeOptionsDriverConfig, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 
 use crate::engine::{ContainerSpec, seccomp};
@@ -23,33 +23,27 @@ const TMP_INODES_PER_MIB: u64 = 256;
 /// Half of what a container gets by default, so that the host's own services come first.
 const CPU_SHARES: i64 = 512;
 
+/// Period of the CPU limit. What a workspace has used up in a period stops its guest as well until the next one, so the
+/// kernel's default of 100 ms would be the time of an answer.
+const CPU_PERIOD_US: i64 = 10_000;
+
+/// The least CPU time in a period that the kernel takes.
+const CPU_QUOTA_MIN_US: i64 = 1_000;
+
 /// Containers go before the daemon when the host runs out of memory; the guest raises its commands further.
 const OOM_SCORE_ADJ: i64 = 500;
 
-/// What must not be seen: it tells about the host, or about other tenants. Docker's own list (29) and more; giving
-/// one replaces Docker's, so it is complete. Paths that a kernel does not have are skipped by the OCI runtime.
-const MASKED_PATHS: [&str; 20] = [
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/config.gz",
-    "/proc/interrupts",
-    "/proc/kallsyms",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/modules",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/sys/devices/virtual/dmi",
-    "/sys/devices/virtual/powercap",
-    "/sys/firmware",
-    "/sys/fs/selinux",
-    "/sys/kernel/debug",
-    "/sys/kernel/tracing",
-    "/sys/module",
-];
+/// Open files of one process. The kernel counts those of all processes of the host together (`fs.file-max`), so the
+/// product with the number of processes matters.
+const OPEN_FILES_MAX: i64 = 4096;
+
+/// Terminals of one container. The kernel counts those of all containers and of the host together
+/// (`kernel.pty.max`, 4,096), so that without this limit one container takes them all. 64 containers, the default
+/// maximum of a pool, leave 1,024 to the host; each of 32 commands can have one and some are left for tmux and script.
+const TERMINALS_MAX: u32 = 48;
+
+/// OCI runtimes whose containers share the host's kernel. Sandboxed ones bring terminals of their own.
+const SHARED_KERNEL_RUNTIMES: [&str; 4] = ["", "runc", "crun", "io.containerd.runc.v2"];
 
 /// What programs need to read and nobody may write.
 const READONLY_PATHS: [&str; 5] = [
@@ -67,9 +61,10 @@ pub(super) struct Host {
     pub(super) cgroup_version: u32,
     /// AppArmor is on.
     pub(super) apparmor: bool,
-    /// `/sys/devices/system/cpu/cpu*/thermal_throttle` as far as they are there: their counters tell what other
-    /// tenants do.
-    pub(super) thermal_paths: Vec<String>,
+    /// Name of the OCI runtime that the engine uses for containers that name none.
+    pub(super) default_runtime: String,
+    /// Paths in `/proc` and `/sys` that describe the host.
+    pub(super) masked_paths: Vec<String>,
 }
 
 /// What Docker is told to create.
@@ -100,8 +95,15 @@ pub(super) fn body(spec: &ContainerSpec, host: &Host) -> ContainerCreateBody {
     }
 }
 
+/// Period and CPU time in it, in microseconds. A limit too small for the period gets a longer one.
+fn cpu_period_and_quota(cpu_millis: u64) -> (i64, i64) {
+    let millis = int(cpu_millis).max(1);
+    let period = CPU_PERIOD_US.max((CPU_QUOTA_MIN_US * 1000 + millis - 1) / millis);
+    (period, period.saturating_mul(millis) / 1000)
+}
+
 fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
-    let masked = MASKED_PATHS.iter().map(|path| (*path).to_owned());
+    let (cpu_period, cpu_quota) = cpu_period_and_quota(spec.limits.cpu_millis);
     HostConfig {
         // Rights.
         privileged: Some(false),
@@ -111,7 +113,8 @@ fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
         security_opt: Some(security_opt(host)),
         devices: Some(Vec::new()),
         device_cgroup_rules: Some(Vec::new()),
-        masked_paths: Some(masked.chain(host.thermal_paths.iter().cloned()).collect()),
+        // Giving a list replaces Docker's.
+        masked_paths: Some(host.masked_paths.clone()),
         readonly_paths: Some(
             READONLY_PATHS
                 .iter()
@@ -129,7 +132,7 @@ fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
         dns_options: Some(vec!["timeout:1".to_owned(), "attempts:1".to_owned()]),
         // Files.
         readonly_rootfs: Some(true),
-        mounts: Some(mounts(&spec.slot_dir)),
+        mounts: Some(mounts(spec, host)),
         tmpfs: Some(tmpfs(spec)),
         shm_size: Some(int(spec.shm_bytes)),
         // Sizes.
@@ -137,7 +140,8 @@ fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
         memory_swap: Some(int(spec.limits.memory_bytes)),
         // cgroup v2 has no such setting, and Docker refuses it there.
         memory_swappiness: (host.cgroup_version == 1).then_some(0),
-        nano_cpus: Some(int(spec.limits.cpu_millis).saturating_mul(1_000_000)),
+        cpu_period: Some(cpu_period),
+        cpu_quota: Some(cpu_quota),
         cpu_shares: Some(CPU_SHARES),
         pids_limit: Some(int(spec.limits.pids)),
         ulimits: Some(ulimits(spec)),
@@ -169,17 +173,28 @@ fn security_opt(host: &Host) -> Vec<String> {
     options
 }
 
-/// The four read-only binds. Their propagation is `rprivate`: nothing is mounted beneath them later, and `rslave`
+/// All mounts but the two tmpfs.
+fn mounts(spec: &ContainerSpec, host: &Host) -> Vec<Mount> {
+    let runtime = spec.oci_runtime.as_ref().unwrap_or(&host.default_runtime);
+    let terminals = SHARED_KERNEL_RUNTIMES
+        .contains(&runtime.as_str())
+        .then(terminals);
+    binds(&spec.slot_dir).into_iter().chain(terminals).collect()
+}
+
+/// The read-only binds. Their propagation is `rprivate`: nothing is mounted beneath them later, and `rslave`
 /// is refused by Docker where the state directory lies on a private mount, as it does when the daemon itself runs
 /// in a container. A missing source is an error, not a new directory of root's.
-fn mounts(slot_dir: &Path) -> Vec<Mount> {
+///
+/// The metadata is a mount of its own because a mount point cannot be replaced, renamed or removed by a command.
+fn binds(slot_dir: &Path) -> impl IntoIterator<Item = Mount> {
     [
         ("run", "/run/skilld"),
         ("skills", "/workspace/skills"),
+        ("skills/.metadata.json", "/workspace/metadata.json"),
         ("passwd", "/etc/passwd"),
         ("group", "/etc/group"),
     ]
-    .into_iter()
     .map(|(source, target)| Mount {
         typ: Some(MountType::BIND),
         source: Some(slot_dir.join(source).to_string_lossy().into_owned()),
@@ -191,7 +206,32 @@ fn mounts(slot_dir: &Path) -> Vec<Mount> {
         }),
         ..Mount::default()
     })
-    .collect()
+}
+
+/// Terminals of the container, in place of those that Docker mounts without a limit. No mount of Docker's takes the
+/// option, so this is an anonymous volume of the built-in driver, which is removed together with the container.
+fn terminals() -> Mount {
+    let options =
+        format!("nosuid,noexec,newinstance,max={TERMINALS_MAX},mode=0620,ptmxmode=0666,gid=5");
+    let driver_options = [
+        ("type", "devpts".to_owned()),
+        ("device", "devpts".to_owned()),
+        ("o", options),
+    ];
+    let driver_options = driver_options.map(|(name, value)| (name.to_owned(), value));
+    Mount {
+        typ: Some(MountType::VOLUME),
+        target: Some("/dev/pts".to_owned()),
+        volume_options: Some(MountVolumeOptions {
+            no_copy: Some(true),
+            driver_config: Some(MountVolumeOptionsDriverConfig {
+                name: Some("local".to_owned()),
+                options: Some(HashMap::from(driver_options)),
+            }),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    }
 }
 
 /// The two places that can be written. Programs may be run from both: what is built is run, and a `noexec` that the
@@ -225,8 +265,9 @@ fn ulimits(spec: &ContainerSpec) -> Vec<ResourcesUlimits> {
         ("memlock", 8 << 20, 8 << 20),
         ("msgqueue", 819_200, 819_200),
         ("nice", 0, 0),
-        ("nofile", 16_384, 16_384),
+        ("nofile", OPEN_FILES_MAX, OPEN_FILES_MAX),
         ("rtprio", 0, 0),
+        ("sigpending", 8192, 8192),
         ("stack", 8 << 20, 64 << 20),
     ]
     .into_iter()

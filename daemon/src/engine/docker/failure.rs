@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 
 use bollard::errors::Error as DockerError;
 
-use crate::error::{Chain, Error};
+use crate::error::{Chain, Error, HostFault};
 
 /// Whether Docker answered with this HTTP status.
 pub(super) fn is_status(error: &DockerError, status: u16) -> bool {
@@ -15,6 +15,15 @@ pub(super) fn is_status(error: &DockerError, status: u16) -> bool {
 /// Turns a failure of `operation` (for instance `create container`) into our error. `socket` is the path that was
 /// asked, for the advice.
 pub(super) fn to_error(socket: &str, operation: &'static str, error: &DockerError) -> Error {
+    let fault = if let DockerError::IOError { err } = error {
+        // It passes its own source on, and so hides what it holds.
+        HostFault::of(err)
+    } else {
+        HostFault::of(error)
+    };
+    if fault == Some(HostFault::TooManyFiles) {
+        return HostFault::TooManyFiles.error(operation);
+    }
     if unreachable(error) {
         return Error::EngineUnavailable {
             message: advice(socket, error),
@@ -117,6 +126,18 @@ mod tests {
         ] {
             assert!(text(&error).contains(expected), "{}", text(&error));
         }
+    }
+
+    #[test]
+    fn a_shortage_of_descriptors_is_not_taken_for_an_absence() {
+        let err = io::Error::from(nix::errno::Errno::EMFILE);
+        let error = to_error(
+            "/run/d.sock",
+            "start container",
+            &DockerError::IOError { err },
+        );
+        let (_, reason) = error.kind();
+        assert_eq!(reason, skilld_proto::v1::Reason::TooManyFiles, "{error}");
     }
 
     #[test]

@@ -30,6 +30,19 @@ pub(super) struct State {
     pub(super) delays: HashMap<Operation, Duration>,
     pub(super) unavailable: bool,
     pub(super) without_guest: bool,
+    pub(super) creations_to_lose: usize,
+    pub(super) lost_creations: Vec<ContainerSpec>,
+}
+
+impl State {
+    /// Adds a container that does not run, and returns its id.
+    pub(super) fn add(&mut self, spec: ContainerSpec) -> String {
+        self.created += 1;
+        let id = format!("{:064x}", self.created);
+        let life = Life::Created;
+        self.containers.insert(id.clone(), Container { spec, life });
+        id
+    }
 }
 
 #[derive(Debug)]

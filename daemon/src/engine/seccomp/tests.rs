@@ -70,6 +70,23 @@ impl Profile {
     }
 }
 
+impl Profile {
+    /// Error number that a call gets in place of EPERM. No more than one rule may apply.
+    fn errno(&self, name: &str, args: &[u64]) -> Option<u32> {
+        let mut all = [0; 6];
+        all[..args.len()].copy_from_slice(args);
+        let applies = |entry: &&Entry| {
+            entry.names.iter().any(|candidate| candidate == name)
+                && entry.args.iter().all(|condition| condition.holds(all))
+        };
+        let entries: Vec<_> = self.syscalls.iter().filter(applies).collect();
+        assert!(entries.len() <= 1, "{name} {args:?} has several rules");
+        let entry = entries.first()?;
+        assert_eq!(entry.action, "SCMP_ACT_ERRNO", "{name} {args:?} is allowed");
+        Some(entry.errno_ret)
+    }
+}
+
 /// The same number to a kernel that reads 32 bits of the register.
 const UPPER: u64 = 1 << 32;
 
@@ -141,21 +158,90 @@ fn a_name_stands_once_unless_its_arguments_are_checked() {
 }
 
 #[test]
-fn sockets_are_local_inet_or_route() {
+fn sockets_are_local_tcp_or_udp() {
     let profile = load();
-    let allowed: Vec<u64> = (0..64)
-        .filter(|family| profile.allows("socket", &[*family, 1, 0]))
-        .collect();
-    assert_eq!(allowed, [1, 2, 10, 16]);
-    // NETLINK_ROUTE, and none of the other netlink families.
-    assert!(profile.allows("socket", &[16, 3, 0]));
-    assert!((1..32).all(|protocol| !profile.allows("socket", &[16, 3, protocol])));
+    let (stream, datagram) = (1, 2);
+    let (cloexec, nonblock) = (0o2_000_000, 0o4000);
+    for family in 0..64 {
+        for kind in 0..16 {
+            for protocol in [0, 1, 6, 17, 33, 132, 136, 255, 262] {
+                let inet = matches!(
+                    (family, kind, protocol),
+                    (2 | 10, 1, 0 | 6) | (2 | 10, 2, 0 | 17)
+                );
+                let allowed = profile.allows("socket", &[family, kind, protocol]);
+                assert_eq!(allowed, family == 1 || inet, "{family} {kind} {protocol}");
+            }
+        }
+    }
+    for kind in [stream | cloexec, datagram | nonblock | cloexec] {
+        assert!(profile.allows("socket", &[2, kind, 0]), "{kind:o}");
+        assert!(!profile.allows("socket", &[2 | UPPER, kind, 0]));
+        assert!(!profile.allows("socket", &[2, kind, 262 | UPPER]));
+    }
     let (alg, vsock) = (38, 40);
-    for family in [alg, vsock, alg | UPPER, vsock | UPPER, 17] {
+    for family in [alg | UPPER, vsock | UPPER, 16 | UPPER] {
         assert!(!profile.allows("socket", &[family, 5, 0]), "{family}");
     }
     assert!(profile.allows("socketpair", &[1, 1, 0]));
     assert!(!profile.allows("socketpair", &[30, 1, 0]));
+}
+
+#[test]
+fn what_flushes_the_hosts_disks_succeeds_without_effect() {
+    let profile = load();
+    for name in ["sync", "syncfs", "fsync", "fdatasync"] {
+        assert_eq!(profile.errno(name, &[0]), Some(0), "{name}");
+    }
+    let (asynchronous, invalidate, synchronous) = (1, 2, 4);
+    for flags in [0, asynchronous, asynchronous | invalidate] {
+        assert!(profile.allows("msync", &[0, 4096, flags]), "{flags}");
+    }
+    for flags in [synchronous, synchronous | invalidate, synchronous | UPPER] {
+        assert!(!profile.allows("msync", &[0, 4096, flags]), "{flags}");
+        assert_eq!(
+            profile.errno("msync", &[0, 4096, flags]),
+            Some(0),
+            "{flags}"
+        );
+    }
+}
+
+#[test]
+fn what_programs_can_do_without_is_told_to_be_missing() {
+    let profile = load();
+    let (enosys, eprotonosupport, eafnosupport) = (38, 93, 97);
+    for name in [
+        "io_setup",
+        "io_submit",
+        "io_getevents",
+        "io_pgetevents",
+        "io_cancel",
+        "io_destroy",
+    ] {
+        assert_eq!(profile.errno(name, &[1, 0]), Some(enosys), "{name}");
+    }
+    let (netlink, mptcp, udp_lite) = (16, 262, 136);
+    for protocol in [0, 4, 9, 15] {
+        assert_eq!(
+            profile.errno("socket", &[netlink, 3, protocol]),
+            Some(eafnosupport)
+        );
+    }
+    for family in [2, 10] {
+        assert_eq!(
+            profile.errno("socket", &[family, 1, mptcp]),
+            Some(eprotonosupport)
+        );
+        assert_eq!(
+            profile.errno("socket", &[family, 2, udp_lite]),
+            Some(eprotonosupport)
+        );
+    }
+    // Packets, AF_ALG, AF_VSOCK: EPERM, as everything else.
+    for family in [17, 38, 40] {
+        assert_eq!(profile.errno("socket", &[family, 3, 0]), None);
+    }
 }
 
 #[test]
@@ -200,29 +286,32 @@ fn limits_are_only_for_oneself() {
 }
 
 #[test]
-fn pid_1_keeps_its_scheduling_and_every_other_thread_may_change_its_own() {
+fn commands_change_no_scheduling_but_their_own_and_the_affinity_of_threads() {
     let profile = load();
     type Args = fn(u64) -> Vec<u64>;
-    let calls: [(&str, Args); 6] = [
-        ("sched_setaffinity", |pid| vec![pid]),
-        ("sched_setattr", |pid| vec![pid]),
+    let own: [(&str, Args); 4] = [
         ("sched_setparam", |pid| vec![pid]),
         ("sched_setscheduler", |pid| vec![pid]),
         ("setpriority", |pid| vec![0, pid]),
         ("ioprio_set", |pid| vec![1, pid]),
     ];
-    for (name, args) in calls {
-        assert!(!profile.allows(name, &args(1)), "{name}");
-        for upper in [UPPER, u64::MAX << 32, 1 << 63] {
-            assert!(
-                !profile.allows(name, &args(1 | upper)),
-                "{name}: the upper half hides pid 1"
-            );
-        }
-        for pid in (2..70_000).chain([0, 0x1f_ffff, 0x20_0000, 0x3f_ffff]) {
-            assert!(profile.allows(name, &args(pid)), "{name} {pid}");
+    let uppers = [0, UPPER, u64::MAX << 32, 1 << 63];
+    for (name, args) in own {
+        assert!(profile.allows(name, &args(0)), "{name}");
+        for pid in (1..70_000).chain([0x1f_ffff, 0x20_0000, 0x3f_ffff]) {
+            for upper in uppers {
+                assert!(!profile.allows(name, &args(pid | upper)), "{name} {pid}");
+            }
         }
     }
+    for pid in (2..70_000).chain([0, 0x1f_ffff, 0x20_0000, 0x3f_ffff]) {
+        assert!(profile.allows("sched_setaffinity", &[pid]), "{pid}");
+    }
+    for upper in uppers {
+        let allowed = profile.allows("sched_setaffinity", &[1 | upper]);
+        assert!(!allowed, "{upper:x}: pid 1");
+    }
+    assert!(!profile.allows("sched_setattr", &[0]));
     // By group or by user they would reach the guest.
     for which in [1, 2] {
         assert!(!profile.allows("setpriority", &[which, 0]));

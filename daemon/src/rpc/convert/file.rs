@@ -282,6 +282,10 @@ pub fn collect(
         ..Scope::default()
     };
     let save_as = collect_spec(&mut checks, "spec", &mut spec, scope, config);
+    if spec.skip_empty_after_failure && spec.changed_since_exec.is_empty() {
+        let problem = "needs changed_since_exec";
+        checks.faults.add("spec.skip_empty_after_failure", problem);
+    }
     spec.save_as_artifacts = None;
     let workspace = checks.finish(workspace)?;
     Ok((
@@ -289,6 +293,32 @@ pub fn collect(
         guest::CollectRequest { spec: Some(spec) },
         save_as,
     ))
+}
+
+/// Checks what the caller plans to collect after an exec.
+///
+/// # Errors
+/// `Invalid` with every fault; `PathEscapes`.
+pub fn planned_collect(
+    mut spec: pb::CollectSpec,
+    workspace: &WorkspaceId,
+    exec: &str,
+    config: &FileConfig,
+) -> Result<()> {
+    let mut checks = Checks::default();
+    let scope = Scope {
+        exec: Some(exec),
+        ..Scope::default()
+    };
+    collect_spec(
+        &mut checks,
+        "spec.planned_collect",
+        &mut spec,
+        scope,
+        config,
+    );
+    checks.finish(Some(workspace.clone()))?;
+    Ok(())
 }
 
 /// Checks and completes what is collected when an exec ends.

@@ -54,6 +54,8 @@ pub struct Read {
     pub offset: u64,
     /// `None` is to the end.
     pub length: Option<u64>,
+    /// Replace placeholders of the skill's folder.
+    pub workspace_paths: bool,
 }
 
 /// Checks a `SearchSkillsRequest`.
@@ -175,6 +177,7 @@ pub fn read(request: &pb::ReadSkillFileRequest) -> Result<Read> {
         path,
         offset,
         length: (length > 0).then_some(length),
+        workspace_paths: request.workspace_paths,
     })
 }
 

@@ -24,6 +24,8 @@ const LABELS_MAX: usize = 32;
 const LABEL_BYTES_MAX: usize = 128;
 const ENV_MAX: usize = 128;
 const ENV_BYTES_MAX: usize = 64 << 10;
+/// Maximum length of `request_id` in bytes.
+const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Shortest idle timeout and lifetime.
 const SHORTEST: Duration = Duration::from_secs(1);
 const PAGE_DEFAULT: usize = 100;
@@ -45,7 +47,7 @@ const FLOOR: Limits = Limits {
 pub fn create(request: pb::CreateWorkspaceRequest, config: &WorkspaceConfig) -> Result<Create> {
     use pb::create_workspace_request::Expiry;
     let mut faults = Faults::default();
-    let digest = digest(&request.encode_to_vec());
+    let retry_key = retry_key(&mut faults, &request);
     if request.name.is_empty() && request.allow_existing {
         faults.add("allow_existing", "needs a name");
     }
@@ -74,7 +76,7 @@ pub fn create(request: pb::CreateWorkspaceRequest, config: &WorkspaceConfig) -> 
     Ok(Create {
         id: WorkspaceId::new(id),
         named: !request.name.is_empty(),
-        request: digest,
+        request: retry_key,
         pool,
         labels: request.labels,
         env: request.env,
@@ -83,6 +85,21 @@ pub fn create(request: pb::CreateWorkspaceRequest, config: &WorkspaceConfig) -> 
         limits,
         allow_existing: request.allow_existing,
     })
+}
+
+/// What tells a retry from another request for the same name: a digest of all fields, or something that no other
+/// request has where the client sends no `request_id`.
+fn retry_key(faults: &mut Faults, request: &pb::CreateWorkspaceRequest) -> String {
+    let id = request.request_id.as_str();
+    if id.is_empty() {
+        return uuid::Uuid::now_v7().simple().to_string();
+    }
+    let is_printable = id.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if id.len() > REQUEST_ID_BYTES_MAX || !is_printable {
+        let rule = format!("must be at most {REQUEST_ID_BYTES_MAX} bytes of printable ASCII");
+        faults.add("request_id", rule);
+    }
+    digest(&request.encode_to_vec())
 }
 
 fn labels(faults: &mut Faults, labels: &BTreeMap<String, String>) {
@@ -200,7 +217,7 @@ pub fn workspace(view: &View) -> pb::Workspace {
     let lease = view.lease.as_ref();
     let state = match view.state {
         State::Booting | State::Ready | State::Claimed => pb::WorkspaceState::Ready,
-        State::Closing | State::Removed => pb::WorkspaceState::Closing,
+        State::Closing | State::Quarantined | State::Removed => pb::WorkspaceState::Closing,
         State::Failed(_) => pb::WorkspaceState::Failed,
     };
     let failure = view.failure.as_ref().map(|failure| pb::WorkspaceFailure {

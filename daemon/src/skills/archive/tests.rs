@@ -359,6 +359,60 @@ fn refusal(bytes: &[u8]) -> String {
     Error::from(refused).to_string()
 }
 
+/// The same zip file as if a system of this number had made it.
+fn zip_made_by(mut bytes: Vec<u8>, system: u8) -> Vec<u8> {
+    for at in places(&bytes, b"PK\x01\x02") {
+        bytes[at + 5] = system;
+        // What else than Unix writes has no mode.
+        bytes[at + 38..at + 42].copy_from_slice(&[0; 4]);
+    }
+    bytes
+}
+
+#[test]
+fn backslashes_in_zip_files_from_windows_separate_folders() {
+    let zip = zip_of(&[
+        ("demo\\SKILL.md", SKILL),
+        ("demo\\empty\\", b""),
+        ("demo\\references\\a.md", b"a"),
+        ("demo/references/b.md", b"b"),
+    ]);
+    for system in [0, 10, 14] {
+        let (dir, unpacked) = unpacked_with(&zip_made_by(zip.clone(), system), &BOUNDS);
+        let unpacked = unpacked.expect("unpacked");
+        assert_eq!(unpacked.wrapper.as_deref(), Some("demo"), "{system}");
+        let root = dir.path().join("into/demo");
+        assert_eq!(fs::read(root.join("SKILL.md")).expect("read"), SKILL);
+        assert_eq!(fs::read(root.join("references/a.md")).expect("read"), b"a");
+        assert_eq!(fs::read(root.join("references/b.md")).expect("read"), b"b");
+        assert!(root.join("empty").is_dir(), "{system}");
+    }
+    // Where a backslash can be part of a name it is not known what was meant.
+    let (_dir, refused) = unpacked_with(&zip_made_by(zip, 3), &BOUNDS);
+    let refused = Error::from(refused.expect_err("refused")).to_string();
+    assert!(refused.contains("backslash"), "{refused}");
+}
+
+#[test]
+fn names_from_windows_that_escape_are_refused() {
+    for (name, problem) in [
+        ("a\\..\\..\\b", "has .. in its name"),
+        ("..\\b", "has .. in its name"),
+        ("\\b", "has an absolute name"),
+        ("\\\\host\\share\\b", "has an absolute name"),
+        ("C:\\b", "has an absolute name"),
+        ("c:b", "has an absolute name"),
+        ("SKILL.md\\b", "is beneath a file or a link"),
+        ("x\\\u{7}", "control character"),
+    ] {
+        let zip = zip_of(&[("SKILL.md", SKILL), (name, b"x")]);
+        let said = refusal(&zip_made_by(zip, 0));
+        assert!(said.contains(problem), "{name:?}: {said}");
+    }
+    let twice = zip_of(&[("SKILL.md", SKILL), ("a\\b", b"1"), ("a/b", b"2")]);
+    assert!(refusal(&zip_made_by(twice, 10)).contains("is there twice"));
+}
+
 #[test]
 fn hostile_names_are_refused_in_tar_and_zip() {
     let long = "n".repeat(256);

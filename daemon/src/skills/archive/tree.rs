@@ -208,7 +208,7 @@ impl<'a> Tree<'a> {
     /// Gives a path to an entry, and makes the directories above it. False for a directory that is there.
     fn claim(&mut self, path: &str, node: Node) -> Result<bool, Refused> {
         if path.is_empty() {
-            return Err(Refused::entry(path, "an entry has no name"));
+            return Err(Refused::entry(path, "has an entry with no name"));
         }
         for (at, _) in path.match_indices('/') {
             let above = path.get(..at).unwrap_or_default();

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use zip::read::{ArchiveOffset, Config};
 use zip::result::ZipError;
-use zip::{CompressionMethod, ZipArchive};
+use zip::{CompressionMethod, System, ZipArchive};
 
 use super::tree::Tree;
 use super::{Capped, EXPANSION, Over, Refused};
@@ -81,11 +81,27 @@ fn entry<R: Read + Seek>(archive: &ZipArchive<R>, index: usize) -> Result<Entry,
         let problem = "is compressed by another method than deflate";
         return Err(Refused::entry(&name, problem));
     }
+    // Elsewhere a backslash is part of a name, which `tree.rs` refuses.
+    let windows = [System::Dos, System::WindowsNTFS, System::VFAT];
+    let is_of_windows = windows.contains(&entry.system());
     Ok(Entry {
         size: entry.size(),
         mode: entry.unix_mode().unwrap_or_default(),
-        name,
+        name: if is_of_windows { portable(name)? } else { name },
     })
+}
+
+/// The name of an entry that was made on Windows, where some programs write backslashes between folders.
+fn portable(mut name: Vec<u8>) -> Result<Vec<u8>, Refused> {
+    if let [drive, b':', ..] = name.as_slice()
+        && drive.is_ascii_alphabetic()
+    {
+        return Err(Refused::entry(&name, "has an absolute name"));
+    }
+    for byte in name.iter_mut().filter(|byte| **byte == b'\\') {
+        *byte = b'/';
+    }
+    Ok(name)
 }
 
 /// Unpacks one entry; answers how many bytes that was.

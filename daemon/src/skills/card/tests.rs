@@ -82,10 +82,10 @@ fn what_a_card_leaves_out_is_the_front_matters() {
 }
 
 #[test]
-fn a_card_is_enough() {
+fn a_card_is_enough_front_matter() {
     let card = json!({"id": "weather", "name": "Weather", "description": "d", "version": "1.2", "base_uri": "https://x/y/",
         "files": ["SKILL.md", "./references//a.md"]});
-    let document = document::read(None, Some(card.to_string().as_bytes()), "any");
+    let document = document::read(Some(b"Text."), Some(card.to_string().as_bytes()), "any");
     let front = &document.front_matter;
     assert_eq!(
         (
@@ -93,9 +93,9 @@ fn a_card_is_enough() {
             front.version.as_str(),
             document.body.as_str()
         ),
-        ("weather", "1.2", "")
+        ("weather", "1.2", "Text.")
     );
-    assert_eq!(codes(&document), Vec::<String>::new());
+    assert_eq!(codes(&document), ["+card.base_uri"]);
     let card = front.card.as_ref().expect("a card");
     assert_eq!(card.remote(), Some("https://x/y/"));
     assert_eq!(
@@ -112,11 +112,37 @@ fn a_card_is_enough() {
     assert_eq!(codes(&document), ["+skill.no_name"]);
     // Without a description nothing is.
     let document = document::read(None, Some(b"{\"id\": \"x\"}"), "dir");
-    assert_eq!(codes(&document), ["!skill.no_description"]);
+    assert_eq!(
+        codes(&document),
+        ["!skill.no_description", "!card.no_instructions"]
+    );
     assert_eq!(
         codes(&document::read(None, None, "dir")),
         ["!skill.no_description", "+skill.no_name"]
     );
+}
+
+#[test]
+fn a_card_without_instructions_is_never_loaded() {
+    let card = |base: &str| json!({"id": "a", "description": "d", "base_uri": base}).to_string();
+    let front_only: &[u8] = b"---\nname: a\ndescription: d\n---\n \n";
+    for (skill_md, base, says) in [
+        (None, "https://skills.example/a", "https://skills.example/a"),
+        (None, ".", "no SKILL.md beside the card"),
+        (Some(&b""[..]), ".", "SKILL.md has no text"),
+        (
+            Some(front_only),
+            "https://skills.example/a",
+            "SKILL.md has no text",
+        ),
+    ] {
+        let document = document::read(skill_md, Some(card(base).as_bytes()), "a");
+        for profile in [Profile::Lenient, Profile::Spec] {
+            let refusal = document.refusal(profile).expect("rejected");
+            assert_eq!(refusal.code, "card.no_instructions", "{skill_md:?}");
+            assert!(refusal.message.contains(says), "{}", refusal.message);
+        }
+    }
 }
 
 #[test]
@@ -213,6 +239,7 @@ fn cards_that_are_a_little_wrong_are_read() {
         (json!({"version": "next week"}), "+skill.version_unreadable"),
         (json!({"base_uri": "/srv/skills/x"}), "+card.base_uri"),
         (json!({"base_uri": "../x"}), "+card.base_uri"),
+        (json!({"base_uri": "HTTPS://x"}), "+card.base_uri"),
         (json!({"base_uri": "file:///etc"}), "+card.base_uri"),
         (json!({"id": "Weather Skill"}), "+skill.name_changed"),
         (
@@ -227,7 +254,7 @@ fn cards_that_are_a_little_wrong_are_read() {
     for card in [
         json!({"extensions": [{"uri": "urn:x", "required": false}, {"uri": "urn:x"}]}),
         json!({"extensions": [{"uri": "urn:skill:tools:local", "required": true}]}),
-        json!({"base_uri": "HTTPS://x"}),
+        json!({"base_uri": "./"}),
     ] {
         assert_eq!(codes(&with(&card)), Vec::<String>::new(), "{card}");
     }

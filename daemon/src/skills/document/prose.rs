@@ -7,26 +7,29 @@ const PARAGRAPH_CHARS_MAX: usize = 1024;
 
 /// One line, its white space single, without hidden characters.
 pub(super) fn clean(text: &str, what: &str, line: usize, findings: &mut Findings) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let joined = words.join(" ");
-    if !joined.contains(is_hidden) {
-        return joined;
+    if !text.contains(is_hidden) {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        return words.join(" ");
     }
     let message = format!(
         "the {what} has control, zero-width or bidirectional characters; they were removed"
     );
     findings.add(finding::HIDDEN_CHARACTERS, line, message);
-    let visible: String = joined.chars().filter(|c| !is_hidden(*c)).collect();
+    let is_visible = |c: &char| c.is_whitespace() || !is_hidden(*c);
+    let visible: String = text.chars().filter(is_visible).collect();
     let words: Vec<&str> = visible.split_whitespace().collect();
     words.join(" ")
 }
 
-/// Shows nothing itself, or changes the order in which others are shown.
+/// Returns `true` for characters that show nothing, or change the order in which others are shown. Prompts of the
+/// client crate leave out the same ones, so what a model does not get is always reported.
 fn is_hidden(c: char) -> bool {
-    c.is_control()
+    c.is_control() && !matches!(c, '\t' | '\n' | '\r')
         || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// The first text of a body that is not a heading, code, a comment, a list, a table or a rule.

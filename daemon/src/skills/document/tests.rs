@@ -541,6 +541,78 @@ fn utf16_is_read() {
     }
 }
 
+#[test]
+fn a_description_that_a_comment_cuts_is_reported_with_its_line() {
+    for (yaml, line) in [
+        ("description: Use C # or F #", Some(3)),
+        ("description: b\t#1 of all", Some(3)),
+        (
+            "description:\n  Use it\n  for ticket #7\nlicense: MIT",
+            Some(5),
+        ),
+        ("x: 'y: z\ndescription: b #1", Some(4)),
+        // A text that the comment does not cut, or that has quotes.
+        ("description: C# and F#", None),
+        ("description: \"b #1\"", None),
+        ("description: 'b #1' # c", None),
+        ("description: >\n  b #1\n  c", None),
+        ("description: b\n  # c\nlicense: MIT # c", None),
+        ("license: MIT # c\ndescription: b\n# c #d", None),
+    ] {
+        let document = of(&front(&format!("name: a\n{yaml}")));
+        let problems = document.problems(Profile::Lenient);
+        let cut = problems
+            .iter()
+            .find(|problem| problem.code == "skill.cut_description");
+        assert_eq!(cut.map(|problem| problem.line), line, "{yaml:?}");
+    }
+}
+
+#[test]
+fn every_hidden_character_that_a_description_loses_is_reported() {
+    let hidden = [
+        '\u{7}',
+        '\u{b}',
+        '\u{c}',
+        '\u{85}',
+        '\u{ad}',
+        '\u{34f}',
+        '\u{115f}',
+        '\u{1160}',
+        '\u{17b4}',
+        '\u{180b}',
+        '\u{180f}',
+        '\u{200b}',
+        '\u{2028}',
+        '\u{2029}',
+        '\u{202e}',
+        '\u{2060}',
+        '\u{3164}',
+        '\u{feff}',
+        '\u{ffa0}',
+        '\u{e0020}',
+        '\u{e0100}',
+        '\u{e0fff}',
+    ];
+    for char in hidden {
+        // Escaped, as it is in a plain text, and where each key is read alone.
+        let escaped = match u32::from(char) {
+            code @ 0..=0xffff => format!("\"b\\u{code:04x}c\""),
+            code => format!("\"b\\U{code:08x}c\""),
+        };
+        for value in [escaped, format!("b{char}c"), format!("x: b{char}c")] {
+            let document = of(&front(&format!("name: a\ndescription: {value}")));
+            let description = &document.front_matter.description;
+            assert!(!description.contains(char), "{char:?}: {description:?}");
+            let problems = document.problems(Profile::Lenient);
+            let reported = problems
+                .iter()
+                .any(|problem| problem.code == "skill.hidden_characters");
+            assert!(reported, "{char:?} in {value:?}: {problems:?}");
+        }
+    }
+}
+
 /// What trpc-agent-go and trpc-agent-python lose or get wrong.
 #[test]
 fn nothing_of_a_header_is_lost_to_its_form() {
@@ -553,7 +625,10 @@ fn nothing_of_a_header_is_lost_to_its_form() {
             "a|b|",
         ),
         // Comments are no keys.
-        (front("# note: x\nname: a # c\ndescription: b # c"), "a|b|"),
+        (
+            front("# note: x\nname: a # c\ndescription: b # c"),
+            "a|b| +cut_description",
+        ),
         (front("name: a\ndescription: b#c"), "a|b#c|"),
         (
             front("name: 123\ndescription: 2024-01-02"),

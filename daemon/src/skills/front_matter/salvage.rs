@@ -140,7 +140,9 @@ fn is_junk(line: &str) -> bool {
 fn as_text(lines: &[&str]) -> String {
     let joined = lines.join("\n");
     let value = joined.split_once(':').map_or("", |(_, value)| value).trim();
-    let words = without_indicator(value).split_whitespace();
+    // Other white space stays, so that it is reported as hidden.
+    let words = without_indicator(value).split([' ', '\t', '\n']);
+    let words = words.filter(|word| !word.is_empty());
     let text = words.collect::<Vec<_>>().join(" ");
     for quote in ['"', '\''] {
         let inner = text

@@ -23,7 +23,8 @@ fn the_grammar_of_the_tools_section() {
         ("No section.\n- a\n", vec![], 0),
         // Headings, fences and text after a blank line end it, for the rest of the body too.
         ("Tools:\n- a\n\n# Steps\n- do\n", vec!["a"], 0),
-        ("Tools:\n- a\n# Steps\n- do\n", vec!["a"], 0),
+        ("Tools:\n- a\n## Steps\n- do\n", vec!["a"], 0),
+        ("Tools:\n- a\n# Steps\n\n- do\n", vec!["a"], 0),
         ("Tools:\n- a\n```\n- b\n```\n- c\n", vec!["a"], 0),
         ("Tools:\n- a\n\nThen do\n- b\n", vec!["a"], 0),
         ("Tools:\n- a\nOverview: x\n- b\n", vec!["a"], 0),
@@ -59,6 +60,29 @@ fn the_grammar_of_the_tools_section() {
     ] {
         let expected: Vec<String> = expected.into_iter().map(str::to_owned).collect();
         assert_eq!(tools(body), (expected, warnings), "{body:?}");
+    }
+}
+
+#[test]
+fn a_comment_line_does_not_end_the_tools_section() {
+    let weather =
+        "Tools:\n# weather tools\n- get_weather\n# - old_api\n# maps\n# and more: x\n- get_map\n";
+    let expected = vec!["get_weather".to_owned(), "get_map".to_owned()];
+    assert_eq!(tools(weather), (expected, 0));
+}
+
+#[test]
+fn a_heading_before_more_tools_is_reported() {
+    for body in [
+        "Tools:\n- a\n\n# weather tools\n- get_weather\n",
+        "Tools:\n- a\n# weather tools\n\n- get_weather\n",
+        "Tools:\n- a\n### Weather\n- srv.weather # x\n",
+    ] {
+        let mut findings = Findings::default();
+        assert_eq!(tools::section(body, 1, &mut findings), ["a"], "{body:?}");
+        let problems = findings.problems(Profile::Lenient);
+        assert_eq!(problems[0].code, "skill.tools_ended", "{body:?}");
+        assert!(problems[0].message.contains("weather"), "{problems:?}");
     }
 }
 

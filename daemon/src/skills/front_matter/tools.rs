@@ -7,16 +7,20 @@ use super::super::finding::{self, Findings, shown};
 /// Names of one section, or of all entries of `allowed-tools`.
 const TOOLS_MAX: usize = 256;
 const NAME_CHARS_MAX: usize = 128;
+/// Maximum number of lines of one comment between two tools: each is looked for the item after it.
+const COMMENT_LINES_MAX: usize = 50;
 
 /// Reads the `Tools:` sections of a body. A section ends at a heading, at a code fence, and where text follows a
-/// blank line. `first_line` is the number of the body's first line.
+/// blank line. `# text` between two items, without a blank line around it, is a comment and not a heading.
+/// `first_line` is the number of the body's first line.
 pub(super) fn section(body: &str, first_line: usize, findings: &mut Findings) -> Vec<String> {
     let mut tools: Vec<String> = Vec::new();
     let mut inside = false;
     let mut after_blank = false;
     let mut fence: Option<&str> = None;
-    for (index, line) in body.lines().enumerate() {
-        let line = line.trim();
+    let lines: Vec<&str> = body.lines().map(str::trim).collect();
+    for (index, &line) in lines.iter().enumerate() {
+        let rest = lines.get(index + 1..).unwrap_or_default();
         if let Some(mark) = ["```", "~~~"]
             .into_iter()
             .find(|mark| line.starts_with(mark))
@@ -44,8 +48,20 @@ pub(super) fn section(body: &str, first_line: usize, findings: &mut Findings) ->
                 let message = format!("{} in `Tools:` is not the name of a tool", shown(name));
                 findings.add(finding::TOOL_NAME, first_line + index, message);
             }
-        } else if is_heading(line) || !line.starts_with('#') && (after_blank || line.contains(':'))
-        {
+        } else if is_heading(line) {
+            if !after_blank && line.starts_with("# ") && is_before_item(rest) {
+                continue;
+            }
+            inside = false;
+            if let Some(tool) = lost_tool(rest) {
+                let message = format!(
+                    "{} ends `Tools:`, and {} after it is not read",
+                    shown(line),
+                    shown(tool)
+                );
+                findings.add(finding::TOOLS_ENDED, first_line + index, message);
+            }
+        } else if !line.starts_with('#') && (after_blank || line.contains(':')) {
             inside = false;
         }
     }
@@ -65,6 +81,21 @@ fn is_heading(line: &str) -> bool {
     text.len() < line.len()
         && text.starts_with(char::is_whitespace)
         && !text.trim_start().starts_with('-')
+}
+
+/// Returns `true` if an item follows directly, or after other lines that begin with `#`.
+fn is_before_item(rest: &[&str]) -> bool {
+    let mut next = rest.iter().take(COMMENT_LINES_MAX);
+    let next = next.find(|line| !line.starts_with('#'));
+    next.is_some_and(|line| line.starts_with('-') && !is_rule(line))
+}
+
+/// Returns the tool that the next line with text lists, if its name cannot be a word of prose.
+fn lost_tool<'a>(rest: &[&'a str]) -> Option<&'a str> {
+    let next = rest.iter().find(|line| !line.is_empty())?;
+    let name = without_comment(next.strip_prefix('-')?);
+    let is_unmistakable = name.contains(['_', '.', ':', '/']);
+    (is_unmistakable && is_tool_name(name)).then_some(name)
 }
 
 /// `---`.

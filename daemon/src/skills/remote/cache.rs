@@ -23,6 +23,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
+use super::CARD;
 use crate::fetch::Validators;
 
 const LOCK: &str = "lock";
@@ -48,6 +49,16 @@ pub(super) struct Ready {
     /// Regular files of the tree and their bytes: a machine that lost its power may have lost some.
     pub(super) files: u64,
     pub(super) bytes: u64,
+}
+
+impl Ready {
+    /// Returns `true` if the document that the URL leads to is a skill card, which is then a file of the tree.
+    pub(super) fn is_card(&self) -> bool {
+        self.parts.iter().any(|(path, part)| {
+            let (_, file) = path.split_once('/').unwrap_or_default();
+            file == CARD && part.sha256 == self.sha256
+        })
+    }
 }
 
 /// Something that was fetched by a URL of its own.

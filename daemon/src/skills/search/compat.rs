@@ -1,7 +1,7 @@
 //! Scoring as Agent Zero has it: for those who compare, or have tuned their skills to it.
 //!
 //! The query in lower case is split at white space. Each term adds 3 where it is a substring of the name, 2 of the
-//! description, 1 of any tag. Nothing is damped. Only a query that says nothing finds nothing, where Agent Zero finds
+//! description, and 1 for each tag that it is a substring of. Nothing is damped. Only a query that says nothing finds nothing, where Agent Zero finds
 //! everything: stop words, single letters and punctuation are substrings of nearly every description.
 
 use super::{Index, PREFIX_BYTES_MIN, Scored, is_stop_word};
@@ -28,14 +28,15 @@ impl Index {
             let [name, description] = &skill.lower;
             let mut scored = Scored::default();
             for term in &terms {
-                let found = [
-                    name.contains(term),
-                    description.contains(term),
-                    skill.tags.iter().any(|tag| tag.contains(term)),
+                let tags = skill.tags.iter().filter(|tag| tag.contains(term)).count();
+                let matches = [
+                    u32::from(name.contains(term)),
+                    u32::from(description.contains(term)),
+                    u32::try_from(tags).unwrap_or(u32::MAX),
                 ];
-                for (field, (found, points)) in found.into_iter().zip(POINTS).enumerate() {
-                    if found {
-                        scored.score += points;
+                for (field, (count, points)) in matches.into_iter().zip(POINTS).enumerate() {
+                    if count > 0 {
+                        scored.score += points * f64::from(count);
                         scored.fields |= 1 << field;
                     }
                 }

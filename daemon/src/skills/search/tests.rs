@@ -232,7 +232,7 @@ fn compat_scores_as_agent_zero_does() {
             .map(|hit| (CATALOGUE[hit.position].0, hit.score));
         rows.collect()
     };
-    // Substrings: 3 in the name, 2 in the description, 1 in any tag; equal ones by name.
+    // Substrings: 3 in the name, 2 in the description, 1 for each tag; equal ones by name.
     assert_eq!(
         score("PDF"),
         [
@@ -244,7 +244,7 @@ fn compat_scores_as_agent_zero_does() {
             ("invoices", 1.0)
         ]
     );
-    // Summed over terms, a term that occurs twice counts twice; both tags of csv-report together count once.
+    // Summed over terms, a term that occurs twice counts twice.
     assert_eq!(score("csv csv"), [("csv-report", 8.0)]);
     assert_eq!(score("report dat")[0], ("csv-report", 3.0 + 2.0 + 1.0));
     // Beside a word that says something a stop word is a term like any other: `use` is in `use`, `user`. Triggers are
@@ -259,6 +259,18 @@ fn compat_scores_as_agent_zero_does() {
     }
     assert_eq!(score("explain"), []);
     assert!(index.search_compat(" \t", 25).is_err());
+}
+
+#[test]
+fn compat_adds_one_point_for_each_tag_that_has_the_term() {
+    let index = index(&[
+        ("one", "First.", &["pdf-forms", "office"], &[]),
+        ("two", "Second.", &["pdf-forms", "pdf-text", "PDFium"], &[]),
+    ]);
+    let hits = index.search_compat("pdf", 25).expect("words");
+    let scores: Vec<(usize, f64)> = hits.iter().map(|hit| (hit.position, hit.score)).collect();
+    assert_eq!(scores, [(1, 3.0), (0, 1.0)]);
+    assert!(hits.iter().all(|hit| hit.fields == [2]));
 }
 
 #[test]

@@ -13,12 +13,13 @@ use crate::engine::LABEL_UID;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::guest::{Link, Socket};
-use crate::workspace::WorkspaceId;
-use crate::workspace::slot;
 use crate::workspace::state::{Event, State};
+use crate::workspace::{WorkspaceId, reconcile, slot};
 
 /// Between tries to remove a container while the engine is away: the first and the longest wait.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
+/// An engine that takes longer to answer a ping is away.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a guest may take to kill what runs. Its container is removed either way.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -122,13 +123,17 @@ impl Actor {
         // A creation whose answer did not come in time may have worked: then the name finds it.
         let name = slot::container_name(&self.context, self.record.number);
         let container = self.record.container_id.as_ref().unwrap_or(&name);
-        let gone = self.context.engine.remove(container).await;
-        match gone {
+        self.removing_since.get_or_insert_with(Instant::now);
+        match reconcile::remove_in_time(&self.context, container).await {
             Ok(()) => {
                 match self.state {
                     State::Closing => fault::reach(Point::DeleteRemoved),
                     State::Failed(_) => fault::reach(Point::LossRemoved),
-                    State::Booting | State::Ready | State::Claimed | State::Removed => {}
+                    State::Booting
+                    | State::Ready
+                    | State::Claimed
+                    | State::Quarantined
+                    | State::Removed => {}
                 }
                 self.retry = None;
                 self.record.container_id = None;
@@ -136,14 +141,58 @@ impl Actor {
                 // A failed workspace without a container takes no place in its pool.
                 self.pool.fill();
             }
-            Err(error) => {
-                let wait = self
-                    .retry
-                    .map_or(RETRY.0, |(_, wait)| (wait * 2).min(RETRY.1));
-                tracing::warn!(error = %Chain(&error), retry_in = ?wait, "container was not removed");
-                self.retry = Some((Instant::now() + wait, wait));
-            }
+            Err(error) => self.on_not_removed(&error).await,
         }
+    }
+
+    /// Tries again later, for ever while the engine is away; an engine that answers and cannot remove the container is given
+    /// `engine.remove_timeout`, so that whoever deletes a workspace gets an answer.
+    async fn on_not_removed(&mut self, error: &Error) {
+        let ping = tokio::time::timeout(PING_TIMEOUT, self.context.engine.ping()).await;
+        self.engine_away = !matches!(ping, Ok(Ok(())));
+        if self.engine_away {
+            self.removing_since = None;
+        }
+        let limit = self.context.config.engine.remove_timeout;
+        let is_over = |since: Instant| since.elapsed() >= limit;
+        if self.state == State::Closing && self.removing_since.is_some_and(is_over) {
+            let (uid, id) = (self.record.uid, self.record.container_id.as_deref());
+            tracing::error!(
+                uid,
+                container_id = id,
+                error = %Chain(error),
+                "the engine does not remove a container: its slot and uid are quarantined"
+            );
+            self.retry = None;
+            Box::pin(self.apply(Event::GiveUp)).await;
+            self.answer_deletes();
+            return;
+        }
+        let wait = self
+            .retry
+            .map_or(RETRY.0, |(_, wait)| (wait * 2).min(RETRY.1));
+        tracing::warn!(error = %Chain(error), retry_in = ?wait, "container was not removed");
+        self.retry = Some((Instant::now() + wait, wait));
+        if self.engine_away {
+            self.refuse_deletes();
+        }
+    }
+
+    /// The workspace is gone for its clients; its container is the operator's business.
+    pub(super) fn answer_deletes(&mut self) {
+        for waiter in self.deleting.drain(..) {
+            answer(waiter, Ok(()));
+        }
+    }
+
+    /// The name can be used again, and nothing of the workspace is listed.
+    pub(super) fn release(&mut self) {
+        let Some(claim) = self.record.claim.take() else {
+            return;
+        };
+        let id = WorkspaceId::new(claim.workspace);
+        self.context.directory.remove(&id, self.record.number);
+        tracing::info!(workspace_id = %id, "workspace is gone; its container is quarantined");
     }
 
     pub(super) fn refuse_deletes(&mut self) {

@@ -28,6 +28,11 @@ pub(super) struct Loss {
 impl Actor {
     /// The engine said that the container has ended.
     pub(super) async fn on_container_ended(&mut self, state: Option<ContainerState>) {
+        if self.state == State::Quarantined && state.is_none() {
+            tracing::info!("a quarantined container is gone");
+            self.apply(Event::ContainerGone).await;
+            return;
+        }
         if matches!(self.state, State::Ready | State::Claimed) {
             self.link = None;
             let loss = ended(state);

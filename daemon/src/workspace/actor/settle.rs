@@ -57,8 +57,11 @@ impl Actor {
 
     pub(super) async fn end(&mut self, event: Event) {
         self.apply(event).await;
-        if event == Event::Delete && self.retry.is_some() {
+        if event == Event::Delete && self.retry.is_some() && self.engine_away {
             self.refuse_deletes();
+        }
+        if self.state == State::Quarantined {
+            self.answer_deletes();
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Which paths are wanted, and which directories cannot hold any.
 
+use std::collections::HashSet;
+
 use globset::GlobBuilder;
 use regex_automata::meta::{Config, Regex};
 use regex_automata::util::syntax;
@@ -12,8 +14,12 @@ const GLOB_BYTES_MAX: usize = 1024;
 const SPECIAL: [char; 5] = ['*', '?', '[', '{', '\\'];
 /// What is in there was not made by a command: it has to be asked for by name.
 const SKILLS: &str = "skills";
+/// The daemon's record of the workspace, which has to be asked for by name too.
+const METADATA: &str = "metadata.json";
 /// What globset makes of `?`, and of `*` with a star behind it.
 const BYTE: &str = "[^/]";
+/// Matches a path beneath the one before it.
+const BENEATH: &str = "(?:/.*)?";
 /// Memory that all globs of a request may take together, bytes.
 const SIZE_MAX: usize = 10 << 20;
 
@@ -22,9 +28,11 @@ const SIZE_MAX: usize = 10 << 20;
 pub(crate) struct Globs {
     /// Match outside of skills/.
     all: Regex,
-    /// Those that name skills/.
+    /// Those that name skills/ or metadata.json.
     of_skills: Regex,
     shapes: Vec<Shape>,
+    /// Paths that a glob without wildcards names.
+    literal: HashSet<Vec<u8>>,
 }
 
 /// What a glob says of the directories above its files.
@@ -48,6 +56,7 @@ impl Globs {
         let mut all = Vec::new();
         let mut of_skills = Vec::new();
         let mut shapes = Vec::new();
+        let mut literal = HashSet::new();
         for glob in globs {
             if glob.is_empty() || glob.len() > GLOB_BYTES_MAX {
                 return Err(invalid("must have 1 to 1,024 bytes each"));
@@ -62,9 +71,17 @@ impl Globs {
                 .empty_alternates(true)
                 .build()
                 .map_err(|_| invalid("has one that is no glob"))?;
-            let built = in_characters(built.regex());
-            let shape = Shape::of(glob);
-            if shape.literal.first().is_some_and(|name| name == SKILLS) {
+            let mut built = in_characters(built.regex());
+            let mut shape = Shape::of(glob);
+            if ends_in_name(glob)
+                && let Some(before_end) = built.strip_suffix('$')
+            {
+                // The name of a directory stands for everything beneath it.
+                built = format!("{before_end}{BENEATH}$");
+                shape = Shape::of(&format!("{glob}/**"));
+            }
+            literal.extend(literal_path(glob));
+            if glob == METADATA || shape.literal.first().is_some_and(|name| name == SKILLS) {
                 of_skills.push(built.clone());
             }
             all.push(built);
@@ -85,12 +102,18 @@ impl Globs {
             all: build(&all)?,
             of_skills: build(&of_skills)?,
             shapes,
+            literal,
         })
+    }
+
+    /// Returns `true` if a glob without wildcards names this path.
+    pub(crate) fn names(&self, path: &[u8]) -> bool {
+        self.literal.contains(path)
     }
 
     /// For paths relative to the workspace.
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
-        let set = if is_of_skills(path) {
+        let set = if is_of_skills(path) || path == METADATA.as_bytes() {
             &self.of_skills
         } else {
             &self.all
@@ -153,6 +176,45 @@ fn in_characters(regex: &str) -> String {
     }
     text.push_str(rest);
     text
+}
+
+/// Returns `true` if no wildcard follows the last slash of a glob.
+fn ends_in_name(glob: &str) -> bool {
+    let mut is_name = true;
+    let mut chars = glob.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '/' => is_name = true,
+            '*' | '?' => is_name = false,
+            '\\' => {
+                chars.next();
+            }
+            '[' => {
+                is_name = false;
+                let class = chars.as_str();
+                let negated = usize::from(class.starts_with(['!', '^']));
+                // A bracket in the first place is a character like others.
+                let closed = chars.by_ref().skip(negated + 1).any(|c| c == ']');
+                debug_assert!(closed, "globset refused classes that are not closed");
+            }
+            _ => {}
+        }
+    }
+    is_name
+}
+
+/// The only path that a glob without wildcards and alternatives matches.
+fn literal_path(glob: &str) -> Option<Vec<u8>> {
+    let mut path = String::with_capacity(glob.len());
+    let mut chars = glob.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '*' | '?' | '[' | '{' => return None,
+            '\\' => path.extend(chars.next()),
+            c => path.push(c),
+        }
+    }
+    Some(path.into_bytes())
 }
 
 /// Behind the bracket that closes it. What is in it is escaped.
@@ -223,6 +285,47 @@ mod tests {
         check("**", "skills/x/SKILL.md", false);
         check("skills/**", "skills/x/SKILL.md", true);
         check("*/x", "skills/x", false);
+        check("**", "metadata.json", false);
+        check("*.json", "metadata.json", false);
+        check("metadata.json", "metadata.json", true);
+        check("**", "out/metadata.json", true);
+    }
+
+    #[test]
+    fn a_directory_means_everything_beneath_it() {
+        let check = |glob: &str, path: &str, expected| {
+            let globs = globs(&[glob]);
+            assert_eq!(globs.matches(path.as_bytes()), expected, "{glob} {path}");
+            let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+            let entered = above.is_empty() || globs.may_match_beneath(above.as_bytes());
+            assert!(entered || !expected, "{glob} {path}");
+        };
+        check("out", "out", true);
+        check("out", "out/a", true);
+        check("out", "out/a/b", true);
+        check("out", "outer/a", false);
+        check("out/plots", "out/plots/x/1.png", true);
+        check("work/*/data", "work/a/data/x/y", true);
+        check("**/data", "work/a/data/x", true);
+        check("out/a\\*", "out/a*/b", true);
+        check("out/{a,b}", "out/b/c", true);
+        check("out/*", "out/a/b", false);
+        check("out/a?", "out/ab/c", false);
+        check("out/[!a/]", "out/b/c", false);
+        check("out/[]a]", "out/a/c", false);
+        check("skills", "skills/x/SKILL.md", true);
+        check("skills/x", "skills/x/SKILL.md", true);
+        check("*/x", "skills/x/SKILL.md", false);
+        check("out", "out/\n/b", true);
+        assert!(globs(&["out"]).matches(b"out/\xff"));
+        assert!(!globs(&["out"]).may_match_beneath(b"work"));
+    }
+
+    #[test]
+    fn a_glob_without_wildcards_names_its_path() {
+        let globs = globs(&["out/a", "out/b\\*", "out/*", "out/{c,d}"]);
+        assert!(globs.names(b"out/a") && globs.names(b"out/b*"));
+        assert!(!globs.names(b"out/x") && !globs.names(b"out/c"));
     }
 
     #[test]

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use skilld_proto::v1;
 
 use super::piece::{self, Piece, Style};
+use super::readers::{ReaderGuard, ReaderKind};
 use super::run::deadlines::sleep_until;
-use super::{Exec, Kind, Phase, Place, State};
+use super::{Exec, Phase, State};
 use crate::error::Error;
 
 /// Bounds of what a request may say.
@@ -47,7 +48,7 @@ impl Poll {
             piece::check(&state, self.offsets, self.style.gaps)?;
             state.acknowledge(self.offsets);
         }
-        let _place = Place::take(Arc::clone(&exec), Kind::Poll, self.offsets);
+        let _guard = ReaderGuard::register(Arc::clone(&exec), ReaderKind::Poll, self.offsets);
         loop {
             changed.mark_unchanged();
             let now = Instant::now();

@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::piece::{self, Piece, Style};
-use super::{Exec, Kind, Phase, Place, Reading, State};
+use super::readers::{ReaderGuard, ReaderKind, ReaderPosition};
+use super::{Exec, Phase, State};
 use crate::error::Error;
 use crate::output::{CHUNK_BYTES, Window};
 
@@ -22,17 +23,18 @@ const STARTED_HOLD: Duration = Duration::from_millis(1);
 /// What a reader asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
+    pub(crate) kind: ReaderKind,
     pub(crate) offsets: [u64; 2],
     pub(crate) style: Style,
     /// Between Heartbeats.
     pub(crate) heartbeat: Duration,
 }
 
-/// One attached reader. While it lives, a BLOCKing exec waits for it.
+/// One reader of an exec's events.
 #[derive(Debug)]
 struct Reader {
     exec: Arc<Exec>,
-    place: Place,
+    guard: ReaderGuard,
     changed: watch::Receiver<()>,
     wish: Wish,
     next: [u64; 2],
@@ -60,9 +62,9 @@ pub(crate) fn attach(
 ) -> Result<impl Stream<Item = Result<v1::ExecEvent, Status>> + Send, Error> {
     let changed = exec.changed.subscribe();
     piece::check(&exec.state(), wish.offsets, wish.style.gaps)?;
-    let place = Place::take(Arc::clone(&exec), Kind::Stream, wish.offsets);
+    let guard = ReaderGuard::register(Arc::clone(&exec), wish.kind, wish.offsets);
     let reader = Reader {
-        place,
+        guard,
         changed,
         next: wish.offsets,
         wish,
@@ -147,8 +149,8 @@ impl Reader {
         for stream in [self.turn, 1 - self.turn] {
             if let Some(event) = self.output(&state, stream) {
                 self.turn = 1 - stream;
-                let (kind, at) = (Kind::Stream, self.next);
-                state.readers.insert(self.place.id, Reading { kind, at });
+                let position = ReaderPosition::new(self.wish.kind, self.next);
+                state.readers.insert(self.guard.id, position);
                 exec.room.notify_one();
                 return Some(event);
             }

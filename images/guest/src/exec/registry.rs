@@ -2,7 +2,7 @@
 
 mod forgotten;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,9 @@ struct State {
     execs: HashMap<String, (u64, Arc<Exec>)>,
     /// In the order of their end, with the time when they are forgotten.
     ended: VecDeque<(Instant, String)>,
+    /// Execs that clients know to be over while a process of theirs may be left. They count as kept, and cannot be
+    /// forgotten yet.
+    lingering: HashSet<String>,
     /// Whose output is at its end and may be kept, in the order of that.
     full: Vec<Arc<Exec>>,
     forgotten: Forgotten,
@@ -49,11 +52,12 @@ struct State {
 impl State {
     /// Forgets the oldest of those that nobody awaits, if there are too many.
     fn forget_oldest(&mut self) -> bool {
-        if self.ended.len() <= self.retained_max {
+        if self.ended.len() + self.lingering.len() <= self.retained_max {
             return false;
         }
         let free = |(_, id): &&(Instant, String)| !self.is_awaited(id);
-        if self.ended.iter().filter(free).count() <= self.retained_max {
+        let lingering = self.lingering.iter().filter(|id| !self.is_awaited(id));
+        if self.ended.iter().filter(free).count() + lingering.count() <= self.retained_max {
             return false;
         }
         let oldest = self.ended.iter().position(|ended| free(&ended));
@@ -71,6 +75,7 @@ impl State {
     /// out of inodes by running commands.
     fn forget(&mut self, id: &str) -> bool {
         self.forgotten.add(id);
+        self.lingering.remove(id);
         self.full.retain(|exec| exec.id != id);
         let known = self.execs.remove(id).is_some();
         if known {
@@ -87,6 +92,7 @@ impl Registry {
                 root,
                 execs: HashMap::new(),
                 ended: VecDeque::new(),
+                lingering: HashSet::new(),
                 full: Vec::new(),
                 forgotten: Forgotten::default(),
                 started: 0,
@@ -172,6 +178,7 @@ impl Registry {
     pub(crate) fn exec_ended(&self, exec: &Exec) {
         let mut state = self.state();
         state.living = state.living.saturating_sub(1);
+        state.lingering.remove(&exec.id);
         if state.execs.contains_key(&exec.id) {
             let until = after(Instant::now(), exec.retain_after_exit());
             state.ended.push_back((until, exec.id.clone()));
@@ -188,10 +195,12 @@ impl Registry {
         self.ended.notify_one();
     }
 
-    /// Says that the output of an exec is at its end: what is kept of it makes room for others.
+    /// Says that the output of an exec is at its end: what is kept of it makes room for others. To be called before
+    /// clients can know of the end, so that they never see more ended execs than are kept.
     pub(crate) fn output_ended(&self, exec: &Arc<Exec>) {
         let mut state = self.state();
         if state.execs.contains_key(&exec.id) {
+            state.lingering.insert(exec.id.clone());
             state.full.push(Arc::clone(exec));
         }
         drop(state);

@@ -138,9 +138,9 @@ fn lost(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
 }
 
 fn close(guest: &Guest, exec: &Arc<Exec>) {
+    guest.execs.output_ended(exec);
     exec.state().phase = Phase::Closed;
     exec.notify();
-    guest.execs.output_ended(exec);
 }
 
 impl Run {
@@ -150,6 +150,7 @@ impl Run {
             let [out_open, err_open] = [0, 1].map(|stream| self.may_read(stream));
             let blocked = self.is_blocked();
             let deadline = self.deadlines.next();
+            let stall = self.exec.state().next_stall(blocked);
             let [out, err] = &self.sources;
             tokio::select! {
                 report = self.tree.event() => self.on_report(report),
@@ -159,6 +160,9 @@ impl Run {
                 () = self.exec.room.notified(), if blocked => {}
                 () = self.guest.execs.budget.relieved(), if blocked => {}
                 () = sleep_until(deadline) => self.on_deadline(Instant::now()),
+                () = sleep_until(stall), if blocked => {
+                    self.exec.state().skip_stalled(Instant::now());
+                }
             }
             self.close_when_done();
         }

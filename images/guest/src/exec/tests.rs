@@ -9,7 +9,8 @@ use skilld_proto::v1;
 use skilld_proto::v1::exec_event::output::Content;
 
 use super::piece::{self, Piece, Style};
-use super::{Exec, Kind, Phase, Place, State};
+use super::readers::{ReaderGuard, ReaderKind};
+use super::{Exec, Phase, State};
 use crate::output::{Budget, CHUNK_BYTES};
 
 /// What happens to an exec.
@@ -46,7 +47,7 @@ struct Model {
     block: bool,
     /// Everything that was written to each stream.
     written: [Vec<u8>; 2],
-    readers: BTreeMap<u64, (Place, [u64; 2])>,
+    readers: BTreeMap<u64, (ReaderGuard, [u64; 2])>,
     acknowledged: [u64; 2],
 }
 
@@ -102,9 +103,12 @@ impl Model {
             Step::Write(stream, most) => self.write(stream, most),
             Step::Join(percent, poll) => {
                 let offsets = self.percent(percent);
-                let kind = if poll { Kind::Poll } else { Kind::Stream };
-                let place = Place::take(Arc::clone(&self.exec), kind, offsets);
-                self.readers.insert(place.id, (place, offsets));
+                let kind = match poll {
+                    true => ReaderKind::Poll,
+                    false => ReaderKind::Attached,
+                };
+                let guard = ReaderGuard::register(Arc::clone(&self.exec), kind, offsets);
+                self.readers.insert(guard.id, (guard, offsets));
             }
             Step::Leave(index) => {
                 if let Some(id) = self.nth(index) {

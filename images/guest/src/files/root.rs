@@ -47,6 +47,11 @@ impl Root {
         })
     }
 
+    /// Returns `true` if commands find the workspace at this path.
+    pub(crate) fn is_at(&self, path: &str) -> bool {
+        self.path == Path::new(path)
+    }
+
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
@@ -185,7 +190,7 @@ impl Root {
         }
     }
 
-    /// The view of the daemon's record: it writes the file beside the skills.
+    /// Links to the daemon's record where it is not mounted: in a container that an earlier version made.
     pub(crate) fn link_metadata(&self) -> Result<(), Error> {
         match symlinkat(c"skills/.metadata.json", &self.directory, c"metadata.json") {
             Ok(()) | Err(Errno::EEXIST) => Ok(()),
@@ -252,9 +257,12 @@ pub(crate) fn plain(path: &str) -> Result<Vec<u8>, Error> {
     Ok(names.into_iter().collect::<Vec<_>>().join(&b'/'))
 }
 
-/// Refuses what would change skills/.
+/// Refuses what would change skills/ or metadata.json, which the daemon writes.
 pub(crate) fn writable(path: &[u8]) -> Result<(), Error> {
-    if path == b"skills" || path.starts_with(b"skills/") {
+    if matches!(
+        path.split(|byte| *byte == b'/').next(),
+        Some(b"skills" | b"metadata.json")
+    ) {
         return Err(Error::ReadOnly { path: show(path) });
     }
     Ok(())
@@ -338,7 +346,11 @@ mod tests {
             Err(Error::Invalid { .. })
         ));
         assert!(matches!(writable(b"skills/x"), Err(Error::ReadOnly { .. })));
-        assert!(writable(b"skillset").is_ok());
+        assert!(matches!(
+            writable(b"metadata.json"),
+            Err(Error::ReadOnly { .. })
+        ));
+        assert!(writable(b"skillset").is_ok() && writable(b"out/metadata.json").is_ok());
     }
 
     #[test]

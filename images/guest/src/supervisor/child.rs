@@ -19,14 +19,19 @@ use nix::unistd::{Pid, getpid};
 
 use super::walk;
 use super::wire::{HEAD_WORDS, INLINE_MAX, Order, Report, Request, Start, Target};
-use crate::sys::{self, Plan, Stage};
+use crate::sys::{self, CpuMask, Plan, Stage};
 
 /// Milliseconds between passes over a tree that is being killed.
 const KILL_PASS: u16 = 3;
+/// Nice value of commands: the lowest weight, so that the guest and the supervisors, which stay at the default, get the
+/// CPU before them. It counts only among the processes of the container's own CPU group.
+const COMMAND_NICE: libc::c_int = 19;
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 struct Supervised<'a> {
     socket: &'a OwnedFd,
+    /// The guest's CPUs. Commands have the supervisor's uid and can change its own.
+    cpus: &'a CpuMask,
     /// An exec was spawned and something of it is left.
     busy: bool,
     /// Until it is reaped.
@@ -37,7 +42,7 @@ struct Supervised<'a> {
 }
 
 /// The life of a supervisor; ends when the guest closes its side.
-pub(crate) fn run(socket: &OwnedFd) -> ! {
+pub(crate) fn run(socket: &OwnedFd, cpus: &CpuMask) -> ! {
     sys::close_all_but(Some(socket.as_raw_fd()));
     sys::default_signals();
     let _already_leader = nix::unistd::setsid();
@@ -51,6 +56,7 @@ pub(crate) fn run(socket: &OwnedFd) -> ! {
     };
     let mut state = Supervised {
         socket,
+        cpus,
         busy: false,
         leader: None,
         started: Instant::now(),
@@ -138,6 +144,7 @@ impl Supervised<'_> {
             .get(..length)
             .and_then(|message| message.split_at_checked(HEAD_WORDS * 8))
             .unwrap_or((buffer.get(..length).unwrap_or_default(), &[]));
+        self.cpus.restore();
         match Request::decode(head) {
             Some(Request::Start(start)) => self.start(&start, inline, fds),
             Some(Request::Order(order)) if self.busy => self.obey(order),
@@ -236,6 +243,7 @@ fn launch(start: &Start, body: &[u8], fds: &[OwnedFd]) -> Result<Pid, (Stage, i3
         stdio: [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()],
         terminal: start.terminal,
         limits: start.limits.clone(),
+        nice: COMMAND_NICE,
     };
     sys::spawn(&plan)
 }

@@ -228,6 +228,36 @@ async fn changed_since_exec_leaves_out_what_was_there() {
 }
 
 #[tokio::test]
+async fn what_was_not_changed_is_counted_and_named_if_it_was_asked_for_by_name() {
+    let guest = Guest::start().await;
+    guest
+        .sh(
+            "before",
+            "mkdir out/d; echo old > out/d/old; echo old > out/old; sleep 0.02",
+        )
+        .await;
+    guest.sh("exec", "echo new > out/d/new").await;
+    let mut wanted = spec(&["out/old", "out/d", "out/none"]);
+    wanted.changed_since_exec = "workspaces/test/execs/exec".to_owned();
+    let got = collect(&guest, wanted).await.expect("collected");
+    assert_eq!(
+        got.paths(),
+        ["out/d/new"],
+        "a directory means what is in it"
+    );
+    assert_eq!((got.summary.matched, got.summary.unchanged), (1, 2));
+    let skipped = v1::SkippedFile {
+        path: "out/old".to_owned(),
+        reason: Reason::Unchanged.into(),
+    };
+    assert_eq!(got.summary.skipped, [skipped]);
+    assert!(!got.summary.limits_hit);
+    let all = collect(&guest, spec(&["out"])).await.expect("collected");
+    assert_eq!(all.paths(), ["out/d/new", "out/d/old", "out/old"]);
+    assert_eq!(all.summary.unchanged, 0, "no exec was named");
+}
+
+#[tokio::test]
 async fn a_tree_that_is_too_deep_is_skipped_and_said() {
     let guest = Guest::start().await;
     let script = "cd out; for i in $(seq 140); do mkdir d; cd d; echo x > f; done";

@@ -286,6 +286,60 @@ async fn lists_are_paged_and_only_the_newest_are_kept() {
 }
 
 #[tokio::test]
+async fn an_exec_with_stragglers_counts_as_kept_from_its_end_on() {
+    let guest = Guest::configured(wire::ConfigureRequest {
+        workspace: "workspaces/w".to_owned(),
+        execs_max: 1,
+        retained_execs_max: 2,
+        retain_bytes_total: 1 << 20,
+        ..Default::default()
+    })
+    .await;
+    let mut client = guest.client.clone();
+    for id in ["a", "b"] {
+        guest.sh(id, ":").await;
+    }
+    let script = "sleep 1000 < /dev/null > /dev/null 2>&1 &";
+    let mut request = guest.request("c", &["bash", "-c", script]);
+    if let Some(spec) = &mut request.spec {
+        spec.stragglers = v1::Stragglers::Keep.into();
+    }
+    guest.run(request).await;
+    let list = wire::ListExecsRequest {
+        after: String::new(),
+        page_size: 10,
+    };
+    let page = client.list_execs(list).await.expect("a list").into_inner();
+    let names: Vec<&str> = page.execs.iter().map(|exec| exec.name.as_str()).collect();
+    assert_eq!(names, ["workspaces/w/execs/b", "workspaces/w/execs/c"]);
+    kill(&guest, "c", 0).await;
+}
+
+#[tokio::test]
+async fn a_missing_working_directory_is_named_whatever_the_program() {
+    let guest = Guest::start().await;
+    let workspace = guest.workspace().display().to_string();
+    for (id, program, restricted) in [
+        ("path", "./tool", false),
+        ("name", "true", false),
+        ("rules", "./tool", true),
+        ("named-rules", "tool", true),
+    ] {
+        let mut request = guest.request(id, &[program]);
+        request.cwd = format!("{workspace}/work/none/below");
+        if restricted && let Some(spec) = &mut request.spec {
+            spec.programs = Some(v1::Programs::default());
+        }
+        let seen = guest.run(request).await;
+        let failure = seen.result.and_then(|result| result.spawn_failure);
+        let failure = failure.expect("a failure");
+        assert_eq!((failure.stage(), failure.errno), (Stage::Cwd, 2), "{id}");
+        let expected = format!("{workspace}/work/none/below: {workspace}/work/none is missing");
+        assert!(failure.message.ends_with(&expected), "{failure:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_exec_that_is_collected_is_kept_until_the_daemon_has_heard_of_its_end() {
     let guest = Guest::configured(wire::ConfigureRequest {
         workspace: "workspaces/w".to_owned(),

@@ -125,6 +125,60 @@ async fn stalled_reader_is_isolated() {
     assert_eq!(seen.outcome(), Outcome::ExitCode(0));
 }
 
+/// Bytes that no window and no connection holds for a reader that stalls.
+const MUCH: u64 = 50_000_000;
+
+#[tokio::test]
+async fn a_stalled_second_reader_does_not_stop_a_blocking_program() {
+    let guest = Guest::start().await;
+    let script = format!("until [ -e go ]; do sleep 0.01; done; head -c {MUCH} /dev/zero");
+    let block = request(&guest, "both", &script, v1::OnFull::Block, 200_000);
+    let mut client = guest.client.clone();
+    let starter = client.run_exec(block).await.expect("runs").into_inner();
+    let stalled = guest.attach("both", 0).await;
+    std::fs::write(guest.workspace().join("go"), "").expect("written");
+    let begin = Instant::now();
+    let seen = Seen::all(starter).await.expect("ends well");
+    assert_eq!((seen.out.len() as u64, seen.gaps.len()), (MUCH, 0));
+    let took = begin.elapsed();
+    let grace = Duration::from_secs(5);
+    assert!(took > grace && took < 3 * grace, "{took:?}");
+    // It gets what was on its way, is told of all that it missed, and gets the rest.
+    let seen = Seen::all(stalled).await.expect("ends well");
+    let lost: u64 = seen.gaps.iter().map(|(from, to)| to - from).sum();
+    assert!(lost > 0, "no gap");
+    assert_eq!(seen.out.len() as u64 + lost, MUCH);
+}
+
+#[tokio::test]
+async fn a_stalled_run_exec_loses_nothing_to_a_second_reader() {
+    let guest = Guest::start().await;
+    let script = format!("until [ -e go ]; do sleep 0.01; done; head -c {MUCH} /dev/zero");
+    let block = request(&guest, "both", &script, v1::OnFull::Block, 200_000);
+    let mut client = guest.client.clone();
+    let starter = client.run_exec(block).await.expect("runs").into_inner();
+    let mut second = guest.attach("both", 0).await;
+    std::fs::write(guest.workspace().join("go"), "").expect("written");
+    let (begin, mut seen) = (Instant::now(), Seen::default());
+    // Longer than the grace of a reader that may lose its place.
+    let grace = Duration::from_millis(6500);
+    while let Ok(event) = tokio::time::timeout(grace, second.message()).await {
+        let event = event.expect("no error").expect("the program waits");
+        seen.take(event, begin);
+    }
+    assert!((seen.out.len() as u64) < MUCH && seen.total.is_none());
+    let rest = async {
+        while let Some(event) = second.message().await.expect("no error") {
+            seen.take(event, begin);
+        }
+        seen
+    };
+    let (starter, second) = tokio::join!(Seen::all(starter), rest);
+    for seen in [starter.expect("ends well"), second] {
+        assert_eq!((seen.out.len() as u64, seen.gaps.len()), (MUCH, 0));
+    }
+}
+
 #[tokio::test]
 async fn all_output_together_is_bounded() {
     let guest = Guest::configured(wire::ConfigureRequest {

@@ -1,15 +1,19 @@
 //! Streamable HTTP on loopback. Hosts and browser origins other than loopback's are refused, so that no web page reaches
 //! it through a name that leads here.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use bytes::Bytes;
+use hyper::body::{Body, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::service::TowerToHyperService;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use skilld_client::v1::ServerLimits;
@@ -88,7 +92,8 @@ pub(crate) async fn serve(
                 sleep(ACCEPT_AGAIN).await;
                 continue;
             };
-            let service = TowerToHyperService::new(service.clone());
+            let service = service.clone();
+            let service = service_fn(move |request| answer(service.clone(), request));
             connections.spawn(async move {
                 let mut builder = Builder::new(TokioExecutor::new());
                 // With a clock, a request that does not come to its end is not waited for.
@@ -108,6 +113,20 @@ pub(crate) async fn serve(
     stop.cancel();
     connections.shutdown().await;
     Ok(())
+}
+
+/// Answers one request. The library accepts the end of a session with 202, which clients take for a failure: the
+/// protocol's own client expects 200 or 204.
+async fn answer(
+    service: StreamableHttpService<Server, Places>,
+    request: Request<Incoming>,
+) -> Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
+    let ends_session = request.method() == Method::DELETE;
+    let mut response = service.handle(request).await;
+    if ends_session && response.status() == StatusCode::ACCEPTED {
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
+    Ok(response)
 }
 
 #[cfg(test)]

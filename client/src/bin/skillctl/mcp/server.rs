@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
+    CallToolRequestParams, CallToolResponse, ContentBlock, Implementation,
     ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
     ProgressNotificationParam, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
     ServerConfig, SubscriptionFilter, Tool,
@@ -26,7 +26,8 @@ use tokio_util::task::TaskTracker;
 use crate::follow::poll_some;
 use crate::interrupt::Interrupt;
 use crate::mcp::listeners::{Listener, Listeners};
-use crate::mcp::resources;
+use crate::mcp::resources::{self, Scope};
+use crate::mcp::{annotations, content, upload};
 use crate::output;
 use crate::tool::{self, Kept};
 
@@ -83,6 +84,16 @@ impl Server {
     async fn definitions(&self) -> Result<Vec<Definition>, ToolError> {
         let (session, state) = self.snapshot().await;
         self.tools.definitions(&session, &state).await
+    }
+
+    /// Returns whose resources the client of a session sees.
+    fn scope<'a>(&'a self, session: &'a Session) -> Scope<'a> {
+        Scope {
+            client: &self.client,
+            options: self.tools.options(),
+            session,
+            has_workspace: has_workspace(self.tools.options()),
+        }
     }
 
     async fn snapshot(&self) -> (Session, SessionState) {
@@ -179,9 +190,18 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let listed = self.listeners.list(self.definitions()).await;
-        let definitions = listed.map_err(|error| internal(&error))?;
+        let mut definitions = listed.map_err(|error| internal(&error))?;
+        let family = self.tools.family();
+        if has_workspace(self.tools.options()) {
+            // A tool of that name that a skill brings cannot be called.
+            definitions.retain(|definition| definition.name != upload::NAME);
+            definitions.push(upload::definition());
+        }
         Ok(ListToolsResult::with_all_items(
-            definitions.into_iter().map(tool).collect(),
+            definitions
+                .into_iter()
+                .map(|definition| tool(family, definition))
+                .collect(),
         ))
     }
 
@@ -200,20 +220,44 @@ impl ServerHandler for Server {
             arguments: Value::Object(request.arguments.unwrap_or_default()),
         };
         let (session, state) = self.snapshot().await;
+        let scope = self.scope(&session);
+        if scope.has_workspace && call.name == upload::NAME {
+            let written = upload::call(&self.tools, &session, call.arguments).await;
+            return Ok(match written {
+                Ok(result) => content::succeeded(result).into(),
+                Err(error) => content::failed(&error.to_json()).into(),
+            });
+        }
+        let arguments = call.arguments.clone();
         let answer = match self.make(call, (&session, &state), &context).await {
             Ended::Called(Ok(answer)) => answer,
             Ended::Called(Err(error @ ToolError::UnknownTool { .. })) => {
                 let (said, error) = (error.to_string(), error.to_json());
                 return Err(ErrorData::invalid_params(said, Some(error)));
             }
-            Ended::Called(Err(error)) => return Ok(failed(&error.to_json()).into()),
+            Ended::Called(Err(error)) => {
+                let file = match &error {
+                    ToolError::NotText { path, .. } => content::binary_file(scope, path).await,
+                    _ => None,
+                };
+                return Ok(file
+                    .unwrap_or_else(|| content::failed(&error.to_json()))
+                    .into());
+            }
             Ended::GivenUp(Ok(())) => {
                 return Err(ErrorData::invalid_request("the call was cancelled", None));
             }
             Ended::GivenUp(Err(error)) => return Err(internal(&error)),
         };
         let kept = self.keep(&state, &answer).await;
-        let mut result = succeeded(answer.result);
+        let file = content::described_file(scope, &arguments, &answer.result).await;
+        let saved = match self.kept.lock().await.is_kept() {
+            true => None,
+            false => tool::where_saved(&session, &answer.result),
+        };
+        let mut result = content::succeeded(answer.result);
+        result.content.extend(file);
+        result.content.extend(saved.map(ContentBlock::text));
         if let Err(error) = kept {
             // What was done is said in any case.
             let fault = format!("The session's state could not be kept: {error:#}");
@@ -229,7 +273,8 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
-        resources::list(&self.client, self.tools.options(), cursor).await
+        let (session, _) = self.snapshot().await;
+        resources::list_resources(self.scope(&session), cursor).await
     }
 
     async fn list_resource_templates(
@@ -237,7 +282,7 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(resources::templates())
+        Ok(resources::templates(has_workspace(self.tools.options())))
     }
 
     async fn read_resource(
@@ -245,7 +290,8 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        resources::read(&self.client, self.tools.options(), &request.uri).await
+        let (session, _) = self.snapshot().await;
+        resources::read_resource(self.scope(&session), &request.uri).await
     }
 }
 
@@ -253,30 +299,46 @@ fn internal(error: &ToolError) -> ErrorData {
     ErrorData::internal_error(error.to_string(), Some(error.to_json()))
 }
 
-/// What a client may tell its model of the tools as a whole.
-fn instructions(options: &Options) -> &'static str {
-    let runs = options.profile == Profile::Full
+/// Returns `true` if a tool that runs commands is offered, so that the session can have a workspace.
+fn has_workspace(options: &Options) -> bool {
+    let has_shell = options.family == Family::Trpc
+        && options.profile == Profile::Full
+        && options.lists("workspace_exec");
+    has_shell || runs(options)
+}
+
+/// Returns `true` if a tool that runs scripts of skills is offered.
+fn runs(options: &Options) -> bool {
+    options.profile == Profile::Full
         && match options.family {
             Family::Trpc => options.lists("skill_run") || options.lists("skill_exec"),
             Family::Sherma => options.additions && options.lists("run_skill_script"),
             Family::AgentZero => true,
-        };
-    if runs {
+        }
+}
+
+/// What a client may tell its model of the tools as a whole.
+fn instructions(options: &Options) -> &'static str {
+    if runs(options) {
         "Skills are folders with instructions and scripts. List them, load the one that fits the task, read what it says, \
-         then run its scripts. They run in a sandbox without network; files are kept between calls."
+         then run its scripts. They run in a sandbox without network; files are kept between calls. \
+         workspace_write_file puts files of yours there."
     } else {
         "Skills are folders with instructions. List them, load the one that fits the task, and read what it says."
     }
 }
 
 /// A result must be an object to be structured, and a schema must be one's. Of a result that may be anything there is none.
-fn tool(definition: Definition) -> Tool {
+fn tool(family: Family, definition: Definition) -> Tool {
     let object = |schema: Value| schema.as_object().cloned().unwrap_or_default();
-    let tool = Tool::new(
+    let annotations = annotations::of_tool(family, &definition.name);
+    let mut tool = Tool::new(
         definition.name,
         definition.description,
         Arc::new(object(definition.parameters)),
     );
+    tool.title = annotations.as_ref().and_then(|known| known.title.clone());
+    tool.annotations = annotations;
     let returns = match definition.returns.get("type").and_then(Value::as_str) {
         Some("object") => definition.returns,
         Some(_) => json!({
@@ -287,23 +349,4 @@ fn tool(definition: Definition) -> Tool {
         None => return tool,
     };
     tool.with_raw_output_schema(Arc::new(object(returns)))
-}
-
-fn succeeded(result: Value) -> CallToolResult {
-    let text = match result.as_str() {
-        Some(text) => text.to_owned(),
-        None => result.to_string(),
-    };
-    let structured = if result.is_object() {
-        result
-    } else {
-        json!({"result": result})
-    };
-    let mut answer = CallToolResult::success(vec![ContentBlock::text(text)]);
-    answer.structured_content = Some(structured);
-    answer
-}
-
-fn failed(error: &Value) -> CallToolResult {
-    CallToolResult::error(vec![ContentBlock::text(error.to_string())])
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{Problem, Reason, RefreshSkillsResponse, Skill, SkillState};
 use skilld_client::{PackLimits, SkillArchive, short_id};
@@ -11,7 +12,7 @@ use super::problems;
 use crate::context::Context;
 use crate::output;
 use crate::progress::Bar;
-use crate::values;
+use crate::{complete, remove, values};
 
 /// What a root is said to be that is still being fetched.
 const PENDING: &str = "root.pending";
@@ -45,6 +46,7 @@ pub(crate) struct Publish {
 )]
 pub(crate) struct Delete {
     /// name@version or name@sha256:DIGEST; name alone with --all.
+    #[arg(add = ArgValueCompleter::new(complete::skills))]
     name: String,
     /// Delete all versions; needed where none is named.
     #[arg(long)]
@@ -136,6 +138,7 @@ impl Delete {
             (false, true) | (true, false) => {}
         }
         context.client.delete_skill(name).await?;
+        remove::print_deleted(context, std::slice::from_ref(name))?;
         Ok(0)
     }
 }

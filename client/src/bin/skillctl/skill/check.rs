@@ -1,12 +1,13 @@
 //! `skillctl skill check`: what a skill needs that a pool's image does not have.
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use skilld_client::v1::preflight_finding::Kind;
 use skilld_client::v1::{PreflightFinding, PreflightSkillRequest, PreflightSkillResponse};
 
 use crate::context::Context;
 use crate::output::{self, Table};
-use crate::values;
+use crate::{complete, values};
 
 /// Compare what a skill needs with what a pool's image has. Runs nothing of the skill.
 ///
@@ -16,6 +17,7 @@ use crate::values;
 #[command(after_help = "Example:\n  skillctl skill check csv-report --env API_KEY")]
 pub(crate) struct Check {
     /// name, name@version or name@sha256:DIGEST.
+    #[arg(add = ArgValueCompleter::new(complete::skills))]
     name: String,
     /// The server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]

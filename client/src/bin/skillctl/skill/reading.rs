@@ -1,35 +1,39 @@
 //! `skillctl skill files`, `read`, `search` and `problems`.
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use skilld_client::short_id;
 use skilld_client::v1::skill_file::Kind;
 use skilld_client::v1::{
-    ListSkillFilesRequest, ListSkillFilesResponse, ListSkillsResponse, ReadSkillFileRequest,
+    GetProblemsResponse, ListSkillFilesRequest, ListSkillFilesResponse, ReadSkillFileRequest,
     SearchSkillsRequest, SkillFile,
 };
 use tokio::io::AsyncWriteExt;
 
 use super::{everything, problems, summary};
 use crate::context::Context;
+use crate::files::FileContents;
 use crate::output::{self, Table};
-use crate::values;
+use crate::{complete, values};
 
 /// List the files of a skill.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl skill files csv-report references")]
+#[command(after_help = "Example:\n  skillctl skill files csv-report scripts")]
 pub(crate) struct Files {
     /// name, name@version or name@sha256:DIGEST.
+    #[arg(add = ArgValueCompleter::new(complete::skills))]
     name: String,
     /// Only beneath this folder.
     #[arg(default_value = "", hide_default_value = true)]
     path: String,
 }
 
-/// Print a file of a skill, byte for byte.
+/// Print a file of a skill, byte for byte; with -o json its text and its base64.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl skill read csv-report references/columns.md | less")]
+#[command(after_help = "Example:\n  skillctl skill read csv-report SKILL.md | head -3")]
 pub(crate) struct Read {
     /// name, name@version or name@sha256:DIGEST.
+    #[arg(add = ArgValueCompleter::new(complete::skills))]
     name: String,
     /// Relative to the skill's root. Case matters only where two files differ in nothing else.
     path: String,
@@ -110,11 +114,21 @@ impl Read {
             path: self.path.clone(),
             offset: self.offset,
             length: self.length,
+            // Byte for byte.
+            workspace_paths: false,
         };
         let mut reader = context.client.read_skill_file(request).await?;
         let path = &reader.file().path;
         if path.to_lowercase() == self.path.to_lowercase() && *path != self.path {
             output::note(&format!("this is {path}"));
+        }
+        if context.output.is_json() {
+            let path = path.clone();
+            let mut contents = FileContents::default();
+            while let Some(data) = reader.next().await? {
+                contents.add(&data)?;
+            }
+            return contents.print(context, &path);
         }
         let mut stdout = tokio::io::stdout();
         while let Some(data) = reader.next().await? {
@@ -160,15 +174,14 @@ impl Problems {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
         let all = everything(context).await?;
         let of_skills = all.skills.into_iter().flat_map(|skill| skill.problems);
-        let all = ListSkillsResponse {
+        let all = GetProblemsResponse {
             problems: all.problems.into_iter().chain(of_skills).collect(),
-            ..Default::default()
         };
         if all.problems.is_empty() && !context.output.is_json() {
             output::note("no problems");
             return Ok(0);
         }
-        context.output.message("ListSkillsResponse", &all, |all| {
+        context.output.message("GetProblemsResponse", &all, |all| {
             let lines = problems(&all.problems).into_iter();
             lines.map(|line| line + "\n").collect()
         })?;

@@ -132,6 +132,25 @@ fn the_workspace_is_told_what_may_start() {
 }
 
 #[test]
+fn an_entry_in_a_skills_folder_is_a_program_of_the_skill_that_runs() {
+    let options = options(&["bin/tool"], &["bin/other"]);
+    let spec = |skill| {
+        let mut spec = ExecSpec::default();
+        restrict("skill_run", &options, "bin/tool x", &mut spec, skill).map(|()| spec)
+    };
+    let in_skill = spec(Some("demo")).expect("permitted");
+    assert_eq!(in_skill.argv, ["bin/tool", "x"]);
+    let programs = in_skill.programs.expect("told");
+    assert_eq!(programs.allowed, ["/workspace/skills/demo/bin/tool"]);
+    assert_eq!(programs.denied, ["/workspace/skills/demo/bin/other"]);
+    assert!(run(&options, "tool").is_ok(), "it is in PATH");
+    assert!(run(&options, "bin/other").is_err());
+    // In no skill the entry leads nowhere, and the list must not be empty: that would permit everything.
+    let programs = spec(None).expect("for the workspace to refuse").programs;
+    assert_eq!(programs.expect("told").allowed, ["/nonexistent/bin/tool"]);
+}
+
+#[test]
 fn deny_beats_allow() {
     assert!(run(&options(&["ls"], &["ls"]), "ls").is_err());
 }
@@ -171,7 +190,10 @@ fn nothing_in_the_environment_leads_to_where_commands_write() {
     let spec = run_with(&options, "ls", &[]).expect("runs");
     for (name, value) in [
         ("HOME", "/nonexistent"),
-        ("PATH", PATH),
+        (
+            "PATH",
+            format!("{PATH}:/workspace/skills/demo/bin").as_str(),
+        ),
         ("PYTHONNOUSERSITE", "1"),
         ("PYTHONPATH", "/workspace/skills/demo"),
         ("SKILL_DIR", "/workspace/skills/demo"),
@@ -184,7 +206,7 @@ fn nothing_in_the_environment_leads_to_where_commands_write() {
     let spec = run_with(&options, "ls", &[]).expect("runs");
     assert_eq!(
         (&*spec.env["PATH"], &*spec.env["HOME"]),
-        ("/opt/bin", "/opt/home")
+        ("/opt/bin:/workspace/skills/demo/bin", "/opt/home")
     );
     options.allowed_env.push("SKILL_DIR".into());
     assert!(check(&options).is_err(), "it would have no effect");
@@ -192,9 +214,15 @@ fn nothing_in_the_environment_leads_to_where_commands_write() {
 
 #[test]
 fn entries_that_can_match_nothing_are_a_mistake_of_the_host() {
-    for entry in ["", "a b", "bin/x", "./x", "/usr/bin/"] {
+    for entry in ["", "a b", "./x", "bin/../x", "bin/", "/usr/bin/"] {
         assert!(check(&options(&[entry], &[])).is_err(), "{entry:?}");
         assert!(check(&options(&[], &[entry])).is_err(), "{entry:?}");
     }
-    assert!(check(&options(&["ls", "/usr/bin/wc"], &["x.sh"])).is_ok());
+    assert!(
+        check(&options(
+            &["ls", "/usr/bin/wc", "bin/x"],
+            &["x.sh", "bin/y"]
+        ))
+        .is_ok()
+    );
 }

@@ -1,7 +1,5 @@
 //! Every field that keeps a container in, named.
 
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::engine::Limits;
 
@@ -138,9 +136,12 @@ fn only_two_bounded_places_can_be_written() {
     let (_, host) = made(&Host::default());
     assert_eq!(host.readonly_rootfs, Some(true));
     assert_eq!(host.binds, None);
-    let mounts: Vec<_> = host
-        .mounts
-        .expect("mounts")
+    let mut mounts = host.mounts.expect("mounts");
+    assert_eq!(
+        mounts.pop().expect("terminals").typ,
+        Some(MountType::VOLUME)
+    );
+    let mounts: Vec<_> = mounts
         .into_iter()
         .map(|mount| {
             assert_eq!(mount.typ, Some(MountType::BIND));
@@ -156,6 +157,10 @@ fn only_two_bounded_places_can_be_written() {
     let expected = [
         ("/state/slots/s/run", "/run/skilld"),
         ("/state/slots/s/skills", "/workspace/skills"),
+        (
+            "/state/slots/s/skills/.metadata.json",
+            "/workspace/metadata.json",
+        ),
         ("/state/slots/s/passwd", "/etc/passwd"),
         ("/state/slots/s/group", "/etc/group"),
     ];
@@ -178,6 +183,20 @@ fn only_two_bounded_places_can_be_written() {
 }
 
 #[test]
+fn a_cpu_limit_has_a_short_period_and_a_quota_that_the_kernel_takes() {
+    for (millis, expected) in [
+        (1000, (10_000, 10_000)),
+        (64_000, (10_000, 640_000)),
+        (100, (10_000, 1_000)),
+        (50, (20_000, 1_000)),
+        (10, (100_000, 1_000)),
+        (1, (1_000_000, 1_000)),
+    ] {
+        assert_eq!(cpu_period_and_quota(millis), expected, "{millis}");
+    }
+}
+
+#[test]
 fn everything_has_a_size() {
     let (_, host) = made(&Host {
         cgroup_version: 1,
@@ -187,7 +206,10 @@ fn everything_has_a_size() {
     assert_eq!(host.memory_swap, host.memory);
     assert_eq!(host.memory_swappiness, Some(0));
     assert_eq!(host.oom_kill_disable, None);
-    assert_eq!(host.nano_cpus, Some(1_500_000_000));
+    // Docker takes either these two or nano_cpus.
+    assert_eq!(host.nano_cpus, None);
+    assert_eq!(host.cpu_period, Some(10_000));
+    assert_eq!(host.cpu_quota, Some(15_000));
     assert_eq!(host.cpu_shares, Some(512));
     assert_eq!(host.pids_limit, Some(512));
     assert_eq!(host.oom_score_adj, Some(500));
@@ -209,8 +231,9 @@ fn everything_has_a_size() {
         ("memlock", 8 << 20, 8 << 20),
         ("msgqueue", 819_200, 819_200),
         ("nice", 0, 0),
-        ("nofile", 16_384, 16_384),
+        ("nofile", 4096, 4096),
         ("rtprio", 0, 0),
+        ("sigpending", 8192, 8192),
         ("stack", 8 << 20, 64 << 20),
     ];
     assert_eq!(
@@ -229,33 +252,48 @@ fn swappiness_is_left_out_on_cgroup_v2() {
 }
 
 #[test]
-fn what_tells_about_the_host_is_masked() {
-    let thermal = "/sys/devices/system/cpu/cpu0/thermal_throttle";
+fn terminals_are_limited_where_the_kernel_is_shared() {
+    let terminals = |oci_runtime: Option<&str>, default_runtime: &str| {
+        let mut spec = spec();
+        spec.oci_runtime = oci_runtime.map(str::to_owned);
+        let host = Host {
+            default_runtime: default_runtime.to_owned(),
+            ..Host::default()
+        };
+        let mounts = body(&spec, &host)
+            .host_config
+            .expect("a host config")
+            .mounts;
+        let mut mounts = mounts.expect("mounts").into_iter();
+        mounts.find(|mount| mount.target.as_deref() == Some("/dev/pts"))
+    };
+    for (runtime, default) in [(None, ""), (None, "runc"), (Some("crun"), "runsc")] {
+        let mount = terminals(runtime, default).expect("terminals");
+        assert_eq!((mount.typ, mount.source), (Some(MountType::VOLUME), None));
+        let options = mount.volume_options.expect("options");
+        assert_eq!(options.no_copy, Some(true));
+        let driver = options.driver_config.expect("a driver");
+        assert_eq!(driver.name.as_deref(), Some("local"));
+        let options = driver.options.expect("options");
+        assert_eq!(options["type"], "devpts");
+        assert_eq!(
+            options["o"],
+            "nosuid,noexec,newinstance,max=48,mode=0620,ptmxmode=0666,gid=5"
+        );
+    }
+    for (runtime, default) in [(Some("runsc"), "runc"), (None, "runsc"), (Some("kata"), "")] {
+        assert_eq!(terminals(runtime, default), None);
+    }
+}
+
+#[test]
+fn the_hosts_paths_are_masked_and_what_programs_read_is_read_only() {
+    let paths = vec!["/proc/pressure".to_owned(), "/sys/class".to_owned()];
     let (_, host) = made(&Host {
-        thermal_paths: vec![thermal.to_owned()],
+        masked_paths: paths.clone(),
         ..Host::default()
     });
-    let masked: BTreeSet<_> = strings(host.masked_paths.as_ref()).into_iter().collect();
-    for path in MASKED_PATHS.into_iter().chain([thermal]) {
-        assert!(masked.contains(path), "{path}");
-    }
-    // Docker's own list as of 29: giving one replaces it.
-    for path in [
-        "/proc/acpi",
-        "/proc/asound",
-        "/proc/interrupts",
-        "/proc/kcore",
-        "/proc/keys",
-        "/proc/latency_stats",
-        "/proc/sched_debug",
-        "/proc/scsi",
-        "/proc/timer_list",
-        "/proc/timer_stats",
-        "/sys/devices/virtual/powercap",
-        "/sys/firmware",
-    ] {
-        assert!(masked.contains(path), "{path}");
-    }
+    assert_eq!(host.masked_paths, Some(paths));
     assert_eq!(
         strings(host.readonly_paths.as_ref()),
         [

@@ -358,6 +358,7 @@ async fn a_card_brings_its_files_from_its_base() {
             .daemon(&["/cards/skill-card.json"])
             .refreshed()
             .await;
+        assert!(source.from_card, "{base}");
         let found = super::files(&source);
         let texts: Vec<&str> = found.iter().map(|(_, text)| &**text).collect();
         assert_eq!(texts[..expected.len()], expected, "{base}");

@@ -13,6 +13,7 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use skilld_proto::v1;
 use skilld_proto::v1::spawn_failure::Stage;
 
+use super::spawn::describe_directory;
 use crate::supervisor::wire::Launch;
 
 /// Directories of PATH that are looked into: each entry of the rules costs a look into each.
@@ -42,10 +43,15 @@ pub(super) fn permitted(rules: &v1::Programs, launch: &Launch) -> Result<String,
     let way = Way::of(launch);
     let Some(found) = way.find(called) else {
         let errno = Errno::ENOENT;
+        // A relative program is missing because its directory is.
+        let (stage, about) = match way.directory.try_exists() {
+            Ok(false) => (Stage::Cwd, describe_directory(&launch.cwd)),
+            _ => (Stage::Exec, called.to_owned()),
+        };
         return Err(v1::SpawnFailure {
-            stage: Stage::Exec.into(),
+            stage: stage.into(),
             errno: errno as i32,
-            message: format!("{errno:?} ({}): {called}", errno.desc()),
+            message: format!("{errno:?} ({}): {about}", errno.desc()),
         });
     };
     match refusal(rules, &way, called, &found) {

@@ -1,7 +1,9 @@
 //! The start of an exec: whether it may be, its streams, its supervisor, and what that says of the start.
 
-use std::io;
+use std::fs::metadata;
+use std::io::{self, ErrorKind::NotFound};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -74,13 +76,25 @@ pub(super) async fn spawn(
             return exec::lost();
         };
         let about = match stage {
-            Stage::Cwd => launch.cwd.as_str(),
-            Stage::Exec => launch.argv.first().map_or("", String::as_str),
-            Stage::Terminal => "a terminal",
-            Stage::Fork | Stage::Limits => "starting",
+            Stage::Cwd => describe_directory(&launch.cwd),
+            Stage::Exec => launch.argv.first().cloned().unwrap_or_default(),
+            Stage::Terminal => "a terminal".to_owned(),
+            Stage::Fork | Stage::Limits => "starting".to_owned(),
         };
-        exec::not_spawned(stage, errno, about)
+        exec::not_spawned(stage, errno, &about)
     })
+}
+
+/// Names a working directory that could not be entered, and the first directory on the way to it that is missing.
+pub(super) fn describe_directory(cwd: &str) -> String {
+    let missing = |path: &&Path| metadata(path).is_err_and(|error| error.kind() == NotFound);
+    let ways: Vec<&Path> = Path::new(cwd).ancestors().collect();
+    match ways.into_iter().rev().find(missing) {
+        Some(first) if first != Path::new(cwd) => {
+            format!("working directory {cwd}: {} is missing", first.display())
+        }
+        _ => format!("working directory {cwd}"),
+    }
 }
 
 fn streams(start: Start) -> Result<Streams, (Stage, i32)> {

@@ -1,0 +1,264 @@
+//! Where a resource is, and its bytes.
+
+use bytes::Bytes;
+use percent_encoding::percent_decode_str;
+use skilld_client::v1::{LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest};
+use skilld_client::{ArtifactReader, Error, FileReader, SkillFileReader, workspace_name};
+
+use super::{FILE_BYTES_MAX, Scope, encode_path};
+
+/// Types of media by the first bytes of a file, for files of a workspace, whose type nobody recorded.
+const SIGNATURES: [(&[u8], &str); 7] = [
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+];
+
+/// Location of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// Name of a skill, with a version or not, and a path in it.
+    Skill(String, String),
+    /// Path in the workspace.
+    Workspace(String),
+    /// Name and version of an artifact; `None` is the newest one.
+    Artifact(String, Option<i64>),
+}
+
+/// A file that was read.
+#[derive(Debug)]
+pub(crate) struct File {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) mime_type: String,
+    /// The file may be shown as text.
+    pub(crate) is_text: bool,
+}
+
+impl Location {
+    /// Parses a URI, whose path is percent-encoded.
+    pub(crate) fn from_uri(uri: &str) -> Option<Self> {
+        let (scheme, path) = uri.split_once("://")?;
+        let path = percent_decode_str(path).decode_utf8().ok()?;
+        Self::new(scheme, &path)
+    }
+
+    /// Parses a reference as the tools take it: a path without a scheme is in the workspace, and nothing is encoded.
+    pub(crate) fn from_reference(reference: &str) -> Option<Self> {
+        match reference.trim().split_once("://") {
+            Some((scheme, path)) => Self::new(scheme, path),
+            None => Self::new("workspace", reference.trim()),
+        }
+    }
+
+    fn new(scheme: &str, path: &str) -> Option<Self> {
+        if path.is_empty() {
+            return None;
+        }
+        match scheme {
+            "skill" => {
+                let (skill, path) = path.split_once('/')?;
+                let is_whole = !(skill.is_empty() || path.is_empty());
+                is_whole.then(|| Self::Skill(skill.to_owned(), path.to_owned()))
+            }
+            "workspace" => Some(Self::Workspace(path.to_owned())),
+            "artifact" => {
+                let versioned = path.rsplit_once('@');
+                let versioned = versioned.and_then(|(name, version)| {
+                    let digits = version.bytes().all(|byte| byte.is_ascii_digit());
+                    (digits && !name.is_empty()).then_some((name, version.parse().ok()?))
+                });
+                Some(match versioned {
+                    Some((name, version)) => Self::Artifact(name.to_owned(), Some(version)),
+                    None => Self::Artifact(path.to_owned(), None),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the URI.
+    pub(crate) fn uri(&self) -> String {
+        match self {
+            Self::Skill(skill, path) => format!("skill://{skill}/{}", encode_path(path)),
+            Self::Workspace(path) => format!("workspace://{}", encode_path(path)),
+            Self::Artifact(name, None) => format!("artifact://{}", encode_path(name)),
+            Self::Artifact(name, Some(version)) => {
+                format!("artifact://{}@{version}", encode_path(name))
+            }
+        }
+    }
+
+    /// Returns `true` if the options let the client see the file, provided that it exists.
+    pub(crate) fn is_visible(&self, scope: Scope<'_>) -> bool {
+        match self {
+            Self::Skill(skill, _) => scope.options.shows(skill),
+            Self::Workspace(_) | Self::Artifact(..) => scope.has_workspace,
+        }
+    }
+}
+
+/// A file as it comes.
+enum Reader {
+    Skill(SkillFileReader),
+    Workspace(FileReader),
+    Artifact(ArtifactReader),
+}
+
+impl Reader {
+    async fn open(scope: Scope<'_>, location: &Location) -> Result<Self, Error> {
+        let client = scope.client;
+        match location {
+            Location::Skill(skill, path) => {
+                let request = ReadSkillFileRequest {
+                    name: skill.clone(),
+                    path: path.clone(),
+                    workspace_paths: true,
+                    ..ReadSkillFileRequest::default()
+                };
+                client.read_skill_file(request).await.map(Self::Skill)
+            }
+            Location::Workspace(path) => {
+                let request = ReadFileRequest {
+                    workspace: workspace_name(&scope.session.workspace_id()),
+                    path: path.clone(),
+                    ..ReadFileRequest::default()
+                };
+                client.read_file(request).await.map(Self::Workspace)
+            }
+            Location::Artifact(name, version) => {
+                let request = LoadArtifactRequest {
+                    name: name.clone(),
+                    scope: Some(scope.session.scope()),
+                    version: *version,
+                };
+                client.load_artifact(request).await.map(Self::Artifact)
+            }
+        }
+    }
+
+    fn size(&self) -> i64 {
+        match self {
+            Self::Skill(reader) => reader.file().size,
+            Self::Workspace(reader) => reader.entry().size,
+            Self::Artifact(reader) => reader.artifact().size,
+        }
+    }
+
+    /// Returns the type that the daemon knows; empty if it knows none.
+    fn mime_type(&self) -> String {
+        match self {
+            Self::Skill(reader) => reader.file().mime_type.clone(),
+            Self::Workspace(_) => String::new(),
+            Self::Artifact(reader) => reader.artifact().mime_type.clone(),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        match self {
+            Self::Skill(reader) => reader.next().await,
+            Self::Workspace(reader) => reader.next().await,
+            Self::Artifact(reader) => reader.next().await,
+        }
+    }
+}
+
+/// Reads a whole file; `None` if it has more than [`FILE_BYTES_MAX`] bytes.
+pub(crate) async fn read_file(
+    scope: Scope<'_>,
+    location: &Location,
+) -> Result<Option<File>, Error> {
+    let mut reader = Reader::open(scope, location).await?;
+    if usize::try_from(reader.size()).is_ok_and(|size| size > FILE_BYTES_MAX) {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    while let Some(data) = reader.next().await? {
+        bytes.extend_from_slice(&data);
+        // A command may be writing to it.
+        if bytes.len() > FILE_BYTES_MAX {
+            return Ok(None);
+        }
+    }
+    let mut file = recognised(bytes);
+    let known = reader.mime_type();
+    if !known.is_empty() {
+        file.mime_type = known;
+    }
+    if let Reader::Skill(reader) = &reader {
+        file.is_text &= reader.file().is_text;
+    }
+    Ok(Some(file))
+}
+
+/// Finds out the type of a file from its bytes.
+fn recognised(bytes: Vec<u8>) -> File {
+    let is_text = is_text(&bytes);
+    let signature = SIGNATURES
+        .iter()
+        .find(|(first, _)| bytes.starts_with(first))
+        .map(|(_, mime_type)| *mime_type);
+    let is_webp = bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP");
+    let mime_type = match signature {
+        Some(mime_type) => mime_type,
+        None if is_webp => "image/webp",
+        None if is_text => "text/plain",
+        None => "application/octet-stream",
+    };
+    File {
+        bytes,
+        mime_type: mime_type.to_owned(),
+        is_text,
+    }
+}
+
+fn is_text(bytes: &[u8]) -> bool {
+    !bytes.contains(&0) && std::str::from_utf8(bytes).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_names_the_file_that_it_was_made_of() {
+        for location in [
+            Location::Skill("s".into(), "a b/ü.md".into()),
+            Location::Workspace("out/100 %.txt".into()),
+            Location::Artifact("out/r@final.pdf".into(), None),
+            Location::Artifact("out/r@final.pdf".into(), Some(3)),
+        ] {
+            assert_eq!(Location::from_uri(&location.uri()), Some(location));
+        }
+        for uri in [
+            "skill://s",
+            "skill:///a",
+            "workspace://",
+            "file:///etc/passwd",
+            "x",
+        ] {
+            assert_eq!(Location::from_uri(uri), None, "{uri}");
+        }
+        let plain = Location::from_reference("out/100 %.png");
+        assert_eq!(plain, Some(Location::Workspace("out/100 %.png".into())));
+    }
+
+    #[test]
+    fn images_are_recognised_by_their_first_bytes() {
+        for (bytes, mime_type, is_text) in [
+            (&b"\x89PNG\r\n\x1a\n\0"[..], "image/png", false),
+            (b"RIFF\0\0\0\0WEBP", "image/webp", false),
+            (b"RIFF\0\0\0\0WAVE", "application/octet-stream", false),
+            (b"a,b\n", "text/plain", true),
+        ] {
+            let file = recognised(bytes.to_vec());
+            assert_eq!(
+                (file.mime_type.as_str(), file.is_text),
+                (mime_type, is_text)
+            );
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Puts what the daemon refuses of a call into the words of the tool: the model knows its arguments, not the API's fields.
+
+use skilld_proto::v1::Reason;
+
+use crate::tools::ToolError;
+
+/// Names of a tool's arguments, for messages about the fields of the daemon's requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Arguments<'a> {
+    /// Globs as they were sent.
+    globs: &'a [String],
+    /// The argument that bounds the time of a command; empty for `timeout`.
+    timeout: &'static str,
+}
+
+/// What a field of a request begins with.
+const PREFIXES: [&str; 3] = ["spec.planned_collect.", "spec.collect.", "spec."];
+
+impl<'a> Arguments<'a> {
+    /// Arguments of a tool that collects files with these globs.
+    pub(super) fn of_outputs(globs: &'a [String]) -> Self {
+        Self {
+            globs,
+            ..Self::default()
+        }
+    }
+
+    /// The same where the time of a command has another name.
+    pub(super) fn with_timeout(self, timeout: &'static str) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// The glob that a field of a request is.
+    pub(super) fn glob(&self, field: &str) -> Option<&'a String> {
+        let index = path(field).strip_prefix("globs[")?.strip_suffix(']')?;
+        self.globs.get(index.parse::<usize>().ok()?)
+    }
+
+    /// The argument that a field of a request comes from.
+    pub(super) fn name(&self, field: &str) -> String {
+        if let Some(glob) = self.glob(field) {
+            return format!("output_files {glob:?}");
+        }
+        let path = path(field);
+        let end = path.find(['.', '[']).unwrap_or(path.len());
+        let (first, rest) = path.split_at(end);
+        match (first, rest) {
+            ("globs", _) => "output_files".to_owned(),
+            ("save_as_artifacts", ".prefix") => "artifact_prefix".to_owned(),
+            ("max_files" | "max_file_bytes" | "max_total_bytes", _) => format!("outputs.{first}"),
+            ("shell" | "argv", _) => "command".to_owned(),
+            ("stdin", _) => "stdin".to_owned(),
+            ("timeout", _) if !self.timeout.is_empty() => self.timeout.to_owned(),
+            _ => path.to_owned(),
+        }
+    }
+
+    /// A refusal of the daemon as a mistake in the arguments, if it is one; any other error as it is.
+    pub(super) fn translate(&self, error: ToolError) -> ToolError {
+        let ToolError::Daemon(daemon) = &error else {
+            return error;
+        };
+        let Some(failure) = daemon.failure() else {
+            return error;
+        };
+        let shown = failure.metadata.get("path").cloned().unwrap_or_default();
+        let problem = match failure.reason {
+            Some(Reason::InvalidRequest) if is_of_arguments(failure) => {
+                let violations = failure.violations.iter();
+                let said = violations
+                    .map(|fault| format!("{}: {}", self.name(&fault.field), fault.description));
+                said.collect::<Vec<_>>().join("; ")
+            }
+            Some(Reason::PathEscapes) if self.globs.contains(&shown) => {
+                format!("output_files {shown:?}: leads out of the workspace")
+            }
+            Some(Reason::PathEscapes) => {
+                format!("{shown:?} leads out of the workspace: paths are relative to it")
+            }
+            Some(Reason::ReadOnly) => {
+                format!("{shown:?} is read-only: write to work/ or out/ instead")
+            }
+            _ => return error,
+        };
+        ToolError::arguments(problem)
+    }
+}
+
+/// Returns `true` if all faults are about what a call can choose, and none about the host's options.
+fn is_of_arguments(failure: &crate::Failure) -> bool {
+    let of_call = |field: &str| {
+        let is_known = field.starts_with("spec.") || field.starts_with("inputs");
+        is_known && !field.starts_with("spec.programs")
+    };
+    let mut violations = failure.violations.iter();
+    !failure.violations.is_empty() && violations.all(|fault| of_call(&fault.field))
+}
+
+/// A field without what it is part of in the request.
+fn path(field: &str) -> &str {
+    let mut prefixes = PREFIXES.iter();
+    let path = prefixes.find_map(|prefix| field.strip_prefix(prefix));
+    path.unwrap_or(field)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_of_a_request_is_named_as_the_argument_that_it_comes_from() {
+        let globs = ["out/a".to_owned(), "$NOPE/b".to_owned()];
+        let names = Arguments::of_outputs(&globs);
+        for (field, wanted) in [
+            ("spec.planned_collect.globs[1]", "output_files \"$NOPE/b\""),
+            ("spec.globs[0]", "output_files \"out/a\""),
+            ("spec.collect.globs[7]", "output_files"),
+            ("spec.save_as_artifacts.prefix", "artifact_prefix"),
+            ("spec.planned_collect.max_files", "outputs.max_files"),
+            ("spec.shell", "command"),
+            ("spec.argv[0]", "command"),
+            ("spec.stdin.data", "stdin"),
+            ("spec.cwd", "cwd"),
+            ("spec.env[\"A=B\"]", "env[\"A=B\"]"),
+            ("spec.timeout", "timeout"),
+            ("inputs[2].to", "inputs[2].to"),
+        ] {
+            assert_eq!(names.name(field), wanted);
+        }
+    }
+}

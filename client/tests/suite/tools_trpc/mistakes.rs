@@ -1,0 +1,239 @@
+//! Mistakes of a model, in the words of its tool's arguments, and what is kept in spite of them.
+
+use serde_json::{Value, json};
+use skilld_client::tools::Options;
+use skilld_client::v1::{self, skipped_file::Reason};
+use tonic::Code;
+
+use super::{Talk, file, run, summary};
+use crate::fake::{invalid, refusal};
+
+fn asking(globs: &[&str]) -> Value {
+    let mut arguments = run("hello");
+    arguments["output_files"] = json!(globs);
+    arguments
+}
+
+#[tokio::test]
+async fn what_the_daemon_refuses_is_named_as_the_argument_that_it_is() {
+    for (tool, arguments, refused, said) in [
+        (
+            "skill_run",
+            asking(&["out/a", "$NOPE/b"]),
+            invalid(&[("spec.planned_collect.globs[1]", "unknown variable $NOPE")]),
+            "output_files \"$NOPE/b\": unknown variable $NOPE",
+        ),
+        (
+            "skill_exec",
+            asking(&["../b"]),
+            refusal(Code::InvalidArgument, "PATH_ESCAPES", &[("path", "../b")]),
+            "output_files \"../b\": leads out of the workspace",
+        ),
+        (
+            "skill_run",
+            run("hello"),
+            invalid(&[
+                ("spec.shell", "too long"),
+                ("spec.env[\"A=B\"]", "is not a name"),
+            ]),
+            "command: too long; env[\"A=B\"]: is not a name",
+        ),
+        (
+            "workspace_exec",
+            json!({"command": "hello", "cwd": "../x"}),
+            refusal(Code::InvalidArgument, "PATH_ESCAPES", &[("path", "../x")]),
+            "\"../x\" leads out of the workspace: paths are relative to it",
+        ),
+        (
+            "workspace_exec",
+            json!({"command": "cat", "background": true}),
+            invalid(&[("spec.timeout", "must be longer than 0 s")]),
+            "timeout_sec: must be longer than 0 s",
+        ),
+    ] {
+        let mut talk = Talk::new(Options::default()).await;
+        talk.fake.state.lock().run_refusals.push_back(refused);
+        let (code, message) = talk.refused(tool, arguments).await;
+        assert_eq!(
+            (code.as_str(), message),
+            ("INVALID_ARGUMENTS", format!("invalid args: {said}"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_the_host_chose_is_no_mistake_of_the_model() {
+    let mut talk = Talk::new(Options::default()).await;
+    let refused = invalid(&[("spec.programs.allowed", "300 entries; at most 256")]);
+    talk.fake.state.lock().run_refusals.push_back(refused);
+    let (code, _) = talk.refused("skill_run", run("hello")).await;
+    assert_eq!(code, "DAEMON");
+}
+
+#[tokio::test]
+async fn outputs_are_checked_before_the_command_starts() {
+    for (tool, arguments, is_planned) in [
+        ("skill_run", asking(&["out/*"]), true),
+        (
+            "skill_exec",
+            json!({"skill": "demo", "command": "cat", "output_files": ["out/*"]}),
+            true,
+        ),
+        // Nothing of it is the call's.
+        ("skill_run", run("hello"), false),
+    ] {
+        let mut talk = Talk::new(Options::default()).await;
+        talk.call(tool, arguments).await;
+        let planned = talk.spec().planned_collect;
+        assert_eq!(planned.is_some(), is_planned, "{tool}");
+        if let Some(planned) = planned {
+            assert_eq!(planned.globs, ["out/*"]);
+        }
+    }
+    let mut talk = Talk::new(Options::default()).await;
+    let mut arguments = asking(&["out/*"]);
+    arguments["save_as_artifacts"] = true.into();
+    arguments["artifact_prefix"] = "p/".into();
+    talk.call("skill_run", arguments).await;
+    let planned = talk.spec().planned_collect.expect("checked");
+    assert_eq!(planned.save_as_artifacts.expect("too").prefix, "p/");
+}
+
+#[tokio::test]
+async fn a_bad_glob_that_only_the_workspace_finds_loses_no_other_output() {
+    let mut talk = Talk::new(Options::default()).await;
+    {
+        let mut state = talk.fake.state.lock();
+        state.collect = [
+            file("out/c.txt", b"kept", 4, true),
+            vec![summary(v1::CollectSummary::default())],
+        ]
+        .concat();
+        for refused in [
+            invalid(&[("spec.globs[1]", "is no glob")]),
+            refusal(Code::InvalidArgument, "PATH_ESCAPES", &[("path", "../d")]),
+        ] {
+            state.collect_refusals.push_back(refused);
+        }
+    }
+    let result = talk
+        .call("skill_run", asking(&["out/c.txt", "out/[a", "../d"]))
+        .await;
+    assert_eq!(result["output_files"][0]["content"], "kept");
+    let said = [
+        "\"out/[a\" was not collected: is no glob",
+        "\"../d\" was not collected: it leads out of the workspace",
+    ];
+    assert_eq!(result["warnings"], json!(said));
+    let spec = talk
+        .fake
+        .state
+        .lock()
+        .collect_spec
+        .clone()
+        .expect("collected");
+    assert_eq!(spec.globs, ["out/c.txt"]);
+}
+
+#[tokio::test]
+async fn a_bad_prefix_that_is_found_late_costs_the_artifacts_and_no_file() {
+    let mut talk = Talk::new(Options::default()).await;
+    {
+        let mut state = talk.fake.state.lock();
+        state.collect = [
+            file("out/c.txt", b"kept", 4, true),
+            vec![summary(v1::CollectSummary::default())],
+        ]
+        .concat();
+        let refused = invalid(&[("spec.save_as_artifacts.prefix", "begins with a slash")]);
+        state.collect_refusals.push_back(refused);
+    }
+    let mut arguments = asking(&["out/c.txt"]);
+    arguments["save_as_artifacts"] = true.into();
+    let result = talk.call("skill_run", arguments).await;
+    assert_eq!(result["output_files"][0]["content"], "kept");
+    let said = "nothing was saved as an artifact: artifact_prefix begins with a slash";
+    assert_eq!(result["warnings"], json!([said]));
+}
+
+#[tokio::test]
+async fn a_requested_file_that_was_not_changed_is_reported() {
+    let mut talk = Talk::new(Options::default()).await;
+    let unchanged = v1::SkippedFile {
+        path: "out/old.txt".into(),
+        reason: Reason::Unchanged.into(),
+    };
+    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
+        skipped: vec![unchanged],
+        unchanged: 1,
+        ..Default::default()
+    })];
+    let result = talk.call("skill_run", asking(&["out/old.txt"])).await;
+    let skipped = json!([{"name": "out/old.txt", "reason": "UNCHANGED"}]);
+    assert_eq!(result["skipped_files"], skipped);
+    let said = "not changed by this command, and so not among output_files: out/old.txt; read_file reads them";
+    assert_eq!(result["warnings"], json!([said]));
+    // A pattern that matches old files only.
+    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
+        unchanged: 3,
+        ..Default::default()
+    })];
+    let result = talk.call("skill_run", asking(&["out/*"])).await;
+    let said = "not changed by this command, and so not among output_files: all 3 files that match; read_file reads them";
+    assert_eq!(result["warnings"], json!([said]));
+    // Old files beside new ones are nothing to report, and neither are any where no file was asked for.
+    let result = talk.call("skill_run", run("hello")).await;
+    assert_eq!(result.get("warnings"), None);
+}
+
+#[tokio::test]
+async fn a_file_that_was_not_saved_is_a_warning() {
+    let mut talk = Talk::new(Options::default()).await;
+    let skipped = |path: &str, reason: Reason| v1::SkippedFile {
+        path: path.into(),
+        reason: reason.into(),
+    };
+    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
+        skipped: vec![
+            skipped("out/a", Reason::NotSaved),
+            skipped("out/b", Reason::EmptyAfterFailure),
+        ],
+        ..Default::default()
+    })];
+    let mut arguments = asking(&["out/*"]);
+    arguments["save_as_artifacts"] = true.into();
+    let result = talk.call("skill_run", arguments).await;
+    assert_eq!(
+        result["warnings"],
+        json!(["not saved as artifacts: out/a, out/b"])
+    );
+    let spec = talk
+        .fake
+        .state
+        .lock()
+        .collect_spec
+        .clone()
+        .expect("collected");
+    assert!(spec.skip_empty_after_failure);
+}
+
+#[tokio::test]
+async fn a_result_names_the_scope_of_its_artifacts() {
+    let mut talk = Talk::new(Options::default()).await;
+    talk.fake.state.lock().collect = [
+        file("out/a", b"text", 4, true),
+        vec![summary(v1::CollectSummary {
+            artifacts: vec!["artifact://out/a@0".into()],
+            ..Default::default()
+        })],
+    ]
+    .concat();
+    let mut arguments = run("hello");
+    arguments["save_as_artifacts"] = true.into();
+    let result = talk.call("skill_run", arguments).await;
+    let scope = json!({"app": "app", "user": "ann", "session": "1"});
+    assert_eq!(result["artifact_scope"], scope);
+    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary::default())];
+    let result = talk.call("skill_run", run("hello")).await;
+    assert_eq!(result.get("artifact_scope"), None);
+}

@@ -1,0 +1,183 @@
+//! Shortages of the host, told apart from defects of skilld: a full or read-only state disk, and no descriptors left.
+
+use std::error::Error as StdError;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use skilld_proto::v1::Reason;
+use tonic::Code;
+
+use super::Error;
+
+/// What RetryInfo says where nothing better is known: long enough for a restart to make progress.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A shortage that an operator can end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostFault {
+    /// No bytes, no inodes, or a quota that is used up.
+    DiskFull,
+    /// The file system is mounted read-only, or became so after an error.
+    DiskReadOnly,
+    /// The process, or the host, has no descriptors left.
+    TooManyFiles,
+}
+
+impl HostFault {
+    /// Finds a shortage in an error or in one of its sources. Libraries wrap the system's error and lose its number.
+    pub fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
+        let mut next = Some(error);
+        while let Some(current) = next {
+            if let Some(system) = current.downcast_ref::<io::Error>() {
+                if let Some(fault) = Self::of_io(system) {
+                    return Some(fault);
+                }
+                // `source` skips what an I/O error wraps.
+                if let Some(inner) = system.get_ref()
+                    && let Some(fault) = Self::of(inner)
+                {
+                    return Some(fault);
+                }
+            }
+            next = current.source();
+        }
+        None
+    }
+
+    fn of_io(error: &io::Error) -> Option<Self> {
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EMFILE | Errno::ENFILE) => return Some(Self::TooManyFiles),
+            Some(Errno::ENOSPC | Errno::EDQUOT) => return Some(Self::DiskFull),
+            Some(Errno::EROFS) => return Some(Self::DiskReadOnly),
+            _ => {}
+        }
+        let kind = error.kind();
+        if matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+            return Some(Self::DiskFull);
+        }
+        (kind == ErrorKind::ReadOnlyFilesystem).then_some(Self::DiskReadOnly)
+    }
+
+    /// What is wrong and what to do, without any path of the host.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::DiskFull => {
+                "the disk of the server's state directory has no bytes or no inodes left: free some, delete artifacts, or give \
+                 it more; running commands go on"
+            }
+            Self::DiskReadOnly => {
+                "the disk of the server's state directory is read-only: see the kernel's log for the reason, repair it, and \
+                 mount it for writing again; running commands go on"
+            }
+            Self::TooManyFiles => {
+                "the server has no file descriptors left: close connections, or raise its limit (LimitNOFILE) or the host's \
+                 (fs.file-max) and restart it; running commands go on"
+            }
+        }
+    }
+
+    /// The error of an operation that failed for this.
+    pub fn error(self, operation: &str) -> Error {
+        let errno = match self {
+            Self::DiskFull => Errno::ENOSPC,
+            Self::DiskReadOnly => Errno::EROFS,
+            Self::TooManyFiles => Errno::EMFILE,
+        };
+        Error::Io {
+            operation: operation.to_owned(),
+            source: errno.into(),
+        }
+    }
+
+    fn kind(self) -> (Code, Reason) {
+        match self {
+            Self::DiskFull => (Code::ResourceExhausted, Reason::StateDiskFull),
+            Self::DiskReadOnly => (Code::Unavailable, Reason::StateDiskReadOnly),
+            Self::TooManyFiles => (Code::ResourceExhausted, Reason::TooManyFiles),
+        }
+    }
+}
+
+impl Error {
+    /// The shortage behind a failure of the host, if one is.
+    fn host_fault(&self) -> Option<HostFault> {
+        if let Self::Io { source, .. } = self {
+            return HostFault::of(source);
+        }
+        None
+    }
+
+    /// Code and reason of a failure of the host.
+    pub(super) fn host_kind(source: &io::Error) -> (Code, Reason) {
+        HostFault::of(source).map_or((Code::Internal, Reason::Internal), HostFault::kind)
+    }
+
+    /// The message for clients. Details of the host stay in the log.
+    pub(super) fn message(&self) -> String {
+        let Some(fault) = self.host_fault() else {
+            return self.to_string();
+        };
+        tracing::warn!(error = %super::Chain(self), "the host is short of something");
+        fault.remedy().to_owned()
+    }
+
+    /// How long to wait before trying again, where that helps.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        if let Self::PoolExhausted { retry_after, .. } = self {
+            return Some(*retry_after);
+        }
+        let later = matches!(
+            self,
+            Self::Draining | Self::EngineUnavailable { .. } | Self::Storage { .. }
+        );
+        let later = later || self.kind().1 == Reason::QuotaExceeded;
+        (later || self.host_fault().is_some()).then_some(RETRY_AFTER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("wrapped")]
+    struct Wrapped(#[source] io::Error);
+
+    #[test]
+    fn a_shortage_of_the_host_has_its_reason_however_it_is_wrapped() {
+        let cases = [
+            (
+                Errno::ENOSPC,
+                Code::ResourceExhausted,
+                Reason::StateDiskFull,
+            ),
+            (
+                Errno::EDQUOT,
+                Code::ResourceExhausted,
+                Reason::StateDiskFull,
+            ),
+            (Errno::EROFS, Code::Unavailable, Reason::StateDiskReadOnly),
+            (Errno::EMFILE, Code::ResourceExhausted, Reason::TooManyFiles),
+            (Errno::ENFILE, Code::ResourceExhausted, Reason::TooManyFiles),
+            (Errno::EIO, Code::Internal, Reason::Internal),
+        ];
+        for (errno, code, reason) in cases {
+            let system = || io::Error::from(errno);
+            // As the crate tempfile does it, and with one more around.
+            let wrapped = || io::Error::new(system().kind(), Wrapped(system()));
+            let twice = io::Error::other(Wrapped(wrapped()));
+            for source in [system(), wrapped(), twice] {
+                let error = Error::Io {
+                    operation: "write /var/lib/skilld/x".into(),
+                    source,
+                };
+                assert_eq!(error.kind(), (code, reason), "{error:?}");
+                let is_shortage = reason != Reason::Internal;
+                assert_eq!(error.retry_after().is_some(), is_shortage);
+                assert_eq!(!error.message().contains("/var"), is_shortage);
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Open connections, and which of them is closed when there is no place for a new one.
+//!
+//! A connection with an open call is never closed for another one. Of the others the one goes that has done nothing for
+//! the longest time: a client that has just connected, or that calls again and again, comes last. One that has made no
+//! call within [`FIRST_CALL_GRACE`] goes before all that have: its client has nothing to lose.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Time within which a client makes its first call if nothing is wrong with it.
+const FIRST_CALL_GRACE: Duration = Duration::from_secs(1);
+
+/// Table of open connections. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct ConnectionTable(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    connections_max: usize,
+    per_user_max: usize,
+    next_id: u64,
+    open: BTreeMap<u64, OpenConnection>,
+}
+
+#[derive(Debug)]
+struct OpenConnection {
+    uid: u32,
+    open_calls: usize,
+    has_called: bool,
+    /// Time of the accept, or when a call began or ended last.
+    last_use: Instant,
+    cut: CancellationToken,
+}
+
+/// Place of one connection in the table. Dropping it gives the place back.
+#[derive(Debug)]
+pub(super) struct ConnectionGuard {
+    handle: ConnectionHandle,
+    /// Cancelled when the connection has to end.
+    pub(super) cut: CancellationToken,
+}
+
+/// One connection, as its requests know it.
+#[derive(Debug, Clone)]
+pub(super) struct ConnectionHandle {
+    table: ConnectionTable,
+    id: u64,
+}
+
+/// Protects a connection while a call is open on it.
+#[derive(Debug)]
+pub(super) struct ConnectionCall(ConnectionHandle);
+
+/// Outcome of a request for a place.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// There was a place.
+    Free(ConnectionGuard),
+    /// Another connection was closed for it.
+    Replaced(ConnectionGuard),
+    /// All connections that count against the limit have open calls.
+    Full,
+}
+
+impl ConnectionTable {
+    /// Creates an empty table for `connections_max` connections, `per_user_max` of them from one user.
+    pub(super) fn new(connections_max: usize, per_user_max: usize) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            connections_max,
+            per_user_max,
+            next_id: 0,
+            open: BTreeMap::new(),
+        })))
+    }
+
+    /// Gives a connection of the user `uid` a place. `cut` ends every connection; a child of it ends this one.
+    pub(super) fn admit(&self, uid: u32, cut: &CancellationToken) -> Admission {
+        let cut = cut.child_token();
+        let mut replaced = false;
+        let id = self.with(|state| {
+            if let Some(rivals) = state.rivals(uid) {
+                let victim = state.victim(&rivals)?;
+                if let Some(victim) = state.open.remove(&victim) {
+                    victim.cut.cancel();
+                    replaced = true;
+                }
+            }
+            state.next_id += 1;
+            let connection = OpenConnection {
+                uid,
+                open_calls: 0,
+                has_called: false,
+                last_use: Instant::now(),
+                cut: cut.clone(),
+            };
+            state.open.insert(state.next_id, connection);
+            Some(state.next_id)
+        });
+        let Some(id) = id else {
+            return Admission::Full;
+        };
+        let table = self.clone();
+        let handle = ConnectionHandle { table, id };
+        let guard = ConnectionGuard { handle, cut };
+        if replaced {
+            Admission::Replaced(guard)
+        } else {
+            Admission::Free(guard)
+        }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        // Nothing in here panics half-way.
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl State {
+    /// Users of whom a connection has to go for a new one of `uid`, the first choice first; `None` if there is room.
+    fn rivals(&self, uid: u32) -> Option<Vec<u32>> {
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        for connection in self.open.values() {
+            *counts.entry(connection.uid).or_default() += 1;
+        }
+        if counts.get(&uid).copied().unwrap_or_default() >= self.per_user_max {
+            return Some(vec![uid]);
+        }
+        if self.open.len() < self.connections_max {
+            return None;
+        }
+        let mut users: Vec<(u32, usize)> = counts.into_iter().collect();
+        users.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        Some(users.into_iter().map(|(uid, _)| uid).collect())
+    }
+
+    fn victim(&self, users: &[u32]) -> Option<u64> {
+        let now = Instant::now();
+        users.iter().find_map(|uid| {
+            let idle = self
+                .open
+                .iter()
+                .filter(|(_, connection)| connection.uid == *uid && connection.open_calls == 0);
+            idle.min_by_key(|(_, connection)| {
+                let is_late = !connection.has_called
+                    && now.duration_since(connection.last_use) > FIRST_CALL_GRACE;
+                (!is_late, connection.last_use)
+            })
+            .map(|(id, _)| *id)
+        })
+    }
+}
+
+impl ConnectionGuard {
+    pub(super) fn handle(&self) -> ConnectionHandle {
+        self.handle.clone()
+    }
+}
+
+impl ConnectionHandle {
+    /// Protects the connection while the call is open. `None` if it is being closed: the answer would not arrive.
+    pub(super) fn open_call(&self) -> Option<ConnectionCall> {
+        self.table.with(|state| {
+            let connection = state.open.get_mut(&self.id)?;
+            connection.open_calls += 1;
+            connection.has_called = true;
+            connection.last_use = Instant::now();
+            Some(ConnectionCall(self.clone()))
+        })
+    }
+}
+
+impl Drop for ConnectionCall {
+    fn drop(&mut self) {
+        self.0.table.with(|state| {
+            if let Some(connection) = state.open.get_mut(&self.0.id) {
+                connection.open_calls -= 1;
+                connection.last_use = Instant::now();
+            }
+        });
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.handle
+            .table
+            .with(|state| state.open.remove(&self.handle.id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(table: &ConnectionTable, uid: u32) -> (ConnectionGuard, bool) {
+        match table.admit(uid, &CancellationToken::new()) {
+            Admission::Free(guard) => (guard, false),
+            Admission::Replaced(guard) => (guard, true),
+            Admission::Full => panic!("full"),
+        }
+    }
+
+    async fn pass(milliseconds: u64) {
+        tokio::time::advance(Duration::from_millis(milliseconds)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_connection_that_was_idle_for_the_longest_time_goes_first() {
+        let table = ConnectionTable::new(3, 3);
+        let (first, _) = place(&table, 1);
+        pass(1).await;
+        let (second, _) = place(&table, 1);
+        pass(1).await;
+        let (third, _) = place(&table, 1);
+        pass(1).await;
+        drop(first.handle().open_call());
+        let (fourth, replaced) = place(&table, 1);
+        assert!(replaced && second.cut.is_cancelled());
+        for kept in [&first, &third, &fourth] {
+            assert!(!kept.cut.is_cancelled());
+        }
+        // What was closed gives no place back a second time, and takes no call.
+        assert!(second.handle().open_call().is_none());
+        drop(second);
+        assert!(place(&table, 1).1 && third.cut.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_its_first_call_goes_before_an_older_one_with_calls() {
+        let table = ConnectionTable::new(2, 2);
+        let (used, _) = place(&table, 1);
+        drop(used.handle().open_call());
+        pass(10).await;
+        let (silent, _) = place(&table, 1);
+        pass(2000).await;
+        let (_third, _) = place(&table, 1);
+        assert!(silent.cut.is_cancelled() && !used.cut.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_with_a_call_is_never_closed_for_another() {
+        let table = ConnectionTable::new(1, 1);
+        let (first, _) = place(&table, 1);
+        let call = first.handle().open_call().expect("open");
+        assert!(matches!(
+            table.admit(1, &CancellationToken::new()),
+            Admission::Full
+        ));
+        assert!(!first.cut.is_cancelled());
+        drop(call);
+        assert!(place(&table, 1).1 && first.cut.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_user_takes_no_place_of_another() {
+        let table = ConnectionTable::new(4, 3);
+        let mut calls = Vec::new();
+        let mut greedy = Vec::new();
+        for _ in 0..3 {
+            let (guard, _) = place(&table, 1);
+            calls.push(guard.handle().open_call().expect("open"));
+            greedy.push(guard);
+        }
+        assert!(matches!(
+            table.admit(1, &CancellationToken::new()),
+            Admission::Full
+        ));
+        let (other, replaced) = place(&table, 2);
+        assert!(!replaced);
+        // All places are taken: a third user gets one of the user with the most, as long as that has an idle one.
+        drop(calls.pop());
+        let (_third, replaced) = place(&table, 3);
+        assert!(replaced && greedy[2].cut.is_cancelled() && !other.cut.is_cancelled());
+    }
+}

@@ -1,0 +1,164 @@
+//! The place that a state directory is bound to, so that a copy of it is recognised. Pure but for [`Binding::of`]; never
+//! writes.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Where the host's id is. A host without one is not told apart from others.
+const MACHINE_ID: &str = "/etc/machine-id";
+
+/// Identity of a directory: what differs between it and its copies.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Binding {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    /// `/etc/machine-id`; empty if the host has none.
+    pub(super) machine: String,
+    /// Canonical, escaped as in Rust's debug format, so that it is one line.
+    pub(super) path: String,
+}
+
+impl Binding {
+    /// Binding of a directory as it is now. Blocks.
+    ///
+    /// # Errors
+    /// When the directory cannot be looked at.
+    pub(super) fn of(dir: &Path) -> io::Result<Self> {
+        let metadata = fs::metadata(dir)?;
+        Ok(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            machine: fs::read_to_string(MACHINE_ID)
+                .unwrap_or_default()
+                .trim()
+                .to_owned(),
+            path: format!("{:?}", dir.canonicalize()?),
+        })
+    }
+
+    /// Reads `key value` lines. `None` if one of the keys is missing or damaged; unknown lines are left for later versions.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let value = |key: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            lines.find_map(|(name, value)| (name == key).then_some(value))
+        };
+        Some(Self {
+            device: value("device")?.parse().ok()?,
+            inode: value("inode")?.parse().ok()?,
+            machine: value("machine")?.to_owned(),
+            path: value("path")?.to_owned(),
+        })
+    }
+
+    /// The lines that [`Self::parse`] reads.
+    pub(super) fn to_lines(&self) -> String {
+        let Self {
+            device,
+            inode,
+            machine,
+            path,
+        } = self;
+        format!("device {device}\ninode {inode}\nmachine {machine}\npath {path}\n")
+    }
+
+    /// Returns why this directory is a copy of the `recorded` one, `None` if it is the same.
+    ///
+    /// A directory that was moved keeps device and inode. One whose file system was mounted again may have another device
+    /// number, but is at the same path: then the recorded one cannot be there any more.
+    pub(super) fn copy_of(&self, recorded: &Self) -> Option<&'static str> {
+        let unknown = self.machine.is_empty() || recorded.machine.is_empty();
+        if !unknown && self.machine != recorded.machine {
+            return Some("it was made on another host, whose /etc/machine-id differs");
+        }
+        let moved = self.device == recorded.device;
+        let mounted_again = self.path == recorded.path;
+        if self.inode == recorded.inode && (moved || mounted_again) {
+            return None;
+        }
+        Some("its device and inode differ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binding() -> Binding {
+        Binding {
+            device: 2049,
+            inode: 77,
+            machine: "0f".into(),
+            path: "\"/var/lib/skilld\"".into(),
+        }
+    }
+
+    #[test]
+    fn a_binding_reads_back_as_written() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let strange = dir.path().join("new\nline \u{e9}");
+        fs::create_dir(&strange).expect("mkdir");
+        for written in [binding(), Binding::of(&strange).expect("there")] {
+            let lines = written.to_lines();
+            assert_eq!(lines.lines().count(), 4, "{lines}");
+            assert_eq!(Binding::parse(&lines), Some(written));
+        }
+        assert_eq!(Binding::parse("device 1\ninode x\n"), None);
+    }
+
+    #[test]
+    fn a_moved_or_remounted_directory_is_the_same_and_a_copied_one_is_not() {
+        let here = binding;
+        let is_copy = |now: Binding| now.copy_of(&binding()).is_some();
+        assert!(!is_copy(here()), "restarted");
+        let path = || "\"/srv/skilld\"".to_owned();
+        assert!(
+            !is_copy(Binding {
+                path: path(),
+                ..here()
+            }),
+            "moved"
+        );
+        assert!(
+            !is_copy(Binding {
+                device: 3,
+                ..here()
+            }),
+            "mounted again"
+        );
+        assert!(
+            !is_copy(Binding {
+                machine: String::new(),
+                ..here()
+            }),
+            "no machine id"
+        );
+        assert!(
+            is_copy(Binding {
+                inode: 78,
+                ..here()
+            }),
+            "restored in its place"
+        );
+        let copied = Binding {
+            inode: 78,
+            path: path(),
+            ..here()
+        };
+        assert!(is_copy(copied), "copied beside it");
+        let snapshot = Binding {
+            device: 3,
+            path: path(),
+            ..here()
+        };
+        assert!(is_copy(snapshot), "a snapshot mounted elsewhere");
+        assert!(
+            is_copy(Binding {
+                machine: "aa".into(),
+                ..here()
+            }),
+            "another host"
+        );
+    }
+}

@@ -1,0 +1,452 @@
+//! Connections as strangers make them: gRPC clients of other languages frame by frame, requests that are not gRPC, and
+//! clients that take every place and do nothing. Through a real socket and a whole server. No Docker.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{Method, Request, StatusCode};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use skilld_client::Client;
+use skilld_proto::v1 as pb;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tonic::body::Body;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+use tower::{Service, ServiceExt};
+
+#[path = "support/server.rs"]
+#[expect(dead_code, reason = "shared with tests that use more of it")]
+mod server;
+use server::TestServer;
+
+/// Longer than anything here takes; a wait that reaches it has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .expect("takes too long")
+}
+
+fn socket(server: &TestServer) -> PathBuf {
+    server.state_dir().join("skilld.sock")
+}
+
+/// A client that writes its frames itself.
+struct RawClient {
+    stream: UnixStream,
+    next_stream: u32,
+}
+
+impl RawClient {
+    async fn connect(server: &TestServer) -> Self {
+        let mut stream = UnixStream::connect(socket(server)).await.expect("connect");
+        let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+        stream.write_all(&begin).await.expect("write");
+        Self {
+            stream,
+            next_stream: 1,
+        }
+    }
+
+    /// Calls GetServerInfo with this header block; returns `true` if an answer came, and `false` if the stream or the
+    /// connection was reset.
+    async fn is_answered(&mut self, block: &[u8]) -> bool {
+        let id = self.next_stream;
+        self.next_stream += 2;
+        let headers = frame(HEADERS, END_HEADERS, id, block);
+        let message = frame(DATA, END_STREAM, id, &[0; 5]);
+        self.stream
+            .write_all(&[headers, message].concat())
+            .await
+            .expect("write");
+        loop {
+            let mut head = [0; 9];
+            within(self.stream.read_exact(&mut head))
+                .await
+                .expect("a frame");
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            within(self.stream.read_exact(&mut payload))
+                .await
+                .expect("its payload");
+            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+            match head[3] {
+                RST_STREAM | GOAWAY => return false,
+                // The answer is a message, and then trailers.
+                DATA if stream == id => assert!(payload.len() > 100, "{payload:?}"),
+                HEADERS if stream == id && head[4] & END_STREAM != 0 => return true,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    let stream = stream.to_be_bytes();
+    [&length[1..], &[kind, flags], &stream, payload].concat()
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("hex");
+    (0..text.len()).step_by(2).map(digit).collect()
+}
+
+/// A literal of a header that is stored, with its name in full.
+fn stored(name: &str, value: &str) -> Vec<u8> {
+    let length = |text: &str| u8::try_from(text.len()).expect("short");
+    let lengths = (length(name), length(value));
+    [
+        &[0x40, lengths.0],
+        name.as_bytes(),
+        &[lengths.1],
+        value.as_bytes(),
+    ]
+    .concat()
+}
+
+/// `:method POST`, `:scheme http`, and the path, which is stored.
+fn front() -> Vec<u8> {
+    let path = b"/skilld.v1.ServerService/GetServerInfo";
+    let length = u8::try_from(path.len()).expect("short");
+    [&[0x83, 0x86, 0x44, length][..], path].concat()
+}
+
+/// The header block of grpcurl's first request, and of the same request again, as the HPACK encoder of grpc-go writes
+/// them. `AUTHORITY` is the field that differs.
+const GRPCURL: (&str, &str) = (
+    "8386449c611d4d45122fdc2bee2d9dcb66e2d9dcc42b188a9dc5b3b96cc954a7AUTHORITY5f8b1d75d0620d263d4c4d65647a959acac96d9431dc2b\
+     bebb2a4d65645a63b015dc0ae04082497f864d833505b11f408e9acac8b0c842d6958b510f21aa9b839bd9ab",
+    "8386c3AGAINc1c0bfbe",
+);
+
+#[tokio::test]
+async fn whatever_authority_a_client_makes_of_the_sockets_path_is_accepted() {
+    let server = TestServer::start("", &[]).await;
+    // grpcurl: the path as it is, percent-encoded, empty (the static table's), and the one that always worked.
+    for (what, first, again) in [
+        ("/tmp/skilld.sock", "418c6134d6c23a9a8a245d07275f", "c2"),
+        (
+            "%2Ftmp%2Fskilld.sock",
+            "418f5458534d6a8b0a3a9a8a245d07275f",
+            "c2",
+        ),
+        ("localhost", "4186a0e41d139d09", "c2"),
+        ("", "81", "81"),
+    ] {
+        let mut client = RawClient::connect(&server).await;
+        // Without the authority the path is one place nearer.
+        let path = if what.is_empty() { "c2" } else { "c3" };
+        let block = hex(&GRPCURL.0.replace("AUTHORITY", first));
+        assert!(client.is_answered(&block).await, "grpcurl, {what:?}");
+        let block = hex(&GRPCURL.1.replace("AGAIN", again).replace("c3", path));
+        assert!(client.is_answered(&block).await, "grpcurl again, {what:?}");
+    }
+    // grpc core (Python, C++, Ruby, PHP): names in full, nothing in Huffman code.
+    for authority in [
+        "%2Ftmp%2Fskilld.sock",
+        "/tmp/skilld.sock",
+        "run%2Fskilld.sock",
+        "",
+        "localhost",
+    ] {
+        let mut client = RawClient::connect(&server).await;
+        let rest = [
+            stored("te", "trailers"),
+            stored("content-type", "application/grpc"),
+        ]
+        .concat();
+        let first = [front(), stored(":authority", authority), rest].concat();
+        assert!(client.is_answered(&first).await, "grpc core, {authority:?}");
+        // path, authority, te, content-type.
+        let again = [0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe];
+        assert!(
+            client.is_answered(&again).await,
+            "grpc core again, {authority:?}"
+        );
+    }
+    // grpc-java: never stored.
+    let mut client = RawClient::connect(&server).await;
+    let authority = b"\x11\x10/tmp/skilld.sock".to_vec();
+    let rest = [
+        stored("te", "trailers"),
+        stored("content-type", "application/grpc"),
+    ]
+    .concat();
+    assert!(
+        client
+            .is_answered(&[front(), authority, rest].concat())
+            .await
+    );
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn what_a_client_stored_is_found_as_long_as_the_client_keeps_it() {
+    /// Bytes of a header table by default, and what each entry costs besides its text (RFC 7541).
+    const TABLE: usize = 4096;
+    const ENTRY: usize = 32;
+
+    let server = TestServer::start("", &[]).await;
+    let mut client = RawClient::connect(&server).await;
+    let authority = "%2Fa%2Flong%2Fpath%2Fof%2Fa%2Fsocket%2Fskilld.sock";
+    let first = [
+        front(),
+        stored(":authority", authority),
+        stored("te", "trailers"),
+        stored("content-type", "application/grpc"),
+    ];
+    assert!(client.is_answered(&first.concat()).await);
+    // The client's own table, the newest entry first: the size of each.
+    let mut table = vec![
+        ENTRY + "content-typeapplication/grpc".len(),
+        ENTRY + "tetrailers".len(),
+        ENTRY + ":authority".len() + authority.len(),
+        ENTRY + ":path/skilld.v1.ServerService/GetServerInfo".len(),
+    ];
+    let oldest = table.len();
+    for number in 0.. {
+        let (name, value) = ("x-filler", format!("{number:0>80}"));
+        let used: usize = table.iter().sum();
+        if used + ENTRY + name.len() + value.len() > TABLE {
+            break;
+        }
+        let index = |place: usize| u8::try_from(0x80 + 61 + place).expect("one byte");
+        let newer = table.len() - oldest;
+        // path, authority, te and content-type, from where they are by now.
+        let block = [4, 3, 2, 1].map(|place| index(newer + place));
+        let block = [&[0x83, 0x86][..], &block, &stored(name, &value)].concat();
+        assert!(
+            client.is_answered(&block).await,
+            "after {number} more entries"
+        );
+        table.insert(0, ENTRY + name.len() + value.len());
+    }
+    assert!(table.len() > 30, "the table was never full");
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn what_is_not_grpc_is_answered_as_http() {
+    let server = TestServer::start("", &[]).await;
+    let mut channel = server.client.channel();
+    let path = "/skilld.v1.ServerService/GetServerInfo";
+    for (method, content_type, expected) in [
+        (
+            Method::GET,
+            Some("application/grpc"),
+            StatusCode::METHOD_NOT_ALLOWED,
+        ),
+        (
+            Method::PUT,
+            Some("application/grpc"),
+            StatusCode::METHOD_NOT_ALLOWED,
+        ),
+        (
+            Method::POST,
+            Some("text/html"),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ),
+        (
+            Method::POST,
+            Some("application/grpc-web"),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ),
+        (
+            Method::POST,
+            Some("application/json"),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ),
+        (Method::POST, None, StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        (Method::POST, Some("application/grpc"), StatusCode::OK),
+        (Method::POST, Some("application/grpc+proto"), StatusCode::OK),
+    ] {
+        let mut request = Request::builder().method(method.clone()).uri(path);
+        if let Some(content_type) = content_type {
+            request = request.header(CONTENT_TYPE, content_type);
+        }
+        let request = request.body(Body::empty()).expect("a request");
+        let ready = channel.ready().await.expect("ready");
+        let response = within(ready.call(request)).await.expect("an answer");
+        let what = format!("{method} {content_type:?}: {:?}", response.headers());
+        assert_eq!(response.status(), expected, "{what}");
+        let is_refused = expected != StatusCode::OK;
+        assert_eq!(
+            response.headers().get("grpc-status").is_none(),
+            is_refused,
+            "{what}"
+        );
+        let allow = response.headers().get(ALLOW);
+        assert_eq!(
+            allow.is_some(),
+            expected == StatusCode::METHOD_NOT_ALLOWED,
+            "{what}"
+        );
+    }
+    assert!(server.stop().await);
+}
+
+async fn watch(client: &Client) -> tonic::Streaming<HealthCheckResponse> {
+    let request = HealthCheckRequest::default();
+    let mut health = HealthClient::new(client.channel());
+    health.watch(request).await.expect("watch").into_inner()
+}
+
+/// Connects anew and makes a call; returns how long that took.
+async fn call_as_a_new_client(server: &TestServer) -> Duration {
+    let start = Instant::now();
+    let endpoint = format!("unix:{}", socket(server).display());
+    let client = within(Client::connect(&endpoint)).await.expect("connect");
+    within(client.server_info()).await.expect("served");
+    start.elapsed()
+}
+
+/// This process holds both ends of every connection.
+fn raise_descriptor_limit() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limit");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("raised");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_idle_connections_keep_no_new_client_out() {
+    raise_descriptor_limit();
+    let server = TestServer::start("", &[]).await;
+    let mut changes = watch(&server.client).await;
+    assert_eq!(
+        within(changes.message())
+            .await
+            .expect("open")
+            .expect("a state")
+            .status,
+        1
+    );
+    let mut idle = Vec::new();
+    for number in 0..1000 {
+        let mut stream = within(UnixStream::connect(socket(&server)))
+            .await
+            .expect("accepted");
+        let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+        // The first ones are closed for the last ones.
+        let _ended = stream.write_all(&begin).await;
+        idle.push(stream);
+        if number % 100 == 99 {
+            let took = call_as_a_new_client(&server).await;
+            assert!(
+                took < Duration::from_secs(2),
+                "{took:?} after {number} idle connections"
+            );
+        }
+    }
+    // A client with an open stream was not cut, however long it was silent.
+    server.engine.unavailable(true);
+    assert_eq!(
+        within(changes.message())
+            .await
+            .expect("open")
+            .expect("a state")
+            .status,
+        2
+    );
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_without_a_preface_keep_no_new_client_out() {
+    raise_descriptor_limit();
+    let server = TestServer::start("server.handshake_timeout = \"60s\"", &[]).await;
+    let mut changes = watch(&server.client).await;
+    assert_eq!(
+        within(changes.message())
+            .await
+            .expect("open")
+            .expect("a state")
+            .status,
+        1
+    );
+    let mut silent = Vec::new();
+    for round in 0..3 {
+        for _ in 0..1000 {
+            silent.push(
+                within(UnixStream::connect(socket(&server)))
+                    .await
+                    .expect("accepted"),
+            );
+        }
+        let took = call_as_a_new_client(&server).await;
+        assert!(took < Duration::from_secs(2), "{took:?} in round {round}");
+    }
+    server.engine.unavailable(true);
+    assert_eq!(
+        within(changes.message())
+            .await
+            .expect("open")
+            .expect("a state")
+            .status,
+        2
+    );
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn a_client_over_the_limit_is_refused_at_once_while_all_others_have_open_calls() {
+    let server = TestServer::start("server.connections_max = 1", &[]).await;
+    let changes = watch(&server.client).await;
+    let mut second = UnixStream::connect(socket(&server))
+        .await
+        .expect("accepted");
+    let mut rest = Vec::new();
+    let start = Instant::now();
+    // Closed or reset: either way it is over.
+    drop(within(second.read_to_end(&mut rest)).await);
+    assert!(
+        rest.is_empty() && start.elapsed() < Duration::from_secs(2),
+        "{rest:?}"
+    );
+    drop(changes);
+    // The stream's end makes the place free.
+    let served = async {
+        loop {
+            let endpoint = format!("unix:{}", socket(&server).display());
+            if let Ok(client) = Client::connect(&endpoint).await
+                && client.server_info().await.is_ok()
+            {
+                break;
+            }
+        }
+    };
+    within(served).await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn a_used_up_quota_names_what_is_counted() {
+    use tonic_types::StatusExt;
+
+    let server = TestServer::start("workspaces.count_max = 1\n", &[]).await;
+    server.workspace().await;
+    let request = pb::CreateWorkspaceRequest::default();
+    let created = server.client.workspaces().create_workspace(request).await;
+    let status = created.expect_err("over the limit");
+    let details = status.get_error_details();
+    let reason = details.error_info().map(|info| info.reason.clone());
+    assert_eq!(reason.as_deref(), Some("QUOTA_EXCEEDED"), "{status:?}");
+    let violations = &details.quota_failure().expect("QuotaFailure").violations;
+    let violations: Vec<(&str, &str)> = violations
+        .iter()
+        .map(|one| (one.subject.as_str(), one.description.as_str()))
+        .collect();
+    let subject = "workspaces (workspaces.count_max)";
+    assert_eq!(violations, [(subject, status.message())]);
+    assert!(details.retry_info().is_some(), "{status:?}");
+    assert!(server.stop().await);
+}

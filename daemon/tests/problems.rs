@@ -1,0 +1,80 @@
+//! Every code of a problem that the daemon can report stands in a table of the documentation, and no other.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// What a code begins with: what the problem is about.
+const SUBJECTS: [&str; 6] = [
+    "archive.",
+    "card.",
+    "pool.",
+    "published.",
+    "root.",
+    "skill.",
+];
+
+fn is_code(text: &str) -> bool {
+    let name = SUBJECTS
+        .iter()
+        .find_map(|subject| text.strip_prefix(subject));
+    name.is_some_and(|name| {
+        let is_snake_case =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        // The document of a skill is no code.
+        name != "md" && !name.is_empty() && name.bytes().all(is_snake_case)
+    })
+}
+
+/// Codes among the string literals of the daemon's sources, without those of tests.
+fn codes_in_sources(dir: &Path, codes: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let name = path
+            .file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        if path.is_dir() && name != "tests" {
+            codes_in_sources(&path, codes);
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            let text = fs::read_to_string(&path).expect("text");
+            let product = text
+                .split("\n#[cfg(test)]\nmod tests {")
+                .next()
+                .unwrap_or_default();
+            let lines = product
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"));
+            let literals = lines.flat_map(|line| line.split('"').skip(1).step_by(2));
+            codes.extend(literals.filter(|text| is_code(text)).map(str::to_owned));
+        }
+    }
+}
+
+/// Codes in the first cells of the rows of tables.
+fn codes_in_tables(document: &Path, codes: &mut BTreeSet<String>) {
+    let text = fs::read_to_string(document).expect("a document");
+    let cells = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split('|').next());
+    let words = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    codes.extend(words.filter(|word| is_code(word)).map(str::to_owned));
+}
+
+#[test]
+fn every_problem_code_is_documented_and_no_other() {
+    let daemon = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut reported, mut documented) = (BTreeSet::new(), BTreeSet::new());
+    codes_in_sources(&daemon.join("src"), &mut reported);
+    assert!(reported.len() > 60, "{reported:?}");
+    for document in ["docs/skills.md", "docs/operations.md"] {
+        codes_in_tables(&daemon.join("..").join(document), &mut documented);
+    }
+    let undocumented: Vec<_> = reported.difference(&documented).collect();
+    let unknown: Vec<_> = documented.difference(&reported).collect();
+    assert!(
+        undocumented.is_empty() && unknown.is_empty(),
+        "add a row to the table in docs/skills.md or docs/operations.md for {undocumented:?}, and take out {unknown:?}"
+    );
+}

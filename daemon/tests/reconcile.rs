@@ -1,0 +1,208 @@
+//! Containers that the engine has and no slot knows, and those that it cannot remove, over the fake engine.
+
+#[path = "support/server.rs"]
+#[expect(dead_code, reason = "shared with tests that use more of it")]
+mod server;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use server::TestServer;
+use skilld::engine::fake::Operation;
+use skilld_client::Error;
+use skilld_proto::v1::{CreateWorkspaceRequest, DrainRequest, Problem, Reason};
+
+/// Nothing here may take longer.
+const DEADLINE: Duration = Duration::from_secs(20);
+const HANG: Duration = Duration::from_secs(3600);
+
+/// Waits until something is so. The engine says nothing by itself, so this looks.
+async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    let mut tick = tokio::time::interval(Duration::from_millis(5));
+    loop {
+        tick.tick().await;
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(started.elapsed() < DEADLINE, "in vain: {what}");
+    }
+}
+
+async fn warm(server: &TestServer, count: i32) {
+    until("the pool is warm", async || {
+        let pool = server.client.get_pool("default").await.expect("pool");
+        (pool.warm == count && pool.booting == 0).then_some(())
+    })
+    .await;
+}
+
+fn named(id: &str) -> CreateWorkspaceRequest {
+    CreateWorkspaceRequest {
+        name: format!("workspaces/{id}"),
+        ..Default::default()
+    }
+}
+
+async fn quarantines(server: &TestServer) -> Vec<Problem> {
+    let mut problems = server.client.problems().await.expect("problems");
+    problems.retain(|problem| problem.code == "container.quarantined");
+    problems
+}
+
+fn records(state_dir: &Path) -> Vec<serde_json::Value> {
+    let slots = std::fs::read_dir(state_dir.join("slots")).expect("slots");
+    slots
+        .filter_map(|slot| std::fs::read(slot.ok()?.path().join("record.json")).ok())
+        .map(|bytes| serde_json::from_slice(&bytes).expect("a record"))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_whose_creation_was_never_answered_are_removed_without_a_restart() {
+    let server = TestServer::start("engine.reconcile_interval = \"100ms\"\n", &[]).await;
+    warm(&server, 1).await;
+    server.engine.lose_creations(2);
+    server.workspace().await;
+    until("two creations are lost", async || {
+        (server.engine.lost_creations() == 2).then_some(())
+    })
+    .await;
+    // Their slots are long forgotten when the engine carries them out.
+    warm(&server, 1).await;
+    let slots = std::fs::read_dir(server.state_dir().join("slots")).expect("slots");
+    assert_eq!(slots.count(), 2, "only the workspace's and the warm one");
+    let known = server.engine.containers();
+    assert_eq!(known.len(), 2);
+    let late = server.engine.carry_out_lost_creations();
+    assert_eq!(late.len(), 2);
+    let started = Instant::now();
+    until("they are removed", async || {
+        (server.engine.containers() == known).then_some(())
+    })
+    .await;
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_of_a_boot_in_progress_is_never_removed() {
+    let server = TestServer::start("engine.reconcile_interval = \"10ms\"\n", &[]).await;
+    warm(&server, 1).await;
+    let created = server.engine.calls(Operation::Create);
+    let removed = server.engine.calls(Operation::Remove);
+    // The container is there for a second before its slot knows more than that it asked for it.
+    server
+        .engine
+        .delay(Operation::Start, Duration::from_secs(1));
+    server.workspace().await;
+    until("it is created", async || {
+        (server.engine.containers().len() == 2).then_some(())
+    })
+    .await;
+    let listed = server.engine.calls(Operation::List);
+    until("it is listed many times", async || {
+        (server.engine.calls(Operation::List) >= listed + 20).then_some(())
+    })
+    .await;
+    warm(&server, 1).await;
+    assert_eq!(server.engine.calls(Operation::Create), created + 1);
+    assert_eq!(server.engine.calls(Operation::Remove), removed);
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slot_directories_that_no_slot_owns_are_deleted() {
+    let server = TestServer::start("engine.reconcile_interval = \"50ms\"\n", &[]).await;
+    warm(&server, 1).await;
+    let left = server.state_dir().join("slots/4000");
+    std::fs::create_dir_all(left.join("run")).expect("mkdir");
+    until("it is deleted", async || (!left.exists()).then_some(())).await;
+    assert_eq!(records(server.state_dir()).len(), 1, "the warm one stays");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_cannot_be_removed_is_quarantined_and_freed_when_it_is_gone() {
+    let toml = "engine.remove_timeout = \"300ms\"\nengine.reconcile_interval = \"100ms\"\n";
+    let server = TestServer::start(toml, &[]).await;
+    let created = server.client.create_workspace(named("stuck")).await;
+    let stuck = created.expect("created").name;
+    warm(&server, 1).await;
+    let taken = records(server.state_dir()).into_iter();
+    let mut taken = taken.filter(|record| record["phase"] == "claimed");
+    let record = taken.next().expect("the workspace's");
+    server.engine.delay(Operation::Remove, HANG);
+
+    let asked = Instant::now();
+    server.client.delete_workspace(&stuck).await.expect("gone");
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let error = server.client.get_workspace(&stuck).await.expect_err("gone");
+    assert_eq!(error.reason(), Some(Reason::WorkspaceNotFound));
+    let problems = quarantines(&server).await;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    let (number, uid) = (&record["number"], &record["uid"]);
+    let problem = &problems[0];
+    assert!(
+        problem.subject.ends_with(&format!("-{number}")),
+        "{problem:?}"
+    );
+    let says = format!("slot {number} and uid {uid} are not used again");
+    assert!(problem.message.contains(&says), "{problem:?}");
+
+    // Its name is free, its slot and uid are not.
+    let again = server.client.create_workspace(named("stuck")).await;
+    again.expect("the name is free");
+    let server = server.restart(|_| {}).await;
+    let kept = quarantines(&server).await;
+    assert_eq!(kept.len(), 1, "a restart does not forget it");
+    assert_eq!(kept[0].subject, problem.subject);
+    assert_eq!(kept[0].time, problem.time);
+    let refused: Result<_, Error> = server.client.drain(DrainRequest { remove: true }).await;
+    let refused = refused.expect_err("it is still there").to_string();
+    assert!(refused.contains(&problem.subject), "{refused}");
+
+    server.engine.delay(Operation::Remove, Duration::ZERO);
+    until("it is freed", async || {
+        quarantines(&server).await.is_empty().then_some(())
+    })
+    .await;
+    let container = record["container_id"].as_str().expect("id").to_owned();
+    assert!(!server.engine.containers().contains(&container));
+    let left = records(server.state_dir()).into_iter();
+    assert!(left.into_iter().all(|left| left["number"] != *number));
+    let drained = server.client.drain(DrainRequest { remove: true }).await;
+    drained.expect("nothing is in the way");
+    assert_eq!(server.engine.containers(), Vec::<String>::new());
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_away_quarantines_nothing() {
+    let toml = "engine.remove_timeout = \"100ms\"\nengine.reconcile_interval = \"50ms\"\n";
+    let server = TestServer::start(toml, &[]).await;
+    let workspace = server.workspace().await;
+    warm(&server, 1).await;
+    server.engine.unavailable(true);
+    for _ in 0..2 {
+        let deleted = server.client.delete_workspace(&workspace).await;
+        let error = deleted.expect_err("the engine is away");
+        assert_eq!(error.reason(), Some(Reason::EngineUnavailable));
+    }
+    let pings = server.engine.calls(Operation::Ping);
+    until(
+        "its slot tried again, for longer than it may take",
+        async || (server.engine.calls(Operation::Ping) >= pings + 3).then_some(()),
+    )
+    .await;
+    assert!(quarantines(&server).await.is_empty());
+    server.engine.unavailable(false);
+    until("it is deleted", async || {
+        let listed = server.client.get_workspace(&workspace).await;
+        listed.is_err().then_some(())
+    })
+    .await;
+    assert!(server.stop().await);
+}

@@ -1,0 +1,166 @@
+//! Who reads an exec now, and which of them a BLOCKing program waits for.
+//!
+//! The stream of the RunExec that started the program is always waited for, and so is a reader that is alone. Any
+//! other stream loses its place when it has taken nothing for [`STALL_GRACE`] while the program waited for it and
+//! another reader goes on: it gets a Gap when it reads again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Exec, State};
+use crate::output::Window;
+
+/// How long a program waits for an attached reader that takes nothing while another one goes on.
+pub(crate) const STALL_GRACE: Duration = Duration::from_secs(5);
+
+/// How a reader reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReaderKind {
+    /// The stream of a RunExec. What it was given may never arrive.
+    Starter,
+    /// The stream of an AttachExec, likewise.
+    Attached,
+    /// A poll. It has everything before the offsets that it asked for.
+    Poll,
+}
+
+/// Position of a reader.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReaderPosition {
+    pub(crate) kind: ReaderKind,
+    pub(crate) at: [u64; 2],
+    /// When the reader came, or took something last.
+    since: Instant,
+    /// The program does not wait for this reader until it takes something.
+    is_skipped: bool,
+}
+
+/// A registered reader. While the guard lives, a BLOCKing exec waits for the reader.
+#[derive(Debug)]
+pub(crate) struct ReaderGuard {
+    exec: Arc<Exec>,
+    pub(super) id: u64,
+}
+
+impl ReaderPosition {
+    /// Returns the position of a reader that has just taken something.
+    pub(super) fn new(kind: ReaderKind, at: [u64; 2]) -> Self {
+        Self {
+            kind,
+            at,
+            since: Instant::now(),
+            is_skipped: false,
+        }
+    }
+
+    fn has_all(&self, ends: [u64; 2]) -> bool {
+        self.at.iter().zip(ends).all(|(at, end)| *at >= end)
+    }
+}
+
+impl ReaderGuard {
+    /// Registers a reader.
+    pub(crate) fn register(exec: Arc<Exec>, kind: ReaderKind, at: [u64; 2]) -> Self {
+        let mut state = exec.state();
+        let id = state.next_reader;
+        state.next_reader += 1;
+        state.readers.insert(id, ReaderPosition::new(kind, at));
+        drop(state);
+        // Room may have appeared: without a reader a BLOCKing exec keeps everything.
+        exec.room.notify_one();
+        Self { exec, id }
+    }
+}
+
+impl Drop for ReaderGuard {
+    fn drop(&mut self) {
+        self.exec.state().readers.remove(&self.id);
+        self.exec.room.notify_one();
+    }
+}
+
+impl State {
+    /// Returns how many bytes of a stream a BLOCKing exec may take now: it drops nothing that a reader still needs, and
+    /// nothing at all without a reader.
+    pub(crate) fn room(&self, stream: usize) -> u64 {
+        let Some(window) = self.windows.get(stream) else {
+            return 0;
+        };
+        window.room(self.needed(stream))
+    }
+
+    /// Returns the first byte of a stream that a BLOCKing exec may not drop: what is kept for the slowest reader that it
+    /// waits for; without such a reader what no poll has acknowledged.
+    pub(crate) fn needed(&self, stream: usize) -> u64 {
+        let Some(window) = self.windows.get(stream) else {
+            return 0;
+        };
+        let awaited = self.readers.values().filter(|reader| !reader.is_skipped);
+        let needed = awaited.filter_map(|reader| {
+            let at = *reader.at.get(stream)?;
+            Some(match reader.kind {
+                ReaderKind::Starter | ReaderKind::Attached => window.kept_for(at),
+                ReaderKind::Poll => at,
+            })
+        });
+        let acknowledged = self.acknowledged.get(stream).copied().unwrap_or(0);
+        let unread = window.start().max(acknowledged);
+        needed.min().unwrap_or(unread)
+    }
+
+    /// Returns the number of streams that read the exec now.
+    pub(crate) fn stream_readers(&self) -> usize {
+        let readers = self.readers.values();
+        readers
+            .filter(|reader| reader.kind != ReaderKind::Poll)
+            .count()
+    }
+
+    /// Records that a poll has everything before `offsets`.
+    pub(crate) fn acknowledge(&mut self, offsets: [u64; 2]) {
+        for (known, offset) in self.acknowledged.iter_mut().zip(offsets) {
+            *known = offset.max(*known);
+        }
+    }
+
+    /// Records whether the program waits for its readers, and returns when the next of them loses its place.
+    pub(super) fn next_stall(&mut self, is_blocked: bool) -> Option<Instant> {
+        if !is_blocked {
+            self.blocked_since = None;
+            return None;
+        }
+        self.blocked_since.get_or_insert_with(Instant::now);
+        self.stalls().map(|(_, at)| at).min()
+    }
+
+    /// Lets the program go on without the readers whose grace is over at `now`.
+    pub(super) fn skip_stalled(&mut self, now: Instant) {
+        let due: Vec<u64> = self
+            .stalls()
+            .filter(|(_, at)| *at <= now)
+            .map(|(id, _)| id)
+            .collect();
+        for id in due {
+            if let Some(reader) = self.readers.get_mut(&id) {
+                reader.is_skipped = true;
+            }
+        }
+    }
+
+    /// Returns the readers that hold the program up while others go on, with the end of each one's grace.
+    fn stalls(&self) -> impl Iterator<Item = (u64, Instant)> {
+        let ends = self.windows.each_ref().map(Window::end);
+        let blocked = self.blocked_since;
+        self.readers.iter().filter_map(move |(id, reader)| {
+            let since = blocked?.max(reader.since);
+            let may_lose = reader.kind == ReaderKind::Attached && !reader.is_skipped;
+            let goes_on = |(other, position): (&u64, &ReaderPosition)| {
+                other != id
+                    && !position.is_skipped
+                    && (position.has_all(ends) || position.since > since)
+            };
+            let is_stalled = may_lose && !reader.has_all(ends) && self.readers.iter().any(goes_on);
+            is_stalled.then(|| (*id, since + STALL_GRACE))
+        })
+    }
+}

@@ -1,0 +1,270 @@
+//! A busy tree in one exec: the guest, the other execs of its workspace and other workspaces go on, and a kill is quick.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use skilld_client::Client;
+use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::v1::{
+    ExecSpec, ExecState, ListExecsRequest, StartExecRequest, StreamOffsets, WorkspaceLimits,
+};
+use skilld_tests::exec::{self, attach, run, shell};
+use skilld_tests::{Daemon, Options, processes, wait};
+
+/// Processes that a busy tree has at least; the default pool allows 512.
+const BUSY_MIN: usize = 480;
+/// Longest time in which a tree must be gone once it is killed.
+const KILL_MAX: Duration = Duration::from_secs(1);
+/// Longest time for a tree to reach its size on a busy machine.
+const GROWTH_MAX: Duration = Duration::from_secs(90);
+
+/// Every process leads a session, ignores each signal that can be ignored, and forks again every millisecond.
+const BOMB: &str = "
+import os, signal, time
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+while True:
+    try:
+        if os.fork() == 0:
+            os.setsid()
+    except OSError:
+        pass
+    time.sleep(0.001)
+";
+
+/// 500 loops that never wait.
+const LOOPS: &str = "for i in {1..490}; do while :; do :; done & done; wait";
+
+async fn start(client: &Client, workspace: &str, id: &str, spec: ExecSpec) -> Result<String> {
+    let request = StartExecRequest {
+        workspace: workspace.to_owned(),
+        exec_id: id.to_owned(),
+        spec: Some(spec),
+    };
+    Ok(client.start_exec(request).await?.name)
+}
+
+/// A workspace with memory for so many processes, and its neighbour.
+async fn two(daemon: &Daemon) -> Result<[String; 2]> {
+    let limits = WorkspaceLimits {
+        memory_bytes: 2 << 30,
+        ..WorkspaceLimits::default()
+    };
+    let first = exec::sized(&daemon.client, limits).await?;
+    Ok([first, exec::workspace(&daemon.client).await?.name])
+}
+
+async fn busy(daemon: &Daemon, workspace: &str) -> Result<()> {
+    wait::until("the tree has grown", GROWTH_MAX, async || {
+        Ok((processes::of(daemon, workspace)?.len() >= BUSY_MIN).then_some(()))
+    })
+    .await
+}
+
+/// One call that the guest answers.
+async fn list_execs(client: &Client, workspace: &str) -> Result<()> {
+    let request = ListExecsRequest {
+        workspace: workspace.to_owned(),
+        ..ListExecsRequest::default()
+    };
+    client.list_execs(request).await?;
+    Ok(())
+}
+
+/// Calls a workspace's guest for so long, one call after the other, and returns how long each took, sorted.
+async fn call_times(client: &Client, workspace: &str, time: Duration) -> Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        let asked = Instant::now();
+        list_execs(client, workspace).await?;
+        times.push(asked.elapsed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    times.sort_unstable();
+    Ok(times)
+}
+
+fn percentile(times: &[Duration], percent: usize) -> Duration {
+    let index = (times.len() * percent / 100).min(times.len().saturating_sub(1));
+    times.get(index).copied().unwrap_or_default()
+}
+
+/// Calls the guest of a workspace and its neighbour's until a task is done.
+async fn answering<T>(
+    client: &Client,
+    [first, second]: &[String; 2],
+    task: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let watch = async {
+        loop {
+            let asked = Instant::now();
+            list_execs(client, first).await?;
+            let outcome = run(client, second, shell("echo fine")).await?;
+            ensure!(outcome.text() == "fine\n", "{outcome:?}");
+            let took = asked.elapsed();
+            ensure!(took < KILL_MAX, "a guest answered after {took:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        done = task => done,
+        failed = watch => failed,
+    }
+}
+
+/// Does to every supervisor that it sees what a process of the same uid might, and tries to get its own priority back.
+const MEDDLE: &str = "
+import errno, os
+def attempt(what):
+    try:
+        what()
+        return 'done'
+    except OSError as error:
+        return errno.errorcode[error.errno]
+supervisors = []
+for pid in os.listdir('/proc'):
+    if pid.isdigit() and pid not in ('1', str(os.getpid())):
+        supervisors.append(int(pid))
+said = set()
+for pid in supervisors:
+    said.add(attempt(lambda: os.setpriority(os.PRIO_PROCESS, pid, 19)))
+    said.add(attempt(lambda: os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))))
+    attempt(lambda: os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))}))
+print(len(supervisors) > 1, sorted(said), os.getpriority(os.PRIO_PROCESS, 0), attempt(lambda: os.nice(-1)))
+";
+
+#[tokio::test]
+async fn commands_neither_undo_their_priority_nor_leave_another_to_the_next_exec() -> Result<()> {
+    const LOOK: &str = "import os
+print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0)))
+print(sorted(os.getpriority(os.PRIO_PROCESS, int(p)) for p in os.listdir('/proc') if p.isdigit())[:2])";
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let name = exec::workspace(client).await?.name;
+    let look = async || {
+        let outcome = run(client, &name, exec::argv(["python3", "-c", LOOK])).await?;
+        ensure!(outcome.exit_code() == Some(0), "{}", outcome.error_text());
+        Ok::<_, anyhow::Error>(outcome.text())
+    };
+    let before = look().await?;
+    ensure!(before.starts_with("19 0 "), "{before}");
+    ensure!(before.ends_with("[0, 0]\n"), "{before}");
+    let outcome = run(client, &name, exec::argv(["python3", "-c", MEDDLE])).await?;
+    let said = outcome.text();
+    let refused = ["True ['EPERM'] 19 EPERM\n", "True ['EPERM'] 19 EACCES\n"];
+    ensure!(
+        refused.contains(&said.as_str()),
+        "{said}{}",
+        outcome.error_text()
+    );
+    // There are two supervisors; each of them runs some of these.
+    for _ in 0..4 {
+        assert_eq!(look().await?, before);
+    }
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_bomb_beside_another_exec_is_gone_within_a_second() -> Result<()> {
+    let options = Options::default().set("pools.default.warm", "2");
+    let daemon = Daemon::start_with(options).await?;
+    let client = &daemon.client;
+    let both = two(&daemon).await?;
+    let other = start(client, &both[0], "other", shell("exec sleep 100")).await?;
+    for round in 0..3 {
+        let spec = exec::argv(["python3", "-c", BOMB]);
+        let bomb = start(client, &both[0], &format!("bomb{round}"), spec).await?;
+        busy(&daemon, &both[0]).await?;
+        let killed = answering(client, &both, async {
+            let begin = Instant::now();
+            let exec = client.kill_exec_after(&bomb, Duration::ZERO).await?;
+            Ok((exec, begin.elapsed()))
+        });
+        let (exec, took) = killed.await?;
+        println!("the bomb was gone {took:?} after KillExec");
+        assert!(took < KILL_MAX, "{took:?}");
+        let result = exec.result.context("no result")?;
+        assert_eq!(result.reason(), Reason::KilledByClient);
+        assert_eq!(processes::commands(&daemon, &both[0])?, ["sleep 100 "]);
+    }
+    assert_eq!(client.get_exec(&other).await?.state(), ExecState::Running);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_bomb_beside_another_exec_ends_at_its_timeout() -> Result<()> {
+    let options = Options::default()
+        .set("pools.default.warm", "2")
+        .set("execs.kill_grace", "100ms");
+    let daemon = Daemon::start_with(options).await?;
+    let client = &daemon.client;
+    let both = two(&daemon).await?;
+    let other = start(client, &both[0], "other", shell("exec sleep 100")).await?;
+    let timeout = Duration::from_secs(20);
+    let spec = ExecSpec {
+        timeout: timeout.try_into().ok(),
+        ..exec::argv(["python3", "-c", BOMB])
+    };
+    let bomb = start(client, &both[0], "bomb", spec).await?;
+    busy(&daemon, &both[0]).await?;
+    let outcome = answering(client, &both, async {
+        attach(client, &bomb, StreamOffsets::default()).await
+    });
+    let outcome = outcome.await?;
+    assert_eq!(outcome.reason(), Reason::Timeout);
+    let exec = client.get_exec(&bomb).await?;
+    let time = |stamp: Option<prost_types::Timestamp>| {
+        let stamp = stamp.context("no time")?;
+        Ok::<_, anyhow::Error>(std::time::SystemTime::try_from(stamp)?)
+    };
+    let took = time(exec.end_time)?.duration_since(time(exec.start_time)?)?;
+    println!(
+        "the leader ended {:?} after its timeout",
+        took.saturating_sub(timeout)
+    );
+    assert!(took < timeout + KILL_MAX, "{took:?}");
+    wait::until("nothing is left of it", KILL_MAX, async || {
+        let left = processes::commands(&daemon, &both[0])?;
+        Ok((left == ["sleep 100 "]).then_some(()))
+    })
+    .await?;
+    assert_eq!(client.get_exec(&other).await?.state(), ExecState::Running);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn the_guest_answers_in_time_under_500_busy_processes() -> Result<()> {
+    const CALL_MAX: Duration = Duration::from_millis(20);
+    let options = Options::default().set("pools.default.warm", "2");
+    let daemon = Daemon::start_with(options).await?;
+    let client = &daemon.client;
+    let both = two(&daemon).await?;
+    let loops = start(client, &both[0], "loops", shell(LOOPS)).await?;
+    busy(&daemon, &both[0]).await?;
+    // The machine may be busy with other tests: the best of a few rounds is what the guest can do.
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        let times = call_times(client, &both[0], Duration::from_secs(2)).await?;
+        let p99 = percentile(&times, 99);
+        println!(
+            "{} calls: p50 {:?}, p99 {p99:?}, longest {:?}",
+            times.len(),
+            percentile(&times, 50),
+            times.last().context("no calls")?
+        );
+        best = best.min(p99);
+    }
+    assert!(best <= CALL_MAX, "p99 {best:?}");
+    let begin = Instant::now();
+    let outcome = run(client, &both[0], shell("echo served")).await?;
+    assert_eq!(outcome.text(), "served\n");
+    println!("another exec took {:?}", begin.elapsed());
+    let begin = Instant::now();
+    client.kill_exec(&loops).await?;
+    println!("the loops were gone after {:?}", begin.elapsed());
+    daemon.stop().await
+}
