@@ -7,8 +7,8 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
-/// How often the kernel may give up on a path before we do.
-const TRIES: usize = 16;
+/// Attempts to open one path. Each takes microseconds and fails if any process of the host renames or mounts meanwhile.
+const TRIES: usize = 1000;
 
 /// Opens a path for reading, empty for the directory itself, without waiting for a FIFO's writer. `flags` are added,
 /// for instance O_DIRECTORY; links are followed as long as they stay beneath.

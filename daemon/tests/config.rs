@@ -502,7 +502,11 @@ fn the_cache_is_where_it_is_said_or_where_the_environment_says_or_in_the_state_d
     }
     let said = shown(&[], &[theirs, ("SKILLD_SKILLS__CACHE_DIR", "/tmp/d")]);
     assert!(said.contains("cache_dir = \"/tmp/d\""), "{said}");
-    let refused = skilld(&["--check"], &[("SKILLD_SKILLS__CACHE_DIR", "  ")]);
+    // The environment's values are trimmed, so that only a file can hold a path of blanks.
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = dir.path().join("skilld.toml");
+    std::fs::write(&file, "[skills]\ncache_dir = \"  \"\n").expect("write file");
+    let refused = skilld(&["--check", "--config", file.to_str().expect("utf-8")], &[]);
     let why = text(&refused.stderr);
     assert!(
         why.contains("skills.cache_dir") && why.contains("must be a path"),

@@ -399,9 +399,13 @@ async fn an_idle_workspace_is_removed_and_a_used_one_is_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_keeps_workspaces_and_warm_slots() {
     let server = TestServer::start("", &[]).await;
+    let request = CreateWorkspaceRequest {
+        request_id: "one".into(),
+        ..named("kept")
+    };
     server
         .client
-        .create_workspace(named("kept"))
+        .create_workspace(request.clone())
         .await
         .expect("created");
     pool_becomes(&server, "warm", |pool| pool.warm == 1).await;
@@ -421,7 +425,7 @@ async fn a_restart_keeps_workspaces_and_warm_slots() {
     // The same request still gives the same workspace.
     server
         .client
-        .create_workspace(named("kept"))
+        .create_workspace(request)
         .await
         .expect("the same request");
     assert_eq!(names(&server).await.len(), 1);

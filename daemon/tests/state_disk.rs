@@ -41,9 +41,16 @@ impl Tmpfs {
         tmpfs
     }
 
-    /// The mount alone: the file system has sockets that are bound and unlinked, and stays as it is while it has.
-    fn remount(&self, mode: &str) {
-        self.run("mount", &["-o", &format!("remount,bind,{mode}")]);
+    /// Covers the disk by a read-only view of itself. It cannot be made read-only in place while a file is open for
+    /// writing.
+    fn cover(&self) {
+        let path = self.0.to_string_lossy();
+        self.run("mount", &["--bind", &path]);
+        self.run("mount", &["-o", "remount,bind,ro"]);
+    }
+
+    fn uncover(&self) {
+        self.run("umount", &["-l"]);
     }
 
     fn run(&self, program: &str, args: &[&str]) {
@@ -54,8 +61,9 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
-        drop(unmounted);
+        // A test that failed may have left the disk covered.
+        let unmount = || Command::new("umount").arg("-l").arg(&self.0).output();
+        while unmount().is_ok_and(|unmounted| unmounted.status.success()) {}
     }
 }
 
@@ -84,12 +92,14 @@ impl Shortage {
                 let made = (0..4000).take_while(more).count();
                 assert!(made < 4000, "inodes have no limit here");
             }
-            Self::Writes => disk.remount("ro"),
+            Self::Writes => disk.cover(),
         }
     }
 
     fn end(self, disk: &Tmpfs) {
-        disk.remount("rw");
+        if let Self::Writes = self {
+            disk.uncover();
+        }
         fs::remove_dir_all(disk.0.join("filler")).expect("removed");
     }
 

@@ -101,7 +101,8 @@ async fn files_that_no_glob_finds_are_named_in_the_summary() -> Result<()> {
     run(
         client,
         &workspace,
-        shell("mkdir /tmp/images; echo 1 > /tmp/images/old.png"),
+        // The kernel stamps files with a clock that moves every few milliseconds.
+        shell("mkdir /tmp/images; echo 1 > /tmp/images/old.png; sleep 0.05"),
     )
     .await?;
     let script = "echo 2 > /tmp/images/new.png; echo 3 > /tmp/.hidden; echo 4 > $WORKSPACE_DIR/top.txt; \

@@ -396,7 +396,7 @@ async fn skillctl_runs_scripts_with_arguments_as_data() -> Result<()> {
     let shown: Value = serde_json::from_slice(&done.stdout)?;
     assert_eq!(
         shown["argv"],
-        json!(["sub", "-x", "--top-n", "1.0", "--all", "--text", "a b"])
+        json!(["sub", "-x", "--top_n", "1.0", "--all", "--text", "a b"])
     );
     assert_eq!(shown["cwd"], "/workspace/skills/kit");
 

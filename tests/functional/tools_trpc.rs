@@ -615,7 +615,7 @@ async fn a_run_reports_what_happened_as_it_happened() -> Result<()> {
     }
     let escape = json!({"skill": "python-math", "command": "pwd", "cwd": "../../.."});
     let refused = talk.refused("skill_run", escape).await;
-    assert!(refused.starts_with("DAEMON"), "{refused}");
+    assert!(refused.starts_with("INVALID_ARGUMENTS"), "{refused}");
     daemon.stop().await
 }
 

@@ -114,6 +114,7 @@ async fn creating_a_workspace_is_exclusive_and_its_retries_survive_a_restart() -
     let mut daemon = Daemon::start().await?;
     let request = retried("mine", &[]);
     let made = daemon.client.create_workspace(request.clone()).await?;
+    daemon.crash().await?;
     daemon.restart().await?;
     let again = daemon.client.create_workspace(request).await?;
     assert_eq!(again.create_time, made.create_time);
@@ -596,7 +597,11 @@ async fn workspaces_over_the_count_are_refused() -> Result<()> {
     client.create_workspace(named("b")).await?;
     let third = client.create_workspace(named("c")).await;
     refused(third, Code::ResourceExhausted, Reason::QuotaExceeded)?;
-    client.create_workspace(named("b")).await?;
+    let existing = CreateWorkspaceRequest {
+        allow_existing: true,
+        ..named("b")
+    };
+    client.create_workspace(existing).await?;
     client.delete_workspace("a").await?;
     client.create_workspace(named("c")).await?;
     daemon.stop().await

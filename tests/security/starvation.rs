@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use skilld_client::Client;
 use skilld_proto::v1::exec_result::Reason;
-use skilld_proto::v1::{
-    ExecSpec, ExecState, ListExecsRequest, StartExecRequest, StreamOffsets, WorkspaceLimits,
-};
+use skilld_proto::v1::{ExecSpec, ExecState, ListExecsRequest, StartExecRequest, StreamOffsets};
 use skilld_tests::exec::{self, attach, run, shell};
 use skilld_tests::{Daemon, Options, processes, wait};
 
@@ -47,13 +45,16 @@ async fn start(client: &Client, workspace: &str, id: &str, spec: ExecSpec) -> Re
     Ok(client.start_exec(request).await?.name)
 }
 
-/// A workspace with memory for so many processes, and its neighbour.
+/// Two warm containers with memory for so many processes.
+fn options() -> Options {
+    Options::default()
+        .set("pools.default.warm", "2")
+        .set("pools.default.memory", "2GiB")
+}
+
+/// A workspace and its neighbour.
 async fn two(daemon: &Daemon) -> Result<[String; 2]> {
-    let limits = WorkspaceLimits {
-        memory_bytes: 2 << 30,
-        ..WorkspaceLimits::default()
-    };
-    let first = exec::sized(&daemon.client, limits).await?;
+    let first = exec::workspace(&daemon.client).await?.name;
     Ok([first, exec::workspace(&daemon.client).await?.name])
 }
 
@@ -170,8 +171,7 @@ print(sorted(os.getpriority(os.PRIO_PROCESS, int(p)) for p in os.listdir('/proc'
 
 #[tokio::test]
 async fn a_bomb_beside_another_exec_is_gone_within_a_second() -> Result<()> {
-    let options = Options::default().set("pools.default.warm", "2");
-    let daemon = Daemon::start_with(options).await?;
+    let daemon = Daemon::start_with(options()).await?;
     let client = &daemon.client;
     let both = two(&daemon).await?;
     let other = start(client, &both[0], "other", shell("exec sleep 100")).await?;
@@ -197,9 +197,7 @@ async fn a_bomb_beside_another_exec_is_gone_within_a_second() -> Result<()> {
 
 #[tokio::test]
 async fn a_bomb_beside_another_exec_ends_at_its_timeout() -> Result<()> {
-    let options = Options::default()
-        .set("pools.default.warm", "2")
-        .set("execs.kill_grace", "100ms");
+    let options = options().set("execs.kill_grace", "100ms");
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let both = two(&daemon).await?;
@@ -239,8 +237,7 @@ async fn a_bomb_beside_another_exec_ends_at_its_timeout() -> Result<()> {
 #[tokio::test]
 async fn the_guest_answers_in_time_under_500_busy_processes() -> Result<()> {
     const CALL_MAX: Duration = Duration::from_millis(20);
-    let options = Options::default().set("pools.default.warm", "2");
-    let daemon = Daemon::start_with(options).await?;
+    let daemon = Daemon::start_with(options()).await?;
     let client = &daemon.client;
     let both = two(&daemon).await?;
     let loops = start(client, &both[0], "loops", shell(LOOPS)).await?;

@@ -27,8 +27,8 @@ const DEPTH_MAX: usize = 32;
 const FOLDERS_MAX: usize = 10_000;
 /// Documents that are named when none is at the top.
 const SHOWN_MAX: usize = 3;
-/// How often the kernel may give up on a path before we do.
-const TRIES: usize = 16;
+/// Attempts to open one path. Each takes microseconds and fails if any process of the host renames or mounts meanwhile.
+const TRIES: usize = 1000;
 
 /// The folder.
 #[derive(Debug)]

@@ -479,7 +479,8 @@ async fn a_background_child_that_holds_the_pipe_does_not_delay_exited() {
     let begin = Instant::now();
     let seen = guest.sh("bg", "sleep 100 & echo $! > pid; echo done").await;
     let exited = seen.exited_after.expect("exited");
-    assert!(exited < Duration::from_millis(50), "{exited:?}");
+    // Half of the grace for stragglers: commands have the lowest priority, and other tests run beside this one.
+    assert!(exited < Duration::from_millis(250), "{exited:?}");
     let closed = begin.elapsed();
     assert!(
         closed >= Duration::from_millis(480) && closed < Duration::from_millis(700),
