@@ -19,7 +19,7 @@ const BUILD: &str = "builds what the tests run, or runs the tests themselves";
 const HOST: &str = "changes the services of the host";
 
 /// Every section with command blocks: document, title (empty before the first section), and how it is covered.
-const SECTIONS: [(&str, &str, Covered); 33] = [
+const SECTIONS: [(&str, &str, Covered); 38] = [
     ("README.md", "", Not(BUILD)),
     ("README.md", "Build and start", Not(BUILD)),
     (
@@ -41,6 +41,15 @@ const SECTIONS: [(&str, &str, Covered); 33] = [
         "docs/artifacts.md",
         "Artifacts with grpcurl",
         By("recipes_for_artifacts_do_what_they_say"),
+    ),
+    ("docs/backup.md", "", Not(HOST)),
+    ("docs/backup.md", "Restore", Not(HOST)),
+    ("docs/backup.md", "Why a copy is refused", Not(HOST)),
+    ("docs/backup.md", "Move to another disk or host", Not(HOST)),
+    (
+        "docs/backup.md",
+        "An instance file that was lost",
+        Not(HOST),
     ),
     (
         "docs/benchmarks.md",
@@ -213,8 +222,11 @@ const PROGRAMS: [&str; 14] = [
     "systemctl",
 ];
 
-/// The documents, and what is found in each: sections with command blocks, and indented lines that are commands.
-fn documents() -> Result<(BTreeSet<(String, String)>, Vec<String>)> {
+/// Sections as document and title.
+type Sections = BTreeSet<(String, String)>;
+
+/// Returns the sections of all documents that have command blocks, and the indented lines that are commands.
+fn documents() -> Result<(Sections, Vec<String>)> {
     let root = binaries::repository();
     let mut names = vec!["README.md".to_owned()];
     for entry in fs::read_dir(root.join("docs"))? {

@@ -11,6 +11,7 @@
 mod readers;
 mod reconnect;
 mod soak;
+mod starvation;
 mod storm;
 mod wide;
 

@@ -12,7 +12,6 @@ mod guest;
 mod gvisor;
 mod limits;
 mod neighbours;
-mod starvation;
 mod workspace;
 
 use anyhow::{Context, Result, ensure};

@@ -34,13 +34,7 @@ fn of(reason: Reason, failure: &Failure) -> Option<String> {
         Reason::FileNotFound => metadata("nearest")
             .filter(|names| !names.is_empty())
             .map(|near| format!("did you mean {}?", listed(near))),
-        Reason::PoolExhausted | Reason::QuotaExceeded => Some(match failure.retry_after {
-            Some(wait) => format!(
-                "try again in {}; if that does not help, read faster, delete a workspace, or enlarge the pool",
-                humantime::format_duration(wait)
-            ),
-            None => "delete what is no longer needed, or ask for more".into(),
-        }),
+        Reason::PoolExhausted | Reason::QuotaExceeded => Some(exhausted_hint(failure)),
         Reason::Draining => Some("the daemon is going down: try again when it is back".into()),
         Reason::EngineUnavailable => {
             Some("the container engine does not answer: look at it with `docker info`".into())
@@ -55,7 +49,7 @@ fn of(reason: Reason, failure: &Failure) -> Option<String> {
         Reason::WorkspaceNotReady => Some("create another workspace".into()),
         Reason::PathEscapes => Some("paths are relative, without a way out by `..`".into()),
         Reason::ReadOnly => Some("write to work/ or out/ instead".into()),
-        Reason::DiskFull => Some("delete files, or create a workspace with a larger disk".into()),
+        Reason::DiskFull => Some("delete files, or take a pool with a larger disk".into()),
         Reason::GuestLost => {
             Some("a command may have run: look at the workspace before repeating it".into())
         }
@@ -92,6 +86,17 @@ fn of(reason: Reason, failure: &Failure) -> Option<String> {
         | Reason::StateDiskReadOnly
         | Reason::TooManyFiles
         | Reason::FetchFailed => None,
+    }
+}
+
+/// Returns the advice for a pool or quota that is used up.
+fn exhausted_hint(failure: &Failure) -> String {
+    match failure.retry_after {
+        Some(wait) => format!(
+            "try again in {}; if that does not help, read faster, delete a workspace, or enlarge the pool",
+            humantime::format_duration(wait)
+        ),
+        None => "delete what is no longer needed, or ask for more".into(),
     }
 }
 

@@ -61,10 +61,13 @@ impl Attach {
         let mut follower = Follower::new(&context.client, &context.output, OnLeave::Detach);
         let full_name = events.name().to_owned();
         let name = short_id(&full_name);
-        let ending = follower.converse(events, input, &mut interrupt).await?;
-        if !matches!(ending, Ending::PipeClosed) {
-            follower.print_transcript(&context.output, &full_name)?;
+        let ended = follower.converse(events, input, &mut interrupt).await;
+        match &ended {
+            Ok(Ending::PipeClosed) => {}
+            Ok(_) => follower.print_transcript(&context.output, &full_name)?,
+            Err(_) => follower.print_partial_transcript(&context.output, &full_name)?,
         }
+        let ending = ended?;
         match ending {
             Ending::Interrupted => {
                 output::note(&format!("{name} goes on; `skillctl kill {name}` ends it"));

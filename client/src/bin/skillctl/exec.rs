@@ -148,10 +148,13 @@ impl Exec {
         };
         let mut interrupt = input.interrupt()?;
         let mut follower = Follower::new(&context.client, &context.output, OnLeave::Kill);
-        let ending = follower.converse(events, input, &mut interrupt).await?;
-        if !matches!(ending, Ending::PipeClosed) {
-            follower.print_transcript(&context.output, &name)?;
+        let ended = follower.converse(events, input, &mut interrupt).await;
+        match &ended {
+            Ok(Ending::PipeClosed) => {}
+            Ok(_) => follower.print_transcript(&context.output, &name)?,
+            Err(_) => follower.print_partial_transcript(&context.output, &name)?,
         }
+        let ending = ended?;
         if let Ending::Detached(at) = ending {
             follow::note_detached(&short_id(&name), at);
         }

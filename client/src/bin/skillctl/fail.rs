@@ -16,7 +16,7 @@ pub(crate) const PIPE_CLOSED: u8 = 141;
 const EIO: i32 = 5;
 
 /// How to get a larger workspace.
-const POOL_LIMITS: &str = "`--memory`, `--disk` and `--cpus` of `workspace create` and `run` go up to the pool's own limits; `--pool` takes another pool";
+const POOL_LIMITS: &str = "`workspace create` and `run` give a workspace all of its pool without `--memory`, `--disk` and `--cpus`; `--pool` takes a larger pool";
 
 /// Prints what went wrong and what to do next to stderr; returns the code to exit with.
 pub(crate) fn report(error: &anyhow::Error) -> u8 {

@@ -107,6 +107,18 @@ impl<'a> Follower<'a> {
         }
     }
 
+    /// Prints what was collected before a failure, if there was any output: it may be nowhere else.
+    pub(crate) fn print_partial_transcript(
+        &mut self,
+        output: &Output,
+        name: &str,
+    ) -> anyhow::Result<()> {
+        match self.take_transcript().filter(Transcript::has_output) {
+            Some(transcript) => output.value(&transcript.into_json(name)?.into()),
+            None => Ok(()),
+        }
+    }
+
     /// Sets how the exec ended, where no event says so.
     pub(crate) fn set_result(&mut self, result: Option<ExecResult>) {
         if let Printing::Transcript(transcript) = &mut self.printing {

@@ -41,8 +41,12 @@ impl Logs {
             });
             let name = events.name().to_owned();
             let mut interrupt = Input::None.interrupt()?;
-            let ending = follower.follow(events, &mut interrupt).await?;
-            follower.print_transcript(&context.output, &name)?;
+            let ended = follower.follow(events, &mut interrupt).await;
+            match &ended {
+                Ok(_) => follower.print_transcript(&context.output, &name)?,
+                Err(_) => follower.print_partial_transcript(&context.output, &name)?,
+            }
+            let ending = ended?;
             return Ok(match &ending {
                 Ending::Finished(_) => 0,
                 Ending::Interrupted | Ending::PipeClosed | Ending::Detached(_) => {

@@ -43,11 +43,11 @@ pub(crate) fn reason(result: &ExecResult) -> Option<String> {
         }
         Reason::NoOutputTimeout => format!("killed{how}: it printed nothing for too long"),
         Reason::OomKilled => format!(
-            "killed{how}: the workspace's memory is used up; --memory or another --pool of `workspace create` and `run` gives more"
+            "killed{how}: the workspace's memory is used up; leave out --memory, or take a larger --pool, in `workspace create` and `run`"
         ),
         Reason::PidsLimit => "the workspace's limit of processes was reached".to_owned(),
         Reason::OutputLimit => format!("killed{how}: it printed more than its limit"),
-        Reason::DiskFull => "the workspace's disk is full; delete files, or --disk or another --pool of `workspace create` and `run` gives more".to_owned(),
+        Reason::DiskFull => "the workspace's disk is full; delete files, leave out --disk, or take a larger --pool, in `workspace create` and `run`".to_owned(),
         Reason::KilledByClient => format!("killed{how} on request"),
         Reason::WorkspaceExpired => format!("killed{how}: the workspace expired"),
         Reason::WorkspaceLost => "the workspace was lost".to_owned(),

@@ -110,11 +110,12 @@ impl Run {
         } else {
             job.delete().await
         };
-        let code = ended?;
-        deleted?;
-        if context.output.is_json() {
+        // Also after a failure: the output of the command is nowhere else once the workspace is deleted.
+        if context.output.is_json() && !object.is_empty() {
             context.output.value(&Value::Object(object))?;
         }
+        let code = ended?;
+        deleted?;
         Ok(code)
     }
 }

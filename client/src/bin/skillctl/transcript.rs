@@ -54,6 +54,11 @@ impl Transcript {
             .push(json!({"stream": stream, "from": gap.from, "to": gap.to}));
     }
 
+    /// Returns `true` if any output was collected.
+    pub(crate) fn has_output(&self) -> bool {
+        !self.stdout.is_empty() || !self.stderr.is_empty()
+    }
+
     /// Sets how the exec ended.
     pub(crate) fn set_result(&mut self, result: Option<ExecResult>) {
         self.result = result;
@@ -69,7 +74,8 @@ impl Transcript {
         };
         object.insert("result".into(), result);
         for (key, bytes) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
-            let (text, base64) = json::from_bytes(whole_characters(bytes, self.truncated));
+            let (text, base64) =
+                json::from_bytes(whole_characters(bytes, bytes.len() == STREAM_BYTES_MAX));
             object.insert(key.into(), text);
             object.insert(format!("{key}Base64"), base64);
         }
