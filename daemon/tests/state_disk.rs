@@ -212,6 +212,37 @@ fn temporary_files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Checks that every call that writes fails with the reason of the shortage, which is also listed as a problem.
+async fn check_failures(client: &Client, workspace: &str, shortage: Shortage) {
+    for _ in 0..5 {
+        let claimed = client.create_workspace(pb::CreateWorkspaceRequest::default());
+        check("a claim", shortage, claimed.await);
+    }
+    let request = pb::RenewWorkspaceRequest {
+        name: workspace.to_owned(),
+        ..Default::default()
+    };
+    let renewed = client.workspaces().renew_workspace(request).await;
+    check("a renewal", shortage, renewed.map_err(Error::from));
+    check(
+        "staging",
+        shortage,
+        client.stage_skills(workspace, &["one"]).await,
+    );
+    for bytes in [10, 3 << 20] {
+        check("saving an artifact", shortage, save(client, bytes).await);
+    }
+    check("publishing", shortage, publish(client).await);
+    let problems = state_problems(client).await;
+    let codes: Vec<&str> = problems
+        .iter()
+        .map(|problem| problem.code.as_str())
+        .collect();
+    assert_eq!(codes, [shortage.expected().2]);
+    let reassures = |problem: &pb::Problem| problem.message.contains("running commands go on");
+    assert!(problems.iter().all(reassures), "{problems:?}");
+}
+
 async fn suffers(shortage: Shortage) {
     if !nix::unistd::geteuid().is_root() {
         // Only root can make a disk that is full.
@@ -232,32 +263,7 @@ async fn suffers(shortage: Shortage) {
     assert_eq!(state_problems(&client).await, []);
 
     shortage.begin(&disk);
-    for _ in 0..5 {
-        let claimed = client.create_workspace(pb::CreateWorkspaceRequest::default());
-        check("a claim", shortage, claimed.await);
-    }
-    let request = pb::RenewWorkspaceRequest {
-        name: workspace.clone(),
-        ..Default::default()
-    };
-    let renewed = client.workspaces().renew_workspace(request).await;
-    check("a renewal", shortage, renewed.map_err(Error::from));
-    check(
-        "staging",
-        shortage,
-        client.stage_skills(&workspace, &["one"]).await,
-    );
-    for bytes in [10, 3 << 20] {
-        check("saving an artifact", shortage, save(&client, bytes).await);
-    }
-    check("publishing", shortage, publish(&client).await);
-    let problems = state_problems(&client).await;
-    let codes: Vec<&str> = problems
-        .iter()
-        .map(|problem| problem.code.as_str())
-        .collect();
-    assert_eq!(codes, [shortage.expected().2]);
-    assert!(problems[0].message.contains("running commands go on"));
+    check_failures(&client, &workspace, shortage).await;
     until("the warm container is given back", async || {
         let pool = client.get_pool("default").await.expect("pool");
         (pool.warm == 1).then_some(())

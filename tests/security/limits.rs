@@ -129,7 +129,6 @@ async fn check_socket_memory(resource: &str, sockets: u64) -> Result<()> {
     let cgroup_version = container.engine.describe().await?.cgroup_version;
     container.remove().await?;
     for result in taken_by_two(resource).await? {
-        println!("{resource}: {result}");
         if cgroup_version == 2 {
             continue;
         }

@@ -360,30 +360,6 @@ async fn a_file_that_the_client_writes_is_in_the_workspace_and_among_the_resourc
         assert_eq!(state.staged["out/p.bin"], [1, 0, 2]);
         assert_eq!(state.workspaces.len(), 1, "the session's");
     }
-    for (wrong, problem) in [
-        (
-            json!({"path": "skills/x", "content": ""}),
-            "beneath work/ or out/",
-        ),
-        (
-            json!({"path": "out/../../x", "content": ""}),
-            "must not contain ..",
-        ),
-        (json!({"path": "out/x"}), "content is missing"),
-        (
-            json!({"path": "out/x", "content": "", "content_base64": ""}),
-            "not both",
-        ),
-        (
-            json!({"path": "out/x", "content_base64": "!"}),
-            "is not base64",
-        ),
-    ] {
-        let id = client.begin_call("workspace_write_file", wrong).await;
-        let refused = client.answer(id).await.expect("a result");
-        assert_eq!(refused["isError"], true);
-        assert!(refused.to_string().contains(problem), "{refused}");
-    }
     client
         .call("workspace_save_artifact", json!({"path": "out/p.bin"}))
         .await;
@@ -416,6 +392,36 @@ async fn a_file_that_the_client_writes_is_in_the_workspace_and_among_the_resourc
         .request("resources/read", json!({"uri": "workspace://out/no"}))
         .await;
     assert_eq!(error.expect_err("is not there")["code"], -32002);
+}
+
+#[tokio::test]
+async fn a_file_to_write_needs_a_path_beneath_work_or_out_and_one_content() {
+    let fake = fake();
+    let mut client = Client::start(&fake, &[]).await;
+    for (wrong, problem) in [
+        (
+            json!({"path": "skills/x", "content": ""}),
+            "beneath work/ or out/",
+        ),
+        (
+            json!({"path": "out/../../x", "content": ""}),
+            "must not contain ..",
+        ),
+        (json!({"path": "out/x"}), "content is missing"),
+        (
+            json!({"path": "out/x", "content": "", "content_base64": ""}),
+            "not both",
+        ),
+        (
+            json!({"path": "out/x", "content_base64": "!"}),
+            "is not base64",
+        ),
+    ] {
+        let id = client.begin_call("workspace_write_file", wrong).await;
+        let refused = client.answer(id).await.expect("a result");
+        assert_eq!(refused["isError"], true);
+        assert!(refused.to_string().contains(problem), "{refused}");
+    }
 }
 
 #[tokio::test]

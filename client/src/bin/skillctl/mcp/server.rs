@@ -236,9 +236,10 @@ impl ServerHandler for Server {
                 return Err(ErrorData::invalid_params(said, Some(error)));
             }
             Ended::Called(Err(error)) => {
-                let file = match &error {
-                    ToolError::NotText { path, .. } => content::binary_file(scope, path).await,
-                    _ => None,
+                let file = if let ToolError::NotText { path, .. } = &error {
+                    content::binary_file(scope, path).await
+                } else {
+                    None
                 };
                 return Ok(file
                     .unwrap_or_else(|| content::failed(&error.to_json()))
