@@ -258,7 +258,7 @@ async fn the_list_of_tools_stays_within_its_byte_budget() {
     for (family, all_max, output_max) in [
         ("trpc", 40_000, 21_000),
         ("sherma", 16_000, 7_500),
-        ("agent-zero", 8_000, 5_000),
+        ("agent-zero", 9_500, 6_000),
     ] {
         let fake = fake();
         options(&fake, &json!({"family": family, "additions": true}));
