@@ -62,10 +62,8 @@ impl Attach {
         let full_name = events.name().to_owned();
         let name = short_id(&full_name);
         let ended = follower.converse(events, input, &mut interrupt).await;
-        match &ended {
-            Ok(Ending::PipeClosed) => {}
-            Ok(_) => follower.print_transcript(&context.output, &full_name)?,
-            Err(_) => follower.print_partial_transcript(&context.output, &full_name)?,
+        if !matches!(ended, Ok(Ending::PipeClosed)) {
+            follower.print_transcript_after(&ended, &context.output, &full_name)?;
         }
         let ending = ended?;
         match ending {

@@ -149,10 +149,8 @@ impl Exec {
         let mut interrupt = input.interrupt()?;
         let mut follower = Follower::new(&context.client, &context.output, OnLeave::Kill);
         let ended = follower.converse(events, input, &mut interrupt).await;
-        match &ended {
-            Ok(Ending::PipeClosed) => {}
-            Ok(_) => follower.print_transcript(&context.output, &name)?,
-            Err(_) => follower.print_partial_transcript(&context.output, &name)?,
+        if !matches!(ended, Ok(Ending::PipeClosed)) {
+            follower.print_transcript_after(&ended, &context.output, &name)?;
         }
         let ending = ended?;
         if let Ending::Detached(at) = ending {

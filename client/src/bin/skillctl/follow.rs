@@ -107,13 +107,16 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Prints what was collected before a failure, if there was any output: it may be nowhere else.
-    pub(crate) fn print_partial_transcript(
+    /// Prints the collected object once following has ended. After a failure it is printed only if it holds output, which
+    /// may be nowhere else.
+    pub(crate) fn print_transcript_after(
         &mut self,
+        ended: &anyhow::Result<Ending>,
         output: &Output,
         name: &str,
     ) -> anyhow::Result<()> {
-        match self.take_transcript().filter(Transcript::has_output) {
+        let transcript = self.take_transcript();
+        match transcript.filter(|transcript| ended.is_ok() || transcript.has_output()) {
             Some(transcript) => output.value(&transcript.into_json(name)?.into()),
             None => Ok(()),
         }

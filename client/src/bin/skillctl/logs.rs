@@ -42,10 +42,7 @@ impl Logs {
             let name = events.name().to_owned();
             let mut interrupt = Input::None.interrupt()?;
             let ended = follower.follow(events, &mut interrupt).await;
-            match &ended {
-                Ok(_) => follower.print_transcript(&context.output, &name)?,
-                Err(_) => follower.print_partial_transcript(&context.output, &name)?,
-            }
+            follower.print_transcript_after(&ended, &context.output, &name)?;
             let ending = ended?;
             return Ok(match &ending {
                 Ending::Finished(_) => 0,
