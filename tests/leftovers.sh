@@ -28,9 +28,8 @@ left() {
     for id in $(containers); do
         ! is_ours "$id" || docker inspect -f 'container {{.Name}} ({{.State.Status}})' "$id"
     done
-    for kind in volume network; do
-        docker "$kind" ls --quiet --filter label=io.skilld.instance | sed "s/^/$kind /"
-    done
+    docker volume ls --quiet --filter label=io.skilld.instance --filter dangling=true | sed 's/^/volume /'
+    docker network ls --quiet --filter label=io.skilld.instance | sed 's/^/network /'
     awk -v dir="$dir/" 'index($5, dir) == 1 { print "mount", $5 }' /proc/self/mountinfo
     awk -v dir="$dir/" 'index($8, dir) == 1 { print "socket", $8 }' /proc/net/unix | sort -u
     # Whatever may not be looked at belongs to somebody else, or is in a container of the list above.

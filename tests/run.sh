@@ -27,11 +27,31 @@ skills() {
         python3 -B -m unittest discover -s tests/skills
 }
 
+# What README.md tells a new user to type first.
+first_steps() {
+    make --no-print-directory demo && make --no-print-directory image guest build || return
+    local state="$TMPDIR/run" skillctl=${CARGO_TARGET_DIR:-target}/release/skillctl daemon pools failed=1
+    setsid make --no-print-directory run STATE="$state" &
+    daemon=$!
+    for _ in {1..600}; do
+        pools=$("$skillctl" --endpoint "unix:$state/skilld.sock" -o json pool list 2>/dev/null)
+        ! grep -qE '"warm": *[1-9]' <<<"$pools" || { failed=0 && break; }
+        sleep 0.1
+    done
+    "$skillctl" --endpoint "unix:$state/skilld.sock" drain --remove || failed=1
+    kill -- "-$daemon"
+    wait "$daemon"
+    rm -rf "$state"
+    return "$failed"
+}
+
 step 'the image' tests/image.sh
 step 'the sample skills' skills
 step 'the documents' tests/docs.sh
 # With the fault points: tests/crash/faults.rs runs the daemon that this builds beside the tests, and no other one has them.
 step 'the crates' cargo test --workspace --locked --no-fail-fast --features skilld/fault-points
+step 'gVisor' tests/gvisor.sh
+step 'the first steps' first_steps
 step 'nothing is left' env -u TMPDIR tests/leftovers.sh "$TMPDIR" "$before"
 
 if ((${#failed[@]})); then

@@ -60,7 +60,7 @@ pub use files::stage::{Progress, StageKind, StageTarget};
 pub use messages::Messages;
 pub use names::{
     artifact_name, exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name,
-    workspace_name,
+    split_version, workspace_name,
 };
 pub use pack::{PackLimits, SkillArchive};
 pub use poller::Poller;

@@ -38,7 +38,7 @@ pub fn pool_name(name: &str) -> String {
     prefixed("pools/", name)
 }
 
-/// What people type: `{workspace}`, `{workspace}/{exec}`, `{skill}` or `{pool}` for a full name.
+/// Returns the short form that people type: `{workspace}`, `{workspace}/{exec}`, `{skill}` or `{pool}` for a full name.
 #[must_use]
 pub fn short_id(name: &str) -> String {
     let id = ["workspaces/", "skills/", "pools/"]
@@ -66,9 +66,10 @@ pub fn new_exec_id() -> String {
     format!("x-{}", Uuid::now_v7().simple())
 }
 
-/// Splits `NAME@VERSION`, the name of an artifact: a version is what follows the last `@` if it is digits only, so that
-/// `report@final.pdf` is a name.
-pub(crate) fn split_version(artifact: &str) -> (&str, Option<&str>) {
+/// Splits an artifact's `NAME@VERSION`. A version is what follows the last `@` if it is digits only, so that
+/// `report@final.pdf` is a name; it may be too large for any number.
+#[must_use]
+pub fn split_version(artifact: &str) -> (&str, Option<&str>) {
     let is_version = |version: &str| version.bytes().all(|byte| byte.is_ascii_digit());
     match artifact.rsplit_once('@') {
         Some((name, version))

@@ -32,6 +32,7 @@ mod trpc;
 mod turn;
 mod uploads;
 mod wire;
+mod workspace_path;
 mod workspaces;
 mod write;
 
@@ -56,12 +57,12 @@ use host::HostTools;
 use mcp::Connections;
 use workspaces::Workspaces;
 
-/// What a model is told of a tool.
+/// Definition of a tool for a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
-    /// As it is called.
+    /// Name of the tool.
     pub name: String,
-    /// What it does and when to use it.
+    /// Description of its effect and of when to use it.
     pub description: String,
     /// JSON Schema of the arguments, an object.
     pub parameters: Value,
@@ -76,16 +77,16 @@ pub struct Call {
     pub id: String,
     /// The tool.
     pub name: String,
-    /// As the model gave them: an object, or a string that holds one.
+    /// Arguments from the model: an object, or a string that holds one.
     pub arguments: Value,
 }
 
-/// What a call gave.
+/// Answer to a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// For the model.
+    /// Result for the model.
     pub result: Value,
-    /// For the caller's session state.
+    /// Change of the caller's session state.
     pub delta: Delta,
 }
 
@@ -106,7 +107,7 @@ pub struct Toolset {
     inner: Arc<Inner>,
 }
 
-/// What every family has to work with.
+/// State that all families share.
 pub(crate) struct Inner {
     pub(crate) client: Client,
     pub(crate) options: Options,
@@ -134,7 +135,7 @@ impl Toolset {
         Self::with_hooks(client, options, host, NoHooks)
     }
 
-    /// The same with hooks, which are called whenever a skill is loaded or unloaded.
+    /// Adds hooks, which are called whenever a skill is loaded or unloaded.
     pub fn with_hooks(
         client: Client,
         options: Options,
@@ -160,8 +161,8 @@ impl Toolset {
         self.inner.options.family
     }
 
-    /// What to offer the model in this session now, in a fixed order. The host's own tools among them where skills
-    /// that are loaded name them.
+    /// Returns the tools to offer the model in this session now, in a fixed order. The host's own tools are among them where
+    /// skills that are loaded name them.
     pub async fn definitions(
         &self,
         session: &Session,
@@ -188,10 +189,10 @@ impl Toolset {
         }
     }
 
-    /// What the next prompt is made of, for [`prompt::materialise`](crate::prompt::materialise): every skill that the model
-    /// may see in a line, and the texts of those that the state says are loaded, at most [`Options::max_loaded_skills`] of
-    /// them, those that were touched last. What is gone or cannot be used is left out, and a document of more than 1 MiB
-    /// cut; only a daemon that cannot be asked is an error.
+    /// Returns the material of the next prompt, for [`prompt::materialise`](crate::prompt::materialise): a line for every
+    /// skill that the model may see, and the texts of the skills that the state has loaded, at most
+    /// [`Options::max_loaded_skills`] of them, the most recently touched. A skill that is gone or cannot be used is left out,
+    /// and a document of more than 1 MiB is cut; only a daemon that cannot be asked is an error.
     ///
     /// Results of sherma's and Agent Zero's tools hold the texts themselves: placed in the results of tools they are told of
     /// once more only where the host has cut these results out of the conversation.
@@ -203,14 +204,14 @@ impl Toolset {
         material::material(&self.inner, session, state).await
     }
 
-    /// What the host decided.
+    /// Returns the options of the host.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.inner.options
     }
 
-    /// What a call changed and what others changed side by side with it, as one change of the state `base` that all of them
-    /// began with. No more skills stay loaded than the options permit, but sherma's: their evictions are asked of hooks, and
+    /// Merges the change of a call with those of calls side by side with it into one change of the state `base` that all of
+    /// them began with. No more skills stay loaded than the options permit, but sherma's: their evictions are asked of hooks, and
     /// the next load makes them.
     #[must_use]
     pub fn merge(
@@ -226,7 +227,7 @@ impl Toolset {
 
     /// Puts files of the conversation into the session's workspace, beneath `work/inputs/`, in one call to the daemon for
     /// each 3 MiB. The same files again change nothing and large ones are sent once, so each turn can bring all of them.
-    /// One that cannot be had is a warning, an error that none can.
+    /// A file that cannot be had is a warning; it is an error if none can.
     pub async fn stage_uploads(
         &self,
         session: &Session,

@@ -11,6 +11,7 @@ use futures::stream::BoxStream;
 
 use crate::error::Result;
 
+pub mod cgroup;
 pub mod docker;
 #[cfg(feature = "test-util")]
 pub mod fake;
@@ -71,6 +72,16 @@ pub struct EngineInfo {
     pub apparmor: bool,
     /// Containers get uids that are shifted on the host (userns-remap).
     pub userns_remap: bool,
+    /// The kernel enforces limits of CPU time.
+    pub cpu_quota: bool,
+}
+
+/// Returns `true` unless containers of this OCI runtime have a kernel of their own, which its name tells: a sandbox brings
+/// its own terminals and schedules its own processes.
+#[must_use]
+pub fn shares_host_kernel(oci_runtime: &str) -> bool {
+    let sandboxed = ["runsc", "gvisor", "kata", "firecracker"];
+    !sandboxed.iter().any(|name| oci_runtime.contains(name))
 }
 
 /// An image that may be used.
@@ -118,6 +129,8 @@ pub struct ContainerSpec {
     pub tmp_bytes: u64,
     /// Size of /dev/shm, bytes.
     pub shm_bytes: u64,
+    /// Terminals that can be open at a time, where the container shares the host's kernel.
+    pub terminals: usize,
     /// OCI runtime by its name in the engine; `None` means the engine's default.
     pub oci_runtime: Option<String>,
     /// `NAME=value` for the guest; commands do not get it.

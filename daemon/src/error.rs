@@ -22,6 +22,10 @@ pub use source::SourceFault;
 use text::{AtVersion, Entry, Nearest, Violations};
 pub use text::{Chain, Violation};
 
+/// Target of the log lines of INTERNAL errors. Callers are told to look their request id up in one of these, so they have
+/// a limit of their own.
+pub const INTERNAL_TARGET: &str = "skilld::error::internal";
+
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -463,7 +467,7 @@ impl From<Error> for Status {
         if reason == Reason::Internal {
             // The caller gets a number to ask about; what happened is the operator's business.
             let request_id = uuid::Uuid::now_v7().simple().to_string();
-            tracing::error!(%request_id, error = %Chain(&error), "internal error");
+            tracing::error!(target: INTERNAL_TARGET, %request_id, error = %Chain(&error), "internal error");
             message = format!("internal error; the server's log has it under {request_id}");
             metadata = HashMap::from([("request_id".to_owned(), request_id)]);
         }

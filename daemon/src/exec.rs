@@ -19,6 +19,9 @@ pub mod script;
 use arguments::Arguments;
 pub use environment::PATH;
 
+/// Maximum length of one argument, and of a shell's text, in bytes, before and after placeholders are replaced: Linux's
+/// MAX_ARG_STRLEN without the NUL.
+pub const ARG_BYTES_MAX: usize = (128 << 10) - 1;
 /// Maximum size of a command's arguments in bytes, after placeholders are replaced. The guest takes twice as much for
 /// all of a request.
 const COMMAND_BYTES_MAX: usize = 1 << 20;
@@ -103,18 +106,27 @@ pub fn staged<'a>(name: &'a str, skills: &BTreeMap<String, String>) -> Result<Op
 /// `Invalid` when the command is too long then.
 fn replace_placeholders(spec: &mut pb::ExecSpec, skill: &str) -> Result<()> {
     let mut bytes = 0;
-    for argument in &mut spec.argv {
+    for (index, argument) in spec.argv.iter_mut().enumerate() {
         *argument = paths::resolve_placeholders(argument, skill);
+        check_replaced(argument.len(), ARG_BYTES_MAX, || {
+            format!("spec.argv[{index}]")
+        })?;
         bytes += argument.len();
-        if bytes > COMMAND_BYTES_MAX {
-            let problem = format!(
-                "has more than {COMMAND_BYTES_MAX} bytes with the skill's folder in place of its placeholders"
-            );
-            return Err(Error::invalid("spec.argv", problem));
-        }
+        check_replaced(bytes, COMMAND_BYTES_MAX, || "spec.argv".to_owned())?;
     }
     spec.shell = paths::resolve_placeholders_for_shell(&spec.shell, skill);
-    Ok(())
+    check_replaced(spec.shell.len(), ARG_BYTES_MAX, || "spec.shell".to_owned())
+}
+
+/// Refuses a field that has become longer than `most` bytes by the replacement of its placeholders.
+fn check_replaced(bytes: usize, most: usize, field: impl FnOnce() -> String) -> Result<()> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let problem = format!(
+        "has {bytes} bytes with the skill's folder in place of its placeholders; at most {most}"
+    );
+    Err(Error::invalid(field(), problem))
 }
 
 /// Where it starts: what the spec says, else what a script says, else the skill's root, else work/.

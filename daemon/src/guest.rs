@@ -12,14 +12,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use skilld_proto::guest::GENERATION;
 use skilld_proto::guest::v1 as pb;
 use skilld_proto::guest::v1::guest_service_client::GuestServiceClient;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -45,10 +46,6 @@ const MESSAGE_BYTES_MAX: usize = 4 << 20;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 /// How long its answer may take. The engine tells sooner of what it knows: ends, removals, pauses.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(6);
-/// Refused connections after which the daemon takes breath: the guest is not the only one that can connect.
-const REFUSALS_AT_ONCE: u32 = 100;
-/// Pause after each further one. A full queue of the kernel (4,096) is worked off well within the time that a guest has.
-const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 /// A guest answers its first call within this.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -57,6 +54,7 @@ pub type GuestClient = GuestServiceClient<Channel>;
 
 /// Who is expected to connect.
 #[derive(Debug, Clone)]
+#[cfg_attr(test, derive(Default))]
 pub struct Expected {
     /// The slot's uid; `None` where the host sees shifted ones.
     pub uid: Option<u32>,
@@ -64,6 +62,8 @@ pub struct Expected {
     pub pid: Option<i32>,
     /// From the container's environment.
     pub nonce: Vec<u8>,
+    /// File of the commands' CPU group, which the guest is given; `None` where commands share the container's.
+    pub command_group: Option<Arc<fs::File>>,
 }
 
 /// A socket that waits for a guest. Dropping it unlinks the socket.
@@ -127,16 +127,14 @@ impl Socket {
         Ok(Self { listener, path })
     }
 
-    /// Waits until the expected guest has connected and answered. Others are turned away. The caller sets the deadline.
+    /// Waits until the expected guest has connected and answered. Others are turned away, as fast as they come: with a
+    /// pause the commands of a workspace could fill the kernel's queue for good, which refuses the guest then. The caller
+    /// sets the deadline.
     ///
     /// # Errors
     /// When the socket fails.
     pub async fn accept(self, expected: &Expected) -> Result<Link> {
-        let mut refusals: u32 = 0;
         loop {
-            if refusals > REFUSALS_AT_ONCE {
-                tokio::time::sleep(REFUSAL_PAUSE).await;
-            }
             let (stream, _) = self.listener.accept().await.map_err(|source| Error::Io {
                 operation: format!("accept on {}", self.path.display()),
                 source,
@@ -144,7 +142,6 @@ impl Socket {
             match greet(stream, expected).await {
                 Ok(link) => return Ok(link),
                 Err(why) => {
-                    refusals = refusals.saturating_add(1);
                     tracing::warn!(socket = %self.path.display(), why, "turned away who is not the guest");
                 }
             }
@@ -178,7 +175,7 @@ async fn greet(stream: UnixStream, expected: &Expected) -> Result<Link, String> 
         return Err(format!("pid {peer} instead of {pid}"));
     }
     let (stream, socket) = doubled(stream).map_err(|error| format!("take the socket: {error}"))?;
-    let (channel, lost) = channel(stream)
+    let (channel, lost) = channel(stream, expected.command_group.clone())
         .await
         .map_err(|error| format!("connect: {error}"))?;
     let mut client = GuestServiceClient::new(channel)
@@ -219,10 +216,12 @@ fn doubled(stream: UnixStream) -> io::Result<(UnixStream, std::os::unix::net::Un
 /// A channel over one accepted connection, and a token that is cancelled when it is gone.
 async fn channel(
     stream: UnixStream,
+    command_group: Option<Arc<fs::File>>,
 ) -> Result<(Channel, CancellationToken), tonic::transport::Error> {
     let lost = CancellationToken::new();
     let watched = Watched {
         stream,
+        command_group,
         _guard: lost.clone().drop_guard(),
     };
     // The channel asks for a connection again when this one breaks; there is no second one to give.
@@ -256,7 +255,41 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 #[derive(Debug)]
 struct Watched {
     stream: UnixStream,
+    /// Sent with the first bytes. A guest that does not expect it reads them without, and the kernel closes it.
+    command_group: Option<Arc<fs::File>>,
     _guard: DropGuard,
+}
+
+impl Watched {
+    /// Writes bytes together with the file of the commands' CPU group, which is sent once.
+    fn poll_write_with_group(
+        &mut self,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let fds: Vec<i32> = self.command_group.iter().map(AsRawFd::as_raw_fd).collect();
+        let send = || {
+            let rights = [ControlMessage::ScmRights(&fds)];
+            let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+            Ok(sendmsg::<()>(
+                self.stream.as_raw_fd(),
+                bufs,
+                &rights,
+                flags,
+                None,
+            )?)
+        };
+        loop {
+            ready!(self.stream.poll_write_ready(cx))?;
+            match self.stream.try_io(Interest::WRITABLE, send) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => {
+                    self.command_group = None;
+                    return Poll::Ready(done);
+                }
+            }
+        }
+    }
 }
 
 impl AsyncRead for Watched {
@@ -275,7 +308,10 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        if self.command_group.is_none() {
+            return Pin::new(&mut self.stream).poll_write(cx, buf);
+        }
+        self.poll_write_with_group(cx, &[io::IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
@@ -283,6 +319,9 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.command_group.is_some() {
+            return self.poll_write_with_group(cx, bufs);
+        }
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
@@ -314,3 +353,6 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -137,11 +137,14 @@ pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
             path: pattern.to_owned(),
         });
     }
-    let components = base
+    let mut components: Vec<&str> = base
         .split('/')
         .chain(rest.split('/'))
         .filter(|component| !matches!(*component, "" | "."))
         .collect();
+    if pattern.ends_with('/') && components.last().is_some_and(|last| *last != "**") {
+        components.push("**");
+    }
     let mut glob = finish(
         field,
         components,
@@ -152,8 +155,6 @@ pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
     }
     if glob.is_empty() {
         glob.push_str("**");
-    } else if pattern.ends_with('/') && !glob.ends_with("**") {
-        glob.push_str("/**");
     }
     globset::GlobBuilder::new(&glob)
         .literal_separator(true)
@@ -451,6 +452,15 @@ mod tests {
         ] {
             assert_eq!(shown(glob("f", pattern, SCOPE)), expected, "{pattern:?}");
         }
+    }
+
+    #[test]
+    fn a_directory_as_a_glob_is_bounded_with_what_it_stands_for() {
+        let deep = |components: usize| format!("{}/", vec!["a"; components].join("/"));
+        let glob = |components| glob("f", &deep(components), Scope::default());
+        let longest = glob(DEPTH_MAX - 1).expect("just fits");
+        assert_eq!(longest.split('/').count(), DEPTH_MAX);
+        glob(DEPTH_MAX).expect_err("one too many with its `**`");
     }
 
     #[test]

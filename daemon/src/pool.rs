@@ -68,11 +68,14 @@ enum MemberPhase {
 }
 
 impl Inner {
-    /// Slots that take a place: a failed one has no container any more. A quarantined one has, and what it holds of the host
-    /// counts.
+    /// Slots that take a place: all but failed ones whose container is gone. What the container of a quarantined or failed
+    /// slot holds of the host counts.
     fn occupied(&self) -> usize {
-        let failed = |member: &&Member| matches!(member.slot.view().state, State::Failed(_));
-        self.members.len() - self.members.values().filter(failed).count()
+        let is_gone = |member: &&Member| {
+            let view = member.slot.view();
+            matches!(view.state, State::Failed(_)) && view.record.container_id.is_none()
+        };
+        self.members.len() - self.members.values().filter(is_gone).count()
     }
 
     /// Gives a slot to whoever waits longest; comes back if nobody waits.

@@ -81,6 +81,9 @@ pub struct View {
     pub guest_version: String,
     /// Set when it failed.
     pub failure: Option<Failure>,
+    /// Time since which the reconciler tries to remove the container of this failed workspace, because the engine answered
+    /// and did not remove it in time; `None` otherwise.
+    pub removal_overdue: Option<SystemTime>,
 }
 
 /// Why and when a workspace was lost.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{Method, Request, StatusCode};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use skilld_client::Client;
+use skilld_client::{Client, SaveTarget};
 use skilld_proto::v1 as pb;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -59,6 +59,19 @@ impl RawClient {
         }
     }
 
+    /// Reads one frame: its head and its payload.
+    async fn read_frame(&mut self) -> ([u8; 9], Vec<u8>) {
+        let mut head = [0; 9];
+        within(self.stream.read_exact(&mut head))
+            .await
+            .expect("a frame");
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        within(self.stream.read_exact(&mut payload))
+            .await
+            .expect("its payload");
+        (head, payload)
+    }
+
     /// Calls GetServerInfo with this header block; returns `true` if an answer came, and `false` if the stream or the
     /// connection was reset.
     async fn is_answered(&mut self, block: &[u8]) -> bool {
@@ -71,14 +84,7 @@ impl RawClient {
             .await
             .expect("write");
         loop {
-            let mut head = [0; 9];
-            within(self.stream.read_exact(&mut head))
-                .await
-                .expect("a frame");
-            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
-            within(self.stream.read_exact(&mut payload))
-                .await
-                .expect("its payload");
+            let (head, payload) = self.read_frame().await;
             let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
             match head[3] {
                 RST_STREAM | GOAWAY => return false,
@@ -115,11 +121,15 @@ fn stored(name: &str, value: &str) -> Vec<u8> {
     .concat()
 }
 
-/// `:method POST`, `:scheme http`, and the path, which is stored.
+/// `:method POST`, `:scheme http`, and the path of GetServerInfo, which is stored.
 fn front() -> Vec<u8> {
-    let path = b"/skilld.v1.ServerService/GetServerInfo";
+    front_of("/skilld.v1.ServerService/GetServerInfo")
+}
+
+/// Header block of a call, with the path as a literal.
+fn front_of(path: &str) -> Vec<u8> {
     let length = u8::try_from(path.len()).expect("short");
-    [&[0x83, 0x86, 0x44, length][..], path].concat()
+    [&[0x83, 0x86, 0x44, length][..], path.as_bytes()].concat()
 }
 
 /// The header block of grpcurl's first request, and of the same request again, as the HPACK encoder of grpc-go writes
@@ -397,10 +407,111 @@ async fn connections_without_a_preface_keep_no_new_client_out() {
     assert!(server.stop().await);
 }
 
+/// Begins a call and sends `message` of it, if any, but no end.
+async fn begin_call(server: &TestServer, path: &str, message: &[u8]) -> RawClient {
+    let mut client = RawClient::connect(server).await;
+    let rest = [
+        stored(":authority", "localhost"),
+        stored("te", "trailers"),
+        stored("content-type", "application/grpc"),
+    ];
+    let block = [front_of(path), rest.concat()].concat();
+    let mut frames = frame(HEADERS, END_HEADERS, client.next_stream, &block);
+    if !message.is_empty() {
+        frames.extend(frame(DATA, 0, client.next_stream, message));
+    }
+    // One that is closed for the next one may be gone already.
+    drop(client.stream.write_all(&frames).await);
+    client
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_are_not_complete_keep_no_new_client_out() {
+    let server = TestServer::start("server.connections_per_user_max = 8", &[]).await;
+    let mut open = Vec::new();
+    for (path, message) in [
+        ("/skilld.v1.ExecService/RunExec", &[][..]),
+        // The message is whole, and its stream has no end.
+        ("/skilld.v1.ExecService/RunExec", &[0; 5]),
+        ("/skilld.v1.FileService/StageFiles", &[]),
+        ("/skilld.v1.FileService/StageFiles", &[0, 0, 0, 0, 9, 1]),
+        ("/grpc.health.v1.Health/Watch", &[]),
+    ] {
+        for _ in 0..20 {
+            open.push(begin_call(&server, path, message).await);
+        }
+        let took = call_as_a_new_client(&server).await;
+        assert!(took < Duration::from_secs(2), "{took:?} with {path}");
+    }
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_only_watch_keep_no_new_client_out() {
+    let server = TestServer::start("server.connections_per_user_max = 8", &[]).await;
+    let endpoint = format!("unix:{}", socket(&server).display());
+    let mut watching = Vec::new();
+    for _ in 0..8 {
+        let client = within(Client::connect(&endpoint)).await.expect("connect");
+        let mut changes = watch(&client).await;
+        within(changes.message()).await.expect("open");
+        watching.push((client, changes));
+    }
+    let took = call_as_a_new_client(&server).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    // The first one was closed, since nothing was idle, and the last one goes on.
+    let (_, oldest) = watching.first_mut().expect("eight");
+    // A change of health may have come before.
+    while let Ok(Some(_)) = within(oldest.message()).await {}
+    server.engine.unavailable(true);
+    let (_, newest) = watching.last_mut().expect("eight");
+    loop {
+        let state = within(newest.message()).await.expect("open");
+        if state.expect("a state").status == 2 {
+            break;
+        }
+    }
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn a_call_without_a_request_ends_after_ten_seconds() {
+    let server = TestServer::start("", &[]).await;
+    let begun = Instant::now();
+    let mut client = begin_call(&server, "/skilld.v1.ExecService/RunExec", &[]).await;
+    // The answer is one frame of headers, with the status.
+    loop {
+        let (head, _) = client.read_frame().await;
+        if head[3..5] == [HEADERS, END_HEADERS | END_STREAM] {
+            break;
+        }
+    }
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(9), "{took:?}");
+    assert!(server.stop().await);
+}
+
 #[tokio::test]
 async fn a_client_over_the_limit_is_refused_at_once_while_all_others_have_open_calls() {
     let server = TestServer::start("server.connections_max = 1", &[]).await;
-    let changes = watch(&server.client).await;
+    let scope = pb::ArtifactScope {
+        app: "app".to_owned(),
+        user: "ada".to_owned(),
+        session: "1".to_owned(),
+    };
+    // More than all windows and buffers on the way hold, so that its stream does not end while it is not read.
+    let source = std::io::Cursor::new(vec![7; 32 << 20]);
+    let target = SaveTarget::new("a.bin", scope);
+    let saved = server.client.save_artifact(target, source).await;
+    let saved = saved.expect("saved");
+    let request = pb::LoadArtifactRequest {
+        name: saved.name,
+        scope: saved.scope,
+        version: None,
+    };
+    let loading = server.client.artifacts().load_artifact(request).await;
+    let mut loading = loading.expect("loads").into_inner();
+    within(loading.message()).await.expect("open");
     let mut second = UnixStream::connect(socket(&server))
         .await
         .expect("accepted");
@@ -412,7 +523,7 @@ async fn a_client_over_the_limit_is_refused_at_once_while_all_others_have_open_c
         rest.is_empty() && start.elapsed() < Duration::from_secs(2),
         "{rest:?}"
     );
-    drop(changes);
+    drop(loading);
     // The stream's end makes the place free.
     let served = async {
         loop {

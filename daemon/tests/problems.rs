@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What a code begins with: what the problem is about.
-const SUBJECTS: [&str; 6] = [
+/// First parts of all codes: what a problem is about.
+const SUBJECTS: [&str; 8] = [
     "archive.",
     "card.",
+    "container.",
     "pool.",
     "published.",
     "root.",
     "skill.",
+    "state.",
 ];
 
 fn is_code(text: &str) -> bool {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use server::TestServer;
 use skilld::engine::fake::Operation;
 use skilld_client::Error;
-use skilld_proto::v1::{CreateWorkspaceRequest, DrainRequest, Problem, Reason};
+use skilld_proto::v1::{CreateWorkspaceRequest, DrainRequest, Problem, Reason, WorkspaceState};
 
 /// Nothing here may take longer.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -56,6 +56,20 @@ fn records(state_dir: &Path) -> Vec<serde_json::Value> {
         .filter_map(|slot| std::fs::read(slot.ok()?.path().join("record.json")).ok())
         .map(|bytes| serde_json::from_slice(&bytes).expect("a record"))
         .collect()
+}
+
+/// Returns the record of the one workspace.
+fn claimed_record(server: &TestServer) -> serde_json::Value {
+    let taken = records(server.state_dir()).into_iter();
+    let mut taken = taken.filter(|record| record["phase"] == "claimed");
+    taken.next().expect("the workspace's")
+}
+
+async fn wait_until_freed(server: &TestServer) {
+    until("it is freed", async || {
+        quarantines(server).await.is_empty().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,9 +144,7 @@ async fn a_container_that_cannot_be_removed_is_quarantined_and_freed_when_it_is_
     let created = server.client.create_workspace(named("stuck")).await;
     let stuck = created.expect("created").name;
     warm(&server, 1).await;
-    let taken = records(server.state_dir()).into_iter();
-    let mut taken = taken.filter(|record| record["phase"] == "claimed");
-    let record = taken.next().expect("the workspace's");
+    let record = claimed_record(&server);
     server.engine.delay(Operation::Remove, HANG);
 
     let asked = Instant::now();
@@ -165,10 +177,7 @@ async fn a_container_that_cannot_be_removed_is_quarantined_and_freed_when_it_is_
     assert!(refused.contains(&problem.subject), "{refused}");
 
     server.engine.delay(Operation::Remove, Duration::ZERO);
-    until("it is freed", async || {
-        quarantines(&server).await.is_empty().then_some(())
-    })
-    .await;
+    wait_until_freed(&server).await;
     let container = record["container_id"].as_str().expect("id").to_owned();
     assert!(!server.engine.containers().contains(&container));
     let left = records(server.state_dir()).into_iter();
@@ -176,6 +185,84 @@ async fn a_container_that_cannot_be_removed_is_quarantined_and_freed_when_it_is_
     let drained = server.client.drain(DrainRequest { remove: true }).await;
     drained.expect("nothing is in the way");
     assert_eq!(server.engine.containers(), Vec::<String>::new());
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_container_of_a_failed_workspace_counts_until_it_is_gone() {
+    let toml = "engine.remove_timeout = \"300ms\"\nengine.reconcile_interval = \"100ms\"\n\
+                pools.default.max = 2\npools.default.claim_timeout = \"500ms\"\n";
+    let server = TestServer::start(toml, &[]).await;
+    let created = server.client.create_workspace(named("lost")).await;
+    let lost = created.expect("created").name;
+    warm(&server, 1).await;
+    let record = claimed_record(&server);
+    let container = record["container_id"].as_str().expect("id").to_owned();
+    server.engine.delay(Operation::Remove, HANG);
+    server.engine.kill(&container).await;
+    let problem = until("it is listed", async || quarantines(&server).await.pop()).await;
+    let says = format!("slot {} and uid {}", record["number"], record["uid"]);
+    assert!(problem.message.contains(&says), "{problem:?}");
+
+    // The workspace says why it was lost, and its container takes one of two places.
+    let workspace = server.client.get_workspace(&lost).await.expect("listed");
+    assert_eq!(
+        workspace.state,
+        i32::from(WorkspaceState::Failed),
+        "{workspace:?}"
+    );
+    server.workspace().await;
+    let created = server.client.create_workspace(named("more")).await;
+    let error = created.expect_err("no room");
+    assert_eq!(error.reason(), Some(Reason::PoolExhausted));
+
+    server.engine.delay(Operation::Remove, Duration::ZERO);
+    wait_until_freed(&server).await;
+    assert!(!server.engine.containers().contains(&container));
+    let created = server.client.create_workspace(named("more")).await;
+    created.expect("room");
+    let workspace = server.client.get_workspace(&lost).await.expect("listed");
+    assert_eq!(
+        workspace.state,
+        i32::from(WorkspaceState::Failed),
+        "{workspace:?}"
+    );
+    server.client.delete_workspace(&lost).await.expect("gone");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_workspace_that_is_deleted_keeps_its_slot_while_its_container_is_there() {
+    let toml = "engine.remove_timeout = \"500ms\"\nengine.reconcile_interval = \"50ms\"\n";
+    let server = TestServer::start(toml, &[]).await;
+    let created = server.client.create_workspace(named("lost")).await;
+    let lost = created.expect("created").name;
+    let record = claimed_record(&server);
+    let container = record["container_id"].as_str().expect("id").to_owned();
+    server.engine.delay(Operation::Remove, HANG);
+    server.engine.kill(&container).await;
+    until("it is listed", async || quarantines(&server).await.pop()).await;
+
+    // While the slot's task tries again, the reconciler looks several times.
+    server
+        .client
+        .delete_workspace(&lost)
+        .await
+        .expect("answered");
+    let looks = server.engine.calls(Operation::List);
+    until("the reconciler has looked again", async || {
+        (server.engine.calls(Operation::List) > looks + 2).then_some(())
+    })
+    .await;
+    assert!(server.engine.containers().contains(&container));
+    assert_eq!(quarantines(&server).await.len(), 1);
+    let kept = records(server.state_dir()).into_iter();
+    let numbers: Vec<_> = kept.map(|kept| kept["number"].clone()).collect();
+    assert!(numbers.contains(&record["number"]), "{numbers:?}");
+
+    server.engine.delay(Operation::Remove, Duration::ZERO);
+    wait_until_freed(&server).await;
+    assert!(!server.engine.containers().contains(&container));
     assert!(server.stop().await);
 }
 

@@ -186,7 +186,10 @@ fn check<T: std::fmt::Debug>(what: &str, shortage: Shortage, answer: Result<T, E
         "{what} with a shortage of {shortage:?}: {error}"
     );
     let message = error.to_string();
-    assert!(message.contains("state directory"), "no remedy: {message}");
+    assert!(
+        message.contains("a disk of the server"),
+        "no remedy: {message}"
+    );
     assert!(
         !message.contains("/slots/"),
         "a path of the host: {message}"
@@ -239,8 +242,12 @@ async fn check_failures(client: &Client, workspace: &str, shortage: Shortage) {
         .map(|problem| problem.code.as_str())
         .collect();
     assert_eq!(codes, [shortage.expected().2]);
-    let reassures = |problem: &pb::Problem| problem.message.contains("running commands go on");
-    assert!(problems.iter().all(reassures), "{problems:?}");
+    for problem in &problems {
+        let message = &problem.message;
+        assert!(message.contains("running commands go on"), "{message}");
+        let names_disk = format!("the disk of the state directory {}", problem.subject);
+        assert!(message.contains(&names_disk), "{message}");
+    }
 }
 
 async fn suffers(shortage: Shortage) {
@@ -315,4 +322,33 @@ async fn a_state_disk_without_inodes_has_a_reason_and_costs_no_warm_container() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_state_disk_has_a_reason_and_costs_no_warm_container() {
     suffers(Shortage::Writes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_that_a_crash_left_half_written_is_whole_after_the_start() {
+    let server = TestServer::start("", &[]).await;
+    server.workspace().await;
+    let slots = server.state_dir().join("slots");
+    let find = || {
+        let entries = fs::read_dir(&slots).expect("slots");
+        let mut files =
+            entries.map(|slot| slot.expect("slot").path().join("skills/.metadata.json"));
+        let is_workspace = |path: &PathBuf| {
+            fs::read_to_string(path).is_ok_and(|text| text.contains("workspaces/"))
+        };
+        files.find(is_workspace).expect("the workspace's")
+    };
+    let file = find();
+    let whole = fs::read_to_string(&file).expect("text");
+    let server = server
+        .restart(|_| {
+            let half = format!("{{\"workspace\": \"new\"{whole}");
+            fs::write(&file, half).expect("write");
+        })
+        .await;
+    until("it is whole", async || {
+        (fs::read_to_string(&file).expect("text") == whole).then_some(())
+    })
+    .await;
+    assert!(server.stop().await);
 }

@@ -69,10 +69,19 @@ impl File<'_> {
     /// Lines with their numbers, comments and test modules taken away.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let numbered = self.text.lines().enumerate();
-        let product = self.is_product();
         numbered
-            .take_while(move |(_, line)| !product || line.trim() != "#[cfg(test)]")
+            .take(self.product_lines())
             .map(|(index, line)| (index + 1, line.split("//").next().unwrap_or_default()))
+    }
+
+    /// Number of lines before the tests, which are a module at the end of the file.
+    fn product_lines(&self) -> usize {
+        let lines: Vec<&str> = self.text.lines().map(str::trim).collect();
+        let tests = lines.windows(2).position(|pair| {
+            pair.first() == Some(&"#[cfg(test)]")
+                && pair.last().is_some_and(|line| line.contains('{'))
+        });
+        tests.filter(|_| self.is_product()).unwrap_or(lines.len())
     }
 
     fn fault(&self, line: usize, what: &str) -> String {
@@ -99,11 +108,7 @@ fn begins_with_module_comment(file: &File<'_>) -> Vec<String> {
 }
 
 fn is_not_too_long(file: &File<'_>) -> Vec<String> {
-    let tests = file
-        .text
-        .lines()
-        .position(|line| line.trim() == "#[cfg(test)]");
-    let lines = tests.unwrap_or_else(|| file.text.lines().count());
+    let lines = file.product_lines();
     if !file.is_product() || lines <= LINES_MAX {
         return Vec::new();
     }

@@ -105,7 +105,8 @@ async fn files_that_no_glob_finds_are_named_in_the_summary() -> Result<()> {
         shell("mkdir /tmp/images; echo 1 > /tmp/images/old.png; sleep 0.05"),
     )
     .await?;
-    let script = "echo 2 > /tmp/images/new.png; echo 3 > /tmp/.hidden; echo 4 > $WORKSPACE_DIR/top.txt; \
+    let script = "echo 2 > /tmp/images/new.png; mkdir /tmp/out; echo 3 > /tmp/out/a.txt; echo 3 > /tmp/.hidden; \
+                  echo 4 > $WORKSPACE_DIR/top.txt; \
                   echo 5 > $OUTPUT_DIR/a.txt; echo 6 > $WORK_DIR/b.txt; echo 7 > $RUN_DIR/c.txt";
     let exec = run(client, &workspace, shell(script)).await?.name;
     let changed = CollectSpec {
@@ -115,8 +116,13 @@ async fn files_that_no_glob_finds_are_named_in_the_summary() -> Result<()> {
     };
     let found = collect(client, &workspace, changed).await?;
     assert_eq!(found.summary.returned, 1);
-    let outside = ["/workspace/top.txt", "/tmp/images/new.png"];
+    let outside = [
+        "/workspace/top.txt",
+        "/tmp/images/new.png",
+        "/tmp/out/a.txt",
+    ];
     assert_eq!(found.summary.outside, outside);
+    assert!(!found.summary.outside_cut);
     // Without an exec there is no time to compare with.
     let all = collect(client, &workspace, globs(["out/**"])).await?;
     assert_eq!(all.summary.outside, Vec::<String>::new());

@@ -12,9 +12,15 @@ use skilld_tests::{Daemon, Options, processes, wait};
 
 /// Processes that a busy tree has at least; the default pool allows 512.
 const BUSY_MIN: usize = 480;
-/// Longest time in which a tree must be gone once it is killed, and a guest must answer meanwhile. It takes about 1 s; a
-/// guest that does not answer for 10 s counts as lost.
-const KILL_MAX: Duration = Duration::from_secs(5);
+/// Longest time in which a tree must be gone once it is killed. The end of 500 processes takes 0.3 s of CPU time, of which
+/// the container gets a part only while others use the machine: so the best of several attempts counts.
+const KILL_MAX: Duration = Duration::from_secs(1);
+/// Longest time of each attempt, and of each answer meanwhile. A guest that does not answer for 10 s counts as lost.
+const KILL_MAX_ON_A_BUSY_HOST: Duration = Duration::from_secs(5);
+/// Longest time of 99 of 100 calls to the guest of a busy workspace, beyond what an idle one takes in the same run.
+const CALL_MAX: Duration = Duration::from_millis(20);
+/// Calls that are timed.
+const CALLS: usize = 300;
 /// Longest time for a tree to reach its size on a busy machine.
 const GROWTH_MAX: Duration = Duration::from_secs(90);
 
@@ -50,6 +56,9 @@ fn options() -> Options {
         .set("pools.default.warm", "2")
         .set("pools.default.memory", "2GiB")
 }
+
+/// Grows to as many processes, none of which ever waits.
+const LOOPS: &str = "for i in $(seq 490); do while :; do :; done & done; wait";
 
 /// A workspace and its neighbour.
 async fn two(daemon: &Daemon) -> Result<[String; 2]> {
@@ -87,7 +96,10 @@ async fn answering<T>(
             let outcome = run(client, second, shell("echo fine")).await?;
             ensure!(outcome.text() == "fine\n", "{outcome:?}");
             let took = asked.elapsed();
-            ensure!(took < KILL_MAX, "a guest answered after {took:?}");
+            ensure!(
+                took < KILL_MAX_ON_A_BUSY_HOST,
+                "a guest answered after {took:?}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -151,12 +163,29 @@ print(sorted(os.getpriority(os.PRIO_PROCESS, int(p)) for p in os.listdir('/proc'
 }
 
 #[tokio::test]
+async fn commands_run_in_a_cpu_group_below_the_guests() -> Result<()> {
+    let _alone = alone().await;
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let name = exec::workspace(client).await?.name;
+    // The container sees its own group as the root. cgroup v2 has one line, v1 one for each controller.
+    let look = shell("grep -E '^[0-9]+:([a-z,]*,)?cpu[,:]|^0::/commands' /proc/self/cgroup");
+    for _ in 0..3 {
+        let outcome = run(client, &name, look.clone()).await?;
+        let groups = outcome.text();
+        ensure!(groups.trim_end().ends_with(":/commands"), "{groups}");
+    }
+    daemon.stop().await
+}
+
+#[tokio::test]
 async fn a_killed_bomb_spares_the_other_exec_and_the_guest_answers() -> Result<()> {
     let _alone = alone().await;
     let daemon = Daemon::start_with(options()).await?;
     let client = &daemon.client;
     let both = two(&daemon).await?;
     let other = start(client, &both[0], "other", shell("exec sleep 100")).await?;
+    let mut best = Duration::MAX;
     for round in 0..3 {
         let spec = exec::argv(["python3", "-c", BOMB]);
         let bomb = start(client, &both[0], &format!("bomb{round}"), spec).await?;
@@ -168,11 +197,13 @@ async fn a_killed_bomb_spares_the_other_exec_and_the_guest_answers() -> Result<(
         });
         let (exec, took) = killed.await?;
         println!("the bomb was gone {took:?} after KillExec");
-        assert!(took < KILL_MAX, "{took:?}");
+        assert!(took < KILL_MAX_ON_A_BUSY_HOST, "{took:?}");
+        best = best.min(took);
         let result = exec.result.context("no result")?;
         assert_eq!(result.reason(), Reason::KilledByClient);
         assert_eq!(processes::commands(&daemon, &both[0])?, ["sleep 100 "]);
     }
+    assert!(best < KILL_MAX, "{best:?}");
     assert_eq!(client.get_exec(&other).await?.state(), ExecState::Running);
     daemon.stop().await
 }
@@ -207,12 +238,55 @@ async fn a_bomb_ends_at_its_timeout_and_spares_the_other_exec() -> Result<()> {
         "the leader ended {:?} after its timeout",
         took.saturating_sub(timeout)
     );
-    assert!(took < timeout + KILL_MAX, "{took:?}");
-    wait::until("nothing is left of it", KILL_MAX, async || {
-        let left = processes::commands(&daemon, &both[0])?;
-        Ok((left == ["sleep 100 "]).then_some(()))
-    })
+    assert!(took < timeout + KILL_MAX_ON_A_BUSY_HOST, "{took:?}");
+    wait::until(
+        "nothing is left of it",
+        KILL_MAX_ON_A_BUSY_HOST,
+        async || {
+            let left = processes::commands(&daemon, &both[0])?;
+            Ok((left == ["sleep 100 "]).then_some(()))
+        },
+    )
     .await?;
     assert_eq!(client.get_exec(&other).await?.state(), ExecState::Running);
+    daemon.stop().await
+}
+
+/// Times calls to both guests in turn, and returns for each guest the times that 50 and 99 of 100 calls take at most.
+async fn time_calls(client: &Client, workspaces: &[String; 2]) -> Result<[[Duration; 2]; 2]> {
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..CALLS {
+        for (workspace, times) in workspaces.iter().zip(&mut times) {
+            let asked = Instant::now();
+            list_execs(client, workspace).await?;
+            times.push(asked.elapsed());
+        }
+    }
+    Ok(times.map(|mut times| {
+        times.sort_unstable();
+        [50, 99].map(|percent| *times.get(CALLS * percent / 100).unwrap_or(&Duration::MAX))
+    }))
+}
+
+#[tokio::test]
+async fn the_guest_answers_in_time_under_500_busy_processes() -> Result<()> {
+    let _alone = alone().await;
+    let daemon = Daemon::start_with(options()).await?;
+    let client = &daemon.client;
+    let both = two(&daemon).await?;
+    let loops = start(client, &both[0], "loops", exec::argv(["bash", "-c", LOOPS])).await?;
+    busy(&daemon, &both[0]).await?;
+    let times = time_calls(client, &both).await?;
+    println!("ListExecs of a busy and an idle guest, p50 and p99 of {CALLS}: {times:?}");
+    let [[_, busy], [_, idle]] = times;
+    assert!(
+        busy < idle + CALL_MAX,
+        "{busy:?}, of an idle guest {idle:?}"
+    );
+    let begin = Instant::now();
+    client.kill_exec_after(&loops, Duration::ZERO).await?;
+    let took = begin.elapsed();
+    println!("the loops were gone {took:?} after KillExec");
+    assert!(took < KILL_MAX_ON_A_BUSY_HOST, "{took:?}");
     daemon.stop().await
 }

@@ -351,7 +351,9 @@ def kernel():
         check(f"{name}, upper half set", call("ioctl", secondary, command | UPPER, letter), "EPERM")
     check("other terminal ioctls", attempt(lambda: fcntl.ioctl(secondary, 0x5413, b"\0" * 8)), "ok")
     with open("/proc/self/cgroup") as lines:
-        check("control groups", sorted({line.strip().split(":", 2)[2] for line in lines}), ["/"])
+        groups = {line.strip().split(":", 2)[2] for line in lines}
+        # Commands that the guest starts have a CPU group of their own below the container's.
+        check("control groups", sorted(groups - {"/commands"}), ["/"] if groups != {"/commands"} else [])
     if COLUMN == 0:
         x32 = "import ctypes; print(ctypes.CDLL(None).syscall(0x40000000 + 39))"
         ended = subprocess.run([sys.executable, "-c", x32], capture_output=True, text=True)

@@ -68,6 +68,7 @@ impl Container {
             },
             tmp_bytes: 32 << 20,
             shm_bytes: 16 << 20,
+            terminals: 48,
             oci_runtime: None,
             env: vec!["SKILLD_NONCE=00".to_owned()],
         };

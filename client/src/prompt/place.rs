@@ -1,7 +1,7 @@
-//! Where in the messages skills are told of. The overview always stands with the system's words; what loaded skills say
-//! stands there too, or in place of the results of the calls that loaded them, which keeps the system's words the same
-//! for the whole conversation. A loaded skill whose result is gone from the history is told of in a message of its own.
-//! A result that says that a skill is loaded which no longer is says so.
+//! Inserts skill text into a message history. The overview is always in the system message; the text of loaded skills is
+//! there too, or replaces the results of the calls that loaded them, which keeps the system message the same for the
+//! whole conversation. A loaded skill whose result is gone from the history gets a message of its own. A result that
+//! reports a skill as loaded which no longer is gets a line that says so.
 //!
 //! The messages are those of the history: nothing here changes the transcript. A message of its own that an earlier
 //! answer had is taken for no part of it.
@@ -19,32 +19,32 @@ use super::overview;
 use crate::state::{self, Scope, SessionState};
 use crate::tools::Family;
 
-/// What the message begins with that stands for results that are gone.
+/// Beginning of the message that replaces results which are gone.
 const FALLBACK: &str = "Loaded skill context:\n\n[Loaded] ";
 
-/// Where loaded skills are told of.
+/// Place of the text of loaded skills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// With the system's words.
+    /// The system message.
     #[default]
     System,
-    /// In the last result of `skill_load`, `skill_select_docs`, `load_skill_md` or the `load` of `skills_tool` of each skill
+    /// The last result of `skill_load`, `skill_select_docs`, `load_skill_md` or the `load` of `skills_tool` of each skill
     /// that is loaded; where a result holds the text already nothing is added.
     ToolResults,
 }
 
-/// How a prompt is made.
+/// Options of a prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptOptions<'a> {
-    /// Whose skills.
+    /// Agent and load mode whose skills are shown.
     pub scope: Scope<'a>,
-    /// Whose tools loaded them.
+    /// Family of the tools that loaded them.
     pub family: Family,
-    /// Where what they say goes.
+    /// Place of their text.
     pub placement: Placement,
-    /// What is said on how to work with skills.
+    /// Text on how to work with skills.
     pub guidance: Guidance<'a>,
-    /// How much room there is.
+    /// Maximum size of the text.
     pub budget: Budget<'a>,
     /// A summary stands for the older part of the history. Then no message is made for results that are gone, since
     /// the summary speaks of them, unless one of the next two says otherwise.
@@ -79,9 +79,9 @@ impl<'a> PromptOptions<'a> {
 /// Messages for a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Materialised {
-    /// In place of the history's.
+    /// Messages that replace those of the history.
     pub messages: Vec<Message>,
-    /// What they show of skills.
+    /// Report on the skills that they show.
     pub report: Report,
 }
 
@@ -144,7 +144,7 @@ pub fn materialise(
     Materialised { messages, report }
 }
 
-/// Empty where the very same text is there already. Words that merely look like it change nothing.
+/// Returns the overview; empty if the system message has the very same text already.
 fn overview(
     material: &Material,
     messages: &[Message],
@@ -162,23 +162,42 @@ fn overview(
     text
 }
 
-/// Returns `true` if the system says the very same text already.
+/// Returns `true` if a system message has the very same text already, as a block of its own.
 fn system_says(messages: &[Message], text: &str) -> bool {
-    let mut system = messages.iter().filter(|message| is_system(message));
-    system.any(|message| message.to_text().contains(text.trim()))
+    let system = messages.iter().filter(|message| is_system(message));
+    let mut parts = system.flat_map(|message| &message.parts);
+    parts.any(|part| match part {
+        Part::Text(said) => has_block(&said.text, text.trim()),
+        Part::File(_) | Part::Call(_) | Part::Result(_) | Part::Other(..) => false,
+    })
+}
+
+/// Returns `true` if blank lines set off `block` in the text, and it is not in the text of a skill, which may quote anything.
+fn has_block(text: &str, block: &str) -> bool {
+    let mut found = text.match_indices(block);
+    found.any(|(start, _)| {
+        let (before, rest) = text.split_at(start);
+        let after = rest.strip_prefix(block).unwrap_or_default();
+        let begins = before.trim_matches('\n').is_empty() || before.ends_with("\n\n");
+        // A doc that follows belongs to the same skill: that is a longer block.
+        let ends = after.trim_matches('\n').is_empty()
+            || (after.starts_with("\n\n") && !after.starts_with("\n\n[Doc] "));
+        // A tag begins a line. Elsewhere it is only mentioned.
+        begins && ends && before.rfind("\n<skill id=\"") <= before.rfind("\n</skill>")
+    })
 }
 
 fn is_system(message: &Message) -> bool {
     matches!(message.role, Role::System | Role::Developer)
 }
 
-/// The system's words before anybody else's. What it says later belongs there.
+/// Returns the system messages at the beginning. A later one belongs where it is.
 fn leading(messages: &[Message]) -> impl Iterator<Item = &Message> {
     messages.iter().take_while(|message| is_system(message))
 }
 
-/// Takes out what an earlier request was given for results that are gone; says where it was. Some providers write all
-/// that the system says as parts of one message.
+/// Removes the message that an earlier request got for results that are gone, and returns its position. Some providers
+/// write all system messages as parts of one.
 fn without_fallback(messages: &[Message]) -> (Vec<Message>, Option<usize>) {
     let is_fallback =
         |part: &Part| matches!(part, Part::Text(text) if text.text.starts_with(FALLBACK));
@@ -204,7 +223,7 @@ fn last_of_each(loads: &[Load<'_>]) -> HashMap<String, At> {
     last.collect()
 }
 
-/// What a model would otherwise take for "the text is here".
+/// Returns the line that replaces a result which a model would take for "the text is here".
 fn gone_line(skill: &str) -> String {
     let name = one_line(skill);
     format!("{name} was loaded earlier and is not now: load it again to read it")

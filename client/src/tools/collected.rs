@@ -79,8 +79,9 @@ pub(crate) fn outside_warning(summary: &CollectSummary) -> Option<String> {
     let paths: Vec<&str> = summary.outside.iter().map(String::as_str).collect();
     (!paths.is_empty()).then(|| {
         format!(
-            "the command left {} outside of out/ and work/, where files are not collected: write to $OUTPUT_DIR",
-            named(&paths)
+            "the command left {}{} outside of out/ and work/, where files are not collected: write to $OUTPUT_DIR",
+            named(&paths),
+            if summary.outside_cut { ", and perhaps more," } else { "" }
         )
     })
 }

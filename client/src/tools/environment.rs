@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::tools::Options;
+use crate::tools::collected::named;
 
 /// The daemon's bounds on the environment of one command.
 const VARIABLES_MAX: usize = 1024;
@@ -10,46 +10,59 @@ const BYTES_MAX: usize = 256 * 1024;
 /// Longest `NAME=value` that Linux passes to a program, in bytes.
 const VARIABLE_BYTES_MAX: usize = 128 * 1024 - 1;
 
-/// The host's variables, as far as a command can have them.
-#[derive(Debug, Default)]
-pub(crate) struct HostEnvironment {
-    /// Those that it can have.
-    pub(crate) variables: BTreeMap<String, String>,
-    /// One for each that it cannot have.
-    pub(crate) warnings: Vec<String>,
+/// Adds the host's variables, `Options.env`, to the environment of a command, which keeps the variables that it has. Returns
+/// a warning for each variable that no command can have, and one for those that do not fit in beside the command's own.
+pub(crate) fn add_host_variables<'a>(
+    host: impl IntoIterator<Item = (&'a String, &'a String)>,
+    command: &mut BTreeMap<String, String>,
+) -> Vec<String> {
+    let own = command
+        .iter()
+        .map(|(name, value)| size_bytes(name, value))
+        .sum::<usize>();
+    let (mut bytes, mut warnings, mut unfit) = (own, Vec::new(), Vec::new());
+    for (name, value) in host {
+        if command.contains_key(name) {
+            continue;
+        }
+        if let Some(problem) = problem(name, value) {
+            let warning = format!("the host's variable {name:?} was left out: it {problem}");
+            warnings.push(warning);
+            continue;
+        }
+        let size = size_bytes(name, value);
+        if command.len() >= VARIABLES_MAX || bytes + size > BYTES_MAX {
+            unfit.push(name.as_str());
+            continue;
+        }
+        bytes += size;
+        command.insert(name.clone(), value.clone());
+    }
+    if !unfit.is_empty() {
+        warnings.push(format!(
+            "variables of the host were left out: {}; together with the call's env a command has at most 1024 variables and \
+             256 KiB of them",
+            named(&unfit)
+        ));
+    }
+    warnings
 }
 
-impl HostEnvironment {
-    /// Reads `Options.env`.
-    pub(crate) fn of(options: &Options) -> Self {
-        let mut environment = Self::default();
-        let mut bytes = 0;
-        for (name, value) in &options.env {
-            let size = name.len() + value.len() + 2;
-            let problem = if !is_name(name) {
-                "is no name: letters, digits and _, not beginning with a digit"
-            } else if value.contains('\0') {
-                "has a NUL byte in its value"
-            } else if size > VARIABLE_BYTES_MAX {
-                "is longer than a program can be given"
-            } else if environment.variables.len() == VARIABLES_MAX || bytes + size > BYTES_MAX {
-                "is too much: a command has at most 1024 variables and 256 KiB of them"
-            } else {
-                bytes += size;
-                environment.variables.insert(name.clone(), value.clone());
-                continue;
-            };
-            let warning = format!("the host's variable {name:?} was left out: it {problem}");
-            environment.warnings.push(warning);
-        }
-        environment
-    }
+/// Size of a variable as the daemon counts it, in bytes.
+fn size_bytes(name: &str, value: &str) -> usize {
+    name.len() + value.len() + 2
+}
 
-    /// Adds the variables that a command does not have already.
-    pub(crate) fn add_to(self, command: &mut BTreeMap<String, String>) {
-        for (name, value) in self.variables {
-            command.entry(name).or_insert(value);
-        }
+/// Returns why no command can have the variable; `None` if one can.
+fn problem(name: &str, value: &str) -> Option<&'static str> {
+    if !is_name(name) {
+        Some("is no name: letters, digits and _, not beginning with a digit")
+    } else if value.contains('\0') {
+        Some("has a NUL byte in its value")
+    } else if size_bytes(name, value) > VARIABLE_BYTES_MAX {
+        Some("is longer than a program can be given")
+    } else {
+        None
     }
 }
 
@@ -65,10 +78,16 @@ fn is_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn variables<const N: usize>(given: [(&str, &str); N]) -> BTreeMap<String, String> {
+        given
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into()
+    }
+
     #[test]
     fn variables_that_no_command_can_have_are_left_out_and_named() {
         let long = "x".repeat(VARIABLE_BYTES_MAX);
-        let given = [
+        let host = variables([
             ("GOOD", "a b"),
             ("_1", ""),
             ("1BAD", "x"),
@@ -76,19 +95,37 @@ mod tests {
             ("", "x"),
             ("NUL", "a\0b"),
             ("LONG", &long),
-        ];
-        let options = Options {
-            env: given
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            ..Options::default()
+        ]);
+        let mut command = variables([("GOOD", "own")]);
+        let warnings = add_host_variables(&host, &mut command);
+        assert_eq!(command, variables([("GOOD", "own"), ("_1", "")]));
+        assert_eq!(warnings.len(), 5);
+    }
+
+    #[test]
+    fn the_limits_count_the_variables_of_call_and_host_together() {
+        let numbered = |prefix: &str, count: usize| -> BTreeMap<String, String> {
+            let names = (0..count).map(|index| format!("{prefix}{index:04}"));
+            names.map(|name| (name, String::new())).collect()
         };
-        let environment = HostEnvironment::of(&options);
-        let names: Vec<&str> = environment.variables.keys().map(String::as_str).collect();
-        assert_eq!(names, ["GOOD", "_1"]);
-        assert_eq!(environment.warnings.len(), 5);
-        let mut command = BTreeMap::from([("GOOD".to_owned(), "own".to_owned())]);
-        environment.add_to(&mut command);
-        assert_eq!((&*command["GOOD"], &*command["_1"]), ("own", ""));
+        let mut command = numbered("CALL", VARIABLES_MAX - 1);
+        let warnings = add_host_variables(&numbered("HOST", 3), &mut command);
+        assert_eq!(command.len(), VARIABLES_MAX);
+        assert!(command.contains_key("HOST0000"));
+        let [warning] = warnings.as_slice() else {
+            panic!("{warnings:?}")
+        };
+        assert!(
+            warning.starts_with("variables of the host were left out: HOST0001, HOST0002; "),
+            "{warning}"
+        );
+
+        let half = "x".repeat(BYTES_MAX / 2 - 100);
+        let mut command = variables([("A", &half), ("B", &half)]);
+        let host = variables([("LARGE", &half), ("SMALL", "x"), ("B", "host")]);
+        let warnings = add_host_variables(&host, &mut command);
+        assert_eq!(command["SMALL"], "x");
+        assert_eq!(command.len(), 3);
+        assert!(warnings[0].contains("left out: LARGE; "), "{warnings:?}");
     }
 }

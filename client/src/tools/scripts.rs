@@ -5,7 +5,7 @@ mod args;
 mod choice;
 mod produced;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -20,7 +20,7 @@ pub(crate) use choice::{Cwd, Style};
 pub(crate) use produced::Produced;
 
 use crate::tools::collected::SavedScope;
-use crate::tools::environment::HostEnvironment;
+use crate::tools::environment::add_host_variables;
 use crate::tools::follow::{self, Ended};
 use crate::tools::shown::Streams;
 use crate::tools::{Inner, Session, ToolError, lookup, wire};
@@ -47,7 +47,7 @@ pub(crate) struct Run {
     pub(crate) call_id: String,
 }
 
-/// How a script ended, and what it left.
+/// Outcome of a script: its end, its output and its files.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Ran {
     pub(crate) skill: String,
@@ -90,7 +90,7 @@ impl Ran {
 /// start on nobody knows whether the script did something before its workspace went.
 pub(crate) async fn run(tools: &Inner, session: &Session, run: Run) -> Result<Ran, ToolError> {
     permitted(tools, &run)?;
-    let spec = spec(tools, &run)?;
+    let (spec, warnings) = spec(tools, &run)?;
     let timeout = spec.timeout;
     let events = tools.client.run_resuming(RunExecRequest {
         workspace: stage(tools, session, &run.reference).await?,
@@ -105,8 +105,7 @@ pub(crate) async fn run(tools: &Inner, session: &Session, run: Run) -> Result<Ra
     let mut ran = ran(&run, ended);
     let is_new = tools.workspaces.warning(session).map(str::to_owned);
     ran.warnings.extend(is_new.into_iter().chain(clamped));
-    ran.warnings
-        .extend(HostEnvironment::of(&tools.options).warnings);
+    ran.warnings.extend(warnings);
     if ran.outcome != "spawn_failed"
         && let Err(error) = produced::collect(tools, session, &exec, &mut ran).await
     {
@@ -153,7 +152,8 @@ fn permitted(tools: &Inner, run: &Run) -> Result<(), ToolError> {
     })
 }
 
-fn spec(tools: &Inner, run: &Run) -> Result<ExecSpec, ToolError> {
+/// Returns what runs, and warnings about its environment.
+fn spec(tools: &Inner, run: &Run) -> Result<(ExecSpec, Vec<String>), ToolError> {
     let timeout = match run.timeout {
         None => tools.options.timeout,
         Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|_| {
@@ -174,27 +174,30 @@ fn spec(tools: &Inner, run: &Run) -> Result<ExecSpec, ToolError> {
     let stdin = run.stdin.as_ref().map(|text| Stdin {
         source: Some(Source::Data(text.clone().into_bytes().into())),
     });
+    let (env, warnings) = environment(tools, run);
     let mut spec = ExecSpec {
         skill: run.skill.clone(),
         script: Some(script),
         stdin,
         timeout: timeout.and_then(|timeout| timeout.try_into().ok()),
-        env: environment(tools, run),
+        env,
         ..ExecSpec::default()
     };
     // Who gives a call up wants what it started to end.
     spec.set_on_disconnect(OnDisconnect::Kill);
-    Ok(spec)
+    Ok((spec, warnings))
 }
 
-/// The host's variables, without those that an argument of the script becomes.
-fn environment(tools: &Inner, run: &Run) -> BTreeMap<String, String> {
-    let mut variables = HostEnvironment::of(&tools.options).variables;
-    for key in run.args.keys() {
-        let name = key.to_uppercase().replace('-', "_");
-        variables.remove(&format!("SKILL_ARG_{name}"));
-    }
-    variables
+/// The host's variables, without those that an argument of the script becomes; and warnings about those left out.
+fn environment(tools: &Inner, run: &Run) -> (BTreeMap<String, String>, Vec<String>) {
+    let names = run.args.keys();
+    let names = names.map(|key| format!("SKILL_ARG_{}", key.to_uppercase().replace('-', "_")));
+    let of_arguments: BTreeSet<String> = names.collect();
+    let host = tools.options.env.iter();
+    let host = host.filter(|(name, _)| !of_arguments.contains(*name));
+    let mut variables = BTreeMap::new();
+    let warnings = add_host_variables(host, &mut variables);
+    (variables, warnings)
 }
 
 fn ran(run: &Run, ended: Ended) -> Ran {
@@ -236,7 +239,7 @@ fn ran(run: &Run, ended: Ended) -> Ran {
     }
 }
 
-/// In the tools' words, if it is about the script or its arguments.
+/// Converts an error about the script or its arguments into the tool's error.
 fn refused(tools: &Inner, error: ToolError, run: &Run) -> ToolError {
     let ToolError::Daemon(error) = error else {
         return error;

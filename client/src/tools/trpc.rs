@@ -43,7 +43,6 @@ pub(crate) use uploads::uploads;
 use serde_json::{Value, json};
 
 use crate::state::SessionState;
-use crate::tools::environment::HostEnvironment;
 use crate::tools::{Answer, Call, Definition, Inner, Session, ToolError, arguments, lookup};
 
 /// Other systems' names of fields, wherever a tool has the field.
@@ -92,15 +91,14 @@ pub(crate) async fn call(
     let mut answer = make(tools, session, state, call).await?;
     if runs {
         let is_new = tools.workspaces.warning(session).map(str::to_owned);
-        let of_host = HostEnvironment::of(&tools.options).warnings;
-        warn(&mut answer, is_new.into_iter().chain(of_host));
+        warn(&mut answer, is_new);
     }
     Ok(answer)
 }
 
 /// Adds warnings to a result.
-fn warn(answer: &mut Answer, more: impl Iterator<Item = String>) {
-    let more: Vec<Value> = more.map(Value::from).collect();
+fn warn(answer: &mut Answer, more: impl IntoIterator<Item = String>) {
+    let more: Vec<Value> = more.into_iter().map(Value::from).collect();
     if more.is_empty() {
         return;
     }

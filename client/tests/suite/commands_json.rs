@@ -137,6 +137,48 @@ async fn run_and_stage_print_one_object_for_all_their_steps() {
 }
 
 #[tokio::test]
+async fn what_was_staged_before_a_failure_is_printed() {
+    let fake = fake();
+    std::fs::write(fake.path("in.txt"), "x").expect("writes");
+    let read_only = "in.txt=skills/y";
+    for (words, key, reason) in [
+        (vec!["in.txt", read_only], "files", "READ_ONLY"),
+        (
+            vec!["--skill", "csv-report", read_only],
+            "skills",
+            "READ_ONLY",
+        ),
+        (
+            vec!["artifact://a@1=work/a", read_only],
+            "inputs",
+            "READ_ONLY",
+        ),
+        (
+            vec![
+                "--skill",
+                "csv-report",
+                "artifact://missing=work/a",
+                "in.txt",
+            ],
+            "skills",
+            "FILE_NOT_FOUND",
+        ),
+    ] {
+        let words = [vec!["-o", "json", "stage", "w"], words].concat();
+        let staged = object(&fake, &words[2..]).await;
+        for list in ["skills", "inputs", "files"] {
+            let count = staged[list].as_array().map(Vec::len);
+            assert_eq!(count, Some(usize::from(list == key)), "{words:?}: {list}");
+        }
+        let (code, failed) = error(&fake, &words).await;
+        assert_eq!((code, &failed["reason"]), (Some(1), &json!(reason)));
+    }
+    // Nothing was staged.
+    let output = run(&fake, &["-o", "json", "stage", "w", read_only]).await;
+    assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()));
+}
+
+#[tokio::test]
 async fn a_deletion_prints_what_it_deleted() {
     let fake = fake();
     for id in ["a", "b", "c"] {
@@ -180,8 +222,14 @@ async fn errors_and_remarks_are_json_on_stderr() {
             .as_str()
             .is_some_and(|it| it.contains("nothing to stage"))
     );
-    for words in [["-o", "json", "frobnicate"], ["frobnicate", "-o", "json"]] {
-        let (code, failed) = error(&fake, &words).await;
+    for words in [
+        vec!["-o", "json", "frobnicate"],
+        vec!["frobnicate", "-o", "json"],
+        vec!["frobnicate", "-o=jsonl"],
+        vec!["frobnicate", "-qo", "json"],
+        vec!["-qojson", "frobnicate"],
+    ] {
+        let (code, failed) = error(&fake, words.as_slice()).await;
         assert_eq!(
             (code, &failed["code"]),
             (Some(2), &json!("USAGE")),

@@ -1,10 +1,12 @@
 //! The words of the command line: where options end, where commands start, and what the everyday verbs do.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Output, Stdio};
 
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
-    CollectOutputsResponse, CollectSummary, Problem, collect_outputs_response,
+    ArtifactScope, CollectOutputsResponse, CollectSummary, Problem, collect_outputs_response,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -292,7 +294,14 @@ async fn version_needs_no_daemon() {
 async fn completion_offers_the_names_that_the_daemon_knows() {
     let fake = fake();
     run(&fake, &["exec", "w", "-d", "--id", "x", "forever"]).await;
+    let artifact = (0, b"x".to_vec());
+    fake.state.lock().artifacts = [("artifacts/out/r.csv".to_owned(), artifact)].into();
     for (words, offered) in [
+        (vec!["skillctl", "rm", ""], "w"),
+        (vec!["skillctl", "rm", "w"], "w/"),
+        (vec!["skillctl", "rm", "w/"], "w/x"),
+        (vec!["skillctl", "artifact", "load", "o"], "out/r.csv"),
+        (vec!["skillctl", "artifact", "versions", "o"], "out/r.csv"),
         (vec!["skillctl", "work"], "workspace"),
         (vec!["skillctl", "workspace", "get", ""], "w"),
         (vec!["skillctl", "kill", ""], "w/"),
@@ -301,16 +310,65 @@ async fn completion_offers_the_names_that_the_daemon_knows() {
         (vec!["skillctl", "exec", "w", "--skill", "c"], "csv-report"),
         (vec!["skillctl", "cp", "w"], "w:"),
     ] {
-        let index = (words.len() - 1).to_string();
-        let output = skillctl(&fake, &[])
-            .arg("--")
-            .args(&words)
-            .env("SKILLCTL_COMPLETE", "bash")
-            .env("_CLAP_COMPLETE_INDEX", index)
-            .output()
-            .await
-            .expect("runs");
-        let lines: Vec<&str> = text(&output.stdout).lines().collect();
-        assert!(lines.contains(&offered), "{words:?}: {lines:?}");
+        let lines = completions(&fake, &words).await;
+        assert!(
+            lines.iter().any(|line| line == offered),
+            "{words:?}: {lines:?}"
+        );
     }
+}
+
+/// Completes the last word as a shell does.
+async fn completions(fake: &Fake, words: &[impl AsRef<OsStr>]) -> Vec<String> {
+    let output = skillctl(fake, &[])
+        .arg("--")
+        .args(words)
+        .env("SKILLCTL_COMPLETE", "bash")
+        .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
+        .output()
+        .await
+        .expect("runs");
+    text(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn artifacts_are_completed_in_the_scope_of_the_line() {
+    let fake = fake();
+    for (words, (app, user, session)) in [
+        (
+            vec!["artifact", "load", "--app", "shop", "--user=ada", "x"],
+            ("shop", "ada", ""),
+        ),
+        (
+            vec!["artifact", "delete", "--session", "s 1", "x"],
+            ("", "", "s 1"),
+        ),
+    ] {
+        let words = [vec!["skillctl"], words].concat();
+        completions(&fake, &words).await;
+        let asked = std::mem::take(&mut fake.state.lock().artifact_scopes);
+        let wanted = ArtifactScope {
+            app: app.into(),
+            user: user.into(),
+            session: session.into(),
+        };
+        assert_eq!(asked, [wanted], "{words:?}");
+    }
+}
+
+#[tokio::test]
+async fn words_that_are_not_utf8_are_no_panic() {
+    let fake = fake();
+    let odd = OsStr::from_bytes(b"\xff");
+    let words = ["skillctl", "exec", "--cwd"].map(OsStr::new);
+    let words = [&words[..], &[odd, OsStr::new("w")]].concat();
+    let lines = completions(&fake, &words).await;
+    assert!(lines.iter().any(|line| line == "w"), "{lines:?}");
+    let output = skillctl(&fake, &["-o", "json", "exec", "w", "--timeout"])
+        .arg(odd)
+        .output()
+        .await
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("{\"error\""));
 }

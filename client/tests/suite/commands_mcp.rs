@@ -238,6 +238,9 @@ fn describes_itself(tool: &Value) {
         .contains(&name)
     };
     assert_eq!(hints["readOnlyHint"], reads, "{name}");
+    // Inputs may be URLs; loading a card may connect to MCP servers.
+    let leads_out = ["skill_run", "skill_exec", "load_skill_md"].contains(&name);
+    assert_eq!(hints["openWorldHint"], leads_out, "{name}");
     let mut texts = vec![tool["description"].as_str().expect("a description")];
     let fields = tool["inputSchema"]["properties"].as_object();
     for (field, schema) in fields.into_iter().flatten() {
@@ -256,7 +259,7 @@ fn describes_itself(tool: &Value) {
 #[tokio::test]
 async fn the_list_of_tools_stays_within_its_byte_budget() {
     for (family, all_max, output_max) in [
-        ("trpc", 40_000, 21_000),
+        ("trpc", 36_000, 17_000),
         ("sherma", 16_000, 7_500),
         ("agent-zero", 9_500, 6_000),
     ] {
@@ -318,6 +321,51 @@ async fn a_file_that_is_no_text_is_returned_as_what_it_is() {
     let refused = client.answer(id).await.expect("a result");
     assert_eq!(refused["isError"], true);
     assert!(refused.to_string().contains("NOT_TEXT"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_large_file_that_is_no_text_is_a_link_to_its_resource() {
+    let fake = fake();
+    let png = |bytes: usize| {
+        let mut png = b"\x89PNG\r\n\x1a\n\0".to_vec();
+        png.resize(bytes, 0);
+        png
+    };
+    {
+        let mut state = fake.state.lock();
+        for (path, bytes) in [
+            ("out/one.bin", vec![0; 1 << 20]),
+            ("out/more.bin", vec![0; (1 << 20) + 1]),
+            ("out/two.png", png(2 << 20)),
+            ("out/four.png", png(4 << 20)),
+        ] {
+            state.staged.insert(path.to_owned(), bytes);
+        }
+    }
+    let mut client = Client::start(&fake, &[]).await;
+    let tools = client.tools().await;
+    for (path, kind) in [
+        ("out/one.bin", "resource"),
+        ("out/more.bin", "resource_link"),
+        ("out/two.png", "image"),
+        ("out/four.png", "resource_link"),
+    ] {
+        let read = client.call("read_file", json!({"file_name": path})).await;
+        fits(&tools, "read_file", &read);
+        assert_eq!(read["content"][1]["type"], kind, "{path}");
+    }
+    let link = client
+        .call("read_file", json!({"file_name": "out/four.png"}))
+        .await;
+    let wanted = json!({
+        "type": "resource_link",
+        "uri": "workspace://out/four.png",
+        "name": "out/four.png",
+        "mimeType": "image/png",
+        "size": 4 << 20,
+    });
+    assert_eq!(link["content"][1], wanted);
+    assert_eq!(link["structuredContent"]["size_bytes"], 4 << 20);
 }
 
 #[tokio::test]
@@ -392,6 +440,38 @@ async fn a_file_that_the_client_writes_is_in_the_workspace_and_among_the_resourc
         .request("resources/read", json!({"uri": "workspace://out/no"}))
         .await;
     assert_eq!(error.expect_err("is not there")["code"], -32002);
+}
+
+#[tokio::test]
+async fn many_uploads_hide_no_result_among_the_resources() {
+    let fake = fake();
+    {
+        let mut state = fake.state.lock();
+        for index in 0..1100 {
+            for path in ["work/.skilld/u", "work/inputs/u", "out/old"] {
+                state.staged.insert(format!("{path}{index:04}"), vec![b'a']);
+            }
+        }
+        for path in ["work/result.csv", "out/z"] {
+            state.staged.insert(path.to_owned(), vec![b'a']);
+        }
+        state.modified.insert("out/z".to_owned(), 5);
+    }
+    let mut client = Client::start(&fake, &[]).await;
+    // A call makes the session's workspace.
+    client
+        .call("workspace_exec", json!({"command": "hello"}))
+        .await;
+    let listed = client.request("resources/list", json!({})).await;
+    let listed = listed.expect("a page")["resources"].clone();
+    let listed = listed.as_array().expect("resources").iter();
+    let uris: Vec<&str> = listed.filter_map(|one| one["uri"].as_str()).collect();
+    assert_eq!(uris[0], "workspace://out/z", "the newest is the first");
+    assert!(uris.contains(&"workspace://work/result.csv"));
+    let count = |prefix: &str| uris.iter().filter(|uri| uri.starts_with(prefix)).count();
+    assert_eq!(count("workspace://out/"), 1000);
+    assert_eq!(count("workspace://work/inputs/"), 1000);
+    assert_eq!(count("workspace://work/.skilld/"), 0);
 }
 
 #[tokio::test]

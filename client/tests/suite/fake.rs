@@ -64,11 +64,17 @@ pub(crate) struct State {
     pub(crate) grace: Option<prost_types::Duration>,
     /// What was staged: path to bytes.
     pub(crate) staged: BTreeMap<String, Vec<u8>>,
+    /// When files of `staged` were written, in seconds since the epoch; the others are the oldest.
+    pub(crate) modified: BTreeMap<String, i64>,
     /// What is listed besides.
     pub(crate) listed: Vec<v1::FileEntry>,
     pub(crate) collect: Vec<v1::CollectOutputsResponse>,
     /// Answers of CollectOutputs, before it goes to work.
     pub(crate) collect_refusals: VecDeque<Status>,
+    /// Globs that CollectOutputs refuses as leading out of the workspace, with the path that the error names.
+    pub(crate) escaping_globs: BTreeMap<String, String>,
+    /// Scopes of ListArtifacts.
+    pub(crate) artifact_scopes: Vec<v1::ArtifactScope>,
     /// Seconds that a command may take.
     pub(crate) timeout_max: Option<i64>,
     /// How the next collections end instead of with their summary; none means well.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-fn help(words: &[&str]) -> String {
+pub(crate) fn help(words: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_skillctl"))
         .args(words)
         .arg("--help")
@@ -13,7 +13,7 @@ fn help(words: &[&str]) -> String {
 }
 
 /// Names in the list of commands that a help text has.
-fn commands(help: &str) -> Vec<String> {
+pub(crate) fn commands(help: &str) -> Vec<String> {
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     list.take_while(|line| !line.is_empty())
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))

@@ -4,6 +4,7 @@ mod agent_zero;
 mod collecting;
 mod commands;
 mod commands_json;
+mod commands_json_all;
 mod commands_line;
 mod commands_mcp;
 mod commands_mcp_http;

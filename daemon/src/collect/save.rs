@@ -399,8 +399,10 @@ impl Named {
         summary.truncated.retain(|path| self.fits(path));
         summary.skipped.truncate(NAMED_MAX);
         summary.skipped.retain(|file| self.fits(&file.path));
+        let outside = summary.outside.len();
         summary.outside.truncate(NAMED_MAX);
         summary.outside.retain(|path| self.fits(path));
+        summary.outside_cut |= summary.outside.len() < outside;
         summary.skipped.append(&mut self.skipped);
         summary.skipped.sort_by(|a, b| a.path.cmp(&b.path));
         summary.skipped.truncate(NAMED_MAX);

@@ -20,9 +20,12 @@ use futures::stream::{self, BoxStream};
 
 use super::{
     ContainerEvent, ContainerSpec, ContainerState, ContainerSummary, Engine, EngineInfo, ImageInfo,
+    cgroup, shares_host_kernel,
 };
 use crate::error::{Error, Result};
-use answer::{check_version, container_event, engine_info, instance_label, socket_path};
+use answer::{
+    check_usable, check_warnings, container_event, engine_info, instance_label, socket_path,
+};
 use body::{Host, body};
 use failure::{is_status, to_error};
 
@@ -30,7 +33,6 @@ mod answer;
 mod body;
 mod failure;
 mod masked;
-mod socket_memory;
 
 /// A connection to a Docker Engine on this host.
 #[derive(Debug)]
@@ -67,7 +69,7 @@ impl DockerEngine {
             host: Host::default(),
         };
         let info = engine.describe().await?;
-        check_version(&info)?;
+        check_usable(&info)?;
         engine.host = Host {
             cgroup_version: info.cgroup_version,
             apparmor: info.apparmor,
@@ -108,7 +110,12 @@ impl DockerEngine {
             return;
         };
         let pid = container.state.and_then(|state| state.pid).unwrap_or(0);
-        let memory = container.host_config.and_then(|config| config.memory);
+        let config = container.host_config.unwrap_or_default();
+        if !config.runtime.as_deref().is_none_or(shares_host_kernel) {
+            // A sandbox has the sockets of its container in its own memory.
+            return;
+        }
+        let memory = config.memory;
         let (Ok(pid), Ok(memory)) = (i32::try_from(pid), u64::try_from(memory.unwrap_or(0))) else {
             return;
         };
@@ -116,7 +123,7 @@ impl DockerEngine {
             // It has ended already, which its events say.
             return;
         }
-        if let Err(error) = socket_memory::limit_socket_memory(pid, memory) {
+        if let Err(error) = cgroup::limit_socket_memory(container_id, pid, memory) {
             tracing::warn!(
                 container = container_id, %error,
                 "socket buffers of a container are not limited: run skilld as root, or use cgroup v2"
@@ -207,6 +214,12 @@ impl Engine for DockerEngine {
             Ok(created) => {
                 for warning in &created.warnings {
                     tracing::debug!(container = %created.id, %warning, "docker warns about a container");
+                }
+                if let Err(error) = check_warnings(&created.warnings) {
+                    if let Err(error) = self.remove(&created.id).await {
+                        tracing::warn!(container = %created.id, %error, "container without its limits was not removed");
+                    }
+                    return Err(error);
                 }
                 Ok(created.id)
             }

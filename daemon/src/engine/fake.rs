@@ -248,6 +248,7 @@ impl Engine for FakeEngine {
             apparmor: false,
             // Its processes have the test's own uid.
             userns_remap: true,
+            cpu_quota: true,
         })
     }
 

@@ -59,21 +59,22 @@ impl HostFault {
         (kind == ErrorKind::ReadOnlyFilesystem).then_some(Self::DiskReadOnly)
     }
 
-    /// What is wrong and what to do, without any path of the host.
+    /// Returns what is wrong and what to do. `disk` names the file system, for instance `a disk of the server`: an error
+    /// of the system does not say which one it is, and clients see no path of the host.
     #[must_use]
-    pub fn remedy(self) -> &'static str {
+    pub fn remedy(self, disk: &str) -> String {
         match self {
-            Self::DiskFull => {
-                "the disk of the server's state directory has no bytes or no inodes left: free some, delete artifacts, or give \
-                 it more; running commands go on"
-            }
-            Self::DiskReadOnly => {
-                "the disk of the server's state directory is read-only: see the kernel's log for the reason, repair it, and \
-                 mount it for writing again; running commands go on"
-            }
+            Self::DiskFull => format!(
+                "{disk} has no bytes or no inodes left: free some, delete artifacts, or give it more; running commands go on"
+            ),
+            Self::DiskReadOnly => format!(
+                "{disk} is read-only: see the kernel's log for the reason, repair it, and mount it for writing again; \
+                 running commands go on"
+            ),
             Self::TooManyFiles => {
                 "the server has no file descriptors left: close connections, or raise its limit (LimitNOFILE) or the host's \
                  (fs.file-max) and restart it; running commands go on"
+                    .to_owned()
             }
         }
     }
@@ -120,7 +121,7 @@ impl Error {
             return self.to_string();
         };
         tracing::warn!(error = %super::Chain(self), "the host is short of something");
-        fault.remedy().to_owned()
+        fault.remedy("a disk of the server (its log names the file)")
     }
 
     /// How long to wait before trying again, where that helps.
@@ -177,6 +178,8 @@ mod tests {
                 let is_shortage = reason != Reason::Internal;
                 assert_eq!(error.retry_after().is_some(), is_shortage);
                 assert_eq!(!error.message().contains("/var"), is_shortage);
+                // The system does not say whose disk it is.
+                assert!(!error.message().contains("state directory"));
             }
         }
     }

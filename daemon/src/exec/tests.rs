@@ -135,6 +135,40 @@ fn placeholders_of_a_skills_folder_are_replaced_in_its_commands() {
 }
 
 #[test]
+fn a_command_is_within_its_bounds_after_placeholders_are_replaced() {
+    let of_skill = |argv: &[&str], shell: &str| pb::ExecSpec {
+        skill: "csv-report".into(),
+        argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
+        shell: shell.into(),
+        ..Default::default()
+    };
+    let growth = "/workspace/skills/csv-report".len() - "{baseDir}".len();
+    let fill = |length: usize| format!("{{baseDir}}{}", "x".repeat(length - "{baseDir}".len()));
+    let longest = fill(ARG_BYTES_MAX - growth);
+    let longer = format!("{longest}x");
+    assert!(longer.len() < ARG_BYTES_MAX);
+    for (argv, shell, field) in [
+        (vec!["cat", longer.as_str()], "", "spec.argv[1]"),
+        (vec![], longer.as_str(), "spec.shell"),
+    ] {
+        let refused = resolved(of_skill(&argv, shell), Start::Run).expect_err("too long");
+        let message = refused.to_string();
+        for part in [
+            field,
+            "131072 bytes with the skill's folder",
+            "at most 131071",
+        ] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+    }
+    for spec in [of_skill(&["cat", &longest], ""), of_skill(&[], &longest)] {
+        let request = resolved(spec, Start::Run).expect("just short enough");
+        let last = request.argv.last().map(String::len);
+        assert_eq!(last, Some(ARG_BYTES_MAX));
+    }
+}
+
+#[test]
 fn a_skill_sets_cwd_and_its_variables() {
     let spec = pb::ExecSpec {
         skill: "csv-report".into(),

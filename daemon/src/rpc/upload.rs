@@ -48,7 +48,7 @@ pub struct Upload<C, G, F> {
 /// The first message of a client's stream, which says what it is for. `field` is what an empty one lacks.
 ///
 /// # Errors
-/// `Deadline` when it does not come within `server.upload_timeout`; `Draining` at the stop; `Invalid`.
+/// `Deadline` when it does not come within 10 s, which the server's `request` module sees to; `Draining` at the stop; `Invalid`.
 pub async fn first<C>(client: &mut Streaming<C>, shared: &Shared, field: &str) -> Result<C> {
     let first = next(client, shared).await?;
     first.ok_or_else(|| Error::invalid(field, "is missing: the stream is empty"))

@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 use tracing::Span;
 
 use super::call::OpenCall;
-use super::connections::ConnectionCall;
+use super::request::CallProtection;
 use crate::error::Error;
 
 /// A wrapped body. Every part of it lives on the heap or can be moved, so none of it needs pinning.
@@ -24,7 +24,7 @@ use crate::error::Error;
 pub(super) struct CallBody {
     inner: Body,
     _open: Option<OpenCall>,
-    _connection: Option<ConnectionCall>,
+    _protection: CallProtection,
     span: Span,
     start: Instant,
     deadline: Option<Pin<Box<Sleep>>>,
@@ -42,7 +42,7 @@ pub(super) struct CallBody {
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) open: Option<OpenCall>,
-    pub(super) connection: Option<ConnectionCall>,
+    pub(super) protection: CallProtection,
     pub(super) span: Span,
     pub(super) start: Instant,
     pub(super) deadline: Option<Instant>,
@@ -64,7 +64,7 @@ impl CallBody {
     pub(super) fn wrap(response: Response<Body>, watch: Watch) -> Response<Body> {
         let Watch {
             open,
-            connection,
+            protection,
             span,
             start,
             deadline,
@@ -77,7 +77,7 @@ impl CallBody {
             Body::new(Self {
                 inner,
                 _open: open,
-                _connection: connection,
+                _protection: protection,
                 span,
                 start,
                 deadline: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline))),

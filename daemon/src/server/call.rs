@@ -6,6 +6,8 @@
 //! | deadline | the shorter of the client's and `unary_timeout` | the client's | the client's, up to the last byte |
 //! | at stop | runs on until half of `stop_timeout` | its handler ends it | ends with UNAVAILABLE |
 //!
+//! A request has to arrive within a few seconds of its headers, of a stream its first message (`request.rs`).
+//!
 //! A drain waits for calls to end, but not for those that are resumable; at the stop they end with UNAVAILABLE, PollExec
 //! too. RunExec ends with ABORTED until it has told what it started.
 
@@ -30,7 +32,7 @@ use tracing::{Instrument, Span};
 use super::body::{CallBody, Watch, stopped};
 use super::connections::ConnectionHandle;
 use super::methods::{Method, Methods, grpc_timeout};
-use super::request::RequestBody;
+use super::request::{CallProtection, RequestBody};
 use crate::error::Error;
 use crate::rpc::AnswerBy;
 
@@ -145,12 +147,10 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let shared = Arc::clone(&self.shared);
-        let connection = request.extensions().get::<ConnectionHandle>();
-        let connection = match connection.map(ConnectionHandle::open_call) {
-            Some(None) => return std::future::pending().boxed(),
-            Some(call) => call,
-            None => None,
-        };
+        let connection = request.extensions().get::<ConnectionHandle>().cloned();
+        if connection.as_ref().is_some_and(ConnectionHandle::is_closed) {
+            return std::future::pending().boxed();
+        }
         if let Some(refusal) = refuse_foreign_request(&request) {
             return std::future::ready(Ok(refusal)).boxed();
         }
@@ -170,10 +170,14 @@ where
         if let Some(deadline) = deadline {
             request.extensions_mut().insert(AnswerBy::new(deadline));
         }
+        let protection = CallProtection::default();
+        let opening = connection.map(|connection| protection.opening(connection, method.kind()));
         let response = {
             let _entered = span.enter();
-            self.inner
-                .call(request.map(|body| Body::new(RequestBody::new(body))))
+            self.inner.call(
+                request
+                    .map(|body| Body::new(RequestBody::new(body, method.client_streams, opening))),
+            )
         };
         let stop = method.server_streams.then(|| shared.stop.clone());
         let ends_at_stop = method.resumable && !method.client_streams;
@@ -198,7 +202,7 @@ where
             let deadline = deadline.filter(|_| method.server_streams);
             let watch = Watch {
                 open,
-                connection,
+                protection,
                 span,
                 start,
                 deadline,

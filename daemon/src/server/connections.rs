@@ -1,8 +1,10 @@
 //! Open connections, and which of them is closed when there is no place for a new one.
 //!
-//! A connection with an open call is never closed for another one. Of the others the one goes that has done nothing for
-//! the longest time: a client that has just connected, or that calls again and again, comes last. One that has made no
-//! call within [`FIRST_CALL_GRACE`] goes before all that have: its client has nothing to lose.
+//! The user with the most connections gives one, and never a user with fewer than the user of the new one has. Of its
+//! connections those without an open call go first, the one that has done nothing for the longest time before the others:
+//! a client that has just connected, or that calls again and again, comes last. One that has made no call within
+//! [`FIRST_CALL_GRACE`] goes before all that have: its client has nothing to lose. Then those go whose only open calls
+//! watch the server ([`CallKind::Watch`]). A connection with an open [`CallKind::Work`] is never closed for another one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +31,10 @@ struct State {
 #[derive(Debug)]
 struct OpenConnection {
     uid: u32,
-    open_calls: usize,
+    /// Open calls of [`CallKind::Work`].
+    work_calls: usize,
+    /// Open calls of [`CallKind::Watch`].
+    watch_calls: usize,
     has_called: bool,
     /// Time of the accept, or when a call began or ended last.
     last_use: Instant,
@@ -51,9 +56,21 @@ pub(super) struct ConnectionHandle {
     id: u64,
 }
 
-/// Protects a connection while a call is open on it.
+/// How far a call protects its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallKind {
+    /// Call of skilld's own services: its connection is not closed for another one.
+    Work,
+    /// Call of health or reflection, which may be open for ever and whose client loses nothing by calling again.
+    Watch,
+}
+
+/// Counts a call on its connection until it is dropped.
 #[derive(Debug)]
-pub(super) struct ConnectionCall(ConnectionHandle);
+pub(super) struct ConnectionCall {
+    handle: ConnectionHandle,
+    kind: CallKind,
+}
 
 /// Outcome of a request for a place.
 #[derive(Debug)]
@@ -62,7 +79,7 @@ pub(super) enum Admission {
     Free(ConnectionGuard),
     /// Another connection was closed for it.
     Replaced(ConnectionGuard),
-    /// All connections that count against the limit have open calls.
+    /// All connections that could be closed for it have open calls.
     Full,
 }
 
@@ -92,7 +109,8 @@ impl ConnectionTable {
             state.next_id += 1;
             let connection = OpenConnection {
                 uid,
-                open_calls: 0,
+                work_calls: 0,
+                watch_calls: 0,
                 has_called: false,
                 last_use: Instant::now(),
                 cut: cut.clone(),
@@ -126,13 +144,16 @@ impl State {
         for connection in self.open.values() {
             *counts.entry(connection.uid).or_default() += 1;
         }
-        if counts.get(&uid).copied().unwrap_or_default() >= self.per_user_max {
+        let own = counts.get(&uid).copied().unwrap_or_default();
+        if own >= self.per_user_max {
             return Some(vec![uid]);
         }
         if self.open.len() < self.connections_max {
             return None;
         }
-        let mut users: Vec<(u32, usize)> = counts.into_iter().collect();
+        // A user with many connections gets no more at the cost of those with fewer.
+        let as_many = counts.into_iter().filter(|(_, count)| *count >= own);
+        let mut users: Vec<(u32, usize)> = as_many.collect();
         users.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         Some(users.into_iter().map(|(uid, _)| uid).collect())
     }
@@ -140,17 +161,25 @@ impl State {
     fn victim(&self, users: &[u32]) -> Option<u64> {
         let now = Instant::now();
         users.iter().find_map(|uid| {
-            let idle = self
-                .open
-                .iter()
-                .filter(|(_, connection)| connection.uid == *uid && connection.open_calls == 0);
-            idle.min_by_key(|(_, connection)| {
-                let is_late = !connection.has_called
-                    && now.duration_since(connection.last_use) > FIRST_CALL_GRACE;
-                (!is_late, connection.last_use)
-            })
-            .map(|(id, _)| *id)
+            let of_user = self.open.iter().filter(|(_, open)| open.uid == *uid);
+            let without_work = of_user.filter(|(_, open)| open.work_calls == 0);
+            without_work
+                .min_by_key(|(_, open)| {
+                    let is_late =
+                        !open.has_called && now.duration_since(open.last_use) > FIRST_CALL_GRACE;
+                    (open.watch_calls > 0, !is_late, open.last_use)
+                })
+                .map(|(id, _)| *id)
         })
+    }
+}
+
+impl OpenConnection {
+    fn calls_mut(&mut self, kind: CallKind) -> &mut usize {
+        match kind {
+            CallKind::Work => &mut self.work_calls,
+            CallKind::Watch => &mut self.watch_calls,
+        }
     }
 }
 
@@ -161,23 +190,29 @@ impl ConnectionGuard {
 }
 
 impl ConnectionHandle {
-    /// Protects the connection while the call is open. `None` if it is being closed: the answer would not arrive.
-    pub(super) fn open_call(&self) -> Option<ConnectionCall> {
+    /// Counts a call on the connection. `None` if the connection is being closed: the answer would not arrive.
+    pub(super) fn open_call(&self, kind: CallKind) -> Option<ConnectionCall> {
         self.table.with(|state| {
             let connection = state.open.get_mut(&self.id)?;
-            connection.open_calls += 1;
+            *connection.calls_mut(kind) += 1;
             connection.has_called = true;
             connection.last_use = Instant::now();
-            Some(ConnectionCall(self.clone()))
+            let handle = self.clone();
+            Some(ConnectionCall { handle, kind })
         })
+    }
+
+    /// Returns `true` if the connection is being closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.table.with(|state| !state.open.contains_key(&self.id))
     }
 }
 
 impl Drop for ConnectionCall {
     fn drop(&mut self) {
-        self.0.table.with(|state| {
-            if let Some(connection) = state.open.get_mut(&self.0.id) {
-                connection.open_calls -= 1;
+        self.handle.table.with(|state| {
+            if let Some(connection) = state.open.get_mut(&self.handle.id) {
+                *connection.calls_mut(self.kind) -= 1;
                 connection.last_use = Instant::now();
             }
         });
@@ -217,14 +252,14 @@ mod tests {
         pass(1).await;
         let (third, _) = place(&table, 1);
         pass(1).await;
-        drop(first.handle().open_call());
+        drop(first.handle().open_call(CallKind::Work));
         let (fourth, replaced) = place(&table, 1);
         assert!(replaced && second.cut.is_cancelled());
         for kept in [&first, &third, &fourth] {
             assert!(!kept.cut.is_cancelled());
         }
         // What was closed gives no place back a second time, and takes no call.
-        assert!(second.handle().open_call().is_none());
+        assert!(second.handle().open_call(CallKind::Work).is_none());
         drop(second);
         assert!(place(&table, 1).1 && third.cut.is_cancelled());
     }
@@ -233,7 +268,7 @@ mod tests {
     async fn a_connection_without_its_first_call_goes_before_an_older_one_with_calls() {
         let table = ConnectionTable::new(2, 2);
         let (used, _) = place(&table, 1);
-        drop(used.handle().open_call());
+        drop(used.handle().open_call(CallKind::Work));
         pass(10).await;
         let (silent, _) = place(&table, 1);
         pass(2000).await;
@@ -245,7 +280,7 @@ mod tests {
     async fn a_connection_with_a_call_is_never_closed_for_another() {
         let table = ConnectionTable::new(1, 1);
         let (first, _) = place(&table, 1);
-        let call = first.handle().open_call().expect("open");
+        let call = first.handle().open_call(CallKind::Work).expect("open");
         assert!(matches!(
             table.admit(1, &CancellationToken::new()),
             Admission::Full
@@ -262,7 +297,7 @@ mod tests {
         let mut greedy = Vec::new();
         for _ in 0..3 {
             let (guard, _) = place(&table, 1);
-            calls.push(guard.handle().open_call().expect("open"));
+            calls.push(guard.handle().open_call(CallKind::Work).expect("open"));
             greedy.push(guard);
         }
         assert!(matches!(
@@ -275,5 +310,61 @@ mod tests {
         drop(calls.pop());
         let (_third, replaced) = place(&table, 3);
         assert!(replaced && greedy[2].cut.is_cancelled() && !other.cut.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_only_watches_goes_when_none_is_idle() {
+        let table = ConnectionTable::new(3, 3);
+        let (mut connections, mut calls) = (Vec::new(), Vec::new());
+        for kind in [CallKind::Watch, CallKind::Work, CallKind::Watch] {
+            let (guard, _) = place(&table, 1);
+            calls.push(guard.handle().open_call(kind).expect("open"));
+            connections.push(guard);
+            pass(1).await;
+        }
+        // A watcher that also works keeps its connection.
+        let [first, _, third] = &connections[..] else {
+            panic!("three connections");
+        };
+        let work = first.handle().open_call(CallKind::Work);
+        assert!(place(&table, 1).1 && third.cut.is_cancelled());
+        drop(work);
+        pass(1).await;
+        let (fourth, _) = place(&table, 1);
+        assert!(!first.cut.is_cancelled(), "the idle one went");
+        let _work = fourth.handle().open_call(CallKind::Work);
+        assert!(place(&table, 1).1 && first.cut.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_users_watches_keep_no_other_user_out() {
+        let table = ConnectionTable::new(4, 3);
+        let (mut greedy, mut calls) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let (guard, _) = place(&table, 1);
+            calls.push(guard.handle().open_call(CallKind::Watch).expect("open"));
+            greedy.push(guard);
+            pass(1).await;
+        }
+        let (other, _) = place(&table, 2);
+        // The other's connection is idle, but it has no more than its share.
+        let (_third, replaced) = place(&table, 3);
+        assert!(replaced && greedy.first().expect("three").cut.is_cancelled());
+        assert!(!other.cut.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_gets_no_place_of_one_with_fewer_connections() {
+        let table = ConnectionTable::new(4, 4);
+        let (mut busy, mut calls) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let (guard, _) = place(&table, 1);
+            calls.push(guard.handle().open_call(CallKind::Work).expect("open"));
+            busy.push(guard);
+        }
+        let (other, _) = place(&table, 2);
+        let more = table.admit(1, &CancellationToken::new());
+        assert!(matches!(more, Admission::Full));
+        assert!(!other.cut.is_cancelled());
     }
 }

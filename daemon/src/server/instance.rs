@@ -1,5 +1,6 @@
-//! The state directory: private, used by one daemon at a time, and bound to its place. Its `instance` file holds the id that
-//! containers carry as a label, the binding, and the lock that a daemon holds for its life.
+//! The state directory: private, used by one daemon at a time, and bound to its place. A daemon holds a lock on the
+//! directory itself for its life, so that no missing or replaced file in it lets a second process in. The `instance` file
+//! holds the id that containers carry as a label, and the binding.
 //!
 //! A daemon removes containers of its own id that its slots do not know. So an id must never be in two places: a copied
 //! directory is refused, and a directory that had an id does not silently get another one.
@@ -25,8 +26,10 @@ const ID_DIGITS: usize = 12;
 #[derive(Debug)]
 pub(super) struct Instance {
     id: String,
-    /// Held until this is dropped; the kernel lets go of it if the process dies.
-    _lock: Flock<File>,
+    /// Lock on the state directory until this is dropped; the kernel releases it if the process dies.
+    _directory: Flock<File>,
+    /// Lock on the `instance` file, the only one that earlier versions take.
+    _file: Flock<File>,
 }
 
 /// Contents of the `instance` file.
@@ -59,6 +62,7 @@ impl Instance {
     /// When the directory cannot be used, another daemon uses it, it is a copy of another one, or its id is lost.
     pub(super) fn take(state_dir: &Path) -> Result<Self> {
         make_private(state_dir)?;
+        let directory = try_lock(state_dir, state_dir)?;
         let path = state_dir.join("instance");
         let exists = path.try_exists().map_err(failed("look for", &path))?;
         if !exists {
@@ -92,7 +96,8 @@ impl Instance {
         }
         Ok(Self {
             id,
-            _lock: file.lock,
+            _directory: directory,
+            _file: file.lock,
         })
     }
 
@@ -107,9 +112,11 @@ impl Instance {
 /// touched. Changes nothing if the directory is no copy. Returns what was done, for people. Blocks.
 ///
 /// # Errors
-/// When the directory cannot be used, or another daemon uses it.
+/// When the directory cannot be used, when another daemon uses it, or when it is not bound yet: then nothing tells an
+/// original from a copy, and an original would lose its workspaces.
 pub(super) fn adopt_copy(state_dir: &Path) -> Result<String> {
     make_private(state_dir)?;
+    let _directory = try_lock(state_dir, state_dir)?;
     let path = state_dir.join("instance");
     if !path.try_exists().map_err(failed("look for", &path))? {
         let done = emptied(state_dir, None)?;
@@ -128,7 +135,11 @@ pub(super) fn adopt_copy(state_dir: &Path) -> Result<String> {
                 state_dir.display()
             ));
         }
-        Contents::Known { id, .. } => Some(id.clone()),
+        Contents::Known { id, binding: None } => return Err(unbound(state_dir, id)),
+        Contents::Known {
+            id,
+            binding: Some(_),
+        } => Some(id.clone()),
         Contents::Empty | Contents::Damaged => None,
     };
     // The slots go first: a copy that was interrupted here is still refused.
@@ -163,20 +174,7 @@ fn emptied(state_dir: &Path, old: Option<&str>) -> Result<String> {
 
 impl InstanceFile {
     fn open(state_dir: &Path, path: PathBuf) -> Result<Self> {
-        // For reading: the lock must not keep an operator from making a failing disk read-only.
-        let file = File::open(&path).map_err(failed("open", &path))?;
-        let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-            let operation = if errno == Errno::EAGAIN {
-                format!(
-                    "use the state directory {}: another skilld runs on it; stop that one, or give this one \
-                     its own with --state-dir",
-                    state_dir.display()
-                )
-            } else {
-                format!("lock {}", path.display())
-            };
-            Error::Io { operation, source: errno.into() }
-        })?;
+        let mut lock = try_lock(&path, state_dir)?;
         let mut bytes = Vec::new();
         lock.read_to_end(&mut bytes)
             .map_err(failed("read", &path))?;
@@ -206,6 +204,27 @@ impl InstanceFile {
     }
 }
 
+/// Takes the exclusive lock on a file or directory of a state directory, without waiting.
+fn try_lock(path: &Path, state_dir: &Path) -> Result<Flock<File>> {
+    // For reading: the lock must not keep an operator from making a failing disk read-only.
+    let file = File::open(path).map_err(failed("open", path))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+        let operation = if errno == Errno::EAGAIN {
+            format!(
+                "use the state directory {}: another skilld runs on it; stop that one, or give this one its own with \
+                 --state-dir",
+                state_dir.display()
+            )
+        } else {
+            format!("lock {}", path.display())
+        };
+        Error::Io {
+            operation,
+            source: errno.into(),
+        }
+    })
+}
+
 /// Makes the file of a new directory, as a whole: one that is empty has been emptied by somebody.
 fn create(state_dir: &Path, path: &Path) -> Result<()> {
     let create = || -> io::Result<()> {
@@ -214,7 +233,7 @@ fn create(state_dir: &Path, path: &Path) -> Result<()> {
         file.write_all(text(&new_id(), &binding).as_bytes())?;
         file.as_file().sync_all()?;
         match file.persist_noclobber(path) {
-            // Another daemon that starts here was faster; its lock decides.
+            // A daemon of a version that does not lock the directory was faster; its lock on the file decides.
             Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
             _ => Ok(()),
         }
@@ -254,6 +273,18 @@ fn is_copy(state_dir: &Path, id: &str, original: &Binding, why: &str) -> Error {
              skilld on {original}, or give {dir} an id of its own and empty its slots with `skilld --state-dir {dir} \
              --adopt-copy`; docs/backup.md has more",
             original = original.path.trim_matches('"'),
+        ),
+    }
+}
+
+fn unbound(state_dir: &Path, id: &str) -> Error {
+    let dir = state_dir.display();
+    Error::Start {
+        what: "the state directory",
+        why: format!(
+            "{dir} is not bound to its place yet, so it may be the original of instance {id}, whose workspaces --adopt-copy \
+             would give up; start skilld on it once without --adopt-copy to bind it, or, if it is a copy, remove \
+             {dir}/instance and use --adopt-copy then; docs/backup.md has more"
         ),
     }
 }

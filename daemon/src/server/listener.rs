@@ -172,7 +172,7 @@ fn shared(directory: &Metadata, is_own: bool) -> Option<String> {
     if is_own && directory.uid() != uid && directory.uid() != 0 {
         return Some(format!("belongs to the user with uid {}", directory.uid()));
     }
-    // In a sticky directory everybody may make files, and only their owner may replace them.
+    // In a sticky directory only root, its owner (checked above) and the socket's owner can rename or remove the socket.
     if mode & 0o1000 != 0 {
         return None;
     }
@@ -182,10 +182,15 @@ fn shared(directory: &Metadata, is_own: bool) -> Option<String> {
             mode & 0o7777
         ));
     }
-    // The daemon's own group is often private to its user.
-    if is_own && mode & 0o020 != 0 && directory.gid() != gid {
+    // Members of the daemon's own group are its clients. The directory's bits of the group also cover access lists.
+    if is_own && mode & 0o020 != 0 {
+        let group = if directory.gid() == gid {
+            "the daemon's own group, that of its clients,"
+        } else {
+            "the group"
+        };
         return Some(format!(
-            "has mode {:04o} and can be written to by the group with gid {}",
+            "has mode {:04o} and can be written to by {group} with gid {}",
             mode & 0o7777,
             directory.gid()
         ));
@@ -287,9 +292,11 @@ mod tests {
         for (mode_above, mode, part) in [
             (0o755, 0o777, Some("can be written to by all users")),
             (0o777, 0o755, Some("can be written to by all users")),
+            (0o755, 0o775, Some("by the daemon's own group")),
             (0o755, 0o755, None),
             // As /tmp: the socket's own owner alone can replace it.
             (0o1777, 0o1777, None),
+            (0o755, 0o1775, None),
         ] {
             set(&above, mode_above);
             set(&run, mode);

@@ -8,6 +8,8 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 use skilld_proto::v1::FILE_DESCRIPTOR_SET;
 
+use super::connections::CallKind;
+
 /// How a method streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Method {
@@ -19,6 +21,17 @@ pub(super) struct Method {
     pub(super) resumable: bool,
     /// Its first message says that something was started.
     pub(super) starts: bool,
+}
+
+impl Method {
+    /// Returns how far a call of this method protects its connection.
+    pub(super) fn kind(self) -> CallKind {
+        if self.own {
+            CallKind::Work
+        } else {
+            CallKind::Watch
+        }
+    }
 }
 
 /// What waits for an exec's output, or for who types its input, for hours if need be. A client that is told UNAVAILABLE

@@ -1,23 +1,145 @@
-//! The body of a request, whose reset is an error. tonic takes a stream of requests that its sender reset with
-//! CANCEL for one that ended well; an upload that was given up would be half a file taken for all of it.
+//! The body of a request. It has to arrive in time, of a stream its first message, and only from then on its call protects
+//! the connection. Its reset is an error: tonic takes a stream of requests that its sender reset with CANCEL for one that
+//! ended well; an upload that was given up would be half a file taken for all of it.
 
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use http_body::{Frame, SizeHint};
+use tokio::time::Sleep;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
+use super::connections::{CallKind, ConnectionCall, ConnectionHandle};
 use crate::error::Error;
+
+/// Longest time between the headers of a call and the end of its request, or of the first message of a stream. Clients
+/// send both at once; a call that only has headers costs its client nothing and would last for ever.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Length of what precedes every gRPC message: a flag, and the message's length in four bytes.
+const PREFIX_BYTES: usize = 5;
 
 /// What a client sends.
 #[derive(Debug)]
-pub(super) struct RequestBody(Body);
+pub(super) struct RequestBody {
+    inner: Body,
+    /// `None` once the call counts.
+    awaited: Option<AwaitedRequest>,
+}
+
+/// Protection of a connection by one of its calls: empty until the call's request has arrived. The call owns it; the
+/// body of its request, which a handler may keep for longer, only fills it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CallProtection(Arc<OnceLock<ConnectionCall>>);
+
+/// Where and how a call counts once its request has arrived.
+#[derive(Debug)]
+pub(super) struct CallOpening {
+    connection: ConnectionHandle,
+    kind: CallKind,
+    protection: Weak<OnceLock<ConnectionCall>>,
+}
+
+/// A request that is not complete enough to count.
+#[derive(Debug)]
+struct AwaitedRequest {
+    deadline: Pin<Box<Sleep>>,
+    opening: Option<CallOpening>,
+    /// Length of the first message of a stream; `None` for a request that is awaited to its end, as its handler does.
+    first: Option<MessageLength>,
+}
+
+/// Counts the bytes of one gRPC message.
+#[derive(Debug, Default)]
+struct MessageLength {
+    prefix: [u8; PREFIX_BYTES],
+    seen: u64,
+}
+
+// === impl CallProtection ===
+
+impl CallProtection {
+    /// Returns what a request needs to fill this.
+    pub(super) fn opening(&self, connection: ConnectionHandle, kind: CallKind) -> CallOpening {
+        CallOpening {
+            connection,
+            kind,
+            protection: Arc::downgrade(&self.0),
+        }
+    }
+}
+
+impl CallOpening {
+    /// Counts the call. Returns `false` if its connection is being closed, and its answer would not arrive.
+    fn open(self) -> bool {
+        let Some(call) = self.connection.open_call(self.kind) else {
+            return false;
+        };
+        // A call that has ended already protects nothing: then the count is given back at once.
+        if let Some(protection) = self.protection.upgrade() {
+            drop(protection.set(call));
+        }
+        true
+    }
+}
+
+// === impl MessageLength ===
+
+impl MessageLength {
+    /// Counts bytes that arrived. Returns `true` if the message is complete.
+    fn add(&mut self, bytes: &[u8]) -> bool {
+        let begin = usize::try_from(self.seen).unwrap_or(PREFIX_BYTES);
+        let missing = self.prefix.iter_mut().skip(begin);
+        for (to, from) in missing.zip(bytes) {
+            *to = *from;
+        }
+        self.seen += bytes.len() as u64;
+        let [_, length @ ..] = self.prefix;
+        let whole = PREFIX_BYTES as u64 + u64::from(u32::from_be_bytes(length));
+        self.seen >= PREFIX_BYTES as u64 && self.seen >= whole
+    }
+}
+
+// === impl RequestBody ===
 
 impl RequestBody {
-    pub(super) fn new(body: Body) -> Self {
-        Self(body)
+    /// `opening` is `None` for a call without a connection of ours; `is_stream` is `true` for a stream of requests.
+    pub(super) fn new(inner: Body, is_stream: bool, opening: Option<CallOpening>) -> Self {
+        let awaited = AwaitedRequest {
+            deadline: Box::pin(tokio::time::sleep(REQUEST_TIMEOUT)),
+            opening,
+            first: is_stream.then(MessageLength::default),
+        };
+        Self {
+            inner,
+            awaited: Some(awaited),
+        }
+    }
+
+    /// Returns `true` if what has arrived, and now `data`, is enough for the call to count.
+    fn is_complete(&mut self, data: Option<&Bytes>) -> bool {
+        let first = self
+            .awaited
+            .as_mut()
+            .and_then(|request| request.first.as_mut());
+        match (first, data) {
+            (Some(first), Some(data)) => first.add(data),
+            (None, Some(_)) => http_body::Body::is_end_stream(&self.inner),
+            (_, None) => true,
+        }
+    }
+
+    /// Counts the call if enough of it has arrived. Returns `false` if its connection is being closed.
+    fn try_open(&mut self, data: Option<&Bytes>) -> bool {
+        if self.awaited.is_none() || !self.is_complete(data) {
+            return true;
+        }
+        let opening = self.awaited.take().and_then(|request| request.opening);
+        opening.is_none_or(CallOpening::open)
     }
 }
 
@@ -29,16 +151,33 @@ impl http_body::Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.0).poll_frame(context));
-        Poll::Ready(frame.map(|frame| frame.map_err(broken)))
+        let polled = Pin::new(&mut self.inner).poll_frame(context);
+        if polled.is_pending()
+            && let Some(awaited) = &mut self.awaited
+            && awaited.deadline.poll_unpin(context).is_ready()
+        {
+            self.awaited = None;
+            return Poll::Ready(Some(Err(not_arrived())));
+        }
+        let frame = ready!(polled).transpose().map_err(broken);
+        let is_open = match &frame {
+            Ok(frame) => self.try_open(frame.as_ref().and_then(Frame::data_ref)),
+            Err(_) => true,
+        };
+        if is_open {
+            Poll::Ready(frame.transpose())
+        } else {
+            // The connection is closing: the call ends with it, before its handler has begun.
+            Poll::Ready(Some(Err(not_arrived())))
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        self.inner.size_hint()
     }
 }
 
@@ -47,5 +186,166 @@ fn broken(status: Status) -> Status {
         Error::invalid("data", "the stream was reset before its end").into()
     } else {
         status
+    }
+}
+
+/// Status of a call whose request has not arrived, and will not.
+fn not_arrived() -> Status {
+    let doing = "waiting for the request";
+    Error::Deadline { doing }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use http_body::Body as _;
+    use tokio::time::Instant;
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::connections::{Admission, ConnectionGuard, ConnectionTable};
+    use super::*;
+
+    #[test]
+    fn a_message_is_complete_with_its_last_byte_however_it_is_cut() {
+        for (message, more) in [
+            (&[0, 0, 0, 0, 0][..], 0),
+            (&[0, 0, 0, 0, 3, 7, 7, 7], 0),
+            (&[0, 0, 0, 0, 1, 7, 0, 0], 2),
+        ] {
+            let whole = message.len() - more;
+            for cut in 0..message.len() {
+                let (begin, rest) = message.split_at(cut);
+                let mut length = MessageLength::default();
+                assert_eq!(length.add(begin), cut >= whole, "{message:?} at {cut}");
+                assert!(length.add(rest), "{message:?} at {cut}");
+            }
+        }
+    }
+
+    fn connection(table: &ConnectionTable) -> ConnectionGuard {
+        match table.admit(1, &CancellationToken::new()) {
+            Admission::Free(guard) | Admission::Replaced(guard) => guard,
+            Admission::Full => panic!("full"),
+        }
+    }
+
+    fn is_full(table: &ConnectionTable) -> bool {
+        let admission = table.admit(1, &CancellationToken::new());
+        matches!(admission, Admission::Full)
+    }
+
+    /// Polls until the next frame or error.
+    async fn next(body: &mut RequestBody) -> Option<Result<Frame<Bytes>, Status>> {
+        std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await
+    }
+
+    /// A body of frames, which then ends or is silent for ever.
+    struct Frames {
+        frames: VecDeque<Bytes>,
+        ends: bool,
+    }
+
+    impl http_body::Body for Frames {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            match self.frames.pop_front() {
+                Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
+                None if self.ends => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        }
+    }
+
+    fn frames<const N: usize>(frames: [&'static [u8]; N], ends: bool) -> Body {
+        let frames = frames.map(Bytes::from_static).into();
+        Body::new(Frames { frames, ends })
+    }
+
+    /// The only connection that its table takes, and the request of a call on it.
+    struct OnlyConnection {
+        table: ConnectionTable,
+        guard: ConnectionGuard,
+        protection: CallProtection,
+        body: RequestBody,
+    }
+
+    fn call_on_the_only_connection(request: Body, is_stream: bool) -> OnlyConnection {
+        let table = ConnectionTable::new(1, 1);
+        let guard = connection(&table);
+        let protection = CallProtection::default();
+        let opening = protection.opening(guard.handle(), CallKind::Work);
+        OnlyConnection {
+            body: RequestBody::new(request, is_stream, Some(opening)),
+            table,
+            guard,
+            protection,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_protects_its_connection_from_its_first_message_to_its_end() {
+        let silent = frames([&[0, 0, 0, 0, 2, 7], &[7]], false);
+        let OnlyConnection {
+            table,
+            guard,
+            protection,
+            mut body,
+        } = call_on_the_only_connection(silent, true);
+
+        next(&mut body).await.expect("a frame").expect("data");
+        assert!(!guard.cut.is_cancelled() && protection.0.get().is_none());
+        next(&mut body).await.expect("a frame").expect("data");
+        assert!(protection.0.get().is_some() && is_full(&table));
+        // Its handler may keep the body.
+        drop(protection);
+        assert!(!is_full(&table) && guard.cut.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_single_request_protects_its_connection_from_its_end() {
+        let mut call = call_on_the_only_connection(frames([&[0; 5]], true), false);
+        next(&mut call.body).await.expect("a frame").expect("data");
+        assert!(call.protection.0.get().is_none());
+        assert!(next(&mut call.body).await.is_none());
+        assert!(call.protection.0.get().is_some() && is_full(&call.table));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_does_not_arrive_ends_its_call_and_protects_nothing() {
+        for (body, is_stream) in [
+            (frames([], false), true),
+            (frames([], false), false),
+            (frames([&[0, 0, 0, 0, 2, 7]], false), true),
+            // Handlers of single requests wait for the end of the body.
+            (frames([&[0; 5]], false), false),
+        ] {
+            let mut call = call_on_the_only_connection(body, is_stream);
+            let start = Instant::now();
+            let status = loop {
+                match next(&mut call.body).await.expect("no end") {
+                    Ok(_frame) => {}
+                    Err(status) => break status,
+                }
+            };
+            assert_eq!(status.code(), Code::DeadlineExceeded);
+            assert!(!status.details().is_empty());
+            assert!(start.elapsed() >= REQUEST_TIMEOUT);
+            assert!(!is_full(&call.table) && call.guard.cut.is_cancelled());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_whose_connection_is_closed_does_not_begin() {
+        let mut call = call_on_the_only_connection(frames([&[0; 5]], true), true);
+        let _newer = connection(&call.table);
+        assert!(call.guard.cut.is_cancelled());
+        let frame = next(&mut call.body).await.expect("an end");
+        frame.expect_err("the call has begun");
     }
 }

@@ -11,8 +11,13 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
+use crate::error::INTERNAL_TARGET;
+
 /// Time over which lines are counted, and after which the number of those that were left out is logged.
 pub const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Factor of `log_lines_max` for INTERNAL errors. All of them have one place in the code, and a caller is told to look its
+/// own one up: with the default a thousand a second are logged.
+const INTERNAL_FACTOR: u64 = 50;
 /// Target of the lines that say how many were left out; these are not limited.
 const REPORT_TARGET: &str = "skilld::telemetry::left_out";
 
@@ -72,6 +77,15 @@ impl LineLimit {
             .collect()
     }
 
+    /// Returns how many lines this place in the code may log in an interval.
+    fn lines_max_of(&self, metadata: &Metadata<'_>) -> u64 {
+        if metadata.target() == INTERNAL_TARGET {
+            self.lines_max.saturating_mul(INTERNAL_FACTOR)
+        } else {
+            self.lines_max
+        }
+    }
+
     /// Counts a line, and returns `true` if it may be written.
     fn admit(&self, metadata: &'static Metadata<'static>, now: Instant) -> bool {
         // An operator who asks for these wants them all.
@@ -95,7 +109,7 @@ impl LineLimit {
             count.lines = 0;
         }
         count.lines += 1;
-        let is_admitted = count.lines <= self.lines_max;
+        let is_admitted = count.lines <= self.lines_max_of(metadata);
         count.left_out += u64::from(!is_admitted);
         is_admitted
     }
@@ -111,9 +125,11 @@ impl<S: Subscriber> Layer<S> for LineLimit {
 mod tests {
     use std::io::{self, Write};
 
+    use tonic_types::StatusExt;
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
+    use crate::error::Error;
 
     #[derive(Debug, Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -161,6 +177,35 @@ mod tests {
         // Two places left lines out, and each says so once.
         assert_eq!(count("left_out=980"), 2, "{text}");
         assert_eq!(count("limit.rs:"), 2);
+    }
+
+    #[test]
+    fn every_request_id_that_a_caller_is_told_is_in_the_log() {
+        let lines = Lines::default();
+        let written = lines.clone();
+        let limit = LineLimit::new(20);
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || written.clone())
+            .finish()
+            .with(limit.clone());
+        let fail = || {
+            let status = tonic::Status::from(Error::Internal("a defect".into()));
+            let details = status.get_error_details();
+            let info = details.error_info().expect("ErrorInfo");
+            info.metadata.get("request_id").expect("an id").clone()
+        };
+        let ids: Vec<String> = tracing::subscriber::with_default(subscriber, || {
+            let ids = (0..1000).map(|_| fail()).collect();
+            fail();
+            limit.report();
+            ids
+        });
+        let text = String::from_utf8(lines.0.lock().expect("lock").clone()).expect("UTF-8");
+        for id in ids {
+            assert!(text.contains(&id), "{id}");
+        }
+        assert!(text.contains("left_out=1 "), "it has a limit all the same");
     }
 
     #[test]

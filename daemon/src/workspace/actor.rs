@@ -16,19 +16,22 @@ use crate::fault::{self, Point};
 use crate::guest::Link;
 use crate::pool::Pool;
 use crate::workspace::collects::Collects;
-use crate::workspace::lease::{Lease, from_unix_ms, unix_ms};
-use crate::workspace::record::{self, Claim, Phase, Record};
-use crate::workspace::slot::{self, Context};
+use crate::workspace::lease::Lease;
+use crate::workspace::record::{Claim, Phase, Record};
+use crate::workspace::slot::Context;
 use crate::workspace::state::{Cause, Effect, Event, State, step};
 use crate::workspace::{COMMANDS_MAX, Command, Failure, Grant, Slot, View};
 
+mod clock;
 mod container;
 mod link;
+mod persist;
 mod reconnect;
 mod settle;
 #[cfg(test)]
 mod tests;
 
+use clock::until;
 pub use reconnect::RECONNECT_TIMEOUT;
 use reconnect::{Reconnect, reconnected};
 use settle::{Settling, settled};
@@ -62,6 +65,8 @@ pub struct Actor {
     retry: Option<(Instant, Duration)>,
     /// Begin of the tries to remove the container, those before the engine was away not counted.
     removing_since: Option<Instant>,
+    /// Time at which the removal of a failed workspace's container was given up.
+    removal_overdue: Option<SystemTime>,
     /// The engine did not answer when the container was to be removed.
     engine_away: bool,
     /// When a failed workspace is forgotten.
@@ -89,6 +94,7 @@ impl Actor {
             lease: None,
             guest_version: String::new(),
             failure: None,
+            removal_overdue: None,
         };
         let (view, watcher) = watch::channel(Arc::new(first));
         let kept_max = context.config.execs.retained_max as usize * 2;
@@ -119,6 +125,7 @@ impl Actor {
             deleting: Vec::new(),
             retry: None,
             removing_since: None,
+            removal_overdue: None,
             engine_away: false,
             retention: None,
             collects,
@@ -159,11 +166,13 @@ impl Actor {
             }
             Adopted::Workspace(link) => {
                 self.restore_lease();
+                self.mend_metadata().await;
                 self.publish();
                 self.wait_for_guest(Some(link));
             }
             Adopted::Paused => {
                 self.restore_lease();
+                self.mend_metadata().await;
                 self.publish();
                 self.on_link_lost();
             }
@@ -277,7 +286,8 @@ impl Actor {
         let (written, configured) = tokio::join!(write, tell);
         fault::reach(Point::ClaimDone);
         if written.is_err() && configured.is_ok() {
-            // The record on disk still says Ready, and nothing has run.
+            // The record on disk still says Ready, and nothing has run. What the claim told the guest and wrote into the
+            // metadata file are names and limits, and the next claim replaces all of them before anybody can look.
             (self.record.claim, self.lease) = (None, None);
             self.record.phase = Phase::Ready;
             self.apply(Event::ClaimFailed).await;
@@ -302,23 +312,6 @@ impl Actor {
             view: Arc::clone(&self.view.borrow()),
             _use: lease.hold(),
         })
-    }
-
-    async fn renew(&mut self, idle: Option<Duration>, remaining: Option<Duration>) -> Result<()> {
-        let (State::Claimed, Some(lease), None) = (self.state, &self.lease, &self.settling) else {
-            return Err(self.not_ready());
-        };
-        lease.renew(idle, remaining);
-        if let Some(claim) = &mut self.record.claim {
-            claim.idle_timeout_ms =
-                u64::try_from(lease.idle_timeout().as_millis()).unwrap_or(u64::MAX);
-            claim.end_time_ms = unix_ms(lease.end_time());
-        }
-        self.publish();
-        fault::reach(Point::RenewBegun);
-        let written = self.persist().await;
-        fault::reach(Point::RenewRecorded);
-        written
     }
 
     /// Notes something about the workspace.
@@ -354,6 +347,11 @@ impl Actor {
             tracing::debug!(from = ?self.state, to = ?step.next, ?event, "slot changes state");
         }
         self.state = step.next;
+        if step.effects.contains(&Effect::RemoveContainer) {
+            // A failed workspace may have tried before; its delete gets a time of its own. Until that is over the container
+            // is not the reconciler's, which the view says.
+            (self.retry, self.removing_since, self.removal_overdue) = (None, None, None);
+        }
         if !matches!(self.state, State::Quarantined | State::Removed) {
             // That nothing of the workspace is left is said when it is true.
             self.publish();
@@ -392,128 +390,6 @@ impl Actor {
         }
     }
 
-    fn phase(&self) -> Phase {
-        match self.state {
-            State::Booting => Phase::Booting,
-            State::Ready => Phase::Ready,
-            State::Claimed => Phase::Claimed,
-            State::Closing | State::Removed => Phase::Closing,
-            State::Quarantined => Phase::Quarantined {
-                time_ms: unix_ms(SystemTime::now()),
-            },
-            State::Failed(cause) => {
-                let time = self
-                    .failure
-                    .as_ref()
-                    .map_or_else(SystemTime::now, |failure| failure.time);
-                Phase::Failed {
-                    cause,
-                    time_ms: unix_ms(time),
-                }
-            }
-        }
-    }
-
-    /// Writes the record, and what the commands see of it. The disk has it a moment later; see `record.rs`.
-    async fn persist(&self) -> Result<()> {
-        let (dir, record) = (Arc::clone(&self.dir), self.record.clone());
-        let write = move || {
-            if let Some(claim) = &record.claim {
-                let metadata = slot::metadata(&record, claim);
-                record::overwrite(&dir.join(slot::METADATA), metadata.as_bytes())?;
-                fault::reach(Point::ClaimMetadata);
-            }
-            record.write(&dir)
-        };
-        let tasks = &self.context.tasks;
-        tasks.blocking(write).await?;
-        let (dir, syncing) = (Arc::clone(&self.dir), tasks.clone());
-        tasks.spawn(async move {
-            if let Err(error) = syncing.blocking(move || record::sync(&dir)).await {
-                tracing::error!(error = %Chain(&error), "slot record may not survive a power cut");
-            }
-        });
-        Ok(())
-    }
-
-    fn timer(&self) -> Option<Instant> {
-        let lease = self
-            .lease
-            .as_ref()
-            .filter(|_| self.state == State::Claimed && self.settling.is_none())
-            .map(Lease::deadline);
-        let settling = self.settling.as_ref().map(Settling::deadline);
-        let retention = self
-            .retention
-            .filter(|_| matches!(self.state, State::Failed(_)));
-        [lease, settling, retention, self.retry.map(|(at, _)| at)]
-            .into_iter()
-            .chain(self.reconnect_timers())
-            .flatten()
-            .min()
-    }
-
-    async fn on_timer(&mut self) {
-        let now = Instant::now();
-        if self.on_reconnect_timer(now).await {
-            return;
-        }
-        if self
-            .settling
-            .as_ref()
-            .is_some_and(|settling| settling.deadline() <= now)
-        {
-            tracing::warn!("workspace ends before its outputs are collected");
-            self.on_settled().await;
-        } else if self.retry.is_some_and(|(at, _)| at <= now) {
-            self.remove_container().await;
-        } else if self.retention.is_some_and(|at| at <= now)
-            && matches!(self.state, State::Failed(_))
-        {
-            self.apply(Event::RetentionOver).await;
-        } else if self.state == State::Claimed && self.settling.is_none() {
-            self.expire().await;
-        }
-    }
-
-    /// Ends the workspace if its time is over. A running exec counts as use; so does a guest that does not answer, since
-    /// it may run one. It has to connect again, or it is lost: nobody else would ever ask it.
-    async fn expire(&mut self) {
-        let Some(lease) = self.lease.clone() else {
-            return;
-        };
-        if lease.is_over() {
-            tracing::info!("workspace reached its maximum lifetime");
-            self.expire_now().await;
-        } else if lease.is_idle() {
-            match self.idle_time().await {
-                // It was in use until then.
-                Some(idle) if idle < lease.idle_timeout() => lease.touch_ago(idle),
-                Some(_) => {
-                    tracing::info!("workspace was idle for its timeout");
-                    self.expire_now().await;
-                }
-                None => {
-                    lease.touch();
-                    self.wait_again();
-                }
-            }
-        }
-    }
-
-    fn restore_lease(&mut self) {
-        let Some(claim) = &self.record.claim else {
-            return;
-        };
-        let remaining = from_unix_ms(claim.end_time_ms)
-            .duration_since(SystemTime::now())
-            .unwrap_or_default();
-        self.lease = Some(Lease::new(
-            Duration::from_millis(claim.idle_timeout_ms),
-            remaining,
-        ));
-    }
-
     fn publish(&self) {
         self.view.send_replace(Arc::new(View {
             state: self.state,
@@ -525,6 +401,7 @@ impl Actor {
                 .map(|link| link.version.clone())
                 .unwrap_or_default(),
             failure: self.failure.clone(),
+            removal_overdue: self.removal_overdue,
         }));
     }
 }
@@ -550,13 +427,6 @@ pub enum Adopted {
 async fn lost(link: Option<&Link>) {
     match link {
         Some(link) => link.lost.cancelled().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn until(timer: Option<Instant>) {
-    match timer {
-        Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
 }

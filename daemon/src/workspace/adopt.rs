@@ -96,9 +96,10 @@ pub async fn remove_others(context: &Context, known: &[&str]) -> Result<()> {
         if others.is_empty() {
             return Ok(());
         }
+        let limit = context.config.engine.remove_timeout;
         let removals = others.into_iter().map(|id| async move {
             tracing::info!(container_id = id, "removing a container without a record");
-            reconcile::remove_in_time(context, id).await
+            reconcile::remove_within(context, id, limit).await
         });
         let removed = futures::future::join_all(removals).await;
         removed.into_iter().collect::<Result<Vec<()>>>()?;

@@ -38,19 +38,22 @@ pub async fn find_all(registry: &Registry) -> Vec<HostProblem> {
     problems
 }
 
-/// Containers that the engine could not remove in time.
+/// Containers that the engine could not remove in time: those of quarantined slots and of failed workspaces.
 pub fn quarantined(registry: &Registry) -> Vec<HostProblem> {
     let context = registry.context();
     let limit = context.config.engine.remove_timeout;
     let mut problems = Vec::new();
     for slot in registry.slots() {
         let view = slot.view();
-        let Phase::Quarantined { time_ms } = view.record.phase else {
+        let time = if let (State::Quarantined, Phase::Quarantined { time_ms }) =
+            (view.state, view.record.phase)
+        {
+            from_unix_ms(time_ms)
+        } else if let Some(time) = view.removal_overdue {
+            time
+        } else {
             continue;
         };
-        if view.state != State::Quarantined {
-            continue;
-        }
         let (number, uid) = (slot.number(), view.record.uid);
         let name = slot::container_name(context, number);
         let message = format!(
@@ -62,7 +65,7 @@ pub fn quarantined(registry: &Registry) -> Vec<HostProblem> {
             code: "container.quarantined",
             subject: name,
             message,
-            time: from_unix_ms(time_ms),
+            time,
         });
     }
     problems
@@ -82,7 +85,10 @@ fn probe(state_dir: &Path) -> Option<HostProblem> {
         None => "state.unusable",
     };
     let message = match HostFault::of(&source) {
-        Some(fault) => fault.remedy().to_owned(),
+        Some(fault) => {
+            let disk = format!("the disk of the state directory {}", state_dir.display());
+            fault.remedy(&disk)
+        }
         None => Error::Io {
             operation: format!("write beneath {}: {source}", state_dir.display()),
             source,

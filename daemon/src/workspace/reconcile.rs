@@ -9,10 +9,12 @@
 //! a member without a known container may still get one.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::engine::{ContainerSummary, LABEL_SLOT};
 use crate::error::{Chain, Error, Result};
@@ -21,27 +23,37 @@ use crate::workspace::slot::{self, Context};
 use crate::workspace::state::State;
 use crate::workspace::{Slot, View};
 
-/// Ids of containers that are being removed.
+/// Removals at once. Docker removes few containers at a time, and each call may hang until its timeout.
+const REMOVALS_MAX: usize = 16;
+
+/// Containers that are being removed, or whose removal failed.
 #[derive(Debug, Clone, Default)]
-struct Removals(Arc<Mutex<HashSet<String>>>);
+struct Removals(Arc<Mutex<HashMap<String, Removal>>>);
+
+/// Removal of one container.
+#[derive(Debug, Clone, Copy)]
+struct Removal {
+    /// Begin of the last try.
+    begun: Instant,
+    is_running: bool,
+}
 
 /// Relation of a listed container to the slots.
 #[derive(Debug, PartialEq, Eq)]
 enum Owner {
     /// A slot or a boot in progress has it, or is about to.
     Slot,
-    /// A quarantined slot waits for its end.
+    /// A quarantined slot, or a failed workspace, waits for its end.
     Quarantine,
-    /// Nobody knows it.
-    Nobody,
+    /// No slot has it.
+    Unknown,
 }
 
-/// Removes a container, within `engine.remove_timeout`.
+/// Removes a container, within `limit`.
 ///
 /// # Errors
 /// When the engine is away, refuses, or takes longer.
-pub async fn remove_in_time(context: &Context, container: &str) -> Result<()> {
-    let limit = context.config.engine.remove_timeout;
+pub async fn remove_within(context: &Context, container: &str, limit: Duration) -> Result<()> {
     let removed = tokio::time::timeout(limit, context.engine.remove(container)).await;
     removed.unwrap_or_else(|_| {
         Err(Error::Engine {
@@ -85,26 +97,30 @@ async fn reconcile(registry: &Registry, removals: &Removals) -> Result<()> {
     let slots: HashMap<u32, Slot> = registry.slots().map(|slot| (slot.number(), slot)).collect();
     let mut quarantined: HashSet<u32> = slots
         .values()
-        .filter(|slot| slot.view().state == State::Quarantined)
+        .filter(|slot| is_left_to_reconciler(&slot.view()))
         .map(Slot::number)
         .collect();
+    let mut orphans = Vec::new();
     for container in &containers {
         let number = slot_number(container);
         let slot = number.and_then(|number| slots.get(&number));
-        match slot.map_or(Owner::Nobody, |slot| owner(&slot.view(), &container.id)) {
-            Owner::Slot => continue,
-            Owner::Quarantine => quarantined.retain(|other| Some(*other) != number),
-            Owner::Nobody if !removals.contains(&container.id) => {
-                tracing::warn!(
-                    container_id = container.id,
-                    slot = number,
-                    "removing a container that no slot knows"
-                );
-            }
-            Owner::Nobody => {}
+        let owner = slot.map_or(Owner::Unknown, |slot| owner(&slot.view(), &container.id));
+        if owner != Owner::Unknown {
+            // It is there still. Also of a slot whose state has changed since `quarantined` was made.
+            quarantined.retain(|other| Some(*other) != number);
+        } else if !removals.is_known(&container.id) {
+            tracing::warn!(
+                container_id = container.id,
+                slot = number,
+                "removing a container that no slot knows"
+            );
         }
-        removals.start(context, container.id.clone());
+        if owner == Owner::Slot {
+            continue;
+        }
+        orphans.push(container.id.clone());
     }
+    removals.start(context, orphans);
     for number in quarantined {
         if let Some(slot) = slots.get(&number) {
             slot.container_ended(None).await;
@@ -117,6 +133,15 @@ fn slot_number(container: &ContainerSummary) -> Option<u32> {
     container.labels.get(LABEL_SLOT)?.parse().ok()
 }
 
+/// Returns `true` if the slot's own task does not try any more to remove its container.
+fn is_left_to_reconciler(view: &View) -> bool {
+    match view.state {
+        State::Quarantined => true,
+        State::Failed(_) => view.removal_overdue.is_some(),
+        State::Booting | State::Ready | State::Claimed | State::Closing | State::Removed => false,
+    }
+}
+
 /// Returns who has a container that is labelled with the slot of this view.
 fn owner(view: &View, container_id: &str) -> Owner {
     let known = view.record.container_id.as_deref();
@@ -124,6 +149,7 @@ fn owner(view: &View, container_id: &str) -> Owner {
     match view.state {
         State::Booting | State::Ready | State::Claimed | State::Closing if is_its => Owner::Slot,
         State::Quarantined if is_its => Owner::Quarantine,
+        State::Failed(_) if view.removal_overdue.is_some() && is_its => Owner::Quarantine,
         // Without an id it has removed its container.
         State::Failed(_) if known == Some(container_id) => Owner::Slot,
         State::Booting
@@ -132,7 +158,7 @@ fn owner(view: &View, container_id: &str) -> Owner {
         | State::Closing
         | State::Failed(_)
         | State::Quarantined
-        | State::Removed => Owner::Nobody,
+        | State::Removed => Owner::Unknown,
     }
 }
 
@@ -154,48 +180,134 @@ async fn delete_orphaned_directories(registry: &Registry) -> Result<()> {
         .slots()
         .map(|slot| context.slot_dir(slot.number()))
         .collect();
-    dirs.retain(|dir| !known.contains(dir));
+    dirs.retain(|dir| is_slot_directory(dir) && !known.contains(dir));
     if dirs.is_empty() {
         return Ok(());
     }
-    let erase = move || {
-        for dir in &dirs {
-            slot::erase(dir)?;
-            tracing::info!(dir = %dir.display(), "deleted a slot directory without a slot");
+    context.tasks.blocking(move || erase_all(&dirs)).await
+}
+
+/// Returns `true` if a directory is named as one of a slot: what an operator put beside it is left alone.
+fn is_slot_directory(dir: &Path) -> bool {
+    let name = dir.file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| name.parse::<u32>().is_ok())
+}
+
+/// Erases every directory that can be erased. Blocks.
+///
+/// # Errors
+/// The first failure, after all directories were tried.
+fn erase_all(dirs: &[PathBuf]) -> Result<()> {
+    let mut first_failure = None;
+    for dir in dirs {
+        match slot::erase(dir) {
+            Ok(()) => {
+                tracing::info!(dir = %dir.display(), "deleted a slot directory without a slot");
+            }
+            Err(error) => {
+                first_failure.get_or_insert(error);
+            }
         }
-        Ok(())
-    };
-    context.tasks.blocking(erase).await
+    }
+    first_failure.map_or(Ok(()), Err)
 }
 
 // === impl Removals ===
 
 impl Removals {
-    /// Removes a container in a task of its own, unless one is at it: the next listing does not wait for it.
-    fn start(&self, context: &Arc<Context>, container_id: String) {
-        if !self.ids().insert(container_id.clone()) {
-            return;
+    /// Removes containers, each in a task of its own, so that the next listing does not wait for them. At most
+    /// [`REMOVALS_MAX`] run at once; those that were not tried for the longest time come first, and the rest has its turn
+    /// after the next listing. One that cannot be removed so keeps no other one from its turn.
+    fn start(&self, context: &Arc<Context>, orphans: Vec<String>) {
+        for container_id in self.choose(orphans, Instant::now()) {
+            let (removals, context) = (self.clone(), Arc::clone(context));
+            let tasks = context.tasks.clone();
+            tasks.spawn(async move {
+                let limit = context.config.engine.remove_timeout;
+                let removed = tokio::select! {
+                    () = context.tasks.stop.cancelled() => return,
+                    removed = remove_within(&context, &container_id, limit) => removed,
+                };
+                match removed {
+                    Ok(()) => tracing::info!(container_id, "removed"),
+                    Err(error) => {
+                        tracing::debug!(container_id, error = %Chain(&error), "not removed");
+                    }
+                }
+                removals.end(&container_id);
+            });
         }
-        let (removals, context) = (self.clone(), Arc::clone(context));
-        let tasks = context.tasks.clone();
-        tasks.spawn(async move {
-            let removed = tokio::select! {
-                () = context.tasks.stop.cancelled() => return,
-                removed = remove_in_time(&context, &container_id) => removed,
+    }
+
+    /// Picks the containers whose removal begins now, and forgets those that are not listed any more.
+    fn choose(&self, mut orphans: Vec<String>, now: Instant) -> Vec<String> {
+        let mut known = self.known();
+        let listed: HashSet<&String> = orphans.iter().collect();
+        known.retain(|id, removal| removal.is_running || listed.contains(id));
+        let running = known.values().filter(|removal| removal.is_running).count();
+        orphans.retain(|id| known.get(id).is_none_or(|removal| !removal.is_running));
+        orphans.sort_by_key(|id| known.get(id).map(|removal| removal.begun));
+        orphans.truncate(REMOVALS_MAX.saturating_sub(running));
+        for id in &orphans {
+            let removal = Removal {
+                begun: now,
+                is_running: true,
             };
-            match removed {
-                Ok(()) => tracing::info!(container_id, "removed"),
-                Err(error) => tracing::debug!(container_id, error = %Chain(&error), "not removed"),
-            }
-            removals.ids().remove(&container_id);
-        });
+            known.insert(id.clone(), removal);
+        }
+        orphans
     }
 
-    fn contains(&self, container_id: &str) -> bool {
-        self.ids().contains(container_id)
+    fn end(&self, container_id: &str) {
+        if let Some(removal) = self.known().get_mut(container_id) {
+            removal.is_running = false;
+        }
     }
 
-    fn ids(&self) -> MutexGuard<'_, HashSet<String>> {
+    /// Returns `true` if the removal of a container was begun before.
+    fn is_known(&self, container_id: &str) -> bool {
+        self.known().contains_key(container_id)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Removal>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_orphan_has_its_turn_however_many_cannot_be_removed() {
+        let removals = Removals::default();
+        let orphans: Vec<String> = (0..40).map(|number| format!("c{number:02}")).collect();
+        let start = Instant::now();
+        let mut tried = HashSet::new();
+        for round in 0..3 {
+            let now = start + Duration::from_secs(round);
+            let chosen = removals.choose(orphans.clone(), now);
+            assert_eq!(chosen.len(), REMOVALS_MAX, "never more at once");
+            assert!(removals.choose(orphans.clone(), now).is_empty());
+            for id in &chosen {
+                removals.end(id);
+            }
+            tried.extend(chosen);
+        }
+        assert_eq!(tried.len(), orphans.len());
+        assert!(removals.choose(Vec::new(), start).is_empty());
+        assert!(removals.known().is_empty(), "what is gone is forgotten");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_erased_keeps_no_other_one() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        // A name that no system takes.
+        let impossible = dir.path().join("x".repeat(300));
+        let orphan = dir.path().join("7");
+        std::fs::create_dir_all(orphan.join("run")).expect("mkdir");
+        let erased = erase_all(&[impossible, orphan.clone()]);
+        assert!(erased.is_err(), "the failure is told");
+        assert!(!orphan.exists());
     }
 }

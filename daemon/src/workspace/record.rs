@@ -222,27 +222,31 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Writes a small file in place, if its contents differ. A file that is mounted into a container has to stay the same
-/// inode, so it cannot be replaced as [`replace`] does: who reads it at this moment may see it half written.
+/// Writes a small JSON or text file in place, if its contents differ. A file that is mounted into a container has to stay
+/// the same inode, so it cannot be replaced as [`replace`] does.
+///
+/// One write replaces all of the old contents, with spaces at the end where the new ones are shorter, and only then the file
+/// is cut: between the two a reader, or the next daemon, finds valid JSON. The kernel may interrupt the write of several
+/// pages when the daemon is killed; the next start writes the file again.
 ///
 /// # Errors
-/// `Io`.
+/// When the host's disk fails or is full.
 pub fn overwrite(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || -> io::Result<()> {
-        match fs::read(path) {
+        let present = match fs::read(path) {
             Ok(present) if present == bytes => return Ok(()),
+            Ok(present) => present.len(),
             // Slots of a version that did not make the file ahead.
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
         let mut options = fs::OpenOptions::new();
         let file = options
             .create(true)
             .truncate(false)
             .write(true)
             .open(path)?;
-        // First the new contents, then the end of the old ones: the file is never empty.
-        file.write_all_at(bytes, 0)?;
+        file.write_all_at(&padded(bytes, present), 0)?;
         file.set_len(bytes.len() as u64)?;
         // Slots' files are read by the container's uid; the directories above keep others out.
         file.set_permissions(fs::Permissions::from_mode(0o644))
@@ -253,9 +257,29 @@ pub fn overwrite(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
+/// Returns the bytes with spaces at their end, at least `length` in all.
+fn padded(bytes: &[u8], length: usize) -> Vec<u8> {
+    let mut padded = bytes.to_vec();
+    padded.resize(length.max(bytes.len()), b' ');
+    padded
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_valid_json_between_its_write_and_its_cut() {
+        let old = b"{\"skills\": {\"a-long-name\": \"0123456789\"}}\n";
+        for new in [&b"{}\n"[..], b"{\"skills\": {\"b\": \"1\"}}\n"] {
+            let between = padded(new, old.len());
+            assert_eq!(between.len(), old.len());
+            let read: serde_json::Value = serde_json::from_slice(&between).expect("JSON");
+            let written: serde_json::Value = serde_json::from_slice(new).expect("JSON");
+            assert_eq!(read, written);
+        }
+        assert_eq!(padded(old, 3), old);
+    }
 
     #[test]
     fn a_mounted_file_is_overwritten_in_place() {

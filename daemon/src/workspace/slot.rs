@@ -11,17 +11,17 @@
 //! ```
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use skilld_proto::guest::{GENERATION, v1 as pb};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::config::{Config, PoolConfig};
-use crate::engine::{self, ContainerSpec, Engine, EngineInfo, Limits};
+use crate::engine::{self, ContainerSpec, Engine, EngineInfo, Limits, cgroup};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::guest;
@@ -83,15 +83,41 @@ impl Context {
     #[must_use]
     pub fn expected(&self, record: &Record, pid: i32) -> guest::Expected {
         // gVisor and Kata put a process of their own between: there the nonce decides.
-        let shows_pid = record
-            .oci_runtime
-            .as_deref()
-            .is_none_or(|name| matches!(name, "runc" | "crun" | "io.containerd.runc.v2"));
+        let runtime = record.oci_runtime.as_deref().unwrap_or("runc");
+        let shows_pid = ["runc", "crun", "io.containerd.runc"]
+            .iter()
+            .any(|known| runtime.starts_with(known));
+        let has_group = pid != 0 && engine::shares_host_kernel(runtime) && self.info.name != "fake";
         guest::Expected {
             uid: (!self.info.userns_remap && shows_pid && self.info.name != "fake")
                 .then_some(record.uid),
             pid: (shows_pid && pid != 0).then_some(pid),
             nonce: from_hex(&record.nonce),
+            command_group: has_group.then(|| command_group(record, pid)).flatten(),
+        }
+    }
+}
+
+/// Most terminals of one container: each of 32 commands can have one, and some are left for tmux and script.
+const TERMINALS_MAX: usize = 48;
+
+/// Whether the groups can be made depends on the daemon, not on the container: one line says it for all.
+static WARN_OF_COMMAND_GROUPS: Once = Once::new();
+
+/// Makes the CPU group of a container's commands, if this daemon may.
+fn command_group(record: &Record, pid: i32) -> Option<Arc<File>> {
+    let container = record.container_id.as_deref()?;
+    match cgroup::make_command_group(container, pid) {
+        Ok(group) => Some(Arc::new(group)),
+        Err(error) => {
+            WARN_OF_COMMAND_GROUPS.call_once(|| {
+                tracing::warn!(
+                    container, %error,
+                    "commands have no CPU group of their own, so that many busy ones delay their guest: run skilld as \
+                     root, in the host's cgroup namespace"
+                );
+            });
+            None
         }
     }
 }
@@ -152,9 +178,31 @@ pub fn container(context: &Context, pool: &PoolConfig, record: &Record) -> Conta
         limits: record.limits,
         tmp_bytes: pool.tmp_bytes,
         shm_bytes: pool.shm_bytes,
+        terminals: terminals(context),
         oci_runtime: record.oci_runtime.clone(),
         env: vec![format!("SKILLD_NONCE={}", record.nonce)],
     }
+}
+
+/// Terminals of one container: an equal part of what the kernel has for all, less what it reserves for the host, so that
+/// all containers of this daemon leave the host its part, as long as each gets at least one.
+fn terminals(context: &Context) -> usize {
+    let setting = |name: &str, default| {
+        let text = fs::read_to_string(format!("/proc/sys/kernel/pty/{name}"));
+        text.ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(default)
+    };
+    let containers = context.config.pools.iter().map(|pool| pool.max);
+    terminals_of_one(
+        setting("max", 4096),
+        setting("reserve", 1024),
+        containers.sum(),
+    )
+}
+
+fn terminals_of_one(max: usize, reserve: usize, containers: usize) -> usize {
+    (max.saturating_sub(reserve) / containers.max(1)).clamp(1, TERMINALS_MAX)
 }
 
 /// Makes the directory of a slot with everything that its container binds, and its first record. Blocks.
@@ -275,4 +323,17 @@ fn from_hex(text: &str) -> Vec<u8> {
         .map_while(|index| text.get(2 * index..2 * index + 2))
         .map_while(|pair| u8::from_str_radix(pair, 16).ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_of_all_containers_leave_the_host_its_part() {
+        assert_eq!(terminals_of_one(4096, 1024, 64), 48);
+        assert_eq!(terminals_of_one(4096, 1024, 128), 24);
+        assert_eq!(terminals_of_one(4096, 1024, 5), TERMINALS_MAX);
+        assert_eq!(terminals_of_one(100, 1024, 64), 1);
+    }
 }

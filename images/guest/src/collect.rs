@@ -37,7 +37,7 @@ use crate::tasks;
 use archive::Archive;
 use glob::Globs;
 use outlet::{Gone, Outlet, outlet};
-use outside::{Span, files_outside};
+use outside::{FilesOutside, Span};
 
 const FILES_DEFAULT: u64 = 100;
 const FILE_BYTES_DEFAULT: u64 = 4 * 1024 * 1024;
@@ -181,9 +181,10 @@ impl Collector {
         }
         if let Some(since) = self.since {
             let until = self.until;
-            let found = files_outside(&self.guest.root, Span { since, until }).await;
-            let paths = found.iter().map(|path| wire_path(path).0);
+            let found = FilesOutside::find(&self.guest.root, Span { since, until }).await;
+            let paths = found.paths.iter().map(|path| wire_path(path).0);
             self.summary.outside = paths.collect();
+            self.summary.outside_cut = found.is_cut;
         }
         self.summary.bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
         self.summary.returned = i64::try_from(self.returned).unwrap_or(i64::MAX);

@@ -1,6 +1,8 @@
 //! The connection to the daemon: made by the guest, served by the guest, made again when it breaks.
 
 use std::convert::Infallible;
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +11,15 @@ use hyper::server::conn::http2;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::{MsgFlags, recvmsg};
 use skilld_proto::guest::v1::guest_service_server::GuestServiceServer;
+use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use self::request::RequestBody;
 use crate::guest::Guest;
 use crate::service::Service;
+use crate::sys;
 
 mod request;
 
@@ -36,6 +41,9 @@ const FRAME_BYTES: u32 = 256 * 1024;
 pub(crate) async fn serve_for_ever(socket: &Path, guest: &Arc<Guest>) -> Infallible {
     loop {
         let stream = connect(socket).await;
+        if let Some(group) = receive_command_group(&stream).await {
+            guest.supervisors.set_command_group(group);
+        }
         serve(stream, Arc::clone(guest)).await;
         guest.connected.send_replace(false);
     }
@@ -51,6 +59,21 @@ async fn connect(socket: &Path) -> UnixStream {
         }
         wait = (wait * 2).min(RETRY_MAX);
     }
+}
+
+/// Waits for the daemon's first bytes, and takes the file of the commands' CPU group that may come with them. The bytes
+/// stay where they are, for the HTTP/2 server.
+async fn receive_command_group(stream: &UnixStream) -> Option<OwnedFd> {
+    stream.readable().await.ok()?;
+    let receive = || {
+        let mut byte = [0];
+        let mut parts = [IoSliceMut::new(&mut byte)];
+        let mut control = nix::cmsg_space!([i32; 1]);
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+        let message = recvmsg::<()>(stream.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
+        Ok(sys::adopt(message.cmsgs()?).pop())
+    };
+    stream.try_io(Interest::READABLE, receive).ok().flatten()
 }
 
 /// Until the daemon closes it, or breaks the protocol.

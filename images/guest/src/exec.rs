@@ -128,6 +128,8 @@ pub(crate) struct State {
     streams_ever: u64,
     /// What the furthest poll has: it asked for what follows.
     acknowledged: [u64; 2],
+    /// Time of the last poll.
+    last_poll: Option<Instant>,
 }
 
 impl Exec {
@@ -173,6 +175,7 @@ impl Exec {
                 streams: 0,
                 streams_ever: 0,
                 acknowledged: [0; 2],
+                last_poll: None,
             }),
             told: AtomicBool::new(false),
             changed: watch::Sender::new(()),

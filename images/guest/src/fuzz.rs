@@ -240,7 +240,7 @@ fn start(data: &[u8]) {
     let (argv, env, cwd) = (request.argv, request.env, request.cwd);
     if let Ok(launch) = launch(argv.clone(), env, cwd, spec.limits.as_ref()) {
         assert_eq!(launch.argv, argv);
-        let (head, body) = launch.encode();
+        let (head, body) = launch.encode(false);
         let Some(Request::Start(start)) = Request::decode(&head) else {
             panic!("a launch that its supervisor does not understand: {launch:?}");
         };

@@ -20,7 +20,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{IoSlice, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -33,7 +33,7 @@ use nix::unistd::{ForkResult, Pid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::sys::{self, CpuMask};
+use crate::sys;
 use wire::{Launch, Order, Report};
 
 /// Supervisors that are forked ahead of need.
@@ -51,7 +51,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    fn fork(cpus: &CpuMask) -> Result<Self, Errno> {
+    fn fork() -> Result<Self, Errno> {
         let (ours, theirs) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
@@ -60,7 +60,7 @@ impl Supervisor {
         )?;
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         match sys::fork()? {
-            ForkResult::Child => child::run(&theirs, cpus),
+            ForkResult::Child => child::run(&theirs),
             ForkResult::Parent { child } => {
                 let socket = sys::watch(ours, Interest::READABLE).map_err(|_| Errno::EMFILE)?;
                 Ok(Self { pid: child, socket })
@@ -68,19 +68,25 @@ impl Supervisor {
         }
     }
 
-    /// Hands over an exec. The report that follows says whether it was spawned.
-    pub(crate) fn start(&self, launch: &Launch, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Errno> {
-        let (head, body) = launch.encode();
-        let [stdin, stdout, stderr] = stdio.map(|fd| fd.as_raw_fd());
+    /// Hands over an exec, to be run in the CPU group of commands if there is one. The report that follows says whether it
+    /// was spawned.
+    pub(crate) fn start(
+        &self,
+        launch: &Launch,
+        stdio: [BorrowedFd<'_>; 3],
+        command_group: Option<&OwnedFd>,
+    ) -> Result<(), Errno> {
+        let (head, body) = launch.encode(command_group.is_some());
+        let mut fds: Vec<i32> = stdio.iter().map(AsRawFd::as_raw_fd).collect();
+        fds.extend(command_group.map(AsRawFd::as_raw_fd));
         if body.len() <= wire::INLINE_MAX {
-            let fds = [stdin, stdout, stderr];
             return self.send(&[IoSlice::new(&head), IoSlice::new(&body)], &fds);
         }
         let mut file = File::from(memfd_create(c"spec", MFdFlags::MFD_CLOEXEC)?);
         file.write_all(&body)
             .and_then(|()| file.rewind())
             .map_err(|_| Errno::ENOSPC)?;
-        let fds = [stdin, stdout, stderr, file.as_raw_fd()];
+        fds.push(file.as_raw_fd());
         self.send(&[IoSlice::new(&head)], &fds)
     }
 
@@ -143,8 +149,8 @@ struct State {
     starting: HashSet<Pid>,
     /// Opened before the guest became undumpable, after which it could not be.
     oom_score: Option<OomScore>,
-    /// Those of the guest.
-    cpus: CpuMask,
+    /// File of the CPU group that commands run in; `None` where the daemon made none.
+    command_group: Option<Arc<OwnedFd>>,
 }
 
 #[derive(Debug)]
@@ -185,13 +191,23 @@ impl Supervisors {
                 pids: HashSet::new(),
                 starting: HashSet::new(),
                 oom_score: OomScore::open(),
-                cpus: CpuMask::current(),
+                command_group: None,
             }),
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the CPU group that commands run in, if they have one of their own.
+    pub(crate) fn command_group(&self) -> Option<Arc<OwnedFd>> {
+        self.state().command_group.clone()
+    }
+
+    /// Replaces the CPU group that commands are started in from now on.
+    pub(crate) fn set_command_group(&self, group: OwnedFd) {
+        self.state().command_group = Some(Arc::new(group));
     }
 
     /// One that waited, or a new one.
@@ -275,7 +291,7 @@ impl Supervisors {
         if let Some(score) = &mut state.oom_score {
             score.set(true);
         }
-        let forked = Supervisor::fork(&state.cpus);
+        let forked = Supervisor::fork();
         if let Some(score) = &mut state.oom_score {
             score.set(false);
         }

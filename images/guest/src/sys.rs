@@ -14,6 +14,7 @@ use bytes::BytesMut;
 use nix::errno::Errno;
 use nix::libc;
 use nix::pty::Winsize;
+use nix::sys::socket::ControlMessageOwned;
 use nix::unistd::{ForkResult, Pid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -46,37 +47,21 @@ pub(crate) struct Plan {
     pub(crate) terminal: bool,
     /// Resource and limit, soft and hard alike.
     pub(crate) limits: Vec<(c_int, u64)>,
+    /// File of the CPU group that the program is to run in: a thread that writes 0 to it moves there.
+    pub(crate) command_group: Option<RawFd>,
     /// Nice value of the program and of all that it starts.
     pub(crate) nice: c_int,
 }
 
-/// CPUs that a process may run on, as the kernel writes them: room for 8,192.
-#[derive(Debug, Clone)]
-pub(crate) struct CpuMask {
-    words: [u64; 128],
-    length: usize,
-}
+/// A mask of more CPUs than any machine has: the kernel takes those that the container may use.
+const ALL_CPUS: [u64; 128] = [u64::MAX; 128];
 
-impl CpuMask {
-    /// Returns the CPUs of this process; none if the kernel does not say.
-    pub(crate) fn current() -> Self {
-        let mut words = [0; 128];
-        let size = size_of_val(&words);
-        // SAFETY: the kernel writes at most `size` bytes to the array, which outlives the call.
-        let length =
-            unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, words.as_mut_ptr()) };
-        let length = usize::try_from(length).unwrap_or(0);
-        Self { words, length }
-    }
-
-    /// Makes this process run on these CPUs again, whatever others set.
-    pub(crate) fn restore(&self) {
-        if self.length > 0 {
-            let words = self.words.as_ptr();
-            // SAFETY: the kernel reads `length` bytes, which it has written itself; the array outlives the call.
-            unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, self.length, words) };
-        }
-    }
+/// Makes this process run on all CPUs of the container again. Every command of the workspace can set the affinity of
+/// any process of its uid.
+pub(crate) fn use_all_cpus() {
+    let size = size_of_val(&ALL_CPUS);
+    // SAFETY: the kernel reads `size` bytes of a constant.
+    unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size, ALL_CPUS.as_ptr()) };
 }
 
 /// Where a start failed. The numbers travel between supervisor and guest.
@@ -237,6 +222,9 @@ fn prepare_and_exec(plan: &Plan) -> (Stage, c_int) {
             return (Stage::Fork, Errno::last_raw());
         }
     }
+    if let Some(group) = plan.command_group {
+        join_group(group);
+    }
     close_all_but(None);
     // SAFETY: numbers only; the session is new, so it has no terminal yet.
     if plan.terminal && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } != 0 {
@@ -246,11 +234,19 @@ fn prepare_and_exec(plan: &Plan) -> (Stage, c_int) {
     if unsafe { libc::chdir(plan.cwd.as_ptr()) } != 0 {
         return (Stage::Cwd, Errno::last_raw());
     }
+    // As late as possible: a command that goes on pinning others may have reached the supervisor or this process.
+    use_all_cpus();
     worsen_priority(plan.nice);
     // SAFETY: numbers only.
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     unblock_signals();
     exec(plan)
+}
+
+/// Moves this process into a CPU group. Where the kernel refuses, the program still runs, at its nice value alone.
+fn join_group(group: RawFd) {
+    // SAFETY: the kernel reads one byte of a constant.
+    unsafe { libc::write(group, c"0".as_ptr().cast(), 1) };
 }
 
 /// Takes a worse nice value for good: every process may do that to itself, and the limit of 0 lets none undo it.
@@ -413,12 +409,16 @@ pub(crate) fn read_behind(
     Ok(count)
 }
 
-/// Takes over descriptors that came with a message.
-pub(crate) fn adopt(fds: &[RawFd]) -> Vec<OwnedFd> {
-    fds.iter()
-        // SAFETY: SCM_RIGHTS just installed them in this process; nobody else knows them.
-        .map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) })
-        .collect()
+/// Takes ownership of the descriptors that came with a message.
+pub(crate) fn adopt(messages: impl Iterator<Item = ControlMessageOwned>) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    for message in messages {
+        if let ControlMessageOwned::ScmRights(raw) = message {
+            // SAFETY: SCM_RIGHTS just installed them in this process; nobody else knows them.
+            fds.extend(raw.iter().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }));
+        }
+    }
+    fds
 }
 
 /// Waits for a descriptor to become readable or writable, with the runtime. For types that own theirs, and keep it.

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
-use skilld_client::SaveTarget;
 use skilld_client::v1::{
     Artifact as Message, ArtifactScope, DeleteArtifactRequest, ListArtifactVersionsRequest,
     ListArtifactVersionsResponse, ListArtifactsRequest, ListArtifactsResponse, LoadArtifactRequest,
 };
+use skilld_client::{SaveTarget, split_version};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::context::Context;
@@ -33,8 +33,8 @@ pub(crate) enum Artifact {
     Delete(Delete),
 }
 
-/// Whose artifacts are meant. What is left out is empty, which is a value like any other.
-#[derive(Debug, Args)]
+/// Application, user and session that artifacts belong to. A part that is left out is empty, which is a value like any other.
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Scope {
     /// The application.
     #[arg(long, default_value = "")]
@@ -101,6 +101,7 @@ pub(crate) struct Load {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl artifact versions report.pdf --app shop --user ada")]
 pub(crate) struct Versions {
+    #[arg(add = ArgValueCompleter::new(complete::artifacts))]
     name: String,
     #[command(flatten)]
     scope: Scope,
@@ -130,21 +131,12 @@ struct Versioned {
 
 fn versioned(text: &str) -> Result<Versioned, String> {
     let text = text.strip_prefix("artifact://").unwrap_or(text);
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    match text.rsplit_once('@').filter(|(_, tail)| digits(tail)) {
-        Some((name, version)) => Ok(Versioned {
-            name: name.to_owned(),
-            version: Some(
-                version
-                    .parse()
-                    .map_err(|_| "has a version that is too large")?,
-            ),
-        }),
-        None => Ok(Versioned {
-            name: text.to_owned(),
-            version: None,
-        }),
-    }
+    let (name, version) = split_version(text);
+    let version = version.map(str::parse).transpose();
+    Ok(Versioned {
+        name: name.to_owned(),
+        version: version.map_err(|_| "has a version that is too large")?,
+    })
 }
 
 /// The resource name, also of an artifact whose own name begins with `artifacts/`.

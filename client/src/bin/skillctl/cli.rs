@@ -91,15 +91,34 @@ enum Command {
 
 /// Returns `true` if the words ask for JSON, for errors that occur before they have been parsed.
 pub(crate) fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
-    let words: Vec<OsString> = words.take_while(|word| word != "--").collect();
-    let flag = words.windows(2).any(|pair| {
-        matches!(pair, [flag, format]
-            if (flag == "-o" || flag == "--output") && (format == "json" || format == "jsonl"))
-    });
-    let joined = ["-ojson", "-ojsonl", "--output=json", "--output=jsonl"];
-    flag || words
-        .iter()
-        .any(|word| joined.iter().any(|joined| word == joined))
+    // A word that is not UTF-8 is no format.
+    let words = words.take_while(|word| word != "--");
+    let mut words = words.filter_map(|word| word.into_string().ok());
+    while let Some(word) = words.next() {
+        let format = match format_of(&word) {
+            Some("") => words.next(),
+            Some(format) => Some(format.to_owned()),
+            None => continue,
+        };
+        if matches!(format.as_deref(), Some("json" | "jsonl")) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Returns the value of `--output` or `-o`, also in a word like `-qojson`; empty if the next word has it.
+fn format_of(word: &str) -> Option<&str> {
+    if let Some(rest) = word.strip_prefix("--output") {
+        return match rest {
+            "" => Some(""),
+            rest => rest.strip_prefix('='),
+        };
+    }
+    let letters = word.strip_prefix('-')?;
+    let (before, format) = letters.split_once('o')?;
+    let is_flags = before.bytes().all(|byte| byte.is_ascii_alphabetic());
+    is_flags.then(|| format.strip_prefix('=').unwrap_or(format))
 }
 
 impl Cli {

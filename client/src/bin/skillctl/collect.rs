@@ -224,6 +224,9 @@ fn warn(summary: &CollectSummary) {
             "not collected: {path} is outside of out/ and work/"
         ));
     }
+    if summary.outside_cut {
+        output::note("not collected: perhaps more files outside of out/ and work/");
+    }
     if summary.matched == 0 {
         output::note("no file matches; `skillctl ls ID out -R` lists those in out/");
     }

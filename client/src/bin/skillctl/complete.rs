@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
 use clap_complete::env::{CompleteEnv, Shells};
 use skilld_client::v1::{
-    ListArtifactsRequest, ListExecsRequest, ListSkillsRequest, ListWorkspacesRequest,
+    ArtifactScope, ListArtifactsRequest, ListExecsRequest, ListSkillsRequest, ListWorkspacesRequest,
 };
 use skilld_client::{Client, DEFAULT_ENDPOINT, Error, short_id};
 use tokio::time::timeout;
@@ -20,7 +20,7 @@ use crate::output::Output;
 /// Set by the completion script when it calls this program.
 const VARIABLE: &str = "SKILLCTL_COMPLETE";
 
-/// How long a completion waits for the daemon before it offers nothing.
+/// Longest wait of a completion for the daemon, after which it offers nothing.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Names offered at most: one page of a list.
@@ -51,6 +51,14 @@ pub(crate) fn run() -> clap::error::Result<bool> {
     completing.try_complete(env::args_os(), env::current_dir().ok().as_deref())
 }
 
+/// Offers workspaces by their ids, and `ID/EXEC` from the slash on.
+pub(crate) fn workspaces_and_execs(current: &OsStr) -> Vec<CompletionCandidate> {
+    execs_or_workspaces(current, |ids| {
+        let slashed: Vec<_> = ids.iter().map(|id| format!("{id}/")).collect();
+        ids.into_iter().chain(slashed).collect()
+    })
+}
+
 /// Offers the ids of workspaces.
 pub(crate) fn workspaces(current: &OsStr) -> Vec<CompletionCandidate> {
     ask(current, async |client| list_workspaces(&client).await)
@@ -58,14 +66,23 @@ pub(crate) fn workspaces(current: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Offers `ID/EXEC`: workspaces up to the slash, then the workspace's execs.
 pub(crate) fn execs(current: &OsStr) -> Vec<CompletionCandidate> {
+    execs_or_workspaces(current, |ids| {
+        ids.into_iter().map(|id| format!("{id}/")).collect()
+    })
+}
+
+/// Offers a workspace's execs from the slash on, and before it what `offer_workspaces` makes of the workspaces' ids.
+fn execs_or_workspaces(
+    current: &OsStr,
+    offer_workspaces: impl FnOnce(Vec<String>) -> Vec<String>,
+) -> Vec<CompletionCandidate> {
     let workspace = current
         .to_str()
         .and_then(|current| current.split_once('/'))
         .map(|(workspace, _)| workspace.to_owned());
     ask(current, async |client| {
         let Some(workspace) = workspace else {
-            let ids = list_workspaces(&client).await?.into_iter();
-            return Ok(ids.map(|id| format!("{id}/")).collect());
+            return Ok(offer_workspaces(list_workspaces(&client).await?));
         };
         let request = ListExecsRequest {
             workspace,
@@ -101,10 +118,17 @@ pub(crate) fn skills(current: &OsStr) -> Vec<CompletionCandidate> {
     })
 }
 
-/// Offers the names of artifacts of the empty scope.
+/// Offers the names of artifacts in the scope that the line gives.
 pub(crate) fn artifacts(current: &OsStr) -> Vec<CompletionCandidate> {
     ask(current, async |client| {
+        let words = words();
+        let value = |flag| flag_value(&words, flag).unwrap_or_default();
         let request = ListArtifactsRequest {
+            scope: Some(ArtifactScope {
+                app: value("--app"),
+                user: value("--user"),
+                session: value("--session"),
+            }),
             page_size: NAMES_MAX,
             ..Default::default()
         };
@@ -157,15 +181,29 @@ fn ask(
     reason = "clap reads the variable elsewhere, but a line that is being completed is not parsed"
 )]
 fn endpoint() -> String {
-    let words: Vec<String> = env::args().collect();
-    let next = words.windows(2).find_map(|pair| match pair {
-        [flag, endpoint] if flag == "--endpoint" => Some(endpoint.clone()),
-        _ => None,
-    });
-    let joined = words
-        .iter()
-        .find_map(|word| word.strip_prefix("--endpoint=").map(ToOwned::to_owned));
-    next.or(joined)
+    flag_value(&words(), "--endpoint")
         .or_else(|| env::var("SKILLD_ENDPOINT").ok())
         .unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned())
+}
+
+/// Returns the words of the line that is completed; what is not UTF-8 in them is replaced.
+fn words() -> Vec<String> {
+    let words = env::args_os();
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Returns the value of a flag as it is typed: `--flag VALUE` or `--flag=VALUE`.
+fn flag_value(words: &[String], flag: &str) -> Option<String> {
+    let next = words.windows(2).find_map(|pair| match pair {
+        [word, value] if word == flag => Some(value.clone()),
+        _ => None,
+    });
+    let joined = || {
+        let values = words.iter().filter_map(|word| word.strip_prefix(flag));
+        let mut values = values.filter_map(|rest| rest.strip_prefix('='));
+        values.next().map(str::to_owned)
+    };
+    next.or_else(joined)
 }

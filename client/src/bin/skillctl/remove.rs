@@ -14,7 +14,7 @@ use crate::{complete, fail, output};
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl rm job-7/x-1 job-7")]
 pub(crate) struct Rm {
-    #[arg(required = true, value_name = "ID|ID/EXEC", add = ArgValueCompleter::new(complete::execs))]
+    #[arg(required = true, value_name = "ID|ID/EXEC", add = ArgValueCompleter::new(complete::workspaces_and_execs))]
     names: Vec<String>,
     /// Succeed for those that do not exist.
     #[arg(long)]

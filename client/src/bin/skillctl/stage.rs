@@ -48,26 +48,37 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Prints what was staged as it goes, or one JSON object at the end.
+    /// Prints what was staged as it goes, or one JSON object at the end; also where a later input fails.
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<u8> {
-        let (client, output) = (&context.client, &context.output);
-        let inputs: Vec<_> = self.input.into_iter().chain(self.files).collect();
+        let inputs: Vec<_> = self.input.iter().chain(&self.files).cloned().collect();
         if inputs.is_empty() && self.skill.is_empty() {
             anyhow::bail!("nothing to stage: name a file, a directory or a --skill");
         }
         input::check(&inputs)?;
-        let mut object = Map::from_iter(["skills", "inputs", "files"].map(|key| {
-            let empty = Value::Array(Vec::new());
-            (key.to_owned(), empty)
-        }));
+        let lists = ["skills", "inputs", "files"];
+        let mut object = Map::from_iter(lists.map(|list| (list.to_owned(), json!([]))));
+        let done = self.stage_all(context, &inputs, &mut object).await;
+        let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
+        if context.output.is_json() && (done.is_ok() || !object.values().all(is_empty)) {
+            context.output.value(&object.into())?;
+        }
+        done?;
+        Ok(0)
+    }
+
+    /// Stages skills, references and local files, in this order, up to the first that fails. `object` gets what was staged.
+    async fn stage_all(
+        &self,
+        context: &Context,
+        inputs: &[Input],
+        object: &mut Map<String, Value>,
+    ) -> anyhow::Result<()> {
+        let (client, output) = (&context.client, &context.output);
         if !self.skill.is_empty() {
             let skills = client.stage_skills(&self.id, &self.skill).await?;
             let staged = StageSkillsResponse { skills };
             if output.is_json() {
-                add_fields(
-                    &mut object,
-                    json::from_message("StageSkillsResponse", &staged)?,
-                );
+                add_fields(object, json::from_message("StageSkillsResponse", &staged)?);
             } else {
                 let lines: String = staged.skills.iter().map(skill_line).collect();
                 output.text(&lines)?;
@@ -78,37 +89,29 @@ impl Stage {
         } else {
             StageMode::Copy
         };
-        let scope = self.scope.into();
-        if let Some(request) = input::references(&self.id, &inputs, mode, scope) {
+        let scope = self.scope.clone().into();
+        if let Some(request) = input::references(&self.id, inputs, mode, scope) {
             let inputs = client.stage_inputs(request).await?;
             let staged = StageInputsResponse { inputs };
             if output.is_json() {
-                add_fields(
-                    &mut object,
-                    json::from_message("StageInputsResponse", &staged)?,
-                );
+                add_fields(object, json::from_message("StageInputsResponse", &staged)?);
             } else {
                 let lines: String = staged.inputs.iter().map(line).collect();
                 output.text(&lines)?;
             }
         }
-        let mut files = Vec::new();
-        for input in &inputs {
+        for input in inputs {
             let Input::Local(local) = input else {
                 continue;
             };
             let staged = local.send(client, &self.id).await?;
-            if output.is_json() {
-                files.push(local_json(local, &staged));
-            } else {
+            if !output.is_json() {
                 output.text(&local_line(local, &staged))?;
+            } else if let Some(files) = object.get_mut("files").and_then(Value::as_array_mut) {
+                files.push(local_json(local, &staged));
             }
         }
-        if output.is_json() {
-            object.insert("files".into(), files.into());
-            output.value(&object.into())?;
-        }
-        Ok(0)
+        Ok(())
     }
 }
 
@@ -118,21 +121,21 @@ fn add_fields(object: &mut Map<String, Value>, answer: Value) {
     }
 }
 
-/// One staged skill for people.
+/// Describes one staged skill for people.
 fn skill_line(skill: &StagedSkill) -> String {
     let size = values::bytes(u64::try_from(skill.bytes).unwrap_or(0));
     let (name, path, files) = (&skill.name, &skill.path, skill.files);
     format!("{name} → {path} ({files} files, {size})\n")
 }
 
-/// One local file or directory that was sent, for people.
+/// Describes a local file or directory that was sent, for people.
 pub(crate) fn local_line(local: &Local, staged: &StageFilesResponse) -> String {
     let size = values::bytes(u64::try_from(staged.bytes_total).unwrap_or(0));
     let (from, to) = (local.path.display(), input::in_workspace(&local.target));
     format!("{from} → {to} ({} files, {size})\n", staged.files_total)
 }
 
-/// One local file or directory that was sent, for programs.
+/// Describes a local file or directory that was sent, for programs.
 pub(crate) fn local_json(local: &Local, staged: &StageFilesResponse) -> Value {
     json!({
         "from": local.path.display().to_string(),
@@ -142,7 +145,7 @@ pub(crate) fn local_json(local: &Local, staged: &StageFilesResponse) -> Value {
     })
 }
 
-/// One staged reference for people.
+/// Describes one staged reference for people.
 fn line(staged: &StagedInput) -> String {
     let bytes = u64::try_from(staged.bytes_total).unwrap_or(0);
     let path = staged.file.as_ref().map_or("", |file| file.path.as_str());

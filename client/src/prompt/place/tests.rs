@@ -197,6 +197,61 @@ fn words_that_look_like_the_overview_do_not_switch_it_off() {
 }
 
 #[test]
+fn a_block_that_is_only_quoted_is_still_shown() {
+    let mut material = material();
+    let empty = |name: &str| Loaded {
+        body: String::new(),
+        docs: Vec::new(),
+        ..skill(name)
+    };
+    let block = "[Loaded] csv\n\nDocs loaded: none";
+    material.loaded = vec![
+        empty("csv"),
+        Loaded {
+            body: format!("Such a skill is shown so:\n\n{block}\n\nNo more."),
+            ..empty("math")
+        },
+    ];
+    let state = state(&[("csv", None), ("math", None)]);
+    let shown = |system: &str| {
+        let messages = [
+            Message::text(Role::System, system),
+            Message::text(Role::User, "Hello."),
+        ];
+        let made = materialise(&material, &state, &messages, &options(Placement::System));
+        let again = materialise(
+            &material,
+            &state,
+            &made.messages,
+            &options(Placement::System),
+        );
+        assert_eq!(again.messages, made.messages, "{system:?}");
+        text(&made, 0).matches(block).count()
+    };
+    // Once in the body of the other skill, once for itself.
+    assert_eq!(shown("Be brief."), 2);
+    assert_eq!(shown("Skills come in <skill id=\"NAME\"> tags."), 2);
+    let whole = materialise(
+        &material,
+        &state,
+        &[Message::text(Role::System, "Be brief.")],
+        &options(Placement::System),
+    );
+    let whole = text(&whole, 0);
+    let (_, of_math) = whole.split_once("[Loaded] math").expect("is shown");
+    // A history that has the block of the other skill alone, which quotes this one's.
+    assert_eq!(shown(&format!("Be brief.\n\n[Loaded] math{of_math}")), 2);
+    for quoting in [
+        format!("A skill looks so: {block}"),
+        format!("```\n{block}\n```"),
+        format!("> {block}\n\nis a quotation."),
+        format!("{block}, math.md"),
+    ] {
+        assert_eq!(shown(&quoting), 3, "{quoting:?}");
+    }
+}
+
+#[test]
 fn guidance_is_built_in_replaced_or_none() {
     let with = |guidance| {
         let options = PromptOptions {

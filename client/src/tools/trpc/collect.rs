@@ -17,15 +17,15 @@ use crate::tools::{Inner, Session};
 /// Files that a result names as left out.
 const SKIPPED_MAX: usize = 100;
 const MORE_SKIPPED: &str = "more files were left out than skipped_files names";
-/// Where commands leave what they make.
+/// Glob of the files that commands leave as results.
 const OUT: &str = "out/**";
 /// Files of it that are looked at where a call asks for none.
 const UNASKED_FILES_MAX: i64 = 20;
 /// The text of one file that a result shows, whatever the call says.
 const CONTENT_BYTES_MAX: i64 = 4 * 1024 * 1024;
-/// What a link says of its type.
+/// MIME type that a link is reported with.
 const LINK: &str = "inode/symlink";
-/// What is saved is saved whole, up to this.
+/// Maximum size of a file that is saved, which is always saved whole, in bytes.
 const SAVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
 
 /// Which files to return, and how.
@@ -48,7 +48,7 @@ pub(super) struct Outputs {
     pub(super) max_total_bytes: i64,
 }
 
-/// What is collected after a run. Kept with the command where that goes on.
+/// Files to collect after a run. Kept with the command if that goes on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Plan {
     globs: Vec<String>,
@@ -57,14 +57,20 @@ pub(super) struct Plan {
     max_total_bytes: i64,
     /// Texts are shown.
     inline: bool,
-    /// Nobody asked: only the main output is shown.
+    /// The call requests no files: only the main output is shown.
     unasked: bool,
+    /// The globs are those of `outputs`, not of `output_files`.
+    #[serde(default)]
+    has_nested_globs: bool,
+    /// The prefix is that of `outputs`, not `artifact_prefix`.
+    #[serde(default)]
+    has_nested_prefix: bool,
     /// Prefix of the artifacts, if there are to be any.
     save: Option<String>,
 }
 
 impl Plan {
-    /// What a call asks for, and the host.
+    /// Returns the plan for what the call and the host request.
     pub(super) fn of(tools: &Inner, run: &Run) -> Self {
         let wanted = tools.options.force_save_artifacts || run.save_as_artifacts;
         let asked = match &run.outputs {
@@ -85,9 +91,10 @@ impl Plan {
                 };
             }
         };
-        let prefix = match asked.name_template.as_str() {
-            "" => run.artifact_prefix.clone(),
-            template => template.to_owned(),
+        let has_nested_prefix = !asked.name_template.is_empty();
+        let prefix = match has_nested_prefix {
+            true => asked.name_template,
+            false => run.artifact_prefix.clone(),
         };
         let globs = asked.globs.iter().map(|glob| glob.trim());
         let globs = globs.filter(|glob| !glob.is_empty());
@@ -99,37 +106,34 @@ impl Plan {
             max_total_bytes: asked.max_total_bytes.max(0),
             inline: asked.inline && !run.omit_inline_content,
             unasked: false,
+            has_nested_globs: run.output_files.is_empty(),
+            has_nested_prefix,
             save: (asked.save || wanted).then_some(prefix),
         }
     }
 
-    /// Nothing is to be looked for.
+    /// Returns `true` if nothing is collected.
     pub(super) fn is_empty(&self) -> bool {
         self.globs.is_empty()
     }
 
-    /// Globs of the files to look for.
-    pub(super) fn globs(&self) -> &[String] {
-        &self.globs
-    }
-
-    /// What the fields of the collection are called in the call.
+    /// Names of the collection's fields in the call.
     pub(super) fn arguments(&self) -> Arguments<'_> {
-        Arguments::of_outputs(&self.globs)
+        Arguments::of_outputs(&self.globs).nested(self.has_nested_globs, self.has_nested_prefix)
     }
 
-    /// Files are to be saved.
+    /// Returns `true` if files are saved as artifacts.
     pub(super) fn saves(&self) -> bool {
         self.save.is_some() && !self.is_empty()
     }
 
-    /// The artifact that a file becomes.
+    /// Returns the name of the artifact that a file becomes; `None` if nothing is saved.
     pub(super) fn artifact_name(&self, file: &str) -> Option<String> {
         let prefix = self.save.as_ref()?;
         Some(format!("{prefix}{file}"))
     }
 
-    /// What the daemon checks before the command starts; none where the call has no say in what is collected.
+    /// Returns the specification that the daemon checks before the command starts; `None` if the call requests no files.
     pub(super) fn planned(&self, tools: &Inner, session: &Session) -> Option<CollectSpec> {
         let is_asked = !self.unasked || self.save.is_some();
         (is_asked && !self.is_empty()).then(|| self.spec(tools, session, false))
@@ -141,14 +145,15 @@ impl Plan {
         let failure = error.failure()?;
         let names = self.arguments();
         let (mut rest, mut warnings) = (self.clone(), Vec::new());
+        if failure.reason == Some(v1::Reason::PathEscapes) {
+            let path = failure.metadata.get("path")?;
+            rest.globs.retain(|kept| kept != path);
+            warnings.push(escaping_warning(path));
+        }
         let mut drop_glob = |glob: &String, why: &str| {
             rest.globs.retain(|kept| kept != glob);
             warnings.push(format!("{glob:?} was not collected: {why}"));
         };
-        if failure.reason == Some(v1::Reason::PathEscapes) {
-            let path = failure.metadata.get("path")?;
-            drop_glob(path, "it leads out of the workspace");
-        }
         for violation in &failure.violations {
             match names.glob(&violation.field) {
                 Some(glob) => drop_glob(glob, &violation.description),
@@ -166,7 +171,7 @@ impl Plan {
         (!rest.is_empty() && rest != *self).then_some((rest, warnings))
     }
 
-    /// For the daemon, when the command has ended; `saved` if it saves them by itself.
+    /// Returns the specification for the end of the command; `saved` if the daemon saves the files by itself.
     pub(super) fn spec(&self, tools: &Inner, session: &Session, saved: bool) -> CollectSpec {
         // One byte more than is shown tells that there is more.
         let unasked =
@@ -216,7 +221,11 @@ pub(super) async fn collect(
             Ok(collected) => break collected,
             Err(error) => {
                 // The rest is not lost for one glob that only the workspace refuses.
-                let (rest, warnings) = plan.without_faults(&error).ok_or(error)?;
+                let rest = match plan.without_faults(&error) {
+                    Some(rest) => Some(rest),
+                    None => without_escaping_globs(tools, session, exec, &plan, &error).await,
+                };
+                let (rest, warnings) = rest.ok_or(error)?;
                 result.warnings.extend(warnings);
                 plan = rest;
             }
@@ -236,7 +245,44 @@ pub(super) async fn collect(
     Ok(())
 }
 
-/// What a result says of a file; nothing of one that did not come to its end.
+/// Returns the plan without the globs that lead out of the workspace, and a warning for each of them. They are found by
+/// trying each glob alone, since the path in the error need not be the glob that led there. `None` if the error is about
+/// something else, or if no glob would be left.
+async fn without_escaping_globs(
+    tools: &Inner,
+    session: &Session,
+    exec: &str,
+    plan: &Plan,
+    error: &Error,
+) -> Option<(Plan, Vec<String>)> {
+    let escapes = |error: &Error| error.reason() == Some(v1::Reason::PathEscapes);
+    if !escapes(error) {
+        return None;
+    }
+    let (mut rest, mut warnings) = (plan.clone(), Vec::new());
+    rest.globs.clear();
+    for glob in &plan.globs {
+        let alone = Plan {
+            globs: vec![glob.clone()],
+            max_files: 1,
+            max_file_bytes: 1,
+            save: None,
+            ..plan.clone()
+        };
+        let spec = alone.spec(tools, session, true);
+        match collected::collect(tools, exec, spec, 0).await {
+            Err(error) if escapes(&error) => warnings.push(escaping_warning(glob)),
+            Ok(_) | Err(_) => rest.globs.push(glob.clone()),
+        }
+    }
+    (!rest.is_empty() && !warnings.is_empty()).then_some((rest, warnings))
+}
+
+fn escaping_warning(glob: &str) -> String {
+    format!("{glob:?} was not collected: it leads out of the workspace")
+}
+
+/// Converts a collected file for the result; `None` if its end was not received.
 fn output_file(plan: &Plan, collected: Collected) -> Option<OutputFile> {
     let Collected { file, end, text } = collected;
     if !file.link_target.is_empty() {

@@ -9,15 +9,14 @@ use skilld_proto::v1::{
 use crate::state::SessionState;
 use crate::tools::trpc::collect::Plan;
 use crate::tools::trpc::look::{self, Look, Touched};
-use crate::tools::trpc::mistake::Arguments;
 use crate::tools::trpc::prepare::{self, Run};
 use crate::tools::trpc::sessions::{self, Running};
-use crate::tools::trpc::{ALIASES, ids, policy, run};
+use crate::tools::trpc::{ALIASES, ids, policy, run, warn};
 use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments, follow};
 
-/// How long the first call waits for output.
+/// Default wait of the first call for output, in milliseconds.
 pub(super) const YIELD_MS: u64 = 1000;
-/// How long a program may take to read what is typed first.
+/// Longest wait for a program to read the text that is typed first.
 const TYPE_WAIT: Duration = Duration::from_secs(1);
 /// The daemon's largest write.
 const TYPED_BYTES_MAX: usize = 1024 * 1024;
@@ -41,7 +40,7 @@ pub(super) async fn exec(
     } else {
         spec.planned_collect = plan.planned(tools, session);
     }
-    let globs = plan.globs().to_vec();
+    let asked = plan.clone();
     let mut typed = Typed {
         text: &run.stdin,
         eof: run.eof,
@@ -62,25 +61,27 @@ pub(super) async fn exec(
         ..Running::default()
     });
     let started = start(tools, request, running, &call.id, &typed).await;
-    let running = started.map_err(|error| Arguments::of_outputs(&globs).translate(error))?;
+    let running = started.map_err(|error| asked.arguments().translate(error))?;
     let asked_for = Look {
         name: ids::exec_name(&prepared.workspace, &prepared.exec),
         wait: look::wait(run.yield_ms, YIELD_MS),
         lines: look::lines(run.poll_lines),
         is_tail: false,
     };
-    look::answer(tools, session, state, asked_for, running, &call.id).await
+    let mut answer = look::answer(tools, session, state, asked_for, running, &call.id).await?;
+    warn(&mut answer, prepared.warnings);
+    Ok(answer)
 }
 
-/// What is typed at the start.
+/// Text that is typed at the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Typed<'a> {
     pub(super) text: &'a str,
     pub(super) eof: bool,
 }
 
-/// With a stdin that stays open unless it has one, a terminal if there is to be one, and a life that is long enough for
-/// somebody to think: `timeout` is the call's, in seconds, if it gives one.
+/// Returns the specification with a stdin that stays open unless it has one, with a terminal if `tty`, and with a timeout
+/// long enough for a dialogue unless the call gives one: `timeout`, in seconds.
 pub(super) fn interactive(tools: &Inner, mut spec: ExecSpec, timeout: i64, tty: bool) -> ExecSpec {
     spec.stdin.get_or_insert(Stdin {
         source: Some(stdin::Source::Open(true)),
@@ -97,7 +98,7 @@ pub(super) fn interactive(tools: &Inner, mut spec: ExecSpec, timeout: i64, tty: 
     spec
 }
 
-/// Says what is too long to be typed.
+/// Refuses text that is too long to be typed.
 pub(super) fn check_typed(text: &str) -> Result<(), ToolError> {
     let bytes = text.len();
     if bytes <= TYPED_BYTES_MAX {

@@ -5,16 +5,31 @@ use skilld_proto::v1::Reason;
 use crate::tools::ToolError;
 
 /// Names of a tool's arguments, for messages about the fields of the daemon's requests.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Arguments<'a> {
     /// Globs as they were sent.
     globs: &'a [String],
+    /// Argument that the globs come from.
+    globs_argument: &'static str,
+    /// Argument that the prefix of the artifacts' names comes from.
+    prefix_argument: &'static str,
     /// The argument that bounds the time of a command; empty for `timeout`.
     timeout: &'static str,
 }
 
-/// What a field of a request begins with.
+/// Prefixes of the fields of a request.
 const PREFIXES: [&str; 3] = ["spec.planned_collect.", "spec.collect.", "spec."];
+
+impl Default for Arguments<'_> {
+    fn default() -> Self {
+        Self {
+            globs: &[],
+            globs_argument: "output_files",
+            prefix_argument: "artifact_prefix",
+            timeout: "",
+        }
+    }
+}
 
 impl<'a> Arguments<'a> {
     /// Arguments of a tool that collects files with these globs.
@@ -25,28 +40,39 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// The same where the time of a command has another name.
+    /// Names the arguments within `outputs` that the call gives: its globs, its prefix.
+    pub(super) fn nested(mut self, has_globs: bool, has_prefix: bool) -> Self {
+        if has_globs {
+            self.globs_argument = "outputs.globs";
+        }
+        if has_prefix {
+            self.prefix_argument = "outputs.name_template";
+        }
+        self
+    }
+
+    /// Sets the name of the argument that bounds the time of a command.
     pub(super) fn with_timeout(self, timeout: &'static str) -> Self {
         Self { timeout, ..self }
     }
 
-    /// The glob that a field of a request is.
+    /// Returns the glob that a field of a request names.
     pub(super) fn glob(&self, field: &str) -> Option<&'a String> {
         let index = path(field).strip_prefix("globs[")?.strip_suffix(']')?;
         self.globs.get(index.parse::<usize>().ok()?)
     }
 
-    /// The argument that a field of a request comes from.
+    /// Returns the name of the argument that a field of a request comes from.
     pub(super) fn name(&self, field: &str) -> String {
         if let Some(glob) = self.glob(field) {
-            return format!("output_files {glob:?}");
+            return format!("{} {glob:?}", self.globs_argument);
         }
         let path = path(field);
         let end = path.find(['.', '[']).unwrap_or(path.len());
         let (first, rest) = path.split_at(end);
         match (first, rest) {
-            ("globs", _) => "output_files".to_owned(),
-            ("save_as_artifacts", ".prefix") => "artifact_prefix".to_owned(),
+            ("globs", _) => self.globs_argument.to_owned(),
+            ("save_as_artifacts", ".prefix") => self.prefix_argument.to_owned(),
             ("max_files" | "max_file_bytes" | "max_total_bytes", _) => format!("outputs.{first}"),
             ("shell" | "argv", _) => "command".to_owned(),
             ("stdin", _) => "stdin".to_owned(),
@@ -55,7 +81,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// A refusal of the daemon as a mistake in the arguments, if it is one; any other error as it is.
+    /// Converts a refusal by the daemon into a mistake in the arguments, if it is one; returns any other error unchanged.
     pub(super) fn translate(&self, error: ToolError) -> ToolError {
         let ToolError::Daemon(daemon) = &error else {
             return error;
@@ -72,7 +98,8 @@ impl<'a> Arguments<'a> {
                 said.collect::<Vec<_>>().join("; ")
             }
             Some(Reason::PathEscapes) if self.globs.contains(&shown) => {
-                format!("output_files {shown:?}: leads out of the workspace")
+                let argument = self.globs_argument;
+                format!("{argument} {shown:?}: leads out of the workspace")
             }
             Some(Reason::PathEscapes) => {
                 format!("{shown:?} leads out of the workspace: paths are relative to it")
@@ -96,7 +123,7 @@ fn is_of_arguments(failure: &crate::Failure) -> bool {
     !failure.violations.is_empty() && violations.all(|fault| of_call(&fault.field))
 }
 
-/// A field without what it is part of in the request.
+/// Returns a field without its prefix.
 fn path(field: &str) -> &str {
     let mut prefixes = PREFIXES.iter();
     let path = prefixes.find_map(|prefix| field.strip_prefix(prefix));

@@ -1,7 +1,8 @@
-//! Which tools there are, and what a model is told of them.
+//! The tools of the family, their descriptions and the schemas of their arguments and results.
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde_json::{Value, json};
 
 use crate::tools::trpc::{knowledge, load, look, policy, poll, prepare, read, result, save, shell};
@@ -27,7 +28,7 @@ pub(super) struct Tool {
     returns: fn() -> Value,
 }
 
-/// What `command` is while commands are restricted.
+/// Description of `command` while commands are restricted.
 const RESTRICTED_COMMAND: &str = "One program and its arguments, without a shell.";
 const INTERACTIVE: &[&str] = &["tty", "eof", "yield_ms", "poll_lines"];
 
@@ -175,7 +176,7 @@ static TOOLS: [Tool; 16] = [
         required: &["session_id"],
         hidden: &[],
         parameters: arguments::schema::<poll::WriteArguments>,
-        returns: arguments::result_schema::<look::SessionResult>,
+        returns: workspace_session_schema::<look::SessionResult>,
     },
     Tool {
         name: "workspace_kill_session",
@@ -186,7 +187,7 @@ static TOOLS: [Tool; 16] = [
         required: &["session_id"],
         hidden: &[],
         parameters: arguments::schema::<poll::KillArguments>,
-        returns: arguments::result_schema::<poll::KillResult>,
+        returns: workspace_session_schema::<poll::KillResult>,
     },
     Tool {
         name: "workspace_save_artifact",
@@ -264,7 +265,7 @@ pub(crate) fn check(options: &Options) -> Result<(), ToolError> {
     policy::check(options)
 }
 
-/// What to tell a model, in a fixed order.
+/// Returns the definitions of the offered tools, in a fixed order.
 pub(super) fn definitions(options: &Options, skills: &BTreeSet<String>) -> Vec<Definition> {
     let offered = names(options).filter_map(find);
     offered
@@ -312,7 +313,7 @@ impl Tool {
     }
 }
 
-/// What a description says of the host's rules.
+/// Returns the part of a description that names the host's rules; empty without any.
 fn restricted(options: &Options) -> String {
     if !policy::is_active(options) {
         return String::new();
@@ -336,7 +337,17 @@ fn restricted(options: &Options) -> String {
     text
 }
 
-/// Without what tells a model nothing.
+/// Returns the schema of what a session's tool gives, without `result`: only a skill's command has one.
+fn workspace_session_schema<T: JsonSchema>() -> Value {
+    let mut schema = arguments::result_schema::<T>();
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    if let Some(properties) = properties {
+        properties.retain(|name, _| name != "result");
+    }
+    schema
+}
+
+/// Removes the keywords of a schema that tell a model nothing.
 fn tidy(schema: Value) -> Value {
     match schema {
         Value::Object(map) => {

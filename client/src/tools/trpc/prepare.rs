@@ -1,4 +1,4 @@
-//! What `skill_run` and `skill_exec` do before something runs: arguments, rules of the host, skill and inputs, and the
+//! Preparation of `skill_run` and `skill_exec`: arguments, rules of the host, skill and inputs, and the
 //! specification of the command.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use skilld_proto::v1::ExecSpec;
 
 use crate::state::SessionState;
-use crate::tools::environment::HostEnvironment;
+use crate::tools::environment::add_host_variables;
 use crate::tools::trpc::collect::Outputs;
 use crate::tools::trpc::editor::Editor;
 use crate::tools::trpc::result::StagedFile;
@@ -65,6 +65,8 @@ pub(super) struct Prepared {
     pub(super) exec: String,
     pub(super) spec: ExecSpec,
     pub(super) staged: Vec<StagedFile>,
+    /// About the host's variables that the command does not get.
+    pub(super) warnings: Vec<String>,
 }
 
 /// Checks, stages and specifies. Nothing runs if the host's rules are against it.
@@ -91,11 +93,11 @@ pub(super) async fn prepare(
     if !run.editor_text.is_empty() {
         env.extend(editor.environment(&run.env)?);
     }
-    let mut spec = specify(tools, tool, run, skill, &env)?;
+    let (mut spec, mut warnings) = specify(tools, tool, run, skill, &env)?;
     let (workspace, staged, files) = stage::stage(tools, session, skill, &run.inputs).await?;
     if staged.name != skill {
         // By another name of it: the one that it is staged under counts.
-        spec = specify(tools, tool, run, &staged.name, &env)?;
+        (spec, warnings) = specify(tools, tool, run, &staged.name, &env)?;
     }
     if !run.editor_text.is_empty() {
         editor.stage(tools, &workspace).await?;
@@ -106,17 +108,18 @@ pub(super) async fn prepare(
         exec,
         spec,
         staged: files,
+        warnings,
     })
 }
 
-/// What runs, where, and with the environment that belongs to it.
+/// Returns what runs, where, and with the environment that belongs to it; and warnings about that environment.
 fn specify(
     tools: &Inner,
     tool: &'static str,
     run: &Run,
     skill: &str,
     env: &BTreeMap<String, String>,
-) -> Result<ExecSpec, ToolError> {
+) -> Result<(ExecSpec, Vec<String>), ToolError> {
     let cwd = cwd(&run.cwd);
     let mut spec = ExecSpec {
         env: env.clone(),
@@ -131,8 +134,8 @@ fn specify(
         skill.clone_into(&mut spec.skill);
         spec.cwd = cwd;
     }
-    HostEnvironment::of(&tools.options).add_to(&mut spec.env);
-    Ok(spec)
+    let warnings = add_host_variables(&tools.options.env, &mut spec.env);
+    Ok((spec, warnings))
 }
 
 /// A working directory as the daemon takes it: `/work` is the workspace's.
@@ -146,7 +149,7 @@ pub(super) fn cwd(given: &str) -> String {
     }
 }
 
-/// The same where the daemon is not told of the skill.
+/// Converts a working directory for a command that runs without the daemon knowing its skill.
 fn beneath(skill: &str, cwd: &str) -> String {
     let root = format!("/workspace/skills/{skill}");
     let cwd = expanded(&expanded(cwd, "SKILL_NAME", skill), "SKILL_DIR", &root);
@@ -156,7 +159,7 @@ fn beneath(skill: &str, cwd: &str) -> String {
     }
 }
 
-/// With a variable's value in place of its name, which ends where no letter of it follows.
+/// Replaces a variable by its value. A name that goes on with a letter, a digit or `_` is another variable.
 fn expanded(text: &str, name: &str, value: &str) -> String {
     let text = text.replace(&format!("${{{name}}}"), value);
     let variable = format!("${name}");
@@ -170,7 +173,7 @@ fn expanded(text: &str, name: &str, value: &str) -> String {
     expanded
 }
 
-/// The time that a call gives, else that of the host.
+/// Returns the timeout of the call, else that of the host.
 pub(super) fn timeout(tools: &Inner, seconds: i64) -> Option<prost_types::Duration> {
     let given = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
     let timeout = given.map(Duration::from_secs).or(tools.options.timeout);

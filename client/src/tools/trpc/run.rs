@@ -31,6 +31,7 @@ pub(super) async fn run(
         exec,
         spec,
         staged,
+        warnings,
     } = prepared;
     let asked = spec.timeout;
     let name = ids::exec_name(&workspace, &exec);
@@ -45,7 +46,7 @@ pub(super) async fn run(
     policy::started("skill_run", Some(&ended.result))?;
     let clamped = ended.clamped(asked);
     let mut result = result(ended, staged);
-    result.warnings.extend(clamped);
+    result.warnings.extend(warnings.into_iter().chain(clamped));
     let mut collected = collect::collect(tools, session, &name, &plan, false, &mut result).await;
     if collected.as_ref().is_err_and(may_repeat) {
         // What was saved by then is not saved again, and would not be told of otherwise.
@@ -62,7 +63,7 @@ pub(super) async fn run(
     })
 }
 
-/// The way to the files broke; no fault of what was asked for.
+/// Returns `true` if the connection failed, not the request.
 fn may_repeat(error: &Error) -> bool {
     use tonic::Code;
     error
@@ -70,7 +71,7 @@ fn may_repeat(error: &Error) -> bool {
         .is_none_or(|code| matches!(code, Code::Unavailable | Code::Aborted | Code::Unknown))
 }
 
-/// What a command said and how it ended; its files come later.
+/// Returns the result of a command without its files, which are collected later.
 pub(super) fn result(ended: Ended, staged: Vec<StagedFile>) -> RunResult {
     let mut result = RunResult {
         staged_inputs: staged,
@@ -82,7 +83,8 @@ pub(super) fn result(ended: Ended, staged: Vec<StagedFile>) -> RunResult {
     result
 }
 
-/// For the state: what was saved, where the reference systems look for it. Of calls side by side `merge` puts it together.
+/// Returns the change of state that records saved artifacts where the reference systems look for them. `merge` combines
+/// those of calls side by side.
 pub(super) fn artifacts(call: &str, files: &[ArtifactFile]) -> Delta {
     let mut delta = Delta::new();
     if !files.is_empty() {

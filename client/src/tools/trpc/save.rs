@@ -9,19 +9,11 @@ use skilld_proto::v1::Reason;
 use crate::tools::collected::SavedScope;
 use crate::tools::trpc::result::ArtifactFile;
 use crate::tools::trpc::{ALIASES, run, stage};
-use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments};
+use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments, workspace_path};
 use crate::{Error, SaveTarget};
 
-/// Where files may be saved from.
+/// Directories of the workspace that files may be saved from.
 const AREAS: [&str; 3] = ["work", "out", "runs"];
-/// Variables that a path may begin with, and what they stand for.
-const VARIABLES: [(&str, &str); 5] = [
-    ("WORKSPACE_DIR", ""),
-    ("WORK_DIR", "work"),
-    ("INPUTS_DIR", "work/inputs"),
-    ("OUTPUT_DIR", "out"),
-    ("RUN_DIR", "runs"),
-];
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -30,7 +22,7 @@ pub(super) struct SaveArguments {
     pub(super) path: String,
 }
 
-/// What was saved.
+/// Description of the saved artifact.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct SaveResult {
     /// In the workspace.
@@ -81,49 +73,14 @@ pub(super) async fn save(
     })
 }
 
-/// A path relative to the workspace, beneath where commands write.
+/// Normalises the path of the one file to save.
 fn path(given: &str) -> Result<String, ToolError> {
-    let refused = |why: &str| ToolError::arguments(format!("path {given:?} {why}"));
-    let text = given.trim().replace('\\', "/");
-    if text.is_empty() {
-        return Err(ToolError::arguments("path is required"));
+    let path = workspace_path::file_path(given, &AREAS, "work/, out/ or runs/")?;
+    if path.contains(['*', '?', '[', '{']) {
+        let problem = format!("path {given:?} must name one file, without glob patterns");
+        return Err(ToolError::arguments(problem));
     }
-    let text = text.strip_prefix("workspace://").unwrap_or(&text);
-    let text = match text.strip_prefix('/') {
-        Some(absolute) => absolute.strip_prefix("workspace/").unwrap_or(absolute),
-        None => text,
-    };
-    let text = expanded(text).ok_or_else(|| refused("begins with an unknown variable"))?;
-    if text.contains(['*', '?', '[', '{']) {
-        return Err(refused("must name one file, without glob patterns"));
-    }
-    let parts: Vec<&str> = text
-        .split('/')
-        .filter(|part| !matches!(*part, "" | "."))
-        .collect();
-    if parts.contains(&"..") {
-        return Err(refused("must not contain .."));
-    }
-    match parts.split_first() {
-        Some((&"inputs", [_, ..])) => Ok(format!("work/{}", parts.join("/"))),
-        Some((area, [_, ..])) if AREAS.contains(area) => Ok(parts.join("/")),
-        _ => Err(refused("must be a file beneath work/, out/ or runs/")),
-    }
-}
-
-fn expanded(path: &str) -> Option<String> {
-    let Some(rest) = path.strip_prefix('$') else {
-        return Some(path.to_owned());
-    };
-    let (name, rest) = match rest.strip_prefix('{') {
-        Some(braced) => braced.split_once('}')?,
-        None => rest.split_at(rest.find('/').unwrap_or(rest.len())),
-    };
-    if !(rest.is_empty() || rest.starts_with('/')) {
-        return None;
-    }
-    let known = VARIABLES.iter().find(|(variable, _)| *variable == name);
-    known.map(|(_, value)| format!("{value}{rest}"))
+    Ok(path)
 }
 
 fn missing(error: Error, path: &str) -> ToolError {
@@ -145,39 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_may_be_written_in_many_ways_and_leads_nowhere_else() {
+    fn one_file_of_the_workspace_can_be_saved() {
         for (given, wanted) in [
-            ("out/a.txt", "out/a.txt"),
-            (" workspace://out/./a.txt ", "out/a.txt"),
-            ("$OUTPUT_DIR/a", "out/a"),
-            ("${WORK_DIR}/a", "work/a"),
             ("$RUN_DIR/x/log", "runs/x/log"),
-            ("$WORKSPACE_DIR/out/a", "out/a"),
-            ("/workspace/out/a", "out/a"),
-            ("/out/a", "out/a"),
             ("inputs/a", "work/inputs/a"),
-            ("out\\a", "out/a"),
         ] {
             assert_eq!(path(given).ok().as_deref(), Some(wanted), "{given}");
         }
-        for given in [
-            "",
-            " ",
-            "a",
-            "out",
-            "out/",
-            "skills/x/SKILL.md",
-            "../out/a",
-            "out/../../a",
-            "/etc/passwd",
-            "out/*",
-            "out/{a,b}",
-            "$HOME/a",
-            "$OUTPUT_DIRX/a",
-            "${OUTPUT_DIR/a",
-            "metadata.json",
-            "workspace://",
-        ] {
+        for given in ["out/*", "out/{a,b}", "skills/x/SKILL.md"] {
             assert!(path(given).is_err(), "{given:?}");
         }
     }

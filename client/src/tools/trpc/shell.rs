@@ -8,7 +8,7 @@ use serde_json::json;
 use skilld_proto::v1::{ExecSpec, RunExecRequest, StartExecRequest};
 
 use crate::state::SessionState;
-use crate::tools::environment::HostEnvironment;
+use crate::tools::environment::add_host_variables;
 use crate::tools::follow::{self, Ended};
 use crate::tools::trpc::exec::{self, Typed};
 use crate::tools::trpc::hint::Interaction;
@@ -16,11 +16,11 @@ use crate::tools::trpc::look::{self, Look};
 use crate::tools::trpc::mistake::Arguments;
 use crate::tools::trpc::result::RunResult;
 use crate::tools::trpc::sessions;
-use crate::tools::trpc::{ALIASES, ids, policy, prepare, run};
+use crate::tools::trpc::{ALIASES, ids, policy, prepare, run, warn};
 use crate::tools::{Answer, Call, Inner, Session, ToolError, arguments};
 
 const TOOL: &str = "workspace_exec";
-/// How long a command in the background is waited for: to see whether it starts.
+/// Wait for a command in the background, to see whether it starts, in milliseconds.
 const BACKGROUND_MS: u64 = 1;
 
 /// Arguments of `workspace_exec`.
@@ -45,7 +45,7 @@ pub(super) struct ShellArguments {
     pub(super) tty: bool,
 }
 
-/// What a command of the workspace came to.
+/// Result of a command of the workspace.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct ShellResult {
     /// `exited`, or `running` with a session_id to go on with.
@@ -57,14 +57,14 @@ pub(super) struct ShellResult {
     /// -1 if it reached none.
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
-    /// Of a command that goes on.
+    /// Id of the session of a command that goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<String>,
     /// Bytes of both streams together that were handed over before this call.
     offset: u64,
-    /// The same after it.
+    /// Bytes of both streams together that were handed over after this call.
     next_offset: u64,
-    /// Of a command that goes on: there is more output, some of it is not kept any more, it seems to wait for input.
+    /// There is more output of a command that goes on.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more: bool,
     #[serde(skip_serializing_if = "look::is_zero")]
@@ -80,7 +80,7 @@ pub(super) struct ShellResult {
     /// Bytes that it printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     total_bytes: Option<u64>,
-    /// How it ended: exited, signaled, timeout and so on.
+    /// Reason of its end: exited, signaled, timeout and so on.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -98,9 +98,11 @@ pub(super) async fn exec(
     call: Call,
 ) -> Result<Answer, ToolError> {
     let asked: ShellArguments = arguments::decode(call.arguments, ALIASES)?;
-    let spec = specify(tools, &asked)?;
+    let (spec, warnings) = specify(tools, &asked)?;
     if asked.background || asked.tty || asked.yield_time_ms > 0 {
-        return goes_on(tools, session, state, &asked, spec, &call.id).await;
+        let mut answer = goes_on(tools, session, state, &asked, spec, &call.id).await?;
+        warn(&mut answer, warnings);
+        return Ok(answer);
     }
     let id = session.exec_id(TOOL, &call.id);
     let timeout = spec.timeout;
@@ -123,7 +125,7 @@ pub(super) async fn exec(
     policy::started(TOOL, Some(&ended.result))?;
     let clamped = ended.clamped(timeout);
     let mut result = ended_result(ended);
-    result.warnings.extend(clamped);
+    result.warnings.extend(warnings.into_iter().chain(clamped));
     Ok(Answer::of(json!(result)))
 }
 
@@ -134,7 +136,8 @@ fn mistake(error: ToolError) -> ToolError {
         .translate(error)
 }
 
-fn specify(tools: &Inner, asked: &ShellArguments) -> Result<ExecSpec, ToolError> {
+/// Returns what runs, and warnings about its environment.
+fn specify(tools: &Inner, asked: &ShellArguments) -> Result<(ExecSpec, Vec<String>), ToolError> {
     if asked.command.trim().is_empty() {
         return Err(ToolError::arguments("command is required"));
     }
@@ -156,8 +159,8 @@ fn specify(tools: &Inner, asked: &ShellArguments) -> Result<ExecSpec, ToolError>
         "" => "$WORKSPACE_DIR".to_owned(),
         _ => cwd,
     };
-    HostEnvironment::of(&tools.options).add_to(&mut spec.env);
-    Ok(spec)
+    let warnings = add_host_variables(&tools.options.env, &mut spec.env);
+    Ok((spec, warnings))
 }
 
 async fn goes_on(

@@ -14,7 +14,7 @@ use super::{Shared, refusal, unimplemented};
 impl ArtifactService for Shared {
     type LoadArtifactStream = BoxStream<'static, Result<LoadArtifactResponse, Status>>;
 
-    /// Of a workspace's file only.
+    /// Saves a workspace's file, or the bytes of the stream.
     async fn save_artifact(
         &self,
         request: Request<Streaming<SaveArtifactRequest>>,
@@ -24,14 +24,23 @@ impl ArtifactService for Shared {
         let Some(Payload::Header(header)) = first.payload else {
             return unimplemented();
         };
+        let mut sent = Vec::new();
+        while let Some(message) = messages.message().await? {
+            if let Some(Payload::Data(data)) = message.payload {
+                sent.extend_from_slice(&data);
+            }
+        }
         let mut state = self.lock();
         let path = [("path", header.path.as_str())];
         let missing = || refusal(Code::NotFound, "FILE_NOT_FOUND", &path);
-        let bytes = state
-            .staged
-            .get(&header.path)
-            .cloned()
-            .ok_or_else(missing)?;
+        let bytes = match header.workspace.as_str() {
+            "" => sent,
+            _ => state
+                .staged
+                .get(&header.path)
+                .cloned()
+                .ok_or_else(missing)?,
+        };
         let next = state
             .artifacts
             .get(&first.name)
@@ -63,9 +72,10 @@ impl ArtifactService for Shared {
 
     async fn list_artifacts(
         &self,
-        _: Request<ListArtifactsRequest>,
+        request: Request<ListArtifactsRequest>,
     ) -> Result<Response<ListArtifactsResponse>, Status> {
-        let state = self.lock();
+        let mut state = self.lock();
+        state.artifact_scopes.extend(request.into_inner().scope);
         let artifacts = state.artifacts.iter();
         let artifacts = artifacts.map(|(name, (version, bytes))| described(name, *version, bytes));
         Ok(Response::new(ListArtifactsResponse {
@@ -76,16 +86,24 @@ impl ArtifactService for Shared {
 
     async fn list_artifact_versions(
         &self,
-        _: Request<ListArtifactVersionsRequest>,
+        request: Request<ListArtifactVersionsRequest>,
     ) -> Result<Response<ListArtifactVersionsResponse>, Status> {
-        unimplemented()
+        let name = request.into_inner().name;
+        let state = self.lock();
+        let newest = state.artifacts.get(&name).into_iter();
+        let artifacts = newest.map(|(version, bytes)| described(&name, *version, bytes));
+        Ok(Response::new(ListArtifactVersionsResponse {
+            artifacts: artifacts.collect(),
+            ..Default::default()
+        }))
     }
 
     async fn delete_artifact(
         &self,
-        _: Request<DeleteArtifactRequest>,
+        request: Request<DeleteArtifactRequest>,
     ) -> Result<Response<()>, Status> {
-        unimplemented()
+        self.lock().artifacts.remove(&request.into_inner().name);
+        Ok(Response::new(()))
     }
 }
 

@@ -4,6 +4,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
+use prost_types::Timestamp;
 use skilld_client::v1::file_service_server::FileService;
 use skilld_client::v1::{
     CollectOutputsRequest, CollectOutputsResponse, FileEntry, FileType, ListFilesRequest,
@@ -90,17 +91,35 @@ impl FileService for Shared {
         &self,
         request: Request<ListFilesRequest>,
     ) -> Result<Response<ListFilesResponse>, Status> {
-        let within = request.into_inner().path;
+        let request = request.into_inner();
+        let within = request.path;
         let state = self.lock();
         let wanted = |path: &str| match path.strip_prefix(&within) {
             Some(rest) => within.is_empty() || rest.is_empty() || rest.starts_with('/'),
             None => false,
         };
         let files = state.staged.iter().filter(|(path, _)| wanted(path));
-        let files = files.map(|(path, bytes)| entry(path, bytes));
+        let files = files.map(|(path, bytes)| FileEntry {
+            mtime: state.modified.get(path).map(|seconds| Timestamp {
+                seconds: *seconds,
+                nanos: 0,
+            }),
+            ..entry(path, bytes)
+        });
+        let listed = state.listed.iter().cloned();
+        let first: usize = request.page_token.parse().unwrap_or(0);
+        let page_size = usize::try_from(request.page_size).ok();
+        let page_size = page_size.filter(|size| *size > 0).unwrap_or(1000);
+        let mut rest = files.chain(listed).skip(first);
+        let files: Vec<FileEntry> = rest.by_ref().take(page_size).collect();
+        let next = first + files.len();
+        let next_page_token = match rest.next() {
+            Some(_) => next.to_string(),
+            None => String::new(),
+        };
         Ok(Response::new(ListFilesResponse {
-            files: files.chain(state.listed.iter().cloned()).collect(),
-            ..Default::default()
+            files,
+            next_page_token,
         }))
     }
 
@@ -150,7 +169,13 @@ impl FileService for Shared {
         if let Some(status) = state.collect_refusals.pop_front() {
             return Err(status);
         }
-        state.collect_spec = request.into_inner().spec;
+        let spec = request.into_inner().spec;
+        let mut globs = spec.iter().flat_map(|spec| &spec.globs);
+        if let Some(path) = globs.find_map(|glob| state.escaping_globs.get(glob)) {
+            let path = [("path", path.as_str())];
+            return Err(refusal(Code::InvalidArgument, "PATH_ESCAPES", &path));
+        }
+        state.collect_spec = spec;
         let mut answers: Vec<_> = state.collect.clone().into_iter().map(Ok).collect();
         if let Some(status) = state.collect_breaks.pop_front() {
             answers.pop();

@@ -391,6 +391,6 @@ impl SkillService for Shared {
         &self,
         _: Request<PreflightSkillRequest>,
     ) -> Result<Response<PreflightSkillResponse>, Status> {
-        unimplemented()
+        Ok(Response::new(PreflightSkillResponse::default()))
     }
 }

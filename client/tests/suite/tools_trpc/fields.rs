@@ -131,10 +131,9 @@ fn host_env(variables: &[(&str, &str)]) -> Options {
     }
 }
 
-#[tokio::test]
-async fn the_hosts_environment_lies_beneath_that_of_a_call() {
-    let mut talk = Talk::new(host_env(&[("A", "host"), ("B", "host")])).await;
-    for (tool, mut arguments) in [
+/// Returns a call of each kind that takes `env`.
+fn calls_with_environment() -> [(&'static str, Value); 4] {
+    [
         ("skill_run", run("hello")),
         ("skill_exec", run("cat")),
         ("workspace_exec", json!({"command": "hello"})),
@@ -142,12 +141,33 @@ async fn the_hosts_environment_lies_beneath_that_of_a_call() {
             "workspace_exec",
             json!({"command": "cat", "background": true}),
         ),
-    ] {
+    ]
+}
+
+#[tokio::test]
+async fn the_hosts_environment_lies_beneath_that_of_a_call() {
+    let mut talk = Talk::new(host_env(&[("A", "host"), ("B", "host")])).await;
+    for (tool, mut arguments) in calls_with_environment() {
         talk.forget();
         arguments["env"] = json!({"A": "call"});
         talk.call(tool, arguments).await;
         let env = talk.spec().env;
         assert_eq!((&*env["A"], &*env["B"]), ("call", "host"), "{tool}");
+    }
+}
+
+#[tokio::test]
+async fn variables_of_the_host_that_do_not_fit_beside_the_calls_are_named() {
+    let half = "x".repeat(100 * 1024);
+    let mut talk = Talk::new(host_env(&[("LARGE", &half), ("SMALL", "y")])).await;
+    for (tool, mut arguments) in calls_with_environment() {
+        talk.forget();
+        arguments["env"] = json!({"A": half, "B": half});
+        let result = talk.call(tool, arguments).await;
+        let warnings = result["warnings"].to_string();
+        assert!(warnings.contains("left out: LARGE; "), "{tool}: {warnings}");
+        let env = talk.spec().env;
+        assert_eq!((env.len(), &*env["SMALL"]), (3, "y"), "{tool}");
     }
 }
 

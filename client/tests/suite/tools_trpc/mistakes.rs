@@ -14,6 +14,12 @@ fn asking(globs: &[&str]) -> Value {
     arguments
 }
 
+/// Answers of a collection that has one file, `out/c.txt`.
+fn one_output() -> Vec<v1::CollectOutputsResponse> {
+    let summary = summary(v1::CollectSummary::default());
+    [file("out/c.txt", b"kept", 4, true), vec![summary]].concat()
+}
+
 #[tokio::test]
 async fn what_the_daemon_refuses_is_named_as_the_argument_that_it_is() {
     for (tool, arguments, refused, said) in [
@@ -62,6 +68,66 @@ async fn what_the_daemon_refuses_is_named_as_the_argument_that_it_is() {
 }
 
 #[tokio::test]
+async fn a_refused_output_is_named_by_the_argument_that_was_passed() {
+    let glob = invalid(&[("spec.planned_collect.globs[0]", "is no glob")]);
+    let prefix = || {
+        invalid(&[(
+            "spec.planned_collect.save_as_artifacts.prefix",
+            "begins with a slash",
+        )])
+    };
+    let escapes = refusal(Code::InvalidArgument, "PATH_ESCAPES", &[("path", "../b")]);
+    for (arguments, refused, said) in [
+        (
+            json!({"outputs": {"globs": ["out/[a"]}}),
+            glob.clone(),
+            "outputs.globs \"out/[a\": is no glob",
+        ),
+        (
+            json!({"outputs": {"globs": ["out/a"]}, "output_files": ["out/[a"]}),
+            glob,
+            "output_files \"out/[a\": is no glob",
+        ),
+        (
+            json!({"outputs": {"globs": ["a"]}}),
+            invalid(&[("spec.planned_collect.globs", "65 globs")]),
+            "outputs.globs: 65 globs",
+        ),
+        (
+            json!({"outputs": {"globs": ["../b"]}}),
+            escapes,
+            "outputs.globs \"../b\": leads out of the workspace",
+        ),
+        (
+            json!({"outputs": {"globs": ["a"], "save": true, "name_template": "/x"}}),
+            prefix(),
+            "outputs.name_template: begins with a slash",
+        ),
+        (
+            json!({"outputs": {"globs": ["a"], "save": true}, "artifact_prefix": "/x"}),
+            prefix(),
+            "artifact_prefix: begins with a slash",
+        ),
+    ] {
+        for tool in ["skill_run", "skill_exec"] {
+            let mut talk = Talk::new(Options::default()).await;
+            let refused = refused.clone();
+            talk.fake.state.lock().run_refusals.push_back(refused);
+            let mut asked = run("hello");
+            for (name, value) in arguments.as_object().into_iter().flatten() {
+                asked[name] = value.clone();
+            }
+            let (code, message) = talk.refused(tool, asked).await;
+            assert_eq!(
+                (code.as_str(), message),
+                ("INVALID_ARGUMENTS", format!("invalid args: {said}")),
+                "{tool}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_the_host_chose_is_no_mistake_of_the_model() {
     let mut talk = Talk::new(Options::default()).await;
     let refused = invalid(&[("spec.programs.allowed", "300 entries; at most 256")]);
@@ -104,11 +170,7 @@ async fn a_bad_glob_that_only_the_workspace_finds_loses_no_other_output() {
     let mut talk = Talk::new(Options::default()).await;
     {
         let mut state = talk.fake.state.lock();
-        state.collect = [
-            file("out/c.txt", b"kept", 4, true),
-            vec![summary(v1::CollectSummary::default())],
-        ]
-        .concat();
+        state.collect = one_output();
         for refused in [
             invalid(&[("spec.globs[1]", "is no glob")]),
             refusal(Code::InvalidArgument, "PATH_ESCAPES", &[("path", "../d")]),
@@ -136,15 +198,47 @@ async fn a_bad_glob_that_only_the_workspace_finds_loses_no_other_output() {
 }
 
 #[tokio::test]
+async fn a_glob_that_leads_out_under_another_name_loses_no_other_output() {
+    let mut talk = Talk::new(Options::default()).await;
+    {
+        let mut state = talk.fake.state.lock();
+        state.collect = one_output();
+        for (glob, path) in [
+            ("out/link/d", "../outside/d"),
+            ("$WORK_DIR/../e", "work/../e"),
+        ] {
+            state
+                .escaping_globs
+                .insert(glob.to_owned(), path.to_owned());
+        }
+    }
+    let result = talk
+        .call(
+            "skill_run",
+            asking(&["out/link/d", "out/c.txt", "$WORK_DIR/../e"]),
+        )
+        .await;
+    assert_eq!(result["output_files"][0]["content"], "kept");
+    let said = [
+        "\"out/link/d\" was not collected: it leads out of the workspace",
+        "\"$WORK_DIR/../e\" was not collected: it leads out of the workspace",
+    ];
+    assert_eq!(result["warnings"], json!(said));
+    let spec = talk.fake.state.lock().collect_spec.clone();
+    assert_eq!(spec.expect("collected").globs, ["out/c.txt"]);
+    // Where nothing can be collected that is the warning.
+    let result = talk.call("skill_run", asking(&["out/link/d"])).await;
+    assert_eq!(result["output_files"], json!([]));
+    let warning = result["warnings"].to_string();
+    assert!(warning.contains("could not be collected"), "{warning}");
+}
+
+#[tokio::test]
 async fn a_bad_prefix_that_is_found_late_costs_the_artifacts_and_no_file() {
     let mut talk = Talk::new(Options::default()).await;
     {
         let mut state = talk.fake.state.lock();
-        state.collect = [
-            file("out/c.txt", b"kept", 4, true),
-            vec![summary(v1::CollectSummary::default())],
-        ]
-        .concat();
+        state.collect = one_output();
         let refused = invalid(&[("spec.save_as_artifacts.prefix", "begins with a slash")]);
         state.collect_refusals.push_back(refused);
     }

@@ -57,10 +57,41 @@ pub(super) fn engine_info(version: SystemVersion, info: SystemInfo) -> EngineInf
         default_runtime: info.default_runtime.unwrap_or_default(),
         apparmor: option("apparmor"),
         userns_remap: option("userns") || option("rootless"),
+        // Docker 20.10 says so on cgroup v1; a kernel that is not asked about has it.
+        cpu_quota: info.cpu_cfs_period != Some(false) && info.cpu_cfs_quota != Some(false),
     }
 }
 
-pub(super) fn check_version(info: &EngineInfo) -> Result<()> {
+pub(super) fn check_usable(info: &EngineInfo) -> Result<()> {
+    check_version(info)?;
+    if info.cpu_quota {
+        return Ok(());
+    }
+    Err(Error::Engine {
+        operation: "limit CPU time",
+        message: "the kernel does not enforce the CPU limits of containers; use one with CONFIG_CFS_BANDWIDTH, and \
+                  with rootless Docker delegate the cpu controller to its user"
+            .to_owned(),
+    })
+}
+
+/// Error for a container that Docker has created without one of its limits, as a warning says.
+pub(super) fn check_warnings(warnings: &[String]) -> Result<()> {
+    // Swappiness is no limit. Without a limit of swap a container may use more than its memory.
+    let is_missing = |text: &&String| {
+        let text = text.to_lowercase();
+        text.contains("discarded") && !text.contains("swappiness") || text.contains("without swap")
+    };
+    match warnings.iter().find(is_missing) {
+        Some(warning) => Err(Error::Engine {
+            operation: "limit a container",
+            message: format!("docker left a limit out: {warning}"),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn check_version(info: &EngineInfo) -> Result<()> {
     let parsed = info
         .api_version
         .split_once('.')

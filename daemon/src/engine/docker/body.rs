@@ -12,7 +12,7 @@ use bollard::models::{
     MountVolumeOptionsDriverConfig, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 
-use crate::engine::{ContainerSpec, seccomp};
+use crate::engine::{ContainerSpec, seccomp, shares_host_kernel};
 
 /// The guest, which is PID 1. It needs no argument.
 const ENTRYPOINT: &str = "/run/skilld/skilld-guest";
@@ -36,14 +36,6 @@ const OOM_SCORE_ADJ: i64 = 500;
 /// Open files of one process. The kernel counts those of all processes of the host together (`fs.file-max`), so the
 /// product with the number of processes matters.
 const OPEN_FILES_MAX: i64 = 4096;
-
-/// Terminals of one container. The kernel counts those of all containers and of the host together
-/// (`kernel.pty.max`, 4,096), so that without this limit one container takes them all. 64 containers, the default
-/// maximum of a pool, leave 1,024 to the host; each of 32 commands can have one and some are left for tmux and script.
-const TERMINALS_MAX: u32 = 48;
-
-/// OCI runtimes whose containers share the host's kernel. Sandboxed ones bring terminals of their own.
-const SHARED_KERNEL_RUNTIMES: [&str; 4] = ["", "runc", "crun", "io.containerd.runc.v2"];
 
 /// What programs need to read and nobody may write.
 const READONLY_PATHS: [&str; 5] = [
@@ -176,9 +168,7 @@ fn security_opt(host: &Host) -> Vec<String> {
 /// All mounts but the two tmpfs.
 fn mounts(spec: &ContainerSpec, host: &Host) -> Vec<Mount> {
     let runtime = spec.oci_runtime.as_ref().unwrap_or(&host.default_runtime);
-    let terminals = SHARED_KERNEL_RUNTIMES
-        .contains(&runtime.as_str())
-        .then(terminals);
+    let terminals = shares_host_kernel(runtime).then(|| terminals(spec));
     binds(&spec.slot_dir).into_iter().chain(terminals).collect()
 }
 
@@ -210,9 +200,11 @@ fn binds(slot_dir: &Path) -> impl IntoIterator<Item = Mount> {
 
 /// Terminals of the container, in place of those that Docker mounts without a limit. No mount of Docker's takes the
 /// option, so this is an anonymous volume of the built-in driver, which is removed together with the container.
-fn terminals() -> Mount {
-    let options =
-        format!("nosuid,noexec,newinstance,max={TERMINALS_MAX},mode=0620,ptmxmode=0666,gid=5");
+fn terminals(spec: &ContainerSpec) -> Mount {
+    let options = format!(
+        "nosuid,noexec,newinstance,max={},mode=0620,ptmxmode=0666,gid=5",
+        spec.terminals
+    );
     let driver_options = [
         ("type", "devpts".to_owned()),
         ("device", "devpts".to_owned()),
@@ -224,6 +216,7 @@ fn terminals() -> Mount {
         target: Some("/dev/pts".to_owned()),
         volume_options: Some(MountVolumeOptions {
             no_copy: Some(true),
+            labels: Some(spec.labels.clone()),
             driver_config: Some(MountVolumeOptionsDriverConfig {
                 name: Some("local".to_owned()),
                 options: Some(HashMap::from(driver_options)),

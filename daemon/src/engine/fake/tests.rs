@@ -58,6 +58,7 @@ fn slot(name: &str) -> Slot {
         },
         tmp_bytes: 1,
         shm_bytes: 1,
+        terminals: 1,
         oci_runtime: None,
         env: vec!["SKILLD_NONCE=07".to_owned()],
     };

@@ -12,7 +12,7 @@ use crate::exec::{arguments, script};
 /// Most arguments.
 pub const ARGV_MAX: usize = 4096;
 /// Longest argument, and longest shell text, bytes: Linux's MAX_ARG_STRLEN.
-pub const ARG_BYTES_MAX: usize = (128 << 10) - 1;
+pub const ARG_BYTES_MAX: usize = crate::exec::ARG_BYTES_MAX;
 /// Arguments and environment together, bytes.
 pub const ARGS_BYTES_MAX: usize = 1 << 20;
 /// Most variables.

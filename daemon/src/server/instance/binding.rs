@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 /// Where the host's id is. A host without one is not told apart from others.
 const MACHINE_ID: &str = "/etc/machine-id";
@@ -14,6 +15,9 @@ const MACHINE_ID: &str = "/etc/machine-id";
 pub(super) struct Binding {
     pub(super) device: u64,
     pub(super) inode: u64,
+    /// Time at which the directory was made, in nanoseconds since 1970; `None` where the file system keeps none. All
+    /// file systems of a kind give their root the same inode number, so only this tells the copy of a root.
+    pub(super) birth: Option<u64>,
     /// `/etc/machine-id`; empty if the host has none.
     pub(super) machine: String,
     /// Canonical, escaped as in Rust's debug format, so that it is one line.
@@ -30,6 +34,7 @@ impl Binding {
         Ok(Self {
             device: metadata.dev(),
             inode: metadata.ino(),
+            birth: birth(&metadata),
             machine: fs::read_to_string(MACHINE_ID)
                 .unwrap_or_default()
                 .trim()
@@ -38,7 +43,8 @@ impl Binding {
         })
     }
 
-    /// Reads `key value` lines. `None` if one of the keys is missing or damaged; unknown lines are left for later versions.
+    /// Reads `key value` lines. `None` if one of the keys is missing or damaged; only `birth` may be missing. Unknown lines
+    /// are left for later versions.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let value = |key: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -47,6 +53,10 @@ impl Binding {
         Some(Self {
             device: value("device")?.parse().ok()?,
             inode: value("inode")?.parse().ok()?,
+            birth: match value("birth") {
+                Some(birth) => Some(birth.parse().ok()?),
+                None => None,
+            },
             machine: value("machine")?.to_owned(),
             path: value("path")?.to_owned(),
         })
@@ -57,20 +67,27 @@ impl Binding {
         let Self {
             device,
             inode,
+            birth,
             machine,
             path,
         } = self;
-        format!("device {device}\ninode {inode}\nmachine {machine}\npath {path}\n")
+        let birth = birth.map_or_else(String::new, |birth| format!("birth {birth}\n"));
+        format!("device {device}\ninode {inode}\n{birth}machine {machine}\npath {path}\n")
     }
 
     /// Returns why this directory is a copy of the `recorded` one, `None` if it is the same.
     ///
-    /// A directory that was moved keeps device and inode. One whose file system was mounted again may have another device
-    /// number, but is at the same path: then the recorded one cannot be there any more.
+    /// A directory that was moved keeps device, inode and time of birth. One whose file system was mounted again may have
+    /// another device number, but is at the same path: then the recorded one cannot be there any more.
     pub(super) fn copy_of(&self, recorded: &Self) -> Option<&'static str> {
         let unknown = self.machine.is_empty() || recorded.machine.is_empty();
         if !unknown && self.machine != recorded.machine {
             return Some("it was made on another host, whose /etc/machine-id differs");
+        }
+        if let (Some(now), Some(recorded)) = (self.birth, recorded.birth)
+            && now != recorded
+        {
+            return Some("it was made at another time");
         }
         let moved = self.device == recorded.device;
         let mounted_again = self.path == recorded.path;
@@ -81,6 +98,12 @@ impl Binding {
     }
 }
 
+/// Returns the time at which a file was made, in nanoseconds since 1970.
+fn birth(metadata: &fs::Metadata) -> Option<u64> {
+    let since = metadata.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_nanos()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +112,7 @@ mod tests {
         Binding {
             device: 2049,
             inode: 77,
+            birth: Some(5),
             machine: "0f".into(),
             path: "\"/var/lib/skilld\"".into(),
         }
@@ -99,9 +123,15 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         let strange = dir.path().join("new\nline \u{e9}");
         fs::create_dir(&strange).expect("mkdir");
-        for written in [binding(), Binding::of(&strange).expect("there")] {
+        let without_birth = Binding {
+            birth: None,
+            ..binding()
+        };
+        let here = Binding::of(&strange).expect("there");
+        for written in [binding(), without_birth, here] {
             let lines = written.to_lines();
-            assert_eq!(lines.lines().count(), 4, "{lines}");
+            let count = 4 + usize::from(written.birth.is_some());
+            assert_eq!(lines.lines().count(), count, "{lines}");
             assert_eq!(Binding::parse(&lines), Some(written));
         }
         assert_eq!(Binding::parse("device 1\ninode x\n"), None);
@@ -135,6 +165,13 @@ mod tests {
             "no machine id"
         );
         assert!(
+            !is_copy(Binding {
+                birth: None,
+                ..here()
+            }),
+            "no time of birth"
+        );
+        assert!(
             is_copy(Binding {
                 inode: 78,
                 ..here()
@@ -147,6 +184,14 @@ mod tests {
             ..here()
         };
         assert!(is_copy(copied), "copied beside it");
+        let root = Binding {
+            birth: Some(6),
+            ..here()
+        };
+        assert!(
+            is_copy(root),
+            "the root of a file system, copied into the root of another one"
+        );
         let snapshot = Binding {
             device: 3,
             path: path(),

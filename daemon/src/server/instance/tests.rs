@@ -53,6 +53,38 @@ fn a_second_daemon_is_told_what_to_do() {
 }
 
 #[test]
+fn a_removed_instance_file_does_not_unlock_the_state_directory() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let _daemon = Instance::take(dir.path()).expect("first");
+    fs::create_dir_all(dir.path().join("slots/3/run")).expect("mkdir");
+    fs::remove_file(dir.path().join("instance")).expect("remove");
+
+    let error = adopt_copy(dir.path()).expect_err("in use").to_string();
+    assert!(error.contains("another skilld runs on it"), "{error}");
+    assert!(dir.path().join("slots/3/run").exists(), "slots survive");
+    assert!(refusal(dir.path()).contains("another skilld runs on it"));
+    assert!(!dir.path().join("instance").exists(), "no id was made");
+}
+
+#[test]
+fn an_unbound_directory_is_not_adopted_as_a_copy() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    fs::create_dir_all(dir.path().join("slots/3/run")).expect("mkdir");
+    fs::write(dir.path().join("instance"), "0123456789ab\n").expect("write");
+
+    let error = adopt_copy(dir.path()).expect_err("unbound").to_string();
+    assert!(error.contains("once without --adopt-copy"), "{error}");
+    assert!(dir.path().join("slots/3/run").exists(), "slots survive");
+    let text = fs::read_to_string(dir.path().join("instance")).expect("read");
+    assert_eq!(text, "0123456789ab\n", "nothing was written");
+
+    assert_eq!(id(dir.path()), "0123456789ab", "the start binds it");
+    let done = adopt_copy(dir.path()).expect("bound");
+    assert!(done.contains("is no copy"), "{done}");
+    assert!(dir.path().join("slots/3/run").exists(), "slots survive");
+}
+
+#[test]
 fn a_damaged_or_emptied_id_is_not_replaced() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("instance");

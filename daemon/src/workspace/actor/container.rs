@@ -1,7 +1,7 @@
 //! The part of a slot's task that deals with its container: making it, removing it, forgetting it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use skilld_proto::guest::v1 as pb;
 use skilld_proto::v1::exec_result::Reason;
@@ -20,6 +20,8 @@ use crate::workspace::{WorkspaceId, reconcile, slot};
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 /// An engine that takes longer to answer a ping is away.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Least time for the last try to remove a container, which begins when `engine.remove_timeout` is over.
+const LAST_TRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a guest may take to kill what runs. Its container is removed either way.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -123,8 +125,11 @@ impl Actor {
         // A creation whose answer did not come in time may have worked: then the name finds it.
         let name = slot::container_name(&self.context, self.record.number);
         let container = self.record.container_id.as_ref().unwrap_or(&name);
-        self.removing_since.get_or_insert_with(Instant::now);
-        match reconcile::remove_in_time(&self.context, container).await {
+        let since = *self.removing_since.get_or_insert_with(Instant::now);
+        let limit = self.context.config.engine.remove_timeout;
+        let left = limit.saturating_sub(since.elapsed());
+        let patience = left.max(LAST_TRY_TIMEOUT.min(limit));
+        match reconcile::remove_within(&self.context, container, patience).await {
             Ok(()) => {
                 match self.state {
                     State::Closing => fault::reach(Point::DeleteRemoved),
@@ -135,7 +140,7 @@ impl Actor {
                     | State::Quarantined
                     | State::Removed => {}
                 }
-                self.retry = None;
+                (self.retry, self.removal_overdue) = (None, None);
                 self.record.container_id = None;
                 Box::pin(self.apply(Event::ContainerGone)).await;
                 // A failed workspace without a container takes no place in its pool.
@@ -145,8 +150,8 @@ impl Actor {
         }
     }
 
-    /// Tries again later, for ever while the engine is away; an engine that answers and cannot remove the container is given
-    /// `engine.remove_timeout`, so that whoever deletes a workspace gets an answer.
+    /// Tries again later, for ever while the engine is away. An engine that answers and cannot remove the container is given
+    /// `engine.remove_timeout` in all, so that whoever deletes a workspace gets an answer.
     async fn on_not_removed(&mut self, error: &Error) {
         let ping = tokio::time::timeout(PING_TIMEOUT, self.context.engine.ping()).await;
         self.engine_away = !matches!(ping, Ok(Ok(())));
@@ -154,28 +159,50 @@ impl Actor {
             self.removing_since = None;
         }
         let limit = self.context.config.engine.remove_timeout;
-        let is_over = |since: Instant| since.elapsed() >= limit;
-        if self.state == State::Closing && self.removing_since.is_some_and(is_over) {
-            let (uid, id) = (self.record.uid, self.record.container_id.as_deref());
-            tracing::error!(
-                uid,
-                container_id = id,
-                error = %Chain(error),
-                "the engine does not remove a container: its slot and uid are quarantined"
-            );
-            self.retry = None;
-            Box::pin(self.apply(Event::GiveUp)).await;
-            self.answer_deletes();
+        let left = self
+            .removing_since
+            .map(|since| limit.saturating_sub(since.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            self.give_up_removal(error).await;
             return;
         }
         let wait = self
             .retry
             .map_or(RETRY.0, |(_, wait)| (wait * 2).min(RETRY.1));
-        tracing::warn!(error = %Chain(error), retry_in = ?wait, "container was not removed");
-        self.retry = Some((Instant::now() + wait, wait));
+        // The last try comes when the time is over, not up to a whole wait later.
+        let next = left.map_or(wait, |left| left.min(wait));
+        tracing::warn!(error = %Chain(error), retry_in = ?next, "container was not removed");
+        self.retry = Some((Instant::now() + next, wait));
         if self.engine_away {
             self.refuse_deletes();
         }
+    }
+
+    /// Leaves the container to the reconciler. A slot that was closing is quarantined; a failed workspace stays listed.
+    async fn give_up_removal(&mut self, error: &Error) {
+        let (uid, id) = (self.record.uid, self.record.container_id.as_deref());
+        tracing::error!(
+            uid,
+            container_id = id,
+            error = %Chain(error),
+            "the engine does not remove a container: its slot and uid are quarantined"
+        );
+        self.retry = None;
+        if self.state == State::Closing {
+            Box::pin(self.apply(Event::GiveUp)).await;
+            self.answer_deletes();
+        } else {
+            self.removal_overdue = Some(SystemTime::now());
+            self.publish();
+        }
+    }
+
+    /// The reconciler found that the container of a failed workspace is gone.
+    pub(super) async fn on_overdue_removal(&mut self) {
+        tracing::info!("the container of a failed workspace is gone");
+        (self.removal_overdue, self.record.container_id) = (None, None);
+        self.apply(Event::ContainerGone).await;
+        self.pool.fill();
     }
 
     /// The workspace is gone for its clients; its container is the operator's business.

@@ -33,6 +33,10 @@ impl Actor {
             self.apply(Event::ContainerGone).await;
             return;
         }
+        if self.removal_overdue.is_some() && state.is_none() {
+            self.on_overdue_removal().await;
+            return;
+        }
         if matches!(self.state, State::Ready | State::Claimed) {
             self.link = None;
             let loss = ended(state);

@@ -31,6 +31,8 @@ const PAUSE_GRACE: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 /// An engine that takes longer to say how a container is has not said it.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Looks at a container before its guest is let in without its pid being known.
+const LOOKS_MAX: u32 = 4;
 
 /// A guest that is to connect.
 #[derive(Debug)]
@@ -54,7 +56,8 @@ enum Awaited {
 enum Look {
     /// Its first process, 0 if unknown.
     Runs(i32),
-    Paused,
+    /// The same.
+    Paused(i32),
     /// The engine does not say.
     Unknown,
 }
@@ -85,9 +88,15 @@ impl Wait {
     ) -> Result<Link, Loss> {
         let started = Instant::now();
         let mut last = self.look().await?;
+        // The pid is half of the proof, and by it commands get their CPU group: a slow engine is asked again.
+        for _ in 1..LOOKS_MAX {
+            if let Look::Unknown = last {
+                last = self.look().await?;
+            }
+        }
         let pid = match last {
-            Look::Runs(pid) => pid,
-            Look::Paused | Look::Unknown => 0,
+            Look::Runs(pid) | Look::Paused(pid) => pid,
+            Look::Unknown => 0,
         };
         let expected = self.context.expected(&self.record, pid);
         let accept = self.accept(awaited, &expected, configure);
@@ -97,7 +106,7 @@ impl Wait {
         loop {
             let limit = match last {
                 Look::Runs(_) | Look::Unknown => self.timeout,
-                Look::Paused => self.pause_timeout,
+                Look::Paused(_) => self.pause_timeout,
             };
             if since.elapsed() >= limit {
                 return Err(late(&last, limit));
@@ -115,7 +124,7 @@ impl Wait {
                 }),
                 () = tokio::time::sleep_until(look_again) => {
                     let now = self.look().await?;
-                    if matches!(now, Look::Paused) != matches!(last, Look::Paused) {
+                    if matches!(now, Look::Paused(_)) != matches!(last, Look::Paused(_)) {
                         since = Instant::now();
                     }
                     last = now;
@@ -128,7 +137,7 @@ impl Wait {
         let id = self.record.container_id.as_deref().unwrap_or_default();
         let asked = self.context.engine.inspect(id);
         match tokio::time::timeout(LOOK_TIMEOUT, asked).await {
-            Ok(Ok(Some(state))) if state.paused => Ok(Look::Paused),
+            Ok(Ok(Some(state))) if state.paused => Ok(Look::Paused(state.pid)),
             Ok(Ok(Some(state))) if state.running => Ok(Look::Runs(state.pid)),
             Ok(Ok(state)) => Err(ended(state)),
             Ok(Err(error)) => {
@@ -195,7 +204,7 @@ fn late(look: &Look, limit: Duration) -> Loss {
         Look::Unknown => {
             format!("the guest did not connect within {limit:?}, and the engine does not say why")
         }
-        Look::Paused => format!("the container was paused for more than {limit:?}"),
+        Look::Paused(_) => format!("the container was paused for more than {limit:?}"),
     };
     Loss {
         cause: Cause::GuestLost,

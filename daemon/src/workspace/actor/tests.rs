@@ -27,7 +27,7 @@ use crate::engine::fake::{FakeEngine, Operation};
 use crate::guest::GuestClient;
 use crate::shutdown::Tasks;
 use crate::workspace::directory::Numbers;
-use crate::workspace::{Workspace, WorkspaceId};
+use crate::workspace::{Workspace, WorkspaceId, slot};
 
 /// What idle timeout and lifetime are, as the case needs one or the other.
 const SHORT: Duration = Duration::from_secs(1);
@@ -419,6 +419,30 @@ fn an_old_guest_is_not_asked_for_what_it_would_leave_out() {
             assert_eq!(refused.code(), Code::FailedPrecondition);
             assert!(refused.message().contains("a new workspace"), "{refused}");
         }
+    });
+}
+
+/// An engine that answers at once and removes nothing has as long as one that hangs.
+#[test]
+fn a_delete_that_the_engine_refuses_is_answered_when_the_time_is_over() {
+    on_a_clock_of_its_own(async |dir| {
+        let bench = bench(&dir).await;
+        for _ in 0..100 {
+            let error = Error::Engine {
+                operation: "remove container",
+                message: "device or resource busy".to_owned(),
+            };
+            bench.engine.fail_next(Operation::Remove, error);
+        }
+        let slot = claimed(&bench, LONG, LONG);
+        let view = slot.view.clone();
+        let id = WorkspaceId::new("w".to_owned());
+        let start = Instant::now();
+        Workspace { id, slot }.delete().await.expect("answered");
+        let took = start.elapsed();
+        let limit = bench.context.config.engine.remove_timeout;
+        assert!(took >= limit && took < limit + SHORT, "{took:?}");
+        assert_eq!(view.borrow().state, State::Quarantined);
     });
 }
 

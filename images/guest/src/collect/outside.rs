@@ -14,10 +14,10 @@ use crate::files::walk::{Step, Walk};
 
 /// Maximum number of files that are named.
 const NAMED_MAX: usize = 20;
-/// Maximum number of entries that are looked at. A command that leaves more is reported with what was seen first.
+/// Maximum number of entries that are looked at in each place, old ones included: the guest has one thread.
 const ENTRIES_MAX: usize = 2000;
-/// What of a workspace is collected by a glob or is not a command's.
-const OWN: [&[u8]; 5] = [b"metadata.json", b"out", b"runs", b"skills", b"work"];
+/// Entries of a workspace that a glob collects or that no command writes.
+const OWN: &[&[u8]] = &[b"metadata.json", b"out", b"runs", b"skills", b"work"];
 /// Where a container has its workspace. Elsewhere, in tests, /tmp belongs to others too.
 const IN_CONTAINER: &str = "/workspace";
 
@@ -28,86 +28,171 @@ pub(super) struct Span {
     pub(super) until: Option<Duration>,
 }
 
-/// Lists files outside of the workspace's directories that changed in `span`, as absolute paths.
-pub(super) async fn files_outside(root: &Root, span: Span) -> Vec<Vec<u8>> {
-    let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut found = Vec::new();
-    if let Ok(workspace) = root.openat(b"", directory) {
-        changed(workspace, b"/workspace/", span, &mut found).await;
-    }
-    if root.is_at(IN_CONTAINER)
-        && let Ok(tmp) = open("/tmp", directory | OFlag::O_NOFOLLOW, Mode::empty())
-    {
-        changed(tmp, b"/tmp/", span, &mut found).await;
-    }
-    found
+/// Files that changed where nothing collects them.
+#[derive(Debug, Default)]
+pub(super) struct FilesOutside {
+    /// Absolute paths.
+    pub(super) paths: Vec<Vec<u8>>,
+    /// There may be more: a limit was reached, or a directory could not be looked into.
+    pub(super) is_cut: bool,
 }
 
-/// Adds the regular files beneath a directory that changed in `span`, without hidden ones.
-async fn changed(directory: OwnedFd, prefix: &[u8], span: Span, found: &mut Vec<Vec<u8>>) {
-    let top = prefix.len();
-    let is_wanted = move |path: &[u8]| {
-        let within = path.get(top..).unwrap_or_default();
-        !split(path).1.starts_with(b".") && !OWN.contains(&within)
-    };
-    let Ok(mut walk) = Walk::new(directory, prefix.to_vec(), Box::new(is_wanted)) else {
-        return;
-    };
-    for _ in 0..ENTRIES_MAX {
-        let Some(step) = walk.next().await else {
-            return;
-        };
-        let Step::Entry { path, kind } = step else {
-            continue;
-        };
-        if kind != FileType::File || !is_wanted(&path) {
-            continue;
+impl FilesOutside {
+    /// Finds files outside of the workspace's directories that changed in `span`.
+    pub(super) async fn find(root: &Root, span: Span) -> Self {
+        let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut found = Self::default();
+        match root.openat(b"", directory) {
+            Ok(workspace) => found.add(workspace, b"/workspace/", OWN, span).await,
+            Err(_) => found.is_cut = true,
         }
-        let Some(parent) = walk.parent() else {
-            return;
-        };
-        let Ok(stat) = fstatat(parent, split(&path).1, AtFlags::AT_SYMLINK_NOFOLLOW) else {
-            continue;
-        };
-        let changed = since_epoch(stat.st_ctime, stat.st_ctime_nsec);
-        if changed < span.since || span.until.is_some_and(|until| changed > until) {
-            continue;
+        if root.is_at(IN_CONTAINER) {
+            match open("/tmp", directory | OFlag::O_NOFOLLOW, Mode::empty()) {
+                Ok(tmp) => found.add(tmp, b"/tmp/", &[], span).await,
+                Err(_) => found.is_cut = true,
+            }
         }
-        found.push(path);
-        if found.len() >= NAMED_MAX {
-            return;
-        }
+        found
     }
+
+    /// Adds the regular files beneath a directory that changed in `span`, without hidden ones and without its entries
+    /// that are in `own`.
+    async fn add(
+        &mut self,
+        directory: OwnedFd,
+        prefix: &[u8],
+        own: &'static [&'static [u8]],
+        span: Span,
+    ) {
+        let top = prefix.len();
+        let is_wanted = move |path: &[u8]| {
+            let within = path.get(top..).unwrap_or_default();
+            !split(path).1.starts_with(b".") && !own.contains(&within)
+        };
+        let Ok(mut walk) = Walk::new(directory, prefix.to_vec(), Box::new(is_wanted)) else {
+            self.is_cut = true;
+            return;
+        };
+        for _ in 0..ENTRIES_MAX {
+            let (path, kind) = match walk.next().await {
+                Some(Step::Entry { path, kind }) => (path, kind),
+                Some(Step::Closed { .. } | Step::TooDeep { .. }) => {
+                    self.is_cut = true;
+                    continue;
+                }
+                None => return,
+            };
+            if kind != FileType::File || !is_wanted(&path) || !has_changed(&walk, &path, span) {
+                continue;
+            }
+            if self.paths.len() >= NAMED_MAX {
+                self.is_cut = true;
+                return;
+            }
+            self.paths.push(path);
+        }
+        self.is_cut |= walk.next().await.is_some();
+    }
+}
+
+/// Returns `true` if the walk's entry changed in `span`.
+fn has_changed(walk: &Walk, path: &[u8], span: Span) -> bool {
+    let Some(parent) = walk.parent() else {
+        return false;
+    };
+    let Ok(stat) = fstatat(parent, split(path).1, AtFlags::AT_SYMLINK_NOFOLLOW) else {
+        return false;
+    };
+    let changed = since_epoch(stat.st_ctime, stat.st_ctime_nsec);
+    changed >= span.since && span.until.is_none_or(|until| changed <= until)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
+    use std::path::Path;
 
-    async fn outside(root: &Root, since: Duration) -> Vec<String> {
-        let span = Span { since, until: None };
-        let found = files_outside(root, span).await;
-        let paths = found.into_iter().map(String::from_utf8);
+    const ALL: Span = Span {
+        since: Duration::ZERO,
+        until: None,
+    };
+
+    fn texts(found: FilesOutside) -> Vec<String> {
+        let paths = found.paths.into_iter().map(String::from_utf8);
         paths.map(|path| path.expect("text")).collect()
     }
 
+    fn write(place: &Path, path: &str) {
+        let path = place.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        fs::write(path, "x").expect("written");
+    }
+
     #[tokio::test]
-    async fn files_outside_of_the_workspaces_directories_are_named_and_bounded() {
+    async fn files_outside_of_the_workspaces_directories_are_named() {
         let place = tempfile::tempdir().expect("a directory");
         for directory in ["out", "work/deep", "runs/e", "skills", "images/a", ".cache"] {
-            fs::create_dir_all(place.path().join(directory)).expect("made");
-            fs::write(place.path().join(directory).join("f"), "x").expect("written");
+            write(place.path(), &format!("{directory}/f"));
         }
-        fs::write(place.path().join("metadata.json"), "{}").expect("written");
-        fs::write(place.path().join("result.txt"), "x").expect("written");
+        write(place.path(), "metadata.json");
+        write(place.path(), "result.txt");
         let root = Root::open(place.path()).expect("a root");
-        let expected = ["/workspace/images/a/f", "/workspace/result.txt"];
-        assert_eq!(outside(&root, Duration::ZERO).await, expected);
-        assert_eq!(outside(&root, Duration::MAX).await, Vec::<String>::new());
-        for number in 0..100 {
-            fs::write(place.path().join(format!("images/{number}")), "").expect("written");
+        let found = FilesOutside::find(&root, ALL).await;
+        assert!(!found.is_cut);
+        assert_eq!(
+            texts(found),
+            ["/workspace/images/a/f", "/workspace/result.txt"]
+        );
+        let since = Duration::MAX;
+        let none = FilesOutside::find(&root, Span { since, ..ALL }).await;
+        assert_eq!((none.paths.len(), none.is_cut), (0, false));
+    }
+
+    async fn found_in_tmp(place: &Path, span: Span) -> FilesOutside {
+        let directory = fs::File::open(place).expect("a directory").into();
+        let mut found = FilesOutside::default();
+        found.add(directory, b"/tmp/", &[], span).await;
+        found
+    }
+
+    #[tokio::test]
+    async fn files_in_tmp_are_named_whatever_their_directories_are_called() {
+        let place = tempfile::tempdir().expect("a directory");
+        for path in ["metadata.json", "out/a", "runs/a", "skills/a", "work/a/b"] {
+            write(place.path(), path);
         }
-        assert_eq!(outside(&root, Duration::ZERO).await.len(), NAMED_MAX);
+        let found = found_in_tmp(place.path(), ALL).await;
+        let expected = [
+            "/tmp/metadata.json",
+            "/tmp/out/a",
+            "/tmp/runs/a",
+            "/tmp/skills/a",
+            "/tmp/work/a/b",
+        ];
+        assert_eq!(texts(found), expected);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_may_lack_files_says_so() {
+        let place = tempfile::tempdir().expect("a directory");
+        let fill = |numbers: std::ops::Range<usize>| {
+            numbers.for_each(|number| write(place.path(), &format!("{number:0>5}")));
+        };
+        fill(0..NAMED_MAX);
+        let found = found_in_tmp(place.path(), ALL).await;
+        assert_eq!((found.paths.len(), found.is_cut), (NAMED_MAX, false));
+        fill(NAMED_MAX..NAMED_MAX + 1);
+        let found = found_in_tmp(place.path(), ALL).await;
+        assert_eq!((found.paths.len(), found.is_cut), (NAMED_MAX, true));
+
+        let since = Duration::MAX;
+        let old = Span { since, ..ALL };
+        fill(NAMED_MAX..ENTRIES_MAX);
+        let found = found_in_tmp(place.path(), old).await;
+        assert_eq!((found.paths.len(), found.is_cut), (0, false));
+        fill(ENTRIES_MAX..ENTRIES_MAX + 1);
+        let found = found_in_tmp(place.path(), old).await;
+        assert_eq!((found.paths.len(), found.is_cut), (0, true));
     }
 }

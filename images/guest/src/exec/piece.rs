@@ -7,10 +7,12 @@ use skilld_proto::v1::exec_event::{Gap, Output};
 
 use super::{Phase, STREAMS, State};
 use crate::error::Error;
-use crate::output::CHUNK_BYTES;
+use crate::output::{CHUNK_BYTES, Window};
 
 /// Bytes that become one piece of TEXT: each may grow to three when it is replaced.
 const TEXT_BYTES: usize = CHUNK_BYTES / 4;
+/// Length of the longest character, in bytes.
+const CHARACTER_BYTES_MAX: usize = 4;
 
 /// How a reader wants its pieces.
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +100,14 @@ pub(crate) fn take(
     Ok(Some((Piece::Output(output), next)))
 }
 
+/// Returns `true` if all that follows `from` is the beginning of a character: a reader of text takes nothing of it until
+/// the rest comes.
+pub(super) fn is_rest_cut_off(window: &Window, from: u64) -> bool {
+    let held = window.end().saturating_sub(from);
+    let is_short = from >= window.start() && held < CHARACTER_BYTES_MAX as u64;
+    is_short && is_cut_off(&window.read_joined(from, CHARACTER_BYTES_MAX))
+}
+
 fn dropped(stream: usize, oldest: u64) -> Error {
     let stream = if stream == 0 { "stdout" } else { "stderr" };
     Error::OutputDropped { stream, oldest }
@@ -127,9 +137,10 @@ fn decode(bytes: &[u8], last: bool) -> (String, usize, bool) {
     (text, length, replaced)
 }
 
-/// These bytes could still become a character.
+/// Returns `true` if these bytes could still become one character.
 fn is_cut_off(bytes: &[u8]) -> bool {
-    str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+    let error = str::from_utf8(bytes).err();
+    error.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
 }
 
 #[cfg(test)]

@@ -48,7 +48,8 @@ impl Poll {
             piece::check(&state, self.offsets, self.style.gaps)?;
             state.acknowledge(self.offsets);
         }
-        let _guard = ReaderGuard::register(Arc::clone(&exec), ReaderKind::Poll, self.offsets);
+        let (kind, format) = (ReaderKind::Poll, self.style.format);
+        let _guard = ReaderGuard::register(Arc::clone(&exec), kind, format, self.offsets);
         loop {
             changed.mark_unchanged();
             let now = Instant::now();

@@ -62,7 +62,8 @@ pub(crate) fn attach(
 ) -> Result<impl Stream<Item = Result<v1::ExecEvent, Status>> + Send, Error> {
     let changed = exec.changed.subscribe();
     piece::check(&exec.state(), wish.offsets, wish.style.gaps)?;
-    let guard = ReaderGuard::register(Arc::clone(&exec), wish.kind, wish.offsets);
+    let format = wish.style.format;
+    let guard = ReaderGuard::register(Arc::clone(&exec), wish.kind, format, wish.offsets);
     let reader = Reader {
         guard,
         changed,
@@ -149,7 +150,8 @@ impl Reader {
         for stream in [self.turn, 1 - self.turn] {
             if let Some(event) = self.output(&state, stream) {
                 self.turn = 1 - stream;
-                let position = ReaderPosition::new(self.wish.kind, self.next);
+                let (kind, format) = (self.wish.kind, self.wish.style.format);
+                let position = ReaderPosition::new(kind, format, self.next);
                 state.readers.insert(self.guard.id, position);
                 exec.room.notify_one();
                 return Some(event);

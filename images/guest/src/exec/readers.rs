@@ -2,12 +2,15 @@
 //!
 //! The stream of the RunExec that started the program is always waited for, and so is a reader that is alone. Any
 //! other stream loses its place when it has taken nothing for [`STALL_GRACE`] while the program waited for it and
-//! another reader goes on: it gets a Gap when it reads again.
+//! another reader goes on: it gets a Gap when it reads again. A reader goes on when it has everything that it can take,
+//! or took something meanwhile. A poll goes on by coming: one that does not wait is gone before the program looks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Exec, State};
+use skilld_proto::v1::OutputFormat;
+
+use super::{Exec, State, piece};
 use crate::output::Window;
 
 /// How long a program waits for an attached reader that takes nothing while another one goes on.
@@ -28,6 +31,7 @@ pub(crate) enum ReaderKind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReaderPosition {
     pub(crate) kind: ReaderKind,
+    format: OutputFormat,
     pub(crate) at: [u64; 2],
     /// When the reader came, or took something last.
     since: Instant,
@@ -44,27 +48,40 @@ pub(crate) struct ReaderGuard {
 
 impl ReaderPosition {
     /// Returns the position of a reader that has just taken something.
-    pub(super) fn new(kind: ReaderKind, at: [u64; 2]) -> Self {
+    pub(super) fn new(kind: ReaderKind, format: OutputFormat, at: [u64; 2]) -> Self {
         Self {
             kind,
+            format,
             at,
             since: Instant::now(),
             is_skipped: false,
         }
     }
 
-    fn has_all(&self, ends: [u64; 2]) -> bool {
-        self.at.iter().zip(ends).all(|(at, end)| *at >= end)
+    /// Returns `true` if there is nothing that the reader could take: it has everything, but for the beginning of a
+    /// character if it reads text.
+    fn has_all(&self, windows: &[Window; 2]) -> bool {
+        let waits = |(at, window): (&u64, &Window)| {
+            *at >= window.end()
+                || (self.format == OutputFormat::Text && piece::is_rest_cut_off(window, *at))
+        };
+        self.at.iter().zip(windows).all(waits)
     }
 }
 
 impl ReaderGuard {
     /// Registers a reader.
-    pub(crate) fn register(exec: Arc<Exec>, kind: ReaderKind, at: [u64; 2]) -> Self {
+    pub(crate) fn register(
+        exec: Arc<Exec>,
+        kind: ReaderKind,
+        format: OutputFormat,
+        at: [u64; 2],
+    ) -> Self {
         let mut state = exec.state();
         let id = state.next_reader;
         state.next_reader += 1;
-        state.readers.insert(id, ReaderPosition::new(kind, at));
+        let position = ReaderPosition::new(kind, format, at);
+        state.readers.insert(id, position);
         drop(state);
         // Room may have appeared: without a reader a BLOCKing exec keeps everything.
         exec.room.notify_one();
@@ -116,8 +133,9 @@ impl State {
             .count()
     }
 
-    /// Records that a poll has everything before `offsets`.
+    /// Records a poll, which has everything before `offsets`.
     pub(crate) fn acknowledge(&mut self, offsets: [u64; 2]) {
+        self.last_poll = Some(Instant::now());
         for (known, offset) in self.acknowledged.iter_mut().zip(offsets) {
             *known = offset.max(*known);
         }
@@ -149,7 +167,6 @@ impl State {
 
     /// Returns the readers that hold the program up while others go on, with the end of each one's grace.
     fn stalls(&self) -> impl Iterator<Item = (u64, Instant)> {
-        let ends = self.windows.each_ref().map(Window::end);
         let blocked = self.blocked_since;
         self.readers.iter().filter_map(move |(id, reader)| {
             let since = blocked?.max(reader.since);
@@ -157,10 +174,16 @@ impl State {
             let goes_on = |(other, position): (&u64, &ReaderPosition)| {
                 other != id
                     && !position.is_skipped
-                    && (position.has_all(ends) || position.since > since)
+                    && (position.has_all(&self.windows) || position.since > since)
             };
-            let is_stalled = may_lose && !reader.has_all(ends) && self.readers.iter().any(goes_on);
+            let is_polled = self.last_poll.is_some_and(|at| at > since);
+            let is_stalled = may_lose
+                && !reader.has_all(&self.windows)
+                && (is_polled || self.readers.iter().any(goes_on));
             is_stalled.then(|| (*id, since + STALL_GRACE))
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

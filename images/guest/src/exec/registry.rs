@@ -2,7 +2,7 @@
 
 mod forgotten;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,11 +30,8 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 struct State {
     execs: HashMap<String, (u64, Arc<Exec>)>,
-    /// In the order of their end, with the time when they are forgotten.
-    ended: VecDeque<(Instant, String)>,
-    /// Execs that clients know to be over while a process of theirs may be left. They count as kept, and cannot be
-    /// forgotten yet.
-    lingering: HashSet<String>,
+    /// Execs that clients know to be over, in the order of their end.
+    ended: Vec<EndedExec>,
     /// Whose output is at its end and may be kept, in the order of that.
     full: Vec<Arc<Exec>>,
     forgotten: Forgotten,
@@ -49,20 +46,33 @@ struct State {
     root: Arc<Root>,
 }
 
+/// An exec whose output is at its end.
+#[derive(Debug)]
+struct EndedExec {
+    id: String,
+    /// When it is forgotten; `None` while a process of it may be left, for as long as it can't be forgotten.
+    forget_at: Option<Instant>,
+}
+
 impl State {
-    /// Forgets the oldest of those that nobody awaits, if there are too many.
-    fn forget_oldest(&mut self) -> bool {
-        if self.ended.len() + self.lingering.len() <= self.retained_max {
-            return false;
+    /// Forgets all but the newest of the ended execs. One of which a process may be left stays, and one whose end the
+    /// daemon awaits; the former takes a place only while it is among the newest, so that it never costs a newer result.
+    fn forget_surplus(&mut self) {
+        if self.ended.len() <= self.retained_max {
+            return;
         }
-        let free = |(_, id): &&(Instant, String)| !self.is_awaited(id);
-        let lingering = self.lingering.iter().filter(|id| !self.is_awaited(id));
-        if self.ended.iter().filter(free).count() + lingering.count() <= self.retained_max {
-            return false;
+        let free = self
+            .ended
+            .iter()
+            .rev()
+            .filter(|exec| !self.is_awaited(&exec.id));
+        let older = free.skip(self.retained_max);
+        let surplus = older.filter(|exec| exec.forget_at.is_some());
+        let surplus: Vec<String> = surplus.map(|exec| exec.id.clone()).collect();
+        // The oldest first.
+        for id in surplus.iter().rev() {
+            self.forget(id);
         }
-        let oldest = self.ended.iter().position(|ended| free(&ended));
-        let oldest = oldest.and_then(|oldest| self.ended.remove(oldest));
-        oldest.is_some_and(|(_, id)| self.forget(&id))
     }
 
     fn is_awaited(&self, id: &str) -> bool {
@@ -73,15 +83,13 @@ impl State {
 
     /// What an exec left in its own directory is the workspace's; an empty one goes with it, or a workspace would run
     /// out of inodes by running commands.
-    fn forget(&mut self, id: &str) -> bool {
+    fn forget(&mut self, id: &str) {
         self.forgotten.add(id);
-        self.lingering.remove(id);
+        self.ended.retain(|exec| exec.id != id);
         self.full.retain(|exec| exec.id != id);
-        let known = self.execs.remove(id).is_some();
-        if known {
+        if self.execs.remove(id).is_some() {
             self.root.remove_run_directory(id);
         }
-        known
     }
 }
 
@@ -91,8 +99,7 @@ impl Registry {
             state: Mutex::new(State {
                 root,
                 execs: HashMap::new(),
-                ended: VecDeque::new(),
-                lingering: HashSet::new(),
+                ended: Vec::new(),
                 full: Vec::new(),
                 forgotten: Forgotten::default(),
                 started: 0,
@@ -128,9 +135,7 @@ impl Registry {
 
     /// Forgets one of which nothing is left. Those that read it read on to its end.
     pub(crate) fn delete(&self, exec: &Exec) {
-        let mut state = self.state();
-        state.ended.retain(|(_, id)| *id != exec.id);
-        state.forget(&exec.id);
+        self.state().forget(&exec.id);
     }
 
     /// Takes a new exec, which counts as running from here on.
@@ -178,10 +183,9 @@ impl Registry {
     pub(crate) fn exec_ended(&self, exec: &Exec) {
         let mut state = self.state();
         state.living = state.living.saturating_sub(1);
-        state.lingering.remove(&exec.id);
-        if state.execs.contains_key(&exec.id) {
-            let until = after(Instant::now(), exec.retain_after_exit());
-            state.ended.push_back((until, exec.id.clone()));
+        let ended = state.ended.iter_mut().rfind(|ended| ended.id == exec.id);
+        if let Some(ended) = ended {
+            ended.forget_at = Some(after(Instant::now(), exec.retain_after_exit()));
         }
         drop(state);
         self.make_room();
@@ -200,7 +204,10 @@ impl Registry {
     pub(crate) fn output_ended(&self, exec: &Arc<Exec>) {
         let mut state = self.state();
         if state.execs.contains_key(&exec.id) {
-            state.lingering.insert(exec.id.clone());
+            state.ended.push(EndedExec {
+                id: exec.id.clone(),
+                forget_at: None,
+            });
             state.full.push(Arc::clone(exec));
         }
         drop(state);
@@ -211,7 +218,7 @@ impl Registry {
     /// are at their end while all together hold too much: a result is kept for as long as it was promised.
     pub(crate) fn make_room(&self) {
         let mut state = self.state();
-        while state.forget_oldest() {}
+        state.forget_surplus();
         let full = &mut state.full;
         full.retain(|exec| !self.budget.is_over() || !empty_windows(exec));
     }
@@ -227,16 +234,18 @@ impl Registry {
 
     fn forget_overdue(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state();
-        let ended = std::mem::take(&mut state.ended);
-        let (kept, overdue): (VecDeque<_>, VecDeque<_>) =
-            (ended.into_iter()).partition(|(until, id)| *until > now || state.is_awaited(id));
-        state.ended = kept;
-        for (_, id) in overdue {
+        let is_due = |exec: &&EndedExec| {
+            let is_over = exec.forget_at.is_some_and(|at| at <= now);
+            is_over && !state.is_awaited(&exec.id)
+        };
+        let overdue = state.ended.iter().filter(is_due);
+        let overdue: Vec<String> = overdue.map(|exec| exec.id.clone()).collect();
+        for id in overdue {
             state.forget(&id);
         }
-        let due = state.ended.iter().map(|(until, _)| *until);
+        let due = state.ended.iter().filter_map(|exec| exec.forget_at);
         // The others go when the daemon has been told.
-        due.filter(|until| *until > now).min()
+        due.filter(|at| *at > now).min()
     }
 }
 
@@ -249,3 +258,6 @@ fn empty_windows(exec: &Exec) -> bool {
     state.windows.iter_mut().for_each(Window::empty);
     true
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,7 +107,8 @@ impl Model {
                     true => ReaderKind::Poll,
                     false => ReaderKind::Attached,
                 };
-                let guard = ReaderGuard::register(Arc::clone(&self.exec), kind, offsets);
+                let format = STYLE.format;
+                let guard = ReaderGuard::register(Arc::clone(&self.exec), kind, format, offsets);
                 self.readers.insert(guard.id, (guard, offsets));
             }
             Step::Leave(index) => {

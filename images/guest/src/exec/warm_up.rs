@@ -34,7 +34,7 @@ pub(crate) async fn warm_up(guest: &Guest, request: wire::WarmUpRequest) -> Resu
     let supervisor = guest.supervisors.take().map_err(|_| Error::NotReady)?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
     supervisor
-        .start(&launch, stdio)
+        .start(&launch, stdio, guest.supervisors.command_group().as_deref())
         .map_err(|_| Error::NotReady)?;
     let mut clean = tokio::time::timeout(timeout, gone(&supervisor)).await;
     if clean.is_err() {

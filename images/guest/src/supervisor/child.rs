@@ -14,24 +14,22 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
+use nix::sys::socket::{MsgFlags, recvmsg, send};
 use nix::unistd::{Pid, getpid};
 
 use super::walk;
 use super::wire::{HEAD_WORDS, INLINE_MAX, Order, Report, Request, Start, Target};
-use crate::sys::{self, CpuMask, Plan, Stage};
+use crate::sys::{self, Plan, Stage};
 
 /// Milliseconds between passes over a tree that is being killed.
 const KILL_PASS: u16 = 3;
 /// Nice value of commands: the lowest weight, so that the guest and the supervisors, which stay at the default, get the
-/// CPU before them. It counts only among the processes of the container's own CPU group.
+/// CPU before them where commands have no CPU group of their own.
 const COMMAND_NICE: libc::c_int = 19;
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 struct Supervised<'a> {
     socket: &'a OwnedFd,
-    /// The guest's CPUs. Commands have the supervisor's uid and can change its own.
-    cpus: &'a CpuMask,
     /// An exec was spawned and something of it is left.
     busy: bool,
     /// Until it is reaped.
@@ -42,7 +40,7 @@ struct Supervised<'a> {
 }
 
 /// The life of a supervisor; ends when the guest closes its side.
-pub(crate) fn run(socket: &OwnedFd, cpus: &CpuMask) -> ! {
+pub(crate) fn run(socket: &OwnedFd) -> ! {
     sys::close_all_but(Some(socket.as_raw_fd()));
     sys::default_signals();
     let _already_leader = nix::unistd::setsid();
@@ -56,7 +54,6 @@ pub(crate) fn run(socket: &OwnedFd, cpus: &CpuMask) -> ! {
     };
     let mut state = Supervised {
         socket,
-        cpus,
         busy: false,
         leader: None,
         started: Instant::now(),
@@ -127,7 +124,7 @@ impl Supervised<'_> {
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> bool {
-        let mut control = nix::cmsg_space!([i32; 4]);
+        let mut control = nix::cmsg_space!([i32; 5]);
         let mut parts = [IoSliceMut::new(buffer)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let fd = self.socket.as_raw_fd();
@@ -137,14 +134,14 @@ impl Supervised<'_> {
             Ok(message) if message.bytes == 0 => return false,
             Ok(message) => (
                 message.bytes,
-                received(message.cmsgs().ok().into_iter().flatten()),
+                sys::adopt(message.cmsgs().ok().into_iter().flatten()),
             ),
         };
         let (head, inline) = buffer
             .get(..length)
             .and_then(|message| message.split_at_checked(HEAD_WORDS * 8))
             .unwrap_or((buffer.get(..length).unwrap_or_default(), &[]));
-        self.cpus.restore();
+        sys::use_all_cpus();
         match Request::decode(head) {
             Some(Request::Start(start)) => self.start(&start, inline, fds),
             Some(Request::Order(order)) if self.busy => self.obey(order),
@@ -156,16 +153,18 @@ impl Supervised<'_> {
     }
 
     fn start(&mut self, start: &Start, inline: &[u8], mut fds: Vec<OwnedFd>) {
+        let mut rest = fds.split_off(fds.len().min(3)).into_iter();
+        let group = start.has_command_group.then(|| rest.next()).flatten();
         let mut spilled = Vec::new();
-        let body = if fds.len() == 4 {
-            let file = fds.pop().map(File::from);
-            let _short = file.map(|mut file| file.read_to_end(&mut spilled));
-            &spilled
-        } else {
-            inline
+        let body = match rest.next().map(File::from) {
+            Some(mut file) => {
+                let _short = file.read_to_end(&mut spilled);
+                &spilled
+            }
+            None => inline,
         };
         self.started = Instant::now();
-        let report = match launch(start, body, &fds) {
+        let report = match launch(start, body, &fds, group.as_ref()) {
             Ok(pid) => {
                 self.busy = true;
                 self.killing = false;
@@ -204,17 +203,12 @@ impl Supervised<'_> {
     }
 }
 
-fn received(messages: impl Iterator<Item = ControlMessageOwned>) -> Vec<OwnedFd> {
-    let mut fds = Vec::new();
-    for message in messages {
-        if let ControlMessageOwned::ScmRights(raw) = message {
-            fds.extend(sys::adopt(&raw));
-        }
-    }
-    fds
-}
-
-fn launch(start: &Start, body: &[u8], fds: &[OwnedFd]) -> Result<Pid, (Stage, i32)> {
+fn launch(
+    start: &Start,
+    body: &[u8],
+    fds: &[OwnedFd],
+    command_group: Option<&OwnedFd>,
+) -> Result<Pid, (Stage, i32)> {
     let malformed = (Stage::Fork, libc::EINVAL);
     let [stdin, stdout, stderr] = fds else {
         return Err(malformed);
@@ -243,6 +237,7 @@ fn launch(start: &Start, body: &[u8], fds: &[OwnedFd]) -> Result<Pid, (Stage, i3
         stdio: [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()],
         terminal: start.terminal,
         limits: start.limits.clone(),
+        command_group: command_group.map(AsRawFd::as_raw_fd),
         nice: COMMAND_NICE,
     };
     sys::spawn(&plan)

@@ -10,7 +10,7 @@ use crate::sys::{Exit, Stage};
 /// Longer specs travel in a memfd.
 pub(crate) const INLINE_MAX: usize = 48 * 1024;
 /// The words that start a message to a supervisor.
-pub(crate) const HEAD_WORDS: usize = 16;
+pub(crate) const HEAD_WORDS: usize = 17;
 /// Bytes of a report.
 pub(crate) const REPORT_BYTES: usize = 64;
 /// Rlimits that one launch can set.
@@ -73,6 +73,8 @@ pub(crate) struct Start {
     pub(crate) envs: usize,
     pub(crate) limits: Vec<(c_int, u64)>,
     pub(crate) terminal: bool,
+    /// The descriptor after those of stdin, stdout and stderr is that of the commands' CPU group.
+    pub(crate) has_command_group: bool,
 }
 
 /// What a supervisor says.
@@ -108,8 +110,8 @@ fn int(word: u64) -> Option<c_int> {
 }
 
 impl Launch {
-    /// The head, and the strings that follow it.
-    pub(crate) fn encode(&self) -> (Vec<u8>, Vec<u8>) {
+    /// Encodes the head, and the strings that follow it.
+    pub(crate) fn encode(&self, has_command_group: bool) -> (Vec<u8>, Vec<u8>) {
         let mut body = Vec::with_capacity(4096);
         for text in [&self.cwd, &self.program]
             .into_iter()
@@ -126,6 +128,7 @@ impl Launch {
             self.argv.len() as u64,
             self.env.len() as u64,
             u64::from(self.terminal),
+            u64::from(has_command_group),
             self.limits.len().min(LIMITS_MAX) as u64,
         ];
         let limits = self.limits.iter().take(LIMITS_MAX);
@@ -168,7 +171,16 @@ impl Request {
                 let signal = int(signal)?;
                 Some(Self::Order(Order::Signal { target, signal }))
             }
-            [START, body, args, envs, terminal, limits, ref pairs @ ..] => {
+            [
+                START,
+                body,
+                args,
+                envs,
+                terminal,
+                command_group,
+                limits,
+                ref pairs @ ..,
+            ] => {
                 let (pairs, _) = pairs.as_chunks::<2>();
                 let limits = usize::try_from(limits).ok()?;
                 let limits = pairs.iter().take(limits.min(LIMITS_MAX));
@@ -178,6 +190,7 @@ impl Request {
                     envs: usize::try_from(envs).ok()?,
                     limits: limits.filter_map(|[r, v]| Some((int(*r)?, *v))).collect(),
                     terminal: terminal != 0,
+                    has_command_group: command_group != 0,
                 }))
             }
             _ => None,
@@ -278,13 +291,14 @@ mod tests {
             limits: vec![(7, u64::MAX); LIMITS_MAX],
             terminal: true,
         };
-        let (head, body) = launch.encode();
+        let (head, body) = launch.encode(true);
         let expected = Start {
             body_bytes: body.len(),
             args: 2,
             envs: 1,
             limits: vec![(7, u64::MAX); LIMITS_MAX],
             terminal: true,
+            has_command_group: true,
         };
         assert_eq!(Request::decode(&head), Some(Request::Start(expected)));
         assert_eq!(body, b"/\0/a\0a\0\0A=b\0");

@@ -315,3 +315,24 @@ async fn commands_are_likelier_victims_than_the_guest() {
     let guests = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", guest.child.id()));
     assert_eq!(guests.expect("root reads it"), own);
 }
+
+#[tokio::test]
+async fn a_command_starts_on_all_cpus_wherever_its_starters_were_pinned() {
+    let guest = Guest::launched(&["taskset", "-c", "0"]).await;
+    let cpus = |status: &str| {
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed:"));
+        let mask = line.and_then(|line| line.strip_prefix("Cpus_allowed:"));
+        let bits = mask
+            .expect("affinity")
+            .chars()
+            .filter_map(|digit| digit.to_digit(16));
+        bits.map(u32::count_ones).sum::<u32>()
+    };
+    let own = std::fs::read_to_string("/proc/self/status").expect("read");
+    for id in ["first", "second"] {
+        let seen = guest.sh(id, "cat /proc/self/status").await;
+        assert!(cpus(&seen.stdout()) >= cpus(&own), "{id}");
+    }
+}

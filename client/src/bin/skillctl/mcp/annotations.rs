@@ -70,6 +70,10 @@ const AGENT_ZERO: [Row; 1] = [("skills_tool", "Use skills", Runs)];
 
 const UPLOAD: Row = (upload::NAME, "Write a file into the workspace", Replaces);
 
+/// Tools that can reach servers of others: inputs of a command may be URLs, and loading a skill can connect the MCP servers
+/// that its card names. Workspaces themselves have no network.
+const LEADING_OUT: [&str; 3] = ["skill_run", "skill_exec", "load_skill_md"];
+
 /// Returns the annotations of a family's tool; none for a tool of a skill's MCP server, which may have the name of another
 /// family's tool.
 pub(crate) fn of_tool(family: Family, name: &str) -> Option<ToolAnnotations> {
@@ -84,7 +88,6 @@ pub(crate) fn of_tool(family: Family, name: &str) -> Option<ToolAnnotations> {
         .read_only(*effect == Reads)
         .destructive(matches!(effect, Replaces | Runs))
         .idempotent(matches!(effect, Reads | Selects | Replaces))
-        // Loading a skill can connect the MCP servers that its card names. Workspaces have no network.
-        .open_world(name == "load_skill_md");
+        .open_world(LEADING_OUT.contains(&name));
     Some(annotations)
 }

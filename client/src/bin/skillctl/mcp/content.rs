@@ -9,6 +9,12 @@ use sha2::{Digest, Sha256};
 use crate::mcp::resources::{self, File, Location, Scope};
 use crate::tool::saved_artifacts;
 
+/// Largest file that a result has in it, in bytes; a larger one is a link. Results stay in the conversation, and few clients
+/// show more than an image of such a file.
+const EMBEDDED_BYTES_MAX: usize = 1024 * 1024;
+/// Largest image that a result has in it, in bytes. Models see an image only there, and take at most 5 MB of base64.
+const IMAGE_BYTES_MAX: usize = 3 * 1024 * 1024;
+
 /// Returns the result of a call that succeeded. A result that is no object is wrapped in one.
 pub(crate) fn succeeded(result: Value) -> CallToolResult {
     let text = match result.as_str() {
@@ -36,7 +42,7 @@ pub(crate) fn failed(error: &Value) -> CallToolResult {
 }
 
 /// Returns the file that `read_file` refused because it is no text: an image as an image, any other file as an embedded
-/// resource. `None` if the file is too large or cannot be read; the caller reports its own error then.
+/// resource, and a large one as a link to its resource. `None` if the file is too large or cannot be read; the caller reports its own error then.
 pub(crate) async fn binary_file(scope: Scope<'_>, reference: &str) -> Option<CallToolResult> {
     let location = Location::from_reference(reference)?;
     let file = resources::read_file(scope, &location).await.ok()??;
@@ -76,7 +82,18 @@ pub(crate) async fn described_file(
 }
 
 fn block(file: File, location: &Location) -> ContentBlock {
-    match file.mime_type.split_once('/') {
+    let kind = file.mime_type.split_once('/');
+    let bytes_max = match kind {
+        Some(("image", _)) if !file.is_text => IMAGE_BYTES_MAX,
+        Some(_) | None => EMBEDDED_BYTES_MAX,
+    };
+    if file.bytes.len() > bytes_max {
+        let resource = Resource::new(location.uri(), location.name())
+            .with_mime_type(file.mime_type)
+            .with_size(file.bytes.len() as u64);
+        return ContentBlock::resource_link(resource);
+    }
+    match kind {
         Some(("image", _)) if !file.is_text => {
             ContentBlock::image(BASE64.encode(&file.bytes), file.mime_type)
         }

@@ -21,14 +21,14 @@ use skilld_client::{Client, Error};
 /// over 16 MiB.
 pub(crate) const FILE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// All but what a URI may hold as it is (RFC 3986, 2.3).
+/// Characters to percent-encode: all but those that a URI may hold unencoded (RFC 3986, 2.3).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// Whose resources a client sees.
+/// Scope of the resources that a client sees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope<'a> {
     pub(crate) client: &'a Client,

@@ -62,7 +62,45 @@ fn security_options_and_runtimes_are_read() {
     assert_eq!(info.cgroup_version, 2);
     assert_eq!(info.oci_runtimes, ["crun", "runc", "runsc"]);
 
+    assert!(info.cpu_quota);
+
     let bare = engine_info(SystemVersion::default(), SystemInfo::default());
     assert!(!bare.apparmor && !bare.userns_remap);
     assert_eq!(bare.cgroup_version, 1);
+}
+
+#[test]
+fn a_kernel_without_cpu_limits_is_refused() {
+    for (period, quota, fine) in [
+        (None, None, true),
+        (Some(true), Some(true), true),
+        (Some(true), Some(false), false),
+        (Some(false), Some(true), false),
+    ] {
+        let info = SystemInfo {
+            cpu_cfs_period: period,
+            cpu_cfs_quota: quota,
+            ..SystemInfo::default()
+        };
+        let version = SystemVersion {
+            api_version: Some("1.41".to_owned()),
+            ..SystemVersion::default()
+        };
+        let checked = check_usable(&engine_info(version, info));
+        assert_eq!(checked.is_ok(), fine, "{checked:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_docker_discards_is_an_error_and_other_warnings_are_not() {
+    let discarded = "Your kernel does not support CPU CFS scheduler or the cgroup is not mounted. Quota discarded.";
+    check_warnings(&[discarded.to_owned()]).expect_err("no limit");
+    let swap = "Your kernel does not support swap limit capabilities or the cgroup is not mounted. Memory limited without swap.";
+    check_warnings(&[swap.to_owned()]).expect_err("no limit of swap");
+    for harmless in [
+        "Published ports are ignored when using host network mode",
+        "Your kernel does not support memory swappiness capabilities or the cgroup is not mounted. Memory swappiness discarded.",
+    ] {
+        check_warnings(&[harmless.to_owned()]).expect("no limit is missing");
+    }
 }

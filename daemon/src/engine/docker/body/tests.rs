@@ -19,6 +19,7 @@ fn spec() -> ContainerSpec {
         },
         tmp_bytes: 64 << 20,
         shm_bytes: 32 << 20,
+        terminals: 48,
         oci_runtime: None,
         env: vec!["SKILLD_NONCE=00".to_owned()],
     }
@@ -267,11 +268,14 @@ fn terminals_are_limited_where_the_kernel_is_shared() {
         let mut mounts = mounts.expect("mounts").into_iter();
         mounts.find(|mount| mount.target.as_deref() == Some("/dev/pts"))
     };
-    for (runtime, default) in [(None, ""), (None, "runc"), (Some("crun"), "runsc")] {
+    let shared = ["", "runc", "io.containerd.runc.v2", "runc-1.3", "youki"];
+    let shared = shared.map(|default| (None, default));
+    for (runtime, default) in shared.into_iter().chain([(Some("crun"), "runsc")]) {
         let mount = terminals(runtime, default).expect("terminals");
         assert_eq!((mount.typ, mount.source), (Some(MountType::VOLUME), None));
         let options = mount.volume_options.expect("options");
         assert_eq!(options.no_copy, Some(true));
+        assert_eq!(options.labels, Some(spec().labels));
         let driver = options.driver_config.expect("a driver");
         assert_eq!(driver.name.as_deref(), Some("local"));
         let options = driver.options.expect("options");

@@ -142,13 +142,15 @@ async fn with_streams(
 
 fn hand_over(guest: &Guest, launch: &Launch, stdio: &[OwnedFd; 3]) -> Result<Supervisor, Errno> {
     let stdio = stdio.each_ref().map(AsFd::as_fd);
+    let group = guest.supervisors.command_group();
+    let group = group.as_deref();
     let supervisor = guest.supervisors.take()?;
-    match supervisor.start(launch, stdio) {
+    match supervisor.start(launch, stdio, group) {
         Ok(()) => Ok(supervisor),
         // A tenant killed the one that waited; nothing was started.
         Err(Errno::EPIPE | Errno::ECONNRESET) => {
             let supervisor = guest.supervisors.fresh()?;
-            supervisor.start(launch, stdio)?;
+            supervisor.start(launch, stdio, group)?;
             Ok(supervisor)
         }
         Err(errno) => Err(errno),

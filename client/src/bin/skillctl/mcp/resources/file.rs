@@ -1,9 +1,11 @@
-//! Where a resource is, and its bytes.
+//! Location of a resource, and its bytes.
 
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use skilld_client::v1::{LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest};
-use skilld_client::{ArtifactReader, Error, FileReader, SkillFileReader, workspace_name};
+use skilld_client::{
+    ArtifactReader, Error, FileReader, SkillFileReader, split_version, workspace_name,
+};
 
 use super::{FILE_BYTES_MAX, Scope, encode_path};
 
@@ -66,15 +68,9 @@ impl Location {
             }
             "workspace" => Some(Self::Workspace(path.to_owned())),
             "artifact" => {
-                let versioned = path.rsplit_once('@');
-                let versioned = versioned.and_then(|(name, version)| {
-                    let digits = version.bytes().all(|byte| byte.is_ascii_digit());
-                    (digits && !name.is_empty()).then_some((name, version.parse().ok()?))
-                });
-                Some(match versioned {
-                    Some((name, version)) => Self::Artifact(name.to_owned(), Some(version)),
-                    None => Self::Artifact(path.to_owned(), None),
-                })
+                let (name, version) = split_version(path);
+                let version = version.map(str::parse).transpose().ok()?;
+                Some(Self::Artifact(name.to_owned(), version))
             }
             _ => None,
         }
@@ -92,6 +88,16 @@ impl Location {
         }
     }
 
+    /// Returns the name that people know the file by.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Skill(skill, path) => format!("{skill}/{path}"),
+            Self::Workspace(path) => path.clone(),
+            Self::Artifact(name, None) => name.clone(),
+            Self::Artifact(name, Some(version)) => format!("{name}@{version}"),
+        }
+    }
+
     /// Returns `true` if the options let the client see the file, provided that it exists.
     pub(crate) fn is_visible(&self, scope: Scope<'_>) -> bool {
         match self {
@@ -101,7 +107,7 @@ impl Location {
     }
 }
 
-/// A file as it comes.
+/// Reader of a file, by where the file is.
 enum Reader {
     Skill(SkillFileReader),
     Workspace(FileReader),
@@ -238,6 +244,7 @@ mod tests {
             "skill:///a",
             "workspace://",
             "file:///etc/passwd",
+            "artifact://a@99999999999999999999",
             "x",
         ] {
             assert_eq!(Location::from_uri(uri), None, "{uri}");

@@ -1,0 +1,36 @@
+//! Tests of the check of who connects to a guest's socket.
+
+use tokio::io::AsyncReadExt as _;
+use tokio::time::Instant;
+
+use super::*;
+
+/// Connections of strangers that are in the socket's queue before the guest's.
+const STRANGERS: usize = 300;
+
+#[tokio::test(start_paused = true)]
+async fn strangers_in_front_of_the_guest_cost_it_no_pause() {
+    let run = tempfile::tempdir().expect("a directory");
+    let socket = Socket::bind(run.path()).expect("bound");
+    let mut strangers = Vec::new();
+    for _ in 0..STRANGERS {
+        let stranger = UnixStream::connect(run.path().join(SOCKET)).await;
+        strangers.push(stranger.expect("connected"));
+    }
+    let expected = Expected {
+        uid: Some(u32::MAX),
+        ..Expected::default()
+    };
+    let begin = Instant::now();
+    let turn_away = async {
+        for stranger in &mut strangers {
+            let read = stranger.read(&mut [0]).await.expect("closed");
+            assert_eq!(read, 0, "a stranger was told something");
+        }
+    };
+    tokio::select! {
+        link = socket.accept(&expected) => panic!("a stranger was let in: {link:?}"),
+        () = turn_away => {}
+    }
+    assert_eq!(begin.elapsed(), Duration::ZERO);
+}

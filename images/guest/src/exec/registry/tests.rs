@@ -1,0 +1,91 @@
+//! Tests of the ended execs that are kept. No process runs.
+
+use super::*;
+
+/// Registry of a workspace that keeps `retained_max` ended execs, and the workspace's directory.
+fn registry(retained_max: usize) -> (Registry, tempfile::TempDir) {
+    let place = tempfile::tempdir().expect("a directory");
+    let root = Root::open(place.path()).expect("a root");
+    let registry = Registry::new(Arc::new(root));
+    registry.set_limits(retained_max, u64::MAX);
+    (registry, place)
+}
+
+/// Starts an exec and lets its output end; processes of it may be left.
+fn close(registry: &Registry, id: &str, spec: v1::ExecSpec) -> Arc<Exec> {
+    let (name, digest) = (format!("workspaces/w/execs/{id}"), Vec::new().into());
+    let budget = &registry.budget;
+    let (exec, _commands) = Exec::new(name, id.to_owned(), digest, spec, None, budget);
+    registry.insert(Arc::clone(&exec));
+    registry.leader_ended();
+    registry.output_ended(&exec);
+    exec
+}
+
+/// The same, with nothing left.
+fn end(registry: &Registry, id: &str) {
+    let exec = close(registry, id, v1::ExecSpec::default());
+    registry.exec_ended(&exec);
+}
+
+fn kept(registry: &Registry) -> Vec<String> {
+    let execs = registry.list();
+    execs.iter().map(|exec| exec.id.clone()).collect()
+}
+
+#[test]
+fn newest_results_are_kept_whatever_lingers() {
+    let (registry, _place) = registry(2);
+    let lingering = ["l1", "l2", "l3"];
+    let lingering = lingering.map(|id| close(&registry, id, v1::ExecSpec::default()));
+    for id in ["e1", "e2", "e3"] {
+        end(&registry, id);
+    }
+    assert_eq!(kept(&registry), ["l1", "l2", "l3", "e2", "e3"]);
+    // Once nothing is left of them they are older than what is kept.
+    for exec in &lingering {
+        registry.exec_ended(exec);
+    }
+    assert_eq!(kept(&registry), ["e2", "e3"]);
+}
+
+#[test]
+fn a_lingering_exec_takes_the_place_of_an_older_result() {
+    let (registry, _place) = registry(2);
+    end(&registry, "e1");
+    end(&registry, "e2");
+    let lingers = close(&registry, "l", v1::ExecSpec::default());
+    assert_eq!(kept(&registry), ["e2", "l"]);
+    registry.exec_ended(&lingers);
+    assert_eq!(kept(&registry), ["e2", "l"]);
+}
+
+#[test]
+fn an_exec_whose_end_the_daemon_awaits_takes_no_place() {
+    let (registry, _place) = registry(1);
+    let spec = v1::ExecSpec {
+        collect: Some(v1::CollectSpec::default()),
+        ..Default::default()
+    };
+    let awaited = close(&registry, "a", spec);
+    registry.exec_ended(&awaited);
+    end(&registry, "e1");
+    end(&registry, "e2");
+    assert_eq!(kept(&registry), ["a", "e2"]);
+    registry.told(&awaited);
+    assert_eq!(kept(&registry), ["e2"]);
+}
+
+#[test]
+fn an_exec_is_forgotten_when_its_time_is_over_and_nothing_lingers() {
+    let (registry, _place) = registry(2);
+    end(&registry, "e");
+    let lingers = close(&registry, "l", v1::ExecSpec::default());
+    let late = Instant::now() + Duration::from_secs(48 * 3600);
+    assert_eq!(registry.forget_overdue(late), None);
+    assert_eq!(kept(&registry), ["l"]);
+    registry.exec_ended(&lingers);
+    assert!(registry.forget_overdue(Instant::now()).is_some());
+    assert_eq!(registry.forget_overdue(late), None);
+    assert!(kept(&registry).is_empty() && registry.is_forgotten("l"));
+}
