@@ -165,7 +165,7 @@ async fn a_child_that_holds_the_terminal_does_not_delay_the_end() {
     let closed = begin.elapsed();
     assert_eq!(seen.stdout(), "done\r\n");
     assert!(
-        closed >= Duration::from_millis(480) && closed < Duration::from_millis(900),
+        closed >= Duration::from_millis(480) && closed < Duration::from_secs(2),
         "{closed:?}"
     );
     let pid = std::fs::read_to_string(guest.workspace().join("pid")).expect("a pid");
