@@ -24,6 +24,14 @@ pub fn resident(pid: u32) -> Result<u64> {
     status(pid, "VmRSS")
 }
 
+/// Resident bytes of a process without pages of files, which come and go with the host's page cache.
+///
+/// # Errors
+/// When it has ended.
+pub fn anonymous(pid: u32) -> Result<u64> {
+    status(pid, "RssAnon")
+}
+
 /// Largest resident bytes of a process since [`forget_peak`].
 ///
 /// # Errors
