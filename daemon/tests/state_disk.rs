@@ -217,9 +217,17 @@ fn temporary_files(dir: &Path) -> Vec<PathBuf> {
 
 /// Checks that every call that writes fails with the reason of the shortage, which is also listed as a problem.
 async fn check_failures(client: &Client, workspace: &str, shortage: Shortage) {
-    for _ in 0..5 {
-        let claimed = client.create_workspace(pb::CreateWorkspaceRequest::default());
-        check("a claim", shortage, claimed.await);
+    // The metadata of such a workspace takes more than one page.
+    let labels = (0..32).map(|number| (format!("{number:0128}"), "v".repeat(128)));
+    let labelled = pb::CreateWorkspaceRequest {
+        labels: labels.collect(),
+        ..Default::default()
+    };
+    for request in [pb::CreateWorkspaceRequest::default(), labelled] {
+        for _ in 0..5 {
+            let claimed = client.create_workspace(request.clone());
+            check("a claim", shortage, claimed.await);
+        }
     }
     let request = pb::RenewWorkspaceRequest {
         name: workspace.to_owned(),
@@ -250,6 +258,18 @@ async fn check_failures(client: &Client, workspace: &str, shortage: Shortage) {
     }
 }
 
+/// Checks that the metadata of every slot is valid JSON.
+fn check_metadata(state_dir: &Path) {
+    let slots = fs::read_dir(state_dir.join("slots")).expect("slots");
+    let files = slots.map(|slot| slot.expect("slot").path().join("skills/.metadata.json"));
+    // A slot that is being made or removed has none, or an empty one.
+    let texts = files.filter_map(|file| fs::read_to_string(file).ok());
+    for text in texts.filter(|text| !text.is_empty()) {
+        let parsed = serde_json::from_str::<serde_json::Value>(&text);
+        assert!(parsed.is_ok(), "{parsed:?} in {text:?}");
+    }
+}
+
 async fn suffers(shortage: Shortage) {
     if !nix::unistd::geteuid().is_root() {
         // Only root can make a disk that is full.
@@ -271,6 +291,7 @@ async fn suffers(shortage: Shortage) {
 
     shortage.begin(&disk);
     check_failures(&client, &workspace, shortage).await;
+    check_metadata(&disk.0);
     until("the warm container is given back", async || {
         let pool = client.get_pool("default").await.expect("pool");
         (pool.warm == 1).then_some(())

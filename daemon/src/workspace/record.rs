@@ -222,33 +222,46 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Writes a small JSON or text file in place, if its contents differ. A file that is mounted into a container has to stay
-/// the same inode, so it cannot be replaced as [`replace`] does.
+/// Replaces the contents of a small JSON file in place, unless it has them already. A file that is mounted into a container
+/// has to stay the same inode, so [`replace`] cannot write it.
 ///
-/// One write replaces all of the old contents, with spaces at the end where the new ones are shorter, and only then the file
-/// is cut: between the two a reader, or the next daemon, finds valid JSON. The kernel may interrupt the write of several
-/// pages when the daemon is killed; the next start writes the file again.
+/// The file holds valid JSON at every step, also when its disk is full:
+///
+/// 1. It is made as long as the new contents, with blanks at its end. This step alone needs space on the disk. When it
+///    fails, the old contents are left.
+/// 2. One write replaces the old contents by the new ones, with blanks at the end if those are shorter.
+/// 3. The blanks are cut off.
+///
+/// The kernel may interrupt the write of several pages when the daemon is killed; the next start writes the file again.
+/// A file system that copies blocks on write (Btrfs, ZFS) may need space for the second step as well. It then fails as a
+/// whole for contents of one block, and may leave a mix of both for longer ones.
 ///
 /// # Errors
 /// When the host's disk fails or is full.
 pub fn overwrite(path: &Path, bytes: &[u8]) -> Result<()> {
+    let present = match fs::read(path) {
+        Ok(present) if present == bytes => return Ok(()),
+        Ok(present) => present.len(),
+        // Slots of a version that did not make the file ahead. Nothing has mounted it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return replace(path, bytes),
+        Err(source) => {
+            return Err(Error::Io {
+                operation: format!("read {}", path.display()),
+                source,
+            });
+        }
+    };
     let write = || -> io::Result<()> {
-        let present = match fs::read(path) {
-            Ok(present) if present == bytes => return Ok(()),
-            Ok(present) => present.len(),
-            // Slots of a version that did not make the file ahead.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(error),
-        };
-        let mut options = fs::OpenOptions::new();
-        let file = options
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)?;
+        let file = fs::OpenOptions::new().write(true).open(path)?;
+        let longer = vec![b' '; bytes.len().saturating_sub(present)];
+        if let Err(error) = file.write_all_at(&longer, present as u64) {
+            // The blanks are harmless if this fails as well; they would only hold the rest of a full disk.
+            drop(file.set_len(present as u64));
+            return Err(error);
+        }
         file.write_all_at(&padded(bytes, present), 0)?;
         file.set_len(bytes.len() as u64)?;
-        // Slots' files are read by the container's uid; the directories above keep others out.
+        // The container's uid reads the slot's files; the directories above keep other users out.
         file.set_permissions(fs::Permissions::from_mode(0o644))
     };
     write().map_err(|source| Error::Io {
@@ -287,8 +300,10 @@ mod tests {
 
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("metadata.json");
-        overwrite(&path, b"a long text").expect("made");
+        overwrite(&path, b"a text").expect("made");
         let before = fs::metadata(&path).expect("there");
+        overwrite(&path, b"a longer text").expect("written");
+        assert_eq!(fs::read(&path).expect("read"), b"a longer text");
         overwrite(&path, b"short").expect("written");
         let after = fs::metadata(&path).expect("there");
         assert_eq!(before.ino(), after.ino());
