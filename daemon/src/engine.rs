@@ -15,6 +15,7 @@ pub mod cgroup;
 pub mod docker;
 #[cfg(feature = "test-util")]
 pub mod fake;
+pub mod runtime;
 pub mod seccomp;
 
 /// Label with the id of the daemon instance that owns a container.
@@ -74,14 +75,6 @@ pub struct EngineInfo {
     pub userns_remap: bool,
     /// The kernel enforces limits of CPU time.
     pub cpu_quota: bool,
-}
-
-/// Returns `true` unless containers of this OCI runtime have a kernel of their own, which its name tells: a sandbox brings
-/// its own terminals and schedules its own processes.
-#[must_use]
-pub fn shares_host_kernel(oci_runtime: &str) -> bool {
-    let sandboxed = ["runsc", "gvisor", "kata", "firecracker"];
-    !sandboxed.iter().any(|name| oci_runtime.contains(name))
 }
 
 /// An image that may be used.

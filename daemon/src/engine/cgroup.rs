@@ -2,7 +2,7 @@
 //! group for commands.
 //!
 //! Both need root, and a daemon that sees the host's control groups. Without them it serves all the same;
-//! docs/security.md says what that means.
+//! docs/security.md says what that means. Both read and write files, so they block: call them with `Tasks::blocking`.
 
 use std::fs::{self, File};
 use std::io;

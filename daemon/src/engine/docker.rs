@@ -20,9 +20,11 @@ use futures::stream::{self, BoxStream};
 
 use super::{
     ContainerEvent, ContainerSpec, ContainerState, ContainerSummary, Engine, EngineInfo, ImageInfo,
-    cgroup, shares_host_kernel,
+    cgroup,
 };
-use crate::error::{Error, Result};
+use crate::engine::runtime::RuntimeKind;
+use crate::error::{Chain, Error, Result};
+use crate::shutdown::Tasks;
 use answer::{
     check_usable, check_warnings, container_event, engine_info, instance_label, socket_path,
 };
@@ -41,6 +43,8 @@ pub struct DockerEngine {
     socket: String,
     timeout: Duration,
     host: Host,
+    /// Runs its blocking work, which each call awaits.
+    tasks: Tasks,
 }
 
 // === impl DockerEngine ===
@@ -67,6 +71,7 @@ impl DockerEngine {
             socket,
             timeout,
             host: Host::default(),
+            tasks: Tasks::default(),
         };
         let info = engine.describe().await?;
         check_usable(&info)?;
@@ -111,7 +116,8 @@ impl DockerEngine {
         };
         let pid = container.state.and_then(|state| state.pid).unwrap_or(0);
         let config = container.host_config.unwrap_or_default();
-        if !config.runtime.as_deref().is_none_or(shares_host_kernel) {
+        let kind = config.runtime.as_deref().map(RuntimeKind::of);
+        if !kind.is_none_or(RuntimeKind::shares_host_kernel) {
             // A sandbox has the sockets of its container in its own memory.
             return;
         }
@@ -123,9 +129,16 @@ impl DockerEngine {
             // It has ended already, which its events say.
             return;
         }
-        if let Err(error) = cgroup::limit_socket_memory(container_id, pid, memory) {
+        let id = container_id.to_owned();
+        let limit = move || {
+            cgroup::limit_socket_memory(&id, pid, memory).map_err(|source| Error::Io {
+                operation: format!("limit the socket memory of container {id}"),
+                source,
+            })
+        };
+        if let Err(error) = self.tasks.blocking(limit).await {
             tracing::warn!(
-                container = container_id, %error,
+                container = container_id, error = %Chain(&error),
                 "socket buffers of a container are not limited: run skilld as root, or use cgroup v2"
             );
         }

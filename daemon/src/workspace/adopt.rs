@@ -205,7 +205,7 @@ async fn connect(context: &Arc<Context>, record: &Record) -> Result<Peer> {
         }) => pid,
         _ => return Ok(Peer::Ended),
     };
-    let expected = context.expected(record, pid);
+    let expected = context.expected(record, pid).await;
     match tokio::time::timeout(RECONNECT_TIMEOUT, socket.accept(&expected)).await {
         Ok(link) => Ok(Peer::Answers(Box::new(link?))),
         Err(_) => Ok(Peer::Silent),

@@ -21,8 +21,9 @@ use skilld_proto::guest::{GENERATION, v1 as pb};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::config::{Config, PoolConfig};
+use crate::engine::runtime::RuntimeKind;
 use crate::engine::{self, ContainerSpec, Engine, EngineInfo, Limits, cgroup};
-use crate::error::{Error, Result};
+use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::guest;
 use crate::pool::Inventories;
@@ -79,21 +80,44 @@ impl Context {
             .unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
-    /// What to check a guest against. `pid` is the container's first process.
-    #[must_use]
-    pub fn expected(&self, record: &Record, pid: i32) -> guest::Expected {
-        // gVisor and Kata put a process of their own between: there the nonce decides.
-        let runtime = record.oci_runtime.as_deref().unwrap_or("runc");
-        let shows_pid = ["runc", "crun", "io.containerd.runc"]
-            .iter()
-            .any(|known| runtime.starts_with(known));
-        let has_group = pid != 0 && engine::shares_host_kernel(runtime) && self.info.name != "fake";
+    /// Returns what a guest is checked against, and the CPU group that it is given. `pid` is the container's first process.
+    pub async fn expected(&self, record: &Record, pid: i32) -> guest::Expected {
+        let kind = RuntimeKind::of(record.oci_runtime.as_deref().unwrap_or("runc"));
+        let shows_pid = kind.shows_guest_process();
+        let is_fake = self.info.name == "fake";
+        let has_group = pid != 0 && kind.shares_host_kernel() && !is_fake;
+        let container = record.container_id.clone().filter(|_| has_group);
         guest::Expected {
-            uid: (!self.info.userns_remap && shows_pid && self.info.name != "fake")
-                .then_some(record.uid),
+            uid: (!self.info.userns_remap && shows_pid && !is_fake).then_some(record.uid),
             pid: (shows_pid && pid != 0).then_some(pid),
             nonce: from_hex(&record.nonce),
-            command_group: has_group.then(|| command_group(record, pid)).flatten(),
+            command_group: match container {
+                Some(container) => self.command_group(container, pid).await,
+                None => None,
+            },
+        }
+    }
+
+    /// Makes the CPU group of a container's commands, if this daemon may.
+    async fn command_group(&self, container: String, pid: i32) -> Option<Arc<File>> {
+        let make = move || {
+            cgroup::make_command_group(&container, pid).map_err(|source| Error::Io {
+                operation: format!("make the CPU group of container {container}"),
+                source,
+            })
+        };
+        match self.tasks.blocking(make).await {
+            Ok(group) => Some(Arc::new(group)),
+            Err(error) => {
+                WARN_OF_COMMAND_GROUPS.call_once(|| {
+                    tracing::warn!(
+                        error = %Chain(&error),
+                        "commands have no CPU group of their own, so that many busy ones delay their guest: run skilld as \
+                         root, in the host's cgroup namespace"
+                    );
+                });
+                None
+            }
         }
     }
 }
@@ -103,24 +127,6 @@ const TERMINALS_MAX: usize = 48;
 
 /// Whether the groups can be made depends on the daemon, not on the container: one line says it for all.
 static WARN_OF_COMMAND_GROUPS: Once = Once::new();
-
-/// Makes the CPU group of a container's commands, if this daemon may.
-fn command_group(record: &Record, pid: i32) -> Option<Arc<File>> {
-    let container = record.container_id.as_deref()?;
-    match cgroup::make_command_group(container, pid) {
-        Ok(group) => Some(Arc::new(group)),
-        Err(error) => {
-            WARN_OF_COMMAND_GROUPS.call_once(|| {
-                tracing::warn!(
-                    container, %error,
-                    "commands have no CPU group of their own, so that many busy ones delay their guest: run skilld as \
-                     root, in the host's cgroup namespace"
-                );
-            });
-            None
-        }
-    }
-}
 
 /// The record of a slot that is about to be made.
 #[must_use]

@@ -12,7 +12,8 @@ use bollard::models::{
     MountVolumeOptionsDriverConfig, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 
-use crate::engine::{ContainerSpec, seccomp, shares_host_kernel};
+use crate::engine::runtime::RuntimeKind;
+use crate::engine::{ContainerSpec, seccomp};
 
 /// The guest, which is PID 1. It needs no argument.
 const ENTRYPOINT: &str = "/run/skilld/skilld-guest";
@@ -168,7 +169,8 @@ fn security_opt(host: &Host) -> Vec<String> {
 /// All mounts but the two tmpfs.
 fn mounts(spec: &ContainerSpec, host: &Host) -> Vec<Mount> {
     let runtime = spec.oci_runtime.as_ref().unwrap_or(&host.default_runtime);
-    let terminals = shares_host_kernel(runtime).then(|| terminals(spec));
+    let shares_host_kernel = RuntimeKind::of(runtime).shares_host_kernel();
+    let terminals = shares_host_kernel.then(|| terminals(spec));
     binds(&spec.slot_dir).into_iter().chain(terminals).collect()
 }
 

@@ -98,7 +98,7 @@ impl Wait {
             Look::Runs(pid) | Look::Paused(pid) => pid,
             Look::Unknown => 0,
         };
-        let expected = self.context.expected(&self.record, pid);
+        let expected = self.context.expected(&self.record, pid).await;
         let accept = self.accept(awaited, &expected, configure);
         tokio::pin!(accept);
         // Each state has its own clock, and starts anew when it comes back.
