@@ -5,10 +5,12 @@
 mod server;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use server::TestServer;
-use skilld::engine::fake::Operation;
+use server::{Stopped, TestServer};
+use skilld::engine::fake::{FakeEngine, Operation};
+use skilld::engine::{ContainerSpec, Engine, LABEL_INSTANCE, Limits};
 use skilld_client::Error;
 use skilld_proto::v1::{CreateWorkspaceRequest, DrainRequest, Problem, Reason, WorkspaceState};
 
@@ -42,6 +44,44 @@ fn named(id: &str) -> CreateWorkspaceRequest {
         name: format!("workspaces/{id}"),
         ..Default::default()
     }
+}
+
+/// Stops a server and gives its engine 40 containers of its instance that no record names. Returns what was stopped, the
+/// engine, and the containers that have a record.
+async fn stopped_with_orphans(toml: &str) -> (Stopped, Arc<FakeEngine>, Vec<String>) {
+    let server = TestServer::start(toml, &[]).await;
+    warm(&server, 1).await;
+    let known = server.engine.containers();
+    let instance = server.client.server_info().await.expect("info").instance;
+    let engine = Arc::clone(&server.engine);
+    let stopped = server.stopped().await;
+    let dir = tempfile::tempdir().expect("temporary directory");
+    for name in ["run", "skills", "passwd", "group"] {
+        std::fs::create_dir(dir.path().join(name)).expect("mkdir");
+    }
+    for number in 0..40 {
+        let orphan = ContainerSpec {
+            name: format!("orphan-{number}"),
+            labels: [(LABEL_INSTANCE.to_owned(), instance.clone())].into(),
+            image_id: String::new(),
+            slot_dir: dir.path().to_owned(),
+            uid: 1,
+            limits: Limits {
+                memory_bytes: 1,
+                cpu_millis: 1,
+                pids: 1,
+                disk_bytes: 1,
+                inodes: 1,
+            },
+            tmp_bytes: 1,
+            shm_bytes: 1,
+            terminals: 1,
+            oci_runtime: None,
+            env: Vec::new(),
+        };
+        engine.create(&orphan).await.expect("created");
+    }
+    (stopped, engine, known)
 }
 
 async fn quarantines(server: &TestServer) -> Vec<Problem> {
@@ -97,6 +137,39 @@ async fn containers_whose_creation_was_never_answered_are_removed_without_a_rest
     .await;
     let took = started.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_removes_many_orphans_a_few_at_a_time() {
+    let (stopped, engine, known) = stopped_with_orphans("").await;
+    engine.delay(Operation::Remove, Duration::from_millis(20));
+    let server = stopped.start_again().await;
+    assert_eq!(engine.containers(), known, "the start waits for them");
+    let at_once = engine.most_calls_at_once(Operation::Remove);
+    assert!((2..=16).contains(&at_once), "{at_once} removals at once");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orphans_that_cannot_be_removed_hold_up_a_start_for_a_bounded_time() {
+    let toml = "engine.remove_timeout = \"300ms\"\nengine.reconcile_interval = \"50ms\"\n";
+    let (stopped, engine, known) = stopped_with_orphans(toml).await;
+    engine.delay(Operation::Remove, HANG);
+    let started = Instant::now();
+    let server = stopped.start_again().await;
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    until("every orphan had its turn", async || {
+        (engine.calls(Operation::Remove) >= 40).then_some(())
+    })
+    .await;
+    assert!(engine.most_calls_at_once(Operation::Remove) <= 16);
+    engine.delay(Operation::Remove, Duration::ZERO);
+    until("they are removed", async || {
+        (engine.containers() == known).then_some(())
+    })
+    .await;
     assert!(server.stop().await);
 }
 

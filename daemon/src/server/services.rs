@@ -71,6 +71,7 @@ pub(super) async fn boot(
         boots: Semaphore::new(config.engine.boots_max),
         inventories: Default::default(),
         reconcile: Default::default(),
+        removals: Default::default(),
     };
     let registry = Registry::boot(Arc::new(context)).await?;
     let timeout = config.files.collect_on_exit_timeout;

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use skilld_proto::guest::GENERATION;
-use tokio::time::Instant;
 
 use crate::engine::{ContainerState, ContainerSummary};
 use crate::error::{Chain, Error, Result};
@@ -30,7 +29,7 @@ use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::{Phase, Record};
 use crate::workspace::slot::{self, Context};
 use crate::workspace::state::Cause;
-use crate::workspace::{Workspace, WorkspaceId, reconcile};
+use crate::workspace::{Workspace, WorkspaceId};
 
 /// A container whose making the engine was asked for before our start is complete, and can be removed, within this.
 const VANISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -80,34 +79,39 @@ pub async fn all(context: &Arc<Context>, pools: &BTreeMap<String, Arc<Pool>>) ->
 }
 
 /// Removes the instance's containers but those that are `known`. The engine lists a container that it is still making
-/// before it can remove it, so this looks again until none is listed.
+/// before it can remove it, so this looks again until none is listed. The removals are the reconciler's, so that no more of
+/// them run at once than it lets run.
 ///
 /// # Errors
-/// When the engine does not answer, or one is still there after a while.
-pub async fn remove_others(context: &Context, known: &[&str]) -> Result<()> {
-    let deadline = Instant::now() + VANISH_TIMEOUT;
+/// When the engine does not answer, or one is still listed after `engine.remove_timeout` and a while. The reconciler then
+/// goes on with those that are left.
+pub async fn remove_others(context: &Arc<Context>, known: &[&str]) -> Result<()> {
+    let limit = context.config.engine.remove_timeout + VANISH_TIMEOUT;
+    let removed = tokio::time::timeout(limit, remove_until_none_is_listed(context, known)).await;
+    removed.unwrap_or_else(|_| {
+        Err(Error::Engine {
+            operation: "remove containers",
+            message: format!("some are still listed after {limit:?}"),
+        })
+    })
+}
+
+async fn remove_until_none_is_listed(context: &Arc<Context>, known: &[&str]) -> Result<()> {
     loop {
         let containers = context.engine.list(Some(&context.instance)).await?;
-        let others: Vec<&str> = containers
-            .iter()
-            .map(|container| container.id.as_str())
-            .filter(|id| !known.contains(id))
+        let others: Vec<String> = containers
+            .into_iter()
+            .map(|container| container.id)
+            .filter(|id| !known.contains(&id.as_str()))
             .collect();
         if others.is_empty() {
             return Ok(());
         }
-        let limit = context.config.engine.remove_timeout;
-        let removals = others.into_iter().map(|id| async move {
-            tracing::info!(container_id = id, "removing a container without a record");
-            reconcile::remove_within(context, id, limit).await
-        });
-        let removed = futures::future::join_all(removals).await;
-        removed.into_iter().collect::<Result<Vec<()>>>()?;
-        if Instant::now() > deadline {
-            return Err(Error::Engine {
-                operation: "remove containers",
-                message: "some are listed after their removal".to_owned(),
-            });
+        tracing::info!(count = others.len(), "removing containers without a record");
+        for removal in context.removals.start(context, others) {
+            removal
+                .await
+                .map_err(|error| Error::Internal(format!("remove container: {error}")))??;
         }
         tokio::time::sleep(VANISH_INTERVAL).await;
     }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::engine::{ContainerSummary, LABEL_SLOT};
@@ -26,9 +27,9 @@ use crate::workspace::{Slot, View};
 /// Removals at once. Docker removes few containers at a time, and each call may hang until its timeout.
 const REMOVALS_MAX: usize = 16;
 
-/// Containers that are being removed, or whose removal failed.
+/// Containers without a slot that are being removed, or whose removal failed. Clones share them.
 #[derive(Debug, Clone, Default)]
-struct Removals(Arc<Mutex<HashMap<String, Removal>>>);
+pub struct Removals(Arc<Mutex<HashMap<String, Removal>>>);
 
 /// Removal of one container.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +67,6 @@ pub async fn remove_within(context: &Context, container: &str, limit: Duration) 
 /// Reconciles until the daemon stops.
 pub async fn run(registry: Registry) {
     let context = Arc::clone(registry.context());
-    let removals = Removals::default();
     let mut tick = tokio::time::interval(context.config.engine.reconcile_interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let reconcile_for_ever = async {
@@ -75,7 +75,7 @@ pub async fn run(registry: Registry) {
                 _ = tick.tick() => {}
                 () = context.reconcile.notified() => {}
             }
-            if let Err(error) = reconcile(&registry, &removals).await {
+            if let Err(error) = reconcile(&registry).await {
                 // An absent engine has its own line, by the watch of its events.
                 tracing::debug!(error = %Chain(&error), "containers were not reconciled");
             }
@@ -90,7 +90,7 @@ pub async fn run(registry: Registry) {
     }
 }
 
-async fn reconcile(registry: &Registry, removals: &Removals) -> Result<()> {
+async fn reconcile(registry: &Registry) -> Result<()> {
     let context = registry.context();
     // Before the slots are looked at: what is listed was created for a slot that was a member by then.
     let containers = context.engine.list(Some(&context.instance)).await?;
@@ -108,7 +108,7 @@ async fn reconcile(registry: &Registry, removals: &Removals) -> Result<()> {
         if owner != Owner::Unknown {
             // It is there still. Also of a slot whose state has changed since `quarantined` was made.
             quarantined.retain(|other| Some(*other) != number);
-        } else if !removals.is_known(&container.id) {
+        } else if !context.removals.is_known(&container.id) {
             tracing::warn!(
                 container_id = container.id,
                 slot = number,
@@ -120,7 +120,8 @@ async fn reconcile(registry: &Registry, removals: &Removals) -> Result<()> {
         }
         orphans.push(container.id.clone());
     }
-    removals.start(context, orphans);
+    // The next listing shows what became of them.
+    drop(context.removals.start(context, orphans));
     for number in quarantined {
         if let Some(slot) = slots.get(&number) {
             slot.container_ended(None).await;
@@ -215,28 +216,37 @@ fn erase_all(dirs: &[PathBuf]) -> Result<()> {
 // === impl Removals ===
 
 impl Removals {
-    /// Removes containers, each in a task of its own, so that the next listing does not wait for them. At most
-    /// [`REMOVALS_MAX`] run at once; those that were not tried for the longest time come first, and the rest has its turn
-    /// after the next listing. One that cannot be removed so keeps no other one from its turn.
-    fn start(&self, context: &Arc<Context>, orphans: Vec<String>) {
-        for container_id in self.choose(orphans, Instant::now()) {
+    /// Removes containers that no slot knows, each in a task of its own, so that the next listing does not wait for them. At
+    /// most [`REMOVALS_MAX`] run at once; those that were not tried for the longest time come first, and the rest has its
+    /// turn after the next listing. One that cannot be removed so keeps no other one from its turn. Returns the tasks.
+    pub(super) fn start(
+        &self,
+        context: &Arc<Context>,
+        orphans: Vec<String>,
+    ) -> Vec<JoinHandle<Result<()>>> {
+        let chosen = self.choose(orphans, Instant::now()).into_iter();
+        let remove = |container_id| {
             let (removals, context) = (self.clone(), Arc::clone(context));
             let tasks = context.tasks.clone();
-            tasks.spawn(async move {
-                let limit = context.config.engine.remove_timeout;
-                let removed = tokio::select! {
-                    () = context.tasks.stop.cancelled() => return,
-                    removed = remove_within(&context, &container_id, limit) => removed,
-                };
-                match removed {
-                    Ok(()) => tracing::info!(container_id, "removed"),
-                    Err(error) => {
-                        tracing::debug!(container_id, error = %Chain(&error), "not removed");
-                    }
-                }
-                removals.end(&container_id);
-            });
+            tasks.spawn(async move { removals.remove(&context, container_id).await })
+        };
+        chosen.map(remove).collect()
+    }
+
+    async fn remove(&self, context: &Context, container_id: String) -> Result<()> {
+        let limit = context.config.engine.remove_timeout;
+        let removed = tokio::select! {
+            () = context.tasks.stop.cancelled() => return Err(Error::Draining),
+            removed = remove_within(context, &container_id, limit) => removed,
+        };
+        match &removed {
+            Ok(()) => tracing::info!(container_id, "removed"),
+            Err(error) => {
+                tracing::debug!(container_id, error = %Chain(error), "not removed");
+            }
         }
+        self.end(&container_id);
+        removed
     }
 
     /// Picks the containers whose removal begins now, and forgets those that are not listed any more.

@@ -29,6 +29,7 @@ use crate::guest;
 use crate::pool::Inventories;
 use crate::shutdown::Tasks;
 use crate::workspace::directory::{Directory, Numbers};
+use crate::workspace::reconcile::Removals;
 use crate::workspace::record::{self, Claim, Record};
 
 /// What commands can read of the record, in the slot's directory; `/workspace/metadata.json` in the container.
@@ -57,6 +58,8 @@ pub struct Context {
     pub inventories: Inventories,
     /// Wakes the reconciler before its interval is over.
     pub reconcile: Notify,
+    /// Containers without a slot that are being removed.
+    pub removals: Removals,
 }
 
 impl Context {

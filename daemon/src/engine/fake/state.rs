@@ -28,6 +28,7 @@ pub(super) struct State {
     pub(super) calls: HashMap<Operation, usize>,
     pub(super) faults: HashMap<Operation, VecDeque<Error>>,
     pub(super) delays: HashMap<Operation, Duration>,
+    pub(super) under_way: HashMap<Operation, UnderWay>,
     pub(super) unavailable: bool,
     pub(super) without_guest: bool,
     pub(super) creations_to_lose: usize,
@@ -42,6 +43,29 @@ impl State {
         let life = Life::Created;
         self.containers.insert(id.clone(), Container { spec, life });
         id
+    }
+}
+
+/// Calls of one kind that have begun and not ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct UnderWay {
+    pub(super) now: usize,
+    pub(super) most: usize,
+}
+
+/// Counts a call as under way until it is dropped.
+#[derive(Debug)]
+pub(super) struct CallGuard<'a> {
+    shared: &'a Shared,
+    operation: Operation,
+}
+
+impl Drop for CallGuard<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        if let Some(calls) = state.under_way.get_mut(&self.operation) {
+            calls.now -= 1;
+        }
     }
 }
 
@@ -83,6 +107,17 @@ impl Shared {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn begin_call(&self, operation: Operation) -> CallGuard<'_> {
+        let mut state = self.state();
+        let calls = state.under_way.entry(operation).or_default();
+        calls.now += 1;
+        calls.most = calls.most.max(calls.now);
+        CallGuard {
+            shared: self,
+            operation,
+        }
     }
 
     /// Nobody may be listening.

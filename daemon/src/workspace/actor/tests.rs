@@ -164,6 +164,7 @@ async fn bench(dir: &std::path::Path) -> Bench {
         boots: tokio::sync::Semaphore::new(1),
         inventories: Default::default(),
         reconcile: Default::default(),
+        removals: Default::default(),
     });
     let pool_config = config.pools.first().expect("one").clone();
     let image = engine.image(&pool_config.image).await.expect("image");
