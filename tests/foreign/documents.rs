@@ -1,211 +1,221 @@
-//! Which test runs which command block of README.md and docs/: all of them, or the reason why none does.
+//! Lists the test that runs each command block of README.md and docs/, or the reason why none does, and checks the list.
+//!
+//! The tests of this package read the blocks from the documents, so a changed block is what they run. This file checks that
+//! they do so: from the source of each listed test, that the test exists and names the document and the section.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use skilld_tests::binaries;
 
-/// How a section's blocks are covered.
-enum Covered {
-    /// A test of this package runs them as they stand there.
-    By(&'static str),
-    /// No test does, for this reason.
-    Not(&'static str),
+/// How the command blocks of a section are covered.
+enum Coverage {
+    /// This test of this package runs them as they are in the document.
+    RunBy(&'static str),
+    /// The step `the first steps` of tests/run.sh runs their `make` targets.
+    FirstSteps,
+    /// No test runs them, for this reason. A test that it names exists.
+    NotRun(&'static str),
 }
-use Covered::{By, Not};
+use Coverage::{FirstSteps, NotRun, RunBy};
 
-const FIRST_STEPS: &str = "the step `the first steps` of tests/run.sh types it";
 const HOST: &str = "changes the services of the host";
+/// Command that a section may show and its test leaves out, since tests/foreign/venv.rs makes the environment.
+const VIRTUAL_ENVIRONMENT: &str = "python3 -m venv .venv && . .venv/bin/activate\n";
 
 /// Every section with command blocks: document, title (empty before the first section), and how it is covered.
-const SECTIONS: [(&str, &str, Covered); 39] = [
-    ("README.md", "", Not(FIRST_STEPS)),
-    ("README.md", "Build and start", Not(FIRST_STEPS)),
+const SECTIONS: [(&str, &str, Coverage); 39] = [
+    ("README.md", "", FirstSteps),
+    ("README.md", "Build and start", FirstSteps),
     (
         "README.md",
         "Run a skill",
-        By("the_quick_start_does_what_it_says"),
+        RunBy("the_quick_start_does_what_it_says"),
     ),
     (
         "README.md",
         "From any language",
-        By("buf_does_what_the_readme_shows"),
+        RunBy("buf_does_what_the_readme_shows"),
     ),
     (
         "docs/artifacts.md",
         "Artifacts with skillctl",
-        By("recipes_for_artifacts_do_what_they_say"),
+        RunBy("recipes_for_artifacts_do_what_they_say"),
     ),
     (
         "docs/artifacts.md",
         "Artifacts with grpcurl",
-        By("recipes_for_artifacts_do_what_they_say"),
+        RunBy("recipes_for_artifacts_do_what_they_say"),
     ),
-    ("docs/backup.md", "", Not(HOST)),
-    ("docs/backup.md", "Restore", Not(HOST)),
-    ("docs/backup.md", "Why a copy is refused", Not(HOST)),
+    ("docs/backup.md", "", NotRun(HOST)),
+    ("docs/backup.md", "Restore", NotRun(HOST)),
+    ("docs/backup.md", "Why a copy is refused", NotRun(HOST)),
     (
         "docs/backup.md",
         "Directories of a version that did not bind them",
-        Not(HOST),
+        NotRun(HOST),
     ),
-    ("docs/backup.md", "Move to another disk or host", Not(HOST)),
+    (
+        "docs/backup.md",
+        "Move to another disk or host",
+        NotRun(HOST),
+    ),
     (
         "docs/backup.md",
         "An instance file that was lost",
-        Not(HOST),
+        NotRun(HOST),
     ),
     (
         "docs/benchmarks.md",
         "",
-        Not("takes an idle machine and a quarter of an hour"),
+        NotRun("takes an idle machine and a quarter of an hour"),
     ),
     (
         "docs/benchmarks.md",
         "What skills cost in prompts",
-        Not("tokens/main.rs is this program and tests itself"),
+        NotRun("tokens/main.rs is this program and tests itself"),
     ),
     (
         "docs/exec.md",
         "Before the recipes",
-        By("what_recipes_want_can_be_had"),
+        RunBy("what_recipes_want_can_be_had"),
     ),
     (
         "docs/exec.md",
         "skillctl",
-        By("skillctl_recipes_do_what_they_say"),
+        RunBy("skillctl_recipes_do_what_they_say"),
     ),
     (
         "docs/exec.md",
         "A terminal with skillctl",
-        Not("needs a terminal; a_shell_that_was_left_goes_on_and_is_found_again has one"),
+        NotRun("needs a terminal; a_shell_that_was_left_goes_on_and_is_found_again has one"),
     ),
     (
         "docs/exec.md",
         "grpcurl",
-        By("grpcurl_recipes_do_what_they_say"),
+        RunBy("grpcurl_recipes_do_what_they_say"),
     ),
     (
         "docs/exec.md",
         "Python, generated code",
-        By("python_recipes_with_generated_code_do_what_they_say"),
+        RunBy("python_recipes_with_generated_code_do_what_they_say"),
     ),
     (
         "docs/exec.md",
         "Python, by reflection",
-        By("python_recipes_by_reflection_do_what_they_say"),
+        RunBy("python_recipes_by_reflection_do_what_they_say"),
     ),
     (
         "docs/files.md",
         "Staging with skillctl",
-        By("recipes_for_inputs_do_what_they_say"),
+        RunBy("recipes_for_inputs_do_what_they_say"),
     ),
     (
         "docs/files.md",
         "Staging with grpcurl",
-        By("recipes_for_inputs_do_what_they_say"),
+        RunBy("recipes_for_inputs_do_what_they_say"),
     ),
     (
         "docs/files.md",
         "Collecting with skillctl",
-        By("recipes_for_outputs_do_what_they_say"),
+        RunBy("recipes_for_outputs_do_what_they_say"),
     ),
     (
         "docs/files.md",
         "Collecting with grpcurl",
-        By("recipes_for_outputs_do_what_they_say"),
+        RunBy("recipes_for_outputs_do_what_they_say"),
     ),
     (
         "docs/files.md",
         "Collecting with Python",
-        By("recipes_for_outputs_do_what_they_say"),
+        RunBy("recipes_for_outputs_do_what_they_say"),
     ),
     (
         "docs/integrations.md",
         "Claude Code",
-        Not("needs Claude Code"),
+        NotRun("needs Claude Code"),
     ),
     (
         "docs/integrations.md",
         "Run the Rust example",
-        By("the_rust_agent_lets_a_model_use_skills"),
+        RunBy("the_rust_agent_lets_a_model_use_skills"),
     ),
     (
         "docs/integrations.md",
         "Skills as tools in Python",
-        By("python_loops_over_grpc_let_a_model_use_skills"),
+        RunBy("python_loops_over_grpc_let_a_model_use_skills"),
     ),
     (
         "docs/integrations.md",
         "An OpenAI-style loop in Python",
-        By("python_loops_over_grpc_let_a_model_use_skills"),
+        RunBy("python_loops_over_grpc_let_a_model_use_skills"),
     ),
     (
         "docs/integrations.md",
         "An Anthropic-style loop in Python",
-        By("python_loops_over_grpc_let_a_model_use_skills"),
+        RunBy("python_loops_over_grpc_let_a_model_use_skills"),
     ),
     (
         "docs/operations.md",
         "Install the programs",
-        By("deploying_takes_what_was_built_and_no_compiler"),
+        RunBy("deploying_takes_what_was_built_and_no_compiler"),
     ),
-    ("docs/operations.md", "Start the service", Not(HOST)),
-    ("docs/operations.md", "Upgrade", Not(HOST)),
+    ("docs/operations.md", "Start the service", NotRun(HOST)),
+    ("docs/operations.md", "Upgrade", NotRun(HOST)),
     (
         "docs/operations.md",
         "Drain",
-        By("drain_and_watch_do_what_docs_operations_says"),
+        RunBy("drain_and_watch_do_what_docs_operations_says"),
     ),
     (
         "docs/operations.md",
         "Watch",
-        By("drain_and_watch_do_what_docs_operations_says"),
+        RunBy("drain_and_watch_do_what_docs_operations_says"),
     ),
     (
         "docs/skillctl.md",
         "",
-        By("what_docs_skillctl_shows_does_what_it_says"),
+        RunBy("what_docs_skillctl_shows_does_what_it_says"),
     ),
     (
         "docs/skillctl.md",
         "JSON",
-        By("what_docs_skillctl_shows_does_what_it_says"),
+        RunBy("what_docs_skillctl_shows_does_what_it_says"),
     ),
     (
         "docs/skillctl.md",
         "Completion",
-        By("what_docs_skillctl_shows_does_what_it_says"),
+        RunBy("what_docs_skillctl_shows_does_what_it_says"),
     ),
     (
         "docs/tools.md",
         "From a shell",
-        By("skill_tools_are_used_from_a_shell_as_the_document_says"),
+        RunBy("skill_tools_are_used_from_a_shell_as_the_document_says"),
     ),
 ];
 
 /// The sections of docs/skills.md, which are listed apart because they have one test each.
-const SKILLS: [(&str, Covered); 5] = [
+const SKILLS: [(&str, Coverage); 5] = [
     (
         "Publishing with skillctl",
-        By("recipes_for_publishing_do_what_they_say"),
+        RunBy("recipes_for_publishing_do_what_they_say"),
     ),
     (
         "The store with skillctl",
-        By("recipes_for_publishing_do_what_they_say"),
+        RunBy("recipes_for_publishing_do_what_they_say"),
     ),
     (
         "Scripts with skillctl",
-        By("recipes_for_scripts_do_what_they_say"),
+        RunBy("recipes_for_scripts_do_what_they_say"),
     ),
     (
         "Reading with skillctl",
-        By("recipes_for_reading_and_checking_skills_do_what_they_say"),
+        RunBy("recipes_for_reading_and_checking_skills_do_what_they_say"),
     ),
     (
         "Checking with skillctl",
-        By("recipes_for_reading_and_checking_skills_do_what_they_say"),
+        RunBy("recipes_for_reading_and_checking_skills_do_what_they_say"),
     ),
 ];
 
@@ -227,26 +237,32 @@ const PROGRAMS: [&str; 14] = [
     "systemctl",
 ];
 
-/// Sections as document and title.
-type Sections = BTreeSet<(String, String)>;
+/// Command blocks of each section, which is a document and a title.
+type Sections = BTreeMap<(String, String), Vec<String>>;
 
 /// Returns the sections of all documents that have command blocks, and the indented lines that are commands.
-fn documents() -> Result<(Sections, Vec<String>)> {
+fn read_documents() -> Result<(Sections, Vec<String>)> {
     let root = binaries::repository();
     let mut names = vec!["README.md".to_owned()];
     for entry in fs::read_dir(root.join("docs"))? {
         let name = entry?.file_name();
         names.push(format!("docs/{}", name.to_str().context("a name")?));
     }
-    let (mut sections, mut indented) = (BTreeSet::new(), Vec::new());
+    let (mut sections, mut indented) = (Sections::new(), Vec::new());
     for name in names.iter().filter(|name| name.ends_with(".md")) {
-        let (mut title, mut in_block) = (String::new(), false);
+        let (mut title, mut in_block, mut block) = (String::new(), false, None);
         for line in fs::read_to_string(root.join(name))?.lines() {
             if let Some(language) = line.strip_prefix("```") {
                 in_block = !in_block;
-                if in_block && matches!(language, "sh" | "bash" | "python") {
-                    sections.insert((name.clone(), title.clone()));
+                if let Some(code) = block.take() {
+                    let section = (name.clone(), title.clone());
+                    sections.entry(section).or_default().push(code);
+                } else if matches!(language, "sh" | "bash" | "python") {
+                    block = Some(String::new());
                 }
+            } else if let Some(code) = &mut block {
+                code.push_str(line);
+                code.push('\n');
             } else if !in_block && line.starts_with("##") {
                 line.trim_start_matches('#').trim().clone_into(&mut title);
             } else if let Some(code) = line.strip_prefix("    ").filter(|_| !in_block)
@@ -259,28 +275,215 @@ fn documents() -> Result<(Sections, Vec<String>)> {
     Ok((sections, indented))
 }
 
+/// A function or constant of a Rust file.
+struct SourceItem<'a> {
+    name: &'a str,
+    is_function: bool,
+    is_test: bool,
+    text: String,
+}
+
+/// Splits a file that rustfmt has formatted into its functions, methods and constants. Leaves comments out.
+fn split_source(source: &str) -> Vec<SourceItem<'_>> {
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    let lines: Vec<&str> = source.lines().filter(is_code).collect();
+    let mut items = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let indent = &line[..line.len() - code.len()];
+        let code = ["pub(crate) ", "pub(super) ", "pub ", "async "]
+            .into_iter()
+            .fold(code, |code, word| code.strip_prefix(word).unwrap_or(code));
+        let (rest, end) = match (code.strip_prefix("fn "), code.strip_prefix("const ")) {
+            (Some(rest), _) => (rest, format!("{indent}}}")),
+            (None, Some(rest)) => (rest, ";".to_owned()),
+            (None, None) => continue,
+        };
+        let is_function = end != ";";
+        let is_end = |line: &&str| **line == end || (!is_function && line.ends_with(&end));
+        let length = lines[index..].iter().position(is_end).unwrap_or(0);
+        let attributes = lines[..index].iter().rev();
+        let mut attributes = attributes.take_while(|line| line.trim_start().starts_with("#["));
+        items.push(SourceItem {
+            name: rest.split(['(', '<', ':']).next().unwrap_or_default(),
+            is_function,
+            is_test: attributes.any(|line| line.contains("test]") || line.contains("::test(")),
+            text: lines[index..=index + length].join("\n"),
+        });
+    }
+    items
+}
+
+/// Returns `true` if the text calls the function, other than by a path, or names the constant.
+fn mentions(text: &str, item: &SourceItem<'_>) -> bool {
+    if !item.is_function {
+        return text.contains(item.name);
+    }
+    text.match_indices(&format!("{}(", item.name))
+        .any(|(at, _)| {
+            let before = text[..at].chars().next_back();
+            before.is_none_or(|before| !before.is_alphanumeric() && !"_:".contains(before))
+        })
+}
+
+/// Returns the source of a test with all that it uses of its file. `None` if the file has no such test.
+fn test_source(file: &str, test: &str) -> Option<String> {
+    let mut items = split_source(file);
+    let at = items
+        .iter()
+        .position(|item| item.name == test && item.is_test)?;
+    let mut text = items.swap_remove(at).text;
+    while let Some(used) = items.iter().position(|item| mentions(&text, item)) {
+        text = text + "\n" + &items.swap_remove(used).text;
+    }
+    Some(text)
+}
+
+/// Checks that a test in one of these files runs all command blocks of a section.
+fn check_test(
+    files: &[String],
+    test: &str,
+    (document, title): (&str, &str),
+    blocks: &[String],
+) -> Result<()> {
+    let source = files.iter().find_map(|file| test_source(file, test));
+    let source = source.with_context(|| format!("no test {test} for {document}, {title:?}"))?;
+    let section = match title {
+        "" => format!("\"{document}\", \"\""),
+        title => format!("\"{title}\""),
+    };
+    for part in [format!("\"{document}\""), section] {
+        ensure!(
+            source.contains(&part),
+            "{test} does not name {part}, so it does not run the commands of {document}, {title:?}"
+        );
+    }
+    let runs_all = source.contains(".run(") || source.contains(".run_of(");
+    let commands = blocks.iter().filter(|block| *block != VIRTUAL_ENVIRONMENT);
+    ensure!(
+        runs_all || !source.contains(".find(") || commands.count() == 1,
+        "{test} picks one block of {document}, {title:?}, which has several"
+    );
+    Ok(())
+}
+
+/// Checks that the step `the first steps` makes the targets that these blocks make.
+fn check_first_steps(blocks: &[String]) -> Result<()> {
+    let script = fs::read_to_string(binaries::repository().join("tests/run.sh"))?;
+    ensure!(
+        script.contains("\nstep 'the first steps' first_steps\n"),
+        "tests/run.sh has no such step"
+    );
+    let lines = blocks.iter().flat_map(|block| block.lines());
+    let targets = lines.filter_map(|line| line.strip_prefix("make ")?.split('#').next());
+    // `make test` is that script.
+    for targets in targets.map(str::trim).filter(|targets| *targets != "test") {
+        let command = format!("make --no-print-directory {targets}");
+        ensure!(script.contains(&command), "tests/run.sh has no `{command}`");
+    }
+    Ok(())
+}
+
+/// Reads the modules of a test program in a directory beneath `tests/`, without this one.
+fn read_tests(directory: &str) -> Result<Vec<String>> {
+    let directory = binaries::repository().join("tests").join(directory);
+    let main = fs::read_to_string(directory.join("main.rs"))?;
+    let modules = main
+        .lines()
+        .filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let files = modules.map(|module| directory.join(format!("{module}.rs")));
+    // A module with a `path` attribute is elsewhere.
+    files
+        .filter(|file| !file.ends_with("documents.rs") && file.exists())
+        .map(|file| Ok(fs::read_to_string(file)?))
+        .collect()
+}
+
 #[test]
 fn every_command_block_of_the_documents_has_a_test_or_a_reason() -> Result<()> {
-    let (found, indented) = documents()?;
+    let (found, indented) = read_documents()?;
     assert_eq!(indented, [""; 0], "commands stand in fenced blocks");
     let skills = SKILLS
         .iter()
-        .map(|(title, covered)| ("docs/skills.md", *title, covered));
+        .map(|(title, coverage)| ("docs/skills.md", *title, coverage));
     let sections = SECTIONS
         .iter()
-        .map(|(document, title, covered)| (*document, *title, covered));
-    let mut tests = String::new();
-    for entry in fs::read_dir(binaries::repository().join("tests/foreign"))? {
-        tests += &fs::read_to_string(entry?.path())?;
-    }
+        .map(|(document, title, coverage)| (*document, *title, coverage));
+    let (tests, functional) = (read_tests("foreign")?, read_tests("functional")?);
     let mut listed = BTreeSet::new();
-    for (document, title, covered) in sections.chain(skills) {
-        listed.insert((document.to_owned(), title.to_owned()));
-        match covered {
-            By(test) => assert!(tests.contains(&format!("fn {test}(")), "no test {test}"),
-            Not(reason) => assert!(!reason.is_empty()),
+    for (document, title, coverage) in sections.chain(skills) {
+        let section = (document.to_owned(), title.to_owned());
+        let blocks = found.get(&section);
+        let blocks = blocks.with_context(|| format!("{section:?} has no command block"))?;
+        match coverage {
+            RunBy(test) => check_test(&tests, test, (document, title), blocks)?,
+            FirstSteps => check_first_steps(blocks)?,
+            NotRun(reason) => {
+                let names = reason.split(' ').filter(|word| word.contains('_'));
+                for name in names {
+                    let exists = functional
+                        .iter()
+                        .any(|file| test_source(file, name).is_some());
+                    ensure!(exists, "no test {name}, which a reason names");
+                }
+            }
         }
+        listed.insert(section);
     }
+    let found: BTreeSet<_> = found.into_keys().collect();
     assert_eq!(found, listed);
     Ok(())
+}
+
+/// A file as `check_test` reads it.
+const SAMPLE: &str = r#"
+const DOCUMENT: &str = "docs/a.md";
+
+fn first_block() -> Option<String> {
+    blocks(DOCUMENT, "Picked").find(|block| block.contains("x"))
+}
+
+#[tokio::test]
+async fn runs_one() -> Result<()> {
+    // place.run_of(DOCUMENT, "Not run").await?;
+    place.run_of(DOCUMENT, "One").await
+}
+
+#[test]
+fn runs_picked() {
+    run_program(first_block());
+}
+
+fn is_no_test() {
+    place.run_of(DOCUMENT, "One");
+}
+
+#[tokio::test]
+async fn runs_of_another_document() -> Result<()> {
+    place.run_of("docs/b.md", "One").await
+}
+"#;
+
+#[test]
+fn a_section_is_covered_only_by_a_test_that_runs_its_blocks() {
+    let files = [SAMPLE.to_owned()];
+    let covers = |test: &str, title: &str, blocks: &[&str]| {
+        let blocks: Vec<String> = blocks.iter().map(|block| (*block).to_owned()).collect();
+        check_test(&files, test, ("docs/a.md", title), &blocks).is_ok()
+    };
+    assert!(covers("runs_one", "One", &["a\n", "b\n"]));
+    assert!(covers(
+        "runs_picked",
+        "Picked",
+        &["x\n", VIRTUAL_ENVIRONMENT]
+    ));
+    assert!(
+        !covers("runs_picked", "Picked", &["x\n", "y\n"]),
+        "one of two"
+    );
+    assert!(!covers("runs_one", "Picked", &["x\n"]), "another section");
+    assert!(!covers("runs_one", "Not run", &["x\n"]), "a comment");
+    assert!(!covers("is_no_test", "One", &["a\n"]), "not a test");
+    assert!(!covers("was_removed", "One", &["a\n"]), "no such test");
+    assert!(!covers("runs_of_another_document", "One", &["a\n"]));
 }
