@@ -74,16 +74,18 @@ pub(crate) fn named(paths: &[&str]) -> String {
     }
 }
 
-/// Returns the warning for files that a command left where nothing collects them.
+/// Returns the warning for files that a command left, or may have left, where nothing collects them.
 pub(crate) fn outside_warning(summary: &CollectSummary) -> Option<String> {
     let paths: Vec<&str> = summary.outside.iter().map(String::as_str).collect();
-    (!paths.is_empty()).then(|| {
-        format!(
-            "the command left {}{} outside of out/ and work/, where files are not collected: write to $OUTPUT_DIR",
-            named(&paths),
-            if summary.outside_cut { ", and perhaps more," } else { "" }
-        )
-    })
+    let left = match (paths.is_empty(), summary.outside_cut) {
+        (true, false) => return None,
+        (true, true) => "perhaps left files".to_owned(),
+        (false, false) => format!("left {}", named(&paths)),
+        (false, true) => format!("left {}, and perhaps more,", named(&paths)),
+    };
+    Some(format!(
+        "the command {left} outside of out/ and work/, where files are not collected: write to $OUTPUT_DIR"
+    ))
 }
 
 /// Collects what an exec, named in full, made or changed. Of each text at most `text_max` bytes are kept.

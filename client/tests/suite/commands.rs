@@ -4,7 +4,10 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use prost_types::Timestamp;
-use skilld_client::v1::{FileEntry, Workspace, WorkspaceFailure, WorkspaceState};
+use skilld_client::v1::collect_outputs_response::Payload;
+use skilld_client::v1::{
+    CollectOutputsResponse, CollectSummary, FileEntry, Workspace, WorkspaceFailure, WorkspaceState,
+};
 use tokio::process::Command;
 
 use crate::collecting::{file, skipping, summary};
@@ -254,6 +257,38 @@ async fn what_others_wrote_does_not_command_the_terminal() {
     // The program's own bytes pass as they are.
     let output = run(&fake, &["exec", "w", "--", "echo", EVIL]).await;
     assert_eq!(text(&output.stdout), format!("echo {EVIL}\n"));
+}
+
+#[tokio::test]
+async fn files_that_nothing_collects_are_noted() {
+    let fake = fake();
+    for (outside, is_cut, noted) in [
+        (
+            vec!["/tmp/a"],
+            true,
+            "skillctl: not collected: /tmp/a is outside of out/ and work/\n\
+             skillctl: not collected: perhaps more files outside of out/ and work/\n",
+        ),
+        // No file was found in the part that was looked at.
+        (
+            vec![],
+            true,
+            "skillctl: not collected: perhaps files outside of out/ and work/\n",
+        ),
+        (vec![], false, ""),
+    ] {
+        let summary = CollectSummary {
+            matched: 1,
+            outside: outside.into_iter().map(str::to_owned).collect(),
+            outside_cut: is_cut,
+            ..Default::default()
+        };
+        fake.state.lock().collect = vec![CollectOutputsResponse {
+            payload: Some(Payload::Summary(summary)),
+        }];
+        let output = run(&fake, &["collect", "w", "out/**"]).await;
+        assert_eq!(text(&output.stderr), noted);
+    }
 }
 
 #[tokio::test]

@@ -71,8 +71,8 @@ pub(crate) struct State {
     pub(crate) collect: Vec<v1::CollectOutputsResponse>,
     /// Answers of CollectOutputs, before it goes to work.
     pub(crate) collect_refusals: VecDeque<Status>,
-    /// Globs that CollectOutputs refuses as leading out of the workspace, with the path that the error names.
-    pub(crate) escaping_globs: BTreeMap<String, String>,
+    /// Lists of files, of skills too, and of artifacts are pages without entries, each of which has a next one.
+    pub(crate) pages_are_endless: bool,
     /// Scopes of ListArtifacts.
     pub(crate) artifact_scopes: Vec<v1::ArtifactScope>,
     /// Seconds that a command may take.

@@ -225,7 +225,14 @@ fn warn(summary: &CollectSummary) {
         ));
     }
     if summary.outside_cut {
-        output::note("not collected: perhaps more files outside of out/ and work/");
+        let files = if summary.outside.is_empty() {
+            "files"
+        } else {
+            "more files"
+        };
+        output::note(&format!(
+            "not collected: perhaps {files} outside of out/ and work/"
+        ));
     }
     if summary.matched == 0 {
         output::note("no file matches; `skillctl ls ID out -R` lists those in out/");

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use skilld_proto::v1::skipped_file::Reason;
-use skilld_proto::v1::{self, CollectSpec, CollectSummary, SaveAsArtifacts};
+use skilld_proto::v1::{CollectSpec, CollectSummary, SaveAsArtifacts};
 
 use crate::Error;
 use crate::tools::collected::{self, Collected};
@@ -145,11 +145,6 @@ impl Plan {
         let failure = error.failure()?;
         let names = self.arguments();
         let (mut rest, mut warnings) = (self.clone(), Vec::new());
-        if failure.reason == Some(v1::Reason::PathEscapes) {
-            let path = failure.metadata.get("path")?;
-            rest.globs.retain(|kept| kept != path);
-            warnings.push(escaping_warning(path));
-        }
         let mut drop_glob = |glob: &String, why: &str| {
             rest.globs.retain(|kept| kept != glob);
             warnings.push(format!("{glob:?} was not collected: {why}"));
@@ -214,23 +209,21 @@ pub(super) async fn collect(
         true => usize::try_from(CONTENT_BYTES_MAX).unwrap_or(usize::MAX),
         false => 0,
     };
-    let mut plan = plan.clone();
+    let (mut plan, mut warnings) = (plan.clone(), Vec::new());
     let (files, summary) = loop {
         let spec = plan.spec(tools, session, saved);
         match collected::collect(tools, exec, spec, text_max).await {
             Ok(collected) => break collected,
             Err(error) => {
-                // The rest is not lost for one glob that only the workspace refuses.
-                let rest = match plan.without_faults(&error) {
-                    Some(rest) => Some(rest),
-                    None => without_escaping_globs(tools, session, exec, &plan, &error).await,
-                };
-                let (rest, warnings) = rest.ok_or(error)?;
-                result.warnings.extend(warnings);
+                // The other files are not lost for one glob that the daemon refuses only now.
+                let (rest, refused) = plan.without_faults(&error).ok_or(error)?;
+                warnings.extend(refused);
                 plan = rest;
             }
         }
     };
+    // Only now: a caller that tries again after an error must not get them twice.
+    result.warnings.extend(warnings);
     let files = files
         .into_iter()
         .filter_map(|file| output_file(&plan, file));
@@ -243,43 +236,6 @@ pub(super) async fn collect(
         result,
     );
     Ok(())
-}
-
-/// Returns the plan without the globs that lead out of the workspace, and a warning for each of them. They are found by
-/// trying each glob alone, since the path in the error need not be the glob that led there. `None` if the error is about
-/// something else, or if no glob would be left.
-async fn without_escaping_globs(
-    tools: &Inner,
-    session: &Session,
-    exec: &str,
-    plan: &Plan,
-    error: &Error,
-) -> Option<(Plan, Vec<String>)> {
-    let escapes = |error: &Error| error.reason() == Some(v1::Reason::PathEscapes);
-    if !escapes(error) {
-        return None;
-    }
-    let (mut rest, mut warnings) = (plan.clone(), Vec::new());
-    rest.globs.clear();
-    for glob in &plan.globs {
-        let alone = Plan {
-            globs: vec![glob.clone()],
-            max_files: 1,
-            max_file_bytes: 1,
-            save: None,
-            ..plan.clone()
-        };
-        let spec = alone.spec(tools, session, true);
-        match collected::collect(tools, exec, spec, 0).await {
-            Err(error) if escapes(&error) => warnings.push(escaping_warning(glob)),
-            Ok(_) | Err(_) => rest.globs.push(glob.clone()),
-        }
-    }
-    (!rest.is_empty() && !warnings.is_empty()).then_some((rest, warnings))
-}
-
-fn escaping_warning(glob: &str) -> String {
-    format!("{glob:?} was not collected: it leads out of the workspace")
 }
 
 /// Converts a collected file for the result; `None` if its end was not received.

@@ -291,6 +291,12 @@ impl SkillService for Shared {
         &self,
         request: Request<ListSkillFilesRequest>,
     ) -> Result<Response<ListSkillFilesResponse>, Status> {
+        if self.lock().pages_are_endless {
+            return Ok(Response::new(ListSkillFilesResponse {
+                next_page_token: "next".to_owned(),
+                ..Default::default()
+            }));
+        }
         let known = !self.lock().skills.is_empty();
         if known {
             let files = self.skill_files(request.get_ref())?;

@@ -166,71 +166,77 @@ async fn outputs_are_checked_before_the_command_starts() {
 }
 
 #[tokio::test]
-async fn a_bad_glob_that_only_the_workspace_finds_loses_no_other_output() {
+async fn a_glob_that_is_refused_late_loses_no_other_output() {
     let mut talk = Talk::new(Options::default()).await;
     {
         let mut state = talk.fake.state.lock();
         state.collect = one_output();
-        for refused in [
-            invalid(&[("spec.globs[1]", "is no glob")]),
-            refusal(Code::InvalidArgument, "PATH_ESCAPES", &[("path", "../d")]),
-        ] {
-            state.collect_refusals.push_back(refused);
-        }
+        let refused = invalid(&[("spec.globs[1]", "$SKILL_DIR has no value here")]);
+        state.collect_refusals.push_back(refused);
     }
     let result = talk
-        .call("skill_run", asking(&["out/c.txt", "out/[a", "../d"]))
+        .call("skill_run", asking(&["out/c.txt", "$SKILL_DIR/a"]))
         .await;
     assert_eq!(result["output_files"][0]["content"], "kept");
-    let said = [
-        "\"out/[a\" was not collected: is no glob",
-        "\"../d\" was not collected: it leads out of the workspace",
-    ];
-    assert_eq!(result["warnings"], json!(said));
-    let spec = talk
-        .fake
-        .state
-        .lock()
-        .collect_spec
-        .clone()
-        .expect("collected");
-    assert_eq!(spec.globs, ["out/c.txt"]);
+    let said = "\"$SKILL_DIR/a\" was not collected: $SKILL_DIR has no value here";
+    assert_eq!(result["warnings"], json!([said]));
+    let spec = talk.fake.state.lock().collect_spec.clone();
+    assert_eq!(spec.expect("collected").globs, ["out/c.txt"]);
 }
 
 #[tokio::test]
-async fn a_glob_that_leads_out_under_another_name_loses_no_other_output() {
+async fn a_collection_that_is_repeated_warns_once() {
     let mut talk = Talk::new(Options::default()).await;
+    let refused = invalid(&[("spec.globs[1]", "is no glob")]);
+    let broken = refusal(Code::Aborted, "GUEST_LOST", &[]);
     {
         let mut state = talk.fake.state.lock();
         state.collect = one_output();
-        for (glob, path) in [
-            ("out/link/d", "../outside/d"),
-            ("$WORK_DIR/../e", "work/../e"),
-        ] {
-            state
-                .escaping_globs
-                .insert(glob.to_owned(), path.to_owned());
-        }
+        state
+            .collect_refusals
+            .extend([refused.clone(), broken, refused]);
     }
     let result = talk
-        .call(
-            "skill_run",
-            asking(&["out/link/d", "out/c.txt", "$WORK_DIR/../e"]),
-        )
+        .call("skill_run", asking(&["out/c.txt", "out/[a"]))
         .await;
     assert_eq!(result["output_files"][0]["content"], "kept");
-    let said = [
-        "\"out/link/d\" was not collected: it leads out of the workspace",
-        "\"$WORK_DIR/../e\" was not collected: it leads out of the workspace",
-    ];
-    assert_eq!(result["warnings"], json!(said));
-    let spec = talk.fake.state.lock().collect_spec.clone();
-    assert_eq!(spec.expect("collected").globs, ["out/c.txt"]);
-    // Where nothing can be collected that is the warning.
-    let result = talk.call("skill_run", asking(&["out/link/d"])).await;
-    assert_eq!(result["output_files"], json!([]));
-    let warning = result["warnings"].to_string();
-    assert!(warning.contains("could not be collected"), "{warning}");
+    let said = "\"out/[a\" was not collected: is no glob";
+    assert_eq!(result["warnings"], json!([said]));
+    assert!(talk.fake.state.lock().collect_refusals.is_empty());
+}
+
+#[tokio::test]
+async fn files_that_nothing_collects_are_a_warning() {
+    let mut talk = Talk::new(Options::default()).await;
+    for (outside, is_cut, said) in [
+        (
+            vec!["/tmp/a"],
+            false,
+            Some("the command left /tmp/a outside of out/ and work/,"),
+        ),
+        (
+            vec!["/tmp/a"],
+            true,
+            Some("the command left /tmp/a, and perhaps more, outside of out/ and work/,"),
+        ),
+        // No file was found in the part that was looked at.
+        (
+            vec![],
+            true,
+            Some("the command perhaps left files outside of out/ and work/,"),
+        ),
+        (vec![], false, None),
+    ] {
+        talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
+            outside: outside.into_iter().map(str::to_owned).collect(),
+            outside_cut: is_cut,
+            ..Default::default()
+        })];
+        let result = talk.call("skill_run", run("hello")).await;
+        let rest = " where files are not collected: write to $OUTPUT_DIR";
+        let said = said.map(|said| json!([format!("{said}{rest}")]));
+        assert_eq!(result.get("warnings"), said.as_ref());
+    }
 }
 
 #[tokio::test]
