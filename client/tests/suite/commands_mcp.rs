@@ -475,6 +475,51 @@ async fn many_uploads_hide_no_result_among_the_resources() {
 }
 
 #[tokio::test]
+async fn a_list_of_resources_ends_although_the_pages_do_not() {
+    let fake = fake();
+    let mut client = Client::start(&fake, &[]).await;
+    client
+        .call("workspace_exec", json!({"command": "hello"}))
+        .await;
+    fake.state.lock().pages_are_endless = true;
+    let listed = client.request("resources/list", json!({})).await;
+    assert_eq!(listed.expect("a page")["resources"], json!([]));
+    let calls = std::mem::take(&mut fake.state.lock().calls);
+    for (call, lists) in [
+        ("FileService/ListFiles", 2),
+        ("ArtifactService/ListArtifacts", 1),
+        // Of two skills.
+        ("SkillService/ListSkillFiles", 2),
+    ] {
+        let count = calls.iter().filter(|made| *made == call).count();
+        assert!((lists..=100 * lists).contains(&count), "{count} {call}");
+    }
+}
+
+#[tokio::test]
+async fn long_names_do_not_make_a_list_of_resources_that_no_client_takes() {
+    let fake = fake();
+    let name = "ü".repeat(1000);
+    {
+        let mut state = fake.state.lock();
+        for index in 0..1000 {
+            let path = format!("out/{index:03}{name}");
+            state.staged.insert(path, vec![b'a']);
+        }
+        state.staged.insert("work/a".to_owned(), vec![b'a']);
+    }
+    let mut client = Client::start(&fake, &[]).await;
+    client
+        .call("workspace_exec", json!({"command": "hello"}))
+        .await;
+    let listed = client.request("resources/list", json!({})).await;
+    let listed = listed.expect("a page").to_string();
+    assert!(listed.len() < 2 * 1024 * 1024, "{} bytes", listed.len());
+    assert!(listed.contains("workspace://out/000"));
+    assert!(listed.contains("workspace://work/a"), "the next kind");
+}
+
+#[tokio::test]
 async fn a_file_to_write_needs_a_path_beneath_work_or_out_and_one_content() {
     let fake = fake();
     let mut client = Client::start(&fake, &[]).await;

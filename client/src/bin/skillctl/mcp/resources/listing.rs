@@ -12,14 +12,20 @@ use skilld_client::v1::{
 use skilld_client::{Error, short_id, workspace_name};
 
 use super::{Location, Scope, refused};
+use crate::output;
 
 /// Skills whose files one page lists.
 const SKILLS_PER_PAGE: i32 = 20;
 /// Maximum number of resources of each kind that are listed: files of `out/`, files of `work/`, uploads, artifacts. The
 /// newest of each are listed, all of them on the first page.
 const LISTED_MAX: usize = 1000;
-/// Maximum number of entries of one kind that are looked at to find the newest.
+/// Maximum size of the URIs and names of the resources of each kind in bytes: some clients take no message over 16 MiB.
+const LISTED_BYTES_MAX: usize = 1024 * 1024;
+/// Maximum number of entries of one list that are looked at to find the newest. The daemon gives them in the order of their
+/// paths or names.
 const SCANNED_MAX: usize = 100_000;
+/// Maximum number of pages of one list. The daemon may end a page early, but a list of empty pages would have no end.
+const PAGES_MAX: usize = 100;
 /// Largest pages that the daemon gives of files and of artifacts.
 const FILES_PER_PAGE: i32 = 10_000;
 const ARTIFACTS_PER_PAGE: i32 = 1000;
@@ -60,26 +66,106 @@ pub(crate) async fn list_resources(
     Ok(listed)
 }
 
+/// Progress through one list.
+#[derive(Debug)]
+struct PageScan {
+    list: &'static str,
+    pages: usize,
+    entries: usize,
+}
+
+impl PageScan {
+    fn new(list: &'static str) -> Self {
+        Self {
+            list,
+            pages: 0,
+            entries: 0,
+        }
+    }
+
+    /// Counts a page of so many entries. Returns the token of the next one, `None` after the last page or at a limit, which a
+    /// remark on stderr names.
+    fn next_page(&mut self, entries: usize, token: String) -> Option<String> {
+        self.pages += 1;
+        self.entries += entries;
+        if token.is_empty() {
+            return None;
+        }
+        if self.entries < SCANNED_MAX && self.pages < PAGES_MAX {
+            return Some(token);
+        }
+        let Self { list, entries, .. } = self;
+        output::note(&format!(
+            "resources/list looked at the first {entries} entries of {list} only: others may be missing"
+        ));
+        None
+    }
+}
+
+/// Newest files of a directory of the workspace.
+#[derive(Debug, Default)]
+struct WorkspaceFiles {
+    results: Vec<FileEntry>,
+    uploads: Vec<FileEntry>,
+}
+
+impl WorkspaceFiles {
+    /// Adds the files of a page, and drops all but the newest.
+    fn add_page(&mut self, files: Vec<FileEntry>) {
+        // A path that is not UTF-8 has no URI.
+        let is_listed = |file: &FileEntry| {
+            file.r#type() == FileType::File
+                && file.path_bytes.is_empty()
+                && !file.path.starts_with(UPLOADS)
+        };
+        let files = files.into_iter().filter(is_listed);
+        let (uploads, results): (Vec<_>, Vec<_>) =
+            files.partition(|file| file.path.starts_with(INPUTS));
+        self.results.extend(results);
+        self.uploads.extend(uploads);
+        keep_newest(&mut self.results, |file| file.mtime);
+        keep_newest(&mut self.uploads, |file| file.mtime);
+    }
+}
+
 /// Adds results, then uploads, so that many uploads hide no result.
 async fn add_workspace_files(
     scope: Scope<'_>,
     resources: &mut Vec<Resource>,
 ) -> Result<(), ErrorData> {
     let out = workspace_files(scope, "out").await?;
-    let work = workspace_files(scope, "work").await?.into_iter();
-    let (uploads, work) = work.partition(|file| file.path.starts_with(INPUTS));
-    for files in [out, work, uploads] {
-        let files = newest(files, |file: &FileEntry| file.mtime);
-        resources.extend(files.map(|file| {
+    let work = workspace_files(scope, "work").await?;
+    for files in [out.results, work.results, work.uploads] {
+        let files = files.into_iter().map(|file| {
             let uri = Location::Workspace(file.path.clone()).uri();
             Resource::new(uri, file.path).with_size(u64::try_from(file.size).unwrap_or(0))
-        }));
+        });
+        add_within_limit(resources, files);
     }
     Ok(())
 }
 
-/// Lists the files beneath a directory of the workspace; none if there is no workspace yet.
-async fn workspace_files(scope: Scope<'_>, directory: &str) -> Result<Vec<FileEntry>, ErrorData> {
+/// Adds resources of one kind until their URIs and names reach [`LISTED_BYTES_MAX`].
+fn add_within_limit(resources: &mut Vec<Resource>, kind: impl Iterator<Item = Resource>) {
+    let mut bytes = 0;
+    for resource in kind {
+        bytes += resource.uri.len() + resource.name.len();
+        if bytes > LISTED_BYTES_MAX {
+            let uri = &resource.uri;
+            output::note(&format!(
+                "resources/list ends before {uri}: the names are too long together"
+            ));
+            return;
+        }
+        resources.push(resource);
+    }
+}
+
+/// Lists the newest files beneath a directory of the workspace; none if there is no workspace yet.
+async fn workspace_files(
+    scope: Scope<'_>,
+    directory: &'static str,
+) -> Result<WorkspaceFiles, ErrorData> {
     let mut request = ListFilesRequest {
         workspace: workspace_name(&scope.session.workspace_id()),
         path: directory.to_owned(),
@@ -87,7 +173,7 @@ async fn workspace_files(scope: Scope<'_>, directory: &str) -> Result<Vec<FileEn
         page_size: FILES_PER_PAGE,
         ..ListFilesRequest::default()
     };
-    let (mut found, mut scanned) = (Vec::new(), 0);
+    let (mut found, mut scan) = (WorkspaceFiles::default(), PageScan::new(directory));
     loop {
         let page = match scope.client.list_files(request.clone()).await {
             Ok(page) => page,
@@ -95,23 +181,19 @@ async fn workspace_files(scope: Scope<'_>, directory: &str) -> Result<Vec<FileEn
             Err(error) if is_missing(&error) => return Ok(found),
             Err(error) => return Err(refused(&error)),
         };
-        scanned += page.files.len();
-        let files = page.files.into_iter();
-        // A path that is not UTF-8 has no URI.
-        let files =
-            files.filter(|file| file.r#type() == FileType::File && file.path_bytes.is_empty());
-        found.extend(files.filter(|file| !file.path.starts_with(UPLOADS)));
-        if page.next_page_token.is_empty() || scanned >= SCANNED_MAX {
+        let next = scan.next_page(page.files.len(), page.next_page_token);
+        found.add_page(page.files);
+        let Some(token) = next else {
             return Ok(found);
-        }
-        request.page_token = page.next_page_token;
+        };
+        request.page_token = token;
     }
 }
 
-/// Returns the newest of some items, newest first; those of one time in the order in which they came.
-fn newest<T>(mut items: Vec<T>, time: impl Fn(&T) -> Option<Timestamp>) -> impl Iterator<Item = T> {
+/// Keeps the newest of some items, newest first; those of one time in the order in which they came.
+fn keep_newest<T>(items: &mut Vec<T>, time: impl Fn(&T) -> Option<Timestamp>) {
     items.sort_by_key(|item| Reverse(time(item).map(|time| (time.seconds, time.nanos))));
-    items.into_iter().take(LISTED_MAX)
+    items.truncate(LISTED_MAX);
 }
 
 fn is_missing(error: &Error) -> bool {
@@ -127,25 +209,27 @@ async fn add_artifacts(scope: Scope<'_>, resources: &mut Vec<Resource>) -> Resul
         page_size: ARTIFACTS_PER_PAGE,
         ..ListArtifactsRequest::default()
     };
-    let mut found = Vec::new();
+    let (mut found, mut scan) = (Vec::new(), PageScan::new("the session's artifacts"));
     loop {
         let page = scope.client.list_artifacts(request.clone()).await;
         let page = page.map_err(|error| refused(&error))?;
+        let next = scan.next_page(page.artifacts.len(), page.next_page_token);
         found.extend(page.artifacts);
-        if page.next_page_token.is_empty() || found.len() >= SCANNED_MAX {
+        keep_newest(&mut found, |artifact: &Artifact| artifact.create_time);
+        let Some(token) = next else {
             break;
-        }
-        request.page_token = page.next_page_token;
+        };
+        request.page_token = token;
     }
-    let found = newest(found, |artifact: &Artifact| artifact.create_time);
-    resources.extend(found.map(|artifact| {
+    let found = found.into_iter().map(|artifact| {
         let name = artifact.name.strip_prefix("artifacts/");
         let name = name.unwrap_or(&artifact.name).to_owned();
         let uri = Location::Artifact(name.clone(), Some(artifact.version)).uri();
         Resource::new(uri, format!("{name}, version {}", artifact.version))
             .with_mime_type(artifact.mime_type)
             .with_size(u64::try_from(artifact.size).unwrap_or(0))
-    }));
+    });
+    add_within_limit(resources, found);
     Ok(())
 }
 
@@ -159,21 +243,23 @@ async fn add_skill_files(
         page_size: 10_000,
         ..ListSkillFilesRequest::default()
     };
+    let mut scan = PageScan::new("a skill");
     loop {
         let page = scope
             .client
             .list_skill_files(request.clone())
             .await
             .map_err(|error| refused(&error))?;
+        let next = scan.next_page(page.files.len(), page.next_page_token);
         resources.extend(page.files.into_iter().map(|file| {
             let uri = Location::Skill(skill.to_owned(), file.path.clone()).uri();
             Resource::new(uri, format!("{skill}/{}", file.path))
                 .with_mime_type(file.mime_type)
                 .with_size(u64::try_from(file.size).unwrap_or(0))
         }));
-        if page.next_page_token.is_empty() {
+        let Some(token) = next else {
             return Ok(());
-        }
-        request.page_token = page.next_page_token;
+        };
+        request.page_token = token;
     }
 }
