@@ -1,13 +1,15 @@
 //! `skillctl -o json`: one object per command, lists that are lists, errors as JSON on stderr.
 
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
-use skilld_client::v1::Workspace;
+use skilld_client::v1::collect_outputs_response::Payload;
+use skilld_client::v1::{CollectOutputsResponse, CollectSummary, Workspace};
+use tonic::Code;
 
 use crate::collecting::{file, summary};
 use crate::commands::{fake, skillctl};
-use crate::fake::{Fake, PRINTED};
+use crate::fake::{Break, Fake, PRINTED, refusal};
 
 async fn run(fake: &Fake, words: &[&str]) -> Output {
     skillctl(fake, words).output().await.expect("runs")
@@ -179,6 +181,88 @@ async fn what_was_staged_before_a_failure_is_printed() {
 }
 
 #[tokio::test]
+async fn an_object_that_cannot_be_printed_hides_no_error() {
+    let fake = fake();
+    std::fs::write(fake.path("in.txt"), "x").expect("writes");
+    let dropped = || Break {
+        after: 2,
+        status: Some(refusal(Code::NotFound, "EXEC_NOT_FOUND", &[])),
+    };
+    {
+        let mut state = fake.state.lock();
+        let refused = refusal(Code::NotFound, "FILE_NOT_FOUND", &[]);
+        state.collect_refusals.push_back(refused);
+    }
+    for (words, breaks, reason) in [
+        (
+            vec!["stage", "w", "in.txt", "in.txt=skills/y"],
+            None,
+            "READ_ONLY",
+        ),
+        (
+            vec!["run", "csv-report", "--to", "res", "hello"],
+            None,
+            "FILE_NOT_FOUND",
+        ),
+        (
+            vec!["exec", "w", "--id", "x", "hello"],
+            Some(dropped()),
+            "EXEC_NOT_FOUND",
+        ),
+        (vec!["attach", "w/x"], Some(dropped()), "EXEC_NOT_FOUND"),
+        (vec!["logs", "-f", "w/x"], Some(dropped()), "EXEC_NOT_FOUND"),
+    ] {
+        fake.state.lock().breaks.extend(breaks);
+        let full = std::fs::File::create("/dev/full").expect("opens");
+        let words = [vec!["-o", "json"], words].concat();
+        let mut command = skillctl(&fake, &words);
+        let child = command.stdout(full).stderr(Stdio::piped()).spawn();
+        let output = child.expect("starts").wait_with_output();
+        let output = output.await.expect("runs");
+        let text = String::from_utf8(output.stderr).expect("utf-8");
+        let last = text.lines().last().unwrap_or_default();
+        let error: Value = serde_json::from_str(last).expect("json");
+        assert_eq!(error["error"]["reason"], reason, "{words:?}: {text}");
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+    }
+}
+
+#[tokio::test]
+async fn output_before_a_lost_exec_is_printed() {
+    let fake = fake();
+    for words in [
+        vec!["exec", "w", "hello"],
+        vec!["run", "csv-report", "hello"],
+    ] {
+        fake.state.lock().breaks.push_back(Break {
+            after: 2,
+            status: Some(refusal(Code::NotFound, "EXEC_NOT_FOUND", &[])),
+        });
+        let words = [vec!["-o", "json"], words].concat();
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let printed: Value = serde_json::from_slice(&output.stdout).expect("an object");
+        assert_eq!(printed["stdout"], "hello\n", "{words:?}");
+        assert_eq!(printed["result"], Value::Null, "{words:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_complete_is_printed_and_exits_with_1() {
+    let fake = fake();
+    let none = CollectSummary::default();
+    fake.state.lock().collect = vec![CollectOutputsResponse {
+        payload: Some(Payload::Summary(none)),
+    }];
+    for words in [["collect", "w", "out/**"], ["skill", "check", "csv-report"]] {
+        object(&fake, &words).await;
+        let output = run(&fake, &[&["-o", "json", "-q"], words.as_slice()].concat()).await;
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(output.stderr.is_empty(), "{words:?}: there is no error");
+    }
+}
+
+#[tokio::test]
 async fn a_deletion_prints_what_it_deleted() {
     let fake = fake();
     for id in ["a", "b", "c"] {
@@ -191,6 +275,15 @@ async fn a_deletion_prints_what_it_deleted() {
     }
     let deleted = object(&fake, &["workspace", "delete", "a", "nope", "b"]).await;
     assert_eq!(deleted, json!({"deleted": ["a", "b"]}));
+    for words in [
+        ["workspace", "delete", "nope"].as_slice(),
+        &["rm", "nope"],
+        &["forget", "w/nope"],
+    ] {
+        assert_eq!(object(&fake, words).await, json!({"deleted": []}));
+        let (code, failed) = error(&fake, &[&["-o", "json"], words].concat()).await;
+        assert_eq!((code, &failed["code"]), (Some(1), &json!("NOT_FOUND")));
+    }
     object(&fake, &["exec", "w", "-d", "--id", "x", "forever"]).await;
     assert_eq!(
         object(&fake, &["rm", "w/x", "c"]).await,

@@ -61,9 +61,9 @@ impl Attach {
         let mut follower = Follower::new(&context.client, &context.output, OnLeave::Detach);
         let full_name = events.name().to_owned();
         let name = short_id(&full_name);
-        let ended = follower.converse(events, input, &mut interrupt).await;
+        let mut ended = follower.converse(events, input, &mut interrupt).await;
         if !matches!(ended, Ok(Ending::PipeClosed)) {
-            follower.print_transcript_after(&ended, &context.output, &full_name)?;
+            ended = follower.print_transcript_after(ended, &context.output, &full_name);
         }
         let ending = ended?;
         match ending {

@@ -148,9 +148,9 @@ impl Exec {
         };
         let mut interrupt = input.interrupt()?;
         let mut follower = Follower::new(&context.client, &context.output, OnLeave::Kill);
-        let ended = follower.converse(events, input, &mut interrupt).await;
+        let mut ended = follower.converse(events, input, &mut interrupt).await;
         if !matches!(ended, Ok(Ending::PipeClosed)) {
-            follower.print_transcript_after(&ended, &context.output, &name)?;
+            ended = follower.print_transcript_after(ended, &context.output, &name);
         }
         let ending = ended?;
         if let Ending::Detached(at) = ending {

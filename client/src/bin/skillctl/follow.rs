@@ -107,19 +107,24 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Prints the collected object once following has ended. After a failure it is printed only if it holds output, which
-    /// may be nowhere else.
+    /// Prints the collected object once following has ended, and returns how it ended. After a failure the object is printed
+    /// only if it holds output, which may be nowhere else. An error in printing hides no failure before it.
     pub(crate) fn print_transcript_after(
         &mut self,
-        ended: &anyhow::Result<Ending>,
+        ended: anyhow::Result<Ending>,
         output: &Output,
         name: &str,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Ending> {
         let transcript = self.take_transcript();
-        match transcript.filter(|transcript| ended.is_ok() || transcript.has_output()) {
-            Some(transcript) => output.value(&transcript.into_json(name)?.into()),
+        let printed = match transcript.filter(|kept| ended.is_ok() || kept.has_output()) {
+            Some(transcript) => transcript
+                .into_json(name)
+                .and_then(|object| output.value(&object.into())),
             None => Ok(()),
-        }
+        };
+        let ending = ended?;
+        printed?;
+        Ok(ending)
     }
 
     /// Sets how the exec ended, where no event says so.

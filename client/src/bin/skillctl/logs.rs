@@ -42,8 +42,7 @@ impl Logs {
             let name = events.name().to_owned();
             let mut interrupt = Input::None.interrupt()?;
             let ended = follower.follow(events, &mut interrupt).await;
-            follower.print_transcript_after(&ended, &context.output, &name)?;
-            let ending = ended?;
+            let ending = follower.print_transcript_after(ended, &context.output, &name)?;
             return Ok(match &ending {
                 Ending::Finished(_) => 0,
                 Ending::Interrupted | Ending::PipeClosed | Ending::Detached(_) => {

@@ -111,11 +111,12 @@ impl Run {
             job.delete().await
         };
         // Also after a failure: the output of the command is nowhere else once the workspace is deleted.
+        let mut printed = Ok(());
         if context.output.is_json() && !object.is_empty() {
-            context.output.value(&Value::Object(object))?;
+            printed = context.output.value(&Value::Object(object));
         }
         let code = ended?;
-        deleted?;
+        deleted.and(printed)?;
         Ok(code)
     }
 }
@@ -244,14 +245,18 @@ impl Job<'_> {
             false => session::Input::None,
         };
         let mut follower = Follower::new(client, &self.context.output, OnLeave::Kill);
-        let ending = follower
-            .converse(events, input, &mut self.interrupt)
-            .await?;
+        let ended = follower.converse(events, input, &mut self.interrupt).await;
         match follower.take_transcript() {
-            Some(transcript) => *object = transcript.into_json(&name)?,
-            None => drop(object.insert("exec".into(), name.into())),
+            Some(transcript) if ended.is_ok() || transcript.has_output() => {
+                *object = transcript.into_json(&name)?;
+            }
+            None if ended.is_ok() => drop(object.insert("exec".into(), name.into())),
+            Some(_) | None => {}
         }
-        object.insert("collected".into(), Value::Null);
+        if !object.is_empty() {
+            object.insert("collected".into(), Value::Null);
+        }
+        let ending = ended?;
         if let Some(first) = follower.first_output {
             self.clock.say("first output", first - start);
         }

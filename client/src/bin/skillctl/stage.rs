@@ -59,10 +59,12 @@ impl Stage {
         let mut object = Map::from_iter(lists.map(|list| (list.to_owned(), json!([]))));
         let done = self.stage_all(context, &inputs, &mut object).await;
         let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
+        let mut printed = Ok(());
         if context.output.is_json() && (done.is_ok() || !object.values().all(is_empty)) {
-            context.output.value(&object.into())?;
+            printed = context.output.value(&object.into());
         }
-        done?;
+        // The first error is the cause; a stdout that cannot be written comes after it.
+        done.and(printed)?;
         Ok(0)
     }
 
