@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 use skilld_client::v1::problem::Severity;
@@ -13,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 use crate::collecting::{file, summary};
 use crate::commands::{fake, skillctl};
 use crate::fake::Fake;
+use crate::pty::Pty;
 
 async fn run(fake: &Fake, words: &[&str]) -> Output {
     skillctl(fake, words).output().await.expect("runs")
@@ -354,6 +356,60 @@ async fn artifacts_are_completed_in_the_scope_of_the_line() {
         };
         assert_eq!(asked, [wanted], "{words:?}");
     }
+}
+
+/// A bash that has read the completion script as docs/skillctl.md says.
+async fn bash_with_completion(fake: &Fake) -> Pty {
+    let options = ["--norc", "--noprofile", "-i"];
+    let mut bash = Pty::run(Path::new("bash"), &fake.endpoint(), &options);
+    let program = Path::new(env!("CARGO_BIN_EXE_skillctl"));
+    let directory = program.parent().expect("is in a directory").display();
+    bash.types(&format!(
+        "unset HISTFILE; PATH='{directory}':$PATH; source <(skillctl completion bash); echo re''ady\n"
+    ))
+    .await;
+    bash.shows("ready").await;
+    bash
+}
+
+#[tokio::test]
+async fn bash_completes_values_after_an_equals_sign_and_in_quotes() {
+    let fake = fake();
+    let artifact = (0, b"x".to_vec());
+    fake.state.lock().artifacts = [
+        ("artifacts/out/r.csv".to_owned(), artifact.clone()),
+        ("artifacts/user:notes.txt".to_owned(), artifact),
+    ]
+    .into();
+    let mut bash = bash_with_completion(&fake).await;
+    for (line, added, user) in [
+        ("artifact load --user=ada o", "r.csv ", Some("ada")),
+        ("artifact load --user 'ada l' o", "r.csv ", Some("ada l")),
+        ("artifact load --user=\"ada l\" o", "r.csv ", Some("ada l")),
+        ("artifact load --user=a\\ b o", "r.csv ", Some("a b")),
+        ("artifact load user:n", "otes.txt ", Some("")),
+        (
+            "--endpoint=unix:/nowhere workspace get w --out",
+            "put ",
+            None,
+        ),
+        ("--output=te", "xt ", None),
+        ("exec w --skill=csv-r", "eport ", None),
+        ("exec w --skill=", "csv-report ", None),
+        ("exec w --skill=\"csv-r", "eport\" ", None),
+    ] {
+        bash.types(&format!("skillctl {line}\t")).await;
+        // Readline shows what it adds, or the whole word anew.
+        bash.shows(added).await;
+        // Kills the line. A Ctrl-C would also take away what is typed after it.
+        bash.types("\x15echo ne''xt\n").await;
+        bash.shows("next").await;
+        let asked = std::mem::take(&mut fake.state.lock().artifact_scopes);
+        let users: Vec<_> = asked.iter().map(|scope| scope.user.as_str()).collect();
+        assert_eq!(users, Vec::from_iter(user), "{line}");
+    }
+    bash.types("exit\n").await;
+    bash.ends().await;
 }
 
 #[tokio::test]

@@ -1,13 +1,16 @@
 //! Shell completion: the script for a shell, and the names that only the daemon knows.
 
+mod bash;
+
 use std::env;
 use std::ffi::OsStr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
-use clap_complete::env::{CompleteEnv, Shells};
+use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 use skilld_client::v1::{
     ArtifactScope, ListArtifactsRequest, ListExecsRequest, ListSkillsRequest, ListWorkspacesRequest,
 };
@@ -16,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::cli::Cli;
 use crate::output::Output;
+use bash::BashLine;
 
 /// Set by the completion script when it calls this program.
 const VARIABLE: &str = "SKILLCTL_COMPLETE";
@@ -26,6 +30,12 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Names offered at most: one page of a list.
 const NAMES_MAX: i32 = 200;
 
+/// Completers by the name that a script gives.
+const SHELLS: Shells<'static> = Shells(&[&BashLine, &Bash, &Elvish, &Fish, &Powershell, &Zsh]);
+
+/// Words of the line that is completed, where the script sent the line instead of them.
+static WORDS: OnceLock<Vec<String>> = OnceLock::new();
+
 /// Print a completion script for a shell. It completes commands, flags, and the names of workspaces, execs and skills.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  source <(skillctl completion bash)")]
@@ -35,9 +45,13 @@ pub(crate) struct Completion {
 
 impl Completion {
     pub(crate) fn run(&self, output: &Output) -> anyhow::Result<u8> {
-        let shells = Shells::builtins();
+        let name = self.shell.to_string();
+        let completer: Option<&dyn EnvCompleter> = match self.shell == Shell::Bash {
+            true => Some(&BashLine),
+            false => SHELLS.completer(&name),
+        };
         let mut script = Vec::new();
-        if let Some(shell) = shells.completer(&self.shell.to_string()) {
+        if let Some(shell) = completer {
             shell.write_registration(VARIABLE, "skillctl", "skillctl", "skillctl", &mut script)?;
         }
         output.bytes(&script)?;
@@ -47,7 +61,9 @@ impl Completion {
 
 /// Answers a completion script; returns `false` if this is a normal run.
 pub(crate) fn run() -> clap::error::Result<bool> {
-    let completing = CompleteEnv::with_factory(Cli::command).var(VARIABLE);
+    let completing = CompleteEnv::with_factory(Cli::command)
+        .var(VARIABLE)
+        .shells(SHELLS);
     completing.try_complete(env::args_os(), env::current_dir().ok().as_deref())
 }
 
@@ -186,8 +202,17 @@ fn endpoint() -> String {
         .unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned())
 }
 
+/// Sets the words of the line that is completed, without their quotes.
+fn set_words(words: Vec<String>) {
+    // Set once per process, which completes one line.
+    drop(WORDS.set(words));
+}
+
 /// Returns the words of the line that is completed; what is not UTF-8 in them is replaced.
 fn words() -> Vec<String> {
+    if let Some(words) = WORDS.get() {
+        return words.clone();
+    }
     let words = env::args_os();
     words
         .map(|word| word.to_string_lossy().into_owned())
