@@ -22,6 +22,13 @@ use crate::tools::Family;
 /// Beginning of the message that replaces results which are gone.
 const FALLBACK: &str = "Loaded skill context:\n\n[Loaded] ";
 
+/// Beginning and end of the tag around the text of a skill.
+const TAG_BEGIN: &str = "\n<skill id=\"";
+const TAG_END: &str = "\n</skill>";
+
+/// Beginnings of what makes an overview or the block of a skill a longer one.
+const CONTINUATIONS: [&str; 3] = ["\n- ", "\nTools selected: ", "\n\n[Doc] "];
+
 /// Place of the text of loaded skills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
@@ -172,19 +179,27 @@ fn system_says(messages: &[Message], text: &str) -> bool {
     })
 }
 
-/// Returns `true` if blank lines set off `block` in the text, and it is not in the text of a skill, which may quote anything.
+/// Returns `true` if the text has `block` behind a blank line, and not in the text of a skill, which may quote anything.
 fn has_block(text: &str, block: &str) -> bool {
     let mut found = text.match_indices(block);
     found.any(|(start, _)| {
         let (before, rest) = text.split_at(start);
         let after = rest.strip_prefix(block).unwrap_or_default();
         let begins = before.trim_matches('\n').is_empty() || before.ends_with("\n\n");
-        // A doc that follows belongs to the same skill: that is a longer block.
-        let ends = after.trim_matches('\n').is_empty()
-            || (after.starts_with("\n\n") && !after.starts_with("\n\n[Doc] "));
-        // A tag begins a line. Elsewhere it is only mentioned.
-        begins && ends && before.rfind("\n<skill id=\"") <= before.rfind("\n</skill>")
+        // The host may go on in the next line.
+        let ends = after.is_empty() || after.starts_with('\n');
+        let is_longer = CONTINUATIONS.iter().any(|next| after.starts_with(next));
+        begins && ends && !is_longer && !is_in_skill(before, rest)
     })
+}
+
+/// Returns `true` if a text is split within the text of a skill. A tag begins a line; elsewhere it is only mentioned. A tag
+/// without its end is an example, or was cut off, and holds nothing: no text of a skill has a tag.
+fn is_in_skill(before: &str, after: &str) -> bool {
+    let is_open = before.rfind(TAG_BEGIN) > before.rfind(TAG_END);
+    let end = after.find(TAG_END);
+    let is_closed = end.is_some_and(|end| after.find(TAG_BEGIN).is_none_or(|next| end < next));
+    is_open && is_closed
 }
 
 fn is_system(message: &Message) -> bool {

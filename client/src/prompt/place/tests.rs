@@ -252,6 +252,47 @@ fn a_block_that_is_only_quoted_is_still_shown() {
 }
 
 #[test]
+fn a_block_that_is_shown_already_is_not_repeated() {
+    let material = material();
+    let state = state(&[("csv", Some(Selection::All)), ("math", None)]);
+    let options = options(Placement::System);
+    let shown = |messages: &[Message]| materialise(&material, &state, messages, &options).messages;
+    for system in [
+        "Be brief.",
+        // A tag without its end: an example, or a text that was cut off.
+        "Skills come in tags like\n<skill id=\"NAME\">\nin this message.",
+        "<skill id=\"text\" digest=\"sha256:text\">\nDo te[cut]",
+    ] {
+        let once = shown(&[Message::text(Role::System, system)]);
+        assert_eq!(shown(&once), once, "{system:?}");
+        for end in ["The host's own words.", "\nThe same.", "\n\nThe same."] {
+            let system = once.first().expect("the system message").to_text();
+            let more = [Message::text(Role::System, format!("{system}{end}"))];
+            assert_eq!(shown(&more), more, "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_longer_block_does_not_stand_for_a_shorter_one() {
+    let mut whole = material();
+    whole.loaded.first_mut().expect("a skill").tools = vec!["plot".to_owned()];
+    let state = state(&[("csv", Some(Selection::All))]);
+    let options = options(Placement::System);
+    let with = |material: &Material, messages: &[Message]| {
+        materialise(material, &state, messages, &options).messages
+    };
+    let before = with(&whole, &[Message::text(Role::System, "Be brief.")]);
+    let mut fewer = whole.clone();
+    fewer.overview.truncate(1);
+    fewer.loaded.first_mut().expect("a skill").tools.clear();
+    let after = with(&fewer, &before);
+    let text = after.first().expect("the system message").to_text();
+    assert_eq!(text.matches("Available skills:\n").count(), 2, "{text}");
+    assert_eq!(text.matches("[Loaded] csv\n").count(), 2, "{text}");
+}
+
+#[test]
 fn guidance_is_built_in_replaced_or_none() {
     let with = |guidance| {
         let options = PromptOptions {
