@@ -46,9 +46,9 @@ fn named(id: &str) -> CreateWorkspaceRequest {
     }
 }
 
-/// Stops a server and gives its engine 40 containers of its instance that no record names. Returns what was stopped, the
+/// Stops a server and gives its engine containers of its instance that no record names. Returns the stopped server, the
 /// engine, and the containers that have a record.
-async fn stopped_with_orphans(toml: &str) -> (Stopped, Arc<FakeEngine>, Vec<String>) {
+async fn stopped_with_orphans(toml: &str, orphans: u32) -> (Stopped, Arc<FakeEngine>, Vec<String>) {
     let server = TestServer::start(toml, &[]).await;
     warm(&server, 1).await;
     let known = server.engine.containers();
@@ -59,7 +59,7 @@ async fn stopped_with_orphans(toml: &str) -> (Stopped, Arc<FakeEngine>, Vec<Stri
     for name in ["run", "skills", "passwd", "group"] {
         std::fs::create_dir(dir.path().join(name)).expect("mkdir");
     }
-    for number in 0..40 {
+    for number in 0..orphans {
         let orphan = ContainerSpec {
             name: format!("orphan-{number}"),
             labels: [(LABEL_INSTANCE.to_owned(), instance.clone())].into(),
@@ -142,19 +142,49 @@ async fn containers_whose_creation_was_never_answered_are_removed_without_a_rest
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_removes_many_orphans_a_few_at_a_time() {
-    let (stopped, engine, known) = stopped_with_orphans("").await;
+    let (stopped, engine, known) = stopped_with_orphans("", 40).await;
     engine.delay(Operation::Remove, Duration::from_millis(20));
     let server = stopped.start_again().await;
     assert_eq!(engine.containers(), known, "the start waits for them");
-    let at_once = engine.most_calls_at_once(Operation::Remove);
+    let at_once = engine.max_calls_in_flight(Operation::Remove);
     assert!((2..=16).contains(&at_once), "{at_once} removals at once");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_removes_all_orphans_although_one_is_refused_first() {
+    let (stopped, engine, known) = stopped_with_orphans("", 40).await;
+    let refusal = skilld::error::Error::Engine {
+        operation: "remove container",
+        message: "busy".to_owned(),
+    };
+    engine.fail_next(Operation::Remove, refusal);
+    let server = stopped.start_again().await;
+    assert_eq!(engine.containers(), known);
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_waits_for_slow_removals_for_a_bounded_time() {
+    let toml = "engine.remove_timeout = \"300ms\"\nengine.reconcile_interval = \"50ms\"\n";
+    // More than 5.3 s can remove, 16 at a time.
+    let (stopped, engine, known) = stopped_with_orphans(toml, 500).await;
+    engine.delay(Operation::Remove, Duration::from_millis(250));
+    let server = stopped.start_again().await;
+    let left = engine.containers().len() - known.len();
+    assert!((1..400).contains(&left), "{left} are left");
+    engine.delay(Operation::Remove, Duration::ZERO);
+    until("they are removed", async || {
+        (engine.containers() == known).then_some(())
+    })
+    .await;
     assert!(server.stop().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn orphans_that_cannot_be_removed_hold_up_a_start_for_a_bounded_time() {
     let toml = "engine.remove_timeout = \"300ms\"\nengine.reconcile_interval = \"50ms\"\n";
-    let (stopped, engine, known) = stopped_with_orphans(toml).await;
+    let (stopped, engine, known) = stopped_with_orphans(toml, 40).await;
     engine.delay(Operation::Remove, HANG);
     let started = Instant::now();
     let server = stopped.start_again().await;
@@ -164,7 +194,7 @@ async fn orphans_that_cannot_be_removed_hold_up_a_start_for_a_bounded_time() {
         (engine.calls(Operation::Remove) >= 40).then_some(())
     })
     .await;
-    assert!(engine.most_calls_at_once(Operation::Remove) <= 16);
+    assert!(engine.max_calls_in_flight(Operation::Remove) <= 16);
     engine.delay(Operation::Remove, Duration::ZERO);
     until("they are removed", async || {
         (engine.containers() == known).then_some(())

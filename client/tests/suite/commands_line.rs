@@ -413,6 +413,34 @@ async fn bash_completes_values_after_an_equals_sign_and_in_quotes() {
 }
 
 #[tokio::test]
+async fn names_with_a_meaning_to_the_shell_never_reach_the_line_in_bash() {
+    let fake = fake();
+    let dir = tempfile::tempdir().expect("a directory");
+    let marker = dir.path().join("marker");
+    let touch = format!("touch {}", marker.display());
+    let names = [
+        format!("a;{touch}"),
+        format!("b$({touch})"),
+        "fine.csv".to_owned(),
+    ];
+    fake.state.lock().artifacts = names
+        .map(|name| (format!("artifacts/{name}"), (0, b"x".to_vec())))
+        .into();
+    let mut bash = bash_with_completion(&fake).await;
+    bash.types("skillctl artifact load f\t").await;
+    bash.shows("ine.csv ").await;
+    bash.types("\x15").await;
+    for line in ["artifact load a\t\n", "artifact load \"b\t\"\n"] {
+        bash.types(&format!("skillctl {line}")).await;
+        bash.types("echo ne''xt\n").await;
+        bash.shows("next").await;
+    }
+    assert!(!marker.exists(), "a name was run");
+    bash.types("exit\n").await;
+    bash.ends().await;
+}
+
+#[tokio::test]
 async fn words_that_are_not_utf8_are_no_panic() {
     let fake = fake();
     let odd = OsStr::from_bytes(b"\xff");

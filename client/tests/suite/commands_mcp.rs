@@ -502,6 +502,12 @@ async fn long_names_do_not_make_a_list_of_resources_that_no_client_takes() {
     let name = "ü".repeat(1000);
     {
         let mut state = fake.state.lock();
+        let mut kit = Kit::new("large", "1.0.0");
+        for index in 0..1000 {
+            kit = kit.file(&format!("{index:03}{name}"), "a");
+        }
+        // On the first page.
+        state.kits.insert(0, kit);
         for index in 0..1000 {
             let path = format!("out/{index:03}{name}");
             state.staged.insert(path, vec![b'a']);
@@ -517,6 +523,7 @@ async fn long_names_do_not_make_a_list_of_resources_that_no_client_takes() {
     assert!(listed.len() < 2 * 1024 * 1024, "{} bytes", listed.len());
     assert!(listed.contains("workspace://out/000"));
     assert!(listed.contains("workspace://work/a"), "the next kind");
+    assert!(listed.contains("skill://large/000"));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A terminal of the test's own, with `skillctl` in it as its foreground program.
+//! A terminal of the test's own, with a program in it as its foreground program: `skillctl`, or a shell.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -27,8 +27,8 @@ pub(crate) struct Pty {
 }
 
 impl Pty {
-    /// Runs `skillctl` in a terminal of 24 rows and 80 columns, against the daemon at `endpoint`.
-    pub(crate) fn run(skillctl: &Path, endpoint: &str, words: &[&str]) -> Self {
+    /// Runs a program in a terminal of 24 rows and 80 columns; `skillctl` there uses the daemon at `endpoint`.
+    pub(crate) fn run(program: &Path, endpoint: &str, words: &[&str]) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pty");
         grantpt(&master).expect("grants");
         unlockpt(&master).expect("unlocks");
@@ -41,7 +41,7 @@ impl Pty {
         // A session of its own, whose terminal this is: then the kernel sends it what it sends to programs in one.
         let child = Command::new("setsid")
             .arg("--ctty")
-            .arg(skillctl)
+            .arg(program)
             .args(words)
             .env("SKILLD_ENDPOINT", endpoint)
             .env("TERM", "test-256")

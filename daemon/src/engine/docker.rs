@@ -43,7 +43,7 @@ pub struct DockerEngine {
     socket: String,
     timeout: Duration,
     host: Host,
-    /// Runs its blocking work, which each call awaits.
+    /// Runs blocking work, which each call awaits as it awaits Docker.
     tasks: Tasks,
 }
 
@@ -136,7 +136,11 @@ impl DockerEngine {
                 source,
             })
         };
-        if let Err(error) = self.tasks.blocking(limit).await {
+        let limited = tokio::time::timeout(self.timeout, self.tasks.blocking(limit));
+        let limited = limited
+            .await
+            .unwrap_or_else(|_| Err(Error::Internal(format!("took over {:?}", self.timeout))));
+        if let Err(error) = limited {
             tracing::warn!(
                 container = container_id, error = %Chain(&error),
                 "socket buffers of a container are not limited: run skilld as root, or use cgroup v2"

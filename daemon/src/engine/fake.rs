@@ -139,10 +139,10 @@ impl FakeEngine {
 
     /// Largest number of calls of this kind that were delayed at the same time.
     #[must_use]
-    pub fn most_calls_at_once(&self, operation: Operation) -> usize {
+    pub fn max_calls_in_flight(&self, operation: Operation) -> usize {
         let state = self.shared.state();
-        let calls = state.under_way.get(&operation);
-        calls.map_or(0, |calls| calls.most)
+        let calls = state.in_flight.get(&operation);
+        calls.map_or(0, |calls| calls.max)
     }
 
     /// Ids of all containers, oldest first.
@@ -179,7 +179,7 @@ impl FakeEngine {
             state.delays.get(&operation).copied().unwrap_or_default()
         };
         if !delay.is_zero() {
-            let _under_way = self.shared.begin_call(operation);
+            let _in_flight = self.shared.begin_call(operation);
             tokio::time::sleep(delay).await;
         }
         let mut state = self.shared.state();

@@ -7,7 +7,7 @@ const NATIVE: [&str; 3] = ["runc", "crun", "io.containerd.runc"];
 /// Parts of the names of runtimes that give each container a kernel of its own.
 const SANDBOXES: [&str; 4] = ["runsc", "gvisor", "kata", "firecracker"];
 
-/// Kind of an OCI runtime, which its name tells.
+/// Kind of an OCI runtime, classified by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuntimeKind {
     /// Starts the guest as a process of the host: runc, crun.

@@ -13,7 +13,7 @@
 //! | anything else | any | any | removed |
 //! | none | ours by label | any | removed |
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -34,6 +34,8 @@ use crate::workspace::{Workspace, WorkspaceId};
 /// A container whose making the engine was asked for before our start is complete, and can be removed, within this.
 const VANISH_TIMEOUT: Duration = Duration::from_secs(5);
 const VANISH_INTERVAL: Duration = Duration::from_millis(20);
+/// Pause between two listings while the reconciler's own removals are waited for.
+const BUSY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Takes over or removes everything there is, all slots at once.
 ///
@@ -83,8 +85,8 @@ pub async fn all(context: &Arc<Context>, pools: &BTreeMap<String, Arc<Pool>>) ->
 /// them run at once than it lets run.
 ///
 /// # Errors
-/// When the engine does not answer, or one is still listed after `engine.remove_timeout` and a while. The reconciler then
-/// goes on with those that are left.
+/// When the engine does not answer, when a removal fails (each container was tried once by then), or when one is still listed
+/// after `engine.remove_timeout` and [`VANISH_TIMEOUT`]. The reconciler then goes on with those that are left.
 pub async fn remove_others(context: &Arc<Context>, known: &[&str]) -> Result<()> {
     let limit = context.config.engine.remove_timeout + VANISH_TIMEOUT;
     let removed = tokio::time::timeout(limit, remove_until_none_is_listed(context, known)).await;
@@ -97,6 +99,7 @@ pub async fn remove_others(context: &Arc<Context>, known: &[&str]) -> Result<()>
 }
 
 async fn remove_until_none_is_listed(context: &Arc<Context>, known: &[&str]) -> Result<()> {
+    let (mut tried, mut first_failure) = (HashSet::new(), None);
     loop {
         let containers = context.engine.list(Some(&context.instance)).await?;
         let others: Vec<String> = containers
@@ -107,11 +110,29 @@ async fn remove_until_none_is_listed(context: &Arc<Context>, known: &[&str]) -> 
         if others.is_empty() {
             return Ok(());
         }
-        tracing::info!(count = others.len(), "removing containers without a record");
-        for removal in context.removals.start(context, others) {
-            removal
-                .await
-                .map_err(|error| Error::Internal(format!("remove container: {error}")))??;
+        if others.iter().all(|id| tried.contains(id))
+            && let Some(error) = first_failure.take()
+        {
+            return Err(error);
+        }
+        let removals = context.removals.start(context, others);
+        if removals.is_empty() {
+            // The reconciler is removing them already.
+            tokio::time::sleep(BUSY_INTERVAL).await;
+            continue;
+        }
+        tracing::info!(
+            count = removals.len(),
+            "removing containers without a record"
+        );
+        for (id, removal) in removals {
+            let removed = removal.await.unwrap_or_else(|error| {
+                Err(Error::Internal(format!("remove container {id}: {error}")))
+            });
+            tried.insert(id);
+            if let Err(error) = removed {
+                first_failure.get_or_insert(error);
+            }
         }
         tokio::time::sleep(VANISH_INTERVAL).await;
     }

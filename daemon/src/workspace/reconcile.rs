@@ -39,6 +39,18 @@ struct Removal {
     is_running: bool,
 }
 
+/// Guard of a removal that runs: its end frees the place, also if the engine panics.
+struct RunningRemoval<'a> {
+    removals: &'a Removals,
+    container_id: &'a str,
+}
+
+impl Drop for RunningRemoval<'_> {
+    fn drop(&mut self) {
+        self.removals.end(self.container_id);
+    }
+}
+
 /// Relation of a listed container to the slots.
 #[derive(Debug, PartialEq, Eq)]
 enum Owner {
@@ -218,26 +230,32 @@ fn erase_all(dirs: &[PathBuf]) -> Result<()> {
 impl Removals {
     /// Removes containers that no slot knows, each in a task of its own, so that the next listing does not wait for them. At
     /// most [`REMOVALS_MAX`] run at once; those that were not tried for the longest time come first, and the rest has its
-    /// turn after the next listing. One that cannot be removed so keeps no other one from its turn. Returns the tasks.
+    /// turn after the next listing. One that cannot be removed so keeps no other one from its turn. Returns the containers
+    /// whose removal began, with the task of each.
     pub(super) fn start(
         &self,
         context: &Arc<Context>,
         orphans: Vec<String>,
-    ) -> Vec<JoinHandle<Result<()>>> {
+    ) -> Vec<(String, JoinHandle<Result<()>>)> {
         let chosen = self.choose(orphans, Instant::now()).into_iter();
-        let remove = |container_id| {
+        let remove = |container_id: String| {
             let (removals, context) = (self.clone(), Arc::clone(context));
-            let tasks = context.tasks.clone();
-            tasks.spawn(async move { removals.remove(&context, container_id).await })
+            let (tasks, id) = (context.tasks.clone(), container_id.clone());
+            let removal = tasks.spawn(async move { removals.remove(&context, &id).await });
+            (container_id, removal)
         };
         chosen.map(remove).collect()
     }
 
-    async fn remove(&self, context: &Context, container_id: String) -> Result<()> {
+    async fn remove(&self, context: &Context, container_id: &str) -> Result<()> {
+        let _running = RunningRemoval {
+            removals: self,
+            container_id,
+        };
         let limit = context.config.engine.remove_timeout;
         let removed = tokio::select! {
             () = context.tasks.stop.cancelled() => return Err(Error::Draining),
-            removed = remove_within(context, &container_id, limit) => removed,
+            removed = remove_within(context, container_id, limit) => removed,
         };
         match &removed {
             Ok(()) => tracing::info!(container_id, "removed"),
@@ -245,7 +263,6 @@ impl Removals {
                 tracing::debug!(container_id, error = %Chain(error), "not removed");
             }
         }
-        self.end(&container_id);
         removed
     }
 

@@ -3,6 +3,7 @@
 use std::pin::{Pin, pin};
 use std::time::Instant;
 
+use serde_json::{Map, Value};
 use skilld_client::v1::exec_event::{Event, Output as Piece, output::Content};
 use skilld_client::v1::{ExecEvent, ExecResult, OutputStream, Reason, StreamOffsets};
 use skilld_client::{Client, Error, ExecStream};
@@ -115,16 +116,25 @@ impl<'a> Follower<'a> {
         output: &Output,
         name: &str,
     ) -> anyhow::Result<Ending> {
-        let transcript = self.take_transcript();
-        let printed = match transcript.filter(|kept| ended.is_ok() || kept.has_output()) {
-            Some(transcript) => transcript
-                .into_json(name)
-                .and_then(|object| output.value(&object.into())),
+        let object = self.transcript_after(&ended, name);
+        let printed = object.and_then(|object| match object {
+            Some(object) => output.value(&object.into()),
             None => Ok(()),
-        };
+        });
         let ending = ended?;
         printed?;
         Ok(ending)
+    }
+
+    /// Takes the collected object once following has ended; after a failure only if it holds output.
+    pub(crate) fn transcript_after(
+        &mut self,
+        ended: &anyhow::Result<Ending>,
+        name: &str,
+    ) -> anyhow::Result<Option<Map<String, Value>>> {
+        let transcript = self.take_transcript();
+        let kept = transcript.filter(|kept| ended.is_ok() || kept.has_output());
+        kept.map(|kept| kept.into_json(name)).transpose()
     }
 
     /// Sets how the exec ended, where no event says so.

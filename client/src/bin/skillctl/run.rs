@@ -246,17 +246,18 @@ impl Job<'_> {
         };
         let mut follower = Follower::new(client, &self.context.output, OnLeave::Kill);
         let ended = follower.converse(events, input, &mut self.interrupt).await;
-        match follower.take_transcript() {
-            Some(transcript) if ended.is_ok() || transcript.has_output() => {
-                *object = transcript.into_json(&name)?;
-            }
-            None if ended.is_ok() => drop(object.insert("exec".into(), name.into())),
-            Some(_) | None => {}
+        let mut kept = Ok(());
+        match follower.transcript_after(&ended, &name) {
+            Ok(Some(transcript)) => *object = transcript,
+            Ok(None) if ended.is_ok() => drop(object.insert("exec".into(), name.into())),
+            Ok(None) => {}
+            Err(error) => kept = Err(error),
         }
         if !object.is_empty() {
             object.insert("collected".into(), Value::Null);
         }
         let ending = ended?;
+        kept?;
         if let Some(first) = follower.first_output {
             self.clock.say("first output", first - start);
         }

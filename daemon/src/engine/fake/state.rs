@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) calls: HashMap<Operation, usize>,
     pub(super) faults: HashMap<Operation, VecDeque<Error>>,
     pub(super) delays: HashMap<Operation, Duration>,
-    pub(super) under_way: HashMap<Operation, UnderWay>,
+    pub(super) in_flight: HashMap<Operation, InFlightCalls>,
     pub(super) unavailable: bool,
     pub(super) without_guest: bool,
     pub(super) creations_to_lose: usize,
@@ -48,12 +48,12 @@ impl State {
 
 /// Calls of one kind that have begun and not ended.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct UnderWay {
+pub(super) struct InFlightCalls {
     pub(super) now: usize,
-    pub(super) most: usize,
+    pub(super) max: usize,
 }
 
-/// Counts a call as under way until it is dropped.
+/// Counts a call as in flight until it is dropped.
 #[derive(Debug)]
 pub(super) struct CallGuard<'a> {
     shared: &'a Shared,
@@ -63,7 +63,7 @@ pub(super) struct CallGuard<'a> {
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        if let Some(calls) = state.under_way.get_mut(&self.operation) {
+        if let Some(calls) = state.in_flight.get_mut(&self.operation) {
             calls.now -= 1;
         }
     }
@@ -111,9 +111,9 @@ impl Shared {
 
     pub(super) fn begin_call(&self, operation: Operation) -> CallGuard<'_> {
         let mut state = self.state();
-        let calls = state.under_way.entry(operation).or_default();
+        let calls = state.in_flight.entry(operation).or_default();
         calls.now += 1;
-        calls.most = calls.most.max(calls.now);
+        calls.max = calls.max.max(calls.now);
         CallGuard {
             shared: self,
             operation,

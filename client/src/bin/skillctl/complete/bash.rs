@@ -1,5 +1,8 @@
 //! Completion for bash. Bash splits words also at `=`, `:` and `@`, keeps their quotes, and replaces only the part behind the
-//! last split. So its script sends the line as typed, and gets what belongs in the place of that part.
+//! last split. So the script sends the line as typed, and gets the replacement text of that part.
+//!
+//! Bash inserts candidates without quoting them, and names of artifacts and files can be chosen by those whom nobody trusts:
+//! a name with a character that has a meaning to the shell is not offered.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -35,7 +38,7 @@ else
 fi
 "#;
 
-/// Completer of lines that bash sends. clap's own completer for bash takes bash's words.
+/// Completer of lines that bash sends. clap's own completer for bash expects words that bash has already split.
 #[derive(Debug)]
 pub(super) struct BashLine;
 
@@ -56,11 +59,13 @@ impl EnvCompleter for BashLine {
         completer: &str,
         buf: &mut dyn Write,
     ) -> Result<(), io::Error> {
+        let completer = shlex::try_quote(completer)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let script = SCRIPT
             .replace("NAME", &name.replace('-', "_"))
             .replace("BIN", bin)
-            .replace("COMPLETER", completer)
-            .replace("VAR", var);
+            .replace("VAR", var)
+            .replace("COMPLETER", &completer);
         writeln!(buf, "{script}")
     }
 
@@ -79,7 +84,9 @@ impl EnvCompleter for BashLine {
         super::set_words(split_words(&format!("{before}{}", after.to_string_lossy())));
         let words = split_words(&before);
         let index = words.len().saturating_sub(1);
-        let kept = kept_prefix(&words, &current.to_string_lossy());
+        let Some(kept) = kept_prefix(&words, &current.to_string_lossy()) else {
+            return Ok(());
+        };
         let words = words.into_iter().map(OsString::from).collect();
         let candidates = complete(cmd, words, index, current_dir)?;
         let values = candidates
@@ -105,23 +112,24 @@ fn split_words(line: &str) -> Vec<String> {
     words
 }
 
-/// Returns the part of the word at the cursor that bash keeps: what precedes `current`, the part that it replaces.
-fn kept_prefix(words: &[String], current: &str) -> String {
+/// Returns the part of the word at the cursor that bash keeps, which precedes `current`, the part that it replaces. `None` if
+/// the word does not end with that part: the two were split differently, as at a comment.
+fn kept_prefix(words: &[String], current: &str) -> Option<String> {
     let word = words.last().map(String::as_str).unwrap_or_default();
     // Bash gives the part with its quotes if these are closed.
     let plain = shlex::split(current).and_then(|parts| parts.into_iter().next());
     let kept = word
         .strip_suffix(current)
         .or_else(|| word.strip_suffix(plain?.as_str()));
-    kept.unwrap_or_default().to_owned()
+    kept.map(str::to_owned)
 }
 
-/// Returns what takes the place of the replaced part; `None` if the candidate does not begin with what bash keeps.
+/// Returns the replacement text of a candidate. `None` if the candidate does not begin with the part that bash keeps, or has a
+/// character that the shell may not take as it is.
 fn replacement(candidate: &OsStr, kept: &str) -> Option<String> {
-    candidate
-        .to_string_lossy()
-        .strip_prefix(kept)
-        .map(str::to_owned)
+    let text = candidate.to_str()?.strip_prefix(kept)?;
+    let is_plain = |char: char| char.is_alphanumeric() || "-_./:@=+,%".contains(char);
+    text.chars().all(is_plain).then(|| text.to_owned())
 }
 
 #[cfg(test)]
@@ -157,12 +165,41 @@ mod tests {
             ("csv@1", "@1", "csv@1.0", Some("@1.0")),
             ("user:n", "n", "user:notes", Some("notes")),
             ("w", "w", "w/", Some("w/")),
-            ("--user=a b", "a\\ b", "--user=a bc", Some("a bc")),
+            ("--user=a b", "b", "--user=a bc", Some("bc")),
             ("--user=ad", "ad", "other", None),
+            ("rm", "#w", "rm", None),
         ] {
             let kept = kept_prefix(&[word.to_owned()], current);
-            let replaced = replacement(OsStr::new(candidate), &kept);
+            let replaced = kept.and_then(|kept| replacement(OsStr::new(candidate), &kept));
             assert_eq!(replaced.as_deref(), written, "{word} {current}");
         }
+    }
+
+    #[test]
+    fn names_with_a_meaning_to_the_shell_are_not_offered() {
+        for name in [
+            "x;touch y",
+            "x$(touch y)",
+            "x`touch y`",
+            "it's",
+            "a\"b",
+            "a b",
+            "*",
+            "r[1].csv",
+            "x\ny",
+            "~root",
+            "!x",
+            "a\\",
+            "a{b,c}",
+            "a&b",
+            "a|b",
+            "a>b",
+            "x\u{b}y",
+            "#x",
+        ] {
+            assert_eq!(replacement(OsStr::new(name), ""), None, "{name:?}");
+        }
+        let plain = "out/Übersicht-2_a.csv@3";
+        assert_eq!(replacement(OsStr::new(plain), "").as_deref(), Some(plain));
     }
 }

@@ -21,6 +21,8 @@ const SKILLS_PER_PAGE: i32 = 20;
 const LISTED_MAX: usize = 1000;
 /// Maximum size of the URIs and names of the resources of each kind in bytes: some clients take no message over 16 MiB.
 const LISTED_BYTES_MAX: usize = 1024 * 1024;
+/// The same for the files of one skill, of which [`LISTED_MAX`] are listed as well.
+const SKILL_BYTES_MAX: usize = 256 * 1024;
 /// Maximum number of entries of one list that are looked at to find the newest. The daemon gives them in the order of their
 /// paths or names.
 const SCANNED_MAX: usize = 100_000;
@@ -69,15 +71,15 @@ pub(crate) async fn list_resources(
 /// Progress through one list.
 #[derive(Debug)]
 struct PageScan {
-    list: &'static str,
+    list: String,
     pages: usize,
     entries: usize,
 }
 
 impl PageScan {
-    fn new(list: &'static str) -> Self {
+    fn new(list: impl Into<String>) -> Self {
         Self {
-            list,
+            list: list.into(),
             pages: 0,
             entries: 0,
         }
@@ -140,17 +142,21 @@ async fn add_workspace_files(
             let uri = Location::Workspace(file.path.clone()).uri();
             Resource::new(uri, file.path).with_size(u64::try_from(file.size).unwrap_or(0))
         });
-        add_within_limit(resources, files);
+        add_within_limit(resources, files, LISTED_BYTES_MAX);
     }
     Ok(())
 }
 
-/// Adds resources of one kind until their URIs and names reach [`LISTED_BYTES_MAX`].
-fn add_within_limit(resources: &mut Vec<Resource>, kind: impl Iterator<Item = Resource>) {
+/// Adds resources of one kind until their URIs and names reach `bytes_max`.
+fn add_within_limit(
+    resources: &mut Vec<Resource>,
+    kind: impl Iterator<Item = Resource>,
+    bytes_max: usize,
+) {
     let mut bytes = 0;
     for resource in kind {
         bytes += resource.uri.len() + resource.name.len();
-        if bytes > LISTED_BYTES_MAX {
+        if bytes > bytes_max {
             let uri = &resource.uri;
             output::note(&format!(
                 "resources/list ends before {uri}: the names are too long together"
@@ -229,7 +235,7 @@ async fn add_artifacts(scope: Scope<'_>, resources: &mut Vec<Resource>) -> Resul
             .with_mime_type(artifact.mime_type)
             .with_size(u64::try_from(artifact.size).unwrap_or(0))
     });
-    add_within_limit(resources, found);
+    add_within_limit(resources, found, LISTED_BYTES_MAX);
     Ok(())
 }
 
@@ -240,26 +246,29 @@ async fn add_skill_files(
 ) -> Result<(), ErrorData> {
     let mut request = ListSkillFilesRequest {
         name: skill.to_owned(),
-        page_size: 10_000,
+        page_size: FILES_PER_PAGE,
         ..ListSkillFilesRequest::default()
     };
-    let mut scan = PageScan::new("a skill");
-    loop {
+    let (mut found, mut scan) = (Vec::new(), PageScan::new(format!("skill {skill:?}")));
+    while found.len() < LISTED_MAX {
         let page = scope
             .client
             .list_skill_files(request.clone())
             .await
             .map_err(|error| refused(&error))?;
         let next = scan.next_page(page.files.len(), page.next_page_token);
-        resources.extend(page.files.into_iter().map(|file| {
-            let uri = Location::Skill(skill.to_owned(), file.path.clone()).uri();
-            Resource::new(uri, format!("{skill}/{}", file.path))
-                .with_mime_type(file.mime_type)
-                .with_size(u64::try_from(file.size).unwrap_or(0))
-        }));
+        found.extend(page.files);
         let Some(token) = next else {
-            return Ok(());
+            break;
         };
         request.page_token = token;
     }
+    let listed = found.into_iter().take(LISTED_MAX).map(|file| {
+        let uri = Location::Skill(skill.to_owned(), file.path.clone()).uri();
+        Resource::new(uri, format!("{skill}/{}", file.path))
+            .with_mime_type(file.mime_type)
+            .with_size(u64::try_from(file.size).unwrap_or(0))
+    });
+    add_within_limit(resources, listed, SKILL_BYTES_MAX);
+    Ok(())
 }
