@@ -10,12 +10,21 @@ GUEST := $(TARGET)/$(TRIPLE)/guest/skilld-guest
 STATE ?= $(CURDIR)/.demo
 SOAK_EXECS ?= 100000
 FUZZ_SECONDS ?= 300
-# What libFuzzer is told of the code that it runs. Stable Rust has it; cargo-fuzz's sanitizers need a nightly one.
+# What a target needs is built side by side: the image waits for downloads, and both builds end with steps on one core.
+# More jobs than cores, since a cargo that understands make's job server takes one for each compiler.
+MAKEFLAGS += --jobs=$(shell expr $$(nproc) + 2)
+# Coverage flags for libFuzzer. Stable Rust has them; the sanitizers of cargo-fuzz need a nightly toolchain.
 COVERAGE := --cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 	-Cllvm-args=-sanitizer-coverage-trace-compares
 
-.PHONY: help demo test soak fuzz check bench token-report guest image build run fmt lint doc clean preflight
+# Tools of `make check`. Any version that is in PATH will do; the named one is installed where there is none.
+CARGO_DENY := 0.20.2
+CARGO_MACHETE := 0.9.2
+# The database of advisories is a repository on GitHub: without a way there, advisories are left out and named.
+ADVISORIES := https://github.com/RustSec/advisory-db
+
+.PHONY: help demo test unit soak fuzz check tools bench token-report guest image build run fmt lint doc clean preflight
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -25,6 +34,10 @@ demo: build guest image ## run a sample skill on a CSV through a private daemon,
 
 test: preflight-python build guest image ## every test, end to end on real Docker; ends by proving that nothing is left
 	@tests/run.sh
+
+unit: preflight-rust ## every test that needs no Docker (TEST='-p skilld --test pool' for some of them)
+	cargo build --locked -p skilld-guest
+	cargo test --locked $(or $(TEST),--workspace --exclude skilld-tests)
 
 soak: build guest image ## 100,000 execs in one workspace: nothing grows (SOAK_EXECS=N for another number)
 	SKILLD_SOAK_EXECS='$(SOAK_EXECS)' SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' \
@@ -38,17 +51,27 @@ fuzz: preflight-rust ## fuzz what comes from outside, each target for FUZZ_SECON
 			-max_total_time=$(FUZZ_SECONDS) -timeout=20 -artifact_prefix=found/$$name- found/$$name corpus/$$name || exit 1; \
 	done
 
-check: preflight-rust ## formatting, lints, documentation and the fuzzers' lock files, all warnings refused
+check: preflight-rust tools ## formatting, lints, documentation, dependencies and the fuzzers' lock files, all warnings refused
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	@for fuzz in images/guest/fuzz daemon/fuzz; do \
 		cargo metadata --locked --format-version 1 --manifest-path $$fuzz/Cargo.toml > /dev/null || exit 1; done
+	cargo machete --skip-target-dir
+	cargo deny --locked check --hide-inclusion-graph licenses bans sources
+	@if GIT_TERMINAL_PROMPT=0 timeout 20 git ls-remote --quiet $(ADVISORIES) HEAD > /dev/null 2>&1; then cargo deny --locked check advisories; \
+		else echo 'check: $(ADVISORIES) cannot be reached: advisories are not checked'; fi
 
-bench: build guest image ## measure against docker exec and a local spawn; adds an entry to docs/benchmarks.md
+# In the debug profile, which compiles in a third of the time and is fast enough for these two.
+tools: export CARGO_PROFILE_DEV_DEBUG := 0
+tools: preflight-rust
+	@command -v cargo-machete > /dev/null || cargo install --locked --debug --quiet cargo-machete@$(CARGO_MACHETE)
+	@command -v cargo-deny > /dev/null || cargo install --locked --debug --quiet cargo-deny@$(CARGO_DENY)
+
+bench: build guest image ## measure against docker exec and a local spawn; writes tests/bench/results/ and docs/benchmarks.md
 	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --release --locked -p skilld-tests --bin bench -- --record
 
-token-report: preflight-rust ## count what skills cost in prompts, over skills/ and DIR=…; RECORD=1 adds an entry to docs/benchmarks.md
+token-report: preflight-rust ## count what skills cost in prompts, over skills/ and DIR=…; RECORD=1 writes tests/bench/results/
 	cargo run --locked -p skilld-tests --example token-report -- $(if $(DIR),--dir '$(DIR)') $(if $(RECORD),--record)
 
 guest: preflight-rust ## build the static guest, PID 1 of every container
@@ -58,7 +81,7 @@ image: preflight-docker ## make the image skilld/base:latest, unless it is up to
 	@images/base/build.sh
 
 build: preflight-rust ## build skilld and skillctl for release
-	cargo build --release --locked -p skilld -p skilld-client
+	cargo build --release --locked -p skilld -p skillctl
 
 run: build guest image ## run a daemon in the foreground, its state in .demo (STATE=DIR for another place)
 	SKILLD_ENGINE__GUEST_PATH='$(GUEST)' SKILLD_SKILLS__ROOTS='["$(CURDIR)/skills"]' '$(BIN)/skilld' --state-dir '$(STATE)'

@@ -1,4 +1,4 @@
-//! Compiles the .proto files with protox, so that nobody needs protoc.
+//! Compiles the .proto files with protox, so that a build needs no protoc.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(FILES, ["."])?;
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
 
-    // Reflection shows the public API only: what is private between daemon and guest stays out.
+    // gRPC reflection shows the public API only, without the guest protocol.
     let mut public = descriptors.clone();
     public
         .file
@@ -31,11 +31,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::fs::write(out.join("all.bin"), descriptors.encode_to_vec())?;
 
     tonic_prost_build::configure()
-        // No connect() in generated code: transports are the business of daemon, guest and client.
+        // Daemon, guest and client connect themselves, so generated code needs no connect().
         .build_transport(false)
-        // Payloads are handed on without a copy.
+        // Bytes fields are `Bytes`, which are passed on without a copy.
         .bytes(".")
-        // Maps are sorted, so that equal messages have equal bytes.
+        // Maps are sorted, so that equal messages have equal encodings.
         .btree_map(".")
         .compile_fds(descriptors)?;
     Ok(())

@@ -37,7 +37,8 @@ left() {
         pid=${file//[^0-9]/}
         echo "process $pid: $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline")"
     done
-    find "$dir" -mindepth 1 -maxdepth 1 -printf 'file %p\n'
+    # With some of the content, which tells whose it is.
+    find "$dir" -mindepth 1 -printf 'file %p\n' | sed -n 1,20p
 }
 
 if [ "${1-}" = --containers ]; then

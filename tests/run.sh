@@ -7,6 +7,17 @@ cd "$(dirname "$0")/.." || exit 1
 # since the paths of sockets end at 107 bytes.
 TMPDIR=$(mktemp -d /tmp/skt.XXXXXX) || exit 1
 export TMPDIR
+# For tests without Docker, in memory where the host has at least 2 GB of it to spare and lets programs run from there.
+MEMORY=$(mktemp -d /dev/shm/skt.XXXXXX 2>/dev/null) || MEMORY=
+can_run() { printf '#!/bin/sh\n' >"$1/run" && chmod +x "$1/run" && "$1/run"; }
+if [ -z "$MEMORY" ] || ! can_run "$MEMORY" || (($(df --output=avail --block-size=1M "$MEMORY" | tail -n 1) < 2000)); then
+    rm -rf "$MEMORY"
+    MEMORY=$(mktemp -d "$TMPDIR/memory.XXXXXX") || exit 1
+fi
+rm -f "$MEMORY/run"
+export MEMORY
+# The calls of make below are none of the jobs of the make that runs this.
+unset MAKEFLAGS MFLAGS
 before=$(tests/leftovers.sh --containers)
 failed=()
 # Some open hundreds of connections; the limit is often 1024.
@@ -49,9 +60,11 @@ step 'the image' tests/image.sh
 step 'the sample skills' skills
 step 'the documents' tests/docs.sh
 # With the fault points: tests/crash/faults.rs runs the daemon that this builds beside the tests, and no other one has them.
-step 'the crates' cargo test --workspace --locked --no-fail-fast --features skilld/fault-points
+runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
+step 'the crates' env "$runner=$PWD/tests/runner.sh" cargo test --workspace --locked --no-fail-fast --features skilld/fault-points
 step 'gVisor' tests/gvisor.sh
 step 'the first steps' first_steps
+step 'nothing is left in memory' env -u TMPDIR -u MEMORY tests/leftovers.sh "$MEMORY" "$before"
 step 'nothing is left' env -u TMPDIR tests/leftovers.sh "$TMPDIR" "$before"
 
 if ((${#failed[@]})); then

@@ -1,5 +1,7 @@
-//! The server itself: what it is, whether it is well, its pools.
+//! The server itself: its version and limits, its health, its pools and problems.
 
+use skilld_proto::v1::admin_service_client::AdminServiceClient;
+use skilld_proto::v1::server_service_client::ServerServiceClient;
 use skilld_proto::v1::{
     DrainRequest, DrainResponse, GetPoolRequest, GetProblemsRequest, GetServerInfoRequest,
     ListPoolsRequest, Pool, Problem, ResizePoolRequest, ServerInfo,
@@ -8,85 +10,91 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::names::pool_name;
+use crate::resource_names::pool_name;
 use crate::{Client, Error};
 
 impl Client {
-    /// Version, instance, engine, features and every limit.
+    /// Returns the version, instance, engine, features and every limit of the server.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn server_info(&self) -> Result<ServerInfo, Error> {
-        self.retrying(|| {
-            let mut stub = self.server();
-            async move { stub.get_server_info(GetServerInfoRequest {}).await }
-        })
+        self.retry_call(
+            GetServerInfoRequest {},
+            ServerServiceClient::get_server_info,
+        )
         .await
     }
 
-    /// Whether a service serves, by its full name; empty asks for the server as a whole. False also while the
-    /// engine does not answer.
+    /// Returns `true` if a service, by its full name, answers calls and the container engine does too. An empty name means
+    /// the server as a whole.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn is_serving(&self, service: &str) -> Result<bool, Error> {
         let request = HealthCheckRequest {
             service: service.to_owned(),
         };
-        let answer = self
-            .retrying(|| {
-                let (mut stub, request) = (HealthClient::new(self.channel()), request.clone());
-                async move { stub.check(request).await }
-            })
-            .await?;
+        let answer = self.retry_call(request, HealthClient::check).await?;
         Ok(answer.status() == ServingStatus::Serving)
     }
 
-    /// All pools, in order of their names.
+    /// Returns all pools in the order of their names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn list_pools(&self) -> Result<Vec<Pool>, Error> {
-        self.retrying(|| {
-            let mut stub = self.admin();
-            async move { stub.list_pools(ListPoolsRequest {}).await }
-        })
-        .await
-        .map(|answer| answer.pools)
+        self.retry_call(ListPoolsRequest {}, AdminServiceClient::list_pools)
+            .await
+            .map(|answer| answer.pools)
     }
 
-    /// One pool.
+    /// Returns one pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn get_pool(&self, name: &str) -> Result<Pool, Error> {
         let request = GetPoolRequest {
             name: pool_name(name),
         };
-        self.retrying(|| {
-            let (mut stub, request) = (self.admin(), request.clone());
-            async move { stub.get_pool(request).await }
-        })
-        .await
+        self.retry_call(request, AdminServiceClient::get_pool).await
     }
 
     /// Sets how many warm containers a pool keeps, until the daemon's next start.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn resize_pool(&self, name: &str, warm_target: i32) -> Result<Pool, Error> {
         let request = ResizePoolRequest {
             name: pool_name(name),
             warm_target,
         };
-        self.retrying(|| {
-            let (mut stub, request) = (self.admin(), request.clone());
-            async move { stub.resize_pool(request).await }
-        })
-        .await
+        self.retry_call(request, AdminServiceClient::resize_pool)
+            .await
     }
 
     /// Stops taking new work; with `remove` also deletes every workspace and warm container.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn drain(&self, request: DrainRequest) -> Result<DrainResponse, Error> {
-        self.retrying(|| {
-            let mut stub = self.admin();
-            async move { stub.drain(request).await }
-        })
-        .await
+        self.retry_call(request, AdminServiceClient::drain).await
     }
 
-    /// What somebody should look at, newest last.
+    /// Returns the problems that an operator should look at, newest last.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn problems(&self) -> Result<Vec<Problem>, Error> {
-        self.retrying(|| {
-            let mut stub = self.admin();
-            async move { stub.get_problems(GetProblemsRequest {}).await }
-        })
-        .await
-        .map(|answer| answer.problems)
+        self.retry_call(GetProblemsRequest {}, AdminServiceClient::get_problems)
+            .await
+            .map(|answer| answer.problems)
     }
 }

@@ -1,50 +1,39 @@
 //! Artifacts: named bytes with versions, kept beyond a workspace.
 
-use std::path::PathBuf;
-
-use bytes::Bytes;
-use futures::{StreamExt, stream};
-use skilld_proto::v1::load_artifact_response::Payload as Loaded;
+use futures::stream;
+use skilld_proto::v1::artifact_service_client::ArtifactServiceClient;
 use skilld_proto::v1::save_artifact_request::Payload;
 use skilld_proto::v1::{
     Artifact, ArtifactScope, DeleteArtifactRequest, ListArtifactVersionsRequest,
     ListArtifactVersionsResponse, ListArtifactsRequest, ListArtifactsResponse, LoadArtifactRequest,
-    LoadArtifactResponse, SaveArtifactHeader, SaveArtifactRequest,
+    LoadArtifactResponse, SaveArtifactHeader, SaveArtifactRequest, load_artifact_response,
 };
 use tokio::io::AsyncRead;
-use tokio::sync::oneshot;
-use tokio_util::io::ReaderStream;
 
-use crate::files::stage::{CHUNK_BYTES, data_messages};
-use crate::names::{artifact_name, workspace_name};
-use crate::{Client, Error, Messages, Progress};
+use crate::download::DownloadPart;
+use crate::files::upload::{Upload, finish_upload, read_chunks};
+use crate::resource_names::{artifact_name, workspace_name};
+use crate::{Client, Download, Error, TransferProgress};
 
-/// What is saved, and as what.
+/// Destination of a saved artifact.
 #[derive(Clone, Debug)]
 pub struct SaveTarget {
-    /// With `artifacts/` before it or not.
+    /// Name, with or without `artifacts/` before it.
     pub name: String,
-    /// Whose it is.
+    /// Owner of the artifact.
     pub scope: ArtifactScope,
-    /// Empty: the server finds out.
+    /// MIME type; if empty, the server finds it out.
     pub mime_type: String,
-    /// Of all bytes, checked by the server; empty: not checked.
+    /// SHA-256 of all bytes, which the server checks; empty if it should not.
     pub sha256: String,
-    /// How many bytes there are, if that is known: for the progress only.
+    /// Size in bytes if it is known; used for the progress only.
     pub total: Option<u64>,
-    /// Told as bytes go.
-    pub progress: Progress,
-}
-
-/// An artifact as it comes.
-#[derive(Debug)]
-pub struct ArtifactReader {
-    artifact: Artifact,
-    messages: Messages<LoadArtifactResponse>,
+    /// Reports the bytes that were sent.
+    pub progress: TransferProgress,
 }
 
 impl SaveTarget {
-    /// An artifact of a scope.
+    /// Returns the target for an artifact of a scope.
     #[must_use]
     pub fn new(name: &str, scope: ArtifactScope) -> Self {
         Self {
@@ -53,7 +42,7 @@ impl SaveTarget {
             mime_type: String::new(),
             sha256: String::new(),
             total: None,
-            progress: Progress::none(),
+            progress: TransferProgress::none(),
         }
     }
 
@@ -71,57 +60,39 @@ impl SaveTarget {
     }
 }
 
-impl ArtifactReader {
-    /// Which version it is, and what is known of it.
-    #[must_use]
-    pub fn artifact(&self) -> &Artifact {
-        &self.artifact
-    }
-
-    /// The next bytes, at most 256 KiB; none at the end, when all of them came. Cancel safe.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        match self.messages.next().await?.map(|message| message.payload) {
-            Some(Some(Loaded::Data(data))) => Ok(Some(data)),
-            Some(Some(Loaded::Artifact(_)) | None) => Err(Error::protocol(
-                "it described an artifact in the middle of its bytes",
-            )),
-            None => Ok(None),
-        }
-    }
-}
-
 impl Client {
-    /// Saves everything that `source` has as the next version. If reading fails the server is told nothing but a broken
-    /// stream, and there is no new version.
+    /// Saves everything that `source` has as the next version. If reading fails, the server sees a broken stream and makes
+    /// no version.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn save_artifact(
         &self,
         target: SaveTarget,
         source: impl AsyncRead + Send + Unpin + 'static,
     ) -> Result<Artifact, Error> {
-        let chunks = ReaderStream::with_capacity(source, CHUNK_BYTES);
-        let chunks = chunks.map(|chunk| {
-            chunk.map_err(|source| Error::Io {
-                path: PathBuf::from("-"),
-                source,
-            })
-        });
-        let (failed, failure) = oneshot::channel();
-        let header = stream::iter([target.header(String::new(), String::new())]);
+        let header = target.header(String::new(), String::new());
         let message = |data| SaveArtifactRequest {
             name: String::new(),
             payload: Some(Payload::Data(data)),
         };
-        let data = data_messages(chunks, failed, target.progress, target.total, message);
+        let upload = Upload {
+            header,
+            message,
+            progress: target.progress,
+            total: target.total,
+        };
+        let (messages, failure) = upload.into_messages(read_chunks(source));
         let mut stub = self.artifacts();
-        tokio::select! {
-            biased;
-            // Leaving the call unfinished resets the stream: the server must not take half for all.
-            Ok(error) = failure => Err(error),
-            answer = stub.save_artifact(header.chain(data)) => Ok(answer?.into_inner()),
-        }
+        finish_upload(stub.save_artifact(messages), failure).await
     }
 
     /// Saves a file of a workspace as the next version; its bytes do not come here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn save_artifact_from(
         &self,
         target: SaveTarget,
@@ -135,58 +106,62 @@ impl Client {
     }
 
     /// Opens one version for reading; the newest if none is named.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn load_artifact(
         &self,
         mut request: LoadArtifactRequest,
-    ) -> Result<ArtifactReader, Error> {
+    ) -> Result<Download<Artifact>, Error> {
         request.name = artifact_name(&request.name);
         let messages = self
-            .retrying(|| {
-                let (mut stub, request) = (self.artifacts(), request.clone());
-                async move { stub.load_artifact(request).await }
-            })
+            .retry_call(request, ArtifactServiceClient::load_artifact)
             .await?;
-        let mut messages = Messages::new(messages);
-        match messages.next().await?.and_then(|first| first.payload) {
-            Some(Loaded::Artifact(artifact)) => Ok(ArtifactReader { artifact, messages }),
-            Some(Loaded::Data(_)) | None => {
-                Err(Error::protocol("it did not describe the artifact first"))
+        let part = |message: LoadArtifactResponse| match message.payload? {
+            load_artifact_response::Payload::Artifact(artifact) => {
+                Some(DownloadPart::Header(artifact))
             }
-        }
+            load_artifact_response::Payload::Data(data) => Some(DownloadPart::Data(data)),
+        };
+        Download::open(messages, part).await
     }
 
-    /// One page of the newest versions, in order of their names.
+    /// Returns one page of the newest versions, in the order of their names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn list_artifacts(
         &self,
         request: ListArtifactsRequest,
     ) -> Result<ListArtifactsResponse, Error> {
-        self.retrying(|| {
-            let (mut stub, request) = (self.artifacts(), request.clone());
-            async move { stub.list_artifacts(request).await }
-        })
-        .await
+        self.retry_call(request, ArtifactServiceClient::list_artifacts)
+            .await
     }
 
-    /// One page of the versions of an artifact, oldest first.
+    /// Returns one page of the versions of an artifact, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn list_artifact_versions(
         &self,
         mut request: ListArtifactVersionsRequest,
     ) -> Result<ListArtifactVersionsResponse, Error> {
         request.name = artifact_name(&request.name);
-        self.retrying(|| {
-            let (mut stub, request) = (self.artifacts(), request.clone());
-            async move { stub.list_artifact_versions(request).await }
-        })
-        .await
+        self.retry_call(request, ArtifactServiceClient::list_artifact_versions)
+            .await
     }
 
     /// Removes one version, or all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn delete_artifact(&self, mut request: DeleteArtifactRequest) -> Result<(), Error> {
         request.name = artifact_name(&request.name);
-        self.retrying(|| {
-            let (mut stub, request) = (self.artifacts(), request.clone());
-            async move { stub.delete_artifact(request).await }
-        })
-        .await
+        self.retry_call(request, ArtifactServiceClient::delete_artifact)
+            .await
     }
 }

@@ -1,4 +1,4 @@
-//! The connection: one channel, one stub per service, and the loops that repeat a call.
+//! Connection to a daemon: one channel, one stub per service, and the loops that repeat a call.
 
 use skilld_proto::v1::admin_service_client::AdminServiceClient;
 use skilld_proto::v1::artifact_service_client::ArtifactServiceClient;
@@ -10,10 +10,52 @@ use skilld_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::endpoint::{self, MESSAGE_BYTES_MAX};
-use crate::retry::asked_for;
+use crate::retry::requested_wait;
 use crate::{Error, RetryPolicy};
+
+/// Generated stub of one service, which retries nothing.
+pub(crate) trait ServiceStub {
+    /// Makes the stub over a channel; it takes messages of at most 4 MiB.
+    fn over_channel(channel: Channel) -> Self;
+}
+
+/// Implements [`ServiceStub`] for each stub, and the method of [`Client`] that returns it.
+macro_rules! service_stubs {
+    ($($method:ident: $stub:ident,)*) => {
+        $(impl ServiceStub for $stub<Channel> {
+            fn over_channel(channel: Channel) -> Self {
+                Self::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+            }
+        })*
+
+        impl Client {
+            $(#[doc = concat!("Returns the generated stub `", stringify!($stub), "`, which retries nothing.")]
+            #[must_use]
+            pub fn $method(&self) -> $stub<Channel> {
+                ServiceStub::over_channel(self.channel())
+            })*
+        }
+    };
+}
+
+service_stubs! {
+    workspaces: WorkspaceServiceClient,
+    execs: ExecServiceClient,
+    files: FileServiceClient,
+    skills: SkillServiceClient,
+    artifacts: ArtifactServiceClient,
+    server: ServerServiceClient,
+    admin: AdminServiceClient,
+}
+
+impl ServiceStub for HealthClient<Channel> {
+    fn over_channel(channel: Channel) -> Self {
+        Self::new(channel)
+    }
+}
 
 /// A client of one daemon. Cheap to clone; clones share the connection, which is made again when it breaks.
 #[derive(Clone, Debug)]
@@ -25,6 +67,10 @@ pub struct Client {
 
 impl Client {
     /// Connects to `unix:/path`, `unix:///path` or `http://127.0.0.1:port`. Fails after 5 s at the latest.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Endpoint`] for an endpoint of another form, [`Error::Connect`] if no connection is made in time.
     pub async fn connect(endpoint: &str) -> Result<Self, Error> {
         Ok(Self {
             endpoint: endpoint.to_owned(),
@@ -33,20 +79,20 @@ impl Client {
         })
     }
 
-    /// The same client with other bounds for repeating calls.
+    /// Returns the client with other limits for repeated calls.
     #[must_use]
     pub fn with_retry(mut self, retry: RetryPolicy) -> Self {
         self.retry = retry;
         self
     }
 
-    /// Where it is connected to, as given.
+    /// Returns the endpoint as the caller gave it.
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// The channel, for stubs of services that this crate does not know.
+    /// Returns the channel, for stubs of services that this crate does not know.
     #[must_use]
     pub fn channel(&self) -> Channel {
         self.channel.clone()
@@ -56,57 +102,16 @@ impl Client {
         &self.retry
     }
 
-    /// Generated stub, without retries. Messages of at most 4 MiB, like all stubs here.
-    #[must_use]
-    pub fn workspaces(&self) -> WorkspaceServiceClient<Channel> {
-        WorkspaceServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
-    }
-
-    /// Generated stub, without retries.
-    #[must_use]
-    pub fn execs(&self) -> ExecServiceClient<Channel> {
-        ExecServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
-    }
-
-    /// Generated stub, without retries.
-    #[must_use]
-    pub fn files(&self) -> FileServiceClient<Channel> {
-        FileServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
-    }
-
-    /// Generated stub, without retries.
-    #[must_use]
-    pub fn skills(&self) -> SkillServiceClient<Channel> {
-        SkillServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
-    }
-
-    /// Generated stub, without retries.
-    #[must_use]
-    pub fn artifacts(&self) -> ArtifactServiceClient<Channel> {
-        ArtifactServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
-    }
-
-    /// Generated stub, without retries.
-    #[must_use]
-    pub fn server(&self) -> ServerServiceClient<Channel> {
-        ServerServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
-    }
-
-    /// Generated stub, without retries.
-    #[must_use]
-    pub fn admin(&self) -> AdminServiceClient<Channel> {
-        AdminServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
-    }
-
-    /// Makes a call until it is answered with something else than a promise that nothing was started, or
-    /// until the policy's bounds are reached. `call` makes the request anew each time.
-    pub(crate) async fn retrying<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, Error>
-    where
-        F: Future<Output = Result<Response<T>, Status>>,
-    {
-        let mut attempt = 0;
+    /// Makes a call, and repeats it while the server answers with a promise that nothing was started, within the
+    /// policy's bounds.
+    pub(crate) async fn retry_call<S: ServiceStub, R: Clone, T>(
+        &self,
+        request: R,
+        call: impl AsyncFn(&mut S, R) -> Result<Response<T>, Status>,
+    ) -> Result<T, Error> {
+        let (mut stub, mut attempt) = (S::over_channel(self.channel()), 0);
         loop {
-            let status = match call().await {
+            let status = match call(&mut stub, request.clone()).await {
                 Ok(response) => return Ok(response.into_inner()),
                 Err(status) => status,
             };
@@ -118,21 +123,20 @@ impl Client {
         }
     }
 
-    /// Makes a call that may be made any number of times, until it is answered with something else than a broken
-    /// connection, in the sense of `may_repeat`, or no answer came for the policy's resume window.
-    pub(crate) async fn insisting<T, F>(
+    /// Makes a call that may be made any number of times, and repeats it while it ends with a broken connection, in the
+    /// sense of `may_repeat`, until no answer came for the policy's resume window.
+    pub(crate) async fn repeat_call<S: ServiceStub, R: Clone, T>(
         &self,
         may_repeat: fn(&Status) -> bool,
-        mut call: impl FnMut() -> F,
-    ) -> Result<T, Error>
-    where
-        F: Future<Output = Result<Response<T>, Status>>,
-    {
+        request: R,
+        call: impl AsyncFn(&mut S, R) -> Result<Response<T>, Status>,
+    ) -> Result<T, Error> {
         let window = self.retry.resume_window;
+        let mut stub = S::over_channel(self.channel());
         let (mut failures, mut since) = (0, None);
         loop {
             let called = Instant::now();
-            let status = match call().await {
+            let status = match call(&mut stub, request.clone()).await {
                 Ok(response) => return Ok(response.into_inner()),
                 Err(status) => status,
             };
@@ -146,7 +150,7 @@ impl Client {
                 return Err(Error::from(status));
             }
             failures += 1;
-            let wait = asked_for(&status).unwrap_or_else(|| self.retry.backoff(failures));
+            let wait = requested_wait(&status).unwrap_or_else(|| self.retry.backoff(failures));
             tokio::time::sleep(wait.min(self.retry.backoff_max)).await;
         }
     }

@@ -1,5 +1,4 @@
-//! Where the daemon is: `unix:/path` or `http://loopback:port`, and the channel to it. Says in plain words
-//! why there is none.
+//! Endpoints `unix:/path` and `http://loopback:port`, and the channel to the daemon.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,19 +8,19 @@ use tonic::transport::{Channel, Endpoint as TonicEndpoint};
 use crate::Error;
 use crate::error::{connect_hint, root_cause};
 
-/// Where a daemon listens that was not told otherwise.
+/// Endpoint of a daemon with the default configuration.
 pub const DEFAULT_ENDPOINT: &str = "unix:/run/skilld/skilld.sock";
 
 /// Largest message either side may send, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// One stream may be this far ahead of its reader. What is, has to be sent again when the connection breaks, so it is
-/// well below what an exec keeps.
+/// Bytes that the server may send ahead of the reader of one stream. The server sends them again after a broken
+/// connection, so this is well below what an exec keeps.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-/// Covers a thousand of them: streams that nobody reads must not starve the others of their connection.
+/// Bytes that the server may send ahead on one connection: a thousand stream windows, because streams without a reader must not starve the others of their connection.
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024 * 1024;
 
-/// A message of the largest usual size comes in one frame; HTTP/2's default would cut it into 16.
+/// Maximum size of an HTTP/2 frame in bytes. The largest usual message fits; the default would cut it into 16.
 const FRAME_BYTES_MAX: u32 = 256 * 1024 + 1024;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,10 +28,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Connects once, so that a daemon that is not there is noticed now and not in the middle of the work.
+/// Connects once, so that a missing daemon is noticed now and not in the middle of the work.
 /// The channel connects again by itself when its connection breaks.
 pub(crate) async fn connect(endpoint: &str) -> Result<Channel, Error> {
-    let uri = uri(endpoint)?;
+    let uri = parse_endpoint(endpoint)?;
     let bad = |problem: String| Error::Endpoint {
         endpoint: endpoint.to_owned(),
         problem,
@@ -56,8 +55,8 @@ pub(crate) async fn connect(endpoint: &str) -> Result<Channel, Error> {
     })
 }
 
-/// What tonic understands, or what is wrong with the endpoint.
-fn uri(endpoint: &str) -> Result<String, Error> {
+/// Converts an endpoint to a URI for tonic.
+fn parse_endpoint(endpoint: &str) -> Result<String, Error> {
     let bad = |problem: &str| Error::Endpoint {
         endpoint: endpoint.to_owned(),
         problem: problem.to_owned(),
@@ -91,7 +90,7 @@ fn uri(endpoint: &str) -> Result<String, Error> {
     }
 }
 
-/// The path in `unix:/path`, `unix:///path` or `/path`.
+/// Returns the path in `unix:/path`, `unix:///path` or `/path`.
 pub(crate) fn socket_path(endpoint: &str) -> Option<&str> {
     endpoint
         .strip_prefix("unix://")
@@ -118,7 +117,10 @@ mod tests {
     #[test]
     fn every_spelling_of_a_socket_is_understood() {
         for endpoint in ["unix:/run/s.sock", "unix:///run/s.sock", "/run/s.sock"] {
-            assert_eq!(uri(endpoint).expect("understood"), "unix:/run/s.sock");
+            assert_eq!(
+                parse_endpoint(endpoint).expect("understood"),
+                "unix:/run/s.sock"
+            );
         }
     }
 
@@ -129,7 +131,7 @@ mod tests {
             "http://[::1]:7",
             "http://localhost:7/",
         ] {
-            uri(endpoint).expect("loopback");
+            parse_endpoint(endpoint).expect("loopback");
         }
         for (endpoint, word) in [
             ("http://10.0.0.1:7", "this machine"),
@@ -140,7 +142,7 @@ mod tests {
             ("localhost:7", "unix:/"),
             ("", "unix:/"),
         ] {
-            let error = uri(endpoint).expect_err(endpoint).to_string();
+            let error = parse_endpoint(endpoint).expect_err(endpoint).to_string();
             assert!(error.contains(word), "{endpoint}: {error}");
         }
     }

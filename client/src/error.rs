@@ -1,4 +1,4 @@
-//! What can go wrong, for programs (codes, reasons, metadata) and for people (a message and what to do next).
+//! Errors for programs (codes, reasons, metadata) and for people (a message and what to do next).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,29 +12,29 @@ use tonic_types::StatusExt;
 
 mod hint;
 
-pub(crate) use hint::connect as connect_hint;
+pub(crate) use hint::connect_hint;
 
-/// Why a call did not succeed. Displays as a message, and what to do next where that is known.
+/// Error of a call. Displays as a message, and what to do next where that is known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The endpoint is not one that this client can use.
     #[error("cannot use the endpoint {endpoint:?}: {problem}")]
     Endpoint {
-        /// As given.
+        /// Endpoint as the caller gave it.
         endpoint: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         problem: String,
     },
     /// No connection could be made.
     #[error("cannot connect to {endpoint}: {cause}; {hint}")]
     Connect {
-        /// As given.
+        /// Endpoint as the caller gave it.
         endpoint: String,
-        /// The system's words.
+        /// Message of the operating system.
         cause: String,
-        /// What to do next.
+        /// Advice for the user.
         hint: String,
-        /// As tonic had it.
+        /// Error of the transport.
         source: tonic::transport::Error,
     },
     /// The server, or the way to it, answered with a status other than OK.
@@ -45,37 +45,37 @@ pub enum Error {
         "lost the stream of {exec} at stdout {stdout}, stderr {stderr}: {source}; attach from there"
     )]
     StreamLost {
-        /// `workspaces/{workspace}/execs/{exec}`.
+        /// Name of the exec, `workspaces/{workspace}/execs/{exec}`.
         exec: String,
-        /// The next byte of stdout.
+        /// Offset of the next byte of stdout.
         stdout: u64,
-        /// The next byte of stderr.
+        /// Offset of the next byte of stderr.
         stderr: u64,
-        /// What the last attempt met.
+        /// Answer to the last attempt.
         source: Box<Failure>,
     },
     /// A file on this side could not be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A skill cannot be packed; nothing was sent.
     #[error("cannot publish {}: {problem}", path.display())]
     Pack {
-        /// Its folder or archive.
+        /// Path of the skill's folder or archive.
         path: PathBuf,
-        /// What is wrong with it, and where.
+        /// Description and place of the fault.
         problem: String,
     },
     /// A file's name, as the server gave it, leads out of the target directory or through a link.
     #[error("refused to write {path:?}: {problem}")]
     UnsafeName {
-        /// As the server gave it.
+        /// Path as the server sent it.
         path: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         problem: &'static str,
     },
     /// Bytes were damaged on their way.
@@ -83,23 +83,23 @@ pub enum Error {
         "{path}: the bytes have the sha256 {actual}, the server sent {expected}; collect again"
     )]
     Checksum {
-        /// As the server gave it.
+        /// Path as the server sent it.
         path: String,
-        /// What the server said.
+        /// SHA-256 that the server announced.
         expected: String,
-        /// What came.
+        /// SHA-256 of the received bytes.
         actual: String,
     },
     /// The server did what its API rules out.
     #[error("the server broke the protocol: {problem}; are client and server of the same release?")]
     Protocol {
-        /// What it did.
+        /// Description of the server's behaviour.
         problem: String,
     },
 }
 
 impl Error {
-    /// The status behind it, if there is one.
+    /// Returns the failure behind the error, if the server or the way to it answered with a status.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         match self {
@@ -117,13 +117,13 @@ impl Error {
         }
     }
 
-    /// skilld's reason, if skilld gave one.
+    /// Returns skilld's reason, if skilld gave one.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.failure().and_then(|failure| failure.reason)
     }
 
-    /// The status code, if there is one.
+    /// Returns the status code, if there is one.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         self.failure().map(|failure| failure.code)
@@ -142,44 +142,44 @@ impl From<Status> for Error {
     }
 }
 
-/// A status with its details taken apart.
+/// Status of a failed call, with its details decoded.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// May the caller try again? UNAVAILABLE promises that nothing was started.
+    /// Status code; UNAVAILABLE promises that nothing was started.
     pub code: Code,
-    /// Why, in skilld's words; none if something else than skilld answered.
+    /// Reason that skilld gave; `None` if another party answered, such as a proxy.
     pub reason: Option<Reason>,
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// Belongs to the reason; its keys are listed with the reasons.
+    /// Details of the reason; its keys are listed with the reasons.
     pub metadata: BTreeMap<String, String>,
-    /// When the server wants to be asked again.
+    /// Time after which the server accepts another try; `None` if it named none.
     pub retry_after: Option<Duration>,
-    /// Everything that is wrong with the request's fields.
+    /// Faults in the request's fields.
     pub violations: Vec<FieldViolation>,
-    /// Name of the resource that it is about.
+    /// Name of the resource that the failure is about.
     pub resource: Option<String>,
 }
 
-/// What is wrong with one field.
+/// Fault in one field of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldViolation {
     /// Path of the field, for instance `spec.argv`.
     pub field: String,
-    /// What is wrong with it.
+    /// Description of the fault.
     pub description: String,
 }
 
 impl Failure {
-    /// What to do next, if that is known.
+    /// Returns advice on what to do next, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
-        hint::status(self)
+        hint::status_hint(self)
     }
 }
 
-/// What a suggestion of similar names begins with.
-const SUGGESTS: &str = "did you mean ";
+/// First words of a suggestion of similar names.
+const SUGGESTION: &str = "did you mean ";
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,8 +197,10 @@ impl fmt::Display for Failure {
             None => write!(f, " ({:?})", self.code)?,
         }
         match self.hint() {
-            // The daemon's own words may have the names already.
-            Some(hint) if hint.starts_with(SUGGESTS) && self.message.contains(SUGGESTS) => Ok(()),
+            // The daemon's message may have the names already.
+            Some(hint) if hint.starts_with(SUGGESTION) && self.message.contains(SUGGESTION) => {
+                Ok(())
+            }
             Some(hint) => write!(f, "; {hint}"),
             None => Ok(()),
         }
@@ -220,7 +222,7 @@ impl From<Status> for Failure {
         Self {
             code: status.code(),
             reason: info.and_then(|info| Reason::from_str_name(&format!("REASON_{}", info.reason))),
-            message: message(&status),
+            message: describe_status(&status),
             metadata: info
                 .map(|info| info.metadata.clone().into_iter().collect())
                 .unwrap_or_default(),
@@ -240,9 +242,9 @@ impl From<Status> for Failure {
     }
 }
 
-/// The status's words, and the root cause when the transport made the status ("transport error" alone helps
-/// nobody).
-fn message(status: &Status) -> String {
+/// Returns the status's message, and the root cause when the transport made the status: "transport error" alone does not
+/// help.
+fn describe_status(status: &Status) -> String {
     let mut message = status.message().to_owned();
     if message.is_empty() {
         message = status.code().description().to_owned();
@@ -255,7 +257,7 @@ fn message(status: &Status) -> String {
     message
 }
 
-/// The innermost error's words.
+/// Returns the message of the innermost source of an error.
 pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let mut innermost = error.source()?;
     while let Some(source) = innermost.source() {

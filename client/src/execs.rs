@@ -1,49 +1,55 @@
-//! Execs: run, start, attach, poll, look, resize, signal, kill, forget. Their stdin has a file of its own.
+//! Execs: run, start, attach, poll, get, list, resize, signal, kill, delete. `stdin` writes to their stdin.
 
 use std::time::Duration;
 
+use skilld_proto::v1::exec_service_client::ExecServiceClient;
 use skilld_proto::v1::{
     AttachExecRequest, DeleteExecRequest, Exec, ExecEvent, GetExecRequest, KillExecRequest,
     ListExecsRequest, ListExecsResponse, PollExecRequest, PollExecResponse, ResizeTerminalRequest,
     RunExecRequest, SignalExecRequest, StartExecRequest,
 };
 
-use crate::names::{exec_name, new_exec_id, workspace_name};
+use crate::resource_names::{exec_name, new_exec_id, workspace_name};
 use crate::retry::{connection_broke, may_resume};
-use crate::{Client, Error, ExecStream, Messages, Poller};
+use crate::{Client, Error, ExecPoller, ExecStream, MessageStream};
 
 impl Client {
-    /// Starts an exec and streams its events; the stream ends with the connection. Without an id one is
-    /// chosen here, so that a repeated call starts nothing twice.
-    pub async fn run_exec(&self, request: RunExecRequest) -> Result<Messages<ExecEvent>, Error> {
-        let request = named(request);
-        self.retrying(|| {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.run_exec(request).await }
-        })
-        .await
-        .map(Messages::new)
+    /// Starts an exec and streams its events; the stream ends with the connection. The client chooses an id if the request
+    /// has none, so that a repeated call starts nothing twice.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
+    pub async fn run_exec(
+        &self,
+        request: RunExecRequest,
+    ) -> Result<MessageStream<ExecEvent>, Error> {
+        let request = complete_request(request);
+        self.retry_call(request, ExecServiceClient::run_exec)
+            .await
+            .map(MessageStream::new)
     }
 
     /// Starts an exec and streams its events, attaching again where the stream broke: the events are
     /// exactly those of an unbroken stream.
     #[must_use]
     pub fn run_resuming(&self, request: RunExecRequest) -> ExecStream {
-        ExecStream::run(self.clone(), named(request))
+        ExecStream::run(self.clone(), complete_request(request))
     }
 
     /// Streams the events of an exec from given offsets; the stream ends with the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn attach_exec(
         &self,
         mut request: AttachExecRequest,
-    ) -> Result<Messages<ExecEvent>, Error> {
+    ) -> Result<MessageStream<ExecEvent>, Error> {
         request.name = exec_name(&request.name);
-        self.retrying(|| {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.attach_exec(request).await }
-        })
-        .await
-        .map(Messages::new)
+        self.retry_call(request, ExecServiceClient::attach_exec)
+            .await
+            .map(MessageStream::new)
     }
 
     /// Streams the events of an exec from given offsets, attaching again where the stream broke.
@@ -53,68 +59,80 @@ impl Client {
         ExecStream::attach(self.clone(), request)
     }
 
-    /// Starts an exec and returns when it was spawned or could not be. Without an id one is chosen here.
+    /// Starts an exec and returns when it was spawned or could not be. The client chooses an id if the request has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn start_exec(&self, mut request: StartExecRequest) -> Result<Exec, Error> {
         request.workspace = workspace_name(&request.workspace);
         if request.exec_id.is_empty() {
             request.exec_id = new_exec_id();
         }
-        self.retrying(|| {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.start_exec(request).await }
-        })
-        .await
+        self.retry_call(request, ExecServiceClient::start_exec)
+            .await
     }
 
-    /// Waits for output or the end of an exec, and returns what came. Repeated on UNAVAILABLE and when the connection
-    /// broke: the same offsets bring the same bytes.
+    /// Waits for output or the end of an exec, and returns the output that came. Repeated on UNAVAILABLE and when the
+    /// connection broke: the same offsets bring the same bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn poll_exec(&self, mut request: PollExecRequest) -> Result<PollExecResponse, Error> {
         request.name = exec_name(&request.name);
-        self.insisting(connection_broke, || {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.poll_exec(request).await }
-        })
-        .await
+        self.repeat_call(connection_broke, request, ExecServiceClient::poll_exec)
+            .await
     }
 
-    /// Polls again and again, from the offsets of the request on.
+    /// Returns a poller that continues from the offsets of the request.
     #[must_use]
-    pub fn poller(&self, request: PollExecRequest) -> Poller {
-        Poller::new(self.clone(), request)
+    pub fn poller(&self, request: PollExecRequest) -> ExecPoller {
+        ExecPoller::new(self.clone(), request)
     }
 
-    /// Sets the size of an exec's terminal. Repeated when the connection broke: the last size is what counts.
+    /// Sets the size of an exec's terminal. Repeated when the connection broke: only the last size counts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn resize_terminal(&self, mut request: ResizeTerminalRequest) -> Result<(), Error> {
         request.name = exec_name(&request.name);
-        self.insisting(may_resume, || {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.resize_terminal(request).await }
-        })
-        .await
+        self.repeat_call(may_resume, request, ExecServiceClient::resize_terminal)
+            .await
     }
 
-    /// Sends a signal.
+    /// Sends a signal to an exec.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn signal_exec(&self, mut request: SignalExecRequest) -> Result<Exec, Error> {
         request.name = exec_name(&request.name);
-        self.retrying(|| {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.signal_exec(request).await }
-        })
-        .await
+        self.retry_call(request, ExecServiceClient::signal_exec)
+            .await
     }
 
     /// Ends an exec's whole process tree with the server's grace period; returns when it is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn kill_exec(&self, name: &str) -> Result<Exec, Error> {
         self.kill(name, None).await
     }
 
-    /// The same with another time between TERM and KILL, of at most 60 s; zero kills at once.
+    /// Kills an exec with a grace period between SIGTERM and SIGKILL of at most 60 s; zero kills at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn kill_exec_after(&self, name: &str, grace: Duration) -> Result<Exec, Error> {
         self.kill(name, Some(grace)).await
     }
 
     async fn kill(&self, name: &str, grace: Option<Duration>) -> Result<Exec, Error> {
-        // What no Duration of protobuf holds is refused like all that is too long.
+        // A duration that protobuf cannot hold is refused like any other that is too long.
         let too_long = prost_types::Duration {
             seconds: i64::MAX,
             nanos: 0,
@@ -123,53 +141,51 @@ impl Client {
             name: exec_name(name),
             grace: grace.map(|grace| grace.try_into().unwrap_or(too_long)),
         };
-        self.retrying(|| {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.kill_exec(request).await }
-        })
-        .await
+        self.retry_call(request, ExecServiceClient::kill_exec).await
     }
 
     /// Returns an exec, by `workspace/exec` or full name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn get_exec(&self, name: &str) -> Result<Exec, Error> {
         let request = GetExecRequest {
             name: exec_name(name),
         };
-        self.retrying(|| {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.get_exec(request).await }
-        })
-        .await
+        self.retry_call(request, ExecServiceClient::get_exec).await
     }
 
-    /// One page of a workspace's execs, in order of their start.
+    /// Returns one page of a workspace's execs, in the order of their start.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn list_execs(
         &self,
         mut request: ListExecsRequest,
     ) -> Result<ListExecsResponse, Error> {
         request.workspace = workspace_name(&request.workspace);
-        self.retrying(|| {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.list_execs(request).await }
-        })
-        .await
+        self.retry_call(request, ExecServiceClient::list_execs)
+            .await
     }
 
     /// Kills an exec if it runs and forgets it with its output.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn delete_exec(&self, name: &str) -> Result<(), Error> {
         let request = DeleteExecRequest {
             name: exec_name(name),
         };
-        self.retrying(|| {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.delete_exec(request).await }
-        })
-        .await
+        self.retry_call(request, ExecServiceClient::delete_exec)
+            .await
     }
 }
 
-/// With full names, and an id in any case.
-fn named(mut request: RunExecRequest) -> RunExecRequest {
+/// Completes a request: full resource names, and an id if it has none.
+fn complete_request(mut request: RunExecRequest) -> RunExecRequest {
     request.workspace = workspace_name(&request.workspace);
     if request.exec_id.is_empty() {
         request.exec_id = new_exec_id();

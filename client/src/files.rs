@@ -1,22 +1,28 @@
-//! Files: into a workspace (`stage`), out of it (`read`, `collect`), and what is there.
+//! Files of a workspace: staging, reading, listing and collecting them.
 
+use skilld_proto::v1::file_service_client::FileServiceClient;
 use skilld_proto::v1::{
-    CollectOutputsRequest, CollectOutputsResponse, ListFilesRequest, ListFilesResponse,
-    StageInputsRequest, StageSkillsRequest, StagedInput, StagedSkill,
+    CollectOutputsRequest, CollectOutputsResponse, FileEntry, ListFilesRequest, ListFilesResponse,
+    ReadFileRequest, ReadFileResponse, StageInputsRequest, StageSkillsRequest, StagedInput,
+    StagedSkill, read_file_response,
 };
 
-use crate::names::workspace_name;
-use crate::{Client, Error, Messages};
+use crate::download::DownloadPart;
+use crate::resource_names::workspace_name;
+use crate::{Client, Download, Error, MessageStream};
 
-mod beneath;
 pub(crate) mod collect;
-pub(crate) mod read;
-pub(crate) mod stage;
-pub(crate) mod tree;
+pub(crate) mod local_tree;
+mod target_directory;
+pub(crate) mod upload;
 
 impl Client {
     /// Puts skills, read-only, into a workspace: `name`, `name@version` or `name@sha256:digest` each. All
     /// or none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn stage_skills<S: AsRef<str>>(
         &self,
         workspace: &str,
@@ -26,53 +32,74 @@ impl Client {
             workspace: workspace_name(workspace),
             skills: skills.iter().map(|name| name.as_ref().to_owned()).collect(),
         };
-        self.retrying(|| {
-            let (mut stub, request) = (self.files(), request.clone());
-            async move { stub.stage_skills(request).await }
-        })
-        .await
-        .map(|answer| answer.skills)
+        self.retry_call(request, FileServiceClient::stage_skills)
+            .await
+            .map(|answer| answer.skills)
     }
 
     /// Puts inputs named by references (`artifact://`, `host://`, `workspace://`, `skill://`, URLs), and bytes, into a
     /// workspace: all or none. Staging the same ones again changes nothing, so this is retried.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn stage_inputs(
         &self,
         mut request: StageInputsRequest,
     ) -> Result<Vec<StagedInput>, Error> {
         request.workspace = workspace_name(&request.workspace);
-        self.retrying(|| {
-            let (mut stub, request) = (self.files(), request.clone());
-            async move { stub.stage_inputs(request).await }
-        })
-        .await
-        .map(|answer| answer.inputs)
+        self.retry_call(request, FileServiceClient::stage_inputs)
+            .await
+            .map(|answer| answer.inputs)
     }
 
-    /// One page of a directory, or of everything beneath it, sorted by path.
+    /// Opens a file, or a part of it, for reading.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
+    pub async fn read_file(
+        &self,
+        mut request: ReadFileRequest,
+    ) -> Result<Download<FileEntry>, Error> {
+        use read_file_response::Payload;
+        request.workspace = workspace_name(&request.workspace);
+        let messages = self
+            .retry_call(request, FileServiceClient::read_file)
+            .await?;
+        let part = |message: ReadFileResponse| match message.payload? {
+            Payload::File(entry) => Some(DownloadPart::Header(entry)),
+            Payload::Data(data) => Some(DownloadPart::Data(data)),
+        };
+        Download::open(messages, part).await
+    }
+
+    /// Returns one page of a directory's entries, or of everything beneath it, sorted by path.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn list_files(
         &self,
         mut request: ListFilesRequest,
     ) -> Result<ListFilesResponse, Error> {
         request.workspace = workspace_name(&request.workspace);
-        self.retrying(|| {
-            let (mut stub, request) = (self.files(), request.clone());
-            async move { stub.list_files(request).await }
-        })
-        .await
+        self.retry_call(request, FileServiceClient::list_files)
+            .await
     }
 
     /// Streams the files that match, or an archive of them, and a summary last.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn collect(
         &self,
         mut request: CollectOutputsRequest,
-    ) -> Result<Messages<CollectOutputsResponse>, Error> {
+    ) -> Result<MessageStream<CollectOutputsResponse>, Error> {
         request.workspace = workspace_name(&request.workspace);
-        self.retrying(|| {
-            let (mut stub, request) = (self.files(), request.clone());
-            async move { stub.collect_outputs(request).await }
-        })
-        .await
-        .map(Messages::new)
+        self.retry_call(request, FileServiceClient::collect_outputs)
+            .await
+            .map(MessageStream::new)
     }
 }

@@ -21,51 +21,54 @@
 //! ```
 //!
 //! In reading order: [`Client`] (connection, stubs, retries), `workspaces`, `execs`, `files`, `skills`, `artifacts`,
-//! `admin` (one file per service), [`SkillArchive`], [`ExecStream`], [`Poller`], [`StdinWriter`], [`Error`]. On top of them
-//! [`tools`]: the skill tools that a model is offered, [`state`]: what they remember between calls, and [`prompt`]: what a
-//! model is told of skills.
+//! `admin` (one file per service), [`Download`], [`SkillArchive`], [`ExecStream`], [`ExecPoller`], [`StdinWriter`],
+//! [`Error`]. The crate `skilld-tools` offers the skill tools on top of these calls.
 //!
-//! What is retried: calls that the server answered with UNAVAILABLE, which promises that nothing was
-//! started, and calls for which no connection could be made. Beyond that, after a broken connection, what comes to
-//! the same however often it is done: reading an exec's events, PollExec, WriteStdin with an offset, ResizeTerminal.
-//! Nothing else, ever.
+//! The client repeats calls that the server answered with UNAVAILABLE, which promises that nothing was started, and calls
+//! for which no connection could be made. After a broken connection it also repeats calls that have the same effect
+//! however often they are made: reading an exec's events, PollExec, WriteStdin with an offset, ResizeTerminal. It repeats
+//! nothing else.
 
 mod admin;
 mod artifacts;
 mod client;
+mod download;
 mod endpoint;
 mod error;
+mod exec_poller;
+mod exec_stream;
 mod execs;
 mod files;
-mod messages;
-mod names;
+mod message_stream;
 mod pack;
-mod poller;
-pub mod prompt;
-mod resuming;
+mod resource_names;
 mod retry;
 mod skills;
-pub mod state;
 mod stdin;
-pub mod tools;
 mod workspaces;
 
-pub use artifacts::{ArtifactReader, SaveTarget};
+pub use artifacts::SaveTarget;
 pub use client::Client;
+pub use download::Download;
 pub use endpoint::DEFAULT_ENDPOINT;
 pub use error::{Error, Failure, FieldViolation};
-pub use files::collect::{Collected, CollectedLink, Refused};
-pub use files::read::FileReader;
-pub use files::stage::{Progress, StageKind, StageTarget};
-pub use messages::Messages;
-pub use names::{
+pub use exec_poller::ExecPoller;
+pub use exec_stream::ExecStream;
+pub use files::collect::{CollectedFiles, CollectedLink, SkippedFile};
+pub use files::upload::{TransferProgress, UploadKind, UploadTarget};
+pub use message_stream::MessageStream;
+pub use pack::{PackLimits, SkillArchive};
+pub use resource_names::{
     artifact_name, exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name,
     split_version, workspace_name,
 };
-pub use pack::{PackLimits, SkillArchive};
-pub use poller::Poller;
-pub use resuming::ExecStream;
 pub use retry::RetryPolicy;
 pub use skilld_proto::v1;
-pub use skills::SkillFileReader;
 pub use stdin::StdinWriter;
+
+/// Download of a file of a workspace.
+pub type FileReader = Download<v1::FileEntry>;
+/// Download of a file of a skill.
+pub type SkillFileReader = Download<v1::SkillFile>;
+/// Download of one version of an artifact.
+pub type ArtifactReader = Download<v1::Artifact>;

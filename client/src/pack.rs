@@ -1,37 +1,35 @@
-//! A skill's folder as an archive to publish: packed beforehand into a file without a name, so that what is refused is
-//! refused before anything is sent, what is sent does not change meanwhile, and memory is constant.
+//! Archives of skills to publish. A folder is packed beforehand into an unnamed file, so that a refusal comes before
+//! anything is sent, the bytes do not change while they are sent, and memory is constant.
 //!
 //! ```text
-//! folder ─ pack/walk.rs: what belongs to the skill ─► pack/write.rs: tar.gz, its sha256 ─► PublishSkill
+//! folder ─ pack/folder_walk.rs: what belongs to the skill ─► pack/archive_writer.rs: tar.gz, its sha256 ─► PublishSkill
 //! ```
 //!
 //! The same folder makes the same bytes: entries are sorted, times and owners are 0, modes are 0644 or 0755.
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use data_encoding::HEXLOWER;
 use rustix::fs::OFlags;
-use sha2::{Digest, Sha256};
 
 use crate::Error;
-use crate::files::tree::io_error;
+use crate::files::local_tree::io_error;
 
-mod ignored;
-mod named;
-mod walk;
-mod write;
+mod archive_writer;
+mod folder_walk;
+mod ignore_rules;
+mod skill_name;
 
-/// How much may be packed. The default is more than a skill needs; a server's own limits are in its `ServerInfo`.
+/// Limits of an archive. The defaults exceed what a skill needs; a server's own limits are in its `ServerInfo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackLimits {
-    /// Files.
+    /// Maximum number of files.
     pub files: u64,
-    /// Bytes of all files, not compressed.
+    /// Maximum size of all files together in bytes, not compressed.
     pub bytes: u64,
 }
 
@@ -44,7 +42,7 @@ impl Default for PackLimits {
     }
 }
 
-/// An archive of one skill, ready to be published any number of times.
+/// Archive of one skill, ready to be published any number of times.
 #[derive(Debug)]
 pub struct SkillArchive {
     file: File,
@@ -55,31 +53,33 @@ pub struct SkillArchive {
 }
 
 impl SkillArchive {
-    /// Packs a folder. Links within it become what they lead to; one that leads out, and what is no file, is refused.
-    /// Left out are the folders of version control, caches, `node_modules`, `.venv` and what editors leave, and what
-    /// a `.skillignore` in the folder names, in the language of `.gitignore`; there `!name` takes something back in.
+    /// Packs a folder. Links within it become what they lead to; a link that leads out, a FIFO and the like are refused.
+    /// Folders of version control, caches, `node_modules`, `.venv`, backups of editors, and the files that a `.skillignore`
+    /// in the folder names are left out. A `.skillignore` has the syntax of `.gitignore`; `!name` takes something back in.
     ///
     /// Blocking: it reads every file once and needs as much room in the directory for temporary files as the archive
     /// has bytes.
     ///
     /// # Errors
-    /// [`Error::Pack`] names what cannot be packed, [`Error::Io`] what cannot be read.
+    ///
+    /// [`Error::Pack`] names a file that cannot be packed, [`Error::Io`] one that cannot be read.
     pub fn pack(folder: &Path, limits: PackLimits) -> Result<Self, Error> {
-        let packed = walk::Root::open(folder)?.walk(limits)?;
+        let packed = folder_walk::SkillFolder::open(folder)?.walk(limits)?;
         let mut file = tempfile::tempfile().map_err(io_error(&std::env::temp_dir()))?;
-        let (bytes, sha256) = write::write(&packed, &mut file)?;
+        let (bytes, sha256) = archive_writer::write_archive(&packed, &mut file)?;
         Ok(Self {
             file,
             path: folder.to_owned(),
-            name: named::of_folder(&packed),
+            name: skill_name::name_of_folder(&packed),
             bytes,
             sha256,
         })
     }
 
-    /// Takes an archive as it is: tar, tar.gz or zip. The server looks into it. Blocking: it is read once.
+    /// Opens an archive (tar, tar.gz or zip) to publish it as it is. Blocking: it is read once.
     ///
     /// # Errors
+    ///
     /// [`Error::Pack`] if it is no file, [`Error::Io`] if it cannot be read.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let failed = || io_error(path);
@@ -91,30 +91,30 @@ impl SkillArchive {
             let problem = "it is neither a folder nor a file".to_owned();
             return Err(refused(path, problem));
         }
-        let (bytes, sha256) = hash(&mut file).map_err(failed())?;
+        let (bytes, sha256) = archive_writer::hash_file(&mut file).map_err(failed())?;
         Ok(Self {
             file,
             path: path.to_owned(),
-            name: named::of_archive(path),
+            name: skill_name::name_of_archive(path),
             bytes,
             sha256,
         })
     }
 
-    /// What the skill is called as far as can be told from here, for those who do not say it: as its card or its
-    /// SKILL.md says, else as its folder or its file. The server refuses a name that is not the skill's.
+    /// Returns the name that the card or SKILL.md gives, else that of the folder or archive. The server refuses a name that
+    /// is not the skill's.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Of the archive.
+    /// Returns the size of the archive in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Of the archive, 64 hex digits.
+    /// Returns the SHA-256 of the archive in 64 hex digits.
     #[must_use]
     pub fn sha256(&self) -> &str {
         &self.sha256
@@ -124,7 +124,7 @@ impl SkillArchive {
         &self.path
     }
 
-    /// From its first byte on, whoever else reads it.
+    /// Returns a reader from the first byte; readers do not disturb each other.
     pub(crate) fn reader(&self) -> io::Result<tokio::fs::File> {
         // A clone of the descriptor would share its offset, and the file may have no name.
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -139,24 +139,9 @@ fn refused(path: &Path, problem: String) -> Error {
     }
 }
 
-/// How many bytes a file has, and their sha256.
-fn hash(file: &mut File) -> io::Result<(u64, String)> {
-    let (mut hash, mut buffer, mut bytes) = (Sha256::new(), vec![0; 64 << 10], 0);
-    loop {
-        let count = match file.read(&mut buffer) {
-            Ok(0) => return Ok((bytes, HEXLOWER.encode(&hash.finalize()))),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        hash.update(buffer.get(..count).unwrap_or_default());
-        bytes += count as u64;
-    }
-}
-
-/// Whether a file says what a skill is.
+/// Returns `true` for the names of files that describe a skill.
 fn is_document(name: &OsStr) -> bool {
-    ["SKILL.md", named::CARD]
+    ["SKILL.md", skill_name::CARD]
         .iter()
         .any(|document| name.eq_ignore_ascii_case(document))
 }

@@ -1,4 +1,4 @@
-//! When a call is repeated, and when not. Pure: no clock, no I/O.
+//! Rules for repeating calls: which failures, how often, after which wait. Pure: no clock, no I/O.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tonic_types::StatusExt;
 /// Bounds of the repetition of one call, and of the attempts of a stream to attach again.
 #[derive(Clone, Debug)]
 pub struct RetryPolicy {
-    /// Calls in all, the first included. 1 means that nothing is repeated.
+    /// Maximum number of calls, the first included; 1 repeats nothing.
     pub attempts_max: u32,
     /// Wait before the second attempt; it doubles with each one. A server's RetryInfo replaces it.
     pub backoff_first: Duration,
@@ -32,7 +32,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// No repetition at all: each failure is handed over as it comes.
+    /// Returns a policy that repeats nothing: each failure is returned as it comes.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -42,34 +42,34 @@ impl RetryPolicy {
         }
     }
 
-    /// How long to wait before the call is made again after `attempt` calls failed, the last of them with
-    /// `status`; none if it is not to be made again.
+    /// Returns the wait before the call is repeated after `attempt` calls failed, the last of them with `status`;
+    /// `None` if it is not repeated.
     #[must_use]
     pub fn after(&self, status: &Status, attempt: u32) -> Option<Duration> {
         if attempt >= self.attempts_max || !nothing_was_started(status) {
             return None;
         }
-        match asked_for(status) {
+        match requested_wait(status) {
             Some(wait) if wait > self.backoff_max => None,
             Some(wait) => Some(wait),
             None => Some(self.backoff(attempt)),
         }
     }
 
-    /// Wait after `attempt` failures in a row.
+    /// Returns the wait after `attempt` failures in a row.
     pub(crate) fn backoff(&self, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(16);
         (self.backoff_first * (1 << doublings)).min(self.backoff_max)
     }
 }
 
-/// The server's promise (UNAVAILABLE with our ErrorInfo), or no connection to say anything on. An UNAVAILABLE
-/// that the transport made up in the middle of a call is neither.
+/// Returns `true` for the server's promise (UNAVAILABLE with our ErrorInfo), and if there was no connection. An
+/// UNAVAILABLE that the transport made in the middle of a call is neither.
 fn nothing_was_started(status: &Status) -> bool {
     status.code() == Code::Unavailable && (is_ours(status) || could_not_connect(status))
 }
 
-/// Whether skilld itself said this, and not something on the way.
+/// Returns `true` if skilld itself made this status, and not a party on the way.
 pub(crate) fn is_ours(status: &Status) -> bool {
     status
         .get_error_details()
@@ -77,7 +77,7 @@ pub(crate) fn is_ours(status: &Status) -> bool {
         .is_some_and(|info| info.domain == skilld_proto::ERROR_DOMAIN)
 }
 
-/// Whether the call never left for lack of a connection.
+/// Returns `true` if the call was not sent because there was no connection.
 pub(crate) fn could_not_connect(status: &Status) -> bool {
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
@@ -89,13 +89,13 @@ pub(crate) fn could_not_connect(status: &Status) -> bool {
     false
 }
 
-/// Whether it can help to do again what may be done any number of times: the connection broke, or the server is on
-/// its way down or lost its guest.
+/// Returns `true` if repeating a harmless call can help: the connection broke, or the server is stopping or has lost
+/// its guest.
 pub(crate) fn may_resume(status: &Status) -> bool {
     status.code() == Code::Aborted || connection_broke(status)
 }
 
-/// Whether the server is not there, or went away in the middle of the call.
+/// Returns `true` if the server is not reachable, or went away during the call.
 pub(crate) fn connection_broke(status: &Status) -> bool {
     match status.code() {
         Code::Unavailable => true,
@@ -116,8 +116,8 @@ pub(crate) fn connection_broke(status: &Status) -> bool {
     }
 }
 
-/// RetryInfo of the server.
-pub(crate) fn asked_for(status: &Status) -> Option<Duration> {
+/// Returns the wait that the server asks for in RetryInfo.
+pub(crate) fn requested_wait(status: &Status) -> Option<Duration> {
     status
         .get_error_details()
         .retry_info()

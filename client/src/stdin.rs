@@ -1,6 +1,6 @@
 //! Writing to the stdin of an exec: each byte once, whatever breaks on the way.
 //!
-//! A write whose answer is lost may have been written, in part or in whole, and nobody can tell which from here. Its
+//! A write whose answer is lost may have been written, in part or in whole, and the client cannot tell which. Its
 //! offset is what makes it safe to write again: the server skips what it has. So a call with an offset is repeated, a
 //! call without one never is, and [`StdinWriter`] sees to the offsets.
 
@@ -10,17 +10,18 @@ use std::pin::pin;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Stream, StreamExt, stream};
+use skilld_proto::v1::exec_service_client::ExecServiceClient;
 use skilld_proto::v1::{StreamStdinRequest, WriteStdinRequest, WriteStdinResponse};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::oneshot;
 use tokio_util::io::ReaderStream;
 use tonic::{Code, Status};
 
-use crate::names::exec_name;
+use crate::resource_names::exec_name;
 use crate::retry::{could_not_connect, may_resume};
 use crate::{Client, Error};
 
-/// Bytes of one message; the server takes up to 256 KiB in a stream.
+/// Size of one message in bytes; the server takes up to 256 KiB in a stream.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 impl Client {
@@ -29,6 +30,10 @@ impl Client {
     /// With an offset or a write_id the call is repeated when the connection broke, because the server writes nothing
     /// twice then. Without one it appends, and is repeated only if no connection could be made: what failed may be
     /// written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the write, for instance because stdin is closed or the exec has ended.
     pub async fn write_stdin(
         &self,
         mut request: WriteStdinRequest,
@@ -38,14 +43,11 @@ impl Client {
             true => may_resume,
             false => could_not_connect,
         };
-        self.insisting(may_repeat, || {
-            let (mut stub, request) = (self.execs(), request.clone());
-            async move { stub.write_stdin(request).await }
-        })
-        .await
+        self.repeat_call(may_repeat, request, ExecServiceClient::write_stdin)
+            .await
     }
 
-    /// A writer whose first byte is at `offset`. What the exec has of it already is not written again, so the same
+    /// Returns a writer whose first byte is at `offset`. What the exec has of it already is not written again, so the same
     /// bytes can be sent a second time; 0 for an exec that was just started. It must be the only writer.
     #[must_use]
     pub fn stdin_at(&self, name: &str, offset: u64) -> StdinWriter {
@@ -57,8 +59,8 @@ impl Client {
         }
     }
 
-    /// A writer that goes on where all writers so far have ended; its first write asks where that is. Others may write
-    /// at the same time.
+    /// Returns a writer that continues where all writers so far have ended; its first write asks where that is. Others may
+    /// write at the same time.
     #[must_use]
     pub fn stdin_end(&self, name: &str) -> StdinWriter {
         StdinWriter {
@@ -73,6 +75,10 @@ impl Client {
     ///
     /// At most some messages of 256 KiB are held at a time. A stream that broke is not repeated, since its bytes are
     /// gone from here: [`stdin_at`](Self::stdin_at) does that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the write, for instance because stdin is closed or the exec has ended.
     pub async fn stream_stdin(
         &self,
         name: &str,
@@ -84,8 +90,12 @@ impl Client {
         self.stream_stdin_chunks(name, offset, chunks, eof).await
     }
 
-    /// The same with bytes as they come from a stream. After an error of it the server is told nothing but a broken
-    /// stream; what was sent before is written.
+    /// Writes a stream of chunks to stdin. If the stream fails, the server sees a broken call; the chunks before that
+    /// are written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the write, for instance because stdin is closed or the exec has ended.
     pub async fn stream_stdin_chunks(
         &self,
         name: &str,
@@ -116,26 +126,30 @@ impl Client {
     }
 }
 
-/// Writes to one exec's stdin. A write that is not waited for to its end leaves the writer without knowledge of how
+/// Writer to one exec's stdin. A write that is not waited for to its end leaves the writer without knowledge of how
 /// much was written: make another one then.
 #[derive(Debug)]
 pub struct StdinWriter {
     client: Client,
     name: String,
-    /// Offset of the next byte; none if that was not asked yet.
+    /// Offset of the next byte; `None` before the server was asked.
     at: Option<u64>,
     /// The first try of a write has no offset: it goes behind whatever others wrote.
     appends: bool,
 }
 
 impl StdinWriter {
-    /// Offset of the next byte, once it is known.
+    /// Returns the offset of the next byte, once it is known.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         self.at
     }
 
-    /// Writes all of it, however long it is; returns when the program's pipe has taken it.
+    /// Writes all of `data`, however long it is; returns when the program's pipe has taken it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the write, for instance because stdin is closed or the exec has ended.
     pub async fn write(&mut self, mut data: Bytes) -> Result<(), Error> {
         while !data.is_empty() {
             let piece = data.split_to(data.len().min(CHUNK_BYTES));
@@ -144,8 +158,12 @@ impl StdinWriter {
         Ok(())
     }
 
-    /// Writes what `source` has until its end, and returns how much that was. It reads on while a write is under way,
-    /// up to 256 KiB: what came in small pieces goes in larger ones.
+    /// Writes what `source` has until its end, and returns the number of bytes. It reads on while a write is under way, up
+    /// to 256 KiB, so that small pieces are sent as larger ones.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the write, for instance because stdin is closed or the exec has ended.
     pub async fn copy(&mut self, source: impl AsyncRead) -> Result<u64, Error> {
         let mut source = pin!(source);
         let (mut buffer, mut open, mut copied) = (BytesMut::new(), true, 0);
@@ -176,6 +194,10 @@ impl StdinWriter {
     }
 
     /// Sends end of file: nothing can be written after it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the write, for instance because stdin is closed or the exec has ended.
     pub async fn end(&mut self) -> Result<(), Error> {
         self.send(Bytes::new(), true).await
     }
@@ -209,7 +231,7 @@ impl StdinWriter {
         Ok(())
     }
 
-    /// Writes at an offset until it is sure that all of it was written; how much there is of stdin then.
+    /// Writes at an offset until all of it was written for sure; returns the length of stdin then, in bytes.
     async fn insist(&self, at: u64, data: Bytes, eof: bool) -> Result<u64, Error> {
         loop {
             let call = self.request(Some(at), data.clone(), eof);
@@ -233,7 +255,7 @@ impl StdinWriter {
     }
 }
 
-/// Whether a write that failed like this may have been made, in part or in whole.
+/// Returns `true` if a write that failed like this may have been made, in part or in whole.
 fn may_be_written(status: &Status) -> bool {
     may_resume(status) || status.code() == Code::DeadlineExceeded
 }
@@ -245,7 +267,7 @@ fn unreadable(source: io::Error) -> Error {
     }
 }
 
-/// Messages of the chunks. On an error it is handed to `failed`, and the stream neither goes on nor ends.
+/// Returns the messages of the chunks. An error is handed to `failed`, and the stream neither goes on nor ends.
 fn data_messages(
     chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
     failed: oneshot::Sender<io::Error>,
@@ -256,7 +278,7 @@ fn data_messages(
             match chunks.next().await? {
                 Ok(chunk) => rest = chunk,
                 Err(error) => {
-                    // The receiver is gone only if the call is over, and then nobody polls this.
+                    // The receiver is gone only if the call is over, and then this stream is not polled.
                     drop(failed.send(error));
                     return std::future::pending().await;
                 }

@@ -1,16 +1,17 @@
 //! Workspaces: create, get, list, renew, delete.
 
+use skilld_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use skilld_proto::v1::{
     CreateWorkspaceRequest, DeleteWorkspaceRequest, GetWorkspaceRequest, ListWorkspacesRequest,
     ListWorkspacesResponse, RenewWorkspaceRequest, Workspace,
 };
 
-use crate::names::{new_request_id, new_workspace_id, workspace_name};
+use crate::resource_names::{new_request_id, new_workspace_id, workspace_name};
 use crate::{Client, Error};
 
 impl Client {
-    /// Claims a warm container. A name or `request_id` that is left out is chosen here, once for all attempts of
-    /// this call.
+    /// Claims a warm container. The client chooses a name or `request_id` that is left out, once for all attempts of this
+    /// call.
     ///
     /// # Errors
     /// `ID_TAKEN` if there is a workspace of that name, unless `allow_existing` is set or the request repeats, with its
@@ -26,56 +27,64 @@ impl Client {
         if request.request_id.is_empty() {
             request.request_id = new_request_id();
         }
-        self.retrying(|| {
-            let (mut stub, request) = (self.workspaces(), request.clone());
-            async move { stub.create_workspace(request).await }
-        })
-        .await
+        self.retry_call(request, WorkspaceServiceClient::create_workspace)
+            .await
     }
 
     /// Returns a workspace, by id or name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn get_workspace(&self, name: &str) -> Result<Workspace, Error> {
         let request = GetWorkspaceRequest {
             name: workspace_name(name),
         };
-        self.retrying(|| {
-            let (mut stub, request) = (self.workspaces(), request.clone());
-            async move { stub.get_workspace(request).await }
-        })
-        .await
+        self.retry_call(request, WorkspaceServiceClient::get_workspace)
+            .await
     }
 
-    /// One page of workspaces, in order of their names.
+    /// Returns one page of workspaces, in the order of their names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn list_workspaces(
         &self,
         request: ListWorkspacesRequest,
     ) -> Result<ListWorkspacesResponse, Error> {
-        self.retrying(|| {
-            let (mut stub, request) = (self.workspaces(), request.clone());
-            async move { stub.list_workspaces(request).await }
-        })
-        .await
+        self.retry_call(request, WorkspaceServiceClient::list_workspaces)
+            .await
     }
 
     /// Restarts the idle timeout and moves the end of life if asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn renew_workspace(
         &self,
         mut request: RenewWorkspaceRequest,
     ) -> Result<Workspace, Error> {
         request.name = workspace_name(&request.name);
-        self.retrying(|| {
-            let (mut stub, request) = (self.workspaces(), request.clone());
-            async move { stub.renew_workspace(request).await }
-        })
-        .await
+        self.retry_call(request, WorkspaceServiceClient::renew_workspace)
+            .await
     }
 
-    /// Deletes a workspace with everything in it; NOT_FOUND if there is none.
+    /// Deletes a workspace with everything in it; fails if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn delete_workspace(&self, name: &str) -> Result<(), Error> {
         self.delete(name, false).await
     }
 
-    /// Deletes a workspace if it is there.
+    /// Deletes a workspace with everything in it, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn delete_workspace_if_exists(&self, name: &str) -> Result<(), Error> {
         self.delete(name, true).await
     }
@@ -85,10 +94,7 @@ impl Client {
             name: workspace_name(name),
             allow_missing,
         };
-        self.retrying(|| {
-            let (mut stub, request) = (self.workspaces(), request.clone());
-            async move { stub.delete_workspace(request).await }
-        })
-        .await
+        self.retry_call(request, WorkspaceServiceClient::delete_workspace)
+            .await
     }
 }

@@ -1,17 +1,18 @@
-//! Artifacts: named bytes with versions 0, 1, 2 … per scope, kept beyond a workspace, in a directory or in a bucket.
+//! Artifacts: named bytes with versions 0, 1, 2 … per scope. They outlive workspaces, in a directory or in a bucket.
 //!
-//! A save goes so:
+//! Steps of a save:
 //!
 //! ```text
-//! marker ──► bytes, under an id of their own ──► record of version n ──► marker away
-//!                                                 put if it is not there: else n + 1
+//! write marker ──► write bytes under a unique id ──► create record of version n ──► remove marker
+//!                                                     if version n exists: n + 1
 //! ```
 //!
-//! The record makes the version visible, and is put only when the bytes are safe, so nobody sees half of one; that it
-//! must not be there before gives each of many saves a number of its own, also between daemons that share a store.
-//! A deletion goes the other way round. What a crash leaves has a marker: `garbage.rs` finds it by that.
+//! The record makes the version visible. It is written after the bytes are safe, so no reader sees an incomplete
+//! version. Creating it fails if it exists, so concurrent saves get different numbers, also from daemons that share a
+//! store. A deletion takes the steps in reverse. Every crash leaves a marker, by which `garbage.rs` finds the
+//! leftovers.
 //!
-//! Bytes are streamed in both directions and never held as a whole.
+//! Bytes are streamed in both directions and never held in memory as a whole.
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -41,128 +42,138 @@ mod upload;
 #[cfg(test)]
 mod tests;
 
-pub use name::{ArtifactRef, NAME_BYTES_MAX, Name, SCOPE_BYTES_MAX, Scope, VERSION_MAX};
+pub use name::{
+    ArtifactName, ArtifactRef, ArtifactScope, NAME_BYTES_MAX, SCOPE_BYTES_MAX, VERSION_MAX,
+};
 
-use record::Record;
-use store::Store;
-use upload::{Upload, Written};
+use record::VersionRecord;
+use store::ArtifactStore;
+use upload::{ArtifactUpload, WrittenData};
 
-/// Saves of one name in this daemon publish one after the other, so that they do not fight for a number.
-const LOCKS: usize = 64;
-/// Records that are read, or versions that are removed, at once.
-const AT_ONCE: usize = 16;
+/// Number of locks by which saves of the same name publish one after the other instead of competing for a number.
+const NAME_LOCKS: usize = 64;
+/// Maximum number of records that are read, or versions that are removed, at the same time.
+const CONCURRENT_MAX: usize = 16;
 
-/// The artifacts of this daemon. Clones share them.
+/// Artifact service of the daemon. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Artifacts(Arc<Inner>);
+pub struct Artifacts(Arc<ArtifactsState>);
 
 #[derive(Debug)]
-struct Inner {
-    store: Arc<Store>,
+struct ArtifactsState {
+    store: Arc<ArtifactStore>,
     bytes_max: u64,
-    /// How long a save waits for its turn.
+    /// Longest wait of a save for its permit.
     patience: Duration,
     saves_max: usize,
     saves: Semaphore,
     publishing: Vec<Mutex<()>>,
 }
 
-/// One version of an artifact.
+/// Version of an artifact, without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// As it was saved.
-    pub name: Name,
-    /// Where it really is: without a session if the name begins with `user:`.
-    pub scope: Scope,
-    /// 0, 1, 2 …
+    /// Name under which the artifact was saved.
+    pub name: ArtifactName,
+    /// Effective scope: it has no session if the name begins with `user:`.
+    pub scope: ArtifactScope,
+    /// Version number, counted from 0.
     pub version: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// As given, or found out.
+    /// MIME type, as given by the client or detected.
     pub mime_type: String,
-    /// Of all bytes, 64 hex digits.
+    /// SHA-256 of the bytes, as 64 hex digits.
     pub sha256: String,
-    /// When it was published.
+    /// Time at which the version became visible.
     pub create_time: SystemTime,
 }
 
-/// What is known of what is saved.
+/// Options of a save.
 #[derive(Debug, Clone, Default)]
-pub struct Save {
-    /// `None`: by content, with the name as tie-breaker.
+pub struct SaveOptions {
+    /// MIME type; `None` detects it from the content, then from the name.
     pub mime_type: Option<String>,
-    /// Checked if given: 64 hex digits.
+    /// Expected SHA-256 as 64 hex digits; `None` skips the check.
     pub sha256: Option<String>,
 }
 
-/// Some of a list.
+/// Page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page<T> {
-    /// In order.
+pub struct ArtifactPage<T> {
+    /// Artifacts in the order of the listing.
     pub artifacts: Vec<Artifact>,
-    /// Where the rest begins: after this one.
+    /// Last entry of this page, after which the next page begins; `None` on the last page.
     pub next: Option<T>,
 }
 
-/// Bytes of an artifact in pieces of at most [`CHUNK_BYTES_MAX`]. Ends with an error if they are not what was saved.
-pub type Chunks = BoxStream<'static, Result<Bytes>>;
+/// Bytes of an artifact in chunks of at most [`CHUNK_BYTES_MAX`]. Ends with an error if size or SHA-256 are wrong.
+pub type ArtifactStream = BoxStream<'static, Result<Bytes>>;
 
 pub use load::CHUNK_BYTES_MAX;
 
 // === impl Artifacts ===
 
 impl Artifacts {
-    /// Opens the store and checks that it can be used; begins to clean up what earlier runs left. `patience` is how long
-    /// a save may wait for its turn.
+    /// Opens the store, checks that it is usable, and starts the cleanup of interrupted saves. `patience` is the
+    /// longest wait of a save for its permit.
     ///
     /// # Errors
-    /// `Start`, saying what to do.
+    /// [`Error::Start`] with a remedy.
     pub async fn open(
         config: &ArtifactsConfig,
         state_dir: &FilePath,
         patience: Duration,
         tasks: &Tasks,
     ) -> Result<Self> {
-        let store = Store::open(config, state_dir.join("artifacts"), true, tasks).await?;
+        let store = ArtifactStore::open(config, state_dir.join("artifacts"), true, tasks).await?;
         store.probe().await?;
         let artifacts = Self::over(store, config, patience);
-        garbage::start(Arc::clone(&artifacts.0.store)).await?;
+        garbage::start_collection(Arc::clone(&artifacts.0.store)).await?;
         Ok(artifacts)
     }
 
-    fn over(store: Store, config: &ArtifactsConfig, patience: Duration) -> Self {
-        Self(Arc::new(Inner {
+    fn over(store: ArtifactStore, config: &ArtifactsConfig, patience: Duration) -> Self {
+        Self(Arc::new(ArtifactsState {
             store: Arc::new(store),
             bytes_max: config.bytes_max,
             patience,
             saves_max: config.saves_max,
             saves: Semaphore::new(config.saves_max),
-            publishing: std::iter::repeat_with(Mutex::default).take(LOCKS).collect(),
+            publishing: std::iter::repeat_with(Mutex::default)
+                .take(NAME_LOCKS)
+                .collect(),
         }))
     }
 
-    /// Whether the store answered the last request.
+    /// Returns a watch that is `true` if the store answered the last request.
     #[must_use]
     pub fn answers(&self) -> watch::Receiver<bool> {
         self.0.store.answers()
     }
 
-    /// Asks the store whether it is there; [`Self::answers`] has the answer.
+    /// Sends a request to the store, so that [`Self::answers`] is up to date.
     pub async fn ping(&self) {
         self.0.store.ping().await;
     }
 
-    /// Saves bytes as the next version. When this fails, or is dropped, there is no new version and nothing stays;
-    /// except `StorageUnsure`, which says that there may be one.
+    /// Saves bytes as the next version. When this fails or is dropped, no version is created and nothing is left; after
+    /// `StorageUnsure` the version may exist.
     ///
     /// # Errors
-    /// Those of `data`; `LimitExceeded`, `ChecksumMismatch`, `QuotaExceeded`, `Draining`, `Storage`, `StorageUnsure`.
-    pub async fn save<S>(&self, scope: &Scope, name: &Name, save: Save, data: S) -> Result<Artifact>
+    /// Errors of `data`; `LimitExceeded`, `ChecksumMismatch`, `QuotaExceeded`, `Draining`, `Storage`, `StorageUnsure`.
+    pub async fn save<S>(
+        &self,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
+        save: SaveOptions,
+        data: S,
+    ) -> Result<Artifact>
     where
         S: Stream<Item = Result<Bytes>> + Send + 'static,
     {
         let gone = CancellationToken::new();
-        // Dropped with this future: then the task cleans up, which nobody here could wait for.
+        // When this future is dropped, the task still has to clean up, so the save runs in a task of its own.
         let _gone = gone.clone().drop_guard();
         let (inner, scope, name) = (Arc::clone(&self.0), scope.of(name), name.clone());
         let task = async move { inner.save(&scope, &name, save, data, gone).await };
@@ -170,50 +181,59 @@ impl Artifacts {
         saved.map_err(|error| Error::Internal(format!("save: {error}")))?
     }
 
-    /// One version, and its bytes; the newest if none is named.
+    /// Returns one version with its bytes; the newest if `version` is `None`.
     ///
     /// # Errors
     /// `ArtifactNotFound`, `Storage`.
     pub async fn load(
         &self,
-        scope: &Scope,
-        name: &Name,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
         version: Option<u64>,
-    ) -> Result<(Artifact, Chunks)> {
+    ) -> Result<(Artifact, ArtifactStream)> {
         let store = &self.0.store;
         let (artifact, record) = self.0.find(scope, name, version).await?;
         let absent = || not_found(name, version);
-        let chunks = load::chunks(store, &record.data, &artifact).await?;
+        let chunks = load::open_stream(store, &record.data, &artifact).await?;
         Ok((artifact, chunks.ok_or_else(absent)?))
     }
 
-    /// One version without its bytes; the newest if none is named.
+    /// Returns one version without its bytes; the newest if `version` is `None`.
     ///
     /// # Errors
     /// `ArtifactNotFound`, `Storage`.
-    pub async fn get(&self, scope: &Scope, name: &Name, version: Option<u64>) -> Result<Artifact> {
+    pub async fn get(
+        &self,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
+        version: Option<u64>,
+    ) -> Result<Artifact> {
         Ok(self.0.find(scope, name, version).await?.0)
     }
 
-    /// The newest versions in order of their names, those of the user that `scope` names among them: at most `limit` of
-    /// those that come after `after`.
+    /// Lists the newest version of each artifact by name, including those that all sessions of the scope's user share.
+    /// Returns at most `limit` artifacts after `after`.
     ///
     /// # Errors
     /// `Storage`.
     pub async fn list(
         &self,
-        scope: &Scope,
-        after: Option<&Name>,
+        scope: &ArtifactScope,
+        after: Option<&ArtifactName>,
         limit: usize,
-    ) -> Result<Page<Name>> {
+    ) -> Result<ArtifactPage<ArtifactName>> {
         let store = &self.0.store;
         let wanted = limit.saturating_add(1);
-        let mut names = index::names(store, scope, after, wanted).await?;
-        let users = scope.users();
+        let mut names = index::list_names(store, scope, after, wanted).await?;
+        let users = scope.without_session();
         if users != *scope {
-            names.retain(|(name, _)| !name.is_users());
-            let shared = index::names(store, &users, after, wanted).await?;
-            names.extend(shared.into_iter().filter(|(name, _)| name.is_users()));
+            names.retain(|(name, _)| !name.is_shared_by_sessions());
+            let shared = index::list_names(store, &users, after, wanted).await?;
+            names.extend(
+                shared
+                    .into_iter()
+                    .filter(|(name, _)| name.is_shared_by_sessions()),
+            );
             names.sort_unstable();
         }
         let more = names.len() > limit;
@@ -222,69 +242,78 @@ impl Artifacts {
         let found = futures::stream::iter(names)
             .map(|(name, version)| async move {
                 match self.0.find(scope, &name, Some(version)).await {
-                    // It was removed a moment ago; an older one may be the newest now.
+                    // The version was removed meanwhile; an older one may be the newest now.
                     Err(Error::ArtifactNotFound { .. }) => {
-                        listed(self.0.find(scope, &name, None).await)
+                        listed_artifact(self.0.find(scope, &name, None).await)
                     }
-                    found => listed(found),
+                    found => listed_artifact(found),
                 }
             })
-            .buffered(AT_ONCE);
+            .buffered(CONCURRENT_MAX);
         let artifacts = found.try_filter_map(|found| async move { Ok(found) });
         let artifacts = artifacts.try_collect().await?;
-        Ok(Page { artifacts, next })
+        Ok(ArtifactPage { artifacts, next })
     }
 
-    /// The versions of one artifact, oldest first: at most `limit` of those after `after`.
+    /// Lists the versions of one artifact after `after`, oldest first, at most `limit`.
     ///
     /// # Errors
-    /// `ArtifactNotFound` if there is none at all; `Storage`.
+    /// `ArtifactNotFound` if the artifact has no version; `Storage`.
     pub async fn versions(
         &self,
-        scope: &Scope,
-        name: &Name,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
         after: Option<u64>,
         limit: usize,
-    ) -> Result<Page<u64>> {
+    ) -> Result<ArtifactPage<u64>> {
         let wanted = limit.saturating_add(1);
-        let mut found = index::versions(&self.0.store, scope, name, after, wanted).await?;
+        let mut found = index::list_versions(&self.0.store, scope, name, after, wanted).await?;
         if found.is_empty() && after.is_none() {
             return Err(not_found(name, None));
         }
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().copied().filter(|_| more);
-        let read = futures::stream::iter(found)
-            .map(|version| async move { listed(self.0.find(scope, name, Some(version)).await) })
-            .buffered(AT_ONCE);
+        let read =
+            futures::stream::iter(found)
+                .map(|version| async move {
+                    listed_artifact(self.0.find(scope, name, Some(version)).await)
+                })
+                .buffered(CONCURRENT_MAX);
         let artifacts = read.try_filter_map(|found| async move { Ok(found) });
         let artifacts = artifacts.try_collect().await?;
-        Ok(Page { artifacts, next })
+        Ok(ArtifactPage { artifacts, next })
     }
 
-    /// Removes one version, or all that there are now, the oldest first. A save at the same time is not affected, unless
-    /// a third one frees the newest numbers meanwhile.
+    /// Removes one version, or all present ones, the oldest first. A concurrent save is not affected, unless a third
+    /// call frees the newest numbers meanwhile.
     ///
     /// # Errors
-    /// `ArtifactNotFound`, `Storage`, `StorageUnsure`; `Draining` when some of them are left.
-    pub async fn delete(&self, scope: &Scope, name: &Name, version: Option<u64>) -> Result<()> {
+    /// `ArtifactNotFound`, `Storage`, `StorageUnsure`; `Draining` when the daemon stopped before all were removed.
+    pub async fn delete(
+        &self,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
+        version: Option<u64>,
+    ) -> Result<()> {
         let (inner, scope, name) = (Arc::clone(&self.0), scope.of(name), name.clone());
-        // To its end, also when nobody waits for it any more.
+        // A deletion must complete, also when its caller has gone away.
         let task = async move { inner.delete(&scope, &name, version).await };
         let deleted = self.0.store.tasks.spawn(task).await;
         deleted.map_err(|error| Error::Internal(format!("delete: {error}")))?
     }
 }
 
-fn not_found(name: &Name, version: Option<u64>) -> Error {
+fn not_found(name: &ArtifactName, version: Option<u64>) -> Error {
     Error::ArtifactNotFound {
         name: name.as_str().to_owned(),
         version,
     }
 }
 
-/// As an entry of a list: what is gone has none, nor has what is damaged, which must not hide all others.
-fn listed(found: Result<(Artifact, Record)>) -> Result<Option<Artifact>> {
+/// Converts a lookup for a listing. Removed and damaged versions are left out, so that one of them does not hide the
+/// others.
+fn listed_artifact(found: Result<(Artifact, VersionRecord)>) -> Result<Option<Artifact>> {
     match found {
         Ok((artifact, _)) => Ok(Some(artifact)),
         Err(Error::ArtifactNotFound { .. }) => Ok(None),
@@ -298,28 +327,28 @@ fn listed(found: Result<(Artifact, Record)>) -> Result<Option<Artifact>> {
 
 // === impl Inner ===
 
-impl Inner {
+impl ArtifactsState {
     async fn find(
         &self,
-        scope: &Scope,
-        name: &Name,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
         version: Option<u64>,
-    ) -> Result<(Artifact, Record)> {
+    ) -> Result<(Artifact, VersionRecord)> {
         let found = match version {
             Some(version) => Some(version),
-            None => index::newest(&self.store, scope, name).await?,
+            None => index::find_newest_version(&self.store, scope, name).await?,
         };
         let number = found.ok_or_else(|| not_found(name, version))?;
-        let record = Record::read(&self.store, scope, name, number).await?;
+        let record = VersionRecord::read(&self.store, scope, name, number).await?;
         let record = record.ok_or_else(|| not_found(name, version))?;
         Ok((record.artifact(scope, name), record))
     }
 
     async fn save<S>(
         &self,
-        scope: &Scope,
-        name: &Name,
-        save: Save,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
+        save: SaveOptions,
         data: S,
         gone: CancellationToken,
     ) -> Result<Artifact>
@@ -327,12 +356,12 @@ impl Inner {
         S: Stream<Item = Result<Bytes>> + Send,
     {
         let stop = &self.store.tasks.stop;
-        let _place = tokio::select! {
-            place = self.place() => place?,
+        let _permit = tokio::select! {
+            permit = self.acquire_permit() => permit?,
             () = gone.cancelled() => return Err(CANCELLED),
             () = stop.cancelled() => return Err(Error::Draining),
         };
-        let mut upload = Upload::begin(&self.store, scope, name).await?;
+        let mut upload = ArtifactUpload::begin(&self.store, scope, name).await?;
         fault::reach(Point::SaveMarked);
         let write = self.write(&mut upload, name, &save, data, &gone);
         let written = match write.await {
@@ -348,7 +377,7 @@ impl Inner {
             .await
         {
             Ok(artifact) => Ok(artifact),
-            // It may be there: the marker and the bytes stay, and are looked at later.
+            // The version may exist, so marker and bytes stay until the cleanup has checked.
             Err(error @ Error::StorageUnsure { .. }) => Err(error),
             Err(error) => {
                 upload.abort().await;
@@ -357,27 +386,27 @@ impl Inner {
         }
     }
 
-    /// The bytes, safe.
+    /// Writes the bytes and waits until they are safe.
     async fn write<S>(
         &self,
-        upload: &mut Upload,
-        name: &Name,
-        save: &Save,
+        upload: &mut ArtifactUpload,
+        name: &ArtifactName,
+        save: &SaveOptions,
         data: S,
         gone: &CancellationToken,
-    ) -> Result<Written>
+    ) -> Result<WrittenData>
     where
         S: Stream<Item = Result<Bytes>> + Send,
     {
         let stop = &self.store.tasks.stop;
         let written = tokio::select! {
-            written = upload.write(name, data, self.bytes_max) => written,
+            written = upload.receive(name, data, self.bytes_max) => written,
             () = gone.cancelled() => Err(CANCELLED),
             () = stop.cancelled() => Err(Error::Draining),
         };
-        let written = check(save.sha256.as_deref(), written?)?;
-        // A write that was begun comes to its end, whoever waits for it, so it is waited for: what came after could not
-        // be removed.
+        let written = check_digest(save.sha256.as_deref(), written?)?;
+        // The store completes a write that has begun, even if no one waits. A cleanup before its end would miss the
+        // bytes, so this waits also for a caller that has gone away.
         tokio::select! {
             finished = upload.finish() => finished?,
             () = stop.cancelled() => return Err(Error::Draining),
@@ -389,8 +418,8 @@ impl Inner {
         Ok(written)
     }
 
-    /// A turn to save.
-    async fn place(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
+    /// Waits for a permit to save.
+    async fn acquire_permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
         let place = tokio::time::timeout(self.patience, self.saves.acquire()).await;
         let place = place.map_err(|_| Error::QuotaExceeded {
             subject: "saves of artifacts at once (artifacts.saves_max)".into(),
@@ -400,12 +429,12 @@ impl Inner {
     }
 }
 
-/// Whoever saved has gone away, and does not see this.
+/// Error for a caller that has gone away.
 const CANCELLED: Error = Error::Deadline {
     doing: "saving the artifact",
 };
 
-fn check(sha256: Option<&str>, written: Written) -> Result<Written> {
+fn check_digest(sha256: Option<&str>, written: WrittenData) -> Result<WrittenData> {
     match sha256 {
         Some(expected) if !expected.eq_ignore_ascii_case(&written.sha256) => {
             Err(Error::ChecksumMismatch {

@@ -1,5 +1,5 @@
-//! What makes containers. The engine is asked to create, start, inspect, remove and list them, and tells
-//! when one ends; it is never on the path of an exec, a file or a byte.
+//! The container engine: creates, starts, inspects, lists and removes containers, and reports their events. It is never
+//! on the path of a command, a file or a byte of output.
 //!
 //! Two implementations: [`docker`] and, for tests without Docker, `fake` (feature `test-util`).
 
@@ -15,169 +15,178 @@ pub mod cgroup;
 pub mod docker;
 #[cfg(feature = "test-util")]
 pub mod fake;
-pub mod runtime;
+pub mod oci_runtime;
 pub mod seccomp;
 
-/// Label with the id of the daemon instance that owns a container.
+/// Container label that holds the id of the daemon instance that owns the container.
 pub const LABEL_INSTANCE: &str = "io.skilld.instance";
-/// Label with the slot's name.
+/// Container label that holds the name of the slot.
 pub const LABEL_SLOT: &str = "io.skilld.slot";
-/// Label with the pool's name.
+/// Container label that holds the name of the pool.
 pub const LABEL_POOL: &str = "io.skilld.pool";
-/// Label with the generation of the guest protocol.
+/// Container label that holds the generation of the guest protocol.
 pub const LABEL_GENERATION: &str = "io.skilld.generation";
-/// Label with the slot's uid: other instances on the host stay clear of it.
+/// Container label that holds the slot's uid. Other daemons on the host read it and do not use the same uid.
 pub const LABEL_UID: &str = "io.skilld.uid";
 
-/// What makes containers. Every call has a deadline of its own (30 s by default) and answers
-/// `Error::EngineUnavailable` when the engine cannot be reached, `Error::Engine` when it refuses.
+/// Container engine that creates and removes containers.
+///
+/// # Errors
+///
+/// Every call has its own deadline (30 s by default). It returns `Error::EngineUnavailable` if the engine does not
+/// answer, and `Error::Engine` if the engine refuses the call.
 #[tonic::async_trait]
 pub trait Engine: Send + Sync + Debug {
-    /// Asks what the engine is.
+    /// Returns the container engine's name, version and features.
     async fn describe(&self) -> Result<EngineInfo>;
-    /// Asks whether it answers. Cheap; used by health.
+    /// Checks that the engine answers. This call is cheap: the health service uses it.
     async fn ping(&self) -> Result<()>;
-    /// Finds an image and checks that it may be used: no VOLUME. `Error::Image` if not.
-    async fn image(&self, reference: &str) -> Result<ImageInfo>;
-    /// Creates a container, configured as docs/security.md says, and returns its id. It does not run yet.
+    /// Finds an image and checks that containers can be made from it.
+    ///
+    /// # Errors
+    ///
+    /// `Error::Image` if the engine has no such image, or if the image declares a VOLUME.
+    async fn check_image(&self, reference: &str) -> Result<ImageInfo>;
+    /// Creates a container with the restrictions of docs/security.md, and returns its id. Does not start it.
     async fn create(&self, spec: &ContainerSpec) -> Result<String>;
     /// Starts a created container.
     async fn start(&self, container_id: &str) -> Result<()>;
-    /// State of a container; `None` if there is no such container.
+    /// Returns the state of a container, or `None` if the engine has no such container.
     async fn inspect(&self, container_id: &str) -> Result<Option<ContainerState>>;
-    /// Kills and removes a container with its anonymous volumes, and answers when it is gone. OK if there is none.
+    /// Kills and removes a container with its anonymous volumes, and returns once it is gone. Succeeds if the engine
+    /// has no such container.
     async fn remove(&self, container_id: &str) -> Result<()>;
-    /// Lists containers that carry [`LABEL_INSTANCE`], of one instance or of all, stopped ones included.
+    /// Lists containers that have [`LABEL_INSTANCE`], also stopped ones. `None` lists the containers of all instances.
     async fn list(&self, instance: Option<&str>) -> Result<Vec<ContainerSummary>>;
-    /// What happens to containers of one instance from now on. The stream ends with an error when the engine goes away;
-    /// the caller lists again and then asks for a new stream.
+    /// Subscribes to the container events of one instance, beginning with this call. The stream ends with an error if the
+    /// connection to the engine is lost. The caller then lists the containers again and subscribes again.
     async fn events(&self, instance: &str) -> Result<BoxStream<'static, Result<ContainerEvent>>>;
 }
 
-/// What an engine is.
+/// Name, version and features of a container engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// `docker` or `fake`.
+    /// Name of the implementation: `docker` or `fake`.
     pub name: String,
-    /// For instance `20.10.24`.
+    /// Version of the container engine, for example `20.10.24`.
     pub version: String,
-    /// For instance `1.41`.
+    /// Version of the container engine's API, for example `1.41`.
     pub api_version: String,
-    /// 1 or 2.
+    /// Version of the host's control groups: 1 or 2.
     pub cgroup_version: u32,
-    /// Sorted.
+    /// Names of the OCI runtimes that the engine can use, sorted.
     pub oci_runtimes: Vec<String>,
-    /// What makes containers that ask for none.
+    /// Name of the OCI runtime for containers that request none.
     pub default_runtime: String,
-    /// AppArmor is on, so that containers get its `docker-default` profile.
+    /// `true` if AppArmor is enabled. Containers then get its `docker-default` profile.
     pub apparmor: bool,
-    /// Containers get uids that are shifted on the host (userns-remap).
+    /// `true` if the engine maps container uids to other uids on the host (userns-remap or rootless).
     pub userns_remap: bool,
-    /// The kernel enforces limits of CPU time.
+    /// `true` if the kernel enforces CPU quotas.
     pub cpu_quota: bool,
 }
 
-/// An image that may be used.
+/// Container image that was checked for use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageInfo {
-    /// As configured.
+    /// Reference of the image as the operator configured it.
     pub reference: String,
-    /// `sha256:…`; containers are made from this, so that a moved tag changes nothing under way.
+    /// Digest of the image, `sha256:…`. Containers are made from it, so a tag that moves changes nothing until a restart.
     pub id: String,
 }
 
-/// Sizes of a container. All are enforced.
+/// Resource limits of one container. The kernel enforces all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Limits {
-    /// Memory and swap together, bytes; the tmpfs of the workspace counts in it.
+pub struct ContainerLimits {
+    /// Limit of memory and swap together, in bytes. It includes the workspace's tmpfs.
     pub memory_bytes: u64,
-    /// Thousandths of a core.
+    /// CPU limit of the container, in thousandths of a core.
     pub cpu_millis: u64,
-    /// Processes and threads.
+    /// Maximum number of processes and threads in the container.
     pub pids: u64,
-    /// Size of the workspace's tmpfs, bytes.
+    /// Size of the workspace's tmpfs, in bytes.
     pub disk_bytes: u64,
-    /// Its inodes.
+    /// Maximum number of inodes in the workspace's tmpfs.
     pub inodes: u64,
 }
 
-/// One container to create. Everything that does not depend on the slot (capabilities, masks, seccomp …) is the
-/// engine's business and the same for all.
+/// Settings of one container to create. The engine adds what is the same for all containers: capabilities, masked
+/// paths, seccomp profile.
 #[derive(Debug, Clone)]
 pub struct ContainerSpec {
-    /// `skilld-<instance>-<slot>`.
+    /// Container name, `skilld-<instance>-<slot>`.
     pub name: String,
-    /// [`LABEL_INSTANCE`] and the others.
+    /// Container labels: [`LABEL_INSTANCE`] and the other `LABEL_` constants.
     pub labels: HashMap<String, String>,
-    /// [`ImageInfo::id`].
+    /// Digest of the image, from [`ImageInfo::id`].
     pub image_id: String,
-    /// Host directory of the slot: `run/`, `skills/`, `passwd` and `group` in it are bound read-only to
-    /// /run/skilld, /workspace/skills, /etc/passwd and /etc/group.
+    /// Directory of the slot on the host. The container gets read-only bind mounts of `run/`, `skills/`, `passwd` and
+    /// `group` at /run/skilld, /workspace/skills, /etc/passwd and /etc/group.
     pub slot_dir: PathBuf,
-    /// Owner of the workspace and of all processes, user and group; never 0.
+    /// User and group id of the workspace and of all processes in it; never 0.
     pub uid: u32,
-    /// Sizes.
-    pub limits: Limits,
-    /// Size of /tmp, bytes.
+    /// Resource limits of the container.
+    pub limits: ContainerLimits,
+    /// Size of the container's /tmp, in bytes.
     pub tmp_bytes: u64,
-    /// Size of /dev/shm, bytes.
+    /// Size of the container's /dev/shm, in bytes.
     pub shm_bytes: u64,
-    /// Terminals that can be open at a time, where the container shares the host's kernel.
+    /// Maximum number of open terminals. It applies only if the container shares the host's kernel.
     pub terminals: usize,
-    /// OCI runtime by its name in the engine; `None` means the engine's default.
+    /// Name of the OCI runtime in the engine; `None` for the engine's default.
     pub oci_runtime: Option<String>,
-    /// `NAME=value` for the guest; commands do not get it.
+    /// Environment of the guest as `NAME=value`. Commands do not get it.
     pub env: Vec<String>,
 }
 
-/// State of a container.
+/// State of one container, as the engine reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContainerState {
-    /// It runs, or is paused.
+    /// `true` if the container runs or is paused.
     pub running: bool,
-    /// None of its processes gets any time, until somebody lets it go on.
+    /// `true` if the container is paused: its processes get no CPU time until an operator unpauses it.
     pub paused: bool,
-    /// Of its first process on the host; 0 if it does not run or the engine does not say.
+    /// Pid of the container's first process on the host; 0 if it does not run or the engine does not report it.
     pub pid: i32,
-    /// The kernel killed something in it for its memory, as the engine saw.
+    /// `true` if the engine saw an out-of-memory kill in the container.
     pub oom_killed: bool,
-    /// Of its first process, once ended.
+    /// Exit code of the container's first process; 0 before it has ended.
     pub exit_code: i64,
 }
 
-/// A container in a list.
+/// Listing entry for one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerSummary {
-    /// Its id.
+    /// Container id.
     pub id: String,
-    /// It runs, or is paused.
+    /// `true` if the container runs or is paused.
     pub running: bool,
-    /// It is paused.
+    /// `true` if the container is paused.
     pub paused: bool,
-    /// All of its labels.
+    /// All labels of the container.
     pub labels: HashMap<String, String>,
 }
 
-/// Something happened to a container.
+/// Event of one container, as the engine reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerEvent {
-    /// Its id.
+    /// Container id.
     pub container_id: String,
-    /// What happened to it.
+    /// Kind of the container's event.
     pub kind: ContainerEventKind,
 }
 
-/// What happened to a container.
+/// Kind of a container event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContainerEventKind {
-    /// Its first process ended.
+    /// The container's first process ended.
     Died,
-    /// It was removed.
+    /// The container was removed.
     Removed,
-    /// It ran out of memory; it may live on.
+    /// A process in the container ran out of memory. The container may still run.
     OutOfMemory,
-    /// Somebody paused it.
+    /// An operator paused the container.
     Paused,
-    /// Somebody let it go on.
+    /// An operator unpaused the container.
     Unpaused,
 }

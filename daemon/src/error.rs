@@ -1,10 +1,9 @@
-//! The daemon's one error type, and its only mapping to a gRPC status.
+//! Error type of the daemon, and its only mapping to a gRPC status.
 //!
-//! The mapping answers one question: may the caller retry? UNAVAILABLE promises that nothing was started.
-//! What a program did is never an error; see `ExecResult` in the API.
+//! The mapping answers one question: may the caller retry? UNAVAILABLE promises that nothing was started. The outcome of
+//! a command is never an error; see `ExecResult` in the API.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use skilld_proto::ERROR_DOMAIN;
 use skilld_proto::v1::Reason;
@@ -14,231 +13,231 @@ use tonic_types::{ErrorDetails, StatusExt};
 mod guest;
 mod host;
 mod resource;
+mod retry;
+mod skills;
 mod source;
 mod text;
 
 pub use host::HostFault;
 pub use source::SourceFault;
-use text::{AtVersion, Entry, Nearest, Violations};
 pub use text::{Chain, Violation};
+use text::{EntryPrefix, NearestHint, VersionSuffix, ViolationList};
 
-/// Target of the log lines of INTERNAL errors. Callers are told to look their request id up in one of these, so they have
-/// a limit of their own.
+/// Log target of INTERNAL errors. The status refers callers to such a line by its request id, so these lines have a rate
+/// limit of their own.
 pub const INTERNAL_TARGET: &str = "skilld::error::internal";
 
-/// Shorthand for results of this crate.
+/// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why skilld could not do its job.
+/// Reason why skilld could not do its job.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request is malformed; its faults are listed.
-    #[error("invalid request: {}", Violations(.0))]
+    /// Malformed request, with all violations.
+    #[error("invalid request: {}", ViolationList(.0))]
     Invalid(Vec<Violation>),
-    /// No such workspace.
+    /// Unknown workspace.
     #[error("workspace {name} does not exist")]
     WorkspaceNotFound {
-        /// As asked for.
+        /// Requested name.
         name: String,
     },
-    /// No such skill.
-    #[error("skill {name} does not exist{}", Nearest(.nearest))]
+    /// Unknown skill.
+    #[error("skill {name} does not exist{}", NearestHint(.nearest))]
     SkillNotFound {
-        /// As asked for.
+        /// Requested name.
         name: String,
         /// Similar names, best first.
         nearest: Vec<String>,
     },
-    /// The skill is not staged in the workspace.
-    #[error("skill {name} is not staged in this workspace: stage it with StageSkills first{}", Nearest(.nearest))]
+    /// Skill that exists, but is not staged in the workspace.
+    #[error("skill {name} is not staged in this workspace: stage it with StageSkills first{}", NearestHint(.nearest))]
     SkillNotStaged {
-        /// As asked for.
+        /// Requested name.
         name: String,
-        /// What is staged, at most three.
+        /// Up to three staged skills with similar names.
         nearest: Vec<String>,
     },
-    /// A staged skill has no such script.
-    #[error("skill {skill} has no script {path}{}", Nearest(.nearest))]
+    /// Unknown script of a staged skill.
+    #[error("skill {skill} has no script {path}{}", NearestHint(.nearest))]
     ScriptNotFound {
         /// Name of the skill.
         skill: String,
-        /// As asked for.
+        /// Requested path.
         path: String,
         /// Similar paths, best first.
         nearest: Vec<String>,
     },
-    /// The skill exists and cannot be used.
+    /// Skill that exists, but cannot be used.
     #[error("skill {name} cannot be used: {problem}")]
     SkillInvalid {
-        /// As asked for.
+        /// Requested name.
         name: String,
-        /// Why.
+        /// Reason why the skill cannot be used.
         problem: String,
     },
-    /// No such artifact, or no such version of it.
-    #[error("artifact {name}{} does not exist", AtVersion(*.version))]
+    /// Unknown artifact, or unknown version of it.
+    #[error("artifact {name}{} does not exist", VersionSuffix(*.version))]
     ArtifactNotFound {
-        /// Without a prefix.
+        /// Name without its prefix.
         name: String,
-        /// As asked for.
+        /// Requested version; `None` means the newest.
         version: Option<u64>,
     },
-    /// The record of a version is not one.
+    /// Damaged record of an artifact version.
     #[error("the record of version {version} of artifact {name} is damaged: {why}")]
     ArtifactDamaged {
-        /// Without a prefix.
+        /// Name without its prefix.
         name: String,
-        /// Its number.
+        /// Number of the version.
         version: u64,
-        /// What is wrong with it.
+        /// Description of the damage.
         why: String,
     },
-    /// The store of artifacts failed, and nothing was changed.
+    /// Failure of the artifact store that changed nothing.
     #[error("the artifact store failed to {operation}: {why}")]
     Storage {
-        /// For instance `read the record`.
+        /// Name of the operation, for instance `read the record`.
         operation: &'static str,
         /// The kind of failure; details are in the log.
         why: &'static str,
     },
-    /// The store of artifacts failed where something may have been changed.
+    /// Failure of the artifact store that may have changed something.
     #[error("the artifact store failed to {operation}: {why}; look before repeating it")]
     StorageUnsure {
-        /// For instance `publish the version`.
+        /// Name of the operation, for instance `publish the version`.
         operation: &'static str,
         /// The kind of failure; details are in the log.
         why: &'static str,
     },
-    /// No such pool.
+    /// Unknown pool.
     #[error("pool {name} does not exist; there are {}", .pools.join(", "))]
     PoolNotFound {
-        /// As asked for.
+        /// Requested name.
         name: String,
-        /// What there is.
+        /// Names of all pools.
         pools: Vec<String>,
     },
-    /// The id belongs to something that another request made.
+    /// Id of an object that another request created.
     #[error("{name} exists already: choose another id, or set allow_existing to use it")]
     IdTaken {
-        /// Resource name.
+        /// Resource name of the object.
         name: String,
     },
-    /// This version of a skill has other contents.
+    /// Version of a skill that was published with other contents.
     #[error(
         "{name} has version {version} already, with other contents (sha256:{digest}); give yours another version, or \
          delete that one"
     )]
     VersionTaken {
-        /// Resource name.
+        /// Resource name of the object.
         name: String,
-        /// As the skill says, or `none`.
+        /// Version as the skill's front matter gives it, or `none`.
         version: String,
-        /// Of what is there.
+        /// Digest of the published contents, 64 hex digits.
         digest: String,
     },
-    /// A skill that nobody published.
+    /// Skill that comes from a root, so it cannot be deleted by a call.
     #[error("skill {name} comes from the root {root}, which is read only: remove its folder there")]
     SkillReadOnly {
-        /// As asked for.
+        /// Requested name.
         name: String,
-        /// As configured.
+        /// Text of the root in the configuration.
         root: String,
     },
-    /// The workspace exists and is not usable.
+    /// Workspace that exists, but cannot be used in its state.
     #[error("workspace {name} is {state}")]
     WorkspaceNotReady {
-        /// Resource name.
+        /// Resource name of the object.
         name: String,
-        /// For instance `closing`.
+        /// State of the workspace, for instance `closing`.
         state: String,
     },
-    /// A limit that cannot be enforced is refused, never ignored.
+    /// Requested limit that cannot be enforced. Such a limit is never ignored.
     #[error("{field} cannot be enforced here: {why}")]
     LimitUnsupported {
         /// Path of the field.
         field: String,
-        /// Why, and what would work.
+        /// Reason, and what would work instead.
         why: String,
     },
-    /// A guest from before an upgrade would leave out a field without a word.
+    /// Field that an older guest would ignore without an error.
     #[error("{field} needs a newer guest than this workspace has: make a new workspace")]
     GuestTooOld {
         /// Path of the field.
         field: &'static str,
-        /// Of the protocol that the guest speaks.
+        /// Generation of the guest's protocol.
         generation: u32,
     },
-    /// A path leaves the workspace.
+    /// Path that leaves the workspace.
     #[error("{path} leaves the workspace")]
     PathEscapes {
-        /// As given.
+        /// Path of the request.
         path: String,
     },
-    /// A path leaves the skill.
+    /// Path that leaves the skill.
     #[error("{path} leaves the skill: give a path relative to its root")]
     LeavesSkill {
-        /// As given.
+        /// Path of the request.
         path: String,
     },
-    /// The skill has no such file.
-    #[error("the skill has no file {path}{}", Nearest(.nearest))]
+    /// Unknown file of a skill.
+    #[error("the skill has no file {path}{}", NearestHint(.nearest))]
     FileNotFound {
-        /// Normalised.
+        /// Normalised path.
         path: String,
-        /// Paths that it has, best first, at most three.
+        /// Up to three similar paths of the skill, best first.
         nearest: Vec<String>,
     },
-    /// There is something else than was asked for.
+    /// Path of another kind than the request needs.
     #[error("{path:?} is not {wanted}")]
     WrongFileType {
-        /// Normalised.
+        /// Normalised path.
         path: String,
-        /// For instance `a file`.
+        /// Required kind, for instance `a file`.
         wanted: &'static str,
     },
-    /// A write beneath skills/ or to metadata.json.
+    /// Write below skills/ or to metadata.json.
     #[error(
         "{path} is read-only: only StageSkills writes beneath skills/, and only the daemon writes metadata.json"
     )]
     ReadOnly {
-        /// As given.
+        /// Path of the request.
         path: String,
     },
-    /// No warm container within the time, or too many waiters.
+    /// Pool without a free container: the wait is over, or its queue is full.
     #[error("pool {pool} has no container free: {why}")]
     PoolExhausted {
         /// Name of the pool.
         pool: String,
-        /// Queue full, or waited too long, and for which reason the pool cannot fill.
+        /// Reason: a full queue or a wait that is over, and why the pool cannot fill.
         why: String,
-        /// When to try again.
-        retry_after: Duration,
     },
-    /// A count is used up.
+    /// Count or memory budget that is used up.
     #[error("{subject} is limited to {limit}")]
     QuotaExceeded {
-        /// What is counted.
+        /// Name of the count, with its configuration key if it has one.
         subject: String,
-        /// How many there may be.
+        /// Maximum of the count.
         limit: u64,
     },
-    /// More bytes or entries than a limit.
+    /// Number of bytes or entries over a limit.
     #[error("{what} is over the limit of {limit}")]
     LimitExceeded {
-        /// What is too large.
+        /// Name of the value that is too large.
         what: String,
-        /// The limit.
+        /// Largest permitted value.
         limit: u64,
     },
-    /// An archive cannot be unpacked, or must not be.
-    #[error("the archive cannot be taken: {}{problem}", Entry(.entry))]
+    /// Archive that cannot or must not be unpacked.
+    #[error("the archive cannot be taken: {}{problem}", EntryPrefix(.entry))]
     ArchiveInvalid {
-        /// Which of its entries; empty if it is about the whole.
+        /// Name of the entry; empty for the whole archive.
         entry: String,
-        /// Fits after the name.
+        /// Predicate that follows the entry's name in the message.
         problem: String,
     },
-    /// What arrived is not what was announced.
+    /// Received bytes whose checksum differs from the announced one.
     #[error("the sha256 of what arrived is {actual}, not {expected} as announced")]
     ChecksumMismatch {
         /// 64 hex digits.
@@ -246,108 +245,108 @@ pub enum Error {
         /// 64 hex digits.
         actual: String,
     },
-    /// An input cannot be had from where it should come.
+    /// Input that cannot be read from its source.
     #[error("{from} {fault}")]
     Source {
-        /// As asked for.
+        /// Requested reference.
         from: String,
-        /// Why.
+        /// Reason of the failure.
         fault: SourceFault,
     },
-    /// The daemon is going down.
+    /// Call that the draining daemon refuses.
     #[error("the server is draining; try another one, or this one again after its restart")]
     Draining,
-    /// The daemon stopped in the middle of something that may have been done.
+    /// Operation during which the daemon stopped; it may have had an effect.
     #[error("the server stopped while {doing}: look before repeating it")]
     Stopped {
-        /// What was going on.
+        /// Operation in progress, as a gerund such as `saving the artifact`.
         doing: &'static str,
     },
-    /// The container engine does not answer.
+    /// Container engine that does not answer.
     #[error("the container engine does not answer: {message}")]
     EngineUnavailable {
-        /// What it said, or how it could not be reached, and what to do.
+        /// Answer of the engine or failure of the connection, and what to do.
         message: String,
     },
-    /// The container engine refused something.
+    /// Operation that the container engine refused.
     #[error("the container engine failed to {operation}: {message}")]
     Engine {
-        /// For instance `create container`.
+        /// Name of the operation, for instance `create container`.
         operation: &'static str,
-        /// What it said.
+        /// Answer of the engine.
         message: String,
     },
-    /// The image is not there, or may not be used.
+    /// Image that is missing or must not be used.
     #[error("image {image} cannot be used: {why}")]
     Image {
-        /// As configured.
+        /// Image reference of the configuration.
         image: String,
-        /// Why, and what to do.
+        /// Reason, and what to do.
         why: String,
     },
-    /// The guest went away, or broke the protocol.
+    /// Guest that went away or broke the protocol.
     #[error("the guest of {workspace} is lost: {why}")]
     GuestLost {
         /// Workspace or slot.
         workspace: String,
-        /// How it was noticed.
+        /// Failure that the daemon noticed.
         why: String,
     },
-    /// The guest answered with an error that is the caller's business.
+    /// Error of the guest that is passed on to the caller.
     #[error("{message}")]
     Guest {
         /// Workspace or slot.
         workspace: String,
-        /// As the guest gave it.
+        /// gRPC code of the guest's status.
         code: Code,
-        /// As the guest gave it, checked against the list of reasons.
+        /// Reason of the guest's status, checked against the list of reasons.
         reason: Reason,
-        /// For people.
+        /// Text of the guest's status.
         message: String,
-        /// At most 16 entries.
+        /// Metadata of the guest's status, at most 16 entries.
         metadata: HashMap<String, String>,
     },
-    /// The RPC belongs to a later version.
+    /// Call or option that this version does not have.
     #[error("{what} is not implemented in this version")]
     NotImplemented {
-        /// Rpc or option.
+        /// Name of the call or option.
         what: &'static str,
     },
-    /// The caller's deadline passed.
+    /// Deadline of the call that has passed.
     #[error("the deadline passed while {doing}")]
     Deadline {
-        /// What was going on.
+        /// Operation in progress, as a gerund such as `saving the artifact`.
         doing: &'static str,
     },
-    /// The daemon cannot start.
+    /// Failure of the daemon's start.
     #[error("{what} cannot be used: {why}")]
     Start {
-        /// For instance `the artifact store`.
+        /// Part that cannot be used, for instance `the artifact store`.
         what: &'static str,
-        /// Why, and what to do.
+        /// Reason, and what to do.
         why: String,
     },
-    /// Something on the host failed that should not.
+    /// Failed operation on the host.
     #[error("failed to {operation}")]
     Io {
-        /// For instance `write slot record /var/lib/…`.
+        /// Name of the operation, for instance `write slot record /var/lib/…`.
         operation: String,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// A defect of skilld.
+    /// Defect of skilld.
     #[error("internal error: {0}")]
     Internal(String),
 }
 
 impl Error {
-    /// One violation of one field.
+    /// Makes an error with one violation of one field.
     pub fn invalid(field: impl Into<String>, description: impl Into<String>) -> Self {
         Self::Invalid(vec![Violation::new(field, description)])
     }
 
-    /// Code and reason on the wire.
+    /// Returns the gRPC code and the reason for the status.
     #[must_use]
     pub fn kind(&self) -> (Code, Reason) {
         match self {
@@ -465,7 +464,7 @@ impl From<Error> for Status {
         let (code, reason) = error.kind();
         let (mut message, mut metadata) = (error.message(), error.metadata());
         if reason == Reason::Internal {
-            // The caller gets a number to ask about; what happened is the operator's business.
+            // The caller gets only an id. Details of the host are for the operator, in the log.
             let request_id = uuid::Uuid::now_v7().simple().to_string();
             tracing::error!(target: INTERNAL_TARGET, %request_id, error = %Chain(&error), "internal error");
             message = format!("internal error; the server's log has it under {request_id}");

@@ -1,5 +1,5 @@
-//! What a command gets: argv, environment, working directory, effective limits. Pure: a checked spec and a
-//! workspace's view in, the guest's request out. The guest adds nothing to it.
+//! Resolves a validated exec spec into the request for the guest: argv, environment, working directory and effective
+//! limits. Pure. The guest adds nothing to the request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,67 +9,68 @@ use skilld_proto::v1 as pb;
 
 use crate::config::ExecConfig;
 use crate::error::{Error, Result};
-use crate::paths::{self, Scope};
+use crate::paths::{self, PathScope};
 
-pub mod arguments;
 mod environment;
-pub mod interpreter;
+mod restriction;
 pub mod script;
+pub mod script_arguments;
 
-use arguments::Arguments;
-pub use environment::PATH;
+pub use environment::DEFAULT_PATH;
+use script_arguments::CommandArguments;
 
-/// Maximum length of one argument, and of a shell's text, in bytes, before and after placeholders are replaced: Linux's
-/// MAX_ARG_STRLEN without the NUL.
+/// Maximum length of one argument or of a shell command text in bytes, before and after placeholders are replaced.
+/// It is Linux's MAX_ARG_STRLEN without the NUL.
 pub const ARG_BYTES_MAX: usize = (128 << 10) - 1;
-/// Maximum size of a command's arguments in bytes, after placeholders are replaced. The guest takes twice as much for
-/// all of a request.
+/// Maximum size of all arguments of a command in bytes, after placeholders are replaced. The guest accepts requests of
+/// twice this size.
 const COMMAND_BYTES_MAX: usize = 1 << 20;
 
-/// Which rpc starts the exec; their defaults differ.
+/// Rpc that starts an exec. It decides some defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
-    /// Somebody reads from the start, so nothing need be lost.
+pub enum StartMode {
+    /// RunExec: the client reads from the start, so by default the command waits for it and no output is lost.
     Run,
-    /// Maybe nobody reads, so the program must not wait.
+    /// StartExec: the client may never read, so by default the command does not wait and old output is dropped.
     Detached,
 }
 
-/// The workspace as far as commands are concerned.
+/// Workspace context for resolving an exec.
 #[derive(Debug, Clone, Copy)]
-pub struct Surroundings<'a> {
-    /// Environment of every exec.
+pub struct ExecContext<'a> {
+    /// Environment variables of every exec in the workspace.
     pub env: &'a BTreeMap<String, String>,
-    /// Names of staged skills.
+    /// Staged skills: name → digest.
     pub skills: &'a BTreeMap<String, String>,
-    /// What was found of `spec.script`, if there is one.
-    pub script: Option<&'a script::Program>,
-    /// Bounds.
+    /// Script that `spec.script` names, or `None` if the spec has no script.
+    pub script: Option<&'a script::ScriptProgram>,
+    /// Configured defaults and limits of execs.
     pub config: &'a ExecConfig,
 }
 
-/// Turns a checked spec into what the guest starts.
+/// Builds the guest's request for a validated spec.
 ///
 /// # Errors
-/// `SkillNotFound` when the skill is not staged; `PathEscapes` and `Invalid` for the working directory; `Invalid` for a
-/// command that is too long.
-pub fn resolve(
+///
+/// `SkillNotStaged` if the workspace does not have the skill; `PathEscapes` or `Invalid` for the working directory;
+/// `Invalid` if the command is too long.
+pub fn resolve_exec(
     exec_id: String,
     digest: Vec<u8>,
     spec: pb::ExecSpec,
-    start: Start,
-    around: Surroundings<'_>,
+    start: StartMode,
+    context: ExecContext<'_>,
 ) -> Result<guest::StartExecRequest> {
-    let skill = staged(&spec.skill, around.skills)?.map(str::to_owned);
-    let cwd = directory(&exec_id, skill.as_deref(), &spec, around.script)?;
-    let mut spec = effective(spec, start, around.config);
+    let skill = find_staged_skill(&spec.skill, context.skills)?.map(str::to_owned);
+    let cwd = working_directory(&exec_id, skill.as_deref(), &spec, context.script)?;
+    let mut spec = effective_spec(spec, start, context.config);
     if let Some(skill) = &skill {
         replace_placeholders(&mut spec, skill)?;
     }
-    let Arguments { argv, env } = command(skill.as_deref(), &spec, around.script)?;
-    let env = environment::environment(&exec_id, skill.as_deref(), around.env, &env, &spec);
+    let CommandArguments { argv, env } = build_command(skill.as_deref(), &spec, context.script)?;
+    let env = environment::build_environment(&exec_id, skill.as_deref(), context.env, &env, &spec);
     if spec.script.is_some() {
-        // What really runs.
+        // Report the arguments that are executed.
         spec.argv.clone_from(&argv);
     }
     Ok(guest::StartExecRequest {
@@ -83,11 +84,15 @@ pub fn resolve(
     })
 }
 
-/// The skill of a spec, if it names one.
+/// Returns the name of a spec's skill, or `None` if it names no skill.
 ///
 /// # Errors
-/// `SkillNotStaged`.
-pub fn staged<'a>(name: &'a str, skills: &BTreeMap<String, String>) -> Result<Option<&'a str>> {
+///
+/// `SkillNotStaged` if the skill is not among `skills`; it lists up to three that are.
+pub fn find_staged_skill<'a>(
+    name: &'a str,
+    skills: &BTreeMap<String, String>,
+) -> Result<Option<&'a str>> {
     if name.is_empty() {
         return Ok(None);
     }
@@ -99,54 +104,60 @@ pub fn staged<'a>(name: &'a str, skills: &BTreeMap<String, String>) -> Result<Op
     Err(Error::SkillNotStaged { name, nearest })
 }
 
-/// Replaces placeholders of the skill's folder in the command, as its documents write them. The path is made of
-/// constants and a validated name. Arguments of a script are values of the caller and stay as they are.
+/// Replaces the placeholders for a skill's folder that skill documents use in commands. The resulting path consists of
+/// constants and a validated name. Arguments of a script are values of the caller and stay unchanged.
 ///
 /// # Errors
-/// `Invalid` when the command is too long then.
+///
+/// `Invalid` if the command is too long after the replacement.
 fn replace_placeholders(spec: &mut pb::ExecSpec, skill: &str) -> Result<()> {
     let mut bytes = 0;
     for (index, argument) in spec.argv.iter_mut().enumerate() {
         *argument = paths::resolve_placeholders(argument, skill);
-        check_replaced(argument.len(), ARG_BYTES_MAX, || {
+        check_replaced_length(argument.len(), ARG_BYTES_MAX, || {
             format!("spec.argv[{index}]")
         })?;
         bytes += argument.len();
-        check_replaced(bytes, COMMAND_BYTES_MAX, || "spec.argv".to_owned())?;
+        check_replaced_length(bytes, COMMAND_BYTES_MAX, || "spec.argv".to_owned())?;
     }
     spec.shell = paths::resolve_placeholders_for_shell(&spec.shell, skill);
-    check_replaced(spec.shell.len(), ARG_BYTES_MAX, || "spec.shell".to_owned())
+    check_replaced_length(spec.shell.len(), ARG_BYTES_MAX, || "spec.shell".to_owned())
 }
 
-/// Refuses a field that has become longer than `most` bytes by the replacement of its placeholders.
-fn check_replaced(bytes: usize, most: usize, field: impl FnOnce() -> String) -> Result<()> {
-    if bytes <= most {
+/// Rejects a field that is longer than `bytes_max` after its placeholders were replaced.
+fn check_replaced_length(
+    bytes: usize,
+    bytes_max: usize,
+    field: impl FnOnce() -> String,
+) -> Result<()> {
+    if bytes <= bytes_max {
         return Ok(());
     }
-    let problem = format!(
-        "has {bytes} bytes with the skill's folder in place of its placeholders; at most {most}"
-    );
+    let problem =
+        format!("has {bytes} bytes after its placeholders were replaced; at most {bytes_max}");
     Err(Error::invalid(field(), problem))
 }
 
-/// Where it starts: what the spec says, else what a script says, else the skill's root, else work/.
-fn directory(
+/// Returns the working directory: that of the spec, else that of the script, else the skill's root, else work/.
+fn working_directory(
     exec_id: &str,
     skill: Option<&str>,
     spec: &pb::ExecSpec,
-    program: Option<&script::Program>,
+    program: Option<&script::ScriptProgram>,
 ) -> Result<String> {
     let base = skill
         .map(|name| format!("skills/{name}"))
         .unwrap_or_default();
-    let scope = Scope {
+    let scope = PathScope {
         base: &base,
         exec: Some(exec_id),
         skill,
     };
     if !spec.cwd.is_empty() {
-        let cwd = with_skill_name(&spec.cwd, skill);
-        return Ok(paths::absolute(&paths::resolve("spec.cwd", &cwd, scope)?));
+        let cwd = replace_skill_name(&spec.cwd, skill);
+        return Ok(paths::absolute_path(&paths::resolve_path(
+            "spec.cwd", &cwd, scope,
+        )?));
     }
     let Some(name) = skill else {
         return Ok(paths::WORK_DIR.to_owned());
@@ -165,8 +176,8 @@ fn directory(
     })
 }
 
-/// `$SKILLS_DIR/$SKILL_NAME` is how agents were taught to name a skill's root.
-fn with_skill_name(cwd: &str, skill: Option<&str>) -> String {
+/// Replaces `$SKILL_NAME` after the first component. Agents write `$SKILLS_DIR/$SKILL_NAME` for a skill's root.
+fn replace_skill_name(cwd: &str, skill: Option<&str>) -> String {
     let Some(name) = skill else {
         return cwd.to_owned();
     };
@@ -177,32 +188,32 @@ fn with_skill_name(cwd: &str, skill: Option<&str>) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// What runs: the arguments as they are, the shell's text, or a script with its interpreter; and what of it is in
-/// the environment.
-fn command(
+/// Builds the command: the spec's argv, a shell with the spec's text, or a script with its interpreter. Includes the
+/// script's variables.
+fn build_command(
     skill: Option<&str>,
     spec: &pb::ExecSpec,
-    program: Option<&script::Program>,
-) -> Result<Arguments> {
+    program: Option<&script::ScriptProgram>,
+) -> Result<CommandArguments> {
     let (Some(script), Some(program), Some(skill)) = (&spec.script, program, skill) else {
         let argv = match spec.shell.as_str() {
             "" => spec.argv.clone(),
             text => vec!["bash".to_owned(), "-c".to_owned(), text.to_owned()],
         };
         let env = Vec::new();
-        return Ok(Arguments { argv, env });
+        return Ok(CommandArguments { argv, env });
     };
-    let Arguments { argv, env } = arguments::arguments(script)?;
+    let CommandArguments { argv, env } = script_arguments::build_script_arguments(script)?;
     let path = format!("{}/{skill}/{}", paths::SKILLS_DIR, program.path);
     let interpreter = program.interpreter.iter().map(|word| (*word).to_owned());
-    Ok(Arguments {
+    Ok(CommandArguments {
         argv: interpreter.chain([path]).chain(argv).collect(),
         env,
     })
 }
 
-/// Fills in defaults and cuts down to maxima; the client sees the result in Started.
-fn effective(mut spec: pb::ExecSpec, start: Start, config: &ExecConfig) -> pb::ExecSpec {
+/// Applies defaults, maximums and the rules of restricted execs to a spec. The client sees the result in `Started`.
+fn effective_spec(mut spec: pb::ExecSpec, start: StartMode, config: &ExecConfig) -> pb::ExecSpec {
     let given = |duration: Option<prost_types::Duration>| {
         duration.and_then(|given| Duration::try_from(given).ok())
     };
@@ -229,10 +240,13 @@ fn effective(mut spec: pb::ExecSpec, start: Start, config: &ExecConfig) -> pb::E
             terminal.term = "xterm-256color".to_owned();
         }
     }
+    if let Some(programs) = &mut spec.programs {
+        restriction::deny_launchers(programs);
+    }
     if spec.on_full() == pb::OnFull::Unspecified {
         let default = match start {
-            Start::Run => pb::OnFull::Block,
-            Start::Detached => pb::OnFull::DropOldest,
+            StartMode::Run => pb::OnFull::Block,
+            StartMode::Detached => pb::OnFull::DropOldest,
         };
         spec.set_on_full(default);
     }

@@ -1,7 +1,8 @@
-//! What the fuzz targets in `fuzz/` call: hostile bytes for what the daemon reads of skills and of requests, and what must
-//! hold whatever they are. It is not in the daemon that is shipped. The tests below do the same with the corpus, and with
-//! its files cut and changed. A target is one function here, one file in `fuzz/fuzz_targets/`, one folder in
-//! `fuzz/corpus/`, one entry in `fuzz/Cargo.toml`, in the Makefile and in `TARGETS` below.
+//! Fuzz targets: functions that pass hostile bytes to the daemon's parsers of skills and requests, and check the
+//! invariants of the result. Not part of a shipped daemon.
+//!
+//! The tests below run the targets over the corpus and over mutations of it. A target is one function here, one file in
+//! `fuzz/fuzz_targets/`, one folder in `fuzz/corpus/`, and one entry in `fuzz/Cargo.toml`, the Makefile and `TARGETS`.
 
 use crate::skills::document::{self, Document};
 use crate::skills::{Profile, is_name};
@@ -12,30 +13,32 @@ mod paths;
 pub use archive::archive;
 pub use paths::paths;
 
-/// Names of folders; the first byte of the data chooses one.
-const DIRS: [&str; 5] = ["skill", "My Skill", "", "..", "é"];
-/// Beside a card, if its first byte says so.
-const SKILL_MD: &[u8] = b"---\nname: skill\ndescription: Does it.\n---\nBody.\n";
+/// Folder names, of which the first byte of the data selects one.
+const FOLDER_NAMES: [&str; 5] = ["skill", "My Skill", "", "..", "é"];
+/// SKILL.md that accompanies a card if the first byte of the data is odd.
+const SAMPLE_SKILL_MD: &[u8] = b"---\nname: skill\ndescription: Does it.\n---\nBody.\n";
 
-/// A SKILL.md after a byte that chooses its folder's name.
+/// Parses a SKILL.md and checks its invariants. The first byte selects the folder's name.
 pub fn front_matter(data: &[u8]) {
     if let Some((first, skill_md)) = data.split_first() {
-        let dir = DIRS.get(usize::from(*first) % DIRS.len()).copied();
-        document(Some(skill_md), None, dir.unwrap_or_default());
+        let dir = FOLDER_NAMES
+            .get(usize::from(*first) % FOLDER_NAMES.len())
+            .copied();
+        check_document(Some(skill_md), None, dir.unwrap_or_default());
     }
 }
 
-/// A card after a byte that says whether a SKILL.md is beside it.
+/// Parses a skill card and checks its invariants. An odd first byte adds a SKILL.md.
 pub fn card(data: &[u8]) {
     if let Some((first, card)) = data.split_first() {
-        let skill_md = (first & 1 == 1).then_some(SKILL_MD);
-        document(skill_md, Some(card), "skill");
+        let skill_md = (first & 1 == 1).then_some(SAMPLE_SKILL_MD);
+        check_document(skill_md, Some(card), "skill");
     }
 }
 
-/// Reads a folder's documents, and checks what holds for all of them.
-pub fn document(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir: &str) -> Document {
-    let document = document::read(skill_md, card, dir);
+/// Parses the documents of a skill folder and checks their invariants.
+pub fn check_document(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir: &str) -> Document {
+    let document = document::parse_documents(skill_md, card, dir);
     let front = &document.front_matter;
     let refused = document.refusal(Profile::Lenient).is_some();
     assert!(
@@ -51,7 +54,7 @@ pub fn document(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir: &str) -> Docu
         !refused || document.refusal(Profile::Spec).is_some(),
         "the specification is laxer"
     );
-    // U+FFFD has three bytes and stands for one, and for half of a unit of UTF-16.
+    // U+FFFD has three bytes and replaces one invalid byte, or half of a UTF-16 unit.
     let read = skill_md.map_or(0, <[u8]>::len);
     assert!(document.body.len() <= 3 * read, "a body grew");
     assert!(
@@ -59,14 +62,14 @@ pub fn document(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir: &str) -> Docu
         "a description has no bound"
     );
     for text in [&front.name, &front.display_name, &front.description] {
-        assert!(is_harmless(text), "{text:?} hides something");
+        assert!(is_safe_to_print(text), "{text:?} hides something");
     }
     for profile in [Profile::Lenient, Profile::Spec] {
         let problems = document.problems(profile);
         assert!(problems.len() <= 128, "{} problems", problems.len());
         for problem in problems {
             assert!(
-                problem.message.len() <= 1024 && is_harmless(&problem.message),
+                problem.message.len() <= 1024 && is_safe_to_print(&problem.message),
                 "{problem:?}"
             );
         }
@@ -84,8 +87,8 @@ pub fn document(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir: &str) -> Docu
     document
 }
 
-/// Nothing that a terminal would obey, and no text turned around.
-fn is_harmless(text: &str) -> bool {
+/// Returns `true` if text has no control characters and no characters that change the text direction.
+fn is_safe_to_print(text: &str) -> bool {
     !text.contains(|c: char| {
         c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     })
@@ -100,17 +103,18 @@ mod tests {
 
     use super::*;
 
-    type Target = fn(&[u8]);
+    /// Fuzz target that panics if an invariant is violated.
+    type FuzzTarget = fn(&[u8]);
 
-    const TARGETS: [(&str, Target); 4] = [
+    const TARGETS: [(&str, FuzzTarget); 4] = [
         ("front_matter", front_matter),
         ("card", card),
         ("archive", archive),
         ("paths", paths),
     ];
 
-    /// The corpus of a target: what once failed, and one of each kind.
-    fn corpus(target: &str) -> Vec<Vec<u8>> {
+    /// Reads the corpus of a target: former failures, and one example of each kind.
+    fn read_corpus(target: &str) -> Vec<Vec<u8>> {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("fuzz/corpus")
             .join(target);
@@ -125,9 +129,9 @@ mod tests {
     }
 
     #[test]
-    fn the_corpus_still_passes() {
+    fn every_corpus_file_passes_its_target() {
         for (name, target) in TARGETS {
-            let files = corpus(name);
+            let files = read_corpus(name);
             assert!(!files.is_empty(), "{name} has no corpus");
             for file in files {
                 target(&file);
@@ -136,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_corpus_passes_cut_and_changed_and_mixed() {
+    fn mutated_corpus_files_pass_their_target() {
         let changes = proptest::collection::vec((any::<Index>(), any::<u8>()), 0..6);
         let pick = (
             any::<Index>(),
@@ -146,7 +150,7 @@ mod tests {
             changes,
         );
         for (name, target) in TARGETS {
-            let files = corpus(name);
+            let files = read_corpus(name);
             let config = ProptestConfig {
                 cases: 2_000,
                 failure_persistence: None,
@@ -173,8 +177,8 @@ mod tests {
         }
     }
 
-    /// Documents for the properties: lines that front matter is made of, in any order.
-    fn lines() -> impl Strategy<Value = String> {
+    /// Generates documents of typical front matter lines in random order.
+    fn document_lines() -> impl Strategy<Value = String> {
         let line = prop_oneof![
             Just("---"),
             Just("..."),
@@ -207,31 +211,31 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_within_bounds(bytes in proptest::collection::vec(any::<u8>(), 0..300), dir in "\\PC{0,12}") {
-            document(Some(&bytes), None, &dir);
-            document(None, Some(&bytes), &dir);
+        fn documents_of_any_bytes_satisfy_the_invariants(bytes in proptest::collection::vec(any::<u8>(), 0..300), dir in "\\PC{0,12}") {
+            check_document(Some(&bytes), None, &dir);
+            check_document(None, Some(&bytes), &dir);
         }
 
         #[test]
-        fn any_lines_are_read_within_bounds(text in lines(), card in lines()) {
-            document(Some(text.as_bytes()), None, "skill");
-            document(Some(format!("---\n{text}").as_bytes()), None, "skill");
-            document(Some(text.as_bytes()), Some(card.as_bytes()), "skill");
+        fn documents_of_any_lines_satisfy_the_invariants(text in document_lines(), card in document_lines()) {
+            check_document(Some(text.as_bytes()), None, "skill");
+            check_document(Some(format!("---\n{text}").as_bytes()), None, "skill");
+            check_document(Some(text.as_bytes()), Some(card.as_bytes()), "skill");
         }
 
         #[test]
-        fn any_yaml_is_read_within_bounds(yaml in "[a-c:&*|>'\"\\[\\]{}!#%@` \\n\\t.?,-]{0,120}") {
+        fn any_yaml_satisfies_the_invariants(yaml in "[a-c:&*|>'\"\\[\\]{}!#%@` \\n\\t.?,-]{0,120}") {
             let text = format!("---\nname: a\ndescription: b\n{yaml}\n---\n");
-            document(Some(text.as_bytes()), None, "skill");
+            check_document(Some(text.as_bytes()), None, "skill");
         }
     }
 
     #[test]
-    fn the_checks_would_fail() {
+    fn checks_reject_unsafe_text_and_accept_a_valid_skill() {
         for text in ["a\u{7}b", "a\u{202e}b", "a\nb"] {
-            assert!(!is_harmless(text));
+            assert!(!is_safe_to_print(text));
         }
-        let read = document(Some(SKILL_MD), None, "skill");
+        let read = check_document(Some(SAMPLE_SKILL_MD), None, "skill");
         assert_eq!(
             (read.front_matter.name.as_str(), read.body.as_str()),
             ("skill", "Body.\n")

@@ -1,97 +1,89 @@
-//! The connection to one guest: the socket it connects to, the proof that it is the guest, the channel.
+//! Connection to one guest: the socket to which it connects, the proof of its identity, the channel.
 //!
-//! The guest connects out to `run/guest.sock` of its slot. Who connects is checked three ways: the peer's uid is the
-//! slot's, its pid is the container's first process (where the OCI runtime shows it), and it knows the nonce from the
-//! container's environment, which commands can't read. Then the socket is unlinked. A guest that lost its connection
-//! (the daemon was restarted) connects again to the fresh socket that the daemon binds in the same place.
+//! The guest connects out to `run/guest.sock` of its slot. A peer is checked in three ways: its uid is the slot's, its
+//! pid is the container's first process (where the OCI runtime shows it), and it knows the nonce from the container's
+//! environment, which commands can't read. Then the socket is unlinked. A guest that lost its connection, for instance
+//! because the daemon restarted, connects again to the new socket that the daemon binds under the same path.
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use skilld_proto::guest::GENERATION;
 use skilld_proto::guest::v1 as pb;
 use skilld_proto::guest::v1::guest_service_client::GuestServiceClient;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::transport::{Channel, Endpoint, Uri};
 
 use crate::error::{Error, Result};
+use crate::socket::FrameSocket;
 
+mod channel;
 pub mod fields;
 
-/// Name of the guest's binary in the slot's `run/`.
+pub use channel::{GuestChannel, STREAM_WINDOW};
+
+/// File name of the guest's binary in the slot's `run/`.
 pub const BINARY: &str = "skilld-guest";
+/// File name of the guest's socket in the slot's `run/`.
 const SOCKET: &str = "guest.sock";
-/// Per stream. Two of the largest messages' worth, so that a reader that stalls costs no more, and little is lost with a
-/// connection: the guest keeps what it gave to a reader last, but no more than 3 MiB by default.
-pub const STREAM_WINDOW: u32 = 512 << 10;
-/// Of the connection: it covers every stream at once, so that stalled readers cannot starve the others.
-const CONNECTION_WINDOW: u32 = 512 << 20;
-/// A message of the largest usual size comes in one frame; HTTP/2's default would cut it into 16.
-const FRAME_BYTES_MAX: u32 = (256 << 10) + 1024;
-/// Largest message from a guest, bytes.
+/// Maximum size of a message from a guest, in bytes.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// While calls are open a guest that has said nothing for this long is asked whether it is there. It shares one processor
-/// with hundreds of commands if they want it so, hence the patience; an idle guest is left asleep.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
-/// How long its answer may take. The engine tells sooner of what it knows: ends, removals, pauses.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(6);
-/// A guest answers its first call within this.
+/// Longest wait for the answer to the first call.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Typed stub of a guest. Cheap to clone.
-pub type GuestClient = GuestServiceClient<Channel>;
+/// gRPC client of a guest. Cheap to clone.
+pub type GuestClient = GuestServiceClient<GuestChannel>;
 
-/// Who is expected to connect.
+/// Identity that a connecting guest must prove.
 #[derive(Debug, Clone)]
 #[cfg_attr(test, derive(Default))]
-pub struct Expected {
-    /// The slot's uid; `None` where the host sees shifted ones.
+pub struct ExpectedGuest {
+    /// Uid of the slot; `None` where the host sees shifted uids.
     pub uid: Option<u32>,
-    /// The container's first process; `None` where the OCI runtime hides it.
+    /// Pid of the container's first process; `None` where the OCI runtime hides it.
     pub pid: Option<i32>,
-    /// From the container's environment.
+    /// Nonce from the container's environment.
     pub nonce: Vec<u8>,
-    /// File of the commands' CPU group, which the guest is given; `None` where commands share the container's.
+    /// File of the commands' CPU group, which is passed to the guest; `None` where commands share the container's
+    /// group.
     pub command_group: Option<Arc<fs::File>>,
 }
 
-/// A socket that waits for a guest. Dropping it unlinks the socket.
+/// Listening socket for one guest. Dropping it unlinks the socket.
 #[derive(Debug)]
-pub struct Socket {
+pub struct GuestSocket {
     listener: UnixListener,
     path: PathBuf,
 }
 
-/// A connected guest.
+/// Connection to a guest that proved its identity.
 #[derive(Debug, Clone)]
-pub struct Link {
-    /// Calls go here.
+pub struct GuestLink {
+    /// Client for calls to the guest.
     pub client: GuestClient,
-    /// Cancelled as soon as the connection is gone.
+    /// Cancelled when the connection is lost.
     pub lost: CancellationToken,
-    /// Version that the guest said.
+    /// Version that the guest reported.
     pub version: String,
-    /// Of the protocol, as both sides speak it.
+    /// Generation of the protocol that both sides use.
     pub generation: u32,
-    /// The workspace that the guest was configured as, or empty.
+    /// Workspace as which the guest was configured; empty before that.
     pub workspace: String,
-    /// The same connection, to end it under the channel.
+    /// Second handle of the connection, to shut it down below the channel.
     socket: Arc<std::os::unix::net::UnixStream>,
 }
 
-impl Link {
-    /// Ends the connection: every call on it fails, and the guest will connect again.
+impl GuestLink {
+    /// Ends the connection. Every call on it fails, and the guest connects again.
     pub fn cut(&self) {
         if let Err(error) = self.socket.shutdown(std::net::Shutdown::Both) {
             tracing::debug!(%error, "guest's connection was gone already");
@@ -99,8 +91,8 @@ impl Link {
     }
 }
 
-impl Socket {
-    /// Binds the socket in a slot's `run/`. One that a crash left there is replaced.
+impl GuestSocket {
+    /// Binds the socket in a slot's `run/`, replacing one that a crash left.
     ///
     /// # Errors
     /// When the directory cannot be written.
@@ -111,12 +103,12 @@ impl Socket {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            // The kernel shows a container the path by which the other end of its connection was bound. This one does
-            // not tell where the slot's directory is, and is never too long for a socket.
+            // The kernel shows a container the path to which its peer was bound. This path does not reveal the slot's
+            // directory, and is never too long for a socket.
             let directory = fs::File::open(run_dir)?;
             let unnamed = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
             let listener = UnixListener::bind(unnamed)?;
-            // The slot's directory keeps everybody on the host out; in the container there is only the slot's uid.
+            // The slot's directory keeps other users of the host out; the container has only the slot's uid.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
             Ok(listener)
         };
@@ -127,29 +119,28 @@ impl Socket {
         Ok(Self { listener, path })
     }
 
-    /// Waits until the expected guest has connected and answered. Others are turned away, as fast as they come: with a
-    /// pause the commands of a workspace could fill the kernel's queue for good, which refuses the guest then. The caller
-    /// sets the deadline.
+    /// Waits until the expected guest has connected and answered. Other peers are rejected without a pause: otherwise
+    /// commands could keep the kernel's queue full, and the guest could not connect. The caller sets the deadline.
     ///
     /// # Errors
     /// When the socket fails.
-    pub async fn accept(self, expected: &Expected) -> Result<Link> {
+    pub async fn accept(self, expected: &ExpectedGuest) -> Result<GuestLink> {
         loop {
             let (stream, _) = self.listener.accept().await.map_err(|source| Error::Io {
                 operation: format!("accept on {}", self.path.display()),
                 source,
             })?;
-            match greet(stream, expected).await {
+            match verify_peer(stream, expected).await {
                 Ok(link) => return Ok(link),
                 Err(why) => {
-                    tracing::warn!(socket = %self.path.display(), why, "turned away who is not the guest");
+                    tracing::warn!(socket = %self.path.display(), why, "rejected a peer that is not the guest");
                 }
             }
         }
     }
 }
 
-impl Drop for Socket {
+impl Drop for GuestSocket {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(socket = %self.path.display(), %error, "guest's socket was gone already");
@@ -157,8 +148,8 @@ impl Drop for Socket {
     }
 }
 
-/// Checks the peer and says hello.
-async fn greet(stream: UnixStream, expected: &Expected) -> Result<Link, String> {
+/// Checks the identity of a peer and exchanges Hello. The error is the reason for the log.
+async fn verify_peer(stream: UnixStream, expected: &ExpectedGuest) -> Result<GuestLink, String> {
     let peer = stream
         .peer_cred()
         .map_err(|error| format!("no peer credentials: {error}"))?;
@@ -167,17 +158,16 @@ async fn greet(stream: UnixStream, expected: &Expected) -> Result<Link, String> 
     {
         return Err(format!("uid {} instead of {uid}", peer.uid()));
     }
-    // A peer of another pid namespace that the daemon cannot see has no pid or 0; then the nonce decides alone.
+    // A peer in a pid namespace that the daemon cannot see has no pid or 0; then uid and nonce decide.
     if let (Some(pid), Some(peer)) = (expected.pid, peer.pid())
         && peer != 0
         && peer != pid
     {
         return Err(format!("pid {peer} instead of {pid}"));
     }
-    let (stream, socket) = doubled(stream).map_err(|error| format!("take the socket: {error}"))?;
-    let (channel, lost) = channel(stream, expected.command_group.clone())
-        .await
-        .map_err(|error| format!("connect: {error}"))?;
+    let (stream, socket) =
+        duplicate_socket(stream).map_err(|error| format!("take the socket: {error}"))?;
+    let (channel, lost) = connect_channel(stream, expected.command_group.clone()).await?;
     let mut client = GuestServiceClient::new(channel)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -190,13 +180,13 @@ async fn greet(stream: UnixStream, expected: &Expected) -> Result<Link, String> 
         .map_err(|_| "no hello in time".to_owned())?
         .map_err(|status| format!("hello: {status}"))?
         .into_inner();
-    if !same(&hello.nonce, &expected.nonce) {
+    if !equal_in_constant_time(&hello.nonce, &expected.nonce) {
         return Err("wrong nonce".to_owned());
     }
     if hello.generation == 0 || hello.generation > GENERATION {
         return Err(format!("generation {}", hello.generation));
     }
-    Ok(Link {
+    Ok(GuestLink {
         client,
         lost,
         version: hello.guest_version.chars().take(64).collect(),
@@ -206,142 +196,84 @@ async fn greet(stream: UnixStream, expected: &Expected) -> Result<Link, String> 
     })
 }
 
-/// A second handle of the same socket.
-fn doubled(stream: UnixStream) -> io::Result<(UnixStream, std::os::unix::net::UnixStream)> {
+/// Returns the stream and a second handle of its socket.
+fn duplicate_socket(
+    stream: UnixStream,
+) -> io::Result<(UnixStream, std::os::unix::net::UnixStream)> {
     let stream = stream.into_std()?;
     let socket = stream.try_clone()?;
     Ok((UnixStream::from_std(stream)?, socket))
 }
 
-/// A channel over one accepted connection, and a token that is cancelled when it is gone.
-async fn channel(
+/// Creates a channel over one accepted connection, and a token that is cancelled when the connection is lost.
+async fn connect_channel(
     stream: UnixStream,
     command_group: Option<Arc<fs::File>>,
-) -> Result<(Channel, CancellationToken), tonic::transport::Error> {
+) -> Result<(GuestChannel, CancellationToken), String> {
     let lost = CancellationToken::new();
-    let watched = Watched {
-        stream,
+    let stream = GuestStream {
+        socket: FrameSocket::new(stream).map_err(|error| format!("take the socket: {error}"))?,
         command_group,
         _guard: lost.clone().drop_guard(),
     };
-    // The channel asks for a connection again when this one breaks; there is no second one to give.
-    let once = Arc::new(std::sync::Mutex::new(Some(watched)));
-    let connect = tower::service_fn(move |_: Uri| {
-        let taken = once.lock().ok().and_then(|mut slot| slot.take());
-        std::future::ready(
-            taken
-                .map(TokioIo::new)
-                .ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)),
-        )
-    });
-    let channel = Endpoint::from_static("http://guest")
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_frame_size(FRAME_BYTES_MAX)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(false)
-        .connect_with_connector(connect)
-        .await?;
-    Ok((channel, lost))
+    let channel = GuestChannel::connect(stream).await;
+    Ok((channel.map_err(|error| format!("connect: {error}"))?, lost))
 }
 
-/// Compares in a time that does not tell how much was right.
-fn same(a: &[u8], b: &[u8]) -> bool {
+/// Compares secrets in constant time.
+fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
 
-/// A connection that tells when it is dropped.
+/// Stream of a guest's connection. Dropping it cancels [`GuestLink::lost`].
 #[derive(Debug)]
-struct Watched {
-    stream: UnixStream,
-    /// Sent with the first bytes. A guest that does not expect it reads them without, and the kernel closes it.
+struct GuestStream {
+    socket: FrameSocket,
+    /// File descriptor that is sent with the first bytes. For a guest that does not expect it, the kernel closes it.
     command_group: Option<Arc<fs::File>>,
     _guard: DropGuard,
 }
 
-impl Watched {
-    /// Writes bytes together with the file of the commands' CPU group, which is sent once.
-    fn poll_write_with_group(
-        &mut self,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let fds: Vec<i32> = self.command_group.iter().map(AsRawFd::as_raw_fd).collect();
-        let send = || {
-            let rights = [ControlMessage::ScmRights(&fds)];
-            let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-            Ok(sendmsg::<()>(
-                self.stream.as_raw_fd(),
-                bufs,
-                &rights,
-                flags,
-                None,
-            )?)
-        };
-        loop {
-            ready!(self.stream.poll_write_ready(cx))?;
-            match self.stream.try_io(Interest::WRITABLE, send) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => {
-                    self.command_group = None;
-                    return Poll::Ready(done);
-                }
-            }
-        }
-    }
-}
-
-impl AsyncRead for Watched {
+impl AsyncRead for GuestStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        Pin::new(&mut self.socket).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for GuestStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.command_group.is_none() {
-            return Pin::new(&mut self.stream).poll_write(cx, buf);
-        }
-        self.poll_write_with_group(cx, &[io::IoSlice::new(buf)])
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        if self.command_group.is_some() {
-            return self.poll_write_with_group(cx, bufs);
-        }
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        let Some(group) = self.command_group.take() else {
+            return Pin::new(&mut self.socket).poll_write(cx, buf);
+        };
+        // A new socket has room for the first bytes, so there is no wait for it.
+        let (socket, fds) = (self.socket.as_fd().as_raw_fd(), [group.as_raw_fd()]);
+        let rights = [ControlMessage::ScmRights(&fds)];
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        let sent = sendmsg::<()>(socket, &[io::IoSlice::new(buf)], &rights, flags, None);
+        Poll::Ready(Ok(sent?))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Pin::new(&mut self.socket).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }
 
 #[cfg(test)]
-impl Link {
-    /// A link of tests, over any channel.
-    pub(crate) fn of(client: GuestClient, lost: CancellationToken) -> Self {
+impl GuestLink {
+    /// Creates a link over any channel, for tests.
+    pub(crate) fn for_test(client: GuestClient, lost: CancellationToken) -> Self {
         let (socket, _) = std::os::unix::net::UnixStream::pair().expect("a socket");
         Self {
             client,

@@ -1,8 +1,8 @@
-//! Inputs: files from elsewhere, put into a workspace under the names that a command expects.
+//! Stages inputs: copies files from other places into a workspace, under the names that a command expects.
 //!
-//! Whatever their sources, all inputs of a request become one archive that is made as it is sent (`pack.rs`). The
-//! guest unpacks it beside the workspace's files and puts it into place at its end, so a request stages all of its
-//! inputs or none, and nothing of it is ever held in memory as a whole.
+//! The inputs of a request become one archive, which is packed while it is sent (`pack.rs`). The guest unpacks it
+//! beside the workspace's files and moves them into place after the last byte. So a request stages all of its inputs or
+//! none, and the daemon never holds them in memory as a whole.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -15,144 +15,145 @@ use skilld_proto::v1 as pb;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::artifacts::{ArtifactRef, Artifacts, Scope};
+use crate::artifacts::{ArtifactRef, ArtifactScope, Artifacts};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, WebUrl};
 use crate::shutdown::Tasks;
 use crate::workspace::lease::unix_ms;
-use crate::workspace::{Grant, Workspace, record};
+use crate::workspace::{Workspace, WorkspaceGrant, record};
 
+pub mod destination;
 mod host;
+mod job;
 mod pack;
 mod produce;
-pub mod target;
-mod within;
+mod workspace_reader;
 
-use produce::Producer;
-use within::Within;
+use produce::SourcePacker;
+use workspace_reader::WorkspaceReader;
 
-/// Messages between what makes the archive and what sends it.
-const AHEAD: usize = 4;
+/// Capacity of the channel from the packer to the call that sends the archive, in messages.
+const ARCHIVE_MESSAGES_MAX: usize = 4;
 
-/// Fetched files on the host's disk at once, each of at most `files.stage_bytes_max`; the next one waits.
+/// Maximum number of fetched files on the host's disk, each of at most `files.stage_bytes_max`. Further fetches wait.
 const FETCHES_MAX: usize = 8;
 
-/// How long a guest that has a whole archive may take to put it into place when nobody waits for it any more.
-const PLACE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Whoever asked has gone away, and does not see this.
+/// Longest wait for a guest that installs a complete archive after the caller has gone away.
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Error for a caller that has gone away.
 const CANCELLED: Error = Error::Deadline {
     doing: "staging the inputs",
 };
 
-/// One input of a request, checked.
+/// Validated input of a request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Input {
-    /// The field that it came from, for errors.
+pub struct InputSpec {
+    /// Request field of the input, for errors.
     pub field: String,
-    /// As asked for, a URL without its query, which may be a secret; empty for bytes that came with the request.
+    /// Reference as the client gave it, a URL without its query, which may be a secret. Empty for bytes of the request.
     pub from: String,
-    /// Where its bytes are.
-    pub source: Source,
-    /// Where it goes.
-    pub to: To,
-    /// The name in a folder, made safe. Never empty.
+    /// Source of the bytes.
+    pub source: InputSource,
+    /// Requested destination.
+    pub to: InputDestination,
+    /// Sanitised file name. Never empty.
     pub name: String,
-    /// A link is enough.
+    /// The client accepts a link instead of a copy.
     pub link: bool,
-    /// Of an artifact: the version that the workspace had before.
+    /// Uses the version of the artifact that the workspace had before.
     pub pin: bool,
-    /// 64 hex digits, or empty.
+    /// Expected SHA-256 as 64 hex digits; empty skips the check.
     pub sha256: String,
 }
 
-/// Where an input comes from.
+/// Source of an input.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Source {
-    /// The request.
+pub enum InputSource {
+    /// Bytes of the request.
     Data(Bytes),
-    /// The artifact store.
+    /// Artifact of the artifact store.
     Artifact(ArtifactRef),
-    /// An absolute path on the host.
+    /// Absolute path on the host.
     Host(String),
-    /// A path of the workspace, resolved.
+    /// Resolved path in the workspace.
     Workspace(String),
-    /// A path in a staged skill, resolved; empty for all of it.
+    /// Resolved path in a staged skill; empty for the whole skill.
     Skill {
-        /// Of the skill.
+        /// Name of the skill.
         name: String,
-        /// Relative to its root.
+        /// Path relative to the skill's root.
         path: String,
     },
-    /// The network.
+    /// Web address.
     Url(WebUrl),
 }
 
-/// Where an input goes, resolved.
+/// Requested destination of an input, resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum To {
-    /// work/inputs/, under a name that no other input has.
+pub enum InputDestination {
+    /// Default folder `work/inputs`, under a name that no other input has.
     Default,
-    /// A folder, under the input's name.
+    /// Folder, under the input's own name.
     Folder(String),
-    /// There.
+    /// Exactly this path.
     Path(String),
 }
 
-/// One staged input.
+/// Result of staging one input.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Staged {
-    /// Relative to the workspace.
+pub struct StagedInput {
+    /// Path relative to the workspace.
     pub path: String,
-    /// Of a file.
+    /// Size of a file in bytes; 0 for folders and links.
     pub size: u64,
     /// Permission bits.
     pub mode: u32,
-    /// Of a file.
+    /// SHA-256 of a file as 64 hex digits; empty for folders and links.
     pub sha256: String,
-    /// It became a link.
+    /// The input was staged as a link.
     pub linked: bool,
-    /// Of an artifact.
+    /// Version of an artifact; `None` for other sources.
     pub version: Option<u64>,
-    /// Files and links.
+    /// Number of staged files and links.
     pub files: u64,
-    /// Of files.
+    /// Total size of staged files in bytes.
     pub bytes: u64,
-    /// It was there.
+    /// The workspace had this file already.
     pub unchanged: bool,
-    /// What was done otherwise than asked.
+    /// Difference between request and result, for the client; usually empty.
     pub note: String,
 }
 
-/// What stages inputs. Clones share it.
+/// Stager of inputs. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Inputs {
-    inner: Arc<Inner>,
+pub struct InputStager {
+    inner: Arc<StagerState>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    roots: host::Roots,
+struct StagerState {
+    roots: host::HostRoots,
     artifacts: Artifacts,
-    /// `None` where URLs are not allowed.
+    /// `None` if the configuration forbids URLs.
     fetcher: Option<Fetcher>,
-    /// A fetched file is on the host's disk until its workspace has it.
+    /// Permits for fetched files, which stay on the host's disk until the guest has them.
     fetches: Semaphore,
     entries_max: u64,
     bytes_max: u64,
-    /// Fetched files have no name there.
+    /// Directory for fetched files, which have no name in it.
     state_dir: PathBuf,
     tasks: Tasks,
 }
 
-impl Inputs {
-    /// Reads nothing yet.
+impl InputStager {
+    /// Creates a stager. It opens no source before the first request.
     #[must_use]
     pub fn new(config: &Config, artifacts: Artifacts, fetcher: Fetcher, tasks: Tasks) -> Self {
         let files = &config.files;
         Self {
-            inner: Arc::new(Inner {
-                roots: host::Roots::new(files.host_roots.clone()),
+            inner: Arc::new(StagerState {
+                roots: host::HostRoots::new(files.host_roots.clone()),
                 artifacts,
                 fetcher: files.input_urls.then_some(fetcher),
                 fetches: Semaphore::new(FETCHES_MAX),
@@ -164,74 +165,74 @@ impl Inputs {
         }
     }
 
-    /// Stages inputs, all or none; answers in their order. When this is dropped there are none, unless the guest has all of
-    /// them already: then they come to be, and are on record.
+    /// Stages all inputs or none, and returns the results in their order. When this is dropped, no input is staged,
+    /// unless the guest has the complete archive: then all are staged and recorded.
     ///
     /// # Errors
-    /// `SourceUnusable` and what the sources say; what the guest says of the files it writes.
+    /// [`Error::Source`] and other errors of the sources; errors of the guest that writes the files.
     pub async fn stage(
         &self,
         workspace: Workspace,
-        grant: Grant,
-        inputs: Arc<[Input]>,
-        scope: Scope,
-    ) -> Result<Vec<Staged>> {
+        grant: WorkspaceGrant,
+        inputs: Arc<[InputSpec]>,
+        scope: ArtifactScope,
+    ) -> Result<Vec<StagedInput>> {
         let gone = CancellationToken::new();
-        // Dropped with this future.
+        // Cancelled when this future is dropped.
         let _gone = gone.clone().drop_guard();
-        // One at a time in a workspace: which names are taken is decided by what is on record.
-        let turn = workspace.staging_inputs().await;
+        // One request at a time per workspace, because the record decides which names are free.
+        let turn = workspace.lock_input_staging().await;
         let shared = self.clone();
         let task = async move {
             let _turn: OwnedMutexGuard<()> = turn;
             shared
-                .place(&workspace, &grant, &inputs, &scope, &gone)
+                .stage_archive(&workspace, &grant, &inputs, &scope, &gone)
                 .await
         };
         let staged = self.inner.tasks.spawn(task).await;
         staged.map_err(|error| Error::Internal(format!("staging inputs: {error}")))?
     }
 
-    /// One turn: to the record of what the guest has, or to nothing.
-    async fn place(
+    /// Packs, sends and records the inputs of one request.
+    async fn stage_archive(
         &self,
         workspace: &Workspace,
-        grant: &Grant,
-        inputs: &[Input],
-        scope: &Scope,
+        grant: &WorkspaceGrant,
+        inputs: &[InputSpec],
+        scope: &ArtifactScope,
         gone: &CancellationToken,
-    ) -> Result<Vec<Staged>> {
-        let view = workspace.view();
+    ) -> Result<Vec<StagedInput>> {
+        let view = workspace.snapshot();
         let claim = view.record.claim.as_ref();
         let recorded = claim.map_or(&[][..], |claim| claim.inputs.as_slice());
-        let targets = target::plan(inputs, recorded, scope)?;
-        let producer = Producer {
+        let destinations = destination::plan_destinations(inputs, recorded, scope)?;
+        let producer = SourcePacker {
             inner: &self.inner,
-            within: Within {
+            reader: WorkspaceReader {
                 guest: grant.guest.clone(),
                 workspace: workspace.id().name(),
             },
             skills: claim.map(|claim| claim.skills.clone()).unwrap_or_default(),
             scope,
         };
-        let (packer, messages) = pack::channel(AHEAD, self.header());
+        let (packer, messages) = pack::archive_channel(ARCHIVE_MESSAGES_MAX, self.header());
         let mut client = grant.guest.clone();
         let put = client.put_files(messages);
-        let produced = producer.produce(packer, inputs, &targets);
+        let produced = producer.produce(packer, inputs, &destinations);
         let (mut put, mut produced) = (pin!(put), pin!(produced));
         let lost = |status| Error::from_guest(&workspace.id().name(), &status);
         let staged = tokio::select! {
             staged = &mut produced => staged?,
-            // It ends first only by failing, and says why.
+            // The guest answers before the archive is complete only with an error.
             answer = &mut put => return Err(answer.map_or_else(lost, |_| ended_early())),
             () = gone.cancelled() => return Err(CANCELLED),
             () = self.inner.tasks.stop.cancelled() => return Err(Error::Draining),
         };
-        // From here on the guest puts all of it into place, whoever waits for that. At a stop the slot's task cuts the
+        // From here on the guest installs the archive even if the caller goes away. At a stop the slot's task cuts the
         // guest's connection, and `put` ends.
         let late = async {
             gone.cancelled().await;
-            tokio::time::sleep(PLACE_TIMEOUT).await;
+            tokio::time::sleep(INSTALL_TIMEOUT).await;
         };
         tokio::select! {
             answer = &mut put => answer.map_err(lost)?,
@@ -239,7 +240,7 @@ impl Inputs {
         };
         let now = SystemTime::now();
         let records = inputs.iter().zip(&staged);
-        let records = records.map(|(input, staged)| remember(input, staged, scope, now));
+        let records = records.map(|(input, staged)| input_record(input, staged, scope, now));
         workspace.record_inputs(records.collect()).await?;
         Ok(staged)
     }
@@ -260,16 +261,21 @@ fn ended_early() -> Error {
     Error::Internal("the guest answered before the archive was whole".into())
 }
 
-fn remember(input: &Input, staged: &Staged, scope: &Scope, now: SystemTime) -> record::Input {
-    let scope = if let Source::Artifact(artifact) = &input.source {
-        parts(scope, artifact)
+fn input_record(
+    input: &InputSpec,
+    staged: &StagedInput,
+    scope: &ArtifactScope,
+    now: SystemTime,
+) -> record::InputRecord {
+    let scope = if let InputSource::Artifact(artifact) = &input.source {
+        scope_parts(scope, artifact)
     } else {
         Vec::new()
     };
-    record::Input {
+    record::InputRecord {
         path: staged.path.clone(),
         from: input.from.clone(),
-        url_sha256: target::url_sha256(&input.source),
+        url_sha256: destination::url_sha256(&input.source),
         name: input.name.clone(),
         scope,
         version: staged.version,
@@ -279,8 +285,8 @@ fn remember(input: &Input, staged: &Staged, scope: &Scope, now: SystemTime) -> r
     }
 }
 
-/// The scope that an artifact is really in, for the record.
-fn parts(scope: &Scope, artifact: &ArtifactRef) -> Vec<String> {
+/// Returns the effective scope of an artifact, as the record stores it.
+fn scope_parts(scope: &ArtifactScope, artifact: &ArtifactRef) -> Vec<String> {
     let scope = scope.of(&artifact.name);
     [scope.app(), scope.user(), scope.session()]
         .map(str::to_owned)

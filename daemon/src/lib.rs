@@ -1,45 +1,43 @@
-//! skilld: the daemon that runs Agent Skills in warm, locked-down containers.
+//! Daemon skilld: runs Agent Skills in warm, locked-down containers.
 //!
 //! Modules in reading order, each of which may use those below it:
 //!
-//! | module | owns |
+//! | module | contents |
 //! |---|---|
-//! | [`server`] | listeners, health, reflection, the order of start and stop |
-//! | [`rpc`] | one file per service: decode, call, encode; all request validation in `rpc/convert.rs` |
-//! | [`collect`] | collected files as artifacts, also when an exec ends |
-//! | [`inputs`] | files by reference, from wherever they are into a workspace |
-//! | [`workspace`] | the slot's life: state table, one task per slot, record on disk, registry of names |
-//! | [`exec`] | what a command gets: argv, environment, working directory, effective limits |
-//! | [`paths`] | the lexical rules for paths inside a workspace |
-//! | [`skills`] | roots, front matter, the content-addressed store, staging into a slot |
-//! | [`fetch`] | the only way to get something by URL |
+//! | [`server`] | listener, connections, health, reflection, the order of start and stop |
+//! | [`rpc`] | gRPC services, one file each; `rpc/convert/` validates all requests |
+//! | [`collect`] | collections of files as artifacts, also when an exec ends |
+//! | [`inputs`] | files by reference, staged from their source into a workspace |
+//! | [`workspace`] | life of a slot: state table, one task per slot, record on disk, registry of names |
+//! | [`exec`] | resolution of a command: argv, environment, working directory, effective limits |
+//! | [`paths`] | lexical rules for paths in a workspace |
+//! | [`skills`], [`fetch`], [`fault`] | the crate skilld-skills: parsing, sources, the content-addressed store, the catalogue; the HTTP client; fault points for tests |
 //! | [`artifacts`] | named bytes with versions, in a directory or a bucket |
-//! | [`pool`] | warm slots, refill on claim, the bounded queue |
-//! | [`guest`] | the connection to one guest: socket, handshake, channel |
-//! | [`engine`] | what makes containers: Docker, or a fake for tests |
-//! | [`config`], [`error`], [`fault`], `mime`, [`shutdown`], `similar`, [`telemetry`] | leaves that everything uses |
-//! | `fuzz` | for tests: hostile bytes for what comes from outside |
+//! | [`pool`] | warm slots, refill after a claim, the bounded queue |
+//! | [`guest`] | connection to one guest: socket, handshake, channel |
+//! | [`engine`] | container engine: Docker, or a fake for tests |
+//! | [`config`], [`error`], [`shutdown`], [`telemetry`] | leaves that every module uses |
+//! | `fuzz` | hostile bytes for tests |
 
 pub mod artifacts;
-mod beneath;
 pub mod collect;
 pub mod config;
 pub mod engine;
 pub mod error;
 pub mod exec;
-pub mod fault;
-pub mod fetch;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod guest;
 pub mod inputs;
-mod mime;
 pub mod paths;
 pub mod pool;
 pub mod rpc;
 pub mod server;
 pub mod shutdown;
-mod similar;
-pub mod skills;
+mod socket;
 pub mod telemetry;
 pub mod workspace;
+
+pub use skilld_skills as skills;
+pub use skilld_skills::{fault, fetch};
+pub(crate) use skilld_skills::{mime, openat2, similar};

@@ -1,4 +1,4 @@
-//! The `skilld` binary: flags → configuration → server → exit code.
+//! Binary `skilld`: parses flags, loads the configuration, runs the server, and returns the exit code.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use skilld::config::Config;
 use skilld::error::Chain;
 use skilld::server::{self, cli::Cli};
 
-/// `EX_USAGE`: the configuration or the command line is wrong.
+/// Exit code for a wrong configuration or command line: `EX_USAGE` of sysexits.h.
 const EXIT_USAGE: u8 = 64;
 
 pub(crate) fn main() -> ExitCode {
@@ -15,7 +15,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let wrong = error.use_stderr();
-            // What cannot be printed cannot be reported either.
+            // A failure to print cannot be reported anywhere else.
             drop(error.print());
             return ExitCode::from(if wrong { EXIT_USAGE } else { 0 });
         }
@@ -27,7 +27,7 @@ pub(crate) fn main() -> ExitCode {
     let loaded = match Config::load(&cli.flags()) {
         Ok(loaded) => loaded,
         Err(faults) => {
-            complain(&faults.to_string());
+            print_errors(&faults.to_string());
             return ExitCode::from(EXIT_USAGE);
         }
     };
@@ -46,7 +46,7 @@ pub(crate) fn main() -> ExitCode {
     match ended {
         Ok(code) => code,
         Err(error) => {
-            complain(&Chain(&error).to_string());
+            print_errors(&Chain(&error).to_string());
             ExitCode::FAILURE
         }
     }
@@ -54,9 +54,9 @@ pub(crate) fn main() -> ExitCode {
 
 #[expect(
     clippy::print_stderr,
-    reason = "the operator reads this before, or instead of, a log"
+    reason = "the operator reads this before the log exists"
 )]
-fn complain(text: &str) {
+fn print_errors(text: &str) {
     for line in text.lines() {
         eprintln!("error: {line}");
     }

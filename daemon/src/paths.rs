@@ -1,71 +1,68 @@
-//! The lexical rules for paths inside a workspace. Pure: nothing here touches a file system. What a name
-//! really leads to is decided by the guest, which opens everything beneath /workspace.
+//! Lexical rules for paths in a workspace. Pure: no function here accesses a file system. The guest opens all files
+//! beneath /workspace and so decides where a path with symbolic links leads.
 //!
-//! A path as a client writes it is one of
+//! A client writes a path in one of three forms:
 //!
-//! * relative, to the workspace or to the base that the caller gives (a skill's root for a command's cwd),
-//! * absolute beneath `/workspace`,
-//! * one of these with a leading variable: `$OUTPUT_DIR/x`, `${WORK_DIR}/x`. A `$` elsewhere is a character
-//!   like others; `./$x` names a file that begins with one.
+//! * relative to the workspace, or to a base that the caller gives (a skill's root for a command's cwd),
+//! * absolute, beneath `/workspace`,
+//! * with a leading variable: `$OUTPUT_DIR/x`, `${WORK_DIR}/x`. A `$` elsewhere is an ordinary character;
+//!   `./$x` names a file that begins with `$`.
 //!
-//! and comes out relative to the workspace, without `.`, `..` and doubled slashes; `""` is the workspace.
+//! A resolved path is relative to the workspace, without `.`, `..` and empty components; `""` is the workspace.
 
 use crate::error::{Error, Result};
 
-mod class;
-mod placeholders;
+mod glob_class;
 
-pub use placeholders::{resolve_placeholders, resolve_placeholders_for_shell};
+pub use skilld_skills::placeholders::{resolve_placeholders, resolve_placeholders_for_shell};
 
-/// Where the workspace is in the container.
+/// Path of the workspace in the container.
 pub const WORKSPACE_DIR: &str = "/workspace";
-/// Skills, read-only.
+/// Path of the staged skills in the container; read-only for commands.
 pub const SKILLS_DIR: &str = "/workspace/skills";
-/// Free for the commands' use.
+/// Path of the working directory of commands in the container.
 pub const WORK_DIR: &str = "/workspace/work";
-/// The user's files.
+/// Path of the user's input files in the container.
 pub const INPUTS_DIR: &str = "/workspace/work/inputs";
-/// Results.
+/// Path for result files in the container.
 pub const OUTPUT_DIR: &str = "/workspace/out";
-/// One directory per exec.
+/// Path in the container that contains one directory per exec.
 pub const RUNS_DIR: &str = "/workspace/runs";
 
-/// Name of the file in the workspace that describes it.
-pub const METADATA: &str = "metadata.json";
+/// Name of the workspace's metadata file.
+pub const METADATA_FILE: &str = "metadata.json";
 
-/// Longest path, bytes.
+/// Maximum length of a path in a workspace, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
-/// Longest component, bytes.
+/// Maximum length of one path component, in bytes.
 pub const COMPONENT_BYTES_MAX: usize = 255;
-/// Most components.
+/// Maximum number of components of a path in a workspace.
 pub const DEPTH_MAX: usize = 128;
-/// Longest path in a skill, bytes.
-pub const SKILL_PATH_BYTES_MAX: usize = 512;
-/// Most components of it.
-const SKILL_DEPTH_MAX: usize = 32;
+pub use skilld_skills::skill_path::SKILL_PATH_BYTES_MAX;
 
-/// Where a path is resolved: what is relative to what, and which variables there are.
+/// Base directory and variable values for resolving a path of a client.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Scope<'a> {
-    /// Base of relative paths, relative to the workspace and normalised; `""` is the workspace, and only there
-    /// does `inputs/x` mean `work/inputs/x` (in a skill's root the link `inputs` does the same).
+pub struct PathScope<'a> {
+    /// Base of relative paths, itself relative to the workspace and normalised; `""` is the workspace. Only with this
+    /// base does `inputs/x` mean `work/inputs/x`. In a skill's root the symbolic link `inputs` has the same effect.
     pub base: &'a str,
-    /// Id of the exec that `$RUN_DIR` belongs to.
+    /// Exec id for `$RUN_DIR`; `None` if the variable has no value.
     pub exec: Option<&'a str>,
-    /// Name of the skill that `$SKILL_DIR` and `$SKILL_NAME` belong to.
+    /// Skill name for `$SKILL_DIR` and `$SKILL_NAME`; `None` if these variables have no value.
     pub skill: Option<&'a str>,
 }
 
-/// Resolves a path to one relative to the workspace. `field` is named in the error.
+/// Resolves a client's path to a path relative to the workspace. Errors name `field`.
 ///
-/// `..` is resolved lexically, before any link is looked at.
+/// Resolves `..` lexically, without regard to symbolic links.
 ///
 /// # Errors
-/// `PathEscapes` for a path that leaves the workspace; `Invalid` for an unknown variable, a NUL, or one of
-/// [`PATH_BYTES_MAX`], [`COMPONENT_BYTES_MAX`], [`DEPTH_MAX`].
-pub fn resolve(field: &str, path: &str, scope: Scope<'_>) -> Result<String> {
+///
+/// `PathEscapes` if the path leaves the workspace. `Invalid` for an unknown variable, a NUL, or a path that exceeds
+/// [`PATH_BYTES_MAX`], [`COMPONENT_BYTES_MAX`] or [`DEPTH_MAX`].
+pub fn resolve_path(field: &str, path: &str, scope: PathScope<'_>) -> Result<String> {
     check_text(field, path, PATH_BYTES_MAX)?;
-    let (base, rest) = split(field, path, scope)?;
+    let (base, rest) = split_base(field, path, scope)?;
     let mut components: Vec<&str> = Vec::new();
     for component in base.split('/').chain(rest.split('/')) {
         match component {
@@ -78,60 +75,36 @@ pub fn resolve(field: &str, path: &str, scope: Scope<'_>) -> Result<String> {
             name => components.push(name),
         }
     }
-    finish(
+    join_components(
         field,
         components,
         is_relative(path) && scope.base.is_empty(),
     )
 }
 
-/// A path of a file in a skill, as somebody wrote it, without `.` and empty components. Variables are nothing special
-/// here. `field` is named in the error.
+/// Normalises the path of a file in a skill: removes `.` and empty components. Does not replace variables. Errors name
+/// `field`.
 ///
 /// # Errors
-/// `LeavesSkill` for `..` and absolute ones; `Invalid` for what no path of a skill has.
-pub fn in_skill(field: &str, path: &str) -> Result<String> {
-    if path.len() > SKILL_PATH_BYTES_MAX {
-        let message = format!("must be at most {SKILL_PATH_BYTES_MAX} bytes");
-        return Err(Error::invalid(field, message));
-    }
-    if path.contains(|c: char| c.is_control() || c == '\\') {
-        let message = "must have no control character and no backslash; folders are separated by /";
-        return Err(Error::invalid(field, message));
-    }
-    let components: Vec<&str> = path
-        .split('/')
-        .filter(|part| !matches!(*part, "" | "."))
-        .collect();
-    if path.starts_with('/') || components.contains(&"..") {
-        return Err(Error::LeavesSkill {
-            path: path.to_owned(),
-        });
-    }
-    if components.len() > SKILL_DEPTH_MAX {
-        let message = format!("must have at most {SKILL_DEPTH_MAX} components");
-        return Err(Error::invalid(field, message));
-    }
-    if components
-        .iter()
-        .any(|component| component.len() > COMPONENT_BYTES_MAX)
-    {
-        let message = format!("must have no component of more than {COMPONENT_BYTES_MAX} bytes");
-        return Err(Error::invalid(field, message));
-    }
-    Ok(components.join("/"))
+///
+/// `LeavesSkill` if the path is absolute or contains `..`. `Invalid` if it contains a control character or a backslash,
+/// or exceeds a limit.
+pub fn normalise_skill_path(field: &str, path: &str) -> Result<String> {
+    Ok(skilld_skills::skill_path::normalise_skill_path(
+        field, path,
+    )?)
 }
 
-/// Resolves the leading part of a glob as [`resolve`] does, and leaves its pattern alone. Braces, classes and `**`
-/// are matched by the guest; what globset cannot parse is refused here, with its reason. A glob that ends in a slash, or
-/// that is the workspace itself, means everything beneath that directory.
+/// Resolves the base of a glob as [`resolve_path`] does, and keeps its pattern. The guest matches braces, classes and
+/// `**`. A glob that ends in a slash, or that names the workspace itself, matches everything beneath that directory.
 ///
 /// # Errors
-/// As [`resolve`]; every `..` is `PathEscapes`.
-pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
+///
+/// The errors of [`resolve_path`]; `PathEscapes` for every `..`; `Invalid`, with the reason, if globset rejects the glob.
+pub fn resolve_glob(field: &str, pattern: &str, scope: PathScope<'_>) -> Result<String> {
     check_text(field, pattern, PATH_BYTES_MAX)?;
-    let pattern = &class::without_slash(pattern).map_err(|why| Error::invalid(field, why))?;
-    let (base, rest) = split(field, pattern, scope)?;
+    let pattern = &glob_class::exclude_slash(pattern).map_err(|why| Error::invalid(field, why))?;
+    let (base, rest) = split_base(field, pattern, scope)?;
     if rest.split(['/', ',', '{', '}']).any(|part| part == "..") {
         return Err(Error::PathEscapes {
             path: pattern.to_owned(),
@@ -145,7 +118,7 @@ pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
     if pattern.ends_with('/') && components.last().is_some_and(|last| *last != "**") {
         components.push("**");
     }
-    let mut glob = finish(
+    let mut glob = join_components(
         field,
         components,
         is_relative(pattern) && scope.base.is_empty(),
@@ -165,13 +138,14 @@ pub fn glob(field: &str, pattern: &str, scope: Scope<'_>) -> Result<String> {
     Ok(glob)
 }
 
-/// Checks that a resolved path may be written: only StageSkills writes at and beneath `skills/`, and only the daemon
-/// itself writes `metadata.json`.
+/// Checks that clients may write to a resolved path. Only StageSkills writes at and beneath `skills/`, and only the daemon
+/// writes `metadata.json`.
 ///
 /// # Errors
-/// `ReadOnly`.
-pub fn writable(path: &str) -> Result<()> {
-    if matches!(path.split('/').next(), Some("skills" | METADATA)) {
+///
+/// `ReadOnly` if clients may not write there.
+pub fn check_writable(path: &str) -> Result<()> {
+    if matches!(path.split('/').next(), Some("skills" | METADATA_FILE)) {
         return Err(Error::ReadOnly {
             path: path.to_owned(),
         });
@@ -179,9 +153,9 @@ pub fn writable(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// A resolved path as commands see it.
+/// Converts a resolved path to an absolute path in the container.
 #[must_use]
-pub fn absolute(path: &str) -> String {
+pub fn absolute_path(path: &str) -> String {
     if path.is_empty() {
         WORKSPACE_DIR.to_owned()
     } else {
@@ -189,6 +163,8 @@ pub fn absolute(path: &str) -> String {
     }
 }
 
+/// Rejects text with a NUL or with more than `bytes_max` bytes.
+/// Rejects text with a NUL or with more than `bytes_max` bytes.
 fn check_text(field: &str, text: &str, bytes_max: usize) -> Result<()> {
     if text.contains('\0') {
         return Err(Error::invalid(field, "contains a NUL"));
@@ -202,17 +178,17 @@ fn check_text(field: &str, text: &str, bytes_max: usize) -> Result<()> {
     Ok(())
 }
 
-/// Written without a variable and without a leading slash.
+/// Returns `true` if a path has neither a leading variable nor a leading slash.
 fn is_relative(path: &str) -> bool {
-    !path.starts_with('/') && variable(path).is_none()
+    !path.starts_with('/') && leading_variable(path).is_none()
 }
 
-/// Splits what a path is relative to from the rest; the two joined by a slash are the path.
-fn split<'a>(field: &str, path: &'a str, scope: Scope<'_>) -> Result<(String, &'a str)> {
-    if let Some((name, rest)) = variable(path) {
-        // As in a shell, `$OUTPUT_DIR.old` is `out.old`: the rest continues the last component.
+/// Splits a path into its base, relative to the workspace, and the rest. Joined by a slash they are the path.
+fn split_base<'a>(field: &str, path: &'a str, scope: PathScope<'_>) -> Result<(String, &'a str)> {
+    if let Some((name, rest)) = leading_variable(path) {
+        // Like in a shell, `$OUTPUT_DIR.old` is `out.old`: text up to the next slash extends the base's last component.
         let glued = rest.split('/').next().unwrap_or_default();
-        let value = value_of(field, name, scope)?;
+        let value = variable_value(field, name, scope)?;
         return Ok((
             format!("{value}{glued}"),
             rest.get(glued.len()..).unwrap_or_default(),
@@ -234,11 +210,12 @@ fn split<'a>(field: &str, path: &'a str, scope: Scope<'_>) -> Result<(String, &'
     }
 }
 
-/// The leading variable of a path, and what follows it. `$` and a character that begins no name is no variable.
-fn variable(path: &str) -> Option<(&str, &str)> {
+/// Returns the name of a path's leading variable and the text that follows it. `$` begins a variable only before a
+/// letter, an underscore or a brace.
+fn leading_variable(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix('$')?;
     if let Some(braced) = rest.strip_prefix('{') {
-        // Unclosed: a name that no variable has.
+        // Without a closing brace, return a name that no variable has.
         return Some(braced.split_once('}').unwrap_or((rest, "")));
     }
     let end = rest
@@ -249,8 +226,8 @@ fn variable(path: &str) -> Option<(&str, &str)> {
     named.then_some((name, rest))
 }
 
-/// Value of a variable, relative to the workspace.
-fn value_of(field: &str, name: &str, scope: Scope<'_>) -> Result<String> {
+/// Returns the value of a variable as a path relative to the workspace.
+fn variable_value(field: &str, name: &str, scope: PathScope<'_>) -> Result<String> {
     let fixed = match name {
         "WORKSPACE_DIR" => Some(WORKSPACE_DIR),
         "SKILLS_DIR" => Some(SKILLS_DIR),
@@ -273,16 +250,16 @@ fn value_of(field: &str, name: &str, scope: Scope<'_>) -> Result<String> {
         _ => Err(Error::invalid(
             field,
             format!(
-                "unknown variable ${}; there are $WORKSPACE_DIR, $SKILLS_DIR, $WORK_DIR, $INPUTS_DIR, $OUTPUT_DIR, \
-                 and with an exec $RUN_DIR, $SKILL_DIR, $SKILL_NAME",
+                "unknown variable ${}; use one of $WORKSPACE_DIR, $SKILLS_DIR, $WORK_DIR, $INPUTS_DIR, $OUTPUT_DIR, \
+                 or, in an exec, $RUN_DIR, $SKILL_DIR, $SKILL_NAME",
                 name.chars().take(64).collect::<String>()
             ),
         )),
     }
 }
 
-/// Joins normalised components, at most [`DEPTH_MAX`] and none too long.
-fn finish(field: &str, mut components: Vec<&str>, map_inputs: bool) -> Result<String> {
+/// Joins normalised components to a path and checks the limits. `map_inputs` replaces a leading `inputs` by `work/inputs`.
+fn join_components(field: &str, mut components: Vec<&str>, map_inputs: bool) -> Result<String> {
     if map_inputs && components.first() == Some(&"inputs") {
         components.insert(0, "work");
     }
@@ -311,14 +288,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const SCOPE: Scope<'static> = Scope {
+    const SCOPE: PathScope<'static> = PathScope {
         base: "",
         exec: Some("e1"),
         skill: Some("csv-report"),
     };
 
-    /// A result in one line: the path, or what is wrong with it.
-    fn shown(result: Result<String>) -> String {
+    /// Formats a result as one line: the path, or `!` and the kind of error.
+    fn format_result(result: Result<String>) -> String {
         match result {
             Ok(path) => path,
             Err(Error::PathEscapes { .. }) => "!escapes".to_owned(),
@@ -328,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_resolve_to_the_workspace() {
+    fn paths_resolve_relative_to_the_workspace() {
         for (path, expected) in [
             ("", ""),
             (".", ""),
@@ -380,15 +357,19 @@ mod tests {
             ("${}", "!invalid f"),
             ("a\0b", "!invalid f"),
         ] {
-            assert_eq!(shown(resolve("f", path, SCOPE)), expected, "{path:?}");
+            assert_eq!(
+                format_result(resolve_path("f", path, SCOPE)),
+                expected,
+                "{path:?}"
+            );
         }
     }
 
     #[test]
-    fn paths_join_their_base() {
-        let scope = Scope {
+    fn relative_paths_resolve_against_the_base() {
+        let scope = PathScope {
             base: "skills/csv-report",
-            ..Scope::default()
+            ..PathScope::default()
         };
         for (path, expected) in [
             ("", "skills/csv-report"),
@@ -400,20 +381,42 @@ mod tests {
             ("$RUN_DIR", "!invalid f"),
             ("$SKILL_DIR", "!invalid f"),
         ] {
-            assert_eq!(shown(resolve("f", path, scope)), expected, "{path:?}");
+            assert_eq!(
+                format_result(resolve_path("f", path, scope)),
+                expected,
+                "{path:?}"
+            );
         }
     }
 
     #[test]
-    fn paths_are_bounded() {
+    fn path_length_component_length_and_depth_are_limited() {
         let component = |len: usize| "c".repeat(len);
         let depth = |count: usize| vec!["d"; count].join("/");
-        assert_eq!(shown(resolve("f", &component(255), SCOPE)), component(255));
-        assert_eq!(shown(resolve("f", &component(256), SCOPE)), "!invalid f");
-        assert_eq!(shown(resolve("f", &depth(128), SCOPE)), depth(128));
-        assert_eq!(shown(resolve("f", &depth(129), SCOPE)), "!invalid f");
-        assert_eq!(shown(resolve("f", &"./".repeat(2048), SCOPE)), "");
-        assert_eq!(shown(resolve("f", &"./".repeat(2049), SCOPE)), "!invalid f");
+        assert_eq!(
+            format_result(resolve_path("f", &component(255), SCOPE)),
+            component(255)
+        );
+        assert_eq!(
+            format_result(resolve_path("f", &component(256), SCOPE)),
+            "!invalid f"
+        );
+        assert_eq!(
+            format_result(resolve_path("f", &depth(128), SCOPE)),
+            depth(128)
+        );
+        assert_eq!(
+            format_result(resolve_path("f", &depth(129), SCOPE)),
+            "!invalid f"
+        );
+        assert_eq!(
+            format_result(resolve_path("f", &"./".repeat(2048), SCOPE)),
+            ""
+        );
+        assert_eq!(
+            format_result(resolve_path("f", &"./".repeat(2049), SCOPE)),
+            "!invalid f"
+        );
     }
 
     #[test]
@@ -450,22 +453,26 @@ mod tests {
             ("out/{a", "!invalid f"),
             ("a\0", "!invalid f"),
         ] {
-            assert_eq!(shown(glob("f", pattern, SCOPE)), expected, "{pattern:?}");
+            assert_eq!(
+                format_result(resolve_glob("f", pattern, SCOPE)),
+                expected,
+                "{pattern:?}"
+            );
         }
     }
 
     #[test]
-    fn a_directory_as_a_glob_is_bounded_with_what_it_stands_for() {
+    fn depth_limit_includes_the_suffix_of_a_directory_glob() {
         let deep = |components: usize| format!("{}/", vec!["a"; components].join("/"));
-        let glob = |components| glob("f", &deep(components), Scope::default());
+        let glob = |components| resolve_glob("f", &deep(components), PathScope::default());
         let longest = glob(DEPTH_MAX - 1).expect("just fits");
         assert_eq!(longest.split('/').count(), DEPTH_MAX);
         glob(DEPTH_MAX).expect_err("one too many with its `**`");
     }
 
     #[test]
-    fn a_bad_glob_says_why() {
-        let error = glob("spec.globs[0]", "out/[a", SCOPE).expect_err("unclosed class");
+    fn invalid_glob_error_states_the_reason() {
+        let error = resolve_glob("spec.globs[0]", "out/[a", SCOPE).expect_err("unclosed class");
         assert!(
             error.to_string().contains("unclosed character class"),
             "{error}"
@@ -474,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn skills_and_metadata_are_read_only() {
+    fn skills_and_metadata_file_are_read_only() {
         for (path, ok) in [
             ("skills", false),
             ("skills/a/b", false),
@@ -485,26 +492,26 @@ mod tests {
             ("work/skills/a", true),
             ("", true),
         ] {
-            assert_eq!(writable(path).is_ok(), ok, "{path:?}");
+            assert_eq!(check_writable(path).is_ok(), ok, "{path:?}");
         }
     }
 
     proptest! {
         #[test]
         fn a_resolved_path_stays_inside_and_is_stable(path in "[a./$\\{\\}]{0,40}", base in "(|skills/a)") {
-            let scope = Scope { base: &base, ..Scope::default() };
-            if let Ok(resolved) = resolve("f", &path, scope) {
+            let scope = PathScope { base: &base, ..PathScope::default() };
+            if let Ok(resolved) = resolve_path("f", &path, scope) {
                 prop_assert!(!resolved.starts_with('/') && !resolved.ends_with('/'));
                 prop_assert!(resolved.split('/').all(|part| !matches!(part, "." | "..")));
-                let again = resolve("f", &absolute(&resolved), scope).expect("still inside");
+                let again = resolve_path("f", &absolute_path(&resolved), scope).expect("still inside");
                 prop_assert_eq!(again, resolved);
             }
         }
 
         #[test]
-        fn resolving_never_panics(path in "\\PC{0,60}") {
-            let _ = resolve("f", &path, SCOPE);
-            let _ = glob("f", &path, SCOPE);
+        fn resolving_any_text_never_panics(path in "\\PC{0,60}") {
+            let _ = resolve_path("f", &path, SCOPE);
+            let _ = resolve_glob("f", &path, SCOPE);
         }
     }
 }

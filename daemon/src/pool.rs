@@ -1,467 +1,228 @@
-//! Warm slots of one recipe: handed out at once, refilled on each claim, with a bounded queue when there is none.
+//! Warm slots of one pool: handed out at once, refilled at each claim, with a bounded queue when none is warm.
 //!
-//! A slot enters the pool only after its guest answered, is handed out once, and never comes back. Refilling is
-//! triggered by what happens (a claim, a slot's end, a failed boot's back-off), never by a poll.
+//! One task per pool owns the pool's state and makes every decision. All others send it messages:
+//!
+//! ```text
+//! slot tasks ── SlotReport ──►┌──────────┐── launch, discard ──► SlotLauncher (the workspaces)
+//! requests ──── claim ───────►│ PoolTask │── SlotReservation ──► requests
+//! operators ─── resize ──────►└──────────┘── PoolSnapshot ─────► readers
+//! ```
+//!
+//! The pool knows a slot by its number only. A slot becomes warm after its guest answered, is handed out once, and
+//! returns only if the request did not use it. Refilling follows a claim, the end of a slot or the back-off after a
+//! failed boot, never a poll.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::sync::{oneshot, watch};
-use tokio::time::Instant;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::PoolConfig;
-use crate::engine::{ImageInfo, Limits};
+use crate::engine::{ContainerLimits, ImageInfo};
 use crate::error::{Error, Result};
-use crate::workspace::Slot;
-use crate::workspace::actor::{Actor, Adopted};
-use crate::workspace::record::{Phase, Record};
-use crate::workspace::slot::{self, Context};
-use crate::workspace::state::State;
+use crate::shutdown::Tasks;
 
-mod claim;
-mod inventory;
-mod problem;
-mod reserved;
+mod backoff;
+mod reservation;
+mod task;
 
-pub use inventory::Inventories;
-use problem::Problem;
-pub use reserved::Reserved;
+pub use reservation::SlotReservation;
+use task::PoolTask;
 
-/// A pool. Everything in it happens under one short lock; nothing waits while holding it.
+/// Maximum number of messages that wait for a pool's task. Senders wait when it is reached.
+const MESSAGES_MAX: usize = 1024;
+
+/// Makes and ends the slots of a pool. The workspaces implement it, so that a pool depends on no slot's task.
+pub trait SlotLauncher: fmt::Debug + Send + Sync {
+    /// Starts to boot a slot with these limits and returns its number. The slot's task reports to `pool`.
+    ///
+    /// # Errors
+    /// [`Error::QuotaExceeded`] when no slot number is free.
+    fn launch(&self, pool: &Arc<Pool>, limits: ContainerLimits) -> Result<u32>;
+
+    /// Removes a slot that no request uses. Returns immediately and removes the slot in a task.
+    fn discard(&self, number: u32);
+}
+
+/// Report that a slot's task sends to its pool.
 #[derive(Debug)]
-pub struct Pool {
-    context: Arc<Context>,
-    config: PoolConfig,
-    image: ImageInfo,
-    inner: Mutex<Inner>,
-    /// True while requests can be served, for health.
-    healthy: watch::Sender<bool>,
+pub enum SlotReport {
+    /// The guest answered for the first time, or again after its connection was lost.
+    Ready,
+    /// The slot must not be handed out: its guest is silent, or the slot ends.
+    Withdrawn,
+    /// The slot did not start. Its container may exist all the same.
+    BootFailed(Error),
+    /// The container of a failed workspace is gone, so the slot no longer counts against `max`.
+    Vacated,
+    /// The slot is gone with its directory, container and number.
+    Removed,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    warm_target: usize,
-    members: HashMap<u32, Member>,
-    warm: VecDeque<u32>,
-    waiters: VecDeque<oneshot::Sender<Reserved>>,
-    /// Why the last boot failed, until one works.
-    problem: Option<Problem>,
-    /// Draining: nothing is booted any more.
-    closed: bool,
-}
-
+/// Message to a pool's task.
 #[derive(Debug)]
-struct Member {
-    slot: Slot,
-    phase: MemberPhase,
-    /// A slot of its own size for one request.
-    reserved_for: Option<oneshot::Sender<Reserved>>,
+enum PoolMessage {
+    Adopt {
+        number: u32,
+        is_warm: bool,
+    },
+    Open,
+    Report {
+        number: u32,
+        report: SlotReport,
+    },
+    Claim {
+        limits: ContainerLimits,
+        reply: oneshot::Sender<Result<SlotReservation>>,
+    },
+    RetryBoot,
+    Resize {
+        warm_target: usize,
+        reply: oneshot::Sender<()>,
+    },
+    Close {
+        reply: oneshot::Sender<()>,
+    },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MemberPhase {
-    Booting,
-    Warm,
-    /// Handed out, a workspace, or ending.
-    Taken,
-}
-
-impl Inner {
-    /// Slots that take a place: all but failed ones whose container is gone. What the container of a quarantined or failed
-    /// slot holds of the host counts.
-    fn occupied(&self) -> usize {
-        let is_gone = |member: &&Member| {
-            let view = member.slot.view();
-            matches!(view.state, State::Failed(_)) && view.record.container_id.is_none()
-        };
-        self.members.len() - self.members.values().filter(is_gone).count()
-    }
-
-    /// Gives a slot to whoever waits longest; comes back if nobody waits.
-    fn offer_to_waiters(&mut self, mut offer: Reserved) -> Option<Reserved> {
-        while let Some(waiter) = self.waiters.pop_front() {
-            match waiter.send(offer) {
-                Ok(()) => return None,
-                Err(back) => offer = back,
-            }
-        }
-        Some(offer)
-    }
-}
-
-/// Figures of a pool, for people.
-#[derive(Debug, Clone)]
-pub struct Stats {
-    /// As set.
+/// Figures of a pool for operators, as of its task's last decision.
+#[derive(Debug, Clone, Default)]
+pub struct PoolSnapshot {
+    /// Number of warm slots that the pool keeps ready.
     pub warm_target: usize,
-    /// Ready to be handed out.
+    /// Number of slots that are ready to be handed out.
     pub warm: usize,
-    /// Being made.
+    /// Number of slots that boot.
     pub booting: usize,
-    /// Handed out, or ending.
+    /// Number of slots that are handed out, or end.
     pub claimed: usize,
-    /// Requests in the queue.
+    /// Number of requests in the queue.
     pub waiting: usize,
-    /// Why it cannot fill, and since when.
+    /// Message and time of the last failed boot; `None` once a boot has worked.
     pub problem: Option<(String, SystemTime)>,
 }
 
+/// Handle of one pool's task.
+#[derive(Debug)]
+pub struct Pool {
+    config: PoolConfig,
+    image: ImageInfo,
+    messages: mpsc::Sender<PoolMessage>,
+    snapshot: watch::Receiver<PoolSnapshot>,
+    is_healthy: watch::Receiver<bool>,
+}
+
 impl Pool {
-    /// An empty pool; [`Pool::fill`] starts it.
+    /// Starts the task of an empty pool. It boots nothing before [`Pool::open`].
     #[must_use]
-    pub fn new(context: Arc<Context>, config: PoolConfig, image: ImageInfo) -> Arc<Self> {
-        let inner = Inner {
-            warm_target: config.warm,
-            ..Inner::default()
-        };
-        let healthy = watch::Sender::new(true);
-        Arc::new(Self {
-            context,
+    pub fn start(
+        tasks: &Tasks,
+        config: PoolConfig,
+        image: ImageInfo,
+        launcher: Arc<dyn SlotLauncher>,
+    ) -> Arc<Self> {
+        let (sender, messages) = mpsc::channel(MESSAGES_MAX);
+        let (snapshot_sender, snapshot) = watch::channel(PoolSnapshot::default());
+        let (health_sender, is_healthy) = watch::channel(true);
+        let pool = Arc::new(Self {
             config,
             image,
-            inner: Mutex::new(inner),
-            healthy,
-        })
+            messages: sender,
+            snapshot,
+            is_healthy,
+        });
+        let task = PoolTask::new(Arc::clone(&pool), launcher, snapshot_sender, health_sender);
+        let stop = tasks.stop.clone();
+        tasks.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = task.run(messages) => {}
+            }
+        });
+        pool
     }
 
-    /// The recipe.
+    /// Returns the pool's configuration.
     #[must_use]
     pub fn config(&self) -> &PoolConfig {
         &self.config
     }
 
-    /// The image as resolved at start.
+    /// Returns the pool's image as the engine resolved it when the daemon started.
     #[must_use]
     pub fn image(&self) -> &ImageInfo {
         &self.image
     }
 
-    /// True while requests can be served.
+    /// Returns a watch that is `true` while the pool can serve requests.
     #[must_use]
     pub fn healthy(&self) -> watch::Receiver<bool> {
-        self.healthy.subscribe()
+        self.is_healthy.clone()
     }
 
-    /// Starts as many boots as are missing: warm ones and those that somebody waits for, up to the maximum.
-    pub fn fill(self: &Arc<Self>) {
-        let mut inner = self.lock();
-        let Some(missing) = self.missing(&inner) else {
-            return;
-        };
-        let booting = inner
-            .members
-            .values()
-            .any(|member| member.phase == MemberPhase::Booting);
-        if missing == 0 && !booting && inner.problem.take().is_some() {
-            // Nothing has to be made, so nothing can tell whether it would work: the next request finds out.
-            self.healthy
-                .send_if_modified(|healthy| !std::mem::replace(healthy, true));
-        }
-        for _ in 0..missing {
-            if let Err(error) = self.boot(&mut inner, self.config.limits, None) {
-                let retry_at = self.note_problem(&mut inner, &error);
-                self.fill_at(retry_at);
-                break;
-            }
-        }
-    }
-
-    /// Fills again at a point in time.
-    fn fill_at(self: &Arc<Self>, at: Instant) {
-        let pool = Arc::clone(self);
-        let stop = self.context.tasks.stop.clone();
-        self.context.tasks.spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = tokio::time::sleep_until(at) => pool.fill(),
-            }
-        });
-    }
-
-    fn missing(&self, inner: &Inner) -> Option<usize> {
-        if inner.closed
-            || inner
-                .problem
-                .as_ref()
-                .is_some_and(|problem| problem.retry_at > Instant::now())
-        {
-            return None;
-        }
-        let waiting = inner
-            .waiters
-            .iter()
-            .filter(|waiter| !waiter.is_closed())
-            .count();
-        let coming = inner
-            .members
-            .values()
-            .filter(|member| member.phase != MemberPhase::Taken && member.reserved_for.is_none())
-            .count();
-        // After a failure one boot tries whether it works again.
-        let most = if inner.problem.is_some() {
-            1
-        } else {
-            usize::MAX
-        };
-        let room = self.config.max.saturating_sub(inner.occupied());
-        Some(
-            (inner.warm_target + waiting)
-                .saturating_sub(coming)
-                .min(room)
-                .min(most),
-        )
-    }
-
-    fn boot(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        limits: Limits,
-        reserved_for: Option<oneshot::Sender<Reserved>>,
-    ) -> Result<()> {
-        let (number, uid) = self.context.with_numbers(|numbers| {
-            let number = numbers.take()?;
-            Ok::<_, Error>((number, numbers.uid(number)))
-        })?;
-        let record = slot::new_record(&self.config, limits, &self.image.id, number, uid);
-        let (actor, slot) = Actor::new(
-            Arc::clone(&self.context),
-            Arc::clone(self),
-            record,
-            State::Booting,
-        );
-        inner.members.insert(
-            number,
-            Member {
-                slot,
-                phase: MemberPhase::Booting,
-                reserved_for,
-            },
-        );
-        self.context.tasks.spawn(actor.run_new());
-        Ok(())
-    }
-
-    /// Takes over a slot that was there before this start.
-    pub fn adopt(self: &Arc<Self>, record: Record, found: Adopted) -> Slot {
-        let state = match record.phase {
-            Phase::Claimed | Phase::Failed { .. } => State::Claimed,
-            Phase::Booting | Phase::Ready | Phase::Closing => State::Booting,
-            Phase::Quarantined { .. } => State::Quarantined,
-        };
-        let number = record.number;
-        let (actor, slot) = Actor::new(Arc::clone(&self.context), Arc::clone(self), record, state);
-        let phase = if matches!(found, Adopted::Warm(_)) {
-            MemberPhase::Booting
-        } else {
-            MemberPhase::Taken
-        };
-        let member = Member {
-            slot: slot.clone(),
-            phase,
-            reserved_for: None,
-        };
-        self.lock().members.insert(number, member);
-        self.context.tasks.spawn(actor.run_adopted(found));
-        slot
-    }
-
-    /// A slot is ready for the first time, or again: whoever waits longest gets it, else it becomes warm.
-    pub fn offer(self: &Arc<Self>, number: u32) {
-        {
-            let mut inner = self.lock();
-            inner.problem = None;
-            self.healthy
-                .send_if_modified(|healthy| !std::mem::replace(healthy, true));
-        }
-        self.hand_out(number);
-        self.fill();
-    }
-
-    /// A slot that was handed out was not taken. If it is still ready others can have it.
-    pub(crate) fn give_back(self: &Arc<Self>, slot: &Slot) {
-        if slot.view().state == State::Ready {
-            self.hand_out(slot.number());
-        }
-        self.fill();
-    }
-
-    fn hand_out(self: &Arc<Self>, number: u32) {
-        let mut inner = self.lock();
-        let Some(member) = inner.members.get_mut(&number) else {
-            return;
-        };
-        member.phase = MemberPhase::Taken;
-        let own = member.reserved_for.take();
-        let offer = Reserved {
-            slot: Some(member.slot.clone()),
-            pool: Arc::clone(self),
-            common: own.is_none(),
-        };
-        let unwanted = match own {
-            Some(request) => request.send(offer).err(),
-            None => inner.offer_to_waiters(offer),
-        };
-        let Some(mut unwanted) = unwanted else {
-            return;
-        };
-        if unwanted.common && !inner.closed && inner.warm.len() < inner.warm_target {
-            // It becomes warm; the offer must not come back by itself.
-            unwanted.slot = None;
-            if let Some(member) = inner.members.get_mut(&number) {
-                member.phase = MemberPhase::Warm;
-            }
-            if !inner.warm.contains(&number) {
-                inner.warm.push_back(number);
-            }
-        } else {
-            unwanted.common = false;
-        }
-        // Dropping one that nobody wants deletes it.
-        drop(inner);
-        drop(unwanted);
-    }
-
-    /// A warm slot is ending, or its guest is silent: nobody gets it any more. False if somebody has it.
-    pub fn withdraw(&self, number: u32) -> bool {
-        let mut inner = self.lock();
-        let warm = inner.warm.contains(&number);
-        inner.warm.retain(|warm| *warm != number);
-        if let Some(member) = inner.members.get_mut(&number) {
-            member.phase = MemberPhase::Taken;
-        }
-        warm
-    }
-
-    /// Nothing of a slot is left.
-    pub fn gone(self: &Arc<Self>, number: u32) {
-        {
-            let mut inner = self.lock();
-            inner.members.remove(&number);
-            inner.warm.retain(|warm| *warm != number);
-        }
-        self.fill();
-    }
-
-    /// A slot did not start: whoever it was made for is told, and the next try waits, longer each time.
-    pub fn boot_failed(self: &Arc<Self>, number: u32, error: &Error) {
-        // A creation whose answer did not come may have left a container.
-        self.context.reconcile.notify_one();
-        let retry_at = {
-            let mut inner = self.lock();
-            let member = inner.members.get_mut(&number);
-            let own = member.and_then(|member| member.reserved_for.take());
-            if own.is_some() && !matches!(error, Error::EngineUnavailable { .. }) {
-                // A request's own sizes may be what it failed for; that says nothing of the pool's.
-                return;
-            }
-            self.note_problem(&mut inner, error)
-        };
-        self.fill_at(retry_at);
-    }
-
-    /// The engine is back: does not wait for the back-off to pass.
-    pub fn retry_now(self: &Arc<Self>) {
-        if let Some(problem) = &mut self.lock().problem {
-            problem.retry_at = Instant::now();
-        }
-        self.fill();
-    }
-
-    fn note_problem(&self, inner: &mut Inner, error: &Error) -> Instant {
-        let problem = Problem::after(inner.problem.as_ref(), error);
-        let retry_at = problem.retry_at;
-        if problem.engine_away {
-            // Whoever began to wait before this was noticed is told like those who come after it.
-            inner.waiters.clear();
-        }
-        inner.problem = Some(problem);
-        if inner.warm.is_empty() {
-            self.healthy
-                .send_if_modified(|healthy| std::mem::replace(healthy, false));
-        }
-        retry_at
-    }
-
-    /// Sets how many warm slots to keep; surplus ones are removed.
-    pub fn resize(self: &Arc<Self>, warm_target: usize) {
-        let surplus: Vec<Slot> = {
-            let mut inner = self.lock();
-            inner.warm_target = warm_target;
-            let keep = inner.warm.len().min(warm_target);
-            let numbers: Vec<u32> = inner.warm.split_off(keep).into();
-            numbers
-                .iter()
-                .filter_map(|number| {
-                    let member = inner.members.get_mut(number)?;
-                    member.phase = MemberPhase::Taken;
-                    Some(member.slot.clone())
-                })
-                .collect()
-        };
-        for slot in surplus {
-            // Dropping a reserved slot that is not common deletes it.
-            drop(Reserved {
-                slot: Some(slot),
-                pool: Arc::clone(self),
-                common: false,
-            });
-        }
-        self.fill();
-    }
-
-    /// Boots nothing any more and sends waiters away. Answers with every slot there is.
-    pub fn close(&self) -> Vec<Slot> {
-        let mut inner = self.lock();
-        inner.closed = true;
-        inner.waiters.clear();
-        inner.warm.clear();
-        inner
-            .members
-            .values()
-            .map(|member| member.slot.clone())
-            .collect()
-    }
-
-    /// Figures, for people.
+    /// Returns the figures of the pool.
     #[must_use]
-    pub fn stats(&self) -> Stats {
-        let inner = self.lock();
-        let count = |phase| {
-            inner
-                .members
-                .values()
-                .filter(|member| member.phase == phase)
-                .count()
-        };
-        Stats {
-            warm_target: inner.warm_target,
-            warm: count(MemberPhase::Warm),
-            booting: count(MemberPhase::Booting),
-            claimed: count(MemberPhase::Taken),
-            waiting: inner
-                .waiters
-                .iter()
-                .filter(|waiter| !waiter.is_closed())
-                .count(),
-            problem: inner
-                .problem
-                .as_ref()
-                .map(|problem| (problem.message.clone(), problem.time)),
+    pub fn snapshot(&self) -> PoolSnapshot {
+        self.snapshot.borrow().clone()
+    }
+
+    /// Adds a slot that an earlier daemon made. A slot that is warm is handed out after its [`SlotReport::Ready`].
+    pub async fn adopt(&self, number: u32, is_warm: bool) {
+        self.send(PoolMessage::Adopt { number, is_warm }).await;
+    }
+
+    /// Lets the pool fill itself, after all slots of an earlier daemon were adopted.
+    pub async fn open(&self) {
+        self.send(PoolMessage::Open).await;
+    }
+
+    /// Reports a change of a slot.
+    pub async fn report(&self, number: u32, report: SlotReport) {
+        self.send(PoolMessage::Report { number, report }).await;
+    }
+
+    /// Reserves a warm slot, or waits in the queue for one. Limits other than the pool's get a slot that is booted for
+    /// this request.
+    ///
+    /// # Errors
+    /// [`Error::PoolExhausted`] when the queue is full, the pool is at its maximum or `claim_timeout` is over;
+    /// [`Error::EngineUnavailable`] when no slot is warm and none can be made; [`Error::Draining`] while the daemon
+    /// stops.
+    pub async fn claim(&self, limits: ContainerLimits) -> Result<SlotReservation> {
+        let (reply, answer) = oneshot::channel();
+        self.send(PoolMessage::Claim { limits, reply }).await;
+        answer.await.unwrap_or(Err(Error::Draining))
+    }
+
+    /// Tries to boot at once, without waiting for the back-off: the engine answers again.
+    pub async fn retry_boot(&self) {
+        self.send(PoolMessage::RetryBoot).await;
+    }
+
+    /// Changes the number of warm slots that the pool keeps. Surplus ones are removed.
+    pub async fn resize(&self, warm_target: usize) {
+        let (reply, done) = oneshot::channel();
+        self.send(PoolMessage::Resize { warm_target, reply }).await;
+        wait_for_pool(done).await;
+    }
+
+    /// Ends hand-out and refill, and refuses every waiting request. No slot is launched after this returns.
+    pub async fn close(&self) {
+        let (reply, done) = oneshot::channel();
+        self.send(PoolMessage::Close { reply }).await;
+        wait_for_pool(done).await;
+    }
+
+    async fn send(&self, message: PoolMessage) {
+        if self.messages.send(message).await.is_err() {
+            tracing::trace!(pool = self.config.name, "pool has stopped");
         }
     }
+}
 
-    /// Every slot there is.
-    #[must_use]
-    pub fn slots(&self) -> Vec<Slot> {
-        self.lock()
-            .members
-            .values()
-            .map(|member| member.slot.clone())
-            .collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+async fn wait_for_pool(done: oneshot::Receiver<()>) {
+    if done.await.is_err() {
+        tracing::trace!("pool has stopped");
     }
 }

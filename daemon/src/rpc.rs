@@ -1,5 +1,6 @@
-//! The services: one file each, decode → call → encode and nothing else. All request validation is in
-//! `convert.rs` and beneath it; what is wrong with a request is said completely, all fields at once.
+//! gRPC services, one file each: decode the request, call the daemon's modules, encode the answer.
+//!
+//! All request validation is in `convert.rs` and below; a client gets all violations of a request at once.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,13 +9,13 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::artifacts::Artifacts;
-use crate::collect::exit::OnExit;
+use crate::collect::on_exit::ExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
-use crate::inputs::Inputs;
+use crate::inputs::InputStager;
 use crate::shutdown::Tasks;
 use crate::skills::Skills;
-use crate::workspace::registry::Registry;
+use crate::workspace::registry::WorkspaceRegistry;
 
 pub mod admin;
 pub mod artifact;
@@ -30,48 +31,50 @@ mod sweep;
 pub mod upload;
 pub mod workspace;
 
-/// What the services work with.
+/// Dependencies that all services share.
 #[derive(Debug)]
 pub struct Services {
-    /// As loaded.
+    /// Configuration of the daemon.
     pub config: Arc<Config>,
-    /// What makes containers.
+    /// Container engine.
     pub engine: Arc<dyn Engine>,
-    /// What the engine said it is.
+    /// Name, version and abilities of the engine, read at startup.
     pub info: EngineInfo,
-    /// Owner of all tasks.
+    /// Tracker and cancellation tokens of all tasks.
     pub tasks: Tasks,
     /// Id of this instance.
     pub instance: String,
-    /// Pools and workspaces.
-    pub registry: Registry,
-    /// Memory for what streams' readers do not take.
-    pub relays: budget::Budget,
-    /// What can be staged.
+    /// Registry of pools and workspaces.
+    pub registry: WorkspaceRegistry,
+    /// Memory for output that clients have not read.
+    pub relays: budget::RelayBudget,
+    /// Catalogue and store of skills.
     pub skills: Skills,
-    /// What was saved.
+    /// Artifact store.
     pub artifacts: Artifacts,
-    /// Collects when execs end.
-    pub on_exit: OnExit,
-    /// What stages inputs.
-    pub inputs: Inputs,
-    /// Archives of skills that may be taken in at once.
+    /// Collector that saves outputs when execs end.
+    pub on_exit: ExitCollector,
+    /// Stager of inputs by reference.
+    pub inputs: InputStager,
+    /// Permits for archives that are received and unpacked at the same time.
     pub publishes: Arc<Semaphore>,
-    /// Wakes what removes unused skills from the store.
+    /// Wakes the task that removes unused skills from the store.
     pub sweep: Notify,
-    /// When the daemon started.
+    /// Time at which the daemon started.
     pub start_time: SystemTime,
 }
 
-/// When a call has to be answered, by its client's deadline or ours; among the extensions of its request.
+/// Time by which a call must be answered: the earlier of its client's deadline and `server.unary_timeout`.
+///
+/// The call layer stores it in the extensions of the request.
 #[derive(Debug, Clone, Copy)]
-pub struct AnswerBy {
+pub struct AnswerDeadline {
     received: Instant,
     deadline: Instant,
 }
 
-impl AnswerBy {
-    /// Of a call that was received now.
+impl AnswerDeadline {
+    /// Makes the deadline of a call that was received now.
     #[must_use]
     pub fn new(deadline: Instant) -> Self {
         Self {
@@ -80,11 +83,11 @@ impl AnswerBy {
         }
     }
 
-    /// How long it may wait for others: a quarter of the time is left to make the answer.
-    fn nearly(&self) -> Instant {
+    /// Returns the time until which the call may wait for other calls. A quarter of the time is left for the answer.
+    fn wait_deadline(&self) -> Instant {
         self.received + (self.deadline - self.received) * 3 / 4
     }
 }
 
-/// Services are shared by all connections.
-pub type Shared = Arc<Services>;
+/// Services as all connections share them.
+pub type SharedServices = Arc<Services>;

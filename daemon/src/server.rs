@@ -1,16 +1,17 @@
-//! The front door: listener, limits, health, reflection, and the order of start and stop.
+//! gRPC server: listener, limits, health, reflection, and the order of start and stop.
 //!
 //! ```text
 //! start   state directory and its lock → engine → listener → skills → pools, adopting what is left → serve
 //!
 //! signal  → drain: health NOT_SERVING, new work is refused, open calls go on
-//! no open call that cannot be resumed, or drain_timeout, or a second signal
+//! all calls ended that clients can't resume, or drain_timeout, or a second signal
 //!         → stop: open streams end with UNAVAILABLE, the socket closes, tasks return
-//! all tasks returned, or stop_timeout → exit; 1 if something had to be abandoned
+//! all tasks returned, or stop_timeout → exit; code 1 if a task had to be abandoned
 //! ```
 //!
-//! Workspaces, containers and running execs stay: stopping is how a daemon is upgraded. The listener comes before the
-//! pools, so that a start which fails leaves no container; who connects meanwhile waits. A signal ends a start as well.
+//! Workspaces, containers and running execs stay: an upgrade stops the old daemon and starts the new one. The listener
+//! is bound before the pools start, so that a start which fails there leaves no container; clients that connect meanwhile
+//! wait. A signal ends a start as well.
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -47,50 +48,54 @@ mod services;
 
 use call::CallLayer;
 pub use call::OpenCalls;
-use health::Health;
-use instance::Instance;
+use health::HealthMonitor;
+use instance::InstanceLock;
 use listener::Listener;
-use methods::Methods;
+use methods::MethodTable;
 
-/// A message of the largest usual size comes in one frame; HTTP/2's default would cut it into 16.
+/// Maximum size of an HTTP/2 frame in bytes: a usual file chunk of 256 KiB fits into one. The protocol's default of 16 KiB
+/// would cut it into 16.
 const FRAME_BYTES_MAX: u32 = (256 << 10) + 1024;
-/// HTTP/2 windows for what clients send. A Unix socket has no latency to hide: a stream's window covers what is
-/// under way while a chunk is written, the connection's is the most memory that a client can take.
+/// HTTP/2 receive window of one stream, in bytes: enough to receive one chunk while the previous one is written. A Unix
+/// socket has no latency that a larger window would hide.
 const STREAM_WINDOW: u32 = 1 << 20;
+/// HTTP/2 receive window of one connection, in bytes: the most memory that one client can fill.
 const CONNECTION_WINDOW: u32 = 8 << 20;
-/// Streams that a client opened and reset at once, before it is cut off (CVE-2023-44487).
+/// Maximum number of streams that a client opened and reset at once; beyond it the connection is closed
+/// (CVE-2023-44487).
 const PENDING_RESETS_MAX: usize = 20;
-/// Streams that a client made us reset, before it is cut off (CVE-2025-8671). tonic's default is no limit.
+/// Maximum number of streams that a client made the server reset; beyond it the connection is closed (CVE-2025-8671).
+/// tonic's default is no limit.
 const LOCAL_RESETS_MAX: usize = 1024;
-/// Wishes to end that are remembered: one drains, one stops.
+/// Number of signals to queue: the first one drains, the second one stops.
 const SIGNALS_MAX: usize = 2;
 
-/// A server that listens and serves. Tests start many side by side.
+/// Server that listens and serves. Tests start several in one process.
 #[derive(Debug)]
 pub struct Server {
     config: Arc<Config>,
     tasks: Tasks,
     open: OpenCalls,
-    /// Ends connections whose clients do not.
+    /// Ends connections that are still open when tasks should have returned.
     cut: CancellationToken,
     serving: JoinHandle<Result<()>>,
-    /// Dropped last: the next daemon may start on the state directory once this one is gone.
-    _instance: Instance,
+    /// Lock on the state directory, dropped last: then another daemon may start on it.
+    _instance: InstanceLock,
 }
 
-/// What a start came to.
+/// Outcome of a start.
 #[derive(Debug)]
-enum Started {
+enum StartupOutcome {
     Serving(Server),
-    /// It was told to end before it served.
+    /// Start that a signal ended. `clean` is `true` if all tasks returned in time.
     Interrupted {
         clean: bool,
     },
 }
 
-/// What serves, without what it stands on.
+/// Parts of a server that serves, without the lock on its state directory.
 #[derive(Debug)]
-struct Door {
+struct ServingParts {
     open: OpenCalls,
     cut: CancellationToken,
     serving: JoinHandle<Result<()>>,
@@ -99,9 +104,9 @@ struct Door {
 /// Runs the daemon in this process until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When it cannot start; the message says what to do.
+/// The step of the start that failed; the message says what to do.
 pub fn main(config: Config) -> Result<ExitCode> {
-    let line_limit = telemetry::init(&config)?;
+    let line_limit = telemetry::init_logging(&config)?;
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -112,19 +117,19 @@ pub fn main(config: Config) -> Result<ExitCode> {
         })?;
     let stop_timeout = config.server.stop_timeout;
     let clean = runtime.block_on(async {
-        Tasks::default().spawn(line_limit.clone().report_for_ever());
-        let mut signals = signals()?;
+        Tasks::default().spawn(line_limit.clone().report_periodically());
+        let mut signals = listen_for_signals()?;
         let engine = tokio::select! {
             engine = DockerEngine::connect(&config.engine.docker_host, config.engine.timeout) => engine?,
             _ = signals.recv() => return Ok(true),
         };
-        let started = Server::start_unless(config, Arc::new(engine), signals.recv()).await?;
+        let started = Server::start_unless_interrupted(config, Arc::new(engine), signals.recv()).await?;
         Ok::<_, Error>(match started {
-            Started::Serving(server) => server.run(signals).await,
-            Started::Interrupted { clean } => clean,
+            StartupOutcome::Serving(server) => server.run(signals).await,
+            StartupOutcome::Interrupted { clean } => clean,
         })
     });
-    // Blocking work that does not return is abandoned.
+    // Blocking work that does not return in time is abandoned.
     runtime.shutdown_timeout(stop_timeout);
     line_limit.report();
     Ok(if clean? {
@@ -134,10 +139,10 @@ pub fn main(config: Config) -> Result<ExitCode> {
     })
 }
 
-/// Gives a copied state directory an id of its own and empties its slots; returns what was done, for people.
+/// Gives a copied state directory an id of its own and removes its slots. Returns a message that says what was done.
 ///
 /// # Errors
-/// When the directory cannot be used, or another daemon uses it.
+/// [`Error`] if the directory cannot be used, or another daemon uses it.
 pub fn adopt_copy(config: &Config) -> Result<String> {
     instance::adopt_copy(&config.state_dir)
 }
@@ -148,30 +153,32 @@ impl Server {
     /// Starts everything, in order. When this returns the socket accepts, and clients are served.
     ///
     /// # Errors
-    /// The first step that failed. What was started before it is stopped.
+    /// The first step that failed; the steps before it are undone.
     pub async fn start(config: Config, engine: Arc<dyn Engine>) -> Result<Self> {
-        match Self::start_unless(config, engine, std::future::pending::<()>()).await? {
-            Started::Serving(server) => Ok(server),
-            Started::Interrupted { .. } => Err(Error::Draining),
+        match Self::start_unless_interrupted(config, engine, std::future::pending::<()>()).await? {
+            StartupOutcome::Serving(server) => Ok(server),
+            StartupOutcome::Interrupted { .. } => Err(Error::Draining),
         }
     }
 
-    /// The same, unless `interrupt` comes first: then what was started is stopped.
-    async fn start_unless(
+    /// Starts everything, unless `interrupt` completes first: then the steps so far are undone.
+    async fn start_unless_interrupted(
         config: Config,
         engine: Arc<dyn Engine>,
         interrupt: impl Future,
-    ) -> Result<Started> {
+    ) -> Result<StartupOutcome> {
         let config = Arc::new(config);
         let tasks = Tasks::default();
         let state_dir = config.state_dir.clone();
-        let instance = tasks.blocking(move || Instance::take(&state_dir)).await?;
+        let instance = tasks
+            .blocking(move || InstanceLock::acquire(&state_dir))
+            .await?;
         let started = tokio::select! {
-            started = Self::start_with(&config, engine, &tasks, instance.id()) => Some(started),
+            started = Self::start_parts(&config, engine, &tasks, instance.id()) => Some(started),
             _ = interrupt => None,
         };
         if let Some(Ok(door)) = started {
-            return Ok(Started::Serving(Self {
+            return Ok(StartupOutcome::Serving(Self {
                 config,
                 tasks,
                 open: door.open,
@@ -184,43 +191,44 @@ impl Server {
         tasks.stop.cancel();
         let ended = tokio::time::timeout(config.server.stop_timeout, tasks.finished()).await;
         let clean = ended.is_ok();
-        // Only now may another daemon have the state directory.
+        // All tasks have ended, so another daemon may use the state directory now.
         drop(instance);
         match started {
             Some(Err(error)) => Err(error),
             _ => {
                 tracing::info!(clean, "ended while starting");
-                Ok(Started::Interrupted { clean })
+                Ok(StartupOutcome::Interrupted { clean })
             }
         }
     }
 
-    async fn start_with(
+    async fn start_parts(
         config: &Arc<Config>,
         engine: Arc<dyn Engine>,
         tasks: &Tasks,
         id: &str,
-    ) -> Result<Door> {
+    ) -> Result<ServingParts> {
         crate::fetch::install_crypto_provider();
         let info = engine.describe().await?;
-        telemetry::announce(config, id, &info);
+        telemetry::log_startup(config, id, &info);
         let listener = Listener::bind(&config.socket, config.server.socket_mode)?;
-        let services = services::boot(config, Arc::clone(&engine), info, tasks, id).await?;
+        let services =
+            services::boot_services(config, Arc::clone(&engine), info, tasks, id).await?;
         let (available, is_available) = watch::channel(true);
-        let (methods, reporter) = (Arc::new(Methods::new()), HealthReporter::new());
-        let health = Health {
+        let (methods, reporter) = (Arc::new(MethodTable::new()), HealthReporter::new());
+        let health = HealthMonitor {
             reporter: reporter.clone(),
             methods: Arc::clone(&methods),
             engine,
-            pools: services.registry.healthy(),
-            skills: services.skills.readable(),
+            pools: services.registry.pools_healthy(),
+            skills: services.skills.is_readable(),
             available,
             artifacts: services.artifacts.clone(),
             tasks: tasks.clone(),
         };
         let services = Arc::new(services);
-        tasks.spawn(publish::sweep(Arc::clone(&services)));
-        let routes = services::routes(services, is_available, reporter)?;
+        tasks.spawn(publish::sweep_store(Arc::clone(&services)));
+        let routes = services::build_routes(services, is_available, reporter)?;
 
         let (open, cut) = (OpenCalls::default(), CancellationToken::new());
         let calls = CallLayer::new(
@@ -232,7 +240,9 @@ impl Server {
         tasks.spawn(health.run());
         let incoming = listener.connections(&config.server, cut.clone());
         let stop = tasks.stop.clone().cancelled_owned();
-        let served = limits(&config.server).layer(calls).add_routes(routes);
+        let served = http2_builder(&config.server)
+            .layer(calls)
+            .add_routes(routes);
         let serving = tasks.spawn(async move {
             served
                 .serve_with_incoming_shutdown(incoming, stop)
@@ -240,17 +250,17 @@ impl Server {
                 .map_err(|error| Error::Internal(format!("serve: {error}")))
         });
         tracing::info!(socket = %config.socket.display(), "serving");
-        Ok(Door { open, cut, serving })
+        Ok(ServingParts { open, cut, serving })
     }
 
-    /// Owner of all tasks of this server.
+    /// Returns the tracker of all tasks of this server.
     #[must_use]
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
     }
 
-    /// Serves until the first message, drains, and stops. A second message cuts the drain short. True if everything
-    /// ended in time.
+    /// Serves until the first message, then drains and stops. A second message ends the drain early. Returns `true` if all
+    /// tasks ended in time.
     pub async fn run(mut self, mut signals: mpsc::Receiver<()>) -> bool {
         tokio::select! {
             _ = signals.recv() => {}
@@ -260,7 +270,7 @@ impl Server {
         tracing::info!(open_calls = self.open.count(), timeout = ?config.drain_timeout, "draining");
         self.tasks.drain.cancel();
         tokio::select! {
-            () = self.open.none() => {}
+            () = self.open.wait_for_none() => {}
             Some(()) = signals.recv() => tracing::info!("second signal"),
             () = tokio::time::sleep(config.drain_timeout) => {
                 tracing::warn!(open_calls = self.open.count(), "drain timeout");
@@ -268,13 +278,13 @@ impl Server {
         }
         tracing::info!(open_calls = self.open.count(), "stopping");
         self.tasks.stop.cancel();
-        let clean = self.stopped(config.stop_timeout).await;
+        let clean = self.wait_for_tasks(config.stop_timeout).await;
         tracing::info!(clean, "stopped");
         clean
     }
 
-    /// Waits for all tasks. Clients that neither read nor go away are cut off half-way.
-    async fn stopped(&self, timeout: Duration) -> bool {
+    /// Waits for all tasks, and closes the remaining connections after half of `timeout`.
+    async fn wait_for_tasks(&self, timeout: Duration) -> bool {
         if tokio::time::timeout(timeout / 2, self.tasks.finished())
             .await
             .is_ok()
@@ -299,8 +309,8 @@ impl Server {
     }
 }
 
-/// What hardening asks of HTTP/2; tonic's defaults leave most of it unlimited.
-fn limits(config: &ServerConfig) -> tonic::transport::Server {
+/// Makes a server builder with the HTTP/2 limits of the configuration; tonic leaves most of them unlimited.
+fn http2_builder(config: &ServerConfig) -> tonic::transport::Server {
     tonic::transport::Server::builder()
         .max_concurrent_streams(config.streams_max)
         .http2_max_header_list_size(config.header_bytes_max)
@@ -314,8 +324,8 @@ fn limits(config: &ServerConfig) -> tonic::transport::Server {
         .http2_keepalive_timeout(Some(config.keepalive_timeout))
 }
 
-/// One message for each SIGTERM and SIGINT.
-fn signals() -> Result<mpsc::Receiver<()>> {
+/// Returns a channel that receives one message for each SIGTERM and SIGINT.
+fn listen_for_signals() -> Result<mpsc::Receiver<()>> {
     let failed = |source| Error::Io {
         operation: "listen for signals".into(),
         source,
@@ -323,7 +333,7 @@ fn signals() -> Result<mpsc::Receiver<()>> {
     let mut term = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let (sender, receiver) = mpsc::channel(SIGNALS_MAX);
-    // Not among the tasks that an end waits for: it is there to cut that short.
+    // The task has a tracker of its own: a stop must not wait for it.
     let forward = async move {
         loop {
             tokio::select! {
@@ -339,8 +349,8 @@ fn signals() -> Result<mpsc::Receiver<()>> {
     Ok(receiver)
 }
 
-/// Every connection and every guest takes a descriptor; the usual soft limit of 1024 is for programs that use
-/// select(2).
+/// Raises the soft limit of open files to the hard limit. Every connection and every guest takes a descriptor, and the usual
+/// soft limit of 1024 is for programs that use select(2).
 fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));

@@ -1,7 +1,7 @@
-//! Who runs, and how it ends: one tracker that owns every task, and two tokens.
+//! Tasks of the daemon and their end: one tracker that owns every task, and two tokens.
 //!
-//! `drain` means: nothing new. `stop` means: open streams end, tasks return. Workspaces, containers and
-//! running execs stay: stopping is how a daemon is upgraded.
+//! `drain` refuses new work. `stop` ends open streams and makes tasks return. Workspaces, containers and running execs
+//! stay, because stopping is part of upgrading a daemon.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
-/// Owner of all tasks of a daemon. Clones share it.
+/// Tracker of all tasks of a daemon. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
-    /// Nothing new is started once this is cancelled.
+    /// Cancelled when the daemon no longer accepts new work.
     pub drain: CancellationToken,
-    /// Every task returns soon after this is cancelled.
+    /// Cancelled when every task has to return.
     pub stop: CancellationToken,
 }
 
 impl Tasks {
-    /// Runs a task that the daemon waits for at its end. The task must watch [`Tasks::stop`].
+    /// Spawns a task that the daemon awaits at its end. The task must watch [`Tasks::stop`].
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -33,41 +33,38 @@ impl Tasks {
         self.tracker.spawn(task)
     }
 
-    /// Runs blocking work (host files) off the runtime's threads.
+    /// Runs blocking work, such as file access, on a thread for blocking work.
     ///
     /// # Errors
-    /// When the work panicked or the runtime is going down.
+    /// The error of the work; `Internal` when it panicked or the runtime shuts down.
     pub async fn blocking<F, T>(&self, work: F) -> Result<T>
     where
         F: FnOnce() -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
-        self.tracker
-            .spawn_blocking(work)
-            .await
-            .map_err(|error| Error::Internal(format!("blocking work: {error}")))?
+        self.for_skills().blocking(work).await
     }
 
-    /// The same for work of which no more is done at once than there are places: who waits for one holds no thread, and a
-    /// file system that hangs keeps no more threads than that.
+    /// Runs blocking work that needs a permit. A task that waits for its permit holds no thread, so a file system that
+    /// hangs blocks no more threads than there are permits.
     ///
     /// # Errors
     /// As [`Self::blocking`]; `Draining` when the daemon stops first.
-    pub async fn blocking_in<F, T>(&self, places: &Arc<Semaphore>, work: F) -> Result<T>
+    pub async fn blocking_in<F, T>(&self, permits: &Arc<Semaphore>, work: F) -> Result<T>
     where
         F: FnOnce() -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
-        let place = tokio::select! {
-            biased;
-            place = Arc::clone(places).acquire_owned() => place.map_err(|_| Error::Draining)?,
-            () = self.stop.cancelled() => return Err(Error::Draining),
-        };
-        let work = move || {
-            let _place = place;
-            work()
-        };
-        self.blocking(work).await
+        self.for_skills().blocking_in(permits, work).await
+    }
+
+    /// Tracker and stop token for the crate skilld-skills.
+    #[must_use]
+    pub fn for_skills(&self) -> skilld_skills::Tasks {
+        skilld_skills::Tasks {
+            tracker: self.tracker.clone(),
+            stop: self.stop.clone(),
+        }
     }
 
     /// Waits until every task has returned. Call after cancelling [`Tasks::stop`].
@@ -76,7 +73,7 @@ impl Tasks {
         self.tracker.wait().await;
     }
 
-    /// Tasks that have not returned yet.
+    /// Returns the number of tasks that have not returned.
     #[must_use]
     pub fn running(&self) -> usize {
         self.tracker.len()

@@ -1,8 +1,8 @@
-//! Logs: tracing on stderr, one line per event, as text or as JSON. Control characters are escaped, so that
-//! nothing a tenant chose can forge a line or drive a terminal.
+//! Logging: tracing to stderr, one line per event, as text or as JSON. Control characters are escaped, so that no value
+//! of a tenant can forge a log line or control a terminal.
 //!
-//! Levels: ERROR broken · WARN odd but working · INFO a visible change of state · DEBUG a branch taken · TRACE
-//! each frame. What programs print, and values of their environment, are never logged above TRACE.
+//! Levels: ERROR for defects, WARN for problems that an operator should see, INFO for visible changes of state, DEBUG for
+//! decisions, TRACE for single frames. Output and environment of commands are never logged above TRACE.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -14,22 +14,23 @@ use crate::config::Config;
 use crate::engine::{EngineInfo, seccomp};
 use crate::error::{Error, Result};
 
-mod limit;
+mod line_limit;
 
-pub use limit::{LOG_INTERVAL, LineLimit};
+pub use line_limit::{LOG_INTERVAL, LineLimit};
 
-/// Starts logging for this process; once. Panics are logged too. Returns what counts the lines that are left out.
+/// Starts logging for this process, panics included. Returns the limit that counts suppressed lines.
 ///
 /// # Errors
-/// When the filter is malformed, or something else logs already.
-pub fn init(config: &Config) -> Result<LineLimit> {
+///
+/// Fails if the filter is malformed or if logging was started before.
+pub fn init_logging(config: &Config) -> Result<LineLimit> {
     let failed = |error: &dyn std::fmt::Display| Error::Internal(format!("start logging: {error}"));
     let filter = EnvFilter::try_new(&config.log).map_err(|error| failed(&error))?;
     let colors = !config.log_json && io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(colors)
-        .with_writer(move || Escaped {
+        .with_writer(move || EscapingWriter {
             out: io::stderr(),
             colors,
         });
@@ -48,8 +49,8 @@ pub fn init(config: &Config) -> Result<LineLimit> {
     Ok(limit)
 }
 
-/// The line that says what was started, with what a bug report needs.
-pub fn announce(config: &Config, instance: &str, engine: &EngineInfo) {
+/// Logs the start of the daemon in one line, with the details that a bug report needs.
+pub fn log_startup(config: &Config, instance: &str, engine: &EngineInfo) {
     let pools: Vec<String> = config
         .pools
         .iter()
@@ -72,24 +73,24 @@ pub fn announce(config: &Config, instance: &str, engine: &EngineInfo) {
     );
 }
 
-/// Writes one event per call and escapes control characters in it, but for the end of its line and, on a
-/// terminal, our own colours (tracing-subscriber escapes those that came with a value).
-struct Escaped<W> {
+/// Writer that escapes control characters in log events, one event per call. It keeps the line end and, on a terminal,
+/// the colours of the log format; tracing-subscriber escapes those within values.
+struct EscapingWriter<W> {
     out: W,
     colors: bool,
 }
 
-impl<W: Write> Write for Escaped<W> {
+impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let line = text.strip_suffix('\n').unwrap_or(&text);
-        if !line.chars().any(|char| self.escapes(char)) {
+        if !line.chars().any(|char| self.must_escape(char)) {
             self.out.write_all(event)?;
             return Ok(event.len());
         }
         let mut escaped = String::with_capacity(event.len() + 16);
         for char in line.chars() {
-            if self.escapes(char) {
+            if self.must_escape(char) {
                 escaped.extend(char.escape_default());
             } else {
                 escaped.push(char);
@@ -105,8 +106,9 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-impl<W> Escaped<W> {
-    fn escapes(&self, char: char) -> bool {
+impl<W> EscapingWriter<W> {
+    /// Returns `true` if a character must not reach the output unescaped.
+    fn must_escape(&self, char: char) -> bool {
         char.is_control() && !(self.colors && char == '\u{1b}')
     }
 }
@@ -116,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_value_can_forge_a_line_or_drive_a_terminal() {
+    fn control_characters_are_escaped_in_log_lines() {
         let mut out = Vec::new();
-        let mut writer = Escaped {
+        let mut writer = EscapingWriter {
             out: &mut out,
             colors: false,
         };

@@ -1,8 +1,9 @@
-//! Slots and the workspaces they become. One task owns one slot (`actor.rs`); everybody else has a handle
-//! and sends it messages. What may happen when is the table in `state.rs`; what survives a crash is the
-//! record in `record.rs`.
+//! Slots, and the workspaces that they become. One task owns one slot (`actor.rs`); all others hold a handle and send
+//! it messages. The table in `state.rs` decides which event is allowed in which state; the record in `record.rs`
+//! survives a crash.
 //!
-//! Requests ask the task once, for a [`Grant`]; bytes then flow past it, from the guest to the client.
+//! A request takes a [`WorkspaceGrant`] once, from the task's latest snapshot or, while only the task can decide, from the
+//! task. Bytes then flow from the guest to the client without the task.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,47 +16,56 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot, watch};
 use crate::engine::ContainerState;
 use crate::error::{Error, Result};
 use crate::guest::GuestClient;
-use crate::guest::fields::Fields;
+use crate::guest::fields::GuestFields;
 
 pub mod actor;
 pub mod adopt;
-pub mod collects;
+pub mod collections;
+pub mod context;
 pub mod create;
 pub mod directory;
+pub mod inventory;
+pub mod launcher;
 pub mod lease;
 pub mod problems;
 pub mod reconcile;
 pub mod record;
 pub mod registry;
+pub mod removals;
 pub mod slot;
+pub mod slots;
 pub mod state;
 
-use collects::Collects;
-use lease::{Lease, Use};
-use record::Record;
-use state::{Cause, State};
+use collections::ExecCollections;
+use lease::{HoldError, LeaseGuard, WorkspaceLease};
+use record::SlotRecord;
+use state::{LossCause, SlotState};
 
-/// Requests that may wait for one slot's task.
+/// Maximum number of requests that wait for one slot's task.
 const COMMANDS_MAX: usize = 256;
+
+/// Maximum number of calls to one workspace at the same time. The guest serves 1,024 and silently queues the rest; this
+/// leaves room for calls of the daemon itself.
+const USERS_MAX: u64 = 960;
 
 /// Id of a workspace: `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`, checked in `rpc/convert.rs`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkspaceId(String);
 
 impl WorkspaceId {
-    /// Wraps an id that was checked.
+    /// Wraps a validated id.
     #[must_use]
     pub fn new(checked: String) -> Self {
         Self(checked)
     }
 
-    /// Without `workspaces/`.
+    /// Returns the id without `workspaces/`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// `workspaces/{workspace}`.
+    /// Returns the resource name `workspaces/{workspace}`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("workspaces/{}", self.0)
@@ -68,32 +78,41 @@ impl fmt::Display for WorkspaceId {
     }
 }
 
-/// What is known of a slot without asking its task. A new one is published at every change.
+/// State of a slot as its task published it last. Every change publishes a new snapshot.
 #[derive(Debug, Clone)]
-pub struct View {
-    /// Where it is in its life.
-    pub state: State,
-    /// As on disk.
-    pub record: Record,
-    /// Set once it is a workspace.
-    pub lease: Option<Lease>,
-    /// Version that the guest said.
+pub struct SlotSnapshot {
+    /// State of the slot.
+    pub state: SlotState,
+    /// Record as on disk.
+    pub record: SlotRecord,
+    /// Lease of the workspace; `None` before the claim.
+    pub lease: Option<WorkspaceLease>,
+    /// Guest that requests may call without asking the task; `None` while only the task can decide.
+    guest: Option<GrantedGuest>,
+    /// Version that the guest reported; empty before that.
     pub guest_version: String,
-    /// Set when it failed.
-    pub failure: Option<Failure>,
-    /// Time since which the reconciler tries to remove the container of this failed workspace, because the engine answered
-    /// and did not remove it in time; `None` otherwise.
+    /// Loss of the workspace; `None` while it works.
+    pub failure: Option<WorkspaceFailure>,
+    /// Time since which the reconciler tries to remove the container of this failed workspace, because the engine did
+    /// not remove it within `engine.remove_timeout`; `None` otherwise.
     pub removal_overdue: Option<SystemTime>,
 }
 
-/// Why and when a workspace was lost.
+/// Connected guest of a claimed workspace.
 #[derive(Debug, Clone)]
-pub struct Failure {
-    /// For programs.
-    pub cause: Cause,
-    /// For people.
+struct GrantedGuest {
+    client: GuestClient,
+    generation: u32,
+}
+
+/// Cause and time of the loss of a workspace.
+#[derive(Debug, Clone)]
+pub struct WorkspaceFailure {
+    /// Cause, for programs.
+    pub cause: LossCause,
+    /// Message, for users.
     pub message: String,
-    /// When it was noticed.
+    /// Time at which the daemon noticed the loss.
     pub time: SystemTime,
 }
 
@@ -102,13 +121,13 @@ pub struct Failure {
 pub struct Slot {
     number: u32,
     dir: Arc<PathBuf>,
-    commands: mpsc::Sender<Command>,
-    view: watch::Receiver<Arc<View>>,
-    /// Held while skills are staged.
+    commands: mpsc::Sender<SlotRequest>,
+    view: watch::Receiver<Arc<SlotSnapshot>>,
+    /// Lock of calls that stage skills.
     staging: Arc<Mutex<()>>,
-    /// Held while inputs are staged, which may have to be fetched.
+    /// Lock of calls that stage inputs, which may take as long as a download.
     inputs: Arc<Mutex<()>>,
-    collects: Arc<Collects>,
+    collections: Arc<ExecCollections>,
 }
 
 /// Handle of a claimed slot.
@@ -118,69 +137,69 @@ pub struct Workspace {
     slot: Slot,
 }
 
-/// Leave to use a workspace. It is not idle while one is alive: streams keep theirs to their end.
+/// Permission to use a workspace. The workspace is not idle while a grant exists, so streams keep theirs to their end.
 #[derive(Debug)]
-pub struct Grant {
-    /// Calls to the guest.
+pub struct WorkspaceGrant {
+    /// Client of the guest.
     pub guest: GuestClient,
-    /// Of the protocol that the guest speaks.
+    /// Generation of the guest's protocol.
     pub generation: u32,
-    /// The workspace as it was when the grant was given.
-    pub view: Arc<View>,
-    _use: Use,
+    /// Snapshot of the workspace when the grant was given.
+    pub view: Arc<SlotSnapshot>,
+    _use: LeaseGuard,
 }
 
-/// What a slot's task can be asked.
+/// Request to a slot's task.
 #[derive(Debug)]
-enum Command {
-    /// Become a workspace.
+enum SlotRequest {
+    /// Turns the slot into a workspace.
     Claim {
-        claim: Box<record::Claim>,
+        claim: Box<record::WorkspaceClaim>,
         reply: oneshot::Sender<Result<()>>,
     },
-    /// Leave to use it.
+    /// Asks for permission to use the workspace.
     Grant {
-        reply: oneshot::Sender<Result<Grant>>,
+        reply: oneshot::Sender<Result<WorkspaceGrant>>,
     },
-    /// The same for what is to be collected, also while the workspace waits for that to end.
+    /// Asks for permission to collect files, also while the workspace waits for its collections to end.
     GrantToCollect {
-        reply: oneshot::Sender<Result<Grant>>,
+        reply: oneshot::Sender<Result<WorkspaceGrant>>,
     },
-    /// The guest of a slot that is nobody's.
+    /// Asks for the guest of a slot that is not claimed.
     Guest {
         reply: oneshot::Sender<Result<GuestClient>>,
     },
-    /// New times, counted from now.
+    /// Changes idle timeout and remaining lifetime, counted from now.
     Renew {
         idle: Option<Duration>,
         remaining: Option<Duration>,
         reply: oneshot::Sender<Result<()>>,
     },
-    /// Skills were staged: name → digest.
+    /// Records staged skills: name → digest.
     Skills {
         staged: BTreeMap<String, String>,
         reply: oneshot::Sender<Result<()>>,
     },
-    /// Inputs were staged.
+    /// Records staged inputs.
     Inputs {
-        staged: Vec<record::Input>,
+        staged: Vec<record::InputRecord>,
         reply: oneshot::Sender<Result<()>>,
     },
-    /// End it; answered when nothing is left, or when that has to wait for the engine.
+    /// Ends the slot. Answered when nothing of it is left, or when its removal has to wait for the engine.
     Delete { reply: oneshot::Sender<Result<()>> },
-    /// Its container has ended, as the engine says; `None` if it was removed.
+    /// Reports that the container has ended; `None` if it was removed.
     ContainerEnded(Option<ContainerState>),
-    /// Somebody paused its container, or let it go on.
+    /// Reports that the container was paused (`true`) or resumed.
     Paused(bool),
 }
 
-impl Grant {
-    /// Refuses what has a field that the guest would leave out without a word.
+impl WorkspaceGrant {
+    /// Refuses a request with a field that this guest is too old to know and would ignore.
     ///
     /// # Errors
     /// [`Error::GuestTooOld`].
-    pub fn check(&self, asked: &impl Fields) -> Result<()> {
-        match asked.unknown_to(self.generation) {
+    pub fn check_fields(&self, request: &impl GuestFields) -> Result<()> {
+        match request.unknown_to(self.generation) {
             None => Ok(()),
             Some(field) => Err(Error::GuestTooOld {
                 field,
@@ -191,61 +210,62 @@ impl Grant {
 }
 
 impl Slot {
-    /// Counted from the configured first uid.
+    /// Returns the slot's number, counted from the configured first uid.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// What is known of it now.
+    /// Returns the latest snapshot.
     #[must_use]
-    pub fn view(&self) -> Arc<View> {
+    pub fn snapshot(&self) -> Arc<SlotSnapshot> {
         Arc::clone(&self.view.borrow())
     }
 
     /// Turns a warm slot into a workspace.
     ///
     /// # Errors
-    /// [`Error::WorkspaceNotReady`] when the slot was lost meanwhile: take another one.
-    pub async fn claim(&self, claim: record::Claim) -> Result<Workspace> {
+    /// [`Error::WorkspaceNotReady`] when the slot was lost meanwhile: reserve another one.
+    pub async fn claim(&self, claim: record::WorkspaceClaim) -> Result<Workspace> {
         let id = WorkspaceId::new(claim.workspace.clone());
         let claim = Box::new(claim);
-        self.ask(|reply| Command::Claim { claim, reply }).await?;
+        self.ask(|reply| SlotRequest::Claim { claim, reply })
+            .await?;
         Ok(Workspace {
             id,
             slot: self.clone(),
         })
     }
 
-    /// The guest of a warm slot, for questions about its image.
+    /// Returns the guest of a warm slot, for questions about its image.
     ///
     /// # Errors
     /// [`Error::WorkspaceNotReady`] when the slot is a workspace, or was lost meanwhile.
     pub async fn guest(&self) -> Result<GuestClient> {
-        self.ask(|reply| Command::Guest { reply }).await
+        self.ask(|reply| SlotRequest::Guest { reply }).await
     }
 
-    /// Ends the slot and waits until nothing of it is left, or until its container is given up and quarantined.
+    /// Ends the slot and waits until nothing of it is left, or until its container is quarantined.
     ///
     /// # Errors
     /// [`Error::EngineUnavailable`]: the container goes as soon as the engine is back.
     pub async fn delete(&self) -> Result<()> {
-        match self.ask(|reply| Command::Delete { reply }).await {
-            // The task ends when nothing is left.
+        match self.ask(|reply| SlotRequest::Delete { reply }).await {
+            // The task has ended, so nothing of the slot is left.
             Err(Error::WorkspaceNotReady { .. }) => Ok(()),
             other => other,
         }
     }
 
-    /// Tells the task that its container has ended. `None` if it was removed.
+    /// Reports to the task that its container has ended; `None` if it was removed.
     pub async fn container_ended(&self, state: Option<ContainerState>) {
-        self.tell(Command::ContainerEnded(state)).await;
+        self.send(SlotRequest::ContainerEnded(state)).await;
     }
 
-    /// Tells the task that somebody paused its container, or let it go on. In order, and without waiting: a task that
-    /// has not heard of it because of too many requests looks for itself.
+    /// Reports to the task that its container was paused or resumed. Reports stay in order and never wait; a task that
+    /// misses one because its queue is full asks the engine itself.
     pub fn container_paused(&self, paused: bool) {
-        if self.commands.try_send(Command::Paused(paused)).is_err() {
+        if self.commands.try_send(SlotRequest::Paused(paused)).is_err() {
             tracing::debug!(
                 slot = self.number,
                 paused,
@@ -254,7 +274,7 @@ impl Slot {
         }
     }
 
-    async fn tell(&self, command: Command) {
+    async fn send(&self, command: SlotRequest) {
         if self.commands.send(command).await.is_err() {
             tracing::trace!(slot = self.number, "slot is gone");
         }
@@ -262,87 +282,106 @@ impl Slot {
 
     async fn ask<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
+        command: impl FnOnce(oneshot::Sender<Result<T>>) -> SlotRequest,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.commands
             .send(command(reply))
             .await
-            .map_err(|_| self.unanswered())?;
-        answer.await.map_err(|_| self.unanswered())?
+            .map_err(|_| self.ended_task_error())?;
+        answer.await.map_err(|_| self.ended_task_error())?
     }
 
-    /// The task has ended: with its slot, or with the daemon, which leaves the slot as it is.
-    fn unanswered(&self) -> Error {
+    /// Error for a task that has ended: with its slot, or with the daemon, which leaves the slot as it is.
+    fn ended_task_error(&self) -> Error {
         let state = self.view.borrow().state;
         match state {
-            State::Booting | State::Ready | State::Claimed => Error::Draining,
-            State::Closing | State::Failed(_) | State::Quarantined | State::Removed => {
-                self.not_ready()
-            }
+            SlotState::Booting | SlotState::Ready | SlotState::Claimed => Error::Draining,
+            SlotState::Closing
+            | SlotState::Failed(_)
+            | SlotState::Quarantined
+            | SlotState::Removed => self.not_ready_error(),
         }
     }
 
-    fn not_ready(&self) -> Error {
+    fn not_ready_error(&self) -> Error {
         let view = self.view.borrow();
-        not_ready(&view.record, view.state)
+        not_ready_error(&view.record, view.state)
     }
 }
 
 impl Workspace {
-    /// Its id.
+    /// Returns the workspace's id.
     #[must_use]
     pub fn id(&self) -> &WorkspaceId {
         &self.id
     }
 
-    /// What is known of it now.
+    /// Returns the latest snapshot.
     #[must_use]
-    pub fn view(&self) -> Arc<View> {
-        self.slot.view()
+    pub fn snapshot(&self) -> Arc<SlotSnapshot> {
+        self.slot.snapshot()
     }
 
-    /// The slot's `skills/` on the host, which the container has read-only. Only the daemon writes there.
+    /// Returns the slot's `skills/` on the host. The container mounts it read-only; only the daemon writes there.
     #[must_use]
     pub fn skills_dir(&self) -> PathBuf {
         self.slot.dir.join("skills")
     }
 
-    /// Waits for its turn to stage skills: from the first file to the record, one call does it at a time.
-    pub async fn staging(&self) -> OwnedMutexGuard<()> {
+    /// Waits for the turn to stage skills. One call at a time stages, from its first file to its record.
+    pub async fn lock_skill_staging(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.slot.staging).lock_owned().await
     }
 
-    /// Leave to use it. Extends the lease.
+    /// Asks for permission to use the workspace. Extends the lease. The task is asked only if the latest snapshot does
+    /// not permit it: while the guest is awaited, and when the workspace ends.
     ///
     /// # Errors
-    /// [`Error::WorkspaceNotReady`] when it is closing or has failed.
-    pub async fn grant(&self) -> Result<Grant> {
-        if self.slot.view.borrow().state != State::Claimed {
-            return Err(self.slot.not_ready());
+    /// [`Error::WorkspaceNotReady`] when it is closing or has failed; [`Error::QuotaExceeded`] when too many requests
+    /// use it.
+    pub async fn grant(&self) -> Result<WorkspaceGrant> {
+        let view = self.slot.snapshot();
+        if view.state != SlotState::Claimed {
+            return Err(self.slot.not_ready_error());
         }
-        self.slot.ask(|reply| Command::Grant { reply }).await
+        if let (Some(guest), Some(lease)) = (&view.guest, &view.lease) {
+            match lease.try_hold(USERS_MAX) {
+                Ok(held) => {
+                    return Ok(WorkspaceGrant {
+                        guest: guest.client.clone(),
+                        generation: guest.generation,
+                        view,
+                        _use: held,
+                    });
+                }
+                Err(HoldError::Full) => return Err(too_many_users()),
+                Err(HoldError::Closed) => {}
+            }
+        }
+        self.slot.ask(|reply| SlotRequest::Grant { reply }).await
     }
 
-    /// Leave to collect what an exec left; the workspace's end waits for that, and gives it until its last moment.
+    /// Asks for permission to collect the files of an exec. It is granted also while the end of the workspace waits for
+    /// collections.
     ///
     /// # Errors
     /// [`Error::WorkspaceNotReady`] when it is closing or has failed.
-    pub async fn grant_to_collect(&self) -> Result<Grant> {
-        if self.slot.view.borrow().state != State::Claimed {
-            return Err(self.slot.not_ready());
+    pub async fn grant_to_collect(&self) -> Result<WorkspaceGrant> {
+        if self.slot.view.borrow().state != SlotState::Claimed {
+            return Err(self.slot.not_ready_error());
         }
-        let ask = |reply| Command::GrantToCollect { reply };
+        let ask = |reply| SlotRequest::GrantToCollect { reply };
         self.slot.ask(ask).await
     }
 
-    /// Restarts the idle timeout, and sets a new one and a new end, counted from now.
+    /// Restarts the idle timeout. Changes it and the remaining lifetime if given, counted from now.
     ///
     /// # Errors
     /// [`Error::WorkspaceNotReady`].
     pub async fn renew(&self, idle: Option<Duration>, remaining: Option<Duration>) -> Result<()> {
         self.slot
-            .ask(|reply| Command::Renew {
+            .ask(|reply| SlotRequest::Renew {
                 idle,
                 remaining,
                 reply,
@@ -350,32 +389,32 @@ impl Workspace {
             .await
     }
 
-    /// Notes which skills were staged: name → digest.
+    /// Records staged skills: name → digest.
     ///
     /// # Errors
     /// [`Error::WorkspaceNotReady`], or the record could not be written.
     pub async fn record_skills(&self, staged: BTreeMap<String, String>) -> Result<()> {
         self.slot
-            .ask(|reply| Command::Skills { staged, reply })
+            .ask(|reply| SlotRequest::Skills { staged, reply })
             .await
     }
 
-    /// The turn to stage inputs: whoever has it may read what is on record and then add to it.
-    pub async fn staging_inputs(&self) -> OwnedMutexGuard<()> {
+    /// Waits for the turn to stage inputs. Its holder may read the record and then add to it.
+    pub async fn lock_input_staging(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.slot.inputs).lock_owned().await
     }
 
-    /// Notes which inputs were staged.
+    /// Records staged inputs.
     ///
     /// # Errors
     /// [`Error::WorkspaceNotReady`], or the record could not be written.
-    pub async fn record_inputs(&self, staged: Vec<record::Input>) -> Result<()> {
+    pub async fn record_inputs(&self, staged: Vec<record::InputRecord>) -> Result<()> {
         self.slot
-            .ask(|reply| Command::Inputs { staged, reply })
+            .ask(|reply| SlotRequest::Inputs { staged, reply })
             .await
     }
 
-    /// Ends it and waits until nothing is left but, at worst, a quarantined container.
+    /// Ends the workspace and waits until nothing is left but, at worst, a quarantined container.
     ///
     /// # Errors
     /// [`Error::EngineUnavailable`]: the container goes as soon as the engine is back.
@@ -383,52 +422,60 @@ impl Workspace {
         self.slot.delete().await
     }
 
-    /// What is collected when its execs end.
+    /// Returns the on-exit collections of the workspace.
     #[must_use]
-    pub fn collects(&self) -> &Arc<Collects> {
-        &self.slot.collects
+    pub fn collections(&self) -> &Arc<ExecCollections> {
+        &self.slot.collections
     }
 
-    /// Waits until something of it has changed: its state, its guest.
-    pub async fn changed(&self) {
+    /// Waits for the next snapshot, for instance of another state or guest.
+    pub async fn wait_for_change(&self) {
         let mut view = self.slot.view.clone();
         view.mark_unchanged();
         if view.changed().await.is_err() {
-            // Its task has ended.
+            // The task has ended.
             tracing::trace!(workspace_id = %self.id, "workspace is gone");
         }
     }
 
-    /// Waits until nothing of it is left, or its container was given up: either way it is no workspace any more.
-    pub async fn removed(&self) {
+    /// Waits until the workspace is gone: nothing of it is left, or its container is quarantined.
+    pub async fn wait_until_removed(&self) {
         let mut view = self.slot.view.clone();
         // An error means that the task has ended, and with it the slot.
-        let gone = view.wait_for(|view| matches!(view.state, State::Quarantined | State::Removed));
+        let gone =
+            view.wait_for(|view| matches!(view.state, SlotState::Quarantined | SlotState::Removed));
         let gone = gone.await;
         tracing::trace!(workspace_id = %self.id, watched = gone.is_ok(), "workspace is gone");
     }
 }
 
-/// The error about a slot that cannot be used in its state.
-fn not_ready(record: &Record, state: State) -> Error {
+fn too_many_users() -> Error {
+    Error::QuotaExceeded {
+        subject: "the number of calls to a workspace at once".to_owned(),
+        limit: USERS_MAX,
+    }
+}
+
+/// Error for a slot that cannot be used in its state.
+fn not_ready_error(record: &SlotRecord, state: SlotState) -> Error {
     let name = record.claim.as_ref().map_or_else(
         || format!("slot {}", record.number),
         |claim| format!("workspaces/{}", claim.workspace),
     );
     Error::WorkspaceNotReady {
         name,
-        state: word(state).to_owned(),
+        state: state_name(state).to_owned(),
     }
 }
 
-/// A state as users read it.
+/// Returns the name of a state for users.
 #[must_use]
-pub fn word(state: State) -> &'static str {
+pub fn state_name(state: SlotState) -> &'static str {
     match state {
-        State::Booting => "booting",
-        State::Ready | State::Claimed => "ready",
-        State::Closing | State::Quarantined => "closing",
-        State::Failed(_) => "failed",
-        State::Removed => "gone",
+        SlotState::Booting => "booting",
+        SlotState::Ready | SlotState::Claimed => "ready",
+        SlotState::Closing | SlotState::Quarantined => "closing",
+        SlotState::Failed(_) => "failed",
+        SlotState::Removed => "gone",
     }
 }

@@ -1,8 +1,7 @@
-//! ArtifactService through a client, a whole server and a real guest. No Docker.
+//! Tests of ArtifactService with a client, a whole server and the real guest.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
 use sha2::{Digest, Sha256};
@@ -13,7 +12,9 @@ use tonic::{Code, Status};
 
 #[path = "support/server.rs"]
 mod server;
-use server::TestServer;
+#[path = "artifacts/store.rs"]
+mod store;
+use server::{TestServer, wait_until};
 
 fn scope(session: &str) -> pb::ArtifactScope {
     pb::ArtifactScope {
@@ -32,7 +33,7 @@ async fn save(server: &TestServer, name: &str, data: &[u8]) -> Result<pb::Artifa
     server.client.save_artifact(target(name), source).await
 }
 
-/// All messages but the first are bytes, in small pieces.
+/// Loads an artifact and checks the size of its messages, its digest and its size.
 async fn load(
     server: &TestServer,
     name: &str,
@@ -49,7 +50,7 @@ async fn load(
         assert!(piece.len() <= 256 << 10, "{}", piece.len());
         data.extend_from_slice(&piece);
     }
-    let artifact = reader.artifact().clone();
+    let artifact = reader.header().clone();
     assert_eq!(artifact.sha256, hex(&data));
     assert_eq!(artifact.size, i64::try_from(data.len()).expect("small"));
     Ok((artifact, data))
@@ -82,7 +83,7 @@ fn hex(bytes: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes that repeat nowhere near a chunk.
+/// Returns `len` bytes without a short period, so that mixed-up chunks are noticed.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len)
         .map(|n| u8::try_from(n * 7 % 251).expect("small"))
@@ -99,8 +100,8 @@ fn check_refused<T: std::fmt::Debug>(refused: Result<T, Error>, code: Code, reas
     );
 }
 
-/// Files of the store beneath one of its directories.
-fn files(server: &TestServer, beneath: &str) -> usize {
+/// Returns the number of files in a directory of the store.
+fn count_files(server: &TestServer, beneath: &str) -> usize {
     fn count(dir: &Path) -> usize {
         let Ok(listed) = std::fs::read_dir(dir) else {
             return 0;
@@ -113,7 +114,7 @@ fn files(server: &TestServer, beneath: &str) -> usize {
     count(&server.state_dir().join("artifacts").join(beneath))
 }
 
-/// Where the fake engine has the output of the only workspace with a table in it.
+/// Returns the output directory, on the host, of the only workspace that contains a `table.png`.
 fn output_dir(server: &TestServer) -> PathBuf {
     let slots = std::fs::read_dir(server.state_dir().join("slots")).expect("slots");
     let outputs = slots.map(|slot| slot.expect("a slot").path().join("fake-workspace/out"));
@@ -121,23 +122,26 @@ fn output_dir(server: &TestServer) -> PathBuf {
     outputs.next().expect("the workspace")
 }
 
-/// Waits until nothing of a save is left.
-async fn nothing_left(server: &TestServer) {
-    let looking = async {
-        while files(server, "") > 0 {
-            // Nothing tells of a change of these files.
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), looking)
-        .await
-        .expect("in time");
+/// Waits until the store has no files.
+async fn wait_until_empty(server: &TestServer) {
+    wait_until("the store is empty", async || {
+        (count_files(server, "") == 0).then_some(())
+    })
+    .await;
+}
+
+/// Waits until a save has written bytes to the store.
+async fn wait_until_written(server: &TestServer) {
+    wait_until("bytes are written", async || {
+        (count_files(server, "data") > 0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn what_is_saved_is_loaded_byte_for_byte_in_every_version() {
     let server = TestServer::start("", &[]).await;
-    // With bytes that are no text, with more than any limit of inline content, and nothing at all.
+    // Binary data, data larger than any limit of inline content, and no data.
     let all = [
         b"\0\xff\xfe binary \n".to_vec(),
         pattern(5_000_001),
@@ -153,7 +157,7 @@ async fn what_is_saved_is_loaded_byte_for_byte_in_every_version() {
         assert_eq!(loaded, saved);
         assert!(data == *bytes);
     }
-    // They outlive the daemon's process.
+    // Artifacts survive a restart.
     let server = server.restart(|_| {}).await;
     for (version, bytes) in (0_i64..).zip(&all) {
         let (_, data) = load(&server, "out/report.bin", Some(version))
@@ -183,7 +187,7 @@ async fn what_is_saved_is_loaded_byte_for_byte_in_every_version() {
 }
 
 #[tokio::test]
-async fn lists_and_deletions_do_what_they_say() {
+async fn listings_and_deletions_follow_scope_and_version() {
     let server = TestServer::start("", &[]).await;
     for name in ["b", "a", "user:shared", "a/b"] {
         save(&server, name, name.as_bytes()).await.expect("saved");
@@ -246,12 +250,12 @@ async fn lists_and_deletions_do_what_they_say() {
     for name in ["a/b", "b", "user:shared"] {
         delete(name, None).await.expect("deleted");
     }
-    assert_eq!(files(&server, ""), 0);
+    assert_eq!(count_files(&server, ""), 0);
     assert!(server.stop().await);
 }
 
 #[tokio::test]
-async fn saves_at_the_same_time_get_different_versions() {
+async fn concurrent_saves_get_different_versions() {
     let server = TestServer::start("", &[]).await;
     let saves = (0..64_u8).map(|n| {
         let server = &server;
@@ -330,17 +334,17 @@ async fn hostile_names_are_refused_before_anything_is_written() {
         fields,
         ["scope.app", "scope.session", "page_size", "page_token"]
     );
-    assert_eq!(files(&server, ""), 0);
+    assert_eq!(count_files(&server, ""), 0);
     assert!(server.stop().await);
 }
 
 #[tokio::test]
-async fn limits_and_checksums_leave_nothing() {
+async fn save_over_a_limit_or_with_wrong_checksum_leaves_no_files() {
     let server = TestServer::start("artifacts.bytes_max = \"1MiB\"\n", &[]).await;
     let most = pattern(1 << 20);
     let too_many = save(&server, "a", &[most.as_slice(), b"x"].concat()).await;
     check_refused(too_many, Code::ResourceExhausted, Reason::LimitExceeded);
-    nothing_left(&server).await;
+    wait_until_empty(&server).await;
     let wrong = SaveTarget {
         sha256: hex(b"else"),
         ..target("a")
@@ -356,16 +360,16 @@ async fn limits_and_checksums_leave_nothing() {
         .clone();
     assert_eq!(failure.reason, Some(Reason::ChecksumMismatch));
     assert_eq!(failure.metadata["sha256"], hex(&most));
-    nothing_left(&server).await;
+    wait_until_empty(&server).await;
     assert_eq!(save(&server, "a", &most).await.expect("saved").version, 0);
     assert!(server.stop().await);
 }
 
 #[tokio::test]
-async fn an_upload_that_breaks_off_or_breaks_the_rules_leaves_nothing() {
+async fn broken_or_invalid_upload_leaves_no_files() {
     let server = TestServer::start("server.upload_timeout = \"1s\"\n", &[]).await;
     let begin = || header("artifacts/a", pb::SaveArtifactHeader::default());
-    // What may not be sent.
+    // Streams of invalid messages.
     let wrong = [
         vec![data(b"x".to_vec())],
         vec![begin(), begin()],
@@ -382,49 +386,43 @@ async fn an_upload_that_breaks_off_or_breaks_the_rules_leaves_nothing() {
             .await
             .map_err(Error::from);
         check_refused(refused, Code::InvalidArgument, Reason::InvalidRequest);
-        nothing_left(&server).await;
+        wait_until_empty(&server).await;
     }
-    // Larger than any message may be.
+    // A message larger than allowed.
     let refused = send(&server, stream::iter([begin(), data(pattern(5 << 20))])).await;
     check_refused(
         refused.map_err(Error::from),
         Code::ResourceExhausted,
         Reason::LimitExceeded,
     );
-    nothing_left(&server).await;
-    // Silence.
+    wait_until_empty(&server).await;
+    // A silent client.
     let some = || stream::iter([begin(), data(pattern(1 << 20)), data(pattern(1 << 20))]);
     let refused = send(&server, some().chain(stream::pending()))
         .await
         .map_err(Error::from);
     check_refused(refused, Code::DeadlineExceeded, Reason::Deadline);
-    nothing_left(&server).await;
-    // The client goes away half-way.
+    wait_until_empty(&server).await;
+    // The client disconnects in the middle.
     let sending = send(&server, some().chain(stream::pending()));
     tokio::select! {
         ended = sending => panic!("{ended:?}"),
-        () = async {
-            while files(&server, "data") == 0 {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        } => {}
+        () = wait_until_written(&server) => {}
     }
-    nothing_left(&server).await;
+    wait_until_empty(&server).await;
     assert_eq!(save(&server, "a", b"x").await.expect("saved").version, 0);
     assert!(server.stop().await);
 }
 
 #[tokio::test]
-async fn a_save_that_is_under_way_at_the_stop_is_told_so_and_leaves_nothing() {
+async fn save_during_a_stop_fails_with_draining_and_leaves_no_files() {
     let server = TestServer::start("", &[]).await;
     let begin = header("artifacts/a", pb::SaveArtifactHeader::default());
     let messages = stream::iter([begin, data(pattern(1 << 20)), data(pattern(1 << 20))]);
     let mut stub = server.client.artifacts();
     let sending = async move { stub.save_artifact(messages.chain(stream::pending())).await };
     let stopping = async {
-        while files(&server, "data") == 0 {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        wait_until_written(&server).await;
         server.restart(|_| {}).await
     };
     let (ended, server) = futures::future::join(sending, stopping).await;
@@ -433,22 +431,22 @@ async fn a_save_that_is_under_way_at_the_stop_is_told_so_and_leaves_nothing() {
         Code::Unavailable,
         Reason::Draining,
     );
-    assert_eq!(files(&server, ""), 0);
+    assert_eq!(count_files(&server, ""), 0);
     assert!(server.stop().await);
 }
 
 #[tokio::test]
-async fn a_file_of_a_workspace_is_saved_without_passing_through_the_client() {
+async fn workspace_file_is_saved_without_a_transfer_through_the_client() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let client = &server.client;
     let bytes = pattern(9_000_001);
     client
-        .stage_bytes(&workspace, "out/table.png", bytes.clone())
+        .upload_bytes(&workspace, "out/table.png", bytes.clone())
         .await
         .expect("staged");
     client
-        .stage_bytes(&workspace, "inputs/empty.csv", "")
+        .upload_bytes(&workspace, "inputs/empty.csv", "")
         .await
         .expect("staged");
     let out = output_dir(&server);
@@ -473,13 +471,19 @@ async fn a_file_of_a_workspace_is_saved_without_passing_through_the_client() {
         (empty.version, empty.size, empty.mime_type.as_str()),
         (2, 0, "text/plain")
     );
-    // It outlives the workspace.
+    // The artifact survives the deletion of the workspace.
     client.delete_workspace(&workspace).await.expect("deleted");
     let (newest, _) = load(&server, "kept/a", None).await.expect("loaded");
     assert_eq!(newest.version, 2);
     let (_, data) = load(&server, "kept/a", Some(0)).await.expect("loaded");
     assert!(data == bytes);
-    assert_eq!((files(&server, "data"), files(&server, "pending")), (3, 0));
+    assert_eq!(
+        (
+            count_files(&server, "data"),
+            count_files(&server, "pending")
+        ),
+        (3, 0)
+    );
     assert!(server.stop().await);
 }
 
@@ -489,7 +493,7 @@ async fn what_is_no_file_of_a_workspace_or_not_the_one_meant_leaves_no_version()
     let workspace = server.workspace().await;
     let client = &server.client;
     client
-        .stage_bytes(&workspace, "out/table.png", pattern(9_000))
+        .upload_bytes(&workspace, "out/table.png", pattern(9_000))
         .await
         .expect("staged");
     let out = output_dir(&server);
@@ -536,83 +540,12 @@ async fn what_is_no_file_of_a_workspace_or_not_the_one_meant_leaves_no_version()
         Code::InvalidArgument,
         Reason::InvalidRequest,
     );
-    assert_eq!((files(&server, "data"), files(&server, "pending")), (0, 0));
-    assert!(server.stop().await);
-}
-
-#[tokio::test]
-async fn a_store_that_is_gone_is_said_and_never_an_empty_list() {
-    let server = TestServer::start("", &[]).await;
-    save(&server, "a", b"x").await.expect("saved");
-    let (store, away) = (
-        server.state_dir().join("artifacts"),
-        server.state_dir().join("away"),
-    );
-    std::fs::rename(&store, &away).expect("moved");
-    let client = server
-        .client
-        .clone()
-        .with_retry(skilld_client::RetryPolicy {
-            attempts_max: 1,
-            ..Default::default()
-        });
-    let request = pb::ListArtifactsRequest {
-        scope: Some(scope("1")),
-        ..Default::default()
-    };
-    let gone = client.list_artifacts(request.clone()).await;
-    check_refused(gone, Code::Unavailable, Reason::StorageUnavailable);
-    let serving = async |expected: bool| {
-        let asking = async {
-            while client
-                .is_serving("skilld.v1.ArtifactService")
-                .await
-                .expect("health")
-                != expected
-            {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), asking)
-            .await
-            .expect("in time");
-    };
-    serving(false).await;
-    assert!(
-        client.is_serving("").await.expect("health"),
-        "the others serve"
-    );
-    std::fs::rename(&away, &store).expect("moved");
     assert_eq!(
-        client
-            .list_artifacts(request)
-            .await
-            .expect("listed")
-            .artifacts
-            .len(),
-        1
+        (
+            count_files(&server, "data"),
+            count_files(&server, "pending")
+        ),
+        (0, 0)
     );
-    serving(true).await;
-    assert!(server.stop().await);
-}
-
-#[tokio::test]
-async fn a_store_that_cannot_be_opened_keeps_the_daemon_from_starting() {
-    let server = TestServer::start("", &[]).await;
-    save(&server, "a", b"x").await.expect("saved");
-    let store = server.state_dir().join("artifacts");
-    let away = store.with_extension("away");
-    std::fs::rename(&store, &away).expect("moved");
-    std::fs::write(&store, "a file").expect("written");
-    let (error, stopped) = server.restart_in_vain().await;
-    let text = error.to_string();
-    assert!(
-        text.starts_with("the artifact store cannot be used") && text.contains("artifacts"),
-        "{text}"
-    );
-    std::fs::remove_file(&store).expect("removed");
-    std::fs::rename(&away, &store).expect("moved");
-    let server = stopped.start_again().await;
-    assert_eq!(load(&server, "a", None).await.expect("loaded").1, b"x");
     assert!(server.stop().await);
 }

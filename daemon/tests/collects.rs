@@ -1,10 +1,10 @@
-//! What may be asked to be kept as artifacts, and when: through a client and a whole server. No Docker.
+//! Tests of collections at an exec's end, with a client, a whole server and the real guest.
 
 use std::path::Path;
 use std::time::Duration;
 
 use prost::Message;
-use skilld_client::{Error, StageTarget};
+use skilld_client::{Error, UploadTarget};
 use skilld_proto::v1::exec_collection::State;
 use skilld_proto::v1::skipped_file;
 use skilld_proto::v1::{self as pb, Reason};
@@ -12,7 +12,7 @@ use skilld_proto::v1::{self as pb, Reason};
 #[path = "support/server.rs"]
 #[expect(dead_code, reason = "shared with tests that use more of it")]
 mod server;
-use server::TestServer;
+use server::{TestServer, wait_until};
 
 fn shell(text: &str) -> pb::ExecSpec {
     pb::ExecSpec {
@@ -37,7 +37,7 @@ fn spec(globs: &[&str], prefix: &str) -> pb::CollectSpec {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_collected_is_refused_before_anything_starts() {
+async fn invalid_collection_is_rejected_before_the_exec_starts() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let refused = |spec: pb::CollectSpec| async {
@@ -93,13 +93,13 @@ async fn what_cannot_be_collected_is_refused_before_anything_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_caller_plans_to_collect_is_checked_before_anything_starts() {
+async fn planned_collection_is_validated_before_the_exec_starts() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let run = async |planned: pb::CollectSpec| {
         let mut asked = shell("touch ran");
         asked.planned_collect = Some(planned);
-        let request = start(&workspace, "job".to_owned(), asked);
+        let request = start_request(&workspace, "job".to_owned(), asked);
         server.client.start_exec(request).await
     };
     let mut bad = spec(&["out/c.txt", "$UNKNOWN_DIR/d.txt", "out/[a"], "/x");
@@ -121,7 +121,7 @@ async fn what_a_caller_plans_to_collect_is_checked_before_anything_starts() {
         ..Default::default()
     });
     assert_eq!(execs.await.expect("listed").execs, [], "nothing ran");
-    // It is a plan: nothing is collected for it, and nothing has to be saved.
+    // A planned collection collects nothing and needs no `save_as_artifacts`.
     let planned = pb::CollectSpec {
         save_as_artifacts: None,
         ..spec(&["$OUTPUT_DIR", "$RUN_DIR/*"], "")
@@ -133,24 +133,24 @@ async fn what_a_caller_plans_to_collect_is_checked_before_anything_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_exec_saves_no_empty_artifact() {
+async fn failed_exec_saves_no_empty_artifact() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
-    let request = start(&workspace, "failed".to_owned(), shell("exit 3"));
+    let request = start_request(&workspace, "failed".to_owned(), shell("exit 3"));
     let name = server
         .client
         .start_exec(request)
         .await
         .expect("started")
         .name;
-    until("it has ended", async || {
+    wait_until("it has ended", async || {
         let exec = server.client.get_exec(&name).await.expect("there");
         (exec.state() == pb::ExecState::Closed).then_some(())
     })
     .await;
     for (path, bytes) in [("out/r", &b""[..]), ("out/x", b"x")] {
-        let target = StageTarget::file(&workspace, path);
-        server.client.stage(target, bytes).await.expect("staged");
+        let target = UploadTarget::file(&workspace, path);
+        server.client.upload(target, bytes).await.expect("staged");
     }
     let asked = |skip_empty_after_failure| pb::CollectSpec {
         changed_since_exec: name.clone(),
@@ -164,7 +164,7 @@ async fn a_failed_exec_saves_no_empty_artifact() {
         reason: skipped_file::Reason::EmptyAfterFailure.into(),
     };
     assert_eq!(summary.skipped, [skipped]);
-    // It is for the caller to say so.
+    // The caller must set `skip_empty_after_failure`.
     let summary = collected(&server, &workspace, asked(false)).await;
     assert_eq!(
         summary.artifacts,
@@ -201,7 +201,7 @@ async fn collected(
     panic!("no summary");
 }
 
-fn start(workspace: &str, id: String, spec: pb::ExecSpec) -> pb::StartExecRequest {
+fn start_request(workspace: &str, id: String, spec: pb::ExecSpec) -> pb::StartExecRequest {
     pb::StartExecRequest {
         workspace: workspace.to_owned(),
         exec_id: id,
@@ -209,36 +209,21 @@ fn start(workspace: &str, id: String, spec: pb::ExecSpec) -> pb::StartExecReques
     }
 }
 
-/// Repeats a look until it shows something; nothing tells of it.
-async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-    let looking = async {
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(50), looking)
-        .await
-        .expect(what)
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exec_whose_client_goes_away_while_it_starts_is_collected() {
+async fn exec_is_collected_if_its_client_disconnects_during_the_start() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let mut asked = shell("true");
     asked.collect = Some(spec(&["out/*"], ""));
     for number in 0..60 {
-        let request = start(&workspace, format!("job-{number}"), asked.clone());
+        let request = start_request(&workspace, format!("job-{number}"), asked.clone());
         let mut stub = server.client.execs();
         let patience = Duration::from_micros(100 * number);
         let started = tokio::time::timeout(patience, stub.start_exec(request)).await;
         assert!(started.is_err() || started.is_ok_and(|started| started.is_ok()));
     }
-    // Those that the guest heard of end, and what each leaves is collected.
-    let ended = until("all are collected", async || {
+    // Execs that the guest has started end, and their outputs are collected.
+    let ended = wait_until("all are collected", async || {
         let list = pb::ListExecsRequest {
             workspace: workspace.clone(),
             page_size: 100,
@@ -251,10 +236,10 @@ async fn an_exec_whose_client_goes_away_while_it_starts_is_collected() {
     })
     .await;
     assert!(ended > 0, "none was started");
-    // The same request again is about the same exec, whatever became of the first one.
-    let request = start(&workspace, "job-0".to_owned(), asked);
+    // The same request returns the same exec, whether or not the first call started it.
+    let request = start_request(&workspace, "job-0".to_owned(), asked);
     let again = server.client.start_exec(request).await.expect("started");
-    until("it is collected", async || {
+    wait_until("it is collected", async || {
         let exec = server.client.get_exec(&again.name).await.expect("there");
         let state = exec.collection.as_ref().map(pb::ExecCollection::state);
         (state == Some(State::Done)).then_some(())
@@ -264,29 +249,29 @@ async fn an_exec_whose_client_goes_away_while_it_starts_is_collected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workspace_that_expired_while_the_daemon_was_down_is_collected_first() {
+async fn workspace_that_expired_during_downtime_is_collected_before_removal() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let mut asked = shell("true");
     asked.collect = Some(spec(&["out/x"], ""));
-    let request = start(&workspace, "job".to_owned(), asked);
+    let request = start_request(&workspace, "job".to_owned(), asked);
     let exec = server.client.start_exec(request).await.expect("started");
-    until("it is collected", async || {
+    wait_until("it is collected", async || {
         let exec = server.client.get_exec(&exec.name).await.expect("there");
         let state = exec.collection.as_ref().map(pb::ExecCollection::state);
         (state == Some(State::Done)).then_some(())
     })
     .await;
-    let target = StageTarget::file(&workspace, "out/x");
-    let staged = server.client.stage(target, &b"x"[..]).await;
-    staged.expect("a file that it left after all");
-    // As if the daemon had died before it came to that.
-    let server = server.restart(expire).await;
+    let target = UploadTarget::file(&workspace, "out/x");
+    let staged = server.client.upload(target, &b"x"[..]).await;
+    staged.expect("a late file");
+    // Simulate a daemon that died before the collection.
+    let server = server.restart(expire_workspaces).await;
     let list = pb::ListArtifactsRequest {
         scope: spec(&[], "").save_as_artifacts.and_then(|save| save.scope),
         ..Default::default()
     };
-    until("the workspace is gone", async || {
+    wait_until("the workspace is gone", async || {
         let gone = server.client.get_workspace(&workspace).await;
         gone.is_err().then_some(())
     })
@@ -297,8 +282,8 @@ async fn a_workspace_that_expired_while_the_daemon_was_down_is_collected_first()
     assert!(server.stop().await);
 }
 
-/// Ends the lifetime of every workspace, and leaves nothing collected of its job.
-fn expire(state_dir: &Path) {
+/// Ends the lifetime of all workspaces in their records, and marks their collections as pending.
+fn expire_workspaces(state_dir: &Path) {
     for slot in std::fs::read_dir(state_dir.join("slots")).expect("slots") {
         let slot = slot.expect("a slot").path();
         let path = slot.join("record.json");
@@ -320,7 +305,7 @@ fn expire(state_dir: &Path) {
     }
 }
 
-/// Fields that are named, or the reason.
+/// Returns the fields of an error's violations, or else its reason.
 fn fields(error: &Error) -> Vec<String> {
     let Error::Status(failure) = error else {
         panic!("{error:?}");

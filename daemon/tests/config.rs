@@ -1,16 +1,16 @@
-//! Configuration: the defaults, every class of fault, the order of sources, and the generated reference.
+//! Tests of the configuration: defaults, all kinds of faults, the order of sources, and the generated reference.
 
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use skilld::config::{Config, DEFAULT_TOML, Faults};
+use skilld::config::{Config, ConfigFaults, DEFAULT_TOML};
 
-/// Faults of the defaults with `text` over them.
+/// Returns the faults of a configuration file with this text.
 fn faults(text: &str) -> Vec<String> {
     match Config::from_toml(text) {
         Ok(_) => Vec::new(),
-        Err(Faults(faults)) => faults,
+        Err(ConfigFaults(faults)) => faults,
     }
 }
 
@@ -26,13 +26,13 @@ fn check_fault(text: &str, expected: &[&str]) {
     }
 }
 
-/// The binary with an environment of nothing but `env`.
+/// Runs the skilld binary with only `env` as its environment.
 fn skilld(args: &[&str], env: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_skilld"))
         .args(args)
         .env_clear()
         .envs(env.iter().copied())
-        // Any file will do for a guest here.
+        // Any existing file is accepted as the guest.
         .env("SKILLD_ENGINE__GUEST_PATH", env!("CARGO_BIN_EXE_skilld"))
         .output()
         .expect("run skilld")
@@ -77,7 +77,7 @@ fn default_toml_is_complete_and_loads() {
     assert_eq!(config.files.collect_files_default, 100);
     assert_eq!(config.files.collect_file_bytes_default, 4 << 20);
     assert_eq!(config.files.collect_total_bytes_default, 64 << 20);
-    assert!(config.skills.roots.is_empty());
+    assert!(config.skills.options.roots.is_empty());
     assert_eq!(config.pools.len(), 1);
     let pool = &config.pools[0];
     assert_eq!(
@@ -87,37 +87,37 @@ fn default_toml_is_complete_and_loads() {
     assert_eq!((pool.warm, pool.max, pool.queue_max), (2, 64, 128));
     assert_eq!(pool.claim_timeout, Duration::from_secs(10));
     assert_eq!(pool.oci_runtime, None);
-    assert_eq!(pool.limits.memory_bytes, 512 << 20);
-    assert_eq!(pool.limits.cpu_millis, 1000);
-    assert_eq!(pool.limits.pids, 512);
-    assert_eq!(pool.limits.disk_bytes, 256 << 20);
-    assert_eq!(pool.limits.inodes, 65_536);
+    assert_eq!(pool.limits().memory_bytes, 512 << 20);
+    assert_eq!(pool.limits().cpu_millis, 1000);
+    assert_eq!(pool.limits().pids, 512);
+    assert_eq!(pool.limits().disk_bytes, 256 << 20);
+    assert_eq!(pool.limits().inodes, 65_536);
     assert_eq!((pool.tmp_bytes, pool.shm_bytes), (64 << 20, 64 << 20));
 }
 
 #[test]
-fn what_check_prints_loads_to_the_same() {
+fn output_of_check_loads_to_the_same_configuration() {
     let first = Config::from_toml("[pools.heavy]\nmemory = \"2GiB\"\n").expect("loads");
     let second = Config::from_toml(&first.effective).expect("what was printed loads");
     assert_eq!(first.effective, second.effective);
-    assert_eq!(second.config.pools[1].limits.memory_bytes, 2 << 30);
+    assert_eq!(second.config.pools[1].limits().memory_bytes, 2 << 30);
 }
 
 #[test]
-fn a_pool_inherits_what_it_leaves_out() {
+fn pool_inherits_missing_keys_from_the_default_pool() {
     let text = "[pools.default]\nwarm = 7\n[pools.heavy]\nmemory = \"2GiB\"\nmax = 3\n";
     let pools = Config::from_toml(text).expect("loads").config.pools;
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
     assert_eq!(names, ["default", "heavy"]);
     assert_eq!(pools[0].warm, 7);
-    // From the built-in defaults, and not from the file's other pool.
+    // Values come from the built-in defaults and not from the other pool of the file.
     assert_eq!(pools[1].warm, 2);
-    assert_eq!(pools[1].limits.memory_bytes, 2 << 30);
-    assert_eq!(pools[1].limits.disk_bytes, 256 << 20);
+    assert_eq!(pools[1].limits().memory_bytes, 2 << 30);
+    assert_eq!(pools[1].limits().disk_bytes, 256 << 20);
 }
 
 #[test]
-fn a_pool_with_max_0_is_off() {
+fn pool_with_max_0_is_disabled() {
     let text =
         "default_pool = \"small\"\n[pools.default]\nwarm = 0\nmax = 0\n[pools.small]\nmax = 4\n";
     let config = Config::from_toml(text).expect("loads").config;
@@ -126,7 +126,7 @@ fn a_pool_with_max_0_is_off() {
 }
 
 #[test]
-fn the_socket_of_a_private_instance_is_in_its_state_dir() {
+fn socket_of_a_private_instance_is_in_its_state_dir() {
     let config = Config::from_toml("state_dir = \"/srv/one\"")
         .expect("loads")
         .config;
@@ -275,7 +275,7 @@ fn relations_between_values_are_checked() {
 }
 
 #[test]
-fn paths_that_no_socket_can_have_are_refused() {
+fn invalid_socket_paths_are_rejected() {
     let long = "x".repeat(100);
     check_fault(
         &format!("listen = \"unix:/tmp/{long}.sock\""),
@@ -316,7 +316,35 @@ fn all_faults_are_reported_together() {
 }
 
 #[test]
-fn flags_come_before_environment_before_file_before_defaults() {
+fn one_fault_names_all_elements_of_a_list_that_are_wrong() {
+    let found = faults("[skills]\nroots = [\"/a\", \"ftp://x/y\", \"\", \"/b\"]\n");
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let fault = &found[0];
+    assert!(fault.starts_with("skills.roots: "), "{fault}");
+    assert!(fault.contains("http:// and https://"), "{fault}");
+    assert!(fault.contains("; must be a path or a URL"), "{fault}");
+}
+
+#[test]
+fn artifact_settings_are_checked_with_the_rest() {
+    check_fault(
+        "[artifacts]\nurl = \"s3://b/a b\"\nbytes_max = \"65GiB\"",
+        &[
+            "artifacts.url: must be empty, ",
+            "artifacts.bytes_max: must be between",
+        ],
+    );
+    let plain = "[artifacts]\nurl = \"s3://b\"\nendpoint = \"http://127.0.0.1:9000\"\n";
+    check_fault(plain, &["artifacts.endpoint: must be https://"]);
+    check_fault(&format!("{plain}allow_http = true\n"), &[]);
+    check_fault(
+        "[artifacts]\ncredentials_file = \"/nowhere/keys\"",
+        &["artifacts.credentials_file: /nowhere/keys: No such file"],
+    );
+}
+
+#[test]
+fn flags_override_environment_overrides_file_overrides_defaults() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("skilld.toml");
     let written = "log = \"warn\"\nstate_dir = \"/srv/file\"\n[server]\nstreams_max = 7\ndrain_timeout = \"7s\"\n";
@@ -346,7 +374,7 @@ fn flags_come_before_environment_before_file_before_defaults() {
 }
 
 #[test]
-fn docker_host_is_taken_over_where_nothing_else_is_said() {
+fn docker_host_variable_is_used_if_the_key_is_not_set() {
     let output = skilld(
         &["--check"],
         &[("DOCKER_HOST", "unix:///run/user/docker.sock")],
@@ -362,7 +390,7 @@ fn docker_host_is_taken_over_where_nothing_else_is_said() {
 }
 
 #[test]
-fn a_bad_configuration_exits_64_and_says_where() {
+fn invalid_configuration_exits_64_and_names_the_key() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("skilld.toml");
     std::fs::write(&file, "[server]\nshape = 2\n").expect("write file");
@@ -400,7 +428,7 @@ fn a_bad_configuration_exits_64_and_says_where() {
 }
 
 #[test]
-fn a_missing_guest_is_said_with_what_to_do() {
+fn missing_guest_is_reported_with_a_remedy() {
     let output = Command::new(env!("CARGO_BIN_EXE_skilld"))
         .arg("--check")
         .env_clear()
@@ -430,7 +458,7 @@ fn version_and_completion_need_no_configuration() {
 
 // === docs/configuration.md ===
 
-/// `docs/configuration.md` from `default.toml`: its comments become text, its keys become a table's rows.
+/// Generates `docs/configuration.md` from `default.toml`: comments become text, keys become table rows.
 fn reference() -> String {
     let mut page = String::from(
         "# Configuration\n\n<!-- Generated from daemon/default.toml: change that, then run \
@@ -439,7 +467,7 @@ fn reference() -> String {
     let (mut comment, mut section) = (Vec::new(), String::new());
     for line in DEFAULT_TOML.lines() {
         if let Some(words) = line.strip_prefix('#') {
-            // An empty line of a comment ends a paragraph.
+            // An empty comment line ends a paragraph.
             let words = words.trim();
             comment.push(if words.is_empty() { "\n\n" } else { words }.to_owned());
             continue;
@@ -468,7 +496,7 @@ fn reference() -> String {
 }
 
 #[test]
-fn the_reference_is_what_default_toml_says() {
+fn configuration_reference_matches_default_toml() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
     let expected = reference();
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -482,34 +510,15 @@ fn the_reference_is_what_default_toml_says() {
 }
 
 #[test]
-fn the_cache_is_where_it_is_said_or_where_the_environment_says_or_in_the_state_dir() {
-    let shown = |args: &[&str], env: &[(&str, &str)]| {
-        let mut all = vec!["--check", "--state-dir", "/tmp/s"];
-        all.extend(args);
-        text(&skilld(&all, env).stdout)
-    };
-    let own = shown(&[], &[]);
-    assert!(own.contains("cache_dir = \"/tmp/s/cache\""), "{own}");
-    let theirs = ("SKILLS_CACHE_DIR", "/tmp/c");
-    let environment = shown(&[], &[theirs]);
-    assert!(
-        environment.contains("cache_dir = \"/tmp/c\""),
-        "{environment}"
-    );
-    for blank in ["", "  ", "\t"] {
-        let blank = shown(&[], &[("SKILLS_CACHE_DIR", blank)]);
-        assert!(blank.contains("cache_dir = \"/tmp/s/cache\""), "{blank}");
-    }
-    let said = shown(&[], &[theirs, ("SKILLD_SKILLS__CACHE_DIR", "/tmp/d")]);
-    assert!(said.contains("cache_dir = \"/tmp/d\""), "{said}");
-    // The environment's values are trimmed, so that only a file can hold a path of blanks.
+fn a_path_of_blanks_is_refused() {
+    // Values of the environment are trimmed, so only a file can contain a path of blanks.
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("skilld.toml");
-    std::fs::write(&file, "[skills]\ncache_dir = \"  \"\n").expect("write file");
+    std::fs::write(&file, "[files]\nhost_roots = [\"  \"]\n").expect("write file");
     let refused = skilld(&["--check", "--config", file.to_str().expect("utf-8")], &[]);
     let why = text(&refused.stderr);
     assert!(
-        why.contains("skills.cache_dir") && why.contains("must be a path"),
+        why.contains("files.host_roots") && why.contains("must be a path"),
         "{why}"
     );
 }

@@ -1,5 +1,5 @@
-//! Which folders are skills, what happens to those that clash or cannot be read, and that a change on disk is in the
-//! very next answer, whether the kernel tells of changes or not. No Docker.
+//! Folders that are skills, conflicts and unreadable folders, and changes on disk, which are listed by themselves and at
+//! once after a scan, whether the kernel reports them or not. No Docker.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -9,16 +9,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use skilld::config::{Config, SkillRoot, SkillsConfig};
-use skilld::error::Error;
+use skilld::config::Config;
 use skilld::shutdown::Tasks;
-use skilld::skills::{Catalogue, Listing, Profile, Severity, Skill, SkillRef, SkillState, Skills};
+use skilld::skills::Error;
+use skilld::skills::{
+    Catalogue, Listing, Profile, Severity, Skill, SkillRef, SkillRoot, SkillState, Skills,
+    SkillsOptions,
+};
 use skilld_proto::v1 as pb;
 
+#[path = "discovery/changes.rs"]
+mod changes;
+#[path = "discovery/hostile.rs"]
+mod hostile;
 #[path = "support/server.rs"]
 #[expect(dead_code, reason = "shared with tests that use more of it")]
 mod server;
 use server::TestServer;
+use server::dir::TaskDir;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -27,7 +35,7 @@ const WATCHING: [usize; 2] = [65_536, 0];
 
 /// Roots `a` and `b`, and a state directory, all temporary.
 struct Fixture {
-    dir: tempfile::TempDir,
+    dir: TaskDir,
     skills: Skills,
 }
 
@@ -36,18 +44,23 @@ impl Fixture {
         Self::with(|_| {})
     }
 
-    fn with(change: impl FnOnce(&mut SkillsConfig)) -> Self {
-        let dir = tempfile::tempdir().expect("temp dir");
+    fn with(change: impl FnOnce(&mut SkillsOptions)) -> Self {
+        let tasks = Tasks::default().for_skills();
+        let dir = TaskDir::new(&tasks.tracker);
         let base = dir.path().canonicalize().expect("there");
         for sub in ["a", "b", "state", "slot/skills"] {
             fs::create_dir_all(base.join(sub)).expect("mkdir");
         }
-        let mut config = Config::from_toml("").expect("configuration").config.skills;
+        let mut config = Config::from_toml("")
+            .expect("configuration")
+            .config
+            .skills
+            .options;
         config.roots = ["a", "b"]
             .map(|root| SkillRoot::dir(&base.join(root)))
             .to_vec();
         change(&mut config);
-        let skills = Skills::open(&config, &base.join("state"), Tasks::default()).expect("open");
+        let skills = Skills::open(&config, &base.join("state"), tasks).expect("open");
         Self { dir, skills }
     }
 
@@ -75,11 +88,12 @@ impl Fixture {
     }
 
     async fn list(&self) -> Listing {
+        self.skills.rescan().await.expect("scanned");
         self.skills.list().await.expect("list")
     }
 
     async fn catalogue(&self) -> Arc<Catalogue> {
-        self.skills.catalogue().await.expect("list")
+        self.skills.rescan().await.expect("scanned")
     }
 
     /// Name and state of each, sorted.
@@ -102,6 +116,7 @@ impl Fixture {
 
     async fn get(&self, name: &str) -> Result<(Skill, String), Error> {
         let wanted = SkillRef::parse("name", name).expect("valid");
+        self.skills.rescan().await.expect("scanned");
         self.skills.get(wanted, Profile::Lenient).await
     }
 
@@ -390,6 +405,7 @@ async fn links_to_files_and_folders_of_a_root_are_staged_as_what_they_lead_to() 
     let wanted = || SkillRef::parse("skills", "linked").expect("valid");
     for text in ["first", "second"] {
         fixture.write("b/shared/data.csv", text);
+        fixture.skills.rescan().await.expect("scanned");
         let staged = fixture
             .skills
             .stage(&fixture.path("slot/skills"), vec![wanted()])
@@ -546,8 +562,8 @@ async fn the_specification_judges_when_it_is_asked_for() {
         "a/My_Skill/SKILL.md",
         "---\nname: My_Skill\ndescription: d\n---\n",
     );
-    let page = |profile| fixture.skills.page(None, 10, profile);
-    let states = |page: skilld::skills::Page| {
+    let page = |profile| fixture.skills.list_page(None, 10, profile);
+    let states = |page: Listing| {
         let skills = page.skills.into_iter();
         skills.map(|skill| skill.state).collect::<Vec<_>>()
     };
@@ -564,399 +580,4 @@ async fn the_specification_judges_when_it_is_asked_for() {
         .expect("there");
     assert_eq!((skill.state, body.as_str()), (Rejected, ""));
     assert_eq!(skill.problems[0].severity, Severity::Error);
-}
-
-// === changes ===
-
-/// Every kind of change, one after the other, each visible in the next answer.
-#[tokio::test]
-async fn a_change_is_in_the_very_next_list() {
-    for watches_max in WATCHING {
-        let fixture = Fixture::with(|config| config.watches_max = watches_max);
-        assert_eq!(fixture.names().await, [""; 0]);
-        fixture.skill("a/csv", "csv");
-        assert_eq!(fixture.names().await, ["csv"], "added");
-        fixture.skill("a/deep/down/pdf", "pdf");
-        assert_eq!(fixture.names().await, ["csv", "pdf"], "added below");
-
-        fixture.document("a/csv/SKILL.md", "csv", "edited", "");
-        assert_eq!(fixture.one("csv").await.front_matter.description, "edited");
-        let replacement = fixture.path("a/csv/.SKILL.md.swp");
-        fs::write(&replacement, "---\nname: csv\ndescription: renamed\n---\n").expect("write");
-        fs::rename(replacement, fixture.path("a/csv/SKILL.md")).expect("rename");
-        assert_eq!(fixture.one("csv").await.front_matter.description, "renamed");
-        // Its name is another one: what it is listed and asked for as changes together.
-        fixture.document("a/csv/SKILL.md", "tables", "d", "");
-        assert_eq!(fixture.names().await, ["pdf", "tables"]);
-        assert!(fixture.get("csv").await.is_err() && fixture.get("tables").await.is_ok());
-
-        let mut digests = vec![digest(&fixture.one("tables").await).to_owned()];
-        let script = fixture.write("a/csv/scripts/run.sh", "one");
-        digests.push(digest(&fixture.one("tables").await).to_owned());
-        fs::write(&script, "two").expect("write");
-        digests.push(digest(&fixture.one("tables").await).to_owned());
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
-        digests.push(digest(&fixture.one("tables").await).to_owned());
-        fixture.write("a/csv/.config/x", "hidden ones count");
-        digests.push(digest(&fixture.one("tables").await).to_owned());
-        fixture.write("a/csv/.config/x", "and their changes");
-        digests.push(digest(&fixture.one("tables").await).to_owned());
-        let distinct: std::collections::HashSet<_> = digests.iter().collect();
-        assert_eq!(distinct.len(), digests.len(), "{watches_max}: {digests:?}");
-        fs::remove_dir_all(fixture.path("a/csv/scripts")).expect("remove");
-        fs::remove_dir_all(fixture.path("a/csv/.config")).expect("remove");
-        assert_eq!(digest(&fixture.one("tables").await), digests[0]);
-
-        fs::rename(fixture.path("a/deep/down"), fixture.path("b/up")).expect("rename");
-        let moved = fixture.one("pdf").await;
-        assert_eq!(moved.found_at, fixture.path("b/up/pdf"));
-        fixture.document("b/up/pdf/SKILL.md", "pdf", "edited there", "");
-        let moved = fixture.one("pdf").await;
-        assert_eq!(moved.front_matter.description, "edited there");
-        fs::remove_dir_all(fixture.path("b/up")).expect("remove");
-        assert_eq!(fixture.names().await, ["tables"], "removed");
-    }
-}
-
-#[tokio::test]
-async fn a_root_that_goes_is_a_problem_and_is_back_when_it_is_back() {
-    for watches_max in WATCHING {
-        let fixture = Fixture::with(|config| config.watches_max = watches_max);
-        let readable = fixture.skills.readable();
-        fixture.skill("a/csv", "csv");
-        fixture.skill("b/pdf", "pdf");
-        assert_eq!(fixture.names().await, ["csv", "pdf"]);
-        assert!(*readable.borrow());
-
-        fs::rename(fixture.path("a"), fixture.path("away")).expect("rename");
-        let listing = fixture.list().await;
-        assert_eq!(listing.skills.len(), 1);
-        assert_eq!(codes(&listing.problems), ["root.unreadable"]);
-        assert_eq!(
-            listing.problems[0].subject,
-            fixture.path("a").display().to_string()
-        );
-        assert!(!*readable.borrow());
-
-        fs::write(fixture.path("a"), "a file").expect("write");
-        assert_eq!(fixture.problems().await, ["root.unreadable"]);
-        fs::remove_file(fixture.path("a")).expect("remove");
-        fixture.skill("a/new", "new");
-        assert_eq!(fixture.names().await, ["new", "pdf"]);
-        fs::remove_dir_all(fixture.path("a")).expect("remove");
-        fs::rename(fixture.path("away"), fixture.path("a")).expect("rename");
-        assert_eq!(fixture.names().await, ["csv", "pdf"]);
-        assert_eq!(fixture.problems().await, [""; 0]);
-        assert!(*readable.borrow());
-        fixture.document("a/csv/SKILL.md", "csv", "edited", "");
-        assert_eq!(fixture.one("csv").await.front_matter.description, "edited");
-    }
-}
-
-#[tokio::test]
-async fn only_what_changed_is_read_again() {
-    let fixture = Fixture::new();
-    for number in 0..200 {
-        fixture.skill(&format!("a/s{number:03}"), &format!("s{number:03}"));
-    }
-    let first = fixture.catalogue().await;
-    let again = fixture.catalogue().await;
-    assert!(Arc::ptr_eq(&first, &again), "nothing changed");
-    // Nor is a catalogue made again for a file that says nothing about a skill, or for a name that nobody has.
-    fixture.write("a/s000/scripts/x.py", "x");
-    let second = fixture.catalogue().await;
-    fixture.write("a/s000/scripts/x.py", "y");
-    assert!(fixture.get("nobody").await.is_err());
-    assert_eq!(fixture.catalogue().await.generation, second.generation);
-
-    fixture.document("a/s100/SKILL.md", "s100", "edited", "");
-    let third = fixture.catalogue().await;
-    assert!(third.generation > second.generation);
-    let pairs = second.skills.iter().zip(&third.skills);
-    let changed = pairs.filter(|(before, after)| !Arc::ptr_eq(before, after));
-    let changed: Vec<&str> = changed.map(|(_, after)| after.name.as_str()).collect();
-    assert_eq!(changed, ["s100"]);
-    // A refresh reads all of them.
-    let refreshed = fixture.skills.refresh(None).await.expect("refreshed");
-    assert_eq!(refreshed.skills.len(), 200);
-}
-
-#[tokio::test]
-async fn more_folders_than_can_be_watched_are_looked_at_instead() {
-    let fixture = Fixture::with(|config| config.watches_max = 5);
-    for number in 0..20 {
-        fixture.skill(&format!("a/s{number:02}/in"), &format!("s{number:02}"));
-    }
-    assert_eq!(fixture.names().await.len(), 20);
-    for number in 0..20 {
-        let (path, name) = (
-            format!("a/s{number:02}/in/SKILL.md"),
-            format!("s{number:02}"),
-        );
-        fixture.document(&path, &name, "edited", "");
-        assert_eq!(fixture.one(&name).await.front_matter.description, "edited");
-        let script = fixture.write(&format!("a/s{number:02}/in/x"), "x");
-        let before = digest(&fixture.one(&name).await).to_owned();
-        fs::write(script, "y").expect("write");
-        assert_ne!(digest(&fixture.one(&name).await), before);
-    }
-}
-
-#[tokio::test]
-async fn more_changes_than_the_kernel_keeps_are_seen_too() {
-    let fixture = Fixture::new();
-    fixture.skill("a/csv", "csv");
-    fixture.skill("a/pdf", "pdf");
-    let before = fixture.one("csv").await;
-    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events");
-    let limit: usize = limit.expect("there").trim().parse().expect("a number");
-    let (one, other) = (fixture.write("a/csv/one", "x"), fixture.path("a/csv/other"));
-    for _ in 0..limit.min(200_000) / 2 + 100 {
-        fs::rename(&one, &other).expect("rename");
-        fs::rename(&other, &one).expect("rename");
-    }
-    fixture.document("a/pdf/SKILL.md", "pdf", "edited", "");
-    assert_eq!(fixture.one("pdf").await.front_matter.description, "edited");
-    assert_ne!(digest(&fixture.one("csv").await), digest(&before));
-}
-
-// === hostile ===
-
-#[tokio::test]
-async fn documents_that_are_no_files_are_rejected_at_once() {
-    let fixture = Fixture::new();
-    for folder in ["fifo", "socket", "dir"] {
-        fs::create_dir(fixture.path("a").join(folder)).expect("mkdir");
-    }
-    let mode = nix::sys::stat::Mode::S_IRWXU;
-    nix::unistd::mkfifo(&fixture.path("a/fifo/SKILL.md"), mode).expect("mkfifo");
-    let _socket =
-        std::os::unix::net::UnixListener::bind(fixture.path("a/socket/SKILL.md")).expect("bind");
-    fs::create_dir(fixture.path("a/dir/SKILL.md")).expect("mkdir");
-    for folder in ["fifo", "socket", "dir"] {
-        let skill = fixture.one(folder).await;
-        assert_eq!(skill.state, SkillState::Rejected);
-        assert_eq!(codes(&skill.problems)[0], "skill.special_file", "{folder}");
-    }
-}
-
-#[tokio::test]
-async fn what_may_not_be_read_is_said() {
-    let fixture = Fixture::new();
-    fixture.skill("a/closed", "closed");
-    fixture.skill("a/locked/x", "x");
-    let no = fs::Permissions::from_mode(0o000);
-    fs::set_permissions(fixture.path("a/closed/SKILL.md"), no.clone()).expect("chmod");
-    fs::set_permissions(fixture.path("a/locked"), no).expect("chmod");
-    // Root may read everything.
-    let root = nix::unistd::geteuid().is_root();
-    let closed = fixture.one("closed").await;
-    assert_eq!(closed.state == SkillState::Rejected, !root, "{closed:?}");
-    let said = fixture.problems().await.contains(&"root.folder_unreadable");
-    assert_eq!(said, !root);
-    let yes = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(fixture.path("a/closed/SKILL.md"), yes.clone()).expect("chmod");
-    fs::set_permissions(fixture.path("a/locked"), yes).expect("chmod");
-    let expected = ["closed", "x"].map(|name| (name.to_owned(), SkillState::Loaded));
-    assert_eq!(fixture.states().await, expected);
-}
-
-#[tokio::test]
-async fn strange_folder_names_neither_break_a_list_nor_hide_a_skill() {
-    let fixture = Fixture::new();
-    for (name, folder) in [
-        ("newline", &b"new\nline"[..]),
-        ("not-utf8", b"not-\xff-utf8"),
-        ("long", &[b'x'; 255]),
-        ("escape", b"\x1b[31mred"),
-    ] {
-        let dir = fixture.path("a").join(std::ffi::OsStr::from_bytes(folder));
-        fs::create_dir(&dir).expect("mkdir");
-        let text = format!("---\nname: {name}\ndescription: d\n---\n");
-        fs::write(dir.join("SKILL.md"), text).expect("write");
-    }
-    assert_eq!(
-        fixture.names().await,
-        ["escape", "long", "newline", "not-utf8"]
-    );
-    let skills = fixture.list().await.skills;
-    assert!(skills.iter().all(Skill::is_usable), "{skills:?}");
-}
-
-#[tokio::test]
-async fn a_hundred_thousand_entries_cost_no_skill_its_neighbours() {
-    let fixture = Fixture::new();
-    fixture.skill("a/csv", "csv");
-    fixture.skill("a/full", "full");
-    fs::create_dir(fixture.path("a/crowd")).expect("mkdir");
-    fs::create_dir(fixture.path("a/crowd/dirs")).expect("mkdir");
-    // A file has at most 65,000 names.
-    for (folder, count) in [("full", 6_000), ("crowd", 50_000), ("crowd/dirs", 50_000)] {
-        let first = fixture.write(&format!("a/{folder}/0"), "");
-        for number in 1..count {
-            fs::hard_link(
-                &first,
-                fixture.path("a").join(folder).join(number.to_string()),
-            )
-            .expect("link");
-        }
-    }
-    let expected = [
-        ("csv".to_owned(), SkillState::Loaded),
-        ("full".to_owned(), SkillState::Rejected),
-    ];
-    assert_eq!(fixture.states().await, expected);
-    assert_eq!(
-        codes(&fixture.one("full").await.problems)[0],
-        "skill.too_many_files"
-    );
-}
-
-#[test]
-fn a_folder_that_becomes_a_link_while_it_is_read_leads_nowhere() {
-    for watches_max in WATCHING {
-        let runtime = tokio::runtime::Runtime::new().expect("runtime");
-        let fixture = Fixture::with(|config| config.watches_max = watches_max);
-        fixture.skill("a/group/csv", "csv");
-        fixture.skill("a/steady", "steady");
-        fixture.skill("secret/csv", "canary");
-        fixture.write("secret/csv/canary.txt", "canary");
-        let (place, aside) = (fixture.path("a/group"), fixture.path("a/.aside"));
-        symlink(fixture.path("secret"), &aside).expect("symlink");
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    let exchange = nix::fcntl::RenameFlags::RENAME_EXCHANGE;
-                    let here = nix::fcntl::AT_FDCWD;
-                    nix::fcntl::renameat2(here, &place, here, &aside, exchange).expect("swap");
-                }
-            });
-            for _ in 0..50 {
-                let listing = runtime.block_on(fixture.list());
-                let names: Vec<&str> = listing.skills.iter().map(|it| it.name.as_str()).collect();
-                assert!(
-                    names.contains(&"steady") && !names.contains(&"canary"),
-                    "{names:?}"
-                );
-            }
-            done.store(true, Ordering::Relaxed);
-        });
-        if fs::symlink_metadata(&place).expect("there").is_symlink() {
-            fs::remove_file(&place).expect("remove");
-            fs::rename(&aside, &place).expect("rename");
-        }
-        assert_eq!(runtime.block_on(fixture.names()), ["csv", "steady"]);
-    }
-}
-
-#[test]
-fn a_document_that_grows_while_it_is_read_is_bounded() {
-    use std::io::Write;
-    let runtime = tokio::runtime::Runtime::new().expect("runtime");
-    let fixture = Fixture::with(|config| config.skill_md_bytes_max = 64 << 10);
-    fixture.skill("a/csv", "csv");
-    let path = fixture.path("a/csv/SKILL.md");
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut file = fs::OpenOptions::new()
-                .append(true)
-                .open(&path)
-                .expect("open");
-            while !done.load(Ordering::Relaxed) {
-                file.write_all(&[b'x'; 4096]).expect("write");
-                if file.metadata().expect("there").len() > 64 << 20 {
-                    file.set_len(100).expect("cut");
-                }
-            }
-        });
-        for _ in 0..30 {
-            let skill = runtime.block_on(fixture.one("csv"));
-            if skill.state == SkillState::Rejected {
-                assert_eq!(codes(&skill.problems)[0], "skill.too_large");
-            }
-        }
-        done.store(true, Ordering::Relaxed);
-    });
-    fixture.skill("a/csv", "csv");
-    assert_eq!(
-        runtime.block_on(fixture.one("csv")).state,
-        SkillState::Loaded
-    );
-}
-
-// === over the wire ===
-
-#[tokio::test(flavor = "multi_thread")]
-async fn pages_hold_every_skill_once_whatever_comes_and_goes() {
-    let fixture = Fixture::new();
-    for number in 0..20 {
-        fixture.skill(&format!("a/s{number:02}"), &format!("s{number:02}"));
-        for version in 0..3 {
-            let path = format!("b/many{number:02}-{version}/SKILL.md");
-            fixture.document(&path, "many", "d", &format!("{number}.{version}"));
-        }
-    }
-    let (mut after, mut seen) = (None, Vec::new());
-    loop {
-        let page = fixture.skills.page(after, 7, Profile::Lenient);
-        let page = page.await.expect("page");
-        seen.extend(page.skills.iter().map(Skill::place));
-        after = page.skills.last().map(Skill::place);
-        // The last one of the page goes, and another one comes before it.
-        let last = page.skills.last().expect("not empty");
-        fs::remove_dir_all(&last.dir).expect("remove");
-        fixture.skill(&format!("a/a{}", seen.len()), &format!("a{}", seen.len()));
-        if !page.more {
-            break;
-        }
-    }
-    assert_eq!(seen.len(), 80);
-    let mut distinct = seen.clone();
-    distinct.dedup();
-    assert_eq!(distinct.len(), 80);
-    let versions = seen.iter().filter(|place| place.name == "many");
-    let versions: Vec<&str> = versions.map(|place| place.version.as_str()).collect();
-    assert_eq!((versions[0], versions[59]), ("19.2", "0.0"));
-}
-
-/// Waits until health says so of a service.
-async fn becomes(server: &TestServer, service: &str, serving: bool) {
-    let started = Instant::now();
-    while server.client.is_serving(service).await.expect("health") != serving {
-        assert!(started.elapsed() < DEADLINE, "{service} {serving}");
-        tokio::task::yield_now().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_root_that_cannot_be_read_is_in_lists_problems_and_health() {
-    let server = TestServer::start("", &[("csv", "name: csv\ndescription: d")]).await;
-    let root = {
-        let csv = server.client.get_skill("csv").await.expect("there");
-        assert!(csv.source.ends_with("/csv"), "{}", csv.source);
-        PathBuf::from(csv.root)
-    };
-    let away = root.with_file_name("away");
-    fs::rename(&root, &away).expect("rename");
-    let mut service = server.client.skills();
-    let listed = service.list_skills(pb::ListSkillsRequest::default());
-    let listed = listed.await.expect("listed").into_inner();
-    assert_eq!(listed.skills.len(), 0);
-    assert_eq!(listed.problems[0].code, "root.unreadable");
-    let problems = server.client.problems().await.expect("listed");
-    assert!(problems.iter().any(|it| it.code == "root.unreadable"));
-    becomes(&server, "skilld.v1.SkillService", false).await;
-    becomes(&server, "skilld.v1.ExecService", true).await;
-    fs::rename(&away, &root).expect("rename");
-    becomes(&server, "skilld.v1.SkillService", true).await;
-    let refreshed = service.refresh_skills(pb::RefreshSkillsRequest {});
-    let refreshed = refreshed.await.expect("refreshed").into_inner();
-    assert_eq!(
-        (refreshed.loaded, refreshed.rejected, refreshed.shadowed),
-        (1, 0, 0)
-    );
-    assert!(refreshed.problems.is_empty());
-    assert!(server.stop().await);
 }

@@ -1,5 +1,4 @@
-//! What becomes of calls about execs that are wrong or silent: through a client, a whole server and a real
-//! guest. No Docker.
+//! Tests of ExecService with a client, a whole server and the real guest: calls that time out.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +26,7 @@ fn check_refused(status: &Status, code: Code, reason: Reason) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_to_stdin_that_never_says_anything_ends_at_upload_timeout() {
+async fn silent_stdin_stream_ends_at_the_upload_timeout() {
     let server = TestServer::start("server.upload_timeout = \"300ms\"\n", &[]).await;
     let (sender, receiver) = mpsc::channel::<pb::StreamStdinRequest>(1);
     let asked = Instant::now();

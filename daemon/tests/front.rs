@@ -1,10 +1,16 @@
-//! The front door, through a real socket and the fake engine: health, reflection, limits, errors, start and stop.
+//! Tests of the server over a real socket with the fake engine: health, reflection, limits, errors, start and stop.
+
+#[path = "support/dir.rs"]
+mod dir;
+#[path = "front/lifecycle.rs"]
+mod lifecycle;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dir::TaskDir;
 use skilld::config::Config;
 use skilld::engine::fake::FakeEngine;
 use skilld::server::Server;
@@ -22,27 +28,28 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
-/// Longer than anything here takes; a wait that reaches it has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time that a test waits for one event.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// A daemon in this process.
-struct Daemon {
-    dir: tempfile::TempDir,
+/// Daemon in this process.
+struct TestDaemon {
+    dir: TaskDir,
     engine: Arc<FakeEngine>,
     signals: mpsc::Sender<()>,
     running: JoinHandle<bool>,
 }
 
-impl Daemon {
+impl TestDaemon {
     async fn start(text: &str, change: impl FnOnce(&mut Config)) -> Self {
-        let dir = tempfile::tempdir().expect("temporary directory");
+        let tasks = Tasks::default();
+        let dir = TaskDir::new(&tasks.for_skills().tracker);
         let engine = Arc::new(FakeEngine::new());
         let config = config(dir.path(), text, change);
         let server = Server::start(config, Arc::<FakeEngine>::clone(&engine))
             .await
             .expect("start");
         let (signals, received) = mpsc::channel(2);
-        let running = Tasks::default().spawn(server.run(received));
+        let running = tasks.spawn(server.run(received));
         Self {
             dir,
             engine,
@@ -70,8 +77,8 @@ impl Daemon {
             .expect("the server listens for signals");
     }
 
-    /// Ends it; true if everything ended in time.
-    async fn ended(self) -> bool {
+    /// Waits until the daemon has stopped. Returns `true` if all tasks ended in time.
+    async fn wait_for_end(self) -> bool {
         drop(self.signals);
         within(self.running)
             .await
@@ -89,8 +96,9 @@ fn config(dir: &Path, text: &str, change: impl FnOnce(&mut Config)) -> Config {
     config
 }
 
+/// Awaits a future for at most [`WAIT_MAX`].
 async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future)
+    tokio::time::timeout(WAIT_MAX, future)
         .await
         .expect("takes too long")
 }
@@ -118,8 +126,8 @@ async fn health(channel: Channel, service: &str) -> ServingStatus {
     }
 }
 
-/// A stream of health, and the first thing it says.
-async fn watch(channel: Channel) -> tonic::Streaming<tonic_health::pb::HealthCheckResponse> {
+/// Watches the health of the server.
+async fn watch_health(channel: Channel) -> tonic::Streaming<tonic_health::pb::HealthCheckResponse> {
     let request = HealthCheckRequest {
         service: String::new(),
     };
@@ -130,8 +138,8 @@ async fn watch(channel: Channel) -> tonic::Streaming<tonic_health::pb::HealthChe
         .into_inner()
 }
 
-/// Sends one message of any kind to a path.
-async fn call<T>(channel: Channel, path: &'static str, message: T) -> Result<(), Status>
+/// Calls an rpc by its path with a message of any type.
+async fn call_path<T>(channel: Channel, path: &'static str, message: T) -> Result<(), Status>
 where
     T: prost::Message + Default + Send + Sync + 'static,
 {
@@ -155,10 +163,10 @@ const SERVICES: [&str; 7] = [
 ];
 
 #[tokio::test]
-async fn health_follows_the_engine_for_the_server_and_each_service() {
-    let daemon = Daemon::start("", |_| {}).await;
+async fn health_of_server_and_services_follows_the_engine() {
+    let daemon = TestDaemon::start("", |_| {}).await;
     let channel = daemon.channel().await;
-    let mut changes = watch(channel.clone()).await;
+    let mut changes = watch_health(channel.clone()).await;
     while within(changes.message())
         .await
         .expect("watch")
@@ -173,7 +181,7 @@ async fn health_follows_the_engine_for_the_server_and_each_service() {
             "{service}"
         );
     }
-    daemon.engine.unavailable(true);
+    daemon.engine.set_unavailable(true);
     assert_eq!(
         within(changes.message())
             .await
@@ -203,7 +211,7 @@ async fn health_follows_the_engine_for_the_server_and_each_service() {
             .expect("engine")
             .available
     );
-    daemon.engine.unavailable(false);
+    daemon.engine.set_unavailable(false);
     assert_eq!(
         within(changes.message())
             .await
@@ -213,12 +221,12 @@ async fn health_follows_the_engine_for_the_server_and_each_service() {
         1
     );
     daemon.signal().await;
-    assert!(daemon.ended().await);
+    assert!(daemon.wait_for_end().await);
 }
 
 #[tokio::test]
 async fn reflection_v1_and_v1alpha_list_every_service() {
-    let daemon = Daemon::start("", |_| {}).await;
+    let daemon = TestDaemon::start("", |_| {}).await;
     let channel = daemon.channel().await;
     let expected: BTreeSet<String> = SERVICES
         .into_iter()
@@ -284,10 +292,10 @@ async fn reflection_v1_and_v1alpha_list_every_service() {
 }
 
 #[tokio::test]
-async fn reflection_can_be_switched_off() {
-    let daemon = Daemon::start("", |config| config.server.reflection = false).await;
+async fn reflection_can_be_disabled() {
+    let daemon = TestDaemon::start("", |config| config.server.reflection = false).await;
     let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-    let status = call(daemon.channel().await, path, String::new())
+    let status = call_path(daemon.channel().await, path, String::new())
         .await
         .expect_err("off");
     assert_eq!(status.code(), Code::Unimplemented);
@@ -303,7 +311,7 @@ async fn reflection_can_be_switched_off() {
 
 #[tokio::test]
 async fn server_info_shows_every_limit() {
-    let daemon = Daemon::start("[execs]\ncount_max = 7\n", |_| {}).await;
+    let daemon = TestDaemon::start("[execs]\ncount_max = 7\n", |_| {}).await;
     let request = pb::GetServerInfoRequest {};
     let info = daemon
         .client()
@@ -330,14 +338,14 @@ async fn server_info_shows_every_limit() {
     assert_eq!(limits.execs_per_workspace, 7);
     assert_eq!(limits.message_bytes, 4 << 20);
     assert_eq!(limits.exec_timeout_default.expect("set").seconds, 300);
-    // None is left at zero: every limit is in force.
+    // Every limit is greater than zero.
     let text = format!("{limits:?}").replace("seconds: 0, nanos: 500000000", "half a second");
     assert!(!text.contains(": 0,") && !text.contains("None"), "{text}");
 }
 
 #[tokio::test]
 async fn a_message_of_5_mib_is_refused_and_the_connection_stays() {
-    let daemon = Daemon::start("", |_| {}).await;
+    let daemon = TestDaemon::start("", |_| {}).await;
     let client = daemon.client().await;
     let request = pb::CreateWorkspaceRequest {
         name: "x".repeat(5 << 20),
@@ -354,8 +362,8 @@ async fn a_message_of_5_mib_is_refused_and_the_connection_stays() {
 }
 
 #[tokio::test]
-async fn a_request_with_4096_faults_is_refused_with_the_first_of_them() {
-    let daemon = Daemon::start("", |_| {}).await;
+async fn request_with_4096_violations_is_rejected_with_the_first_ones() {
+    let daemon = TestDaemon::start("", |_| {}).await;
     let client = daemon.client().await;
     let spec = pb::ExecSpec {
         argv: vec!["\0".into(); 4096],
@@ -382,11 +390,11 @@ async fn a_request_with_4096_faults_is_refused_with_the_first_of_them() {
 }
 
 #[tokio::test]
-async fn what_the_transport_refuses_has_a_reason_too() {
-    let daemon = Daemon::start("", |_| {}).await;
+async fn errors_of_the_transport_have_a_reason() {
+    let daemon = TestDaemon::start("", |_| {}).await;
     let channel = daemon.channel().await;
-    // Field 1 is a string there and a number here.
-    let status = call(
+    // Field 1 is a string in the API and a number in this message.
+    let status = call_path(
         channel.clone(),
         "/skilld.v1.WorkspaceService/GetWorkspace",
         7_u64,
@@ -402,7 +410,7 @@ async fn what_the_transport_refuses_has_a_reason_too() {
         "/skilld.v1.WorkspaceService/Nothing",
         "/no.such.Service/Method",
     ] {
-        let status = call(channel.clone(), path, String::new())
+        let status = call_path(channel.clone(), path, String::new())
             .await
             .expect_err("not there");
         assert_eq!(
@@ -414,8 +422,8 @@ async fn what_the_transport_refuses_has_a_reason_too() {
 }
 
 #[tokio::test]
-async fn a_unary_call_ends_at_its_deadline() {
-    let daemon = Daemon::start("", |config| {
+async fn unary_call_ends_at_its_deadline() {
+    let daemon = TestDaemon::start("", |config| {
         config.server.unary_timeout = Duration::from_millis(200);
     })
     .await;
@@ -438,223 +446,28 @@ async fn a_unary_call_ends_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_silent_connection_is_closed() {
-    let daemon = Daemon::start("", |config| {
+async fn silent_connection_is_closed_after_the_handshake_timeout() {
+    let daemon = TestDaemon::start("", |config| {
         config.server.handshake_timeout = Duration::from_millis(100);
     })
     .await;
     let path = daemon.dir.path().join("skilld.sock");
-    // Nothing at all, and a preface that stops half-way.
+    // A client that connected before the silent ones and completed its handshake.
+    let client = daemon.client().await;
+    // No bytes, and an incomplete preface.
     for sent in [&b""[..], b"PRI * HTTP/2"] {
         let mut stream = UnixStream::connect(&path).await.expect("connect");
         stream.write_all(sent).await.expect("write");
         let mut rest = Vec::new();
-        // Closed or reset: either way it is over.
+        // The daemon closes or resets the connection.
         drop(within(stream.read_to_end(&mut rest)).await);
     }
-    // One that began in time stays as long as it likes.
-    let client = daemon.client().await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The timeout has passed twice, and the first connection is still open.
     assert!(
         client
             .server()
             .get_server_info(pb::GetServerInfoRequest {})
             .await
             .is_ok()
-    );
-}
-
-#[tokio::test]
-async fn a_second_daemon_on_the_same_state_is_turned_away() {
-    let daemon = Daemon::start("", |_| {}).await;
-    let config = config(
-        daemon.dir.path(),
-        "listen = \"unix:/nowhere/skilld.sock\"",
-        |_| {},
-    );
-    let error = Server::start(config, Arc::<FakeEngine>::clone(&daemon.engine))
-        .await
-        .expect_err("second")
-        .to_string();
-    assert!(error.contains("another skilld runs on it"), "{error}");
-    let info = daemon
-        .client()
-        .await
-        .server()
-        .get_server_info(pb::GetServerInfoRequest {})
-        .await;
-    assert!(info.is_ok(), "the first one goes on");
-}
-
-#[tokio::test]
-async fn the_instance_and_the_socket_survive_restarts() {
-    let daemon = Daemon::start("", |_| {}).await;
-    let socket = daemon.dir.path().join("skilld.sock");
-    let instance = std::fs::read(daemon.dir.path().join("instance")).expect("instance");
-    assert!(socket.exists());
-    daemon.signal().await;
-    let Daemon {
-        dir,
-        engine,
-        signals,
-        running,
-    } = daemon;
-    drop(signals);
-    assert!(within(running).await.expect("no panic"));
-    assert!(!socket.exists(), "the socket is removed at the end");
-    // A socket that a killed daemon left is in nobody's way.
-    drop(std::os::unix::net::UnixListener::bind(&socket).expect("bind"));
-    let server = Server::start(config(dir.path(), "", |_| {}), engine)
-        .await
-        .expect("again");
-    assert_eq!(
-        std::fs::read(dir.path().join("instance")).expect("instance"),
-        instance
-    );
-    let (signals, received) = mpsc::channel(1);
-    signals.send(()).await.expect("send");
-    assert!(within(server.run(received)).await);
-}
-
-/// An open call of skilld's own: an upload whose first message has not come.
-async fn upload(
-    client: &Client,
-) -> (
-    mpsc::Sender<pb::StageFilesRequest>,
-    JoinHandle<Result<(), Status>>,
-) {
-    let (sender, receiver) = mpsc::channel(1);
-    let mut files = client.files();
-    let call = async move {
-        let messages = tokio_stream::wrappers::ReceiverStream::new(receiver);
-        files.stage_files(messages).await.map(drop)
-    };
-    let call = Tasks::default().spawn(call);
-    // The first answer proves that the upload was begun, the second that it has arrived: one connection keeps
-    // the order.
-    for _ in 0..2 {
-        let info = client
-            .server()
-            .get_server_info(pb::GetServerInfoRequest {})
-            .await;
-        assert!(info.is_ok(), "{info:?}");
-    }
-    (sender, call)
-}
-
-#[tokio::test]
-async fn a_signal_drains_then_stops() {
-    let daemon = Daemon::start("", |_| {}).await;
-    let client = daemon.client().await;
-    let mut changes = watch(client.channel()).await;
-    while within(changes.message())
-        .await
-        .expect("watch")
-        .expect("open")
-        .status
-        != 1
-    {}
-    let (sender, call) = upload(&client).await;
-
-    daemon.signal().await;
-    assert_eq!(
-        within(changes.message())
-            .await
-            .expect("watch")
-            .expect("open")
-            .status,
-        2
-    );
-    // It still answers, refuses new work, and waits for the call that is open.
-    assert!(
-        client
-            .server()
-            .get_server_info(pb::GetServerInfoRequest {})
-            .await
-            .is_ok()
-    );
-    let status = client
-        .workspaces()
-        .create_workspace(pb::CreateWorkspaceRequest::default())
-        .await;
-    let status = status.expect_err("draining");
-    assert_eq!(
-        (status.code(), reason(&status).as_str()),
-        (Code::Unavailable, "DRAINING")
-    );
-    assert!(!daemon.running.is_finished());
-
-    drop(sender);
-    let status = within(call)
-        .await
-        .expect("no panic")
-        .expect_err("an upload without a header");
-    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
-    // Then it stops: the stream that is not skilld's own ends cleanly.
-    let end = within(changes.message()).await.expect_err("stopped");
-    assert_eq!(
-        (end.code(), reason(&end).as_str()),
-        (Code::Unavailable, "DRAINING"),
-        "{end:?}"
-    );
-    assert!(daemon.ended().await);
-}
-
-#[tokio::test]
-async fn a_second_signal_cuts_the_drain_short() {
-    let daemon = Daemon::start("", |config| {
-        config.server.stop_timeout = Duration::from_secs(2);
-    })
-    .await;
-    let client = daemon.client().await;
-    let (_sender, call) = upload(&client).await;
-    daemon.signal().await;
-    daemon.signal().await;
-    let start = Instant::now();
-    // The client neither sends nor goes away; its connection is cut half-way through the stop timeout.
-    assert!(daemon.ended().await, "everything ended");
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
-    assert!(within(call).await.expect("no panic").is_err());
-}
-
-#[tokio::test]
-async fn a_drain_ends_at_its_timeout() {
-    let daemon = Daemon::start("", |config| {
-        config.server.drain_timeout = Duration::from_millis(300);
-        config.server.stop_timeout = Duration::from_secs(2);
-    })
-    .await;
-    let client = daemon.client().await;
-    let (_sender, _call) = upload(&client).await;
-    let start = Instant::now();
-    daemon.signal().await;
-    assert!(daemon.ended().await);
-    let took = start.elapsed();
-    assert!(
-        took >= Duration::from_millis(300) && took < Duration::from_secs(5),
-        "{took:?}"
-    );
-}
-
-#[test]
-fn without_docker_the_daemon_says_so_and_exits_1() {
-    let dir = tempfile::tempdir().expect("temporary directory");
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_skilld"))
-        .arg("--state-dir")
-        .arg(dir.path())
-        .env_clear()
-        .env("SKILLD_ENGINE__DOCKER_HOST", "unix:///nowhere/docker.sock")
-        .env("SKILLD_ENGINE__GUEST_PATH", env!("CARGO_BIN_EXE_skilld"))
-        .output()
-        .expect("run skilld");
-    assert_eq!(output.status.code(), Some(1));
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains("error: ") && stderr.contains("/nowhere/docker.sock"),
-        "{stderr}"
     );
 }

@@ -1,4 +1,4 @@
-//! StageInputs through a client, a whole server and a real guest: from servers, and artifacts that are pinned. No Docker.
+//! Tests of StageInputs with a client, a whole server and the real guest: inputs from URLs, pinned artifacts, and stops.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -20,7 +20,7 @@ use tonic::Code;
 mod server;
 use server::TestServer;
 
-/// What lets a test's own web server be asked.
+/// Settings that allow inputs from a web server on this host.
 const LOOPBACK: &str = "files.input_urls = true\nfiles.input_private_addresses = true\n";
 
 fn hex(bytes: &[u8]) -> String {
@@ -42,7 +42,8 @@ fn scope(user: &str) -> pb::ArtifactScope {
     }
 }
 
-async fn stage<const N: usize>(
+/// Stages inputs with the artifact scope of `ada`.
+async fn stage_inputs<const N: usize>(
     server: &TestServer,
     workspace: &str,
     inputs: [pb::InputSpec; N],
@@ -55,17 +56,20 @@ async fn stage<const N: usize>(
     server.client.stage_inputs(request).await
 }
 
-/// Stages one: where it is, and what is there.
-async fn one(server: &TestServer, workspace: &str, spec: pb::InputSpec) -> (String, String) {
-    let staged = stage(server, workspace, [spec]).await.expect("staged");
+/// Stages one input. Returns its path and its text.
+async fn stage_one(server: &TestServer, workspace: &str, spec: pb::InputSpec) -> (String, String) {
+    let staged = stage_inputs(server, workspace, [spec])
+        .await
+        .expect("staged");
     let file = staged.first().and_then(|staged| staged.file.clone());
     let file = file.expect("a file");
-    let text = read(server, workspace, &file.path).await;
+    let text = read_text(server, workspace, &file.path).await;
     assert_eq!(file.sha256, hex(text.as_bytes()));
     (file.path, text)
 }
 
-async fn read(server: &TestServer, workspace: &str, path: &str) -> String {
+/// Reads a text file of a workspace.
+async fn read_text(server: &TestServer, workspace: &str, path: &str) -> String {
     use pb::read_file_response::Payload;
     let request = pb::ReadFileRequest {
         workspace: workspace.to_owned(),
@@ -83,8 +87,8 @@ async fn read(server: &TestServer, workspace: &str, path: &str) -> String {
     String::from_utf8(data).expect("text")
 }
 
-/// Nothing is on record, nothing is on disk.
-async fn nothing_is_staged(server: &TestServer, workspace: &str) {
+/// Checks that the workspace has no inputs, neither in its record nor on disk.
+async fn check_nothing_staged(server: &TestServer, workspace: &str) {
     let view = server.client.get_workspace(workspace).await.expect("there");
     assert_eq!(view.inputs, []);
     let listed = server
@@ -121,26 +125,27 @@ fn check_refused<T: std::fmt::Debug>(
     failure.message
 }
 
-/// A web server: by target (path and query) a status line's end and headers, and a body.
+/// Pages of a web server: target (path and query) → status line and headers, and body.
 #[derive(Default)]
-struct Pages {
+struct WebPages {
     pages: HashMap<&'static str, (String, String)>,
 }
 
-struct Web {
+/// Web server that records the requested targets.
+struct WebServer {
     address: String,
     asked: Arc<Mutex<Vec<String>>>,
     _tasks: JoinSet<()>,
 }
 
-impl Pages {
+impl WebPages {
     fn page(mut self, target: &'static str, head: &str, body: &str) -> Self {
         self.pages
             .insert(target, (head.to_owned(), body.to_owned()));
         self
     }
 
-    async fn serve(self) -> Web {
+    async fn serve(self) -> WebServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("bound").to_string();
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -166,11 +171,11 @@ impl Pages {
                     body.len()
                 );
                 log.lock().expect("not poisoned").push(target);
-                // Who goes away early is the test's business.
+                // The client may have disconnected.
                 let _ = stream.write_all(answer.as_bytes()).await;
             }
         });
-        Web {
+        WebServer {
             address,
             asked,
             _tasks: tasks,
@@ -178,12 +183,12 @@ impl Pages {
     }
 }
 
-impl Web {
+impl WebServer {
     fn url(&self, target: &str) -> String {
         format!("http://{}{target}", self.address)
     }
 
-    fn asked(&self) -> Vec<String> {
+    fn take_targets(&self) -> Vec<String> {
         std::mem::take(&mut self.asked.lock().expect("not poisoned"))
     }
 }
@@ -192,7 +197,7 @@ const OK: &str = "200 OK\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_input_is_fetched_from_a_server_if_that_is_configured() {
-    let web = Pages::default()
+    let web = WebPages::default()
         .page("/data/table.csv?key=secret", OK, "a,b\n1,2\n")
         .page("/moved", "302 Found\r\nLocation: /data/other\r\n", "")
         .page("/data/other", OK, "other")
@@ -201,22 +206,22 @@ async fn an_input_is_fetched_from_a_server_if_that_is_configured() {
     let server = TestServer::start(LOOPBACK, &[]).await;
     let workspace = server.workspace().await;
     let url = web.url("/data/table.csv?key=secret");
-    let (path, text) = one(&server, &workspace, input(&url)).await;
+    let (path, text) = stage_one(&server, &workspace, input(&url)).await;
     assert_eq!(
         (path.as_str(), text.as_str()),
         ("work/inputs/table.csv", "a,b\n1,2\n")
     );
-    let (path, text) = one(&server, &workspace, input(&web.url("/moved"))).await;
+    let (path, text) = stage_one(&server, &workspace, input(&web.url("/moved"))).await;
     assert_eq!(
         (path.as_str(), text.as_str()),
         ("work/inputs/moved", "other")
     );
     assert_eq!(
-        web.asked(),
+        web.take_targets(),
         ["/data/table.csv?key=secret", "/moved", "/data/other"]
     );
 
-    // On record without what may be a secret, for people as for commands.
+    // The record and the metadata file omit the query, which may contain a secret.
     let recorded = server
         .client
         .get_workspace(&workspace)
@@ -244,7 +249,7 @@ async fn an_input_is_fetched_from_a_server_if_that_is_configured() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_server_does_not_give_fails_with_its_reason_and_leaves_nothing() {
     let long = "x".repeat(2000);
-    let web = Pages::default()
+    let web = WebPages::default()
         .page("/fine", OK, "fine")
         .page("/long", OK, &long)
         .page("/broken", "500 Internal Server Error\r\n", "")
@@ -280,26 +285,30 @@ async fn what_a_server_does_not_give_fails_with_its_reason_and_leaves_nothing() 
         ),
     ] {
         let inputs = [input(&web.url("/fine")), input(&web.url(target))];
-        let message = check_refused(stage(&server, &workspace, inputs).await, code, reason);
+        let message = check_refused(
+            stage_inputs(&server, &workspace, inputs).await,
+            code,
+            reason,
+        );
         assert!(!message.is_empty(), "{target}");
-        nothing_is_staged(&server, &workspace).await;
+        check_nothing_staged(&server, &workspace).await;
     }
     let wrong = pb::InputSpec {
         sha256: "0".repeat(64),
         ..input(&web.url("/fine"))
     };
-    let answer = stage(&server, &workspace, [wrong]).await;
+    let answer = stage_inputs(&server, &workspace, [wrong]).await;
     check_refused(answer, Code::InvalidArgument, Reason::ChecksumMismatch);
-    nothing_is_staged(&server, &workspace).await;
+    check_nothing_staged(&server, &workspace).await;
     assert!(server.stop().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn urls_of_callers_are_bounded_by_settings_of_their_own() {
-    let web = Pages::default().page("/x", OK, "x").serve().await;
+    let web = WebPages::default().page("/x", OK, "x").serve().await;
     let url = web.url("/x");
     let by_name = url.replace("127.0.0.1", "localhost");
-    // What the operator allows for roots of skills is not what callers may do.
+    // Settings for skill roots do not apply to inputs.
     for (settings, told) in [
         ("", "files.input_urls"),
         ("files.input_private_addresses = true\n", "files.input_urls"),
@@ -309,19 +318,23 @@ async fn urls_of_callers_are_bounded_by_settings_of_their_own() {
         let server = TestServer::start(&settings, &[]).await;
         let workspace = server.workspace().await;
         for url in [&url, &by_name] {
-            let answer = stage(&server, &workspace, [input(url)]).await;
+            let answer = stage_inputs(&server, &workspace, [input(url)]).await;
             let message = check_refused(answer, Code::PermissionDenied, Reason::PermissionDenied);
             assert!(message.contains(told), "{message}");
         }
-        nothing_is_staged(&server, &workspace).await;
+        check_nothing_staged(&server, &workspace).await;
         assert!(server.stop().await);
     }
-    assert_eq!(web.asked(), Vec::<String>::new(), "it was connected to");
+    assert_eq!(
+        web.take_targets(),
+        Vec::<String>::new(),
+        "it was connected to"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn urls_that_differ_in_their_query_do_not_overwrite_one_another() {
-    let web = Pages::default()
+    let web = WebPages::default()
         .page("/get?id=1", OK, "one")
         .page("/get?id=2", OK, "two")
         .serve()
@@ -331,20 +344,23 @@ async fn urls_that_differ_in_their_query_do_not_overwrite_one_another() {
     let first = input(&web.url("/get?id=1"));
     let second = input(&web.url("/get?id=2"));
     for _ in 0..2 {
-        let (path, text) = one(&server, &workspace, first.clone()).await;
+        let (path, text) = stage_one(&server, &workspace, first.clone()).await;
         assert_eq!((path.as_str(), text.as_str()), ("work/inputs/get", "one"));
-        let (path, text) = one(&server, &workspace, second.clone()).await;
+        let (path, text) = stage_one(&server, &workspace, second.clone()).await;
         assert_eq!((path.as_str(), text.as_str()), ("work/inputs/get_2", "two"));
     }
-    assert_eq!(read(&server, &workspace, "work/inputs/get").await, "one");
+    assert_eq!(
+        read_text(&server, &workspace, "work/inputs/get").await,
+        "one"
+    );
     assert!(server.stop().await);
 }
 
-/// Guests of a server that do nothing until this is dropped.
-struct Frozen(Vec<Pid>);
+/// Stopped guest processes of a server. Dropping it continues them.
+struct FrozenGuests(Vec<Pid>);
 
-impl Frozen {
-    fn guests(server: &TestServer) -> Self {
+impl FrozenGuests {
+    fn stop(server: &TestServer) -> Self {
         let state_dir = server.state_dir().as_os_str().as_bytes();
         let processes = std::fs::read_dir("/proc").expect("processes");
         let pids = processes.filter_map(|process| {
@@ -364,36 +380,39 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenGuests {
     fn drop(&mut self) {
         for pid in &self.0 {
-            // One may have been replaced.
+            // The process may have ended.
             let _gone = kill(*pid, Signal::SIGCONT);
         }
     }
 }
 
 #[tokio::test]
-async fn what_the_guest_has_whole_is_on_record_whoever_waits_for_it() {
+async fn input_that_the_guest_completes_late_is_recorded() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
-    save(&server, "ada", "first/a.csv", "1").await;
-    save(&server, "ada", "second/a.csv", "2").await;
-    let frozen = Frozen::guests(&server);
+    save_artifact(&server, "ada", "first/a.csv", "1").await;
+    save_artifact(&server, "ada", "second/a.csv", "2").await;
+    let frozen = FrozenGuests::stop(&server);
     let mut request = tonic::Request::new(pb::StageInputsRequest {
         workspace: workspace.clone(),
         inputs: vec![input("artifact://first/a.csv")],
         scope: Some(scope("ada")),
     });
-    // Far more than it takes to send the archive, and less than it takes to give a guest up.
+    // Longer than sending the archive takes, and shorter than the daemon waits for a guest.
     request.set_timeout(std::time::Duration::from_secs(2));
     let late = server.client.files().stage_inputs(request).await;
     late.expect_err("nobody waits any longer");
     drop(frozen);
-    // Its turn comes when the first one's is over.
-    let staged = one(&server, &workspace, input("artifact://second/a.csv")).await;
+    // The daemon stages this input after it has completed the first one.
+    let staged = stage_one(&server, &workspace, input("artifact://second/a.csv")).await;
     assert_eq!(staged, ("work/inputs/a_2.csv".into(), "2".into()));
-    assert_eq!(read(&server, &workspace, "work/inputs/a.csv").await, "1");
+    assert_eq!(
+        read_text(&server, &workspace, "work/inputs/a.csv").await,
+        "1"
+    );
     let view = server
         .client
         .get_workspace(&workspace)
@@ -403,11 +422,11 @@ async fn what_the_guest_has_whole_is_on_record_whoever_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_guest_that_does_not_put_inputs_into_place_does_not_hold_a_stop_up() {
+async fn stop_does_not_wait_for_a_guest_that_is_staging_inputs() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
-    save(&server, "ada", "first/a.csv", "1").await;
-    let _frozen = Frozen::guests(&server);
+    save_artifact(&server, "ada", "first/a.csv", "1").await;
+    let _frozen = FrozenGuests::stop(&server);
     let mut files = server.client.files();
     let staging = files.stage_inputs(pb::StageInputsRequest {
         workspace,
@@ -415,32 +434,39 @@ async fn a_guest_that_does_not_put_inputs_into_place_does_not_hold_a_stop_up() {
         scope: Some(scope("ada")),
     });
     let stopping = async move {
-        // Far more than it takes to send the archive.
+        // Longer than sending the archive takes. No event reports that the daemon now waits for the guest.
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         let begin = std::time::Instant::now();
         assert!(server.stop().await);
         begin.elapsed()
     };
     let (staged, took) = tokio::join!(staging, stopping);
-    // Less than it takes to give a guest up.
+    // Less than the daemon waits for a guest.
     assert!(took < std::time::Duration::from_secs(3), "{took:?}");
     let status = staged.expect_err("nobody knows whether it is in place");
     assert_eq!(status.code(), Code::Aborted, "{status}");
 }
 
-async fn save(server: &TestServer, user: &str, name: &str, text: &'static str) -> i64 {
+async fn save_artifact(server: &TestServer, user: &str, name: &str, text: &'static str) -> i64 {
     let target = SaveTarget::new(name, scope(user));
     let saved = server.client.save_artifact(target, text.as_bytes()).await;
     saved.expect("saved").version
 }
 
-/// Version and text of an artifact that is staged.
-async fn artifact(server: &TestServer, workspace: &str, from: &str, pin: bool) -> (i64, String) {
+/// Stages an artifact. Returns its version and text.
+async fn stage_artifact(
+    server: &TestServer,
+    workspace: &str,
+    from: &str,
+    pin: bool,
+) -> (i64, String) {
     let spec = pb::InputSpec { pin, ..input(from) };
-    let staged = stage(server, workspace, [spec]).await.expect("staged");
+    let staged = stage_inputs(server, workspace, [spec])
+        .await
+        .expect("staged");
     let staged = staged.first().expect("one");
     let path = staged.file.clone().expect("a file").path;
-    (staged.version, read(server, workspace, &path).await)
+    (staged.version, read_text(server, workspace, &path).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -448,30 +474,30 @@ async fn a_pinned_artifact_keeps_the_version_that_the_workspace_used() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let took = |version: i64, text: &str| (version, text.to_owned());
-    assert_eq!(save(&server, "ada", "dir/a", "zero").await, 0);
-    assert_eq!(save(&server, "ada", "dir/a", "one").await, 1);
-    // Somebody else's of the same name has no part in it.
+    assert_eq!(save_artifact(&server, "ada", "dir/a", "zero").await, 0);
+    assert_eq!(save_artifact(&server, "ada", "dir/a", "one").await, 1);
+    // Artifacts of another user with the same name do not matter.
     for text in ["other zero", "other one", "other two", "other three"] {
-        save(&server, "bob", "dir/a", text).await;
+        save_artifact(&server, "bob", "dir/a", text).await;
     }
     let from = "artifact://dir/a";
     let missing = pb::InputSpec {
         pin: true,
         ..input("artifact://none")
     };
-    let answer = stage(&server, &workspace, [missing]).await;
+    let answer = stage_inputs(&server, &workspace, [missing]).await;
     check_refused(answer, Code::NotFound, Reason::ArtifactNotFound);
-    // It used none yet: the newest.
+    // Without an earlier use, a pinned artifact is the newest version.
     assert_eq!(
-        artifact(&server, &workspace, from, true).await,
+        stage_artifact(&server, &workspace, from, true).await,
         took(1, "one")
     );
-    assert_eq!(save(&server, "ada", "dir/a", "two").await, 2);
+    assert_eq!(save_artifact(&server, "ada", "dir/a", "two").await, 2);
     assert_eq!(
-        artifact(&server, &workspace, from, true).await,
+        stage_artifact(&server, &workspace, from, true).await,
         took(1, "one")
     );
-    // Under another name and in another place too, and with the next daemon.
+    // The pin also applies to another path, and after a restart.
     let server = server.restart(|_| {}).await;
     let elsewhere = pb::InputSpec {
         pin: true,
@@ -479,28 +505,31 @@ async fn a_pinned_artifact_keeps_the_version_that_the_workspace_used() {
         ..input(from)
     };
     assert_eq!(
-        one(&server, &workspace, elsewhere).await,
+        stage_one(&server, &workspace, elsewhere).await,
         ("work/copy".into(), "one".into())
     );
-    // Another workspace has used none.
+    // Another workspace has no pin.
     let second = server.workspace().await;
-    assert_eq!(artifact(&server, &second, from, true).await, took(2, "two"));
-    // Not pinned is the newest, and a number is that number; the pin follows what was used last.
     assert_eq!(
-        artifact(&server, &workspace, from, false).await,
+        stage_artifact(&server, &second, from, true).await,
+        took(2, "two")
+    );
+    // Without `pin` the newest version is used, and a version number selects that version. The pin is the version used last.
+    assert_eq!(
+        stage_artifact(&server, &workspace, from, false).await,
         took(2, "two")
     );
     assert_eq!(
-        artifact(&server, &workspace, from, true).await,
+        stage_artifact(&server, &workspace, from, true).await,
         took(2, "two")
     );
-    let zero = artifact(&server, &workspace, "artifact://dir/a@0", true).await;
+    let zero = stage_artifact(&server, &workspace, "artifact://dir/a@0", true).await;
     assert_eq!(zero, took(0, "zero"));
     assert_eq!(
-        artifact(&server, &workspace, from, true).await,
+        stage_artifact(&server, &workspace, from, true).await,
         took(0, "zero")
     );
-    // A command cannot move a pin: the record is the daemon's.
+    // Pins are in the daemon's record, which no command can change.
     let recorded = server
         .client
         .get_workspace(&workspace)

@@ -1,4 +1,4 @@
-//! GetServerInfo shows every limit of the configuration that a client can meet, with the value that is configured.
+//! Tests that GetServerInfo reports every configured limit that a client can meet.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use skilld_proto::v1::{self as pb, ServerLimits};
 mod server;
 use server::TestServer;
 
-/// What a client never meets, and why.
+/// Keys that GetServerInfo does not report, each with the reason.
 const NOT_SHOWN: &[(&str, &str)] = &[
     ("server.socket_mode", "no limit"),
     ("server.handshake_timeout", "clients send it at once"),
@@ -36,7 +36,6 @@ const NOT_SHOWN: &[(&str, &str)] = &[
     ("skills.dirs_max", "of roots; a problem says it"),
     ("skills.entries_max", "of roots; a problem says it"),
     ("skills.watches_max", "changes nothing but speed"),
-    ("skills.cache_dir", "no limit"),
     ("skills.refresh_interval", "of roots"),
     ("skills.refresh_timeout", "of roots"),
     ("skills.download_bytes_max", "of roots; a problem says it"),
@@ -63,8 +62,8 @@ const NOT_SHOWN: &[(&str, &str)] = &[
     ),
 ];
 
-/// A value that is not the default, as it is written and as it is shown.
-type Shown = (&'static str, &'static str, fn(&ServerLimits) -> i64, i64);
+/// Key, value in TOML that is not the default, getter, and expected value in GetServerInfo.
+type ReportedLimit = (&'static str, &'static str, fn(&ServerLimits) -> i64, i64);
 
 fn seconds(shown: Option<Duration>) -> i64 {
     shown.map_or(0, |shown| shown.seconds)
@@ -73,7 +72,7 @@ fn seconds(shown: Option<Duration>) -> i64 {
 const MIB: i64 = 1 << 20;
 
 #[rustfmt::skip]
-const SHOWN: &[Shown] = &[
+const SHOWN: &[ReportedLimit] = &[
     ("server.message_bytes_max", "\"5MiB\"", |it| it.message_bytes, 5 * MIB),
     ("server.header_bytes_max", "\"17KiB\"", |it| it.header_bytes, 17 << 10),
     ("server.streams_max", "257", |it| it.concurrent_streams, 257),
@@ -122,11 +121,11 @@ const SHOWN: &[Shown] = &[
     ("artifacts.saves_max", "34", |it| it.concurrent_saves, 34),
 ];
 
-/// Sections with limits of requests. Of an engine and a pool GetPool and a workspace tell.
+/// Configuration sections with limits of requests. GetPool and Workspace report those of engine and pools.
 const SECTIONS: [&str; 6] = ["server", "workspaces", "execs", "files", "fetch", "skills"];
 
 #[tokio::test]
-async fn every_limit_of_the_configuration_is_shown_or_never_met() {
+async fn every_configured_limit_is_reported_or_explained() {
     let defaults: toml::Table = DEFAULT_TOML.parse().expect("TOML");
     let mut keys = Vec::new();
     for section in SECTIONS.iter().chain(&["artifacts"]) {
@@ -147,7 +146,11 @@ async fn every_limit_of_the_configuration_is_shown_or_never_met() {
         missing.is_empty(),
         "neither shown nor explained: {missing:?}"
     );
-    assert_eq!(known.len(), keys.len(), "a key that is no more is named");
+    assert_eq!(
+        known.len(),
+        keys.len(),
+        "a key is listed that does not exist"
+    );
 
     let set: String = SHOWN
         .iter()

@@ -1,10 +1,10 @@
-//! Every code of a problem that the daemon can report stands in a table of the documentation, and no other.
+//! Test that the tables of the documentation list exactly the problem codes that the daemon can report.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// First parts of all codes: what a problem is about.
+/// Prefixes of problem codes, which name the subject.
 const SUBJECTS: [&str; 8] = [
     "archive.",
     "card.",
@@ -23,12 +23,12 @@ fn is_code(text: &str) -> bool {
     name.is_some_and(|name| {
         let is_snake_case =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-        // The document of a skill is no code.
+        // `skill.md` is a file name.
         name != "md" && !name.is_empty() && name.bytes().all(is_snake_case)
     })
 }
 
-/// Codes among the string literals of the daemon's sources, without those of tests.
+/// Collects the codes among the string literals of the daemon's sources, except tests.
 fn codes_in_sources(dir: &Path, codes: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).expect("a directory") {
         let path = entry.expect("an entry").path();
@@ -54,7 +54,7 @@ fn codes_in_sources(dir: &Path, codes: &mut BTreeSet<String>) {
     }
 }
 
-/// Codes in the first cells of the rows of tables.
+/// Collects the codes in the first cells of table rows.
 fn codes_in_tables(document: &Path, codes: &mut BTreeSet<String>) {
     let text = fs::read_to_string(document).expect("a document");
     let cells = text
@@ -69,6 +69,7 @@ fn every_problem_code_is_documented_and_no_other() {
     let daemon = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (mut reported, mut documented) = (BTreeSet::new(), BTreeSet::new());
     codes_in_sources(&daemon.join("src"), &mut reported);
+    codes_in_sources(&daemon.join("skills/src"), &mut reported);
     assert!(reported.len() > 60, "{reported:?}");
     for document in ["docs/skills.md", "docs/operations.md"] {
         codes_in_tables(&daemon.join("..").join(document), &mut documented);

@@ -7,21 +7,29 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use skilld::config::{Config, SkillRoot, SkillsConfig};
-use skilld::error::Error;
+use skilld::config::Config;
 use skilld::shutdown::Tasks;
-use skilld::skills::{Profile, Severity, Skill, SkillRef, SkillState, Skills, Staged};
+use skilld::skills::Error;
+use skilld::skills::{
+    Profile, Severity, Skill, SkillRef, SkillRoot, SkillState, Skills, SkillsOptions, StagedSkill,
+};
 use skilld_proto::v1::{self as pb, Reason};
 
+#[path = "skills/clients.rs"]
+mod clients;
+#[path = "skills/roots.rs"]
+mod roots;
 #[path = "support/server.rs"]
 #[expect(dead_code, reason = "shared with tests that use more of it")]
 mod server;
 use server::TestServer;
+use server::dir::TaskDir;
 
 /// A root, a state directory and slots, all temporary.
 struct Fixture {
-    dir: tempfile::TempDir,
-    config: SkillsConfig,
+    dir: TaskDir,
+    tasks: skilld_skills::Tasks,
+    config: SkillsOptions,
     skills: Skills,
 }
 
@@ -30,25 +38,26 @@ impl Fixture {
         Self::with(|_| {})
     }
 
-    fn with(change: impl FnOnce(&mut SkillsConfig)) -> Self {
-        let dir = tempfile::tempdir().expect("temp dir");
+    fn with(change: impl FnOnce(&mut SkillsOptions)) -> Self {
+        let tasks = Tasks::default().for_skills();
+        let dir = TaskDir::new(&tasks.tracker);
         let loaded = Config::from_toml("").expect("configuration");
-        let mut config = SkillsConfig {
+        let mut config = SkillsOptions {
             roots: vec![SkillRoot::dir(&dir.path().join("root"))],
             files_max: 100,
             bytes_max: 1 << 20,
             skill_md_bytes_max: 64 << 10,
             skills_max: 50,
-            ..loaded.config.skills
+            ..loaded.config.skills.options
         };
         for sub in ["root", "state/slots/s1/skills", "state/slots/s2/skills"] {
             fs::create_dir_all(dir.path().join(sub)).expect("mkdir");
         }
         change(&mut config);
-        let skills =
-            Skills::open(&config, &dir.path().join("state"), Tasks::default()).expect("open");
+        let skills = Skills::open(&config, &dir.path().join("state"), tasks.clone()).expect("open");
         Self {
             dir,
+            tasks,
             config,
             skills,
         }
@@ -79,10 +88,11 @@ impl Fixture {
         fs::set_permissions(script, fs::Permissions::from_mode(0o750)).expect("chmod");
     }
 
-    async fn stage(&self, slot: &str, refs: &[&str]) -> Result<Vec<Staged>, Error> {
+    async fn stage(&self, slot: &str, refs: &[&str]) -> Result<Vec<StagedSkill>, Error> {
         let refs = refs
             .iter()
             .map(|text| SkillRef::parse("skills", text).expect("valid"));
+        self.skills.rescan().await?;
         self.skills.stage(&self.slot(slot), refs.collect()).await
     }
 
@@ -91,6 +101,7 @@ impl Fixture {
     }
 
     async fn listed(&self, name: &str) -> Skill {
+        self.skills.rescan().await.expect("scanned");
         let listing = self.skills.list().await.expect("list");
         let found = listing.skills.into_iter().find(|skill| skill.name == name);
         found.unwrap_or_else(|| panic!("{name} is not listed; {:?}", listing.problems))
@@ -213,8 +224,12 @@ async fn staging_again_is_unchanged_and_a_change_on_disk_is_seen() {
     assert_eq!(names(&fixture.path("state/slots/s1")), ["skills", "staged"]);
 
     // The older one is still in the store, by its digest, also for a daemon that has just been started.
-    let skills =
-        Skills::open(&fixture.config, &fixture.path("state"), Tasks::default()).expect("open");
+    let skills = Skills::open(
+        &fixture.config,
+        &fixture.path("state"),
+        fixture.tasks.clone(),
+    )
+    .expect("open");
     let older =
         SkillRef::parse("skills", &format!("csv@sha256:{}", first[0].digest)).expect("valid");
     let back = skills
@@ -254,6 +269,7 @@ async fn a_reader_keeps_what_it_has_open_when_a_skill_is_replaced() {
 #[test]
 fn a_name_never_vanishes_while_it_is_replaced() {
     let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let _entered = runtime.enter();
     let fixture = Fixture::new();
     fixture.skill("csv", "0");
     runtime
@@ -284,6 +300,7 @@ fn a_name_never_vanishes_while_it_is_replaced() {
 async fn many_can_stage_the_same_skill_at_once() {
     let fixture = Fixture::new();
     fixture.skill("csv", "1");
+    fixture.skills.rescan().await.expect("scanned");
     let stagings = (0..16).map(|slot| {
         let target = fixture.path(&format!("state/slots/t{}/skills", slot % 8));
         fs::create_dir_all(&target).expect("mkdir");
@@ -444,107 +461,6 @@ async fn a_skill_keeps_its_own_out_with_a_warning() {
 }
 
 #[tokio::test]
-async fn nested_folders_are_found_and_the_first_root_wins() {
-    let fixture = Fixture::with(|config| {
-        let second = Path::new(config.roots[0].text()).with_file_name("second");
-        fs::create_dir_all(second.join("deep")).expect("mkdir");
-        let front = "---\nname: deep\ndescription: second\n---\n";
-        fs::write(second.join("deep/SKILL.md"), front).expect("write");
-        config.roots.push(SkillRoot::dir(&second));
-    });
-    for (path, name) in [
-        ("a/b/c/deep", "deep"),
-        ("a/b/c/d/e/f/g/lost", "lost"),
-        (".hidden/x", "x"),
-        ("node_modules/y", "y"),
-    ] {
-        let front = format!("---\nname: {name}\ndescription: first\n---\n");
-        fixture.write(&format!("{path}/SKILL.md"), front);
-    }
-    let listing = fixture.skills.list().await.expect("list");
-    let listed: Vec<(&str, SkillState, &str)> = listing
-        .skills
-        .iter()
-        .map(|skill| {
-            let description = skill.front_matter.description.as_str();
-            (skill.name.as_str(), skill.state, description)
-        })
-        .collect();
-    assert_eq!(
-        listed,
-        [
-            ("deep", SkillState::Loaded, "first"),
-            ("deep", SkillState::Shadowed, "second")
-        ]
-    );
-    let codes: Vec<&str> = listing
-        .problems
-        .iter()
-        .map(|problem| problem.code)
-        .collect();
-    assert_eq!(codes, ["root.too_deep"]);
-}
-
-#[tokio::test]
-async fn a_root_that_cannot_be_read_is_a_problem_until_it_can() {
-    let fixture = Fixture::with(|config| {
-        let later = Path::new(config.roots[0].text()).with_file_name("later");
-        config.roots.push(SkillRoot::dir(&later));
-    });
-    fixture.skill("csv", "1");
-    let listing = fixture.skills.list().await.expect("list");
-    assert_eq!(listing.skills.len(), 1);
-    assert_eq!(listing.problems[0].code, "root.unreadable");
-    assert!(
-        listing.problems[0].subject.ends_with("later"),
-        "{:?}",
-        listing.problems
-    );
-
-    let later = fixture.path("later/new");
-    fs::create_dir_all(&later).expect("mkdir");
-    fs::write(
-        later.join("SKILL.md"),
-        "---\nname: new\ndescription: d\n---\nBody\n",
-    )
-    .expect("write");
-    let new = SkillRef::parse("name", "new").expect("valid");
-    let (new, body) = fixture
-        .skills
-        .get(new, Profile::Lenient)
-        .await
-        .expect("there");
-    assert_eq!((new.state, body.as_str()), (SkillState::Loaded, "Body\n"));
-    assert!(
-        fixture
-            .skills
-            .list()
-            .await
-            .expect("list")
-            .problems
-            .is_empty()
-    );
-}
-
-#[tokio::test]
-async fn links_in_a_root_are_followed_only_into_roots() {
-    let fixture = Fixture::new();
-    fixture.skill("real", "1");
-    fs::create_dir_all(fixture.path("elsewhere")).expect("mkdir");
-    symlink(fixture.path("elsewhere"), fixture.path("root/out")).expect("symlink");
-    symlink(fixture.path("root"), fixture.path("root/circle")).expect("symlink");
-    symlink("real", fixture.path("root/again")).expect("symlink");
-    let listing = fixture.skills.list().await.expect("list");
-    assert_eq!(listing.skills.len(), 1, "{:?}", listing.skills);
-    let codes: Vec<&str> = listing
-        .problems
-        .iter()
-        .map(|problem| problem.code)
-        .collect();
-    assert_eq!(codes, ["root.link_outside"]);
-}
-
-#[tokio::test]
 async fn what_a_killed_daemon_left_behind_is_removed() {
     let fixture = Fixture::new();
     fixture.skill("csv", "1");
@@ -552,7 +468,12 @@ async fn what_a_killed_daemon_left_behind_is_removed() {
     fs::create_dir_all(fixture.path("state/skills/tmp/x/content")).expect("mkdir");
     fixture.stage("s1", &["csv"]).await.expect("staged");
     assert_eq!(names(&fixture.path("state/slots/s1")), ["skills", "staged"]);
-    Skills::open(&fixture.config, &fixture.path("state"), Tasks::default()).expect("open");
+    Skills::open(
+        &fixture.config,
+        &fixture.path("state"),
+        fixture.tasks.clone(),
+    )
+    .expect("open");
     assert_eq!(
         names(&fixture.path("state/skills/tmp")),
         Vec::<String>::new()
@@ -592,137 +513,4 @@ async fn staging_fifty_files_again_and_again_stays_cheap() {
         times[0], times[20], times[38]
     );
     assert!(times[20] < Duration::from_millis(100), "{:?}", times[20]);
-}
-
-/// One skill that works and one that does not.
-const FRONTS: [(&str, &str); 2] = [
-    (
-        "csv",
-        "name: csv\ndescription: Reads tables.\nversion: 1.10",
-    ),
-    ("broken", "name: broken"),
-];
-
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_see_skills_with_their_state_and_problems() {
-    let server = TestServer::start("", &FRONTS).await;
-    let request = pb::ListSkillsRequest::default();
-    let listed = server.client.skills().list_skills(request).await;
-    let skills = listed.expect("listed").into_inner().skills;
-    let states: Vec<(&str, pb::SkillState)> = skills
-        .iter()
-        .map(|skill| (skill.name.as_str(), skill.state()))
-        .collect();
-    let expected = [
-        ("skills/broken", pb::SkillState::Rejected),
-        ("skills/csv", pb::SkillState::Loaded),
-    ];
-    assert_eq!(states, expected);
-    assert_eq!(skills[0].problems[0].code, "skill.no_description");
-    let csv = server.client.get_skill("csv@1.10").await.expect("there");
-    assert_eq!(
-        (csv.body.as_str(), csv.version.as_str()),
-        ("# Body\n", "1.10")
-    );
-    assert_eq!(csv.digest, skills[1].digest);
-    let problems = server.client.problems().await.expect("listed");
-    assert!(
-        problems
-            .iter()
-            .any(|problem| problem.code == "skill.no_description")
-    );
-    assert!(server.stop().await);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_stage_skills_and_the_workspace_says_which() {
-    let server = TestServer::start("", &FRONTS).await;
-    let workspace = server.workspace().await;
-    let stage = |name: &'static str| {
-        let (client, workspace) = (server.client.clone(), workspace.clone());
-        async move { client.stage_skills(&workspace, &[name]).await }
-    };
-    let staged = stage("csv").await.expect("staged");
-    assert_eq!((staged[0].files, staged[0].unchanged), (1, false));
-    assert_eq!(staged[0].path, "/workspace/skills/csv");
-    assert!(stage("csv").await.expect("staged")[0].unchanged);
-    let seen = server
-        .client
-        .get_workspace(&workspace)
-        .await
-        .expect("there");
-    assert_eq!(seen.skills[0].name, "csv");
-    assert_eq!(seen.skills[0].digest, staged[0].digest);
-
-    let error = stage("csw").await.expect_err("unknown");
-    assert_eq!(error.reason(), Some(Reason::SkillNotFound));
-    let nearest = error
-        .failure()
-        .and_then(|failure| failure.metadata.get("nearest"));
-    assert_eq!(nearest.map(String::as_str), Some("csv"));
-    let error = stage("broken").await.expect_err("rejected");
-    assert_eq!(error.reason(), Some(Reason::SkillInvalid));
-    assert!(server.stop().await);
-}
-
-/// How many wait for the lock of a directory.
-fn waiting(dir: &Path) -> usize {
-    let inode = format!(":{} ", fs::metadata(dir).expect("there").ino());
-    let locks = fs::read_to_string("/proc/locks").expect("the kernel's locks");
-    let waits = |line: &&str| line.contains("-> FLOCK") && line.contains(&inode);
-    locks.lines().filter(waits).count()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_staging_that_nobody_waits_for_is_recorded_and_no_other_begins_meanwhile() {
-    let server = TestServer::start("", &FRONTS).await;
-    let workspace = server.workspace().await;
-    let slots = fs::read_dir(server.state_dir().join("slots")).expect("slots");
-    let targets: Vec<PathBuf> = slots
-        .map(|slot| slot.expect("a slot").path().join("skills"))
-        .collect();
-    // Whichever slot it is, staging waits for its lock.
-    let locks: Vec<fs::File> = targets
-        .iter()
-        .map(|dir| fs::File::open(dir).expect("opens"))
-        .collect();
-    for lock in &locks {
-        lock.lock().expect("locked");
-    }
-    let all_waiting = || targets.iter().map(|dir| waiting(dir)).sum::<usize>();
-    let begun = async {
-        while all_waiting() == 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::select! {
-        () = begun => {}
-        done = server.client.stage_skills(&workspace, &["csv"]) => panic!("not locked: {done:?}"),
-    }
-    // The server knows that the first one's client has gone by when it has answered so many others.
-    let skills = async || {
-        let got = server
-            .client
-            .get_workspace(&workspace)
-            .await
-            .expect("there");
-        got.skills
-            .into_iter()
-            .map(|skill| skill.name)
-            .collect::<Vec<_>>()
-    };
-    for _ in 0..50 {
-        assert_eq!(skills().await, Vec::<String>::new());
-    }
-    let (client, name) = (server.client.clone(), workspace.clone());
-    let second = Tasks::default().spawn(async move { client.stage_skills(&name, &["csv"]).await });
-    for _ in 0..50 {
-        skills().await;
-    }
-    assert_eq!(all_waiting(), 1, "both are at it");
-    drop(locks);
-    let staged = second.await.expect("no panic").expect("staged");
-    assert!(staged[0].unchanged, "the first one was staged and recorded");
-    assert_eq!(skills().await, ["csv"]);
-    assert!(server.stop().await);
 }

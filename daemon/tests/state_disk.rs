@@ -1,5 +1,5 @@
-//! A state directory on a disk that is full or read-only, over the fake engine and the real guest. The disk is a small
-//! tmpfs, so these tests need root.
+//! Tests of a state directory on a full or read-only disk, with the fake engine and the real guest. The disk is a small
+//! tmpfs, so these tests do nothing without root.
 
 #[path = "support/server.rs"]
 #[expect(dead_code, reason = "shared with tests that use more of it")]
@@ -9,22 +9,18 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use futures::stream;
-use server::TestServer;
+use server::{TestServer, wait_until};
 use skilld_client::{Client, Error, RetryPolicy, SaveTarget};
 use skilld_proto::v1::{self as pb, Reason};
 use tonic::Code;
 
-/// Nothing here may take longer.
-const DEADLINE: Duration = Duration::from_secs(20);
-
-/// A tmpfs at a path. Unmounted when it is dropped.
+/// Mounted tmpfs. Dropping it unmounts it.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    /// Large enough for some copies of a guest that was built for debugging.
+    /// Mounts a tmpfs that has room for several copies of a debug build of the guest.
     fn mount(path: &Path) -> Self {
         fs::create_dir_all(path).expect("mkdir");
         let tmpfs = Self(path.to_owned());
@@ -41,7 +37,7 @@ impl Tmpfs {
         tmpfs
     }
 
-    /// Covers the disk by a read-only view of itself. It cannot be made read-only in place while a file is open for
+    /// Mounts a read-only view of the disk over it. The kernel does not remount a disk read-only while a file is open for
     /// writing.
     fn cover(&self) {
         let path = self.0.to_string_lossy();
@@ -49,6 +45,7 @@ impl Tmpfs {
         self.run("mount", &["-o", "remount,bind,ro"]);
     }
 
+    /// Removes the read-only view.
     fn uncover(&self) {
         self.run("umount", &["-l"]);
     }
@@ -61,13 +58,13 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        // A test that failed may have left the disk covered.
+        // A failed test may have left the read-only view mounted.
         let unmount = || Command::new("umount").arg("-l").arg(&self.0).output();
         while unmount().is_ok_and(|unmounted| unmounted.status.success()) {}
     }
 }
 
-/// What a state disk can lack.
+/// Resource that the state disk lacks.
 #[derive(Debug, Clone, Copy)]
 enum Shortage {
     Bytes,
@@ -76,6 +73,7 @@ enum Shortage {
 }
 
 impl Shortage {
+    /// Causes the shortage.
     fn begin(self, disk: &Tmpfs) {
         let filler = disk.0.join("filler");
         fs::create_dir(&filler).expect("mkdir");
@@ -96,6 +94,7 @@ impl Shortage {
         }
     }
 
+    /// Ends the shortage.
     fn end(self, disk: &Tmpfs) {
         if let Self::Writes = self {
             disk.uncover();
@@ -103,6 +102,7 @@ impl Shortage {
         fs::remove_dir_all(disk.0.join("filler")).expect("removed");
     }
 
+    /// Returns the expected gRPC code, error reason and problem code.
     fn expected(self) -> (Code, Reason, &'static str) {
         match self {
             Self::Bytes | Self::Inodes => (
@@ -119,20 +119,9 @@ impl Shortage {
     }
 }
 
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let started = Instant::now();
-    let mut tick = tokio::time::interval(Duration::from_millis(5));
-    loop {
-        tick.tick().await;
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(started.elapsed() < DEADLINE, "in vain: {what}");
-    }
-}
-
-async fn warm(server: &TestServer) {
-    until("the pool is warm", async || {
+/// Waits until the default pool has one warm container and starts none.
+async fn wait_until_warm(server: &TestServer) {
+    wait_until("the pool is warm", async || {
         let pool = server.client.get_pool("default").await.expect("pool");
         (pool.warm == 1 && pool.booting == 0).then_some(())
     })
@@ -177,7 +166,8 @@ async fn publish(client: &Client) -> Result<pb::Skill, Error> {
     Ok(answer?.into_inner())
 }
 
-fn check<T: std::fmt::Debug>(what: &str, shortage: Shortage, answer: Result<T, Error>) {
+/// Checks that a call failed with the error of the shortage.
+fn check_error<T: std::fmt::Debug>(what: &str, shortage: Shortage, answer: Result<T, Error>) {
     let error = answer.expect_err(what);
     let (code, reason, _) = shortage.expected();
     assert_eq!(
@@ -196,7 +186,7 @@ fn check<T: std::fmt::Debug>(what: &str, shortage: Shortage, answer: Result<T, E
     );
 }
 
-/// Files that are only there while something is being written.
+/// Returns files that exist only while the daemon writes something.
 fn temporary_files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).expect("list") {
@@ -215,9 +205,9 @@ fn temporary_files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Checks that every call that writes fails with the reason of the shortage, which is also listed as a problem.
+/// Checks that all writing calls fail with the reason of the shortage, and that it is listed as a problem.
 async fn check_failures(client: &Client, workspace: &str, shortage: Shortage) {
-    // The metadata of such a workspace takes more than one page.
+    // Labels make the metadata of this workspace larger than one memory page.
     let labels = (0..32).map(|number| (format!("{number:0128}"), "v".repeat(128)));
     let labelled = pb::CreateWorkspaceRequest {
         labels: labels.collect(),
@@ -226,7 +216,7 @@ async fn check_failures(client: &Client, workspace: &str, shortage: Shortage) {
     for request in [pb::CreateWorkspaceRequest::default(), labelled] {
         for _ in 0..5 {
             let claimed = client.create_workspace(request.clone());
-            check("a claim", shortage, claimed.await);
+            check_error("a claim", shortage, claimed.await);
         }
     }
     let request = pb::RenewWorkspaceRequest {
@@ -234,16 +224,16 @@ async fn check_failures(client: &Client, workspace: &str, shortage: Shortage) {
         ..Default::default()
     };
     let renewed = client.workspaces().renew_workspace(request).await;
-    check("a renewal", shortage, renewed.map_err(Error::from));
-    check(
+    check_error("a renewal", shortage, renewed.map_err(Error::from));
+    check_error(
         "staging",
         shortage,
         client.stage_skills(workspace, &["one"]).await,
     );
     for bytes in [10, 3 << 20] {
-        check("saving an artifact", shortage, save(client, bytes).await);
+        check_error("saving an artifact", shortage, save(client, bytes).await);
     }
-    check("publishing", shortage, publish(client).await);
+    check_error("publishing", shortage, publish(client).await);
     let problems = state_problems(client).await;
     let codes: Vec<&str> = problems
         .iter()
@@ -262,7 +252,7 @@ async fn check_failures(client: &Client, workspace: &str, shortage: Shortage) {
 fn check_metadata(state_dir: &Path) {
     let slots = fs::read_dir(state_dir.join("slots")).expect("slots");
     let files = slots.map(|slot| slot.expect("slot").path().join("skills/.metadata.json"));
-    // A slot that is being made or removed has none, or an empty one.
+    // A slot that is being created or removed has no metadata file or an empty one.
     let texts = files.filter_map(|file| fs::read_to_string(file).ok());
     for text in texts.filter(|text| !text.is_empty()) {
         let parsed = serde_json::from_str::<serde_json::Value>(&text);
@@ -270,35 +260,36 @@ fn check_metadata(state_dir: &Path) {
     }
 }
 
-async fn suffers(shortage: Shortage) {
+/// Runs a daemon through a shortage and checks errors, recovery and clean-up.
+async fn check_shortage(shortage: Shortage) {
     if !nix::unistd::geteuid().is_root() {
-        // Only root can make a disk that is full.
+        // Mounting a disk requires root.
         return;
     }
     let mut disk = None;
     let skills = [("one", "name: one\ndescription: d")];
     let toml = "engine.reconcile_interval = \"100ms\"\n";
-    let server = TestServer::start_prepared(toml, &skills, |state_dir| {
+    let server = TestServer::start_after(toml, &skills, |state_dir| {
         disk = Some(Tmpfs::mount(state_dir));
     })
     .await;
     let disk = disk.expect("mounted");
     let client = server.client.clone().with_retry(RetryPolicy::none());
     let workspace = server.workspace().await;
-    warm(&server).await;
-    let containers = server.engine.containers();
+    wait_until_warm(&server).await;
+    let containers = server.engine.container_ids();
     assert_eq!(state_problems(&client).await, []);
 
     shortage.begin(&disk);
     check_failures(&client, &workspace, shortage).await;
     check_metadata(&disk.0);
-    until("the warm container is given back", async || {
+    wait_until("the warm container is given back", async || {
         let pool = client.get_pool("default").await.expect("pool");
         (pool.warm == 1).then_some(())
     })
     .await;
-    until("boots that failed are cleaned up", async || {
-        (server.engine.containers() == containers).then_some(())
+    wait_until("boots that failed are cleaned up", async || {
+        (server.engine.container_ids() == containers).then_some(())
     })
     .await;
     let listed = pb::ListExecsRequest {
@@ -308,7 +299,7 @@ async fn suffers(shortage: Shortage) {
     client.list_execs(listed).await.expect("it goes on");
 
     shortage.end(&disk);
-    assert_eq!(state_problems(&client).await, [], "it is over");
+    assert_eq!(state_problems(&client).await, [], "the problem is gone");
     let claimed = client.create_workspace(pb::CreateWorkspaceRequest::default());
     claimed.await.expect("claimed");
     client
@@ -316,37 +307,37 @@ async fn suffers(shortage: Shortage) {
         .await
         .expect("staged");
     save(&client, 3 << 20).await.expect("saved");
-    let now = server.engine.containers();
+    let now = server.engine.container_ids();
     let kept = containers.iter().all(|id| now.contains(id));
     assert!(kept, "a container was lost: {containers:?}, {now:?}");
-    warm(&server).await;
-    until("what was left is gone", async || {
+    wait_until_warm(&server).await;
+    wait_until("what was left is gone", async || {
         let slots = fs::read_dir(disk.0.join("slots")).expect("slots").count();
         (slots == 3 && temporary_files(&disk.0).is_empty()).then_some(())
     })
     .await;
-    let stopped = server.stopped().await;
+    let stopped = server.shut_down().await;
     drop(disk);
     drop(stopped);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_state_disk_has_a_reason_and_costs_no_warm_container() {
-    suffers(Shortage::Bytes).await;
+async fn full_state_disk_is_reported_and_costs_no_warm_container() {
+    check_shortage(Shortage::Bytes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_disk_without_inodes_has_a_reason_and_costs_no_warm_container() {
-    suffers(Shortage::Inodes).await;
+async fn state_disk_without_inodes_is_reported_and_costs_no_warm_container() {
+    check_shortage(Shortage::Inodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_only_state_disk_has_a_reason_and_costs_no_warm_container() {
-    suffers(Shortage::Writes).await;
+async fn read_only_state_disk_is_reported_and_costs_no_warm_container() {
+    check_shortage(Shortage::Writes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metadata_that_a_crash_left_half_written_is_whole_after_the_start() {
+async fn metadata_half_written_at_a_crash_is_repaired_at_the_start() {
     let server = TestServer::start("", &[]).await;
     server.workspace().await;
     let slots = server.state_dir().join("slots");
@@ -367,7 +358,7 @@ async fn metadata_that_a_crash_left_half_written_is_whole_after_the_start() {
             fs::write(&file, half).expect("write");
         })
         .await;
-    until("it is whole", async || {
+    wait_until("it is whole", async || {
         (fs::read_to_string(&file).expect("text") == whole).then_some(())
     })
     .await;

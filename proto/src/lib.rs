@@ -1,7 +1,7 @@
-//! The wire of skilld: code generated from `skilld/v1/*.proto` (public) and
-//! `skilld/guest/v1/guest.proto` (private, daemon ↔ guest). Nothing else lives here.
+//! Generated protobuf code of skilld: the public API from `skilld/v1/*.proto`, and the private protocol between daemon and
+//! guest from `skilld/guest/v1/guest.proto`.
 
-/// The public API.
+/// Public API.
 #[allow(
     missing_docs,
     rustdoc::all,
@@ -11,14 +11,14 @@
 pub mod v1 {
     tonic::include_proto!("skilld.v1");
 
-    /// Encoded `FileDescriptorSet` of the public API, for reflection and for JSON.
+    /// Encoded `FileDescriptorSet` of the public API, for gRPC reflection and JSON conversion.
     pub const FILE_DESCRIPTOR_SET: &[u8] =
         include_bytes!(concat!(env!("OUT_DIR"), "/skilld.v1.bin"));
 }
 
-/// What daemon and guest say to each other.
+/// Private protocol between daemon and guest.
 pub mod guest {
-    /// Generation 1 of the protocol.
+    /// Version 1 of the protobuf package.
     #[allow(
         missing_docs,
         rustdoc::all,
@@ -28,14 +28,14 @@ pub mod guest {
         tonic::include_proto!("skilld.guest.v1");
     }
 
-    /// The generation of the guest protocol that this build speaks.
+    /// Generation of the guest protocol that this build supports.
     ///
-    /// With 2 came `ExecSpec.programs`, `CollectSpec.until_exec_end`, `write_id` and `wait` of a write.
+    /// Generation 2 added `ExecSpec.programs`, `CollectSpec.until_exec_end`, and `write_id` and `wait` of a write.
     pub const GENERATION: u32 = 2;
 }
 
-/// Encoded `FileDescriptorSet` of everything, the guest protocol included: for the golden test.
+/// Encoded `FileDescriptorSet` of the public API and the guest protocol, for the golden test.
 pub const ALL_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/all.bin"));
 
-/// `ErrorInfo.domain` of every status.
+/// Value of `ErrorInfo.domain` in every status.
 pub const ERROR_DOMAIN: &str = "skilld.dev";

@@ -1,5 +1,5 @@
-//! The wire as golden files: one line per field, enum value and rpc, so that a change to it is a visible diff.
-//! From the first release on only lines that are added may appear.
+//! Compares the protobuf API with golden files of one line per field, enum value and rpc, so that every API change is a
+//! visible diff. After the first release, lines may only be added.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,15 +11,17 @@ use prost_types::{
     FileDescriptorSet, ServiceDescriptorProto,
 };
 
-fn files(package: &str) -> Vec<FileDescriptorProto> {
+/// Returns the descriptors of all files of a package.
+fn package_files(package: &str) -> Vec<FileDescriptorProto> {
     let set = FileDescriptorSet::decode(skilld_proto::ALL_DESCRIPTORS).expect("decodes");
     let files = set.file.into_iter();
     files.filter(|file| file.package() == package).collect()
 }
 
-fn lines(package: &str) -> BTreeSet<String> {
+/// Returns one line per message, field, enum value and rpc of a package.
+fn api_lines(package: &str) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
-    for file in files(package) {
+    for file in package_files(package) {
         for message in &file.message_type {
             message_lines(package, message, &mut lines);
         }
@@ -38,8 +40,8 @@ fn message_lines(scope: &str, message: &DescriptorProto, lines: &mut BTreeSet<St
     lines.insert(format!("{name} message"));
     for field in &message.field {
         let number = field.number();
-        let what = field_type(message, field);
-        lines.insert(format!("{name}.{} = {number} {what}", field.name()));
+        let kind = field_type(message, field);
+        lines.insert(format!("{name}.{} = {number} {kind}", field.name()));
     }
     let reserved = message.reserved_range.iter().map(|range| range.start());
     lines.extend(reserved.map(|number| format!("{name} reserves {number}")));
@@ -57,7 +59,7 @@ fn is_map_entry(message: &DescriptorProto) -> bool {
     options.is_some_and(|options| options.map_entry())
 }
 
-/// As it would be written in a .proto file.
+/// Returns the type of a field as written in a .proto file.
 fn field_type(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     let plain = plain_type(field);
     let entry = message.nested_type.iter().find(|nested| {
@@ -122,11 +124,12 @@ fn service_lines(package: &str, service: &ServiceDescriptorProto, lines: &mut BT
     }
 }
 
-fn check(package: &str) {
+/// Compares a package with its golden file, or rewrites the file if UPDATE_GOLDEN is set.
+fn check_golden_file(package: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden")
         .join(format!("{package}.txt"));
-    let now = lines(package);
+    let now = api_lines(package);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         let text: String = now.iter().map(|line| format!("{line}\n")).collect();
         std::fs::write(&path, text).expect("writes");
@@ -139,25 +142,25 @@ fn check(package: &str) {
     let diff: String = gone.chain(new).collect();
     assert!(
         diff.is_empty(),
-        "the wire of {package} changed:\n{diff}\
-         A line with - breaks clients that are out there; do it only before the first release.\n\
+        "the API of {package} changed:\n{diff}\
+         A line with - breaks existing clients; it is allowed only before the first release.\n\
          To accept: UPDATE_GOLDEN=1 cargo test -p skilld-proto, and add a line to CHANGELOG.md"
     );
 }
 
 #[test]
-fn the_public_api_is_as_in_its_golden_file() {
-    check("skilld.v1");
+fn public_api_matches_its_golden_file() {
+    check_golden_file("skilld.v1");
 }
 
 #[test]
-fn the_guest_protocol_is_as_in_its_golden_file() {
-    check("skilld.guest.v1");
+fn guest_protocol_matches_its_golden_file() {
+    check_golden_file("skilld.guest.v1");
 }
 
 #[test]
-fn requests_of_a_workspace_name_it_in_their_first_field() {
-    let files = files("skilld.v1");
+fn requests_for_a_workspace_name_it_in_field_1() {
+    let files = package_files("skilld.v1");
     let first = |input: &str| {
         let name = input.rsplit('.').next().unwrap_or(input);
         let messages = files.iter().flat_map(|file| &file.message_type);
@@ -193,7 +196,10 @@ fn requests_of_a_workspace_name_it_in_their_first_field() {
 #[test]
 fn every_enum_begins_with_unspecified() {
     for package in ["skilld.v1", "skilld.guest.v1"] {
-        for line in lines(package).iter().filter(|line| line.ends_with(" = 0")) {
+        for line in api_lines(package)
+            .iter()
+            .filter(|line| line.ends_with(" = 0"))
+        {
             assert!(line.ends_with("_UNSPECIFIED = 0"), "{line}");
         }
     }

@@ -1,5 +1,5 @@
-//! Section `claim`: a workspace from the warm pool, a skill of 50 files staged, its script's first output; beside
-//! the same by Docker's API.
+//! Section `claim`: a workspace from the warm pool, a skill of 50 files staged, its script's first output, and the
+//! deletion; beside the same by Docker's API.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,82 +9,90 @@ use bytes::Bytes;
 use skilld_proto::v1::{CreateWorkspaceRequest, ExecSpec};
 use skilld_tests::Daemon;
 
-use crate::reference::{Limits, Reference};
-use crate::report::{Budget, Row, Series};
-use crate::{Wish, ours};
+use crate::reference::{ContainerLimits, DockerReference};
+use crate::report::{Budget, FigureSeries, TableRow};
+use crate::{BenchOptions, daemon_calls};
 
 const SKILL: &str = "bench-skill";
 const FILES: usize = 50;
 const SCRIPT: &str = "scripts/run.sh";
 
-struct Times {
-    claim: Series,
-    stage: Series,
-    all: Series,
-    /// The same script's first output when it is run again.
-    again: Series,
+struct ClaimTimes {
+    claim: FigureSeries,
+    stage: FigureSeries,
+    all: FigureSeries,
+    /// First output of the same script when it is run again.
+    again: FigureSeries,
+    /// Deletion of the workspace or container.
+    delete: FigureSeries,
 }
 
-impl Times {
+impl ClaimTimes {
     fn new() -> Result<Self> {
         Ok(Self {
-            claim: Series::times()?,
-            stage: Series::times()?,
-            all: Series::times()?,
-            again: Series::times()?,
+            claim: FigureSeries::times()?,
+            stage: FigureSeries::times()?,
+            all: FigureSeries::times()?,
+            again: FigureSeries::times()?,
+            delete: FigureSeries::times()?,
         })
     }
 }
 
-/// Claims one after the other, with the pool full and nothing else going on.
-pub(crate) async fn claims(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
+/// Measures claims one after the other, each with a full pool and nothing else going on.
+pub(crate) async fn claims(
+    bench: &BenchOptions,
+    reference: &DockerReference,
+) -> Result<Vec<TableRow>> {
     let root = tempfile::Builder::new().prefix("skb").tempdir()?;
-    let tar = skill(&root.path().join(SKILL))?;
-    let options = ours::options()
+    let tar = write_skill(&root.path().join(SKILL))?;
+    let options = daemon_calls::daemon_options()
         .skills(root.path())
         .set("engine.uid_count", "8192")
         .set("engine.uid_quarantine", "1s");
     let daemon = Daemon::start_with(options).await?;
-    let (mut skilld, mut docker) = (Times::new()?, Times::new()?);
+    let (mut skilld, mut docker) = (ClaimTimes::new()?, ClaimTimes::new()?);
     // The first claims warm up the store and the page cache.
-    for turn in 0..wish.times(500, 20) + 3 {
-        let measured = ours_once(&daemon, &mut skilld).await;
+    for turn in 0..bench.times(500, 20) + 3 {
+        let measured = claim_once(&daemon, &mut skilld).await;
         measured.with_context(|| format!("claim {turn}"))?;
         if turn % 5 == 0 {
-            docker_once(reference, tar.clone(), &mut docker).await?;
+            start_container_once(reference, tar.clone(), &mut docker).await?;
         }
         if turn == 2 {
-            (skilld, docker) = (Times::new()?, Times::new()?);
+            (skilld, docker) = (ClaimTimes::new()?, ClaimTimes::new()?);
         }
     }
     daemon.stop().await?;
-    let claim = Row::new(
+    let claim = TableRow::new(
         "claim of a warm workspace",
         &skilld.claim,
         Budget::Faster(50.0, None),
     );
-    let stage = Row::new("stage a skill of 50 files", &skilld.stage, Budget::None);
-    let all = Row::new(
+    let stage = TableRow::new("stage a skill of 50 files", &skilld.stage, Budget::None);
+    let all = TableRow::new(
         "claim, stage 50 files, first output",
         &skilld.all,
         Budget::Faster(30.0, None),
     );
-    let again = Row::new(
+    let again = TableRow::new(
         "first output of the same script again",
         &skilld.again,
         Budget::None,
     );
+    let delete = TableRow::new("delete a workspace", &skilld.delete, Budget::None);
     Ok(vec![
         claim.against("create + start (API)", &docker.claim),
         stage.against("archive put (API)", &docker.stage),
         all.against("create, start, put, exec (API)", &docker.all),
         again.against("docker exec (API)", &docker.again),
+        delete.against("remove by force (API)", &docker.delete),
     ])
 }
 
-async fn ours_once(daemon: &Daemon, times: &mut Times) -> Result<()> {
+async fn claim_once(daemon: &Daemon, times: &mut ClaimTimes) -> Result<()> {
     let client = &daemon.client;
-    ours::warm(client, "default").await?;
+    daemon_calls::wait_until_warm(client, "default").await?;
     let started = Instant::now();
     let workspace = client
         .create_workspace(CreateWorkspaceRequest::default())
@@ -97,8 +105,8 @@ async fn ours_once(daemon: &Daemon, times: &mut Times) -> Result<()> {
         skill: SKILL.to_owned(),
         ..ExecSpec::default()
     };
-    let ran = ours::run(client, &workspace.name, spec.clone()).await?;
-    let again = ours::run(client, &workspace.name, spec).await?;
+    let ran = daemon_calls::run_exec(client, &workspace.name, spec.clone()).await?;
+    let again = daemon_calls::run_exec(client, &workspace.name, spec).await?;
     let first = stage + ran.first_output.context("the script printed nothing")?;
     ensure!(staged.len() == 1, "{} skills were staged", staged.len());
     times.claim.time(claimed)?;
@@ -106,18 +114,26 @@ async fn ours_once(daemon: &Daemon, times: &mut Times) -> Result<()> {
     times.all.time(first)?;
     let again = again.first_output.context("the script printed nothing")?;
     times.again.time(again)?;
-    Ok(client.delete_workspace(&workspace.name).await?)
+    // The pool boots the next container meanwhile, which Docker would do beside the removal.
+    daemon_calls::wait_until_warm(client, "default").await?;
+    let started = Instant::now();
+    client.delete_workspace(&workspace.name).await?;
+    times.delete.time(started.elapsed())
 }
 
-async fn docker_once(reference: &Reference, tar: Bytes, times: &mut Times) -> Result<()> {
-    let limits = Limits {
+async fn start_container_once(
+    reference: &DockerReference,
+    tar: Bytes,
+    times: &mut ClaimTimes,
+) -> Result<()> {
+    let limits = ContainerLimits {
         memory_bytes: 512 << 20,
         cpus: 1,
     };
     let started = Instant::now();
-    let container = reference.container(limits).await?;
+    let container = reference.create_container(limits).await?;
     let claimed = started.elapsed();
-    reference.put(&container, "/tmp", tar).await?;
+    reference.upload(&container, "/tmp", tar).await?;
     let stage = started.elapsed();
     let script = format!("/tmp/{SCRIPT}");
     let (_, first) = reference.exec(&container, &["bash", &script]).await?;
@@ -128,11 +144,13 @@ async fn docker_once(reference: &Reference, tar: Bytes, times: &mut Times) -> Re
     let (_, again) = reference.exec(&container, &["bash", &script]).await?;
     let again = again.context("the script printed nothing")?;
     times.again.time(again)?;
-    reference.remove(&container).await
+    let started = Instant::now();
+    reference.remove_container(&container).await?;
+    times.delete.time(started.elapsed())
 }
 
-/// Makes the skill, and a tar of the same files.
-fn skill(dir: &Path) -> Result<Bytes> {
+/// Writes the skill, and returns a tar of the same files.
+fn write_skill(dir: &Path) -> Result<Bytes> {
     std::fs::create_dir_all(dir.join("scripts"))?;
     std::fs::create_dir_all(dir.join("references"))?;
     let about = format!("---\nname: {SKILL}\ndescription: Fifty files.\n---\n# {SKILL}\n");

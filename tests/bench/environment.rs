@@ -1,60 +1,64 @@
-//! What the figures were taken on. A figure without it is worth nothing.
+//! The machine that figures were taken on. A figure without it is worth nothing.
 
 use std::fmt::Write;
-use std::process::Command;
-use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use skilld_tests::{binaries, docker};
+use skilld_tests::{docker, results};
 
-/// The host, its Docker, and what was measured.
+/// The host, its Docker, and the measured version.
 #[derive(Debug)]
 pub(crate) struct Environment {
     /// Start of the run, UTC.
     pub(crate) time: String,
+    /// Storage driver of the Docker that is used.
+    pub(crate) storage_driver: String,
     facts: Vec<(&'static str, String)>,
 }
 
 impl Environment {
-    pub(crate) async fn read() -> Result<Self> {
+    /// Reads the facts from the kernel, Docker and git.
+    pub(crate) async fn probe() -> Result<Self> {
         let docker = docker::connect()?;
         let version = docker.version().await.context("ask Docker its version")?;
         let info = docker.info().await.context("ask Docker about itself")?;
         let cgroup = info.cgroup_version.map(|version| version.to_string());
+        let cores = std::thread::available_parallelism()?.get().to_string();
+        let storage_driver = info.driver.unwrap_or_default();
+        let commit = format!(
+            "{} {}",
+            env!("CARGO_PKG_VERSION"),
+            results::current_commit()
+        );
         let facts = vec![
-            ("skilld", commit()),
-            ("CPU", field("/proc/cpuinfo", "model name")?),
-            (
-                "cores",
-                std::thread::available_parallelism()?.get().to_string(),
-            ),
-            ("memory", field("/proc/meminfo", "MemTotal")?),
-            ("kernel", read("/proc/sys/kernel/osrelease")?),
+            ("skilld", commit),
+            ("CPU", read_field("/proc/cpuinfo", "model name")?),
+            ("cores", cores),
+            ("memory", read_field("/proc/meminfo", "MemTotal")?),
+            ("kernel", read_text("/proc/sys/kernel/osrelease")?),
             ("Docker", version.version.unwrap_or_default()),
-            (
-                "OCI runtime",
-                info.default_runtime.clone().unwrap_or_default(),
-            ),
-            ("storage driver", info.driver.unwrap_or_default()),
+            ("OCI runtime", info.default_runtime.unwrap_or_default()),
+            ("storage driver", storage_driver.clone()),
             ("cgroup version", cgroup.unwrap_or_default()),
-            ("load average at start", read("/proc/loadavg")?),
+            ("load average at start", read_text("/proc/loadavg")?),
         ];
-        let now = prost_types::Timestamp::from(SystemTime::now()).to_string();
-        let time = now.split('.').next().unwrap_or_default().replace('T', " ");
-        let time = format!("{} UTC", time.trim_end_matches('Z'));
-        Ok(Self { time, facts })
+        Ok(Self {
+            time: results::time_now(),
+            storage_driver,
+            facts,
+        })
     }
 
-    /// One line.
+    /// Returns the facts as one line.
     pub(crate) fn text(&self) -> String {
         let facts = self
             .facts
             .iter()
             .map(|(name, value)| format!("{name}: {value}"));
-        format!("{}\n{}", self.time, facts.collect::<Vec<_>>().join(" · "))
+        let facts = facts.collect::<Vec<_>>().join(" · ");
+        format!("{} UTC\n{facts}", self.time)
     }
 
-    /// A list.
+    /// Returns the facts as a list.
     pub(crate) fn markdown(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.facts {
@@ -65,26 +69,13 @@ impl Environment {
     }
 }
 
-fn commit() -> String {
-    let described = Command::new("git")
-        .arg("-C")
-        .arg(binaries::repository())
-        .args(["describe", "--always", "--dirty"])
-        .output();
-    let commit = described.map_or_else(
-        |_no_git| String::new(),
-        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-    );
-    format!("{} {commit}", env!("CARGO_PKG_VERSION"))
-}
-
-fn read(path: &str) -> Result<String> {
+fn read_text(path: &str) -> Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {path}"))?;
     Ok(text.trim().to_owned())
 }
 
-fn field(path: &str, name: &str) -> Result<String> {
-    let text = read(path)?;
+fn read_field(path: &str, name: &str) -> Result<String> {
+    let text = read_text(path)?;
     let line = text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then(|| value.trim().to_owned())

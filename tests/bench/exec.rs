@@ -2,118 +2,181 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use skilld_client::Client;
 use skilld_proto::v1::{ExecSpec, ListExecsRequest};
 use skilld_tests::exec::{argv, shell, workspace};
 use skilld_tests::{Daemon, Options};
 use tokio::task::JoinSet;
 
-use crate::reference::{Limits, Reference, spawn};
-use crate::report::{Budget, Row, Series};
-use crate::{Wish, ours};
+use crate::inside_reference::{self, InsidePrograms};
+use crate::reference::{ContainerLimits, DockerReference, spawn_local};
+use crate::report::{Budget, FigureSeries, TableRow};
+use crate::{BenchOptions, daemon_calls};
 
 const CLIENTS: usize = 16;
 const HELLO: [&str; 3] = ["bash", "-c", "echo hi"];
 
-/// All cores, so that the kernel's quota of CPU time is not what is measured.
-fn options() -> Result<(Options, Limits)> {
+/// Settings with all cores, so that the kernel's CPU quota is not what is measured.
+fn options() -> Result<(Options, ContainerLimits)> {
     let cpus = std::thread::available_parallelism()?.get();
-    let options = ours::options()
+    let options = daemon_calls::daemon_options()
         .set("pools.default.cpus", &format!("{cpus}.0"))
         .set("engine.uid_quarantine", "1s");
-    let limits = Limits {
+    let limits = ContainerLimits {
         memory_bytes: 512 << 20,
         cpus,
     };
     Ok((options, limits))
 }
 
-/// Times of one command by skilld, by a local spawn, by Docker.
-struct Times {
-    skilld: Series,
-    local: Series,
-    docker: Series,
+/// Maximum time that skilld adds to a posix_spawn inside the same container: 0.35 ms at the median.
+const OVERHEAD: Budget = Budget::Over(350_000);
+
+/// Times of one program by skilld and by the references.
+struct ProgramTimes {
+    skilld: FigureSeries,
+    inside: FigureSeries,
+    local: FigureSeries,
+    docker: FigureSeries,
 }
 
-impl Times {
+impl ProgramTimes {
     fn new() -> Result<Self> {
         Ok(Self {
-            skilld: Series::times()?,
-            local: Series::times()?,
-            docker: Series::times()?,
+            skilld: FigureSeries::times()?,
+            inside: FigureSeries::times()?,
+            local: FigureSeries::times()?,
+            docker: FigureSeries::times()?,
         })
     }
 
-    fn rows(&self, what: &str, within: f64) -> [Row; 2] {
-        let local = Row::new(what, &self.skilld, Budget::Within(within));
-        let docker = Row::new(what, &self.skilld, Budget::Faster(40.0, Some(15.0)));
-        [
-            local.against("local spawn", &self.local),
-            docker.against("docker exec (API)", &self.docker),
-        ]
+    fn rows(&self, what: &str, overhead: Budget) -> Vec<TableRow> {
+        let row = |budget| TableRow::new(what, &self.skilld, budget);
+        let mut rows = vec![
+            row(overhead).against("posix_spawn inside", &self.inside),
+            row(Budget::None).against("local spawn", &self.local),
+        ];
+        if self.docker.is_empty() {
+            return rows;
+        }
+        let faster = row(Budget::Faster(40.0, Some(15.0)));
+        rows.push(faster.against("docker exec (API)", &self.docker));
+        let start = TableRow::new(
+            &format!(
+                "posix_spawn inside, {}",
+                what.trim_start_matches("exec of ")
+            ),
+            &self.inside,
+            Budget::None,
+        );
+        rows.push(start.against("local spawn", &self.local));
+        rows
     }
 }
 
-/// One command after the other: `true` and `bash -c 'echo hi'`.
-pub(crate) async fn latency(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
+/// Measures one command after the other: a static program of 4 KB on tmpfs, `true` and `bash -c 'echo hi'`.
+pub(crate) async fn latency(
+    bench: &BenchOptions,
+    reference: &DockerReference,
+) -> Result<Vec<TableRow>> {
     let (options, limits) = options()?;
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
-    ours::warm(client, "default").await?;
-    let container = reference.container(limits).await?;
-    let (mut bare, mut bash) = (Times::new()?, Times::new()?);
-    // Batches take turns, so that all see the same weather. The first turn warms up and is not counted.
-    for turn in 0..=wish.times(25, 5) {
+    daemon_calls::wait_until_warm(client, "default").await?;
+    let container = reference.create_container(limits).await?;
+    let programs = InsidePrograms::build().await?;
+    let inside = programs.upload(client, &name).await?;
+    let (tiny_inside, tiny_local) = (
+        inside_reference::tiny_in_workspace(),
+        programs.tiny_on_host(),
+    );
+    let tiny_local = tiny_local.to_str().context("a path that is not text")?;
+    let mut times = [
+        ProgramTimes::new()?,
+        ProgramTimes::new()?,
+        ProgramTimes::new()?,
+    ];
+    // Batches take turns, so that a noisy machine disturbs all of them. The first turn warms up and is not counted.
+    for turn in 0..=bench.times(25, 5) {
         if turn == 1 {
-            (bare, bash) = (Times::new()?, Times::new()?);
+            times = [
+                ProgramTimes::new()?,
+                ProgramTimes::new()?,
+                ProgramTimes::new()?,
+            ];
         }
+        let [tiny, bare, bash] = &mut times;
         for _ in 0..40 {
-            let started = Instant::now();
-            ours::run(client, &name, argv(["true"])).await?;
-            bare.skilld.time(started.elapsed())?;
-            let started = Instant::now();
-            ours::run(client, &name, shell("echo hi")).await?;
-            bash.skilld.time(started.elapsed())?;
+            for (spec, series) in [
+                (argv([&tiny_inside]), &mut tiny.skilld),
+                (argv(["true"]), &mut bare.skilld),
+                (shell("echo hi"), &mut bash.skilld),
+            ] {
+                let started = Instant::now();
+                daemon_calls::run_exec(client, &name, spec).await?;
+                series.time(started.elapsed())?;
+            }
         }
+        inside
+            .spawn_each(40, &[&tiny_inside], &mut tiny.inside)
+            .await?;
+        inside.spawn_each(40, &["true"], &mut bare.inside).await?;
+        inside.spawn_each(40, &HELLO, &mut bash.inside).await?;
         for _ in 0..40 {
-            let started = Instant::now();
-            spawn(&["true"]).await?;
-            bare.local.time(started.elapsed())?;
-            let started = Instant::now();
-            spawn(&HELLO).await?;
-            bash.local.time(started.elapsed())?;
+            for (argv, series) in [
+                (&[tiny_local][..], &mut tiny.local),
+                (&["true"], &mut bare.local),
+                (&HELLO, &mut bash.local),
+            ] {
+                let started = Instant::now();
+                spawn_local(argv).await?;
+                series.time(started.elapsed())?;
+            }
         }
-        for _ in 0..20 {
-            let started = Instant::now();
-            reference.exec(&container, &["true"]).await?;
-            bare.docker.time(started.elapsed())?;
-            let started = Instant::now();
-            reference.exec(&container, &HELLO).await?;
-            bash.docker.time(started.elapsed())?;
-        }
+        docker_batch(reference, &container, bare, bash).await?;
     }
-    let inside = inside(wish, &daemon, &name).await?;
-    let hops = hops(wish, client, &name).await?;
-    reference.remove(&container).await?;
+    let hops = hops(bench, client, &name).await?;
+    reference.remove_container(&container).await?;
     daemon.stop().await?;
-    let mut rows = Vec::from(bare.rows("exec of true", 1.5));
-    rows.extend(bash.rows("exec of bash -c 'echo hi'", 1.3));
-    rows.push(inside);
+    let [tiny, bare, bash] = &times;
+    let mut rows = tiny.rows("exec of a static program on tmpfs", OVERHEAD);
+    rows.extend(bare.rows("exec of true", OVERHEAD));
+    rows.extend(bash.rows("exec of bash -c 'echo hi'", Budget::None));
     rows.push(hops);
     Ok(rows)
 }
 
-/// What an exec costs before anything is started: an answer from the guest, beside one from the daemon.
-async fn hops(wish: &Wish, client: &Client, name: &str) -> Result<Row> {
-    let (mut guest, mut near) = (Series::times()?, Series::times()?);
+/// Measures 20 execs of each command through Docker's API.
+async fn docker_batch(
+    reference: &DockerReference,
+    container: &str,
+    bare: &mut ProgramTimes,
+    bash: &mut ProgramTimes,
+) -> Result<()> {
+    for _ in 0..20 {
+        for (argv, series) in [
+            (&["true"][..], &mut bare.docker),
+            (&HELLO, &mut bash.docker),
+        ] {
+            let started = Instant::now();
+            reference.exec(container, argv).await?;
+            series.time(started.elapsed())?;
+        }
+    }
+    Ok(())
+}
+
+/// Measures what an exec costs before anything is started: an answer from the guest, beside one from the daemon.
+async fn hops(bench: &BenchOptions, client: &Client, name: &str) -> Result<TableRow> {
+    let (mut guest, mut near) = (FigureSeries::times()?, FigureSeries::times()?);
     let list = ListExecsRequest {
         workspace: name.to_owned(),
         page_size: 1,
         ..ListExecsRequest::default()
     };
-    for _ in 0..wish.times(1_000, 200) {
+    for _ in 0..bench.times(1_000, 200) {
         let started = Instant::now();
         client.list_execs(list.clone()).await?;
         guest.time(started.elapsed())?;
@@ -121,45 +184,15 @@ async fn hops(wish: &Wish, client: &Client, name: &str) -> Result<Row> {
         client.get_workspace(name).await?;
         near.time(started.elapsed())?;
     }
-    let row = Row::new("an answer from the guest (ListExecs)", &guest, Budget::None);
+    let row = TableRow::new("an answer from the guest (ListExecs)", &guest, Budget::None);
     Ok(row.against("one from the daemon (GetWorkspace)", &near))
 }
 
-/// What starting a process costs inside a container and outside, without skilld: the share that is the storage
-/// driver's and the seccomp filter's.
-async fn inside(wish: &Wish, daemon: &Daemon, name: &str) -> Result<Row> {
-    const SCRIPT: &str = "import os,sys,time
-for _ in range(int(sys.argv[1])):
-    r,w=os.pipe()
-    start=time.perf_counter_ns()
-    pid=os.posix_spawn('/bin/bash',['bash','-c','echo hi'],{},file_actions=[(os.POSIX_SPAWN_DUP2,w,1),(os.POSIX_SPAWN_CLOSE,r)])
-    os.close(w)
-    while os.read(r,99): pass
-    os.waitpid(pid,0)
-    print(time.perf_counter_ns()-start,flush=True)
-    os.close(r)";
-    let count = wish.times(40, 10).to_string();
-    let (mut within, mut outside) = (Series::times()?, Series::times()?);
-    for _ in 0..wish.times(10, 3) {
-        let spec = argv(["python3", "-c", SCRIPT, &count]);
-        let outcome = skilld_tests::exec::run(&daemon.client, name, spec).await?;
-        within.nanoseconds(&outcome.text())?;
-        let output = tokio::process::Command::new("python3")
-            .args(["-c", SCRIPT, &count])
-            .output()
-            .await?;
-        outside.nanoseconds(&String::from_utf8(output.stdout)?)?;
-    }
-    let row = Row::new(
-        "posix_spawn of bash from python in a workspace",
-        &within,
-        Budget::None,
-    );
-    Ok(row.against("the same on the host", &outside))
-}
-
-/// From 16 clients, each with a connection of its own.
-pub(crate) async fn rate(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
+/// Measures the throughput of 16 clients, each with a connection of its own.
+pub(crate) async fn rate(
+    bench: &BenchOptions,
+    reference: &DockerReference,
+) -> Result<Vec<TableRow>> {
     let (options, limits) = options()?;
     let daemon = Daemon::start_with(options).await?;
     let mut clients = Vec::new();
@@ -172,17 +205,23 @@ pub(crate) async fn rate(wish: &Wish, reference: &Reference) -> Result<Vec<Row>>
         four.push(workspace(&daemon.client).await?.name);
     }
     let four: Vec<String> = four.iter().cycle().take(CLIENTS).cloned().collect();
-    ours::warm(&daemon.client, "default").await?;
-    let container = reference.container(limits).await?;
-    let (mut single, mut spread) = (Series::rates()?, Series::rates()?);
-    let (mut local, mut docker) = (Series::rates()?, Series::rates()?);
-    for turn in 0..=wish.times(5, 2) {
-        let count = wish.times(150, 40);
-        let by_one = ours_at_once(&clients, &one, count).await?;
-        let by_four = ours_at_once(&clients, &four, count).await?;
-        let by_local = at_once(count, || async { spawn(&["true"]).await.map(|_| ()) }).await?;
+    daemon_calls::wait_until_warm(&daemon.client, "default").await?;
+    let container = reference.create_container(limits).await?;
+    let programs = InsidePrograms::build().await?;
+    let own = one.first().context("no workspace")?;
+    let inside = programs.upload(&daemon.client, own).await?;
+    let (mut single, mut spread) = (FigureSeries::rates()?, FigureSeries::rates()?);
+    let (mut local, mut docker) = (FigureSeries::rates()?, FigureSeries::rates()?);
+    let mut inside_rate = FigureSeries::rates()?;
+    for turn in 0..=bench.times(5, 2) {
+        let count = bench.times(150, 40);
+        let by_one = exec_from_clients(&clients, &one, count).await?;
+        let by_four = exec_from_clients(&clients, &four, count).await?;
+        let by_inside = inside.spawn_together(count, &["true"]).await?;
+        let by_local =
+            spawn_from_tasks(count, || async { spawn_local(&["true"]).await.map(|_| ()) }).await?;
         let docker_call = (reference.clone(), container.clone());
-        let by_docker = at_once(count.div_ceil(15), move || {
+        let by_docker = spawn_from_tasks(count.div_ceil(15), move || {
             let (reference, container) = docker_call.clone();
             async move { reference.exec(&container, &["true"]).await.map(|_| ()) }
         })
@@ -191,37 +230,31 @@ pub(crate) async fn rate(wish: &Wish, reference: &Reference) -> Result<Vec<Row>>
         if turn > 0 {
             single.rate(by_one.0, by_one.1)?;
             spread.rate(by_four.0, by_four.1)?;
+            inside_rate.rate(by_one.0, by_inside)?;
             local.rate(by_local.0, by_local.1)?;
             docker.rate(by_docker.0, by_docker.1)?;
         }
     }
-    reference.remove(&container).await?;
+    reference.remove_container(&container).await?;
     daemon.stop().await?;
-    let one = Row::new(
-        "execs of true, 16 clients, 1 workspace",
-        &single,
-        Budget::Share(60.0),
-    );
-    let four = Row::new(
-        "execs of true, 16 clients, 4 workspaces",
-        &spread,
-        Budget::Share(60.0),
-    );
-    let beside_local = Row::new(
-        "execs of true, 16 clients, 4 workspaces",
-        &spread,
-        Budget::None,
-    );
+    let one = |budget| TableRow::new("execs of true, 16 clients, 1 workspace", &single, budget);
+    let four = |budget| TableRow::new("execs of true, 16 clients, 4 workspaces", &spread, budget);
     Ok(vec![
-        one.against("docker exec (API), 16 clients", &docker),
-        four.against("docker exec (API), 16 clients", &docker),
-        beside_local.against("local spawn, 16 tasks", &local),
+        one(Budget::Share(0.6)).against("posix_spawn inside, 16 threads", &inside_rate),
+        one(Budget::Share(60.0)).against("docker exec (API), 16 clients", &docker),
+        four(Budget::Share(60.0)).against("docker exec (API), 16 clients", &docker),
+        four(Budget::None).against("local spawn, 16 tasks", &local),
     ])
 }
 
-type Counted = (u64, std::time::Duration);
+/// Number of execs and the time that all of them took.
+type CountedTime = (u64, std::time::Duration);
 
-async fn ours_at_once(clients: &[Client], workspaces: &[String], count: usize) -> Result<Counted> {
+async fn exec_from_clients(
+    clients: &[Client],
+    workspaces: &[String],
+    count: usize,
+) -> Result<CountedTime> {
     let mut tasks = JoinSet::new();
     let started = Instant::now();
     for (client, name) in clients.iter().zip(workspaces) {
@@ -229,7 +262,7 @@ async fn ours_at_once(clients: &[Client], workspaces: &[String], count: usize) -
         tasks.spawn(async move {
             for _ in 0..count {
                 let spec: ExecSpec = argv(["true"]);
-                ours::run(&client, &name, spec).await?;
+                daemon_calls::run_exec(&client, &name, spec).await?;
             }
             Ok(())
         });
@@ -237,7 +270,7 @@ async fn ours_at_once(clients: &[Client], workspaces: &[String], count: usize) -
     finish(tasks, started, count).await
 }
 
-async fn at_once<F, T>(count: usize, call: F) -> Result<Counted>
+async fn spawn_from_tasks<F, T>(count: usize, call: F) -> Result<CountedTime>
 where
     F: Fn() -> T + Clone + Send + 'static,
     T: Future<Output = Result<()>> + Send,
@@ -256,7 +289,11 @@ where
     finish(tasks, started, count).await
 }
 
-async fn finish(mut tasks: JoinSet<Result<()>>, started: Instant, count: usize) -> Result<Counted> {
+async fn finish(
+    mut tasks: JoinSet<Result<()>>,
+    started: Instant,
+    count: usize,
+) -> Result<CountedTime> {
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }

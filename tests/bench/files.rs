@@ -5,26 +5,26 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
-use skilld_client::{Progress, StageTarget};
+use skilld_client::{TransferProgress, UploadTarget};
 use skilld_proto::v1::collect_outputs_response::Payload;
 use skilld_proto::v1::{CollectFormat, CollectOutputsRequest, CollectSpec, CollectSummary};
 use skilld_tests::exec::{shell, workspace};
 use skilld_tests::{Daemon, Options, usage};
 
-use crate::reference::{Limits, Reference, spawn};
-use crate::report::{Budget, Row, Series};
-use crate::{Wish, ours};
+use crate::reference::{ContainerLimits, DockerReference, spawn_local};
+use crate::report::{Budget, FigureSeries, TableRow};
+use crate::{BenchOptions, daemon_calls};
 
 const SMALL_FILES: usize = 10_000;
-/// Whatever the size of a file and the number of them.
+/// Budget of memory, for any size and number of files.
 const MEMORY: Budget = Budget::AtMost(16 << 20);
-/// Makes `one.txt` in the working directory, and that many files of 1 KiB in `many/`.
+/// Command that makes `one.txt` in the working directory, and 10,000 files of 1 KiB in `many/`.
 const MAKE: &str = r#"echo one > one.txt && mkdir -p many && cd many && python3 -c "
 for i in range(10000): open(f'{i:05}.txt','w').write(f'{i:05} '*170+'abcd')""#;
 
 fn options() -> Result<Options> {
     let cpus = std::thread::available_parallelism()?.get();
-    Ok(ours::options()
+    Ok(daemon_calls::daemon_options()
         .set("default_pool", "large")
         .set("pools.large.warm", "1")
         .set("pools.large.max", "2")
@@ -34,84 +34,94 @@ fn options() -> Result<Options> {
         .set("pools.default.warm", "0"))
 }
 
-/// One file of 1 GiB, from a file in memory to a file in memory, its sha256 checked both ways.
-pub(crate) async fn big(wish: &Wish) -> Result<Vec<Row>> {
-    let bytes: u64 = if wish.quick { 256 << 20 } else { 1 << 30 };
+/// Measures one file of 1 GiB, from a file in memory to a file in memory, its sha256 checked both ways.
+pub(crate) async fn big(bench: &BenchOptions) -> Result<Vec<TableRow>> {
+    let bytes: u64 = if bench.quick { 256 << 20 } else { 1 << 30 };
     let daemon = Daemon::start_with(options()?).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
-    ours::warm(client, "large").await?;
+    daemon_calls::wait_until_warm(client, "large").await?;
     let dir = in_memory()?;
     let source = dir.path().join("source");
     let sha256 = random_file(&source, bytes)?;
-    let (mut stage, mut collect, mut copy) =
-        (Series::speeds()?, Series::speeds()?, Series::speeds()?);
-    let (mut memory, mut guest_memory) = (Series::bytes()?, Series::bytes()?);
+    let (mut stage, mut collect, mut copy) = (
+        FigureSeries::speeds()?,
+        FigureSeries::speeds()?,
+        FigureSeries::speeds()?,
+    );
+    let (mut memory, mut guest_memory) = (FigureSeries::bytes()?, FigureSeries::bytes()?);
     let guest = usage::guest(&daemon, &name).await?;
-    for _ in 0..wish.times(5, 2) {
-        let before = ours::forget_peak(&daemon)?;
+    for _ in 0..bench.times(5, 2) {
+        let before = daemon_calls::reset_peak(&daemon)?;
         let guest_before = usage::forget_peak(guest)?;
         let started = Instant::now();
-        let mut target = StageTarget::file(&name, "out/big");
+        let mut target = UploadTarget::file(&name, "out/big");
         target.sha256.clone_from(&sha256);
         let file = tokio::fs::File::open(&source).await?;
-        let staged = client.stage(target, file).await?;
+        let staged = client.upload(target, file).await?;
         stage.rate(bytes, started.elapsed())?;
         ensure!(staged.files_total == 1, "{staged:?}");
         let started = Instant::now();
         let request = request(&name, "out/big", CollectFormat::Files);
         let collected = client
-            .collect_to_dir(request, &dir.path().join("collected"), Progress::none())
+            .collect_to_dir(
+                request,
+                &dir.path().join("collected"),
+                TransferProgress::none(),
+            )
             .await?;
         collect.rate(bytes, started.elapsed())?;
-        memory.size(ours::peak(&daemon)?.saturating_sub(before))?;
+        memory.size(daemon_calls::peak_bytes(&daemon)?.saturating_sub(before))?;
         guest_memory.size(usage::peak(guest)?.saturating_sub(guest_before))?;
         ensure!(collected.bytes == bytes, "{} bytes came", collected.bytes);
         std::fs::remove_dir_all(dir.path().join("collected"))?;
-        ours::run(client, &name, shell("rm $OUTPUT_DIR/big")).await?;
+        daemon_calls::run_exec(client, &name, shell("rm $OUTPUT_DIR/big")).await?;
         let target = dir.path().join("copy");
         let started = Instant::now();
-        spawn(&["cp", text(&source)?, text(&target)?]).await?;
+        spawn_local(&["cp", text(&source)?, text(&target)?]).await?;
         copy.rate(bytes, started.elapsed())?;
         std::fs::remove_file(&target)?;
     }
     daemon.stop().await?;
-    let stage = Row::new("stage one file of 1 GiB", &stage, Budget::Share(0.3));
-    let collect = Row::new("collect one file of 1 GiB", &collect, Budget::Share(0.3));
+    let stage = TableRow::new("stage one file of 1 GiB", &stage, Budget::Share(0.3));
+    let collect = TableRow::new("collect one file of 1 GiB", &collect, Budget::Share(0.3));
     Ok(vec![
         stage.against("cp within tmpfs", &copy),
         collect.against("cp within tmpfs", &copy),
-        Row::new("daemon's memory for either", &memory, MEMORY),
-        Row::new("guest's memory for either", &guest_memory, MEMORY),
+        TableRow::new("daemon's memory for either", &memory, MEMORY),
+        TableRow::new("guest's memory for either", &guest_memory, MEMORY),
     ])
 }
 
-/// One small file and ten thousand, as files and as a tar.
-pub(crate) async fn small(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
+/// Measures one small file and ten thousand, as files and as a tar.
+pub(crate) async fn small(
+    bench: &BenchOptions,
+    reference: &DockerReference,
+) -> Result<Vec<TableRow>> {
     let daemon = Daemon::start_with(options()?).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
-    ours::warm(client, "large").await?;
-    let limits = Limits {
+    daemon_calls::wait_until_warm(client, "large").await?;
+    let limits = ContainerLimits {
         memory_bytes: 4 << 30,
         cpus: std::thread::available_parallelism()?.get(),
     };
-    let container = reference.container(limits).await?;
+    let container = reference.create_container(limits).await?;
     let dir = in_memory()?;
     let make = format!("cd {} && {MAKE}", text(dir.path())?);
-    spawn(&["bash", "-c", &make]).await?;
-    ours::run(client, &name, shell(&format!("cd $OUTPUT_DIR && {MAKE}"))).await?;
+    spawn_local(&["bash", "-c", &make]).await?;
+    daemon_calls::run_exec(client, &name, shell(&format!("cd $OUTPUT_DIR && {MAKE}"))).await?;
     let make = format!("cd /tmp && {MAKE}");
     reference.exec(&container, &["bash", "-c", &make]).await?;
 
-    let (one, docker_one) = collect_one(wish, &daemon, &name, (reference, &container)).await?;
-    let (mut files, mut archive) = (Series::times()?, Series::times()?);
-    let (mut tar, mut docker) = (Series::times()?, Series::times()?);
-    let (mut stage, mut copy) = (Series::times()?, Series::times()?);
-    let (mut memory, mut guest_memory) = (Series::bytes()?, Series::bytes()?);
+    let (one, docker_one) = collect_one(bench, &daemon, &name, (reference, &container)).await?;
+    let (mut files, mut archive) = (FigureSeries::times()?, FigureSeries::times()?);
+    let (mut tar, mut docker) = (FigureSeries::times()?, FigureSeries::times()?);
+    let (mut stage, mut copy) = (FigureSeries::times()?, FigureSeries::times()?);
+    let (mut memory, mut guest_memory) = (FigureSeries::bytes()?, FigureSeries::bytes()?);
     let guest = usage::guest(&daemon, &name).await?;
-    for turn in 0..wish.times(15, 3) {
-        let before = ours::forget_peak(&daemon)?;
+    for turn in 0..bench.times(15, 3) {
+        let before = daemon_calls::reset_peak(&daemon)?;
         let guest_before = usage::forget_peak(guest)?;
         for (format, series) in [
             (CollectFormat::Files, &mut files),
@@ -124,21 +134,21 @@ pub(crate) async fn small(wish: &Wish, reference: &Reference) -> Result<Vec<Row>
             ensure!(returned == SMALL_FILES, "{summary:?}");
         }
         stage_many(&daemon, &name, dir.path(), (&mut stage, &mut copy)).await?;
-        memory.size(ours::peak(&daemon)?.saturating_sub(before))?;
+        memory.size(daemon_calls::peak_bytes(&daemon)?.saturating_sub(before))?;
         guest_memory.size(usage::peak(guest)?.saturating_sub(guest_before))?;
         let started = Instant::now();
         // To a pipe: tar does not read the files when it writes to /dev/null.
-        spawn(&["tar", "-C", text(dir.path())?, "-c", "many"]).await?;
+        spawn_local(&["tar", "-C", text(dir.path())?, "-c", "many"]).await?;
         tar.time(started.elapsed())?;
         if turn % 3 == 0 {
             let started = Instant::now();
-            reference.get(&container, "/tmp/many").await?;
+            reference.download(&container, "/tmp/many").await?;
             docker.time(started.elapsed())?;
         }
     }
-    reference.remove(&container).await?;
+    reference.remove_container(&container).await?;
     daemon.stop().await?;
-    let row = |what: &str, series, budget| Row::new(what, series, budget);
+    let row = |what: &str, series, budget| TableRow::new(what, series, budget);
     let as_files = row(
         "collect 10,000 files, with sha256 each",
         &files,
@@ -158,19 +168,19 @@ pub(crate) async fn small(wish: &Wish, reference: &Reference) -> Result<Vec<Row>
 
 /// Collects one small file, through the guest and through Docker.
 async fn collect_one(
-    wish: &Wish,
+    bench: &BenchOptions,
     daemon: &Daemon,
     name: &str,
-    (reference, container): (&Reference, &str),
-) -> Result<(Series, Series)> {
-    let (mut one, mut docker_one) = (Series::times()?, Series::times()?);
-    for turn in 0..wish.times(500, 50) {
+    (reference, container): (&DockerReference, &str),
+) -> Result<(FigureSeries, FigureSeries)> {
+    let (mut one, mut docker_one) = (FigureSeries::times()?, FigureSeries::times()?);
+    for turn in 0..bench.times(500, 50) {
         let started = Instant::now();
         collect(daemon, name, "out/one.txt", CollectFormat::Files).await?;
         one.time(started.elapsed())?;
         if turn % 5 == 0 {
             let started = Instant::now();
-            reference.get(container, "/tmp/one.txt").await?;
+            reference.download(container, "/tmp/one.txt").await?;
             docker_one.time(started.elapsed())?;
         }
     }
@@ -182,21 +192,21 @@ async fn stage_many(
     daemon: &Daemon,
     name: &str,
     dir: &Path,
-    (stage, copy): (&mut Series, &mut Series),
+    (stage, copy): (&mut FigureSeries, &mut FigureSeries),
 ) -> Result<()> {
     let many = dir.join("many");
     let started = Instant::now();
     let target = "work/staged";
     let answer = daemon
         .client
-        .stage_path(name, &many, target, Progress::none())
+        .upload_path(name, &many, target, TransferProgress::none())
         .await?;
     stage.time(started.elapsed())?;
     ensure!(answer.files_total >= 10_000, "{answer:?}");
-    ours::run(&daemon.client, name, shell("rm -r $WORK_DIR/staged")).await?;
+    daemon_calls::run_exec(&daemon.client, name, shell("rm -r $WORK_DIR/staged")).await?;
     let other = dir.join("copy");
     let started = Instant::now();
-    spawn(&["cp", "-a", text(&many)?, text(&other)?]).await?;
+    spawn_local(&["cp", "-a", text(&many)?, text(&other)?]).await?;
     copy.time(started.elapsed())?;
     Ok(std::fs::remove_dir_all(&other)?)
 }
@@ -233,7 +243,7 @@ fn request(name: &str, glob: &str, format: CollectFormat) -> CollectOutputsReque
     }
 }
 
-/// A directory whose files are in memory, as a workspace's are.
+/// Creates a directory on a tmpfs, as a workspace's files are.
 fn in_memory() -> Result<tempfile::TempDir> {
     let made = tempfile::Builder::new()
         .prefix("skb")

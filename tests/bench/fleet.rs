@@ -12,13 +12,13 @@ use skilld_tests::exec::{argv, workspace};
 use skilld_tests::{Daemon, binaries, docker};
 use tokio::task::JoinSet;
 
-use crate::report::{Budget, Row, Series};
-use crate::{Wish, ours, progress};
+use crate::report::{Budget, FigureSeries, TableRow};
+use crate::{BenchOptions, daemon_calls, progress};
 
-/// A hundred idle workspaces.
-pub(crate) async fn fleet(wish: &Wish) -> Result<Vec<Row>> {
-    let count = wish.times(100, 10);
-    let options = ours::options()
+/// Measures a hundred idle workspaces.
+pub(crate) async fn fleet(bench: &BenchOptions) -> Result<Vec<TableRow>> {
+    let count = bench.times(100, 10);
+    let options = daemon_calls::daemon_options()
         .set("engine.uid_count", "256")
         .set("pools.default.warm", "0")
         .set("pools.default.max", "128")
@@ -38,16 +38,18 @@ pub(crate) async fn fleet(wish: &Wish) -> Result<Vec<Row>> {
         .try_collect()
         .await?;
     progress(&format!("  {count} workspaces"));
-    let (mut daemon_memory, mut guest_memory) = (Series::bytes()?, Series::bytes()?);
-    daemon_memory.size(ours::resident(daemon.pid().context("no daemon")?)?)?;
+    let (mut daemon_memory, mut guest_memory) = (FigureSeries::bytes()?, FigureSeries::bytes()?);
+    daemon_memory.size(daemon_calls::resident_bytes(
+        daemon.pid().context("no daemon")?,
+    )?)?;
     for name in made.iter().take(10) {
-        ours::run(&client, name, argv(["true"])).await?;
+        daemon_calls::run_exec(&client, name, argv(["true"])).await?;
     }
     for pid in guests(&daemon).await? {
-        guest_memory.size(ours::resident(pid)?)?;
+        guest_memory.size(daemon_calls::resident_bytes(pid)?)?;
     }
-    let mut back = Series::times()?;
-    for _ in 0..wish.times(7, 2) {
+    let mut back = FigureSeries::times()?;
+    for _ in 0..bench.times(7, 2) {
         let started = Instant::now();
         daemon.crash().await?;
         daemon.restart().await?;
@@ -59,22 +61,22 @@ pub(crate) async fn fleet(wish: &Wish) -> Result<Vec<Row>> {
         let there = daemon.client.list_workspaces(request).await?.workspaces;
         ensure!(there.len() == count, "{} workspaces are left", there.len());
         let name = made.first().context("no workspace")?;
-        ours::run(&daemon.client, name, argv(["true"])).await?;
+        daemon_calls::run_exec(&daemon.client, name, argv(["true"])).await?;
     }
     daemon.stop().await?;
-    let mut size = Series::bytes()?;
+    let mut size = FigureSeries::bytes()?;
     size.size(std::fs::metadata(binaries::guest()?)?.len())?;
     let idle = format!("daemon's memory, {count} idle workspaces");
     let again = format!("daemon SIGKILL → serving, {count} containers");
     Ok(vec![
-        Row::new(&idle, &daemon_memory, Budget::AtMost(64 << 20)),
-        Row::new("guest's memory", &guest_memory, Budget::AtMost(5 << 20)),
-        Row::new("guest's binary", &size, Budget::AtMost(4 << 20)),
-        Row::new(&again, &back, Budget::AtMost(2_000_000_000)),
+        TableRow::new(&idle, &daemon_memory, Budget::AtMost(64 << 20)),
+        TableRow::new("guest's memory", &guest_memory, Budget::AtMost(5 << 20)),
+        TableRow::new("guest's binary", &size, Budget::AtMost(4 << 20)),
+        TableRow::new(&again, &back, Budget::AtMost(2_000_000_000)),
     ])
 }
 
-/// First processes of a daemon's containers, as the host sees them.
+/// Returns the host's process ids of the guests of a daemon.
 async fn guests(daemon: &Daemon) -> Result<Vec<u32>> {
     let docker = docker::connect()?;
     let mut pids = Vec::new();
@@ -86,23 +88,23 @@ async fn guests(daemon: &Daemon) -> Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// The daemon's memory after its first thousands of execs, and after a hundred thousand.
-pub(crate) async fn flat(wish: &Wish) -> Result<Vec<Row>> {
+/// Measures the daemon's memory after its first thousands of execs, and after a hundred thousand.
+pub(crate) async fn flat(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     const CLIENTS: usize = 8;
     let cpus = std::thread::available_parallelism()?.get();
-    let options = ours::options().set("pools.default.cpus", &format!("{cpus}.0"));
+    let options = daemon_calls::daemon_options().set("pools.default.cpus", &format!("{cpus}.0"));
     let daemon = Daemon::start_with(options).await?;
     let pid = daemon.pid().context("no daemon")?;
     let name = workspace(&daemon.client).await?.name;
-    ours::warm(&daemon.client, "default").await?;
+    daemon_calls::wait_until_warm(&daemon.client, "default").await?;
     let guests: HashMap<u32, u64> = guests(&daemon)
         .await?
         .into_iter()
-        .map(|pid| Ok((pid, ours::resident(pid)?)))
+        .map(|pid| Ok((pid, daemon_calls::resident_bytes(pid)?)))
         .collect::<Result<_>>()?;
-    let (early, late) = (wish.times(10_000, 1_000), wish.times(100_000, 3_000));
-    let (mut before, mut after) = (Series::bytes()?, Series::bytes()?);
-    let mut guest = Series::bytes()?;
+    let (early, late) = (bench.times(10_000, 1_000), bench.times(100_000, 3_000));
+    let (mut before, mut after) = (FigureSeries::bytes()?, FigureSeries::bytes()?);
+    let mut guest = FigureSeries::bytes()?;
     for (count, series) in [(early, &mut before), (late - early, &mut after)] {
         let mut tasks = JoinSet::new();
         for _ in 0..CLIENTS {
@@ -110,7 +112,7 @@ pub(crate) async fn flat(wish: &Wish) -> Result<Vec<Row>> {
             let name = name.clone();
             tasks.spawn(async move {
                 for _ in 0..count / CLIENTS {
-                    ours::run(&client, &name, argv(["true"])).await?;
+                    daemon_calls::run_exec(&client, &name, argv(["true"])).await?;
                 }
                 anyhow::Ok(())
             });
@@ -118,16 +120,17 @@ pub(crate) async fn flat(wish: &Wish) -> Result<Vec<Row>> {
         while let Some(ended) = tasks.join_next().await {
             ended??;
         }
-        series.size(ours::resident(pid)?)?;
+        series.size(daemon_calls::resident_bytes(pid)?)?;
     }
     for pid in guests.keys() {
-        guest.size(ours::resident(*pid)?)?;
+        guest.size(daemon_calls::resident_bytes(*pid)?)?;
     }
     daemon.stop().await?;
     let what = format!("daemon's memory after {late} execs");
     Ok(vec![
-        Row::new(&what, &after, Budget::Within(1.05)).against(&format!("after {early}"), &before),
-        Row::new(
+        TableRow::new(&what, &after, Budget::Within(1.05))
+            .against(&format!("after {early}"), &before),
+        TableRow::new(
             &format!("guest's memory after {late} execs"),
             &guest,
             Budget::None,

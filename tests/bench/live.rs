@@ -1,11 +1,11 @@
-//! Section `live`: how soon a client hears of a program. The clock of both is the kernel's monotonic one, which a
-//! container shares with its host: the program prints the time of its write, and the client subtracts it.
+//! Section `live`: delay from a program's write to its client. Both read the kernel's monotonic clock, which a container
+//! shares with its host: the program prints the time of its write, and the client subtracts it.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
-use skilld_client::{Client, Messages};
+use skilld_client::{Client, MessageStream};
 use skilld_proto::v1::exec_event::output::Content;
 use skilld_proto::v1::exec_event::{Event, Output};
 use skilld_proto::v1::{
@@ -15,16 +15,16 @@ use skilld_proto::v1::{
 use skilld_tests::Daemon;
 use skilld_tests::exec::{argv, workspace};
 
-use crate::report::{Budget, Row, Series};
-use crate::{Wish, ours};
+use crate::report::{Budget, FigureSeries, TableRow};
+use crate::{BenchOptions, daemon_calls};
 
-/// Prints so many times when it is, a few milliseconds apart.
+/// Program that prints the time again and again, a few milliseconds apart.
 const CLOCK: &str = "import os, sys, time
 for _ in range(int(sys.argv[1])):
     time.sleep(0.003)
     os.write(1, b'%d\\n' % time.monotonic_ns())";
 
-/// A longer line than a terminal takes would not be echoed.
+/// Maximum length of a typed line; a terminal does not echo longer ones.
 const LINE_MAX: usize = 50;
 
 const MS: u64 = 1_000_000;
@@ -34,15 +34,15 @@ fn now() -> Result<u64> {
     Ok(u64::try_from(now.as_nanos())?)
 }
 
-/// First bytes on a stream, wake-ups of a poll, and the echo of a terminal.
-pub(crate) async fn live(wish: &Wish) -> Result<Vec<Row>> {
+/// Measures first bytes on a stream, wake-ups of a poll, and the echo of a terminal.
+pub(crate) async fn live(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let cpus = std::thread::available_parallelism()?.get();
-    let options = ours::options().set("pools.default.cpus", &format!("{cpus}.0"));
+    let options = daemon_calls::daemon_options().set("pools.default.cpus", &format!("{cpus}.0"));
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
-    ours::warm(client, "default").await?;
-    let count = wish.times(1_000, 200);
+    daemon_calls::wait_until_warm(client, "default").await?;
+    let count = bench.times(1_000, 200);
     let clock = argv(["python3", "-c", CLOCK, &count.to_string()]);
     let streamed = streamed(client, &name, clock.clone()).await?;
     let polled = polled(client, &name, clock).await?;
@@ -50,17 +50,17 @@ pub(crate) async fn live(wish: &Wish) -> Result<Vec<Row>> {
     daemon.stop().await?;
     let within = |p50, p99| Budget::Soon { p50, p99 };
     Ok(vec![
-        Row::new(
+        TableRow::new(
             "write of a program → its reader",
             &streamed,
             within(Some(MS), Some(5 * MS)),
         ),
-        Row::new(
+        TableRow::new(
             "write of a program → PollExec",
             &polled,
             within(Some(MS), None),
         ),
-        Row::new(
+        TableRow::new(
             "WriteStdin → echo of the terminal",
             &echoed,
             within(None, Some(3 * MS)),
@@ -68,12 +68,12 @@ pub(crate) async fn live(wish: &Wish) -> Result<Vec<Row>> {
     ])
 }
 
-/// Takes the times out of output: whole lines, and what is left of the last.
+/// Parser of the printed times, which keeps the beginning of an incomplete line.
 #[derive(Default)]
-struct Lines(Vec<u8>);
+struct TimeParser(Vec<u8>);
 
-impl Lines {
-    fn take(&mut self, output: &Output, times: &mut Series) -> Result<()> {
+impl TimeParser {
+    fn take(&mut self, output: &Output, times: &mut FigureSeries) -> Result<()> {
         let at = now()?;
         if let Some(Content::Data(data)) = &output.content {
             self.0.extend_from_slice(data);
@@ -87,13 +87,13 @@ impl Lines {
     }
 }
 
-async fn streamed(client: &Client, name: &str, spec: ExecSpec) -> Result<Series> {
+async fn streamed(client: &Client, name: &str, spec: ExecSpec) -> Result<FigureSeries> {
     let request = RunExecRequest {
         workspace: name.to_owned(),
         spec: Some(spec),
         ..RunExecRequest::default()
     };
-    let (mut times, mut lines) = (Series::times()?, Lines::default());
+    let (mut times, mut lines) = (FigureSeries::times()?, TimeParser::default());
     let mut events = client.run_exec(request).await?;
     while let Some(event) = events.next().await? {
         if let Some(Event::Output(output)) = event.event {
@@ -103,9 +103,9 @@ async fn streamed(client: &Client, name: &str, spec: ExecSpec) -> Result<Series>
     Ok(times)
 }
 
-async fn polled(client: &Client, name: &str, spec: ExecSpec) -> Result<Series> {
+async fn polled(client: &Client, name: &str, spec: ExecSpec) -> Result<FigureSeries> {
     let exec = client.start_exec(start(name, spec)).await?;
-    let (mut times, mut lines) = (Series::times()?, Lines::default());
+    let (mut times, mut lines) = (FigureSeries::times()?, TimeParser::default());
     let mut offsets = StreamOffsets::default();
     loop {
         let request = PollExecRequest {
@@ -134,8 +134,8 @@ fn start(name: &str, spec: ExecSpec) -> StartExecRequest {
     }
 }
 
-/// The kernel echoes what is typed, so nothing but the way there and back is measured.
-async fn echoed(client: &Client, name: &str, count: usize) -> Result<Series> {
+/// Measures the echo of typed characters. The kernel makes the echo, so only the way there and back counts.
+async fn echoed(client: &Client, name: &str, count: usize) -> Result<FigureSeries> {
     let source = Some(stdin::Source::Open(true));
     let spec = ExecSpec {
         stdin: Some(Stdin { source }),
@@ -152,7 +152,7 @@ async fn echoed(client: &Client, name: &str, count: usize) -> Result<Series> {
     let Some(Event::Started(started)) = first else {
         anyhow::bail!("not Started: {first:?}");
     };
-    let (mut times, mut expected) = (Series::times()?, 0);
+    let (mut times, mut expected) = (FigureSeries::times()?, 0);
     for number in 1..=count {
         let ends = number % LINE_MAX == 0;
         // A line's end is echoed as two bytes.
@@ -172,7 +172,7 @@ async fn echoed(client: &Client, name: &str, count: usize) -> Result<Series> {
     Ok(times)
 }
 
-async fn read_to(events: &mut Messages<ExecEvent>, end: u64) -> Result<()> {
+async fn read_to(events: &mut MessageStream<ExecEvent>, end: u64) -> Result<()> {
     loop {
         let event = events.next().await?.and_then(|event| event.event);
         match event.context("the stream ended")? {

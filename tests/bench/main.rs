@@ -1,17 +1,20 @@
-//! `make bench`: measures skilld beside what it replaces, in one run, and prints one table. What each row means and
-//! how it is measured stands in docs/benchmarks.md, to which `--record` adds an entry.
+//! `make bench`: measures skilld beside what it replaces, in one run, and prints one table. docs/benchmarks.md describes
+//! each row and how it is measured; `--record` writes an entry to tests/bench/results/.
 //!
-//! Modules in reading order: `report` (figures, budgets, the table), `environment` (what it ran on), `reference`
-//! (Docker and local processes), `ours` (the same through skilld), then one module per section of the table.
+//! Modules in reading order: `report` (figures, budgets, the table), `environment` (the machine), `reference` (Docker and
+//! local processes), `inside_reference` (posix_spawn in the same container), `daemon_calls` (the same through skilld),
+//! `private_docker` (a Docker with overlay2), then one module per section of the table.
 
 mod claim;
+mod daemon_calls;
 mod environment;
 mod exec;
 mod files;
 mod fleet;
+mod inside_reference;
 mod live;
 mod many;
-mod ours;
+mod private_docker;
 mod reference;
 mod report;
 mod skills;
@@ -20,22 +23,25 @@ mod stdout;
 mod tools;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
-use skilld_tests::binaries;
+use anyhow::{Context, Result, bail, ensure};
+use skilld_tests::results;
 use tokio::signal::unix::{SignalKind, signal};
 
 use environment::Environment;
-use reference::Reference;
-use report::Row;
+use private_docker::PrivateDocker;
+use reference::DockerReference;
+use report::TableRow;
 
-const USAGE: &str = "usage: bench [--quick] [--record] [--only NAME]...
-  --quick      fewer repetitions: about a minute, for a first look
-  --only NAME  only this section: exec, rate, live, stdout, many, kill, claim, skills, stage, tools,
-               big, small, fleet, flat; may be repeated
-  --record     add an entry to docs/benchmarks.md";
+const USAGE: &str = "usage: bench [--quick] [--record] [--only NAME]... [--host-driver]
+  --quick        fewer repetitions: about a minute, for a first look
+  --only NAME    only this section: exec, rate, live, stdout, many, kill, claim, skills, stage, tools,
+                 big, small, fleet, flat; may be repeated
+  --record       write an entry to tests/bench/results/; a complete run also replaces the latest table
+                 of docs/benchmarks.md
+  --host-driver  measure on the host's storage driver only, also if it is not overlay2";
 
 /// Every section, in the order of the table.
 const SECTIONS: [&str; 14] = [
@@ -43,36 +49,44 @@ const SECTIONS: [&str; 14] = [
     "small", "fleet", "flat",
 ];
 
-/// What was asked for.
+/// Storage driver on which budgets are read, since it is the one that users have.
+const BUDGET_DRIVER: &str = "overlay2";
+
+/// Options of one run.
 #[derive(Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct BenchOptions {
     quick: bool,
     record: bool,
+    host_driver: bool,
     only: Vec<String>,
+    /// Set in the second process, which measures on a private Docker: file that takes its part of the entry.
+    entry: Option<PathBuf>,
 }
 
-impl Wish {
+impl BenchOptions {
     fn from_args() -> Result<Self> {
-        let mut wish = Self::default();
+        let mut options = Self::default();
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
             match arg.as_str() {
-                "--quick" => wish.quick = true,
-                "--record" => wish.record = true,
+                "--quick" => options.quick = true,
+                "--record" => options.record = true,
+                "--host-driver" => options.host_driver = true,
+                "--entry" => options.entry = Some(args.next().context(USAGE)?.into()),
                 "--only" => {
                     let name = args.next().context(USAGE)?;
                     if !SECTIONS.contains(&name.as_str()) {
                         bail!("no section {name:?}\n{USAGE}");
                     }
-                    wish.only.push(name);
+                    options.only.push(name);
                 }
                 _ => bail!("{USAGE}"),
             }
         }
-        Ok(wish)
+        Ok(options)
     }
 
-    /// `full` repetitions, or `quick` ones.
+    /// Returns the number of repetitions: `full`, or `quick` with `--quick`.
     pub(crate) fn times(&self, full: usize, quick: usize) -> usize {
         if self.quick { quick } else { full }
     }
@@ -82,12 +96,23 @@ impl Wish {
             .into_iter()
             .filter(|name| self.only.is_empty() || self.only.iter().any(|only| only == name))
     }
+
+    fn is_complete(&self) -> bool {
+        !self.quick && self.only.is_empty()
+    }
+
+    /// Returns the arguments that select what is measured, as a user types them.
+    fn selection(&self) -> Vec<&str> {
+        let quick = self.quick.then_some("--quick");
+        let only = self.only.iter().flat_map(|name| ["--only", name.as_str()]);
+        quick.into_iter().chain(only).collect()
+    }
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let outcome = match Wish::from_args() {
-        Ok(wish) => run(&wish).await,
+    let outcome = match BenchOptions::from_args() {
+        Ok(options) => run(&options).await,
         Err(error) => Err(error),
     };
     match outcome {
@@ -99,30 +124,54 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(wish: &Wish) -> Result<()> {
-    let environment = Environment::read().await?;
+async fn run(bench: &BenchOptions) -> Result<()> {
+    let environment = Environment::probe().await?;
     progress(&environment.text());
-    let reference = Reference::new()?;
-    let measured = tokio::select! {
-        measured = measure(wish, &reference) => measured,
-        told = told_to_end() => told.and(Err(anyhow::anyhow!("interrupted"))),
+    let is_host_only = bench.host_driver || environment.storage_driver == BUDGET_DRIVER;
+    let second = match bench.entry.is_none() && !is_host_only {
+        true => start_private_docker().await,
+        false => None,
     };
-    // Also after a failure: nothing of ours stays.
-    let removed = reference.remove_all().await;
-    let rows = measured?;
-    removed.context("remove the containers that we compared with")?;
+    // Without another Docker the budgets are read on this one.
+    let reads_budgets = second.is_none();
+    let measured = tokio::select! {
+        measured = measure_both(bench, &environment, second.as_ref()) => measured,
+        signalled = termination_signal() => signalled.and(Err(anyhow::anyhow!("interrupted"))),
+    };
+    if let Some(docker) = second {
+        docker.stop().await?;
+    }
+    let (rows, private_entry) = measured?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{}\n{}", environment.text(), report::table(&rows))?;
-    if wish.record {
-        let path = binaries::repository().join("docs/benchmarks.md");
-        record(&path, wish, &environment, &rows)?;
-        writeln!(out, "added an entry to {}", path.display())?;
+    let table = report::table(&rows, reads_budgets);
+    writeln!(out, "{}\n{table}", environment.text())?;
+    let part = Entry::new(bench, &environment, &rows, reads_budgets);
+    if let Some(path) = &bench.entry {
+        return part.save(path);
+    }
+    if let Some(private) = &private_entry {
+        write!(out, "{}", private.full)?;
+    }
+    if bench.record {
+        let path = record(bench, &environment, &part, private_entry.as_ref())?;
+        writeln!(out, "wrote {}", path.display())?;
     }
     Ok(())
 }
 
-/// Ctrl-C, or what `kill` and `timeout` send.
-async fn told_to_end() -> Result<()> {
+/// Starts a Docker with overlay2; `None`, with a line that says why, where there can be none.
+async fn start_private_docker() -> Option<PrivateDocker> {
+    match PrivateDocker::start(reference::IMAGE).await {
+        Ok(docker) => Some(docker),
+        Err(error) => {
+            progress(&format!("no second run on {BUDGET_DRIVER}: {error:#}"));
+            None
+        }
+    }
+}
+
+/// Ends when Ctrl-C is pressed, or on the signal that `kill` and `timeout` send.
+async fn termination_signal() -> Result<()> {
     let mut term = signal(SignalKind::terminate())?;
     tokio::select! {
         _ = term.recv() => Ok(()),
@@ -130,26 +179,65 @@ async fn told_to_end() -> Result<()> {
     }
 }
 
-async fn measure(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
+/// Measures on the Docker of this process, and then on the private one, if there is one.
+async fn measure_both(
+    bench: &BenchOptions,
+    environment: &Environment,
+    second: Option<&PrivateDocker>,
+) -> Result<(Vec<TableRow>, Option<Entry>)> {
+    let reference = DockerReference::new()?;
+    let measured = tokio::select! {
+        measured = measure_sections(bench, &reference) => measured,
+        signalled = termination_signal() => signalled.and(Err(anyhow::anyhow!("interrupted"))),
+    };
+    // Also after a failure: no container of this run stays.
+    let removed = reference.remove_all().await;
+    let rows = measured?;
+    removed.context("remove the containers of the reference")?;
+    let Some(docker) = second else {
+        return Ok((rows, None));
+    };
+    progress(&format!(
+        "the same on {BUDGET_DRIVER} (this Docker has {}) …",
+        environment.storage_driver
+    ));
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("entry.json");
+    let status = tokio::process::Command::new(std::env::current_exe()?)
+        .args(bench.selection())
+        .arg("--entry")
+        .arg(&path)
+        .env("DOCKER_HOST", docker.host())
+        .stdout(std::process::Stdio::null())
+        .status()
+        .await?;
+    ensure!(status.success(), "the run on {BUDGET_DRIVER} failed");
+    Ok((rows, Some(Entry::load(&path)?)))
+}
+
+async fn measure_sections(
+    bench: &BenchOptions,
+    reference: &DockerReference,
+) -> Result<Vec<TableRow>> {
     let mut rows = Vec::new();
-    for section in wish.sections() {
+    for section in bench.sections() {
         let started = std::time::Instant::now();
         progress(&format!("{section} …"));
         let measured = match section {
-            "exec" => exec::latency(wish, reference).await,
-            "rate" => exec::rate(wish, reference).await,
-            "live" => live::live(wish).await,
-            "stdout" => stdout::throughput(wish).await,
-            "many" => many::many(wish).await,
-            "kill" => many::kill(wish).await,
-            "claim" => claim::claims(wish, reference).await,
-            "tools" => tools::tools(wish, reference).await,
-            "skills" => skills::skills(wish).await,
-            "stage" => stage::stage(wish, reference).await,
-            "big" => files::big(wish).await,
-            "small" => files::small(wish, reference).await,
-            "fleet" => fleet::fleet(wish).await,
-            _ => fleet::flat(wish).await,
+            "exec" => exec::latency(bench, reference).await,
+            "rate" => exec::rate(bench, reference).await,
+            "live" => live::live(bench).await,
+            "stdout" => stdout::throughput(bench).await,
+            "many" => many::many(bench).await,
+            "kill" => many::kill(bench).await,
+            "claim" => claim::claims(bench, reference).await,
+            "tools" => tools::tools(bench, reference).await,
+            "skills" => skills::skills(bench).await,
+            "stage" => stage::stage(bench, reference).await,
+            "big" => files::big(bench).await,
+            "small" => files::small(bench, reference).await,
+            "fleet" => fleet::fleet(bench).await,
+            _ => fleet::flat(bench).await,
         };
         let measured = measured.with_context(|| format!("section {section}"))?;
         for row in &measured {
@@ -161,31 +249,81 @@ async fn measure(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Adds an entry at the end; older ones stay as they are.
-fn record(path: &Path, wish: &Wish, environment: &Environment, rows: &[Row]) -> Result<()> {
-    let mut file = std::fs::OpenOptions::new()
-        .append(true)
-        .open(path)
-        .with_context(|| format!("open {}", path.display()))?;
-    let mut asked = String::new();
-    if wish.quick {
-        asked.push_str(" · `--quick`");
-    }
-    for only in &wish.only {
-        asked.push_str(&format!(" · `--only {only}`"));
-    }
-    let entry = format!(
-        "\n## {}{asked}\n\n{}\n{}\n{}",
-        environment.time,
-        environment.markdown(),
-        report::markdown(rows),
-        report::raw(rows)
-    );
-    Ok(file.write_all(entry.as_bytes())?)
+/// Results of a run on one storage driver, as Markdown.
+#[derive(Debug)]
+struct Entry {
+    /// Environment, table and raw figures.
+    full: String,
+    /// Environment and table.
+    summary: String,
 }
 
-/// One line to whoever waits.
+impl Entry {
+    fn new(
+        bench: &BenchOptions,
+        environment: &Environment,
+        rows: &[TableRow],
+        reads_budgets: bool,
+    ) -> Self {
+        let mut title = format!("{} UTC", environment.time);
+        for word in bench.selection().join(" ").split(" --") {
+            if !word.is_empty() {
+                title.push_str(&format!(" · `--{}`", word.trim_start_matches('-')));
+            }
+        }
+        let title = format!("# {title} · {}", environment.storage_driver);
+        let note = match reads_budgets {
+            true => "",
+            false => "Budgets are read on overlay2, below.\n\n",
+        };
+        let summary = format!(
+            "{}\n{}",
+            environment.markdown(),
+            report::markdown(rows, reads_budgets)
+        );
+        let full = format!("{title}\n\n{note}{summary}\n{}", report::raw(rows));
+        Self { full, summary }
+    }
+
+    fn save(&self, path: &Path) -> Result<()> {
+        let json = serde_json::json!({ "full": self.full, "summary": self.summary });
+        Ok(std::fs::write(path, json.to_string())?)
+    }
+
+    fn load(path: &Path) -> Result<Self> {
+        let json: serde_json::Value = serde_json::from_slice(&std::fs::read(path)?)?;
+        let text = |key: &str| {
+            let text = json.get(key).and_then(serde_json::Value::as_str);
+            text.map(str::to_owned).context("an entry without its text")
+        };
+        Ok(Self {
+            full: text("full")?,
+            summary: text("summary")?,
+        })
+    }
+}
+
+/// Writes the entry; a complete run also becomes the latest table of the documents.
+fn record(
+    bench: &BenchOptions,
+    environment: &Environment,
+    part: &Entry,
+    private: Option<&Entry>,
+) -> Result<PathBuf> {
+    let mut entry = part.full.clone();
+    if let Some(private) = private {
+        entry = format!("{entry}\n{}", private.full);
+    }
+    let path = results::write_entry(&environment.time, "", &entry)?;
+    if bench.is_complete() {
+        let summary = &private.unwrap_or(part).summary;
+        results::replace_latest("latest", &path, &environment.time, summary)?;
+    }
+    Ok(path)
+}
+
+/// Prints one line of progress for the user who waits.
 pub(crate) fn progress(text: &str) {
-    // Nobody may be listening, which changes nothing.
+    // A closed standard error changes nothing about the run.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

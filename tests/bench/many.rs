@@ -1,5 +1,5 @@
 //! Sections `many` and `kill`: 32 execs that print at once, many readers of one exec, and the end of a large tree that
-//! does not want to.
+//! ignores signals.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use skilld_proto::v1::{AttachExecRequest, ExecSpec, RunExecRequest, StreamOffset
 use skilld_tests::exec::{argv, attach, stdout, workspace};
 use skilld_tests::{Daemon, Options};
 
-use crate::report::{Budget, Row, Series};
-use crate::{Wish, ours};
+use crate::report::{Budget, FigureSeries, TableRow};
+use crate::{BenchOptions, daemon_calls};
 
 const AT_ONCE: u64 = 32;
 const RETAINED: u64 = 4 << 20;
 const PROCESSES: &str = "400";
 
-/// Every second one in a session of its own with its parent gone, all of them deaf to what can be ignored.
+/// Program of many processes that ignore signals, half of them in sessions of their own, half of those orphans.
 const HOSTILE: &str = "import os, signal, sys, time
 for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(name, signal.SIG_IGN)
@@ -36,46 +36,51 @@ time.sleep(1000)";
 
 fn options() -> Result<Options> {
     let cpus = std::thread::available_parallelism()?.get();
-    Ok(ours::options().set("pools.default.cpus", &format!("{cpus}.0")))
+    Ok(daemon_calls::daemon_options().set("pools.default.cpus", &format!("{cpus}.0")))
 }
 
 fn zeros(bytes: u64) -> ExecSpec {
     argv(["head", "-c", &bytes.to_string(), "/dev/zero"])
 }
 
-/// Bytes per second of 32 execs together, the daemon's memory for them, and of 1, 10 and 100 readers of one.
-pub(crate) async fn many(wish: &Wish) -> Result<Vec<Row>> {
+/// Measures bytes per second of 32 execs together, the daemon's memory for them, and of 1, 10 and 100 readers of one.
+pub(crate) async fn many(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let daemon = Daemon::start_with(options()?).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
-    ours::warm(client, "default").await?;
-    let bytes: u64 = if wish.quick { 8 << 20 } else { 32 << 20 };
-    let (mut speed, mut memory) = (Series::speeds()?, Series::bytes()?);
-    for _ in 0..wish.times(5, 2) {
-        let before = ours::forget_peak(&daemon)?;
+    daemon_calls::wait_until_warm(client, "default").await?;
+    let bytes: u64 = if bench.quick { 8 << 20 } else { 32 << 20 };
+    let (mut speed, mut memory) = (FigureSeries::speeds()?, FigureSeries::bytes()?);
+    for _ in 0..bench.times(5, 2) {
+        let before = daemon_calls::reset_peak(&daemon)?;
         let started = Instant::now();
-        let runs = (0..AT_ONCE).map(|_| ours::run(client, &name, zeros(bytes)));
+        let runs = (0..AT_ONCE).map(|_| daemon_calls::run_exec(client, &name, zeros(bytes)));
         let ran = try_join_all(runs).await?;
         let all = ran.iter().map(|ran| ran.bytes).sum::<u64>();
         speed.rate(all, started.elapsed())?;
-        memory.size(ours::peak(&daemon)?.saturating_sub(before))?;
+        memory.size(daemon_calls::peak_bytes(&daemon)?.saturating_sub(before))?;
         ensure!(all == AT_ONCE * bytes, "{all} bytes came");
     }
     let what = format!("stdout of {AT_ONCE} execs at once, together");
     let of = "daemon's memory for these streams";
     let mut rows = vec![
-        Row::new(&what, &speed, Budget::None),
-        Row::new(of, &memory, Budget::AtMost(64 << 20)),
+        TableRow::new(&what, &speed, Budget::None),
+        TableRow::new(of, &memory, Budget::AtMost(64 << 20)),
     ];
     for readers in [1, 10, 100] {
-        rows.push(attached(wish, client, &name, readers).await?);
+        rows.push(attached(bench, client, &name, readers).await?);
     }
     daemon.stop().await?;
     Ok(rows)
 }
 
-/// From the calls until all of them have read what an exec left.
-async fn attached(wish: &Wish, client: &Client, name: &str, readers: u64) -> Result<Row> {
+/// Measures readers that attach at once, until all of them have read an exec's output.
+async fn attached(
+    bench: &BenchOptions,
+    client: &Client,
+    name: &str,
+    readers: u64,
+) -> Result<TableRow> {
     let request = RunExecRequest {
         workspace: name.to_owned(),
         spec: Some(zeros(RETAINED)),
@@ -88,8 +93,8 @@ async fn attached(wish: &Wish, client: &Client, name: &str, readers: u64) -> Res
             exec = started.name;
         }
     }
-    let mut speed = Series::speeds()?;
-    for _ in 0..wish.times(10, 3) {
+    let mut speed = FigureSeries::speeds()?;
+    for _ in 0..bench.times(10, 3) {
         let started = Instant::now();
         let reads = (0..readers).map(|_| read(client, &exec));
         let read = try_join_all(reads).await?.iter().sum::<u64>();
@@ -97,7 +102,7 @@ async fn attached(wish: &Wish, client: &Client, name: &str, readers: u64) -> Res
         ensure!(read == readers * RETAINED, "{read} bytes came");
     }
     let what = format!("attach by {readers} at once to 4 MiB, together");
-    Ok(Row::new(&what, &speed, Budget::None))
+    Ok(TableRow::new(&what, &speed, Budget::None))
 }
 
 async fn read(client: &Client, exec: &str) -> Result<u64> {
@@ -112,16 +117,16 @@ async fn read(client: &Client, exec: &str) -> Result<u64> {
     Ok(read)
 }
 
-/// From KillExec to its answer, which comes when nothing is left. The grace is as short as can be, so that what is
-/// measured is the work.
-pub(crate) async fn kill(wish: &Wish) -> Result<Vec<Row>> {
+/// Measures KillExec until its answer, which comes when no process is left. The grace period is minimal, so that only the
+/// work is measured.
+pub(crate) async fn kill(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let options = options()?.set("execs.kill_grace", "1ms");
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
-    ours::warm(client, "default").await?;
-    let mut times = Series::times()?;
-    for _ in 0..wish.times(20, 5) {
+    daemon_calls::wait_until_warm(client, "default").await?;
+    let mut times = FigureSeries::times()?;
+    for _ in 0..bench.times(20, 5) {
         let request = RunExecRequest {
             workspace: name.clone(),
             spec: Some(argv(["python3", "-c", HOSTILE, PROCESSES])),
@@ -147,5 +152,5 @@ pub(crate) async fn kill(wish: &Wish) -> Result<Vec<Row>> {
     }
     daemon.stop().await?;
     let what = format!("KillExec of {PROCESSES} hostile processes");
-    Ok(vec![Row::new(&what, &times, Budget::None)])
+    Ok(vec![TableRow::new(&what, &times, Budget::None)])
 }

@@ -1,5 +1,5 @@
-//! What skilld is compared with: Docker through its Engine API, with the same image and the same limits, and
-//! processes of the host. Containers carry labels and are removed at the end, whatever happened.
+//! References of the comparison: Docker through its Engine API, with the same image and limits, and processes of the host.
+//! Containers carry labels and are removed at the end, also after a failure.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -19,28 +19,28 @@ use skilld_tests::docker;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
-const IMAGE: &str = "skilld/base:latest";
+pub(crate) const IMAGE: &str = "skilld/base:latest";
 const LABEL: &str = "io.skilld.test";
-/// Tells this run from another one on the same host.
+/// Label that tells this run from another one on the same host.
 const LABEL_RUN: &str = "io.skilld.bench";
-/// Read at once from a pipe.
+/// Maximum number of bytes of one read from a pipe.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Limits of a container, as a pool has them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct ContainerLimits {
     pub(crate) memory_bytes: i64,
     pub(crate) cpus: usize,
 }
 
-/// Docker.
+/// Docker as the reference of a comparison.
 #[derive(Debug, Clone)]
-pub(crate) struct Reference {
+pub(crate) struct DockerReference {
     docker: Docker,
     run: String,
 }
 
-impl Reference {
+impl DockerReference {
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             docker: docker::connect()?,
@@ -50,7 +50,7 @@ impl Reference {
 
     /// Creates and starts a container that does nothing. Its root can be written, since Docker's archive API can
     /// write nowhere else.
-    pub(crate) async fn container(&self, limits: Limits) -> Result<String> {
+    pub(crate) async fn create_container(&self, limits: ContainerLimits) -> Result<String> {
         let labels = [(LABEL, "bench"), (LABEL_RUN, self.run.as_str())];
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let body = ContainerCreateBody {
@@ -76,18 +76,18 @@ impl Reference {
         Ok(id)
     }
 
-    /// Runs a command to the end of its output: what it printed, and when its first byte came.
+    /// Runs a command to the end of its output, and returns the number of bytes and the time of the first one.
     pub(crate) async fn exec(
         &self,
         container: &str,
         argv: &[&str],
     ) -> Result<(u64, Option<Duration>)> {
-        let (_, bytes, first) = self.exec_of(container, argv).await?;
+        let (_, bytes, first) = self.exec_with_id(container, argv).await?;
         Ok((bytes, first))
     }
 
-    /// The same with the id of the exec, of which Docker knows how it ended.
-    pub(crate) async fn exec_of(
+    /// Runs a command as [`DockerReference::exec`] does, and returns the id of the exec as well.
+    pub(crate) async fn exec_with_id(
         &self,
         container: &str,
         argv: &[&str],
@@ -113,8 +113,8 @@ impl Reference {
         Ok((exec, bytes, first))
     }
 
-    /// Fails unless an exec has ended with 0.
-    pub(crate) async fn succeeded(&self, exec: &str) -> Result<()> {
+    /// Checks that an exec has ended with 0.
+    pub(crate) async fn check_success(&self, exec: &str) -> Result<()> {
         let code = self.docker.inspect_exec(exec).await?.exit_code;
         ensure!(
             code == Some(0),
@@ -124,7 +124,7 @@ impl Reference {
     }
 
     /// Unpacks a tar in a directory.
-    pub(crate) async fn put(&self, container: &str, directory: &str, tar: Bytes) -> Result<()> {
+    pub(crate) async fn upload(&self, container: &str, directory: &str, tar: Bytes) -> Result<()> {
         let options = UploadToContainerOptionsBuilder::default()
             .path(directory)
             .build();
@@ -135,8 +135,8 @@ impl Reference {
         put.await.context("put an archive by Docker's API")
     }
 
-    /// Bytes of a tar of a path.
-    pub(crate) async fn get(&self, container: &str, path: &str) -> Result<u64> {
+    /// Downloads a path as a tar, and returns the number of bytes.
+    pub(crate) async fn download(&self, container: &str, path: &str) -> Result<u64> {
         let options = DownloadFromContainerOptionsBuilder::default()
             .path(path)
             .build();
@@ -151,11 +151,11 @@ impl Reference {
         Ok(bytes)
     }
 
-    pub(crate) async fn remove(&self, container: &str) -> Result<()> {
+    pub(crate) async fn remove_container(&self, container: &str) -> Result<()> {
         docker::remove(container).await
     }
 
-    /// Everything that this run made.
+    /// Removes every container of this run.
     pub(crate) async fn remove_all(&self) -> Result<()> {
         let label = format!("{LABEL_RUN}={}", self.run);
         let filters = HashMap::from([("label", vec![label.as_str()])]);
@@ -170,8 +170,8 @@ impl Reference {
     }
 }
 
-/// Runs a command of the host to the end of its output: the bytes that it printed.
-pub(crate) async fn spawn(argv: &[&str]) -> Result<u64> {
+/// Runs a command of the host, which has to succeed, and returns the number of bytes that it printed.
+pub(crate) async fn spawn_local(argv: &[&str]) -> Result<u64> {
     let (program, args) = argv.split_first().context("nothing to run")?;
     let mut child = Command::new(program)
         .args(args)

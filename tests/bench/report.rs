@@ -1,4 +1,4 @@
-//! Figures, what they are compared with, what was promised, and the table.
+//! Figures, the figures that they are compared with, budgets, and the table.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
-/// What a figure counts.
+/// Quantity that a figure measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Kept in nanoseconds; less is better.
@@ -19,41 +19,46 @@ pub(crate) enum Unit {
     Bytes,
 }
 
-/// All that was measured of one thing.
+/// Measurements of one quantity.
 #[derive(Debug, Clone)]
-pub(crate) struct Series {
+pub(crate) struct FigureSeries {
     unit: Unit,
     values: Histogram<u64>,
 }
 
-impl Series {
+impl FigureSeries {
     fn new(unit: Unit) -> Result<Self> {
         let values = Histogram::new(3)?;
         Ok(Self { unit, values })
     }
 
+    /// Creates an empty series of times.
     pub(crate) fn times() -> Result<Self> {
         Self::new(Unit::Time)
     }
 
+    /// Creates an empty series of rates.
     pub(crate) fn rates() -> Result<Self> {
         Self::new(Unit::Rate)
     }
 
+    /// Creates an empty series of speeds.
     pub(crate) fn speeds() -> Result<Self> {
         Self::new(Unit::Speed)
     }
 
+    /// Creates an empty series of sizes.
     pub(crate) fn bytes() -> Result<Self> {
         Self::new(Unit::Bytes)
     }
 
+    /// Adds a time.
     pub(crate) fn time(&mut self, value: Duration) -> Result<()> {
         self.values.record(u64::try_from(value.as_nanos())?)?;
         Ok(())
     }
 
-    /// One time per line, in nanoseconds.
+    /// Adds the times of a text with one number of nanoseconds per line.
     pub(crate) fn nanoseconds(&mut self, text: &str) -> Result<()> {
         for line in text.lines() {
             self.values.record(line.parse()?)?;
@@ -61,7 +66,7 @@ impl Series {
         Ok(())
     }
 
-    /// `count` things took so long together.
+    /// Adds the rate or speed at which `count` items took a time together.
     pub(crate) fn rate(&mut self, count: u64, time: Duration) -> Result<()> {
         let scale = if self.unit == Unit::Rate { 1000 } else { 1 };
         let scaled = u128::from(count) * scale * 1_000_000_000;
@@ -70,9 +75,15 @@ impl Series {
         Ok(())
     }
 
+    /// Adds a size.
     pub(crate) fn size(&mut self, bytes: u64) -> Result<()> {
         self.values.record(bytes)?;
         Ok(())
+    }
+
+    /// Returns `true` if nothing was measured.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values.is_empty()
     }
 
     fn at(&self, quantile: f64) -> u64 {
@@ -121,34 +132,37 @@ fn approximate(value: u64) -> f64 {
     value as f64
 }
 
-/// What was promised. Ratios are ours by the reference's, or the other way round where we are to be faster.
+/// Promise about a figure. Ratios are skilld's figure by the reference's, or the inverse where skilld is to be faster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Budget {
-    /// No promise: to be read beside the others.
+    /// No promise; the row informs.
     None,
-    /// Our median takes at most so many times the reference's.
+    /// Maximum ratio of the medians.
     Within(f64),
-    /// At least so many times faster, median and p99.
+    /// Maximum difference of the medians, in the unit of the series.
+    Over(u64),
+    /// Minimum factor by which the median, and the 99th percentile, are faster.
     Faster(f64, Option<f64>),
-    /// Our rate is at least so many times the reference's.
+    /// Minimum ratio of the medians, for rates and speeds.
     Share(f64),
-    /// At most so much, in the unit of the series; the worst value counts.
+    /// Maximum of the worst value, in the unit of the series.
     AtMost(u64),
-    /// The median, and the 99th percentile, are at most so much.
+    /// Maximum of the median and of the 99th percentile, in the unit of the series.
     Soon { p50: Option<u64>, p99: Option<u64> },
 }
 
-/// One row of the table.
+/// Row of the table.
 #[derive(Debug, Clone)]
-pub(crate) struct Row {
+pub(crate) struct TableRow {
     what: String,
-    ours: Series,
-    reference: Option<(String, Series)>,
+    ours: FigureSeries,
+    reference: Option<(String, FigureSeries)>,
     budget: Budget,
 }
 
-impl Row {
-    pub(crate) fn new(what: &str, ours: &Series, budget: Budget) -> Self {
+impl TableRow {
+    /// Creates a row without a reference.
+    pub(crate) fn new(what: &str, ours: &FigureSeries, budget: Budget) -> Self {
         Self {
             what: what.to_owned(),
             ours: ours.clone(),
@@ -157,13 +171,14 @@ impl Row {
         }
     }
 
+    /// Adds the figures of a reference.
     #[must_use]
-    pub(crate) fn against(mut self, name: &str, reference: &Series) -> Self {
+    pub(crate) fn against(mut self, name: &str, reference: &FigureSeries) -> Self {
         self.reference = Some((name.to_owned(), reference.clone()));
         self
     }
 
-    /// Our value by the reference's, or the inverse where faster is what counts.
+    /// Returns skilld's value by the reference's, or the inverse where the budget is about being faster.
     fn ratio(&self, quantile: f64) -> Option<f64> {
         let (_, reference) = self.reference.as_ref()?;
         let ours = approximate(self.ours.at(quantile)).max(1.0);
@@ -176,11 +191,19 @@ impl Row {
         })
     }
 
+    /// Returns how much skilld's median is above the reference's; 0 if it is below.
+    fn excess(&self) -> Option<u64> {
+        let (_, reference) = self.reference.as_ref()?;
+        Some(self.ours.at(0.5).saturating_sub(reference.at(0.5)))
+    }
+
+    /// Returns `true` if the budget is met; `None` without a budget.
     fn verdict(&self) -> Option<bool> {
         let (p50, p99) = (self.ratio(0.5), self.ratio(0.99));
         match self.budget {
             Budget::None => None,
             Budget::Within(most) => Some(p50? <= most),
+            Budget::Over(most) => Some(self.excess()? <= most),
             Budget::Share(least) => Some(p50? >= least),
             Budget::Faster(least, tail) => {
                 Some(p50? >= least && tail.is_none_or(|tail| p99.is_some_and(|p99| p99 >= tail)))
@@ -195,9 +218,9 @@ impl Row {
         }
     }
 
-    /// what, p50, p99, n, reference, p50, p99, n, ratio of p50, of p99, budget, verdict.
-    fn cells(&self) -> [String; 12] {
-        let columns = |series: &Series| {
+    /// Returns the cells in the order of [`HEAD`]. The verdict stays empty where budgets are not read.
+    fn cells(&self, reads_budgets: bool) -> [String; 12] {
+        let columns = |series: &FigureSeries| {
             let p50 = series.show(series.at(0.5));
             let p99 = series.show(series.at(0.99));
             (p50, p99, series.values.len().to_string())
@@ -211,6 +234,7 @@ impl Row {
         let budget = match self.budget {
             Budget::None => String::new(),
             Budget::Within(most) => format!("≤ {}", times(most)),
+            Budget::Over(most) => format!("≤ {} over", self.ours.show(most)),
             Budget::Share(least) => format!("≥ {}", times(least)),
             Budget::Faster(p50, None) => format!("≥ {} faster", times(p50)),
             Budget::Faster(p50, Some(p99)) => {
@@ -226,23 +250,27 @@ impl Row {
                 parts.collect::<Vec<_>>().join(", ")
             }
         };
-        let verdict = match self.verdict() {
+        let verdict = match self.verdict().filter(|_| reads_budgets) {
             None => "",
             Some(true) => "met",
             Some(false) => "missed",
         };
+        let mut verdict = verdict.to_owned();
+        if let (Budget::Over(_), Some(excess)) = (self.budget, self.excess()) {
+            verdict = format!("{} {verdict}", self.ours.show(excess));
+        }
+        let verdict = verdict.trim().to_owned();
         let what = self.what.clone();
         let (p50_ratio, p99_ratio) = (ratio(0.5), ratio(0.99));
-        let verdict = verdict.to_owned();
         [
             what, p50, p99, n, name, their_p50, their_p99, their_n, p50_ratio, p99_ratio, budget,
             verdict,
         ]
     }
 
-    /// For the one who waits.
+    /// Returns the cells that are not empty, for a line of progress.
     pub(crate) fn line(&self) -> String {
-        let cells = self.cells();
+        let cells = self.cells(true);
         let full = cells.iter().filter(|cell| !cell.is_empty());
         full.cloned().collect::<Vec<_>>().join(" | ")
     }
@@ -272,10 +300,10 @@ const HEAD: [&str; 12] = [
     "",
 ];
 
-/// Aligned for a terminal.
-pub(crate) fn table(rows: &[Row]) -> String {
+/// Returns the table, aligned for a terminal.
+pub(crate) fn table(rows: &[TableRow], reads_budgets: bool) -> String {
     let mut lines = vec![HEAD.map(str::to_owned)];
-    lines.extend(rows.iter().map(Row::cells));
+    lines.extend(rows.iter().map(|row| row.cells(reads_budgets)));
     let mut widths = [0; 12];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {
@@ -295,19 +323,23 @@ pub(crate) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// As a table of Markdown.
-pub(crate) fn markdown(rows: &[Row]) -> String {
-    let line = |cells: &[String; 12]| format!("| {} |\n", cells.join(" | "));
+/// Returns the table as Markdown.
+pub(crate) fn markdown(rows: &[TableRow], reads_budgets: bool) -> String {
+    let escape = |cell: &String| cell.replace('|', "\\|");
+    let line = |cells: &[String; 12]| {
+        let cells: Vec<String> = cells.iter().map(escape).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
     let mut text = line(&HEAD.map(str::to_owned));
     text.push_str("|---|---:|---:|---:|---|---:|---:|---:|---:|---:|---|---|\n");
     for row in rows {
-        text.push_str(&line(&row.cells()));
+        text.push_str(&line(&row.cells(reads_budgets)));
     }
     text
 }
 
-/// Every series with its spread.
-pub(crate) fn raw(rows: &[Row]) -> String {
+/// Returns every series with its spread, as a list.
+pub(crate) fn raw(rows: &[TableRow]) -> String {
     let mut text = "Raw figures:\n\n".to_owned();
     for row in rows {
         // Writing to a String does not fail.
@@ -317,4 +349,33 @@ pub(crate) fn raw(rows: &[Row]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(values: &[u64]) -> FigureSeries {
+        let mut series = FigureSeries::times().expect("a series");
+        for value in values {
+            series.time(Duration::from_micros(*value)).expect("a time");
+        }
+        series
+    }
+
+    #[test]
+    fn the_overhead_over_a_reference_is_a_budget() {
+        let row = |budget| {
+            let row = TableRow::new("exec of true", &series(&[900]), Budget::Over(budget));
+            row.against("posix_spawn | inside", &series(&[600]))
+        };
+        assert_eq!(row(350_000).verdict(), Some(true));
+        assert_eq!(row(250_000).verdict(), Some(false));
+        let rows = [row(350_000)];
+        let text = markdown(&rows, true);
+        assert!(text.contains("| ≤ 350 µs over | 300 µs met |"), "{text}");
+        assert!(text.contains(r"posix_spawn \| inside"), "{text}");
+        let text = markdown(&rows, false);
+        assert!(text.contains("| ≤ 350 µs over | 300 µs |"), "{text}");
+    }
 }

@@ -1,5 +1,4 @@
-//! Section `skills`: how long a daemon takes to know a thousand and ten thousand skills, to list them and to search
-//! among them.
+//! Section `skills`: times of scanning, listing and searching a thousand and ten thousand skills.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,15 +10,15 @@ use skilld_proto::v1::{ListSkillsRequest, RefreshSkillsRequest, SearchSkillsRequ
 use skilld_tests::Daemon;
 use tempfile::TempDir;
 
-use crate::reference::spawn;
-use crate::report::{Budget, Row, Series};
-use crate::{Wish, ours};
+use crate::reference::spawn_local;
+use crate::report::{Budget, FigureSeries, TableRow};
+use crate::{BenchOptions, daemon_calls};
 
-/// Largest page that there is.
+/// Largest page size.
 const PAGE: i32 = 1000;
-/// Folders of a root, so that none has ten thousand entries.
+/// Number of folders of a root, so that none has ten thousand entries.
 const GROUPS: usize = 100;
-/// What skills are made of: most words are in many of them, as they are in real collections.
+/// Words of the skills; most are in many of them, as in real collections.
 const WORDS: [&str; 32] = [
     "report",
     "table",
@@ -54,7 +53,7 @@ const WORDS: [&str; 32] = [
     "music",
     "map",
 ];
-/// A name, words that many have, beginnings, a rare word among common ones, a sentence, and nothing.
+/// Search queries: a name, common words, prefixes, a rare word among common ones, a sentence, and a word of no skill.
 const QUERIES: [&str; 8] = [
     "invoice-map-0031",
     "kubernetes",
@@ -66,42 +65,42 @@ const QUERIES: [&str; 8] = [
     "zymurgy",
 ];
 
-/// What was measured with one number of skills.
-struct Times {
-    cold: Series,
-    again: Series,
-    one: Series,
-    changed: Series,
-    tar: Series,
-    memory: Series,
-    page: Series,
-    all: Series,
-    search: Series,
+/// Figures of one number of skills.
+struct CatalogueTimes {
+    cold: FigureSeries,
+    again: FigureSeries,
+    one: FigureSeries,
+    changed: FigureSeries,
+    tar: FigureSeries,
+    memory: FigureSeries,
+    page: FigureSeries,
+    all: FigureSeries,
+    search: FigureSeries,
 }
 
-impl Times {
+impl CatalogueTimes {
     fn new() -> Result<Self> {
         Ok(Self {
-            cold: Series::times()?,
-            again: Series::times()?,
-            one: Series::times()?,
-            changed: Series::times()?,
-            tar: Series::times()?,
-            memory: Series::bytes()?,
-            page: Series::times()?,
-            all: Series::times()?,
-            search: Series::times()?,
+            cold: FigureSeries::times()?,
+            again: FigureSeries::times()?,
+            one: FigureSeries::times()?,
+            changed: FigureSeries::times()?,
+            tar: FigureSeries::times()?,
+            memory: FigureSeries::bytes()?,
+            page: FigureSeries::times()?,
+            all: FigureSeries::times()?,
+            search: FigureSeries::times()?,
         })
     }
 }
 
-pub(crate) async fn skills(wish: &Wish) -> Result<Vec<Row>> {
+pub(crate) async fn skills(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let mut rows = Vec::new();
     for count in [1_000, 10_000] {
-        let times = measure(wish, count).await;
+        let times = measure(bench, count).await;
         let times = times.with_context(|| format!("{count} skills"))?;
         let named = |what: &str| what.replace('#', &thousands(count));
-        let row = |what: &str, series| Row::new(&named(what), series, Budget::None);
+        let row = |what: &str, series| TableRow::new(&named(what), series, Budget::None);
         rows.push(
             row("start, scan and list # skills", &times.cold).against("tar c of them", &times.tar),
         );
@@ -112,10 +111,13 @@ pub(crate) async fn skills(wish: &Wish) -> Result<Vec<Row>> {
             )
             .against("tar c of them", &times.tar),
         );
-        rows.push(row("list one page after one of # changed", &times.changed));
+        rows.push(row(
+            "refresh and list one page after one of # changed",
+            &times.changed,
+        ));
         rows.push(row("daemon's memory with # skills", &times.memory));
         rows.push(row("list one of # skills", &times.one));
-        // 20 ms and 5 ms are for ten thousand.
+        // The budgets of 20 ms and 5 ms are for ten thousand skills.
         let soon = |most: u64| match count {
             10_000 => Budget::Soon {
                 p50: Some(most),
@@ -124,18 +126,18 @@ pub(crate) async fn skills(wish: &Wish) -> Result<Vec<Row>> {
             _ => Budget::None,
         };
         let page = named("list a page of 1,000 of # skills");
-        rows.push(Row::new(&page, &times.page, soon(20_000_000)));
+        rows.push(TableRow::new(&page, &times.page, soon(20_000_000)));
         rows.push(row("list all # skills, page by page", &times.all));
         let search = named("search among # skills");
-        rows.push(Row::new(&search, &times.search, soon(5_000_000)));
+        rows.push(TableRow::new(&search, &times.search, soon(5_000_000)));
     }
     Ok(rows)
 }
 
-async fn measure(wish: &Wish, count: usize) -> Result<Times> {
+async fn measure(bench: &BenchOptions, count: usize) -> Result<CatalogueTimes> {
     let root = root(count)?;
-    let mut times = Times::new()?;
-    for _ in 0..wish.times(3, 1) {
+    let mut times = CatalogueTimes::new()?;
+    for _ in 0..bench.times(3, 1) {
         let started = Instant::now();
         let daemon = start(root.path()).await?;
         ensure!(
@@ -144,14 +146,14 @@ async fn measure(wish: &Wish, count: usize) -> Result<Times> {
         );
         times.cold.time(started.elapsed())?;
         let started = Instant::now();
-        spawn(&["tar", "-C", text(root.path())?, "-c", "."]).await?;
+        spawn_local(&["tar", "-C", text(root.path())?, "-c", "."]).await?;
         times.tar.time(started.elapsed())?;
         daemon.stop().await?;
     }
     let daemon = start(root.path()).await?;
     let client = &daemon.client;
     list(client, None).await?;
-    for _ in 0..wish.times(10, 2) {
+    for _ in 0..bench.times(10, 2) {
         let started = Instant::now();
         client
             .skills()
@@ -160,13 +162,13 @@ async fn measure(wish: &Wish, count: usize) -> Result<Times> {
         times.again.time(started.elapsed())?;
     }
     let pid = daemon.pid().context("the daemon has ended")?;
-    times.memory.size(ours::resident(pid)?)?;
-    for _ in 0..wish.times(50, 10) {
+    times.memory.size(daemon_calls::resident_bytes(pid)?)?;
+    for _ in 0..bench.times(50, 10) {
         let started = Instant::now();
         ensure!(list(client, None).await? == count, "not all are there");
         times.all.time(started.elapsed())?;
     }
-    for _ in 0..wish.times(200, 50) {
+    for _ in 0..bench.times(200, 50) {
         let started = Instant::now();
         ensure!(list(client, Some(PAGE)).await? > 0, "nothing is there");
         times.page.time(started.elapsed())?;
@@ -174,10 +176,14 @@ async fn measure(wish: &Wish, count: usize) -> Result<Times> {
         ensure!(list(client, Some(1)).await? == 1, "nothing is there");
         times.one.time(started.elapsed())?;
     }
-    for turn in 0..wish.times(20, 5) {
+    for turn in 0..bench.times(20, 5) {
         let skill = root.path().join("0").join(name(0));
         write(&skill, 0, &format!("Changed for the time {turn}."))?;
         let started = Instant::now();
+        client
+            .skills()
+            .refresh_skills(RefreshSkillsRequest {})
+            .await?;
         ensure!(list(client, Some(1)).await? == 1, "nothing is there");
         times.changed.time(started.elapsed())?;
     }
@@ -185,7 +191,7 @@ async fn measure(wish: &Wish, count: usize) -> Result<Times> {
     for query in QUERIES {
         search(client, query).await?;
     }
-    for query in QUERIES.into_iter().cycle().take(wish.times(4000, 400)) {
+    for query in QUERIES.into_iter().cycle().take(bench.times(4000, 400)) {
         let started = Instant::now();
         search(client, query).await?;
         times.search.time(started.elapsed())?;
@@ -195,12 +201,14 @@ async fn measure(wish: &Wish, count: usize) -> Result<Times> {
 }
 
 async fn start(root: &Path) -> Result<Daemon> {
-    // Without a container there is nothing else to do.
-    let options = ours::options().skills(root).set("pools.default.warm", "0");
+    // Without containers the daemon does nothing else.
+    let options = daemon_calls::daemon_options()
+        .skills(root)
+        .set("pools.default.warm", "0");
     Daemon::start_with(options).await
 }
 
-/// Lists one page of a size, or all there are: how many came.
+/// Lists one page of a size, or all pages, and returns the number of skills.
 async fn list(client: &Client, page: Option<i32>) -> Result<usize> {
     let (mut count, mut page_token) = (0, String::new());
     loop {
@@ -232,7 +240,7 @@ async fn search(client: &Client, query: &str) -> Result<()> {
     Ok(())
 }
 
-/// A root of so many skills of three files each.
+/// Makes a root with a number of skills of three files each.
 fn root(count: usize) -> Result<TempDir> {
     let root = tempfile::Builder::new().prefix("skb").tempdir()?;
     for number in 0..count {

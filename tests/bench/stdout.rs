@@ -6,40 +6,40 @@ use anyhow::{Result, ensure};
 use skilld_tests::Daemon;
 use skilld_tests::exec::{argv, workspace};
 
-use crate::reference::spawn;
-use crate::report::{Budget, Row, Series};
-use crate::{Wish, ours, progress};
+use crate::reference::spawn_local;
+use crate::report::{Budget, FigureSeries, TableRow};
+use crate::{BenchOptions, daemon_calls, progress};
 
-/// Bytes per second, and what the daemon's memory grew by at most.
-pub(crate) async fn throughput(wish: &Wish) -> Result<Vec<Row>> {
+/// Measures bytes per second and the largest growth of the daemon's memory.
+pub(crate) async fn throughput(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let cpus = std::thread::available_parallelism()?.get();
-    let options = ours::options().set("pools.default.cpus", &format!("{cpus}.0"));
+    let options = daemon_calls::daemon_options().set("pools.default.cpus", &format!("{cpus}.0"));
     let daemon = Daemon::start_with(options).await?;
     let name = workspace(&daemon.client).await?.name;
-    ours::warm(&daemon.client, "default").await?;
-    let bytes: u64 = if wish.quick { 256 << 20 } else { 1 << 30 };
+    daemon_calls::wait_until_warm(&daemon.client, "default").await?;
+    let bytes: u64 = if bench.quick { 256 << 20 } else { 1 << 30 };
     let text = bytes.to_string();
-    let (mut skilld, mut local) = (Series::speeds()?, Series::speeds()?);
-    let mut memory = Series::bytes()?;
-    for _ in 0..wish.times(7, 3) {
-        let before = ours::forget_peak(&daemon)?;
+    let (mut skilld, mut local) = (FigureSeries::speeds()?, FigureSeries::speeds()?);
+    let mut memory = FigureSeries::bytes()?;
+    for _ in 0..bench.times(7, 3) {
+        let before = daemon_calls::reset_peak(&daemon)?;
         let started = Instant::now();
         let spec = argv(["head", "-c", &text, "/dev/zero"]);
-        let ran = ours::run(&daemon.client, &name, spec).await?;
+        let ran = daemon_calls::run_exec(&daemon.client, &name, spec).await?;
         skilld.rate(bytes, started.elapsed())?;
-        memory.size(ours::peak(&daemon)?.saturating_sub(before))?;
+        memory.size(daemon_calls::peak_bytes(&daemon)?.saturating_sub(before))?;
         ensure!(ran.bytes == bytes, "{} bytes came", ran.bytes);
         progress(&format!("  {} bytes per event", bytes / ran.events.max(1)));
         let started = Instant::now();
-        let came = spawn(&["head", "-c", &text, "/dev/zero"]).await?;
+        let came = spawn_local(&["head", "-c", &text, "/dev/zero"]).await?;
         local.rate(bytes, started.elapsed())?;
         ensure!(came == bytes, "{came} bytes came from the local pipe");
     }
     daemon.stop().await?;
-    let speed = Row::new("stdout of one exec", &skilld, Budget::Share(0.4));
+    let speed = TableRow::new("stdout of one exec", &skilld, Budget::Share(0.4));
     Ok(vec![
         speed.against("the same pipe read locally", &local),
-        Row::new(
+        TableRow::new(
             "daemon's memory for that stream",
             &memory,
             Budget::AtMost(16 << 20),

@@ -6,39 +6,46 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use skilld_client::state::SessionState;
-use skilld_client::tools::host::HostTools;
-use skilld_client::tools::{Call, Options, Session, Toolset};
 use skilld_client::{Client, new_exec_id, workspace_name};
 use skilld_proto::v1::{CollectOutputsRequest, CollectSpec, ExecSpec, RunExecRequest};
 use skilld_tests::Daemon;
+use skilld_tools::host::HostTools;
+use skilld_tools::state::SessionState;
+use skilld_tools::{Session, ToolCall, ToolOptions, Toolset};
 
-use crate::reference::{Limits, Reference};
-use crate::report::{Budget, Row, Series};
-use crate::{Wish, ours};
+use crate::reference::{ContainerLimits, DockerReference};
+use crate::report::{Budget, FigureSeries, TableRow};
+use crate::{BenchOptions, daemon_calls};
 
 const SKILL: &str = "bench-skill";
 
-/// The budget of a warm call: 3 ms.
+/// Budget of a warm call: 3 ms.
 const SOON: Budget = Budget::Soon {
     p50: Some(3_000_000),
     p99: None,
 };
 
-pub(crate) async fn tools(wish: &Wish, reference: &Reference) -> Result<Vec<Row>> {
+pub(crate) async fn tools(
+    bench: &BenchOptions,
+    reference: &DockerReference,
+) -> Result<Vec<TableRow>> {
     let root = tempfile::Builder::new().prefix("skb").tempdir()?;
     let skill = root.path().join(SKILL);
     std::fs::create_dir_all(&skill)?;
     let about = format!("---\nname: {SKILL}\ndescription: Measured.\n---\n# {SKILL}\n");
     std::fs::write(skill.join("SKILL.md"), about)?;
-    let daemon = Daemon::start_with(ours::options().skills(root.path())).await?;
-    let tools = Toolset::new(daemon.client.clone(), Options::default(), HostTools::new())?;
+    let daemon = Daemon::start_with(daemon_calls::daemon_options().skills(root.path())).await?;
+    let tools = Toolset::new(
+        daemon.client.clone(),
+        ToolOptions::default(),
+        HostTools::new(),
+    )?;
     let session = Session {
         session: "bench".into(),
         ..Session::default()
     };
     let container = reference
-        .container(Limits {
+        .create_container(ContainerLimits {
             memory_bytes: 512 << 20,
             cpus: 1,
         })
@@ -57,8 +64,8 @@ pub(crate) async fn tools(wish: &Wish, reference: &Reference) -> Result<Vec<Row>
             true,
         ),
     ] {
-        let (mut skilld, mut docker) = (Series::times()?, Series::times()?);
-        for turn in 0..wish.times(1_000, 50) + 3 {
+        let (mut skilld, mut docker) = (FigureSeries::times()?, FigureSeries::times()?);
+        for turn in 0..bench.times(1_000, 50) + 3 {
             let took = ours_once(&tools, &session, &arguments, file).await?;
             // The first ones make the workspace and warm up the page cache.
             if turn >= 3 {
@@ -68,17 +75,17 @@ pub(crate) async fn tools(wish: &Wish, reference: &Reference) -> Result<Vec<Row>
                 docker.time(docker_once(reference, &container, file).await?)?;
             }
         }
-        let faster = Row::new(what, &skilld, Budget::Faster(25.0, None));
+        let faster = TableRow::new(what, &skilld, Budget::Faster(25.0, None));
         rows.push(faster.against("4 execs and archives (API)", &docker));
-        rows.push(Row::new(what, &skilld, SOON));
+        rows.push(TableRow::new(what, &skilld, SOON));
     }
     let workspace = workspace_name(&session.workspace_id());
     let mut calls = Calls::new()?;
-    for _ in 0..wish.times(1_000, 50) {
+    for _ in 0..bench.times(1_000, 50) {
         calls.once(&daemon.client, &workspace).await?;
     }
     rows.extend(calls.rows());
-    reference.remove(&container).await?;
+    reference.remove_container(&container).await?;
     tools.end(&session).await?;
     daemon.stop().await?;
     Ok(rows)
@@ -90,7 +97,7 @@ async fn ours_once(
     arguments: &Value,
     file: bool,
 ) -> Result<std::time::Duration> {
-    let call = Call {
+    let call = ToolCall {
         id: new_exec_id(),
         name: "skill_run".into(),
         arguments: arguments.clone(),
@@ -107,31 +114,33 @@ async fn ours_once(
     Ok(took)
 }
 
-/// The folders that the reference's workspace has.
-async fn prepare(reference: &Reference, container: &str) -> Result<()> {
+/// Creates the folders of the reference's workspace.
+async fn prepare(reference: &DockerReference, container: &str) -> Result<()> {
     let made =
         "mkdir -p /tmp/ws/{out,work,runs,skills/bench-skill} && echo {} > /tmp/ws/metadata.json";
     reference.exec(container, &["bash", "-lc", made]).await?;
     Ok(())
 }
 
-/// Metadata listed and got, links checked, the program, its outputs listed and got.
+/// Runs the reference's steps: list and get the metadata, check links, run the program, list and get its outputs.
 async fn docker_once(
-    reference: &Reference,
+    reference: &DockerReference,
     container: &str,
     file: bool,
 ) -> Result<std::time::Duration> {
     let mut execs = Vec::new();
     let mut shell = async |script: &str| -> Result<()> {
         let (exec, _, _) = reference
-            .exec_of(container, &["bash", "-lc", script])
+            .exec_with_id(container, &["bash", "-lc", script])
             .await?;
         execs.push(exec);
         Ok(())
     };
     let started = Instant::now();
     shell("cd /tmp/ws && for f in metadata.json; do readlink -f \"$f\"; done").await?;
-    reference.get(container, "/tmp/ws/metadata.json").await?;
+    reference
+        .download(container, "/tmp/ws/metadata.json")
+        .await?;
     shell("test -L /tmp/ws/skills/bench-skill/out; true").await?;
     let program = if file {
         "mkdir -p /tmp/ws/runs/r /tmp/ws/out && cd /tmp/ws/skills/bench-skill && echo hello > /tmp/ws/out/a.txt"
@@ -141,30 +150,30 @@ async fn docker_once(
     shell(program).await?;
     shell("cd /tmp/ws && shopt -s globstar nullglob dotglob && for f in out/**; do readlink -f \"$f\"; done").await?;
     if file {
-        reference.get(container, "/tmp/ws/out/a.txt").await?;
+        reference.download(container, "/tmp/ws/out/a.txt").await?;
     }
     let took = started.elapsed();
-    // What fails may be fast.
+    // A failed step would be too fast to count.
     for exec in execs {
-        reference.succeeded(&exec).await?;
+        reference.check_success(&exec).await?;
     }
     Ok(took)
 }
 
-/// The calls to the daemon that a run of `true` is made of, one by one.
+/// Times of the single calls to the daemon that a run of `true` consists of.
 #[derive(Debug)]
 struct Calls {
-    stage: Series,
-    run: Series,
-    collect: Series,
+    stage: FigureSeries,
+    run: FigureSeries,
+    collect: FigureSeries,
 }
 
 impl Calls {
     fn new() -> Result<Self> {
         Ok(Self {
-            stage: Series::times()?,
-            run: Series::times()?,
-            collect: Series::times()?,
+            stage: FigureSeries::times()?,
+            run: FigureSeries::times()?,
+            collect: FigureSeries::times()?,
         })
     }
 
@@ -207,12 +216,12 @@ impl Calls {
         Ok(())
     }
 
-    fn rows(&self) -> [Row; 3] {
+    fn rows(&self) -> [TableRow; 3] {
         [
             ("of it, StageSkills of what is staged", &self.stage),
             ("of it, RunExec of `true`", &self.run),
             ("of it, CollectOutputs of what it changed", &self.collect),
         ]
-        .map(|(what, series)| Row::new(what, series, Budget::None))
+        .map(|(what, series)| TableRow::new(what, series, Budget::None))
     }
 }

@@ -1,5 +1,5 @@
-//! What skilld costs: bytes of the guest, memory of guest and daemon, and times as ratios to Docker's, measured side by
-//! side in this run. `make bench` measures properly; this keeps an accident from going unnoticed, so its bounds are wide.
+//! Costs of skilld: size of the guest, memory of guest and daemon, and times as ratios to Docker's, measured side by side.
+//! `make bench` measures properly; these tests only catch accidents, so their bounds are wide.
 
 #![expect(
     clippy::panic_in_result_fn,
@@ -17,7 +17,7 @@ use skilld_tests::{Daemon, Options, binaries, docker, exec, usage};
 
 const MIB: u64 = 1 << 20;
 
-/// The value that this share of them is not above.
+/// Returns the percentile of times.
 fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();
     times[(times.len() * percent / 100).min(times.len() - 1)]
@@ -38,7 +38,7 @@ async fn idle_workspaces_cost_little_memory() -> Result<()> {
     let mut guests = Vec::new();
     for _ in 0..10 {
         let workspace = exec::workspace(&daemon.client).await?.name;
-        // It has been used: what that needs is there.
+        // A used workspace has allocated what a command needs.
         exec::run(&daemon.client, &workspace, exec::shell("echo hi")).await?;
         guests.push(usage::guest(&daemon, &workspace).await?);
     }

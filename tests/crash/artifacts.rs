@@ -17,7 +17,7 @@ use tokio::io::AsyncWriteExt;
 use crate::faults::points;
 
 const NAME: &str = "dir/a";
-/// What each version holds, by its number.
+/// Bytes of each version, in the order of their numbers.
 const BYTES: [&[u8]; 3] = [b"the first", b"the second", b"the third"];
 
 async fn save(client: &Client, data: &'static [u8]) -> Result<i64, Error> {
@@ -25,7 +25,7 @@ async fn save(client: &Client, data: &'static [u8]) -> Result<i64, Error> {
     Ok(client.save_artifact(target, data).await?.version)
 }
 
-/// Versions with their bytes.
+/// Returns all versions with their bytes.
 async fn versions(client: &Client) -> Result<Vec<(i64, Vec<u8>)>> {
     let request = ListArtifactVersionsRequest {
         name: NAME.to_owned(),
@@ -55,7 +55,7 @@ async fn versions(client: &Client) -> Result<Vec<(i64, Vec<u8>)>> {
     Ok(found)
 }
 
-/// Files of the store beneath one of its directories, and their bytes.
+/// Returns the number of files beneath a directory of the store, and their total bytes.
 fn files(daemon: &Daemon, beneath: &str) -> Result<(usize, u64)> {
     fn sum(dir: &Path, found: &mut (usize, u64)) -> Result<()> {
         for entry in fs::read_dir(dir).into_iter().flatten() {
@@ -77,12 +77,12 @@ fn files(daemon: &Daemon, beneath: &str) -> Result<(usize, u64)> {
     Ok(found)
 }
 
-/// No container is needed for any of this.
+/// Settings of a daemon without containers, which these tests do not need.
 fn options() -> Options {
     Options::default().set("pools.default.warm", "0")
 }
 
-/// Waits until markers are gone and each version has its bytes and nothing else has.
+/// Waits until no marker is left and exactly the expected versions have bytes.
 async fn cleaned(daemon: &Daemon, versions: usize) -> Result<()> {
     wait::until(
         "interrupted saves are cleaned up",

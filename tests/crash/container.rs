@@ -1,4 +1,4 @@
-//! A container goes behind the daemon's back.
+//! Containers that end or disappear without the daemon's doing.
 
 use std::time::{Duration, Instant};
 
@@ -97,7 +97,7 @@ async fn a_removed_warm_container_is_replaced() -> Result<()> {
     daemon.stop().await
 }
 
-/// One that is claimed in the moment of its end is replaced by another, and the client does not notice.
+/// A container that is claimed in the moment of its end is replaced, and the client does not notice.
 #[tokio::test]
 async fn a_claim_never_gets_a_dead_container() -> Result<()> {
     let daemon = Daemon::start().await?;

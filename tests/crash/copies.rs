@@ -22,7 +22,7 @@ fn id(state_dir: &Path) -> Result<String> {
     Ok(text.lines().next().context("no id")?.to_owned())
 }
 
-/// Serves on a state directory until it is warm, and then leaves nothing.
+/// Starts a daemon on a state directory, waits until it is warm, and drains it.
 async fn serves(state_dir: &Path, env: &[(&str, &str)]) -> Result<()> {
     let mut command = Command::new(binaries::binary("skilld")?);
     command

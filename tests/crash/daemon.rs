@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use skilld_client::{Client, Messages};
+use skilld_client::{Client, MessageStream};
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_result::Outcome;
 use skilld_proto::v1::{
@@ -16,7 +16,7 @@ use skilld_tests::{Daemon, Options, docker};
 
 use crate::{containers, read, sh};
 
-/// Lines of the exec that goes on while nobody is there, and how it prints them: in 60 goes, over 3 s.
+/// Number of lines that an exec prints while no daemon runs: in 60 batches over 3 s.
 const LINES: usize = 2400;
 const COUNT: &str =
     "for ((i = 0; i < 2400; i++)); do printf '%07d\\n' $i; ((i % 40)) || sleep 0.05; done; exit 7";
@@ -87,8 +87,8 @@ async fn a_killed_daemon_loses_nothing() -> Result<()> {
     daemon.stop().await
 }
 
-/// What had been sent may still arrive; then the stream ends, and not as if the exec had.
-async fn until_broken(events: &mut Messages<ExecEvent>) -> Result<Vec<u8>> {
+/// Reads the output that was already sent, and checks that the stream then breaks instead of reporting an end.
+async fn until_broken(events: &mut MessageStream<ExecEvent>) -> Result<Vec<u8>> {
     let mut output = Vec::new();
     loop {
         match events.next().await {
@@ -102,7 +102,7 @@ async fn until_broken(events: &mut Messages<ExecEvent>) -> Result<Vec<u8>> {
     }
 }
 
-/// An exec's stdout from an offset on, what Closed says of it, and how it ended.
+/// Returns an exec's stdout from an offset on, the total that Closed reports, and the result.
 async fn rest(
     client: &Client,
     name: &str,
@@ -134,7 +134,7 @@ fn is_end(event: &ExecEvent) -> bool {
     matches!(event.event, Some(Event::Exited(_) | Event::Closed(_)))
 }
 
-/// The client's own streams get over it by themselves.
+/// The client's resuming streams survive the crash without help.
 #[tokio::test]
 async fn a_resuming_stream_outlives_a_killed_daemon() -> Result<()> {
     let mut daemon = Daemon::start().await?;

@@ -22,7 +22,7 @@ fn limit(daemon: &Daemon, current: u64) -> Result<u64> {
     before.current.context("it has no limit")
 }
 
-/// The lowest number that a new descriptor could get.
+/// Returns the lowest number that a new descriptor could get.
 fn lowest_free(daemon: &Daemon) -> Result<u64> {
     let pid = daemon.pid().context("it has ended")?;
     let is_free =

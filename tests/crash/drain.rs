@@ -1,12 +1,12 @@
-//! The end of a daemon in good order: what waits for an exec is told to come back, the exec goes on, and nobody is waited
-//! for who can.
+//! Orderly end of a daemon: calls that wait for an exec are told to come back, the exec goes on, and the daemon waits for
+//! no client that can reconnect.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skilld_client::{Client, Messages, RetryPolicy};
+use skilld_client::{Client, MessageStream, RetryPolicy};
 use skilld_proto::v1::{
     AttachExecRequest, ExecEvent, ExecState, OnDisconnect, PollExecRequest, RunExecRequest, Stdin,
     StreamOffsets, StreamStdinRequest, WriteStdinRequest, stdin,
@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::{broken_off, read, refusal};
 
-/// Says something, waits for its input, and says what it was.
+/// Command that prints a line, waits for its input and prints the input.
 const ASK: &str =
     "echo begun; read -rN 4 half; echo heard; read -r line; echo \"$half $line\"; exit 5";
 
@@ -108,8 +108,9 @@ fn ask(workspace: &str) -> RunExecRequest {
     }
 }
 
-/// A command that does not read, and ends soon after its client went away. The stream has to be kept.
-async fn tied(client: &Client, workspace: &str) -> Result<Messages<ExecEvent>> {
+/// Starts a command that does not read and that the daemon kills soon after its client went away. The caller keeps the
+/// returned stream open.
+async fn start_tied_exec(client: &Client, workspace: &str) -> Result<MessageStream<ExecEvent>> {
     let mut spec = exec::shell("echo begun; exec sleep 1000");
     spec.stdin = Some(Stdin {
         source: Some(stdin::Source::Open(true)),
@@ -141,7 +142,7 @@ async fn a_stop_kills_no_exec_while_another_call_is_blocked() -> Result<()> {
     let mut daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     let workspace = exec::workspace(&client).await?.name;
-    let events = tied(&client, &workspace).await?;
+    let events = start_tied_exec(&client, &workspace).await?;
     // More than the pipe holds.
     let request = WriteStdinRequest {
         name: format!("{workspace}/execs/tied"),
@@ -172,15 +173,15 @@ async fn a_stop_kills_no_exec_while_another_call_is_blocked() -> Result<()> {
     daemon.stop().await
 }
 
-/// One guest is away for longer than the other's exec may live without its client.
+/// A guest is unreachable for longer than the other's exec may live without its client.
 #[tokio::test]
-async fn a_guest_that_is_slow_at_a_start_costs_no_workspace_and_no_exec() -> Result<()> {
+async fn a_slow_guest_at_a_start_loses_no_workspace_and_no_exec() -> Result<()> {
     let options = Options::default().set("execs.disconnect_grace", "1s");
     let mut daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     let workspace = exec::workspace(&client).await?.name;
     let slow = exec::workspace(&client).await?.name;
-    let events = tied(&client, &workspace).await?;
+    let events = start_tied_exec(&client, &workspace).await?;
     let pid = docker::pid(&daemon.container(&slow)?).await?;
     let pid = Pid::from_raw(pid.context("a pid")?);
     daemon.crash().await?;
@@ -200,7 +201,7 @@ async fn a_guest_that_is_slow_at_a_start_costs_no_workspace_and_no_exec() -> Res
     daemon.stop().await
 }
 
-/// Waits for what follows `heard`.
+/// Returns a PollExec request for the output that follows `heard`.
 fn poll(name: &str) -> PollExecRequest {
     PollExecRequest {
         name: name.to_owned(),
@@ -216,7 +217,7 @@ fn poll(name: &str) -> PollExecRequest {
     }
 }
 
-/// The exec has waited, and takes the rest of its line.
+/// Checks that the exec still waits and takes the rest of its line.
 async fn goes_on(daemon: &Daemon, name: &str) -> Result<()> {
     let rest = StreamStdinRequest {
         name: name.to_owned(),

@@ -1,5 +1,5 @@
-//! Docker stops while the daemon serves, and comes back. To the daemon only: it talks to Docker through a proxy that
-//! the test cuts off.
+//! Docker stops while the daemon serves, and comes back. It does so for the daemon only, through a proxy that the test
+//! closes.
 
 use std::time::{Duration, Instant};
 
@@ -114,7 +114,7 @@ async fn a_labelled_container_that_no_slot_knows_is_removed_while_it_serves() ->
     daemon.stop().await
 }
 
-/// What is not there cannot be made, which is said at once and not after the queue's wait.
+/// Checks that a claim that needs a new container fails at once instead of after the queue's wait.
 async fn nothing_is_made(client: &Client) -> Result<()> {
     for _ in 0..3 {
         let asked = Instant::now();
@@ -138,7 +138,7 @@ async fn nothing_is_made(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Health, pool and the delete that was left undone; says when each was there.
+/// Waits until health, pool and the pending delete have recovered, and prints when each did.
 async fn comes_back(daemon: &Daemon, container: &str) -> Result<String> {
     let back = Instant::now();
     health(daemon, true).await?;

@@ -17,11 +17,11 @@ use skilld_tests::{Daemon, Options, binaries, docker, exec, files, wait};
 
 use crate::{containers, read, sh};
 
-/// The workspace that is being made, renewed, lost or deleted.
+/// Workspace that is being created, renewed, lost or deleted.
 const TARGET: &str = "workspaces/target";
-/// Another one, which all of this is no business of.
+/// Workspace that must not be affected.
 const NEIGHBOUR: &str = "workspaces/neighbour";
-/// From one renewal to the next.
+/// Time from one renewal to the next.
 const RENEWED_SECONDS: i64 = 7200;
 
 pub(crate) fn points(action: &str) -> impl Iterator<Item = Point> {
@@ -142,7 +142,7 @@ async fn crash_at(point: Point, times: u32) -> Result<()> {
     daemon.stop().await
 }
 
-/// Does what leads to the point. Answers with what the client was told to be there before.
+/// Makes the calls that lead to the fault point, and returns what the client was told before it.
 async fn provoke(point: Point, daemon: &Daemon, client: &Client) -> Result<Option<Workspace>> {
     let (action, _) = point.name().split_once('.').context("no action")?;
     if matches!(action, "boot" | "claim") {
@@ -180,7 +180,7 @@ async fn provoke(point: Point, daemon: &Daemon, client: &Client) -> Result<Optio
     Ok(Some(target))
 }
 
-/// An exec of the target whose two files are to be artifacts.
+/// Returns the request of an exec whose two files become artifacts.
 fn collecting() -> StartExecRequest {
     let mut spec = exec::shell("echo one > $OUTPUT_DIR/one; echo two > $OUTPUT_DIR/two");
     spec.collect = Some(CollectSpec {
@@ -195,7 +195,7 @@ fn collecting() -> StartExecRequest {
     }
 }
 
-/// Each file is one version of one artifact, whenever the daemon died.
+/// Checks that each file is one version of one artifact.
 async fn collected_once(point: Point, daemon: &Daemon) -> Result<()> {
     let name = format!("{TARGET}/execs/job");
     if point == Point::CollectNoted {
@@ -241,7 +241,7 @@ async fn create(client: &Client, name: &str) -> Result<Workspace> {
         .into_inner())
 }
 
-/// What the restarted daemon says of the target is what can have become of it.
+/// Checks that the restarted daemon reports a possible state of the target.
 async fn found(point: Point, daemon: &Daemon, answered: Option<Workspace>) -> Result<()> {
     let listed = daemon
         .client
@@ -290,7 +290,7 @@ async fn found(point: Point, daemon: &Daemon, answered: Option<Workspace>) -> Re
     Ok(())
 }
 
-/// The pool fills, the same request gives the one workspace, everything has one owner, and nothing else is there.
+/// Checks that the pool fills, that the same request returns the one workspace, and that every slot has one owner.
 async fn usable(daemon: &Daemon) -> Result<()> {
     let client = &daemon.client;
     create(client, TARGET).await?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skilld_client::{Client, Messages, RetryPolicy};
+use skilld_client::{Client, MessageStream, RetryPolicy};
 use skilld_proto::v1::exec_result::Outcome;
 use skilld_proto::v1::workspace_failure::Cause;
 use skilld_proto::v1::{ExecEvent, RunExecRequest, StreamOffsets, Workspace, WorkspaceState};
@@ -16,13 +16,13 @@ use skilld_tests::{Daemon, Options, docker, exec, wait};
 
 use crate::{broken_off, containers, read, refusal, sh};
 
-/// What a loss may take until it is told.
+/// Time within which a loss has to be reported.
 const TOLD: Duration = Duration::from_secs(2);
-/// 200 lines in 4 s.
+/// Command that prints 200 lines in 4 s.
 const COUNT: &str = "for ((i = 0; i < 200; i++)); do echo $i; sleep 0.02; done; exit 7";
 
-/// An exec that has begun to count, and its events from then on.
-async fn counting(client: &Client, workspace: &str) -> Result<Messages<ExecEvent>> {
+/// Starts an exec, waits until it prints, and returns its further events.
+async fn counting(client: &Client, workspace: &str) -> Result<MessageStream<ExecEvent>> {
     let request = RunExecRequest {
         workspace: workspace.to_owned(),
         exec_id: "count".to_owned(),
@@ -34,17 +34,20 @@ async fn counting(client: &Client, workspace: &str) -> Result<Messages<ExecEvent
     Ok(events)
 }
 
-/// Reads until the stream breaks: how, and when after `since`.
-async fn broken(events: &mut Messages<ExecEvent>, since: Instant) -> Result<(String, Duration)> {
+/// Reads until the stream breaks, and returns the error and the time since `since`.
+async fn broken(
+    events: &mut MessageStream<ExecEvent>,
+    since: Instant,
+) -> Result<(String, Duration)> {
     let (_, reason) = broken_off(events).await?;
     Ok((reason, since.elapsed()))
 }
 
-/// A stream and a unary call that were there when it happened hear of it in time.
+/// Checks that an open stream and a pending call report the loss in time.
 async fn all_hear(
     client: &Client,
     workspace: &str,
-    events: &mut Messages<ExecEvent>,
+    events: &mut MessageStream<ExecEvent>,
 ) -> Result<()> {
     let since = Instant::now();
     let name = format!("{workspace}/execs/count");
@@ -82,7 +85,7 @@ async fn becomes(client: &Client, name: &str, state: WorkspaceState) -> Result<W
     .await
 }
 
-/// All that the exec has to say, and how it ends.
+/// Reads the exec's events to the end and checks them.
 async fn counted(client: &Client, workspace: &str) -> Result<()> {
     let name = format!("{workspace}/execs/count");
     let outcome = exec::attach(client, &name, StreamOffsets::default()).await?;
@@ -92,7 +95,7 @@ async fn counted(client: &Client, workspace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until calls get through again.
+/// Waits until calls succeed again.
 async fn reachable(client: &Client, workspace: &str) -> Result<()> {
     let name = format!("{workspace}/execs/count");
     wait::until("it can be reached", Duration::from_secs(20), async || {
@@ -102,7 +105,7 @@ async fn reachable(client: &Client, workspace: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_paused_container_is_told_and_comes_back() -> Result<()> {
+async fn a_paused_container_is_reported_and_recovers() -> Result<()> {
     let mut daemon = Daemon::start().await?;
     let client = daemon.client.clone();
     let workspace = exec::workspace(&client).await?.name;
@@ -214,7 +217,7 @@ async fn no_fabricated_exit_when_the_guest_is_killed_from_the_host() -> Result<(
     daemon.stop().await
 }
 
-/// A guest that hangs says nothing, and neither does the engine: open calls find out by asking.
+/// Neither a hanging guest nor the engine reports anything; open calls find out by a probe.
 #[tokio::test]
 async fn a_guest_that_hangs_is_noticed() -> Result<()> {
     let daemon = Daemon::start().await?;
@@ -234,9 +237,9 @@ async fn a_guest_that_hangs_is_noticed() -> Result<()> {
     daemon.stop().await
 }
 
-/// Without live-restore Docker takes its containers along.
+/// Without live-restore Docker stops its containers when it stops.
 #[tokio::test]
-async fn containers_that_end_with_docker_are_told() -> Result<()> {
+async fn containers_that_end_with_docker_are_reported() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut proxy = Proxy::open(&dir.path().join("docker.sock"))?;
     let options = Options::default().set("engine.docker_host", &proxy.host());
@@ -271,7 +274,7 @@ async fn containers_that_end_with_docker_are_told() -> Result<()> {
     daemon.stop().await
 }
 
-/// With live-restore they go on, and so does what runs in them.
+/// With live-restore containers and their commands go on while Docker is down.
 #[tokio::test]
 async fn execs_go_on_while_docker_is_away() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -290,7 +293,7 @@ async fn execs_go_on_while_docker_is_away() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_end_for_lack_of_memory_is_told() -> Result<()> {
+async fn an_end_for_lack_of_memory_is_reported() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let workspace = exec::workspace(client).await?.name;

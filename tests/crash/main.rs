@@ -1,4 +1,4 @@
-//! What survives when something ends without warning: the daemon, a container, Docker.
+//! Sudden ends of the daemon, a container or Docker, and what must survive them.
 
 #![expect(
     clippy::panic_in_result_fn,
@@ -23,12 +23,12 @@ use std::borrow::BorrowMut;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
-use skilld_client::{Client, Error, Messages};
+use skilld_client::{Client, Error, MessageStream};
 use skilld_proto::v1::ExecEvent;
 use skilld_proto::v1::exec_event::Event;
 use skilld_tests::{Daemon, docker, exec};
 
-/// Ids of the daemon's containers.
+/// Returns the ids of the daemon's containers.
 async fn containers(daemon: &Daemon) -> Result<BTreeSet<String>> {
     let ids = docker::containers(&daemon.info.instance).await?;
     Ok(ids.into_iter().collect())
@@ -47,7 +47,7 @@ async fn sh(client: &Client, workspace: &str, text: &str) -> Result<String> {
 }
 
 /// Reads a stream of events until this many bytes of stdout have come.
-async fn read(events: &mut Messages<ExecEvent>, bytes: usize) -> Result<Vec<u8>> {
+async fn read(events: &mut MessageStream<ExecEvent>, bytes: usize) -> Result<Vec<u8>> {
     let mut read = Vec::new();
     while read.len() < bytes {
         let event = events.next().await?.context("the stream ended")?;
@@ -56,8 +56,10 @@ async fn read(events: &mut Messages<ExecEvent>, bytes: usize) -> Result<Vec<u8>>
     Ok(read)
 }
 
-/// Reads to the end of a stream that breaks off, which must not look like the exec's: code and reason.
-async fn broken_off(mut events: impl BorrowMut<Messages<ExecEvent>>) -> Result<(String, String)> {
+/// Reads a stream that breaks, checks that it reports no end of the exec, and returns code and reason of the error.
+async fn broken_off(
+    mut events: impl BorrowMut<MessageStream<ExecEvent>>,
+) -> Result<(String, String)> {
     loop {
         match events.borrow_mut().next().await {
             Ok(Some(event)) => assert!(
@@ -70,7 +72,7 @@ async fn broken_off(mut events: impl BorrowMut<Messages<ExecEvent>>) -> Result<(
     }
 }
 
-/// Code and reason of a call that must have failed.
+/// Returns code and reason of a call that must have failed.
 fn refusal<T: std::fmt::Debug>(answer: Result<T, Error>) -> Result<(String, String)> {
     let error = answer.err().context("it was answered well")?;
     let reason = error.reason().context(error.to_string())?;

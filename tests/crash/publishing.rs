@@ -18,7 +18,7 @@ use skilld_tests::{Daemon, Options, files, wait};
 
 use crate::faults::points;
 
-/// The sweep comes ten times a second here.
+/// Time within which unused skills are removed; the sweep runs ten times a second here.
 const CLEARED_MAX: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -78,10 +78,11 @@ async fn crash_while_the_store_is_cleared() -> Result<()> {
     Ok(())
 }
 
-/// A daemon without containers, which keeps nothing that is not used.
+/// Settings of a daemon without containers and roots that removes unused skills at once.
 async fn daemon(point: Point) -> Result<Daemon> {
     let options = Options::default()
         .set("pools.default.warm", "0")
+        .set("skills.roots", "[]")
         .set("skills.keep_unused", "1ms")
         .dies_at(point.name());
     Daemon::start_with(options).await
@@ -128,7 +129,7 @@ async fn skills(daemon: &Daemon) -> Result<Vec<Skill>> {
     Ok(skills.filter(|skill| skill.name == "skills/csv").collect())
 }
 
-/// The skill is there with all of its files, and once the store is cleared, nothing else is.
+/// Checks that the skill has all of its files and, once the store is swept, that nothing else is left.
 async fn whole(daemon: &Daemon, published: &Skill) -> Result<()> {
     assert_eq!(
         published.state(),

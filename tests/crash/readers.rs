@@ -1,23 +1,23 @@
-//! Readers that do not read: what waits for them in the daemon has a bound, and the others do not notice them.
+//! Readers that stall: the daemon bounds the bytes that it buffers for them, and other readers do not notice.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use skilld_client::Client;
-use skilld_proto::v1::{AttachExecRequest, ExecSpec, Retain, StartExecRequest, StreamOffsets};
+use skilld_proto::v1::{AttachExecRequest, ExecSpec, Retain, StreamOffsets};
 use skilld_tests::{Daemon, Options, exec, usage};
 
 use crate::refusal;
 
-/// Readers that stall, in groups: each client has one connection.
+/// Number of clients with stalled readers; each has one connection.
 const CLIENTS: usize = 8;
 const STREAMS: usize = 16;
 const OUTPUT: usize = 16 << 20;
 const MIB: u64 = 1 << 20;
-/// `server.relay_bytes_max` here, of which the stalled readers would take some 130 MiB.
+/// Value of `server.relay_bytes_max` in MiB. Unbounded, the stalled readers would take some 130 MiB.
 const BUDGET_MIB: u64 = 32;
 
-/// Reads all of `name`. While all places belong to readers that read a moment ago, the server asks to come back.
+/// Reads all output of an exec, and retries while stalled readers hold all buffer permits.
 async fn read_in_turn(client: &Client, name: &str) -> Result<exec::Outcome> {
     for _ in 0..20 {
         let error = match exec::attach(client, name, StreamOffsets::default()).await {
@@ -43,18 +43,14 @@ async fn stalled_readers_keep_the_daemon_small() -> Result<()> {
     let client = &daemon.client;
     let workspace = exec::workspace(client).await?.name;
     let name = format!("{workspace}/execs/much");
-    let start = StartExecRequest {
-        workspace: workspace.clone(),
-        exec_id: "much".to_owned(),
-        spec: Some(ExecSpec {
-            retain: Some(Retain {
-                stdout_bytes: i64::try_from(OUTPUT)? + 1,
-                ..Retain::default()
-            }),
-            ..exec::shell(&format!("yes 0123456789abcde | head -c {OUTPUT}"))
+    let spec = ExecSpec {
+        retain: Some(Retain {
+            stdout_bytes: i64::try_from(OUTPUT)? + 1,
+            ..Retain::default()
         }),
+        ..exec::shell(&format!("yes 0123456789abcde | head -c {OUTPUT}"))
     };
-    client.start_exec(start).await?;
+    exec::start(client, &workspace, "much", spec).await?;
     exec::attach(client, &name, StreamOffsets::default()).await?;
     let pid = daemon.pid().context("it runs")?;
     let before = usage::resident(pid)?;

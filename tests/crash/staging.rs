@@ -13,7 +13,7 @@ use skilld_tests::{Daemon, Options};
 use crate::faults::points;
 use crate::sh;
 
-/// Writes a version of the skill: two files that say which.
+/// Writes a version of the skill: two files that contain its number.
 fn write(root: &Path, version: &str) -> Result<()> {
     let dir = root.join("pair");
     fs::create_dir_all(&dir)?;
@@ -25,7 +25,7 @@ fn write(root: &Path, version: &str) -> Result<()> {
     Ok(fs::write(dir.join("b"), version)?)
 }
 
-/// What is beside and beneath a slot's `skills/` that is no skill.
+/// Returns the entries beside and beneath a slot's `skills/` that are no skills.
 fn leftovers(daemon: &Daemon) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for slot in fs::read_dir(daemon.state_dir().join("slots"))? {
@@ -64,6 +64,7 @@ async fn crash_at(point: Point) -> Result<()> {
     let name = workspace(&client).await?.name;
     client.stage_skills(&name, &["pair"]).await?;
     write(root.path(), "2")?;
+    client.refresh_skills().await?;
     let answer = client.stage_skills(&name, &["pair"]).await;
     assert!(answer.is_err(), "it was answered before it was killed");
     assert_eq!(daemon.wait().await?, None, "it was not killed");
@@ -79,6 +80,7 @@ async fn crash_at(point: Point) -> Result<()> {
     assert_eq!(sh(client, &name, read).await?, "22");
     // Whatever was left is gone after a staging that had something to do.
     write(root.path(), "3")?;
+    client.refresh_skills().await?;
     client.stage_skills(&name, &["pair"]).await?;
     assert_eq!(sh(client, &name, read).await?, "33");
     assert_eq!(leftovers(&daemon)?, Vec::<String>::new());

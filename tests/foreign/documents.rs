@@ -9,7 +9,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use skilld_tests::binaries;
 
-/// How the command blocks of a section are covered.
+/// Coverage of the command blocks of a section.
 enum Coverage {
     /// This test of this package runs them as they are in the document.
     RunBy(&'static str),
@@ -21,10 +21,12 @@ enum Coverage {
 use Coverage::{FirstSteps, NotRun, RunBy};
 
 const HOST: &str = "changes the services of the host";
+const CHECKED: &str = "tests/run.sh runs the script and every test";
+const TOOLS: &str = "the tests of the client call every tool of the family";
 
 /// Every section with command blocks: document, title (empty before the first section), and how it is covered.
-const SECTIONS: [(&str, &str, Coverage); 39] = [
-    ("README.md", "", FirstSteps),
+const SECTIONS: [(&str, &str, Coverage); 44] = [
+    ("README.md", "Try it", FirstSteps),
     ("README.md", "Build and start", FirstSteps),
     (
         "README.md",
@@ -74,6 +76,7 @@ const SECTIONS: [(&str, &str, Coverage); 39] = [
         "What skills cost in prompts",
         NotRun("tokens/main.rs is this program and tests itself"),
     ),
+    ("docs/conformance.md", "", NotRun(CHECKED)),
     (
         "docs/exec.md",
         "Before the recipes",
@@ -171,6 +174,7 @@ const SECTIONS: [(&str, &str, Coverage); 39] = [
         "Watch",
         RunBy("drain_and_watch_do_what_docs_operations_says"),
     ),
+    ("docs/security.md", "", NotRun(CHECKED)),
     (
         "docs/skillctl.md",
         "",
@@ -186,6 +190,9 @@ const SECTIONS: [(&str, &str, Coverage); 39] = [
         "Completion",
         RunBy("what_docs_skillctl_shows_does_what_it_says"),
     ),
+    ("docs/tools-agent-zero.md", "", NotRun(TOOLS)),
+    ("docs/tools-sherma.md", "", NotRun(TOOLS)),
+    ("docs/tools-trpc.md", "", NotRun(TOOLS)),
     (
         "docs/tools.md",
         "From a shell",

@@ -25,7 +25,7 @@ const NOT_RUN: [(&str, &str); 3] = [
     ),
 ];
 
-/// Files that examples name.
+/// Commands that create the files of the examples.
 const FILES: &str = "
 cp \"$REPOSITORY/tests/data/sales.csv\" sales.csv
 printf 'pear\\napple\\n' > names.txt
@@ -33,18 +33,18 @@ echo note > notes.txt
 echo report > report.pdf
 mkdir data && echo 1 > data/a.csv
 cp -r \"$REPOSITORY/skills/csv-report\" csv-report
-sed -i 's/version: \"1.0.0\"/version: \"1.2\"/' csv-report/SKILL.md
+sed -i 's/version: \".*\"/version: \"1.2\"/' csv-report/SKILL.md
 tar czf csv-report-1.2.tar.gz csv-report
 ";
 
-/// The workspace of the examples.
+/// Commands that create the workspace of the examples.
 const WORKSPACE: &str = "
 skillctl workspace create --id job-7
 skillctl stage job-7 --skill csv-report sales.csv=inputs/in.csv names.txt=work/names.txt
 skillctl exec job-7 'echo \"# Report\" | tee out/report.md > out/report.pdf; touch work/a.log'
 ";
 
-/// What must exist before an example of the command with these words.
+/// Creates what an example of a command needs.
 fn setup(command: &str, example: &str) -> String {
     let mut script = "rm -rf results; skillctl rm --allow-missing job-7\n".to_owned();
     if example.contains("job-7") && command != "workspace create" {
@@ -70,6 +70,8 @@ fn setup(command: &str, example: &str) -> String {
             "for i in 1 2 3; do skillctl artifact save report.pdf report.pdf --app shop --user ada; done\n"
         }
         "skill delete" => "skillctl skill publish ./csv-report\n",
+        // An offset must not lie beyond the output so far.
+        "poll" => "skillctl poll job-7/x-1 --wait 30s > first-output\n",
         _ => "",
     };
     script
@@ -80,7 +82,7 @@ async fn help(words: &[String]) -> Result<String> {
     output(command.args(words).arg("--help")).await
 }
 
-/// Names in the list of commands of a help text.
+/// Returns the names in the list of commands of a help text.
 fn subcommands(help: &str) -> Vec<String> {
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     list.take_while(|line| !line.is_empty())
@@ -90,7 +92,7 @@ fn subcommands(help: &str) -> Vec<String> {
         .collect()
 }
 
-/// The examples of a help text; one that ends with a backslash goes on in the next line.
+/// Returns the examples of a help text, with lines joined that end with a backslash.
 fn examples(help: &str) -> Vec<String> {
     let (_, rest) = help.split_once("\nExample:\n").unwrap_or_default();
     let mut examples: Vec<String> = Vec::new();

@@ -15,7 +15,7 @@ use crate::venv;
 
 const DOCUMENT: &str = "docs/integrations.md";
 
-/// The stand-in for a model. Ends with this value.
+/// Stand-in for a model. Dropping the value ends its process.
 struct Model {
     _child: Child,
     url: String,
@@ -65,7 +65,7 @@ async fn the_rust_agent_lets_a_model_use_skills() -> Result<()> {
         printed.ends_with("It is 354224848179261915075.\n"),
         "{printed}"
     );
-    // It knows of the skill, and how to run it, from its prompts alone.
+    // The model knows the skill, and how to run it, from its prompts alone.
     assert!(
         printed.starts_with("skill_load {\"skill\":\"python-math\"}\nskill_run "),
         "{printed}"
@@ -94,7 +94,7 @@ async fn skill_tools_are_used_from_a_shell_as_the_document_says() -> Result<()> 
     place.daemon.stop().await
 }
 
-/// What a configuration file starts is an MCP server that answers.
+/// The command of each configuration file starts an MCP server that answers.
 #[tokio::test]
 async fn configurations_for_mcp_clients_start_a_server() -> Result<()> {
     let place = Place::new().await?;

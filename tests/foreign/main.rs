@@ -1,4 +1,4 @@
-//! Clients in other languages, which know the API by reflection only; and a store that others made.
+//! Foreign clients, which know the API by reflection only, and a foreign object store.
 
 #![expect(
     clippy::panic_in_result_fn,
@@ -22,7 +22,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
-/// Every command here ends by then.
+/// Time within which every command of these tests ends.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs a command that must succeed, and returns what it wrote to stdout.

@@ -12,7 +12,7 @@ use crate::recipes::{Place, blocks};
 
 const DOCUMENT: &str = "docs/operations.md";
 
-/// In a container without network, compiler or anything else but the image's Debian and the built programs.
+/// Installs in a container with nothing but the image's Debian and the built programs.
 #[tokio::test]
 async fn deploying_takes_what_was_built_and_no_compiler() -> Result<()> {
     let directory = tempfile::tempdir()?;

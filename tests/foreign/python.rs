@@ -76,7 +76,7 @@ fn check(saw: &Value, table: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Counted here, and not by the skill: the third column has no quotes before it.
+/// Sums the table without the skill: no quotes precede the third column.
 fn rows_by_region(table: &[u8]) -> Result<BTreeMap<String, u64>> {
     let mut rows = BTreeMap::new();
     for line in std::str::from_utf8(table)?.lines().skip(1) {

@@ -22,11 +22,11 @@ exec buf curl --protocol grpc --http2-prior-knowledge --unix-socket "$5" --data 
 /// Stands in for cargo, which would build the example once more.
 const CARGO: &str = r#"#!/usr/bin/env bash
 set -euo pipefail
-[ "$1 $2 $3 $4 $5 $6 $7" = 'run --quiet -p skilld-client --example agent --' ]
+[ "$1 $2 $3 $4 $5 $6 $7" = 'run --quiet -p skilld-tools --example agent --' ]
 exec agent "${@:8}"
 "#;
 
-/// Code blocks of the section with this title, with their language; without a title, those before the first section.
+/// Returns the code blocks of a section with their language; an empty title means the part before the first section.
 pub(crate) fn blocks(document: &str, title: &str) -> Result<Vec<(String, String)>> {
     let text = std::fs::read_to_string(binaries::repository().join(document))?;
     let section = if title.is_empty() {
@@ -50,12 +50,12 @@ pub(crate) fn blocks(document: &str, title: &str) -> Result<Vec<(String, String)
     Ok(found)
 }
 
-/// Where a reader of the document would be: beside `.demo/` and `proto/`, with the programs on the path.
+/// Directory of a reader of the document: beside `.demo/` and `proto/`, with the programs in PATH.
 pub(crate) struct Place {
     pub(crate) daemon: Daemon,
     pub(crate) directory: TempDir,
     path: String,
-    /// Of what is run, besides.
+    /// Additional environment variables of the blocks.
     pub(crate) env: Vec<(&'static str, String)>,
 }
 
@@ -99,7 +99,7 @@ impl Place {
         self.run_of("docs/exec.md", title).await
     }
 
-    /// The same of another document.
+    /// Runs all blocks of a section of a document, and returns what they printed.
     pub(crate) async fn run_of(&self, document: &str, title: &str) -> Result<String> {
         let mut printed = String::new();
         for (language, code) in blocks(document, title)? {

@@ -12,7 +12,7 @@ use skilld_client::v1::{
 };
 use skilld_client::{Client, RetryPolicy, SaveTarget};
 use skilld_tests::exec::{run, shell, workspace};
-use skilld_tests::{Daemon, Options, binaries, refused, wait};
+use skilld_tests::{Daemon, Options, binaries, expect_refusal, wait};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tonic::Code;
@@ -21,10 +21,10 @@ use crate::venv;
 
 const KEY_ID: &str = "key-id-of-this-test";
 const SECRET: &str = "secret-of-this-test";
-/// Everything is answered by then.
+/// Time within which every call is answered.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The server; ends with this value.
+/// S3 server. Dropping the value ends its process.
 struct S3 {
     _child: Child,
     stdin: ChildStdin,
@@ -54,7 +54,7 @@ impl S3 {
         })
     }
 
-    /// What it answers to a word.
+    /// Sends a command word to the server and returns its answer.
     async fn ask(&mut self, word: &str) -> Result<String> {
         self.stdin.write_all(format!("{word}\n").as_bytes()).await?;
         let line = tokio::time::timeout(LIMIT, self.stdout.next_line()).await??;
@@ -69,7 +69,7 @@ impl S3 {
             .collect())
     }
 
-    /// A daemon that keeps its artifacts here, and no warm containers.
+    /// Settings of a daemon that keeps its artifacts in this bucket and has no warm containers.
     fn options(&self) -> Options {
         Options::default()
             .set("pools.default.warm", "0")
@@ -83,7 +83,7 @@ impl S3 {
     }
 }
 
-/// With credentials in the daemon's environment.
+/// Adds the credentials to the daemon's environment.
 fn known(mut options: Options) -> Options {
     let pairs = [
         ("AWS_ACCESS_KEY_ID", KEY_ID),
@@ -189,7 +189,7 @@ async fn artifacts_in_a_bucket_are_shared_by_daemons_and_gapless() -> Result<()>
     two.stop().await
 }
 
-/// All names, two at a time.
+/// Lists all names in pages of two.
 async fn pages(client: &Client, expected: &[&str]) -> Result<()> {
     let (mut found, mut request) = (Vec::new(), ListArtifactsRequest::default());
     request.page_size = 2;
@@ -209,7 +209,7 @@ async fn pages(client: &Client, expected: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The versions from 10 on.
+/// Lists the versions from 10 on.
 async fn saved_last(client: &Client, name: &str) -> Result<Vec<i64>> {
     let request = ListArtifactVersionsRequest {
         name: name.to_owned(),
@@ -250,7 +250,7 @@ async fn nothing_of_the_credentials_shows(daemon: &Daemon) -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_a_killed_daemon_left_in_a_bucket_is_removed_when_it_is_old() -> Result<()> {
+async fn old_leftovers_of_a_killed_daemon_in_a_bucket_are_removed() -> Result<()> {
     let mut s3 = S3::start(&[]).await?;
     let mut daemon = Daemon::start_with(known(s3.options())).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
@@ -299,7 +299,7 @@ async fn what_a_killed_daemon_left_in_a_bucket_is_removed_when_it_is_old() -> Re
 }
 
 #[tokio::test]
-async fn a_bucket_that_goes_away_is_said_and_comes_back() -> Result<()> {
+async fn an_unreachable_bucket_is_reported_and_recovers() -> Result<()> {
     let s3 = S3::start(&[]).await?;
     let options = known(s3.options()).set("artifacts.timeout", "2s");
     let daemon = Daemon::start_with(options).await?;
@@ -308,11 +308,11 @@ async fn a_bucket_that_goes_away_is_said_and_comes_back() -> Result<()> {
     drop(s3);
     let asked = Instant::now();
     let listed = client.list_artifacts(ListArtifactsRequest::default()).await;
-    refused(listed, Code::Unavailable, Reason::StorageUnavailable)?;
+    expect_refusal(listed, Code::Unavailable, Reason::StorageUnavailable)?;
     let saved = client
         .save_artifact(target("a"), tokio::io::repeat(7).take(1 << 20))
         .await;
-    refused(saved, Code::Unavailable, Reason::StorageUnavailable)?;
+    expect_refusal(saved, Code::Unavailable, Reason::StorageUnavailable)?;
     assert!(
         asked.elapsed() < Duration::from_secs(20),
         "{:?}",

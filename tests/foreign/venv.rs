@@ -15,7 +15,7 @@ const REQUIREMENTS: &str = include_str!("requirements.txt");
 
 static VENV: OnceCell<PathBuf> = OnceCell::const_new();
 
-/// Path of a program of the environment, which is made if need be.
+/// Returns the path of a program of the environment, which is created if it does not exist.
 pub(crate) async fn program(name: &str) -> Result<PathBuf> {
     let venv = VENV.get_or_try_init(make).await?;
     Ok(venv.join("bin").join(name))

@@ -8,7 +8,7 @@ use skilld_client::v1::{ArtifactScope, LoadArtifactRequest, Reason};
 use skilld_client::{Client, SaveTarget};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::sha256;
-use skilld_tests::{Daemon, Options, binaries, refused, usage};
+use skilld_tests::{Daemon, Options, binaries, expect_refusal, usage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tonic::Code;
@@ -65,9 +65,9 @@ async fn what_a_command_wrote_is_saved_whole_and_nothing_else_is() -> Result<()>
         let answer = client
             .save_artifact_from(target("big.bin"), &name, path)
             .await;
-        refused(answer, code, reason).context(path)?;
+        expect_refusal(answer, code, reason).context(path)?;
     }
-    // Whatever became of the workspace, they are there.
+    // The artifacts outlive the workspace.
     client.delete_workspace(&name).await?;
     assert_eq!(sha256(&load(client, "big.bin").await?), saved.sha256);
     daemon.stop().await
@@ -81,7 +81,7 @@ async fn a_large_artifact_is_streamed_with_constant_memory() -> Result<()> {
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let pid = daemon.pid().context("running")?;
-    // Once, so that what is allocated but once is there.
+    // The first call makes the daemon allocate what it keeps for good.
     client
         .save_artifact(target("small"), &[7; 4 << 20][..])
         .await?;
@@ -118,7 +118,7 @@ async fn a_large_artifact_is_streamed_with_constant_memory() -> Result<()> {
     daemon.stop().await
 }
 
-/// Runs skillctl with this on stdin.
+/// Runs skillctl with bytes on its stdin.
 async fn skillctl(daemon: &Daemon, args: &[&str], input: &[u8]) -> Result<Output> {
     let mut command = Command::new(binaries::binary("skillctl")?);
     command
@@ -130,16 +130,16 @@ async fn skillctl(daemon: &Daemon, args: &[&str], input: &[u8]) -> Result<Output
         .kill_on_drop(true);
     let mut child = command.spawn()?;
     let mut stdin = child.stdin.take().context("stdin")?;
-    // A command that does not read it may have ended.
+    // A command that does not read its stdin may have ended.
     drop(stdin.write_all(input).await);
     drop(stdin);
     Ok(child.wait_with_output().await?)
 }
 
-/// Whose artifacts the command line is asked for.
+/// Flags that select the scope of the artifacts.
 const ADA: [&str; 6] = ["--app", "shop", "--user", "ada", "--session", "1"];
 
-/// Runs `skillctl artifact` for her; it must go well. What it printed.
+/// Runs `skillctl artifact` in that scope, which must succeed, and returns what it printed.
 async fn artifact(daemon: &Daemon, args: &[&str], input: &[u8]) -> Result<Vec<u8>> {
     let words = ["artifact"].iter().chain(args).chain(&ADA);
     let words: Vec<&str> = words.copied().collect();
@@ -172,11 +172,11 @@ async fn skillctl_saves_and_loads_bytes_as_they_are() -> Result<()> {
     let said = call(&["load", "dir/a.bin@0", &copy], b"").await?;
     assert_eq!(String::from_utf8(said)?, format!("dir/a.bin@0 → {copy}\n"));
     assert!(std::fs::read(&copy)? == data);
-    // From a workspace, without the bytes coming here.
+    // The daemon saves from the workspace; the bytes do not come to the client.
     let name = workspace(&daemon.client).await?.name;
     daemon
         .client
-        .stage_bytes(&name, "out/r.txt", "result")
+        .upload_bytes(&name, "out/r.txt", "result")
         .await?;
     let saved = call(&["save", "r", "out/r.txt", "--workspace", &name], b"").await?;
     assert_eq!(saved, b"r@0\n");
@@ -205,7 +205,7 @@ async fn skillctl_lists_and_deletes_artifacts() -> Result<()> {
     assert_eq!(artifacts.len(), 2);
     assert_eq!(artifacts[0]["sha256"], sha256(b"bytes"));
     assert_eq!(artifacts[1]["version"], "1");
-    // What cannot be done says what can.
+    // Errors name what can be done instead.
     for (words, code, part) in [
         (vec!["load", "dir/a.bin@7"], 1, "skillctl artifact list"),
         (vec!["delete", "dir/a.bin"], 1, "--all"),

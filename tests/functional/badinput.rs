@@ -1,4 +1,4 @@
-//! Bad input: each has a clear status with its reason, leaves nothing half-written, and the same workspace works on.
+//! Bad input: each has a clear status with its reason and leaves nothing half-written, and the workspace goes on.
 
 mod archives;
 mod names;
@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use skilld_client::Client;
 use skilld_tests::exec::{run, shell};
 
-/// The daemon is well, and the workspace takes another command.
+/// Checks that the daemon serves and the workspace runs another command.
 async fn still_well(client: &Client, workspace: &str) -> Result<()> {
     ensure!(client.is_serving("").await?, "the daemon is not healthy");
     let outcome = run(client, workspace, shell("echo well")).await?;
@@ -16,7 +16,7 @@ async fn still_well(client: &Client, workspace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Everything in the writable area and where else something might have got to, one path a line.
+/// Returns every path in the writable area and where a misplaced file might be, one path per line.
 async fn contents(client: &Client, workspace: &str) -> Result<String> {
     let list = "find $WORK_DIR $OUTPUT_DIR /tmp -mindepth 1 | sort; ls -A /workspace";
     let outcome = run(client, workspace, shell(list)).await?;

@@ -1,4 +1,4 @@
-//! Collected files that are kept as artifacts: asked for, and when an exec ends with nobody there.
+//! Collected files that become artifacts: on request, and when an exec ends without a client.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skilld::artifacts::{Artifact, Artifacts, Name, Scope};
+use skilld::artifacts::{Artifact, ArtifactName, ArtifactScope as StoreScope, Artifacts};
 use skilld::config::Config;
 use skilld::shutdown::Tasks;
 use skilld_client::v1::collect_outputs_response::Payload;
@@ -15,24 +15,23 @@ use skilld_client::v1::create_workspace_request::Expiry;
 use skilld_client::v1::exec_collection::State;
 use skilld_client::v1::skipped_file::Reason as Skipped;
 use skilld_client::v1::{
-    ArtifactScope, CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, Exec,
-    ExecCollection, ExecSpec, ListExecsRequest, Reason, SaveAsArtifacts, StartExecRequest,
-    WorkspaceState,
+    CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, ExecCollection, ExecSpec,
+    ListExecsRequest, Reason, SaveAsArtifacts, WorkspaceState,
 };
 use skilld_client::{Client, Error};
-use skilld_tests::exec::{run, shell, workspace};
+use skilld_tests::exec::{run, shell, start, workspace};
 use skilld_tests::files::{collect, globs};
-use skilld_tests::{Daemon, Options, docker, refused, wait};
+use skilld_tests::{Daemon, Options, docker, expect_refusal, wait};
 use tonic::Code;
 
-/// What becomes of things takes this long at most.
+/// Time within which a collection has to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn saved<const N: usize>(patterns: [&str; N], prefix: &str) -> CollectSpec {
     CollectSpec {
         save_as_artifacts: Some(SaveAsArtifacts {
             prefix: prefix.to_owned(),
-            scope: Some(ArtifactScope {
+            scope: Some(skilld_client::v1::ArtifactScope {
                 app: "app".to_owned(),
                 user: "ada".to_owned(),
                 session: "s1".to_owned(),
@@ -42,16 +41,7 @@ fn saved<const N: usize>(patterns: [&str; N], prefix: &str) -> CollectSpec {
     }
 }
 
-async fn start(client: &Client, workspace: &str, spec: ExecSpec) -> Result<Exec> {
-    let request = StartExecRequest {
-        workspace: workspace.to_owned(),
-        exec_id: "job".to_owned(),
-        spec: Some(spec),
-    };
-    Ok(client.start_exec(request).await?)
-}
-
-/// Waits for what was collected of an exec.
+/// Waits until the files of an exec are collected, and returns the result.
 async fn collected(client: &Client, name: &str) -> Result<ExecCollection> {
     wait::until("an exec's outputs are collected", PATIENCE, async || {
         let collection = client.get_exec(name).await?.collection;
@@ -60,10 +50,10 @@ async fn collected(client: &Client, name: &str) -> Result<ExecCollection> {
     .await
 }
 
-/// The store of a daemon, as another one would see it.
+/// Artifact store of a daemon, opened as a second daemon would.
 struct Store {
     artifacts: Artifacts,
-    scope: Scope,
+    scope: StoreScope,
 }
 
 impl Store {
@@ -72,18 +62,18 @@ impl Store {
         let tasks = Tasks::default();
         Ok(Self {
             artifacts: Artifacts::open(&config, state_dir, PATIENCE, &tasks).await?,
-            scope: Scope::parse("scope", "app", "ada", "s1")?,
+            scope: StoreScope::parse("scope", "app", "ada", "s1")?,
         })
     }
 
     async fn versions(&self, name: &str) -> Result<Vec<Artifact>> {
-        let name = Name::parse("name", name)?;
+        let name = ArtifactName::parse("name", name)?;
         let page = self.artifacts.versions(&self.scope, &name, None, 100).await;
         Ok(page.map(|page| page.artifacts).unwrap_or_default())
     }
 
     async fn bytes(&self, name: &str) -> Result<Vec<u8>> {
-        let name = Name::parse("name", name)?;
+        let name = ArtifactName::parse("name", name)?;
         let (_, mut chunks) = self.artifacts.load(&self.scope, &name, None).await?;
         let mut bytes = Vec::new();
         while let Some(chunk) = chunks.next().await {
@@ -195,7 +185,7 @@ async fn a_client_that_goes_away_leaves_whole_artifacts_only() -> Result<()> {
     let mut daemon = Daemon::start().await?;
     let client = daemon.client.clone();
     let name = workspace(&client).await?.name;
-    // All of them take longer than it takes to go away.
+    // Each collection takes longer than the client takes to disconnect.
     let make = "cd $OUTPUT_DIR && echo hi > a && truncate -s 100M b{0..9} && echo hi > c";
     assert_eq!(run(&client, &name, shell(make)).await?.exit_code(), Some(0));
     let mut spec = saved(["out/**"], "");
@@ -212,7 +202,7 @@ async fn a_client_that_goes_away_leaves_whole_artifacts_only() -> Result<()> {
         }
     }
     drop(messages);
-    // Its end waits for all that is under way.
+    // The daemon's end waits for all collections in flight.
     daemon.signal(Signal::SIGTERM)?;
     assert_eq!(daemon.wait().await?, Some(0));
     let store = Store::of(&daemon.state_dir()).await?;
@@ -238,7 +228,7 @@ async fn what_an_exec_leaves_is_collected_without_anyone_there() -> Result<()> {
                 (sleep 0.1; echo late > $OUTPUT_DIR/late) & exit 3";
     let mut spec = shell(text);
     spec.collect = Some(saved(["out/**", "$RUN_DIR/*"], "job/"));
-    let started = start(client, &workspace, spec.clone()).await?;
+    let started = start(client, &workspace, "job", spec.clone()).await?;
     let effective = started.effective_spec.and_then(|spec| spec.collect);
     let effective = effective.context("the request")?;
     assert_eq!(effective.globs, ["out/**", "runs/job/*"]);
@@ -251,7 +241,7 @@ async fn what_an_exec_leaves_is_collected_without_anyone_there() -> Result<()> {
     assert_eq!(collection.summary.unwrap_or_default().artifacts, expected);
 
     // The same request is the same exec: nothing is collected twice.
-    start(client, &workspace, spec).await?;
+    start(client, &workspace, "job", spec).await?;
     let request = ListExecsRequest {
         workspace: workspace.clone(),
         ..ListExecsRequest::default()
@@ -274,7 +264,7 @@ async fn a_restart_collects_what_ended_meanwhile_and_once() -> Result<()> {
     let workspace = workspace(&client).await?.name;
     let mut spec = shell("echo first > $OUTPUT_DIR/first; sleep 1; echo late > $OUTPUT_DIR/late");
     spec.collect = Some(saved(["out/**"], ""));
-    start(&client, &workspace, spec).await?;
+    start(&client, &workspace, "job", spec).await?;
     let name = format!("{workspace}/execs/job");
     ensure!(
         client.get_exec(&name).await?.collection.is_none(),
@@ -311,7 +301,7 @@ async fn a_workspace_ends_after_its_outputs_are_collected() -> Result<()> {
     for (workspace, prefix) in [(&deleted, "deleted/"), (&expired, "expired/")] {
         let mut spec = shell("echo x > $OUTPUT_DIR/x; sleep 600");
         spec.collect = Some(saved(["out/**"], prefix));
-        start(client, workspace, spec).await?;
+        start(client, workspace, "job", spec).await?;
         let written = shell("until [ -s $OUTPUT_DIR/x ]; do sleep 0.01; done");
         run(client, workspace, written).await?;
     }
@@ -330,7 +320,7 @@ async fn a_workspace_ends_after_its_outputs_are_collected() -> Result<()> {
     daemon.stop().await
 }
 
-/// More than can be saved in the time that the tests below give it: a small file, then 1.6 GB that take no memory.
+/// Command that leaves more files than can be saved within a test's time limit: a small one, then 1.6 GB of sparse files.
 const MUCH: &str = "echo first > $OUTPUT_DIR/a; for n in 1 2 3 4 5 6 7 8; do truncate -s 200M $OUTPUT_DIR/b$n; done";
 
 fn much() -> ExecSpec {
@@ -342,7 +332,7 @@ fn much() -> ExecSpec {
     }
 }
 
-/// Of what `much` leaves: how many are there, each of them whole.
+/// Returns how many of the files of `much` are artifacts, after checking that each is whole.
 async fn much_saved(store: &Store) -> Result<usize> {
     let mut found = 0;
     for (name, size) in std::iter::once(("a".to_owned(), 6))
@@ -362,7 +352,7 @@ async fn a_collection_that_takes_too_long_fails_and_keeps_what_was_saved() -> Re
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let workspace = workspace(client).await?.name;
-    start(client, &workspace, much()).await?;
+    start(client, &workspace, "job", much()).await?;
     let collection = collected(client, &format!("{workspace}/execs/job")).await?;
     assert_eq!(collection.state(), State::Failed, "{collection:?}");
     ensure!(
@@ -373,12 +363,12 @@ async fn a_collection_that_takes_too_long_fails_and_keeps_what_was_saved() -> Re
     let told = collection.summary.context("what was saved")?.artifacts;
     let there = much_saved(&store).await?;
     ensure!(there < 9, "all of it was saved in time");
-    // One that was being put into place at that moment may be there without being told.
+    // An artifact that was being installed at that moment may exist without being reported.
     ensure!(
         (told.len()..=told.len() + 1).contains(&there),
         "{told:?}, {there}"
     );
-    // It stays failed, and keeps nobody from ending the workspace.
+    // The collection stays failed and does not keep the workspace from being deleted.
     let again = collected(client, &format!("{workspace}/execs/job")).await?;
     assert_eq!(again.error, collection.error);
     client.delete_workspace(&workspace).await?;
@@ -394,10 +384,10 @@ async fn a_guest_that_is_lost_leaves_whole_artifacts_only_and_no_wait() -> Resul
     let (running, collecting) = (workspace(client).await?.name, workspace(client).await?.name);
     let mut spec = shell("echo x > $OUTPUT_DIR/x; sleep 600");
     spec.collect = Some(saved(["out/**"], "running/"));
-    start(client, &running, spec).await?;
+    start(client, &running, "job", spec).await?;
     let written = shell("until [ -s $OUTPUT_DIR/x ]; do sleep 0.01; done");
     run(client, &running, written).await?;
-    start(client, &collecting, much()).await?;
+    start(client, &collecting, "job", much()).await?;
     wait::until("the first one is saved", PATIENCE, async || {
         Ok((much_saved(&store).await? > 0).then_some(()))
     })
@@ -412,15 +402,15 @@ async fn a_guest_that_is_lost_leaves_whole_artifacts_only_and_no_wait() -> Resul
             Ok((now.state() == WorkspaceState::Failed).then_some(()))
         })
         .await?;
-        // Nothing is made up of an exec whose end nobody saw.
+        // The daemon reports no result of an exec whose end it did not see.
         let gone = client.get_exec(&format!("{workspace}/execs/job")).await;
-        refused(gone, Code::FailedPrecondition, Reason::WorkspaceNotReady)?;
+        expect_refusal(gone, Code::FailedPrecondition, Reason::WorkspaceNotReady)?;
     }
     wait::until("both collections are given up", PATIENCE, async || {
         let log = daemon.log();
         let ended = log
             .lines()
-            .filter(|line| line.contains("collected what an exec left"));
+            .filter(|line| line.contains("collected the files of an exec"));
         let failed = ended.filter(|line| line.contains("Failed"));
         Ok((failed.count() == 2).then_some(()))
     })

@@ -1,5 +1,5 @@
-//! What went wrong in systems that came before, tried here: names that are paths or shell text, records that a command
-//! rewrites, links that stop a skill, files that vanish while they are collected. docs/conformance.md has all of it.
+//! Failures of earlier systems, tried here: names that are paths or shell text, records that a command rewrites, links that
+//! stop a skill, files that vanish while they are collected. docs/conformance.md lists all of them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,7 +15,7 @@ use skilld_client::v1::{
 use skilld_client::{Client, Error};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::{collect, globs, put, read};
-use skilld_tests::{Daemon, Options, refused};
+use skilld_tests::{Daemon, Options, expect_refusal};
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -51,7 +51,7 @@ async fn staged(client: &Client, workspace: &str, inputs: Vec<InputSpec>) -> Res
     Ok(paths.collect())
 }
 
-/// All that is beneath a directory of the host, with its bytes.
+/// Returns every file beneath a directory of the host with its bytes.
 fn contents(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -101,7 +101,7 @@ async fn a_skill_that_is_named_like_a_path_is_staged_beneath_skills_only() -> Re
     }
     for wanted in ["../../../victim", "..", "/etc", "a/../../b"] {
         let answer = client.stage_skills(&name, &[wanted]).await;
-        refused(answer, Code::InvalidArgument, Reason::InvalidRequest).context(wanted)?;
+        expect_refusal(answer, Code::InvalidArgument, Reason::InvalidRequest).context(wanted)?;
     }
     let canary = [("file".to_owned(), b"canary".to_vec())];
     assert_eq!(contents(&victim)?, canary);
@@ -173,7 +173,7 @@ async fn no_name_is_ever_shell_text() -> Result<()> {
         ..RunExecRequest::default()
     };
     let answer = client.run_exec(request).await.map(drop);
-    refused(answer, Code::InvalidArgument, Reason::InvalidRequest)?;
+    expect_refusal(answer, Code::InvalidArgument, Reason::InvalidRequest)?;
     let look = shell("find /workspace /tmp -name pwned | wc -l");
     assert_eq!(run(client, &name, look).await?.text(), "0\n");
     daemon.stop().await
@@ -221,7 +221,7 @@ echo $n"#;
             ..StageInputsRequest::default()
         };
         let answer = client.stage_inputs(request).await;
-        let failure = refused(answer, Code::FailedPrecondition, Reason::ReadOnly)?;
+        let failure = expect_refusal(answer, Code::FailedPrecondition, Reason::ReadOnly)?;
         assert!(failure.message.contains("only the daemon"), "{failure:?}");
     }
     let view = client.get_workspace(&name).await?;
@@ -266,6 +266,7 @@ async fn links_to_folders_and_dangling_ones_do_not_stop_a_skill() -> Result<()> 
     assert_eq!(run(client, &name, spec()).await?.text(), "xv1\nv2/none\n");
     // The mode of a file is part of what it is, and so is where a link leads.
     fs::set_permissions(dir.join("run.sh"), PermissionsExt::from_mode(0o755))?;
+    client.refresh_skills().await?;
     let second = client.stage_skills(&name, &["s"]).await?;
     assert_ne!(second[0].digest, first[0].digest);
     assert_eq!(
@@ -283,6 +284,7 @@ async fn links_to_folders_and_dangling_ones_do_not_stop_a_skill() -> Result<()> 
     );
     fs::remove_file(dir.join("gone"))?;
     symlink("v1/data", dir.join("gone"))?;
+    client.refresh_skills().await?;
     client.stage_skills(&name, &["s"]).await?;
     assert_eq!(run(client, &name, spec()).await?.text(), "xv1\nv1/data\n");
     daemon.stop().await
@@ -298,7 +300,7 @@ async fn a_name_with_blanks_around_it_is_refused_and_makes_nothing() -> Result<(
     let look = || shell("cd /workspace/skills; find . -mindepth 1 ! -name .metadata.json | sort");
     for padded in [" demo ", "demo ", " demo", "demo\n", "**demo**", "`demo`"] {
         let answer = client.stage_skills(&name, &[padded]).await;
-        refused(answer, Code::InvalidArgument, Reason::InvalidRequest).context(padded)?;
+        expect_refusal(answer, Code::InvalidArgument, Reason::InvalidRequest).context(padded)?;
         // What is not staged is not run in a folder that was just made for it.
         let spec = ExecSpec {
             skill: padded.to_owned(),

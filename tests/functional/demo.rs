@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use skilld_client::Progress;
+use skilld_client::TransferProgress;
 use skilld_client::v1::{ExecSpec, ListFilesRequest};
 use skilld_tests::exec::{argv, run, shell, workspace};
 use skilld_tests::files::{collect, globs, sha256};
@@ -69,7 +69,12 @@ async fn a_skill_reports_on_a_users_file() -> Result<()> {
     assert_eq!(staged[0].path, "/workspace/skills/csv-report");
     let table = binaries::repository().join("tests/data/sales.csv");
     let sent = client
-        .stage_path(&made.name, &table, "inputs/sales.csv", Progress::none())
+        .upload_path(
+            &made.name,
+            &table,
+            "inputs/sales.csv",
+            TransferProgress::none(),
+        )
         .await?;
     assert_eq!(sent.files[0].path, "work/inputs/sales.csv");
     assert_eq!(sent.files[0].sha256, sha256(&std::fs::read(&table)?));
@@ -157,7 +162,7 @@ async fn skillctl_run_does_the_whole_job() -> Result<()> {
     assert_eq!(output.stdout, b"a\0b\xff");
     assert!(output.stderr.starts_with(b"to stderr"), "{output:?}");
 
-    // Nothing of it is left: the only container is the next warm one.
+    // The only container left is the next warm one.
     let list = skillctl(&daemon)?
         .args(["-o", "json", "workspace", "list"])
         .output()
@@ -229,7 +234,7 @@ async fn skillctl_speaks_json() -> Result<()> {
         "{skills}"
     );
 
-    // Its errors say what to do next, and its exit codes are those of the help.
+    // Errors say what to do next, and the exit codes are those of the help text.
     let output = skillctl(&daemon)?
         .args(["workspace", "get", "none"])
         .output()

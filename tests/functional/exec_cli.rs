@@ -10,22 +10,22 @@ use skilld_tests::{Daemon, binaries};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-/// What a command did.
-struct Done {
+/// Exit code and output of a command.
+struct CommandOutput {
     code: Option<i32>,
     stdout: Vec<u8>,
     said: String,
     took: Duration,
 }
 
-impl Done {
+impl CommandOutput {
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 }
 
 /// Runs `skillctl` with bytes on its stdin; it need not read them.
-async fn fed(daemon: &Daemon, words: &[&str], data: &[u8]) -> Result<Done> {
+async fn fed(daemon: &Daemon, words: &[&str], data: &[u8]) -> Result<CommandOutput> {
     let started = Instant::now();
     let mut child = Command::new(binaries::binary("skillctl")?)
         .args(words)
@@ -43,7 +43,7 @@ async fn fed(daemon: &Daemon, words: &[&str], data: &[u8]) -> Result<Done> {
     };
     let (output, ()) = tokio::join!(child.wait_with_output(), feeding);
     let output = output?;
-    Ok(Done {
+    Ok(CommandOutput {
         code: output.status.code(),
         stdout: output.stdout,
         said: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -51,11 +51,11 @@ async fn fed(daemon: &Daemon, words: &[&str], data: &[u8]) -> Result<Done> {
     })
 }
 
-async fn skillctl(daemon: &Daemon, words: &[&str]) -> Result<Done> {
+async fn skillctl(daemon: &Daemon, words: &[&str]) -> Result<CommandOutput> {
     fed(daemon, words, &[]).await
 }
 
-/// A daemon with a workspace `w`.
+/// Starts a daemon with a workspace `w`.
 async fn start() -> Result<Daemon> {
     let daemon = Daemon::start().await?;
     let done = skillctl(&daemon, &["workspace", "create", "--id", "w"]).await?;
@@ -63,7 +63,7 @@ async fn start() -> Result<Daemon> {
     Ok(daemon)
 }
 
-/// Bytes that differ everywhere.
+/// Returns bytes of which no two stretches are equal.
 fn noise(len: usize) -> Vec<u8> {
     let mut x: u32 = 0x9e37_79b9;
     let bytes = std::iter::repeat_with(|| {
@@ -76,7 +76,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_goes_in_comes_out_however_much() -> Result<()> {
+async fn stdin_of_any_size_comes_out_unchanged() -> Result<()> {
     let daemon = start().await?;
     let data = noise(100 << 20);
     let done = fed(&daemon, &["exec", "w", "-i", "--", "sha256sum"], &data).await?;
@@ -93,7 +93,7 @@ async fn what_goes_in_comes_out_however_much() -> Result<()> {
 }
 
 #[tokio::test]
-async fn stdin_ignored_large_input() -> Result<()> {
+async fn a_program_that_ignores_large_input_ends() -> Result<()> {
     let daemon = start().await?;
     let data = noise(20 << 20);
     for program in ["true", "head -c 10 >/dev/null", "exec <&-; sleep 0.2"] {
@@ -115,7 +115,7 @@ async fn an_exec_is_started_fed_polled_and_followed_from_the_shell() -> Result<(
     assert_eq!(done.code, Some(0), "{}", done.said);
     let done = skillctl(&daemon, &["poll", "w/py", "--wait", "30s"]).await?;
     assert_eq!((done.code, done.text().as_str()), (Some(0), "42\n"));
-    // A prompt that ends no line is there, and where to go on.
+    // The poll returns a prompt without a line end, and the offset to continue at.
     assert!(done.said.contains(">>> "), "{}", done.said);
     let from = done.said.split("--offset ").nth(1).unwrap_or_default();
     let from = from.trim();
@@ -173,7 +173,7 @@ async fn stdin_with_an_offset_is_sent_twice_and_written_once() -> Result<()> {
 async fn a_kill_from_the_shell_has_its_grace() -> Result<()> {
     let daemon = start().await?;
     let name = "workspaces/w";
-    for (id, grace, least, most) in [("a", "0", 0, 1500), ("b", "3s", 3000, 6000)] {
+    for (id, grace, least, most) in [("a", "0", 0, 1900), ("b", "3s", 3000, 12_000)] {
         let deaf = "trap '' TERM; echo up; while :; do sleep 0.05; done";
         let words = ["exec", "w", "-d", "--id", id, "--", "bash", "-c", deaf];
         assert_eq!(skillctl(&daemon, &words).await?.code, Some(0));

@@ -11,8 +11,8 @@ use skilld_client::v1::{
     CreateWorkspaceRequest, ExecSpec, ExecState, ListExecsRequest, Reason, RunExecRequest,
     SignalExecRequest, StartExecRequest, Stdin, StreamOffsets, stdin,
 };
-use skilld_tests::exec::{argv, attach, run, shell, workspace};
-use skilld_tests::{Daemon, refused};
+use skilld_tests::exec::{argv, attach, run, shell, start, workspace};
+use skilld_tests::{Daemon, expect_refusal};
 use tokio::io::AsyncReadExt;
 use tonic::Code;
 use tonic_types::StatusExt;
@@ -28,7 +28,7 @@ fn with_stdin(data: Vec<u8>, spec: ExecSpec) -> ExecSpec {
     }
 }
 
-/// What `env --null` printed.
+/// Parses the output of `env --null`.
 fn variables(stdout: &[u8]) -> Result<BTreeMap<String, String>> {
     let text = std::str::from_utf8(stdout)?;
     let pairs = text.split_terminator('\0').map(|pair| {
@@ -190,9 +190,9 @@ async fn a_working_directory_is_in_the_workspace_or_refused() -> Result<()> {
         spec.cwd = cwd.to_owned();
         let result = run(client, &name, spec).await;
         let error = result.expect_err(cwd).downcast()?;
-        refused::<()>(Err(error), Code::InvalidArgument, Reason::PathEscapes)?;
+        expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::PathEscapes)?;
     }
-    // What is only known when it is tried: nothing ran, and the stream says so.
+    // Some failures show only at the start: nothing ran, and the stream reports it.
     let mut spec = argv(["pwd"]);
     spec.cwd = "work/missing".to_owned();
     let outcome = run(client, &name, spec).await?;
@@ -236,7 +236,7 @@ async fn stdin_given_up_front_is_read_to_its_end() -> Result<()> {
     large.push(0);
     let refusal = run(client, &name, with_stdin(large, argv(["cat"]))).await;
     let error = refusal.expect_err("over 1 MiB").downcast()?;
-    refused::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
+    expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
     daemon.stop().await
 }
 
@@ -299,15 +299,8 @@ async fn many_readers_attach_at_any_offset() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
-    let started = client
-        .start_exec(StartExecRequest {
-            workspace: name.clone(),
-            exec_id: "counter".to_owned(),
-            spec: Some(shell(
-                "for i in {1..3000}; do echo line $i; done; sleep 0.3; echo end; echo e >&2",
-            )),
-        })
-        .await?;
+    let count = "for i in {1..3000}; do echo line $i; done; sleep 0.3; echo end; echo e >&2";
+    let started = start(client, &name, "counter", shell(count)).await?;
     assert_eq!(started.name, format!("{name}/execs/counter"));
     assert_eq!(started.state(), ExecState::Running);
     assert!(started.pid > 1);
@@ -321,7 +314,7 @@ async fn many_readers_attach_at_any_offset() -> Result<()> {
         assert!(outcome.text() == whole, "{}", outcome.stdout.len());
         assert_eq!(outcome.error_text(), "e\n");
     }
-    // It has ended, and what it said is still there, from any byte on.
+    // The exec has ended and its output can still be read from any byte on.
     let length = whole.len() as u64;
     for stdout in [1, 4321, length - 1, length] {
         let outcome = attach(client, &started.name, StreamOffsets { stdout, stderr: 2 }).await?;
@@ -369,7 +362,7 @@ async fn an_exec_id_starts_one_program() -> Result<()> {
     let count = run(client, &name, shell("cat $WORK_DIR/count")).await?;
     assert_eq!(count.text(), "x\n");
     let other = client.run_exec(request("echo something else")).await;
-    refused(other, Code::AlreadyExists, Reason::IdTaken)?;
+    expect_refusal(other, Code::AlreadyExists, Reason::IdTaken)?;
     daemon.stop().await
 }
 
@@ -398,7 +391,7 @@ async fn an_exec_outlives_its_stream() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_says_where_and_why() -> Result<()> {
+async fn an_exec_that_cannot_start_names_the_place_and_the_reason() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
@@ -427,13 +420,7 @@ async fn what_cannot_be_started_says_where_and_why() -> Result<()> {
         assert_eq!(failure.errno, errno(wanted), "{program}: {failure:?}");
         assert!(failure.message.contains(wanted), "{failure:?}");
     }
-    let started = client
-        .start_exec(StartExecRequest {
-            workspace: name.clone(),
-            spec: Some(argv(["no-such-program"])),
-            ..StartExecRequest::default()
-        })
-        .await?;
+    let started = start(client, &name, "", argv(["no-such-program"])).await?;
     let result = started.result.clone().context("no result")?;
     assert_eq!((started.pid, result.reason()), (0, Ended::SpawnFailed));
     daemon.stop().await
@@ -445,16 +432,7 @@ async fn execs_are_listed_in_the_order_of_their_start() -> Result<()> {
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     for id in ["c", "a", "b"] {
-        let spec = Some(argv(["sleep", "100"]));
-        let exec_id = id.to_owned();
-        let workspace = name.clone();
-        client
-            .start_exec(StartExecRequest {
-                workspace,
-                exec_id,
-                spec,
-            })
-            .await?;
+        start(client, &name, id, argv(["sleep", "100"])).await?;
     }
     let mut request = ListExecsRequest {
         workspace: name.clone(),
@@ -489,7 +467,7 @@ async fn execs_are_listed_in_the_order_of_their_start() -> Result<()> {
         (ended.signal(), ended.reason()),
         (Some(15), Ended::Signaled)
     );
-    refused(
+    expect_refusal(
         client.signal_exec(signal).await,
         Code::FailedPrecondition,
         Reason::ExecNotRunning,
@@ -498,7 +476,7 @@ async fn execs_are_listed_in_the_order_of_their_start() -> Result<()> {
         client.get_exec(&names[0]).await?.state(),
         ExecState::Running
     );
-    refused(
+    expect_refusal(
         client.get_exec(&format!("{name}/execs/none")).await,
         Code::NotFound,
         Reason::ExecNotFound,
@@ -524,7 +502,7 @@ async fn an_exec_over_the_count_is_refused() -> Result<()> {
     for id in 0..3 {
         start(id).await?;
     }
-    refused(
+    expect_refusal(
         start(3).await,
         Code::ResourceExhausted,
         Reason::QuotaExceeded,

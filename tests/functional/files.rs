@@ -8,10 +8,10 @@ use skilld_client::v1::skipped_file::Reason as Skipped;
 use skilld_client::v1::{
     CollectFormat, CollectSpec, FileEntry, FileType, ListFilesRequest, ReadFileRequest, Reason,
 };
-use skilld_client::{Client, StageKind, StageTarget};
+use skilld_client::{Client, UploadKind, UploadTarget};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::{collect, globs, gzip, put, read, sha256, stage, tar};
-use skilld_tests::{Daemon, refused};
+use skilld_tests::{Daemon, expect_refusal};
 use tonic::Code;
 
 async fn list(
@@ -45,9 +45,9 @@ async fn a_staged_file_has_its_bytes_mode_and_place() -> Result<()> {
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     let data: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
-    let target = StageTarget {
+    let target = UploadTarget {
         mode: 0o750,
-        ..StageTarget::file(&name, "inputs/deep/er/data.bin")
+        ..UploadTarget::file(&name, "inputs/deep/er/data.bin")
     };
     let staged = stage(client, target, data.clone()).await?;
     let file = &staged.files[0];
@@ -102,18 +102,18 @@ async fn archives_are_unpacked_with_modes_and_links() -> Result<()> {
     archive.truncate(archive.len() - 1024);
     archive.extend(link.into_inner()?);
     for (directory, kind) in [
-        ("work/plain", StageKind::Tar),
-        ("work/zipped", StageKind::TarGz),
+        ("work/plain", UploadKind::Tar),
+        ("work/zipped", UploadKind::TarGz),
     ] {
-        let bytes = if kind == StageKind::Tar {
+        let bytes = if kind == UploadKind::Tar {
             archive.clone()
         } else {
             gzip(&archive)?
         };
-        let target = StageTarget {
+        let target = UploadTarget {
             kind,
             sha256: sha256(&bytes),
-            ..StageTarget::tar(&name, directory)
+            ..UploadTarget::tar(&name, directory)
         };
         let staged = stage(client, target, bytes).await?;
         let paths: Vec<&str> = staged.files.iter().map(|file| file.path.as_str()).collect();
@@ -136,7 +136,7 @@ async fn archives_are_unpacked_with_modes_and_links() -> Result<()> {
 }
 
 #[tokio::test]
-async fn directories_are_listed_as_they_are() -> Result<()> {
+async fn directories_are_listed_with_the_type_and_size_of_each_entry() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
@@ -184,7 +184,7 @@ async fn directories_are_listed_as_they_are() -> Result<()> {
             path: path.to_owned(),
             ..ListFilesRequest::default()
         };
-        refused(client.list_files(request).await, code, reason)?;
+        expect_refusal(client.list_files(request).await, code, reason)?;
     }
     daemon.stop().await
 }
@@ -213,7 +213,7 @@ async fn a_part_of_a_file_can_be_read() -> Result<()> {
             length: i64::try_from(length)?,
         };
         let mut reader = client.read_file(request).await?;
-        assert_eq!(reader.entry().size, i64::try_from(size)?);
+        assert_eq!(reader.header().size, i64::try_from(size)?);
         let mut bytes = Vec::new();
         while let Some(chunk) = reader.next().await? {
             ensure!(chunk.len() <= 256 << 10, "{} bytes at once", chunk.len());
@@ -249,7 +249,8 @@ async fn a_part_of_a_file_can_be_read() -> Result<()> {
             Reason::PathEscapes,
         ),
     ] {
-        refused(read(client, &name, path).await, code, reason).with_context(|| path.to_owned())?;
+        expect_refusal(read(client, &name, path).await, code, reason)
+            .with_context(|| path.to_owned())?;
     }
     assert_eq!(read(client, &name, "work/inside").await?.len(), size);
     daemon.stop().await
@@ -311,7 +312,7 @@ async fn collected_files_match_their_globs_and_no_others() -> Result<()> {
     // A variable ends where a word ends.
     let error = collect(client, &name, globs(["$OUTPUT_DIRECTORY/*"])).await;
     let error = error.expect_err("no such variable").downcast()?;
-    refused::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
+    expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
     daemon.stop().await
 }
 
@@ -481,7 +482,7 @@ async fn no_link_leads_out_of_the_workspace() -> Result<()> {
         "out/proc/etc/passwd",
         "out/run/skilld-guest",
     ] {
-        refused(
+        expect_refusal(
             read(client, &name, path).await,
             Code::InvalidArgument,
             Reason::PathEscapes,
@@ -490,7 +491,7 @@ async fn no_link_leads_out_of_the_workspace() -> Result<()> {
     }
     // Nor does anything get written through one.
     for path in ["out/dir/new", "out/up/new", "out/run/new"] {
-        refused(
+        expect_refusal(
             put(client, &name, path, "x").await,
             Code::InvalidArgument,
             Reason::PathEscapes,
@@ -506,7 +507,7 @@ async fn no_link_leads_out_of_the_workspace() -> Result<()> {
 }
 
 #[tokio::test]
-async fn skills_are_not_a_place_to_write() -> Result<()> {
+async fn skills_cannot_be_written() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
@@ -517,20 +518,20 @@ async fn skills_are_not_a_place_to_write() -> Result<()> {
         "$SKILLS_DIR/text-stats/new",
         "work/../skills/x",
     ] {
-        let failure = refused(
+        let failure = expect_refusal(
             put(client, &name, path, "x").await,
             Code::FailedPrecondition,
             Reason::ReadOnly,
         )?;
         assert!(failure.metadata.contains_key("path"), "{failure:?}");
     }
-    let target = StageTarget::tar(&name, "");
+    let target = UploadTarget::tar(&name, "");
     let archive = tar(&[
         ("work/a", b"a", 0o644),
         ("skills/text-stats/new", b"x", 0o644),
     ])?;
     let answer = stage(client, target, archive).await;
-    refused(answer, Code::FailedPrecondition, Reason::ReadOnly)?;
+    expect_refusal(answer, Code::FailedPrecondition, Reason::ReadOnly)?;
     let there = run(
         client,
         &name,

@@ -1,4 +1,4 @@
-//! A workspace whose files were laid out to harm: all calls about them end in time, with reasons, and nobody else notices.
+//! A workspace with hostile files: all calls about them end in time with a reason, and the neighbour does not notice.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use skilld_client::v1::skipped_file::Reason as Skipped;
 use skilld_client::v1::{CollectFormat, CollectSpec, ListFilesRequest};
-use skilld_client::{Client, StageTarget};
+use skilld_client::{Client, UploadTarget};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::{collect, globs, put, stage, tar};
 use skilld_tests::{Daemon, Options};
 
-/// No call about hostile files takes longer, on a machine that does much else.
+/// Time within which every call about hostile files ends, on a busy machine.
 const IN_TIME: Duration = Duration::from_secs(60);
-/// Nor does a command of a neighbour.
+/// Time within which a command of a neighbour ends.
 const NEIGHBOURLY: Duration = Duration::from_secs(5);
 
 /// Runs Python that must succeed.
@@ -194,7 +194,7 @@ print(os.listdir('/tmp/outside'), open('/tmp/outside/f').read())
             }
             // Whether they succeed is a matter of luck; where they write is not.
             let _refused = put(client, &name, "out/d/new", "new").await;
-            let target = StageTarget::tar(&name, "out");
+            let target = UploadTarget::tar(&name, "out");
             let _refused = stage(client, target, archive.clone()).await;
         }
         Ok(())

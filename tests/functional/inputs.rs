@@ -10,7 +10,7 @@ use skilld_client::v1::input_spec::Source;
 use skilld_client::v1::{InputSpec, Reason, StageInputsRequest, StageMode, StagedInput};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::{put, read, sha256};
-use skilld_tests::{Daemon, Options, refused};
+use skilld_tests::{Daemon, Options, expect_refusal};
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -53,13 +53,13 @@ fn paths(staged: &[StagedInput]) -> Vec<&str> {
         .collect()
 }
 
-/// A daemon that may read a folder of the host.
+/// Starts a daemon that may read a folder of the host.
 async fn daemon_with(root: &Path) -> Result<Daemon> {
     let roots = format!("[\"{}\"]", root.display());
     Daemon::start_with(Options::default().set("files.host_roots", &roots)).await
 }
 
-/// A folder with what hosts have, and a secret beside it.
+/// Makes a folder with usual files of a host, and a secret beside it.
 fn host() -> Result<TempDir> {
     let place = tempfile::tempdir()?;
     let root = place.path().join("data");
@@ -191,7 +191,7 @@ async fn all_inputs_are_staged_or_none() -> Result<()> {
             ..bytes("a.txt", b"after")
         };
         let staged = stage(client, &name, [first, bytes("b.txt", b"b"), bad]).await;
-        refused(staged, code, reason).with_context(|| shown)?;
+        expect_refusal(staged, code, reason).with_context(|| shown)?;
         assert_eq!(read(client, &name, "inputs/a.txt").await?, b"before");
         let left = run(
             client,
@@ -227,7 +227,7 @@ async fn nothing_outside_the_host_roots_is_reached() -> Result<()> {
         "host:///".to_owned(),
     ] {
         let staged = stage(client, &name, [reference(&from, "")]).await;
-        refused(staged, Code::PermissionDenied, Reason::PermissionDenied)
+        expect_refusal(staged, Code::PermissionDenied, Reason::PermissionDenied)
             .with_context(|| from.clone())?;
     }
     assert_eq!(client.get_workspace(&name).await?.inputs, []);
@@ -290,7 +290,7 @@ async fn a_reference_or_place_that_leads_out_is_refused() -> Result<()> {
         ),
     ] {
         let staged = stage(client, &name, [reference(from, to)]).await;
-        refused(staged, code, reason).with_context(|| format!("{from} → {to}"))?;
+        expect_refusal(staged, code, reason).with_context(|| format!("{from} → {to}"))?;
     }
     assert_eq!(client.get_workspace(&name).await?.inputs, []);
     daemon.stop().await
@@ -303,7 +303,7 @@ async fn host_files_need_a_root_that_the_configuration_lists() -> Result<()> {
     let name = workspace(&daemon.client).await?.name;
     let from = format!("host://{}/data/table.csv", host.path().display());
     let staged = stage(&daemon.client, &name, [reference(&from, "")]).await;
-    let failure = refused(staged, Code::PermissionDenied, Reason::PermissionDenied)?;
+    let failure = expect_refusal(staged, Code::PermissionDenied, Reason::PermissionDenied)?;
     assert!(
         failure.message.contains("files.host_roots"),
         "{}",

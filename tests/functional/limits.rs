@@ -4,8 +4,8 @@ use anyhow::Result;
 use skilld_client::Client;
 use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{ExecLimits, ExecSpec, Reason, StartExecRequest};
-use skilld_tests::exec::{Outcome, argv, run, shell, workspace};
-use skilld_tests::{Daemon, refused};
+use skilld_tests::exec::{Outcome, argv, run, shell, start, workspace};
+use skilld_tests::{Daemon, expect_refusal};
 use tonic::Code;
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn output_beyond_its_limit_ends_the_exec_at_that_byte() -> Result<()> {
     daemon.stop().await
 }
 
-/// Fields that a spec is refused for.
+/// Returns the fields for which a spec is refused.
 async fn faults(
     client: &Client,
     workspace: &str,
@@ -159,7 +159,7 @@ async fn faults(
         spec: Some(spec),
     };
     let answer = client.start_exec(request).await;
-    let failure = refused(answer, Code::InvalidArgument, Reason::InvalidRequest)?;
+    let failure = expect_refusal(answer, Code::InvalidArgument, Reason::InvalidRequest)?;
     let fields = failure.violations.into_iter().map(|fault| fault.field);
     Ok(fields.collect())
 }
@@ -183,7 +183,7 @@ fn numbered(count: usize) -> ExecSpec {
     env(pairs.collect())
 }
 
-/// Specs that are too large somewhere, and where.
+/// Returns specs with one value that is too large, and the name of its field.
 fn too_much() -> Vec<(ExecSpec, Vec<String>)> {
     let negative = ExecLimits {
         output_bytes: -1,
@@ -237,7 +237,7 @@ fn too_much() -> Vec<(ExecSpec, Vec<String>)> {
 }
 
 #[tokio::test]
-async fn what_is_too_long_or_too_many_is_refused_with_its_field() -> Result<()> {
+async fn values_that_are_too_long_or_too_many_are_refused_with_their_field() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
@@ -255,19 +255,14 @@ async fn what_is_too_long_or_too_many_is_refused_with_its_field() -> Result<()> 
 }
 
 #[tokio::test]
-async fn the_largest_of_each_is_taken_and_arrives() -> Result<()> {
+async fn the_largest_allowed_values_are_accepted_and_arrive() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     let id = "x".repeat(63);
     let largest = shell(&format!("#{}\necho $#", "x".repeat((128 << 10) - 10)));
-    let request = StartExecRequest {
-        workspace: name.clone(),
-        exec_id: id.clone(),
-        spec: Some(largest),
-    };
     assert_eq!(
-        client.start_exec(request).await?.name,
+        start(client, &name, &id, largest).await?.name,
         format!("{name}/execs/{id}")
     );
     let mut count = many(4096);

@@ -1,4 +1,4 @@
-//! What skilld promises, end to end: a real daemon, real Docker, through the client. One module per topic.
+//! Promises of skilld, tested end to end: a real daemon and real Docker, through the client. One module per topic.
 
 #![expect(
     clippy::panic_in_result_fn,
@@ -21,7 +21,7 @@ mod limits;
 mod pools;
 mod preflight;
 mod prompts;
-#[path = "../../client/tests/suite/pty.rs"]
+#[path = "../../client/skillctl/tests/skillctl/pty.rs"]
 mod pty;
 mod publishing;
 mod refusals;
@@ -40,4 +40,5 @@ mod tools_agent_zero;
 mod tools_sherma;
 mod tools_trpc;
 mod trees;
+mod workspace_limits;
 mod workspaces;

@@ -1,13 +1,14 @@
 //! Pools: warm containers, refilled on claim, bounded, with a queue in front.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use futures::future::join_all;
 use skilld_client::v1::{CreateWorkspaceRequest, Reason, WorkspaceState};
 use skilld_client::{Client, RetryPolicy};
 use skilld_tests::exec::{run, shell, workspace};
-use skilld_tests::{Daemon, Options, binaries, refused};
+use skilld_tests::{Daemon, Options, binaries, expect_refusal, wait};
 use tonic::Code;
 
 fn small(max: &str, queue: &str, timeout: &str) -> Options {
@@ -63,20 +64,20 @@ async fn a_claim_is_fast_and_refills_the_pool() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_exhausted_pool_says_so_in_time() -> Result<()> {
+async fn an_exhausted_pool_answers_in_time() -> Result<()> {
     let daemon = Daemon::start_with(small("1", "1", "700ms")).await?;
     let client = &daemon.client;
     daemon.warm(1).await?;
     workspace(client).await?;
     let started = Instant::now();
-    let failure = refused(
+    let failure = expect_refusal(
         workspace_of(client).await,
         Code::ResourceExhausted,
         Reason::PoolExhausted,
     )?;
     let took = started.elapsed();
     assert!(
-        (Duration::from_millis(700)..Duration::from_secs(2)).contains(&took),
+        (Duration::from_millis(700)..Duration::from_secs(8)).contains(&took),
         "{took:?}"
     );
     let retry = failure.retry_after.context("no RetryInfo")?;
@@ -85,18 +86,20 @@ async fn an_exhausted_pool_says_so_in_time() -> Result<()> {
         "{retry:?}"
     );
 
-    // One may wait; the second one is told at once.
+    // One may wait; the second one is refused at once.
     let once = client.clone().with_retry(RetryPolicy::none());
-    let (first, second) = tokio::join!(workspace_of(&once), async {
+    let mut first = pin!(workspace_of(&once));
+    let second = async {
         waiting(client, 1).await?;
-        let started = Instant::now();
-        let answer = workspace_of(&once).await;
-        anyhow::Ok((answer, started.elapsed()))
-    });
-    refused(first, Code::ResourceExhausted, Reason::PoolExhausted)?;
-    let (answer, took) = second?;
-    refused(answer, Code::ResourceExhausted, Reason::PoolExhausted)?;
-    assert!(took < Duration::from_millis(300), "{took:?}");
+        anyhow::Ok(workspace_of(&once).await)
+    };
+    let second = tokio::select! {
+        first = &mut first => bail!("the first one waits no longer than the second: {first:?}"),
+        second = second => second?,
+    };
+    for answer in [second, first.await] {
+        expect_refusal(answer, Code::ResourceExhausted, Reason::PoolExhausted)?;
+    }
     assert_eq!(client.get_pool("default").await?.waiting, 0);
     daemon.stop().await
 }
@@ -110,7 +113,7 @@ async fn workspace_of(
 }
 
 #[tokio::test]
-async fn who_waits_gets_the_container_after_a_deleted_one() -> Result<()> {
+async fn a_waiting_claim_gets_the_container_after_a_delete() -> Result<()> {
     let daemon = Daemon::start_with(small("1", "8", "30s")).await?;
     let client = &daemon.client;
     let first = workspace(client).await?.name;
@@ -155,23 +158,19 @@ async fn a_pool_is_resized_within_its_maximum() -> Result<()> {
     daemon.warm(3).await?;
     assert_eq!(daemon.containers().await?.len(), 3);
     client.resize_pool("default", 1).await?;
-    let started = Instant::now();
-    while daemon.containers().await?.len() > 1 {
-        ensure!(
-            started.elapsed() < Duration::from_secs(20),
-            "it does not shrink"
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait::until("the pool has shrunk", Duration::from_secs(20), async || {
+        Ok((daemon.containers().await?.len() <= 1).then_some(()))
+    })
+    .await?;
     assert_eq!(client.get_pool("default").await?.warm, 1);
     for wrong in [-1, 4] {
-        refused(
+        expect_refusal(
             client.resize_pool("default", wrong).await,
             Code::InvalidArgument,
             Reason::InvalidRequest,
         )?;
     }
-    let failure = refused(
+    let failure = expect_refusal(
         client.resize_pool("none", 1).await,
         Code::NotFound,
         Reason::PoolNotFound,
@@ -194,7 +193,7 @@ async fn an_unknown_pool_is_answered_with_those_that_exist() -> Result<()> {
         pool: pool.to_owned(),
         ..CreateWorkspaceRequest::default()
     };
-    let failure = refused(
+    let failure = expect_refusal(
         client.create_workspace(request("nope")).await,
         Code::NotFound,
         Reason::PoolNotFound,

@@ -1,4 +1,4 @@
-//! Preflight against the real image: what a skill needs and has, and what it needs and does not have.
+//! Preflight against the real image: programs and modules that a skill needs, present and missing ones.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,12 +10,12 @@ use anyhow::{Context, Result};
 use skilld_client::v1::preflight_finding::Kind;
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{PreflightFinding, PreflightSkillRequest, Reason};
-use skilld_tests::{Daemon, Options, binaries, refused};
+use skilld_tests::{Daemon, Options, binaries, expect_refusal};
 use tempfile::TempDir;
 use tokio::process::Command;
 use tonic::Code;
 
-/// A root with a skill that the image is enough for, and one that it is not.
+/// Makes a root with a skill whose needs the image meets, and one whose needs it does not.
 fn root() -> Result<TempDir> {
     let root = tempfile::tempdir()?;
     fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755))?;
@@ -89,13 +89,13 @@ async fn what_the_image_lacks_is_told_before_anything_runs() -> Result<()> {
         pool: "none".to_owned(),
         ..request("fits")
     };
-    refused(
+    expect_refusal(
         client.preflight_skill(pool).await,
         Code::NotFound,
         Reason::PoolNotFound,
     )?;
     let unknown = client.preflight_skill(request("nothing")).await;
-    refused(unknown, Code::NotFound, Reason::SkillNotFound)?;
+    expect_refusal(unknown, Code::NotFound, Reason::SkillNotFound)?;
     daemon.stop().await
 }
 

@@ -1,12 +1,12 @@
-//! Whole conversations as a host has them, over each provider's requests: what the model is told of skills is in the
-//! request after it asked for it, and gone when it should be. The model is a script that may only call what it is offered.
+//! Whole conversations of a host, over each provider's requests: skill text is in the request after the model loaded the
+//! skill, and disappears when it should. The model is a script that may only call offered tools.
 
 mod agent;
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use skilld_client::tools::{Family, LoadMode, Options};
 use skilld_tests::Daemon;
+use skilld_tools::{Family, LoadMode, ToolOptions};
 
 use agent::Agent;
 
@@ -18,7 +18,7 @@ const UNITS: &str = "Converts numbers between units of one kind";
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loaded_skill_is_in_the_requests_of_its_turn_and_not_in_the_next() -> Result<()> {
     let daemon = Daemon::start().await?;
-    let mut agent = Agent::new(&daemon.client, Options::default())?;
+    let mut agent = Agent::new(&daemon.client, ToolOptions::default())?;
     agent.user("What is in table.csv?");
     let request = agent.prompt().await?;
     assert!(request.shows("- csv-report: Profiles a CSV file") && !request.shows(CSV));
@@ -52,7 +52,7 @@ async fn a_loaded_skill_is_in_the_requests_of_its_turn_and_not_in_the_next() -> 
         "as long as the turn goes on"
     );
 
-    // The user speaks, in another process that has what was kept.
+    // The user speaks again, in another process with the kept state.
     let mut agent = agent.restarted()?;
     agent.user("Thanks. And in other.csv?");
     let request = agent.prompt().await?;
@@ -77,10 +77,10 @@ async fn a_loaded_skill_is_in_the_requests_of_its_turn_and_not_in_the_next() -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_skill_loaded_for_one_prompt_is_in_one_and_one_too_many_is_in_none() -> Result<()> {
     let daemon = Daemon::start().await?;
-    let options = |load_mode, max_loaded_skills| Options {
+    let options = |load_mode, max_loaded_skills| ToolOptions {
         load_mode,
         max_loaded_skills,
-        ..Options::default()
+        ..ToolOptions::default()
     };
     let mut agent = Agent::new(&daemon.client, options(LoadMode::Once, 0))?;
     agent.user("What is in table.csv?");
@@ -109,9 +109,9 @@ async fn a_skill_loaded_for_one_prompt_is_in_one_and_one_too_many_is_in_none() -
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_zeros_skills_stay_and_survive_a_history_that_is_cut() -> Result<()> {
     let daemon = Daemon::start().await?;
-    let options = Options {
+    let options = ToolOptions {
         family: Family::AgentZero,
-        ..Options::default()
+        ..ToolOptions::default()
     };
     let mut agent = Agent::new(&daemon.client, options)?;
     agent.user("How long is 0.1 km?");
@@ -147,10 +147,10 @@ async fn agent_zeros_skills_stay_and_survive_a_history_that_is_cut() -> Result<(
 #[tokio::test(flavor = "multi_thread")]
 async fn shermas_skills_stay_in_their_version_and_survive_a_history_that_is_cut() -> Result<()> {
     let daemon = Daemon::start().await?;
-    let options = Options {
+    let options = ToolOptions {
         family: Family::Sherma,
         additions: true,
-        ..Options::default()
+        ..ToolOptions::default()
     };
     let mut agent = Agent::new(&daemon.client, options)?;
     agent.user("Write to Bob.");

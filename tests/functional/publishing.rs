@@ -17,17 +17,17 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-/// Puts something hostile at a path.
+/// Function that places a hostile file at a path.
 type Make = fn(&Path) -> Result<()>;
 
-/// What a command did.
-struct Done {
+/// Exit code and output of a command.
+struct CommandOutput {
     code: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-async fn skillctl(daemon: &Daemon, words: &[&str]) -> Result<Done> {
+async fn skillctl(daemon: &Daemon, words: &[&str]) -> Result<CommandOutput> {
     let output = Command::new(binaries::binary("skillctl")?)
         .args(words)
         .env("SKILLD_ENDPOINT", daemon.endpoint())
@@ -35,14 +35,14 @@ async fn skillctl(daemon: &Daemon, words: &[&str]) -> Result<Done> {
         .kill_on_drop(true)
         .output()
         .await?;
-    Ok(Done {
+    Ok(CommandOutput {
         code: output.status.code(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
 }
 
-/// One that must succeed; what it printed.
+/// Runs a command that must succeed, and returns what it printed.
 async fn done(daemon: &Daemon, words: &[&str]) -> Result<String> {
     let done = skillctl(daemon, words).await?;
     ensure!(done.code == Some(0), "{words:?}: {}", done.stderr);
@@ -76,7 +76,7 @@ fn greeting() -> ExecSpec {
     }
 }
 
-/// A daemon with an empty root, and a folder to publish.
+/// Starts a daemon with an empty root, beside a folder to publish.
 async fn start() -> Result<(Daemon, TempDir, TempDir)> {
     let (root, place) = (tempfile::tempdir()?, tempfile::tempdir()?);
     let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
@@ -193,7 +193,7 @@ async fn a_folder_is_published_used_replaced_and_deleted_from_a_shell() -> Resul
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-async fn what_must_not_be_published_is_refused_and_leaves_nothing() -> Result<()> {
+async fn a_refused_publication_leaves_nothing() -> Result<()> {
     let (daemon, _root, place) = start().await?;
     let folder = place.path().join("greet");
     let path = folder.display().to_string();
@@ -313,7 +313,7 @@ async fn a_refresh_shows_what_changed_in_a_root() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_refresh_answers_before_its_deadline_and_says_what_goes_on() -> Result<()> {
+async fn a_refresh_answers_before_its_deadline_and_reports_progress() -> Result<()> {
     // Takes connections and answers none.
     let silent = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/skills.zip", silent.local_addr()?);

@@ -8,7 +8,7 @@ use skilld_tests::{Daemon, Options, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// Preface, settings, and a request that has a scheme and nothing else.
+/// HTTP/2 preface, settings, and a request with a scheme and nothing else.
 const NO_METHOD: &[u8] =
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x05\0\0\0\x01\x86";
 

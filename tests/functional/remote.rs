@@ -11,10 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// Fetching from the same host takes no time, a busy machine does.
+/// Time within which a fetch from the same host ends, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Answers everything with one file, until it is dropped.
+/// HTTP server that answers every request with one file. Dropping the value stops it.
 struct Server {
     url: String,
     _tasks: JoinSet<()>,
@@ -45,7 +45,7 @@ impl Server {
     }
 }
 
-/// A skill with a program, in the folder that git's archives have.
+/// Makes an archive of a skill with a program, in the folder that git's archives have.
 fn archive() -> Result<Vec<u8>> {
     let encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     let mut builder = tar::Builder::new(encoder);

@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures::future::try_join_all;
-use skilld_client::Client;
-use skilld_client::v1::{ExecSpec, Reason, StartExecRequest, StreamOffsets};
-use skilld_tests::exec::{attach, run, shell, workspace};
-use skilld_tests::{Daemon, Options, refused};
+use skilld_client::v1::{ExecSpec, Reason, StreamOffsets};
+use skilld_tests::exec::{attach, run, shell, start, workspace};
+use skilld_tests::{Daemon, Options, expect_refusal};
 use tempfile::TempDir;
 use tonic::Code;
 
 const RESTAGES: usize = 200;
 const READERS: usize = 4;
 
-/// Reads both files again and again from where it began, and says what it saw when it is told to end. At least once: it may
-/// be slow to start.
+/// Command that reads both files again and again in its first directory, at least once, and prints what it saw when the
+/// test ends it.
 const READER: &str = "
 import os, pathlib, time
 seen = set()
@@ -36,7 +35,7 @@ fn root() -> Result<TempDir> {
     Ok(root)
 }
 
-/// Writes a version of a skill: two files that say which.
+/// Writes a version of a skill: two files that contain its number.
 fn write(root: &Path, name: &str, version: &str) -> Result<()> {
     let dir = root.join(name);
     fs::create_dir_all(dir.join("deep"))?;
@@ -48,7 +47,7 @@ fn write(root: &Path, name: &str, version: &str) -> Result<()> {
     Ok(fs::write(dir.join("deep/b"), version)?)
 }
 
-/// The host's `skills/` of the only claimed slot.
+/// Returns the host's `skills/` directory of the only claimed slot.
 fn skills_dir(daemon: &Daemon, workspace: &str) -> Result<PathBuf> {
     let number = daemon.record(workspace)?["number"].to_string();
     Ok(daemon.state_dir().join("slots").join(number).join("skills"))
@@ -60,15 +59,6 @@ fn replaced(dir: &Path) -> Result<usize> {
     let is_replaced =
         |name: &&std::ffi::OsString| name.as_encoded_bytes().starts_with(b".replaced-");
     Ok(names.iter().filter(is_replaced).count())
-}
-
-async fn start(client: &Client, workspace: &str, spec: ExecSpec) -> Result<String> {
-    let request = StartExecRequest {
-        workspace: workspace.to_owned(),
-        spec: Some(spec),
-        ..Default::default()
-    };
-    Ok(client.start_exec(request).await?.name)
 }
 
 fn reader() -> ExecSpec {
@@ -90,12 +80,13 @@ async fn commands_keep_the_version_they_began_with_through_200_restagings() -> R
         .digest
         .clone();
     write(root.path(), "pair", "2.0")?;
+    client.refresh_skills().await?;
     let second = client.stage_skills(&name, &["pair"]).await?[0]
         .digest
         .clone();
     let mut readers = Vec::new();
     for _ in 0..READERS {
-        readers.push(start(client, &name, reader()).await?);
+        readers.push(start(client, &name, "", reader()).await?.name);
     }
     for round in 0..RESTAGES {
         let digest = if round % 2 == 0 { &first } else { &second };
@@ -104,7 +95,7 @@ async fn commands_keep_the_version_they_began_with_through_200_restagings() -> R
             .await?;
         assert_eq!((&staged[0].digest, staged[0].unchanged), (digest, false));
         if round % 50 == 0 {
-            readers.push(start(client, &name, reader()).await?);
+            readers.push(start(client, &name, "", reader()).await?.name);
         }
     }
     let dir = skills_dir(&daemon, &name)?;
@@ -143,8 +134,9 @@ async fn a_replaced_version_still_leads_to_the_workspace() -> Result<()> {
         skill: "pair".to_owned(),
         ..shell(text)
     };
-    let waiting = start(client, &name, waiting).await?;
+    let waiting = start(client, &name, "", waiting).await?.name;
     write(root.path(), "pair", "2.0")?;
+    client.refresh_skills().await?;
     client.stage_skills(&name, &["pair"]).await?;
     run(client, &name, shell("echo >$WORK_DIR/go")).await?;
     let outcome = attach(client, &waiting, StreamOffsets::default()).await?;
@@ -179,6 +171,7 @@ async fn sixty_four_calls_at_once_stage_eight_skills() -> Result<()> {
     for name in &names {
         write(root.path(), name, "2.0")?;
     }
+    client.refresh_skills().await?;
     let second = client.stage_skills(&workspace, &all).await?;
     // Each call asks for an old and a new version of neighbouring skills, none for the same two.
     let calls = (0..64).map(|n| {
@@ -230,9 +223,10 @@ async fn two_versions_of_one_skill_do_not_fit_into_one_folder() -> Result<()> {
         .digest
         .clone();
     write(root.path(), "pair", "2.0")?;
+    client.refresh_skills().await?;
     let both = ["pair".to_owned(), format!("pair@{old}")];
     let both = [both[0].as_str(), both[1].as_str()];
-    let failure = refused(
+    let failure = expect_refusal(
         client.stage_skills(&name, &both).await,
         Code::InvalidArgument,
         Reason::InvalidRequest,
@@ -249,8 +243,9 @@ async fn two_versions_of_one_skill_do_not_fit_into_one_folder() -> Result<()> {
     for name in &names {
         write(root.path(), name, "1.0")?;
     }
+    client.refresh_skills().await?;
     let many: Vec<&str> = names.iter().map(String::as_str).collect();
-    refused(
+    expect_refusal(
         client.stage_skills(&name, &many).await,
         Code::InvalidArgument,
         Reason::InvalidRequest,
@@ -267,21 +262,19 @@ async fn a_killed_command_no_longer_keeps_its_version() -> Result<()> {
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     client.stage_skills(&name, &["pair"]).await?;
-    let sleeper = start(
-        client,
-        &name,
-        ExecSpec {
-            skill: "pair".to_owned(),
-            ..shell("sleep 600")
-        },
-    )
-    .await?;
+    let sleeper = ExecSpec {
+        skill: "pair".to_owned(),
+        ..shell("sleep 600")
+    };
+    let sleeper = start(client, &name, "", sleeper).await?.name;
     write(root.path(), "pair", "2.0")?;
+    client.refresh_skills().await?;
     client.stage_skills(&name, &["pair"]).await?;
     let dir = skills_dir(&daemon, &name)?;
     assert_eq!(replaced(&dir)?, 1);
     client.kill_exec_after(&sleeper, Duration::ZERO).await?;
     write(root.path(), "pair", "3.0")?;
+    client.refresh_skills().await?;
     client.stage_skills(&name, &["pair"]).await?;
     assert_eq!(replaced(&dir)?, 0);
     daemon.stop().await

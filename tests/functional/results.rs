@@ -1,17 +1,15 @@
-//! What the result of an exec says: what it ran out of, what it used, what was in force.
+//! Results of execs: the limit that was hit, the resources that were used, the limits in force.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use skilld_client::Client;
 use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{
-    ExecLimits, ExecSpec, ExecState, StartExecRequest, StreamOffsets, WorkspaceLimits,
-};
+use skilld_client::v1::{ExecLimits, ExecSpec, ExecState, StreamOffsets, WorkspaceLimits};
 use skilld_tests::Daemon;
-use skilld_tests::exec::{argv, attach, run, shell, sized};
+use skilld_tests::exec::{argv, attach, run, shell, sized, start};
 
-/// A workspace of 96 MiB of memory, 16 MiB and 1,024 files of disk, and 64 processes.
+/// Creates a workspace of 96 MiB of memory, 16 MiB and 1,024 files of disk, and 64 processes.
 async fn small(client: &Client) -> Result<String> {
     let limits = WorkspaceLimits {
         memory_bytes: 96 << 20,
@@ -30,15 +28,8 @@ async fn memory_bomb_is_oom_killed_and_the_workspace_usable_after() -> Result<()
     let client = &daemon.client;
     let name = small(client).await?;
     // One that runs all the while, and has nothing to do with it.
-    let bystander = client
-        .start_exec(StartExecRequest {
-            workspace: name.clone(),
-            exec_id: "bystander".to_owned(),
-            spec: Some(shell(
-                "until [ -e $WORK_DIR/over ]; do sleep 0.05; done; echo ok",
-            )),
-        })
-        .await?;
+    let waits = shell("until [ -e $WORK_DIR/over ]; do sleep 0.05; done; echo ok");
+    let bystander = start(client, &name, "bystander", waits).await?;
     let outcome = run(client, &name, argv(["python3", "-c", BOMB])).await?;
     let ended = (outcome.reason(), outcome.signal(), outcome.exit_code());
     assert_eq!(ended, (Ended::OomKilled, Some(9), None), "{outcome:?}");

@@ -11,7 +11,7 @@ use skilld_client::v1::{
 use skilld_tests::Daemon;
 use skilld_tests::exec::{Outcome, run, shell, workspace};
 
-/// Those that lie in a folder of their own, in one version.
+/// Sample skills in a folder of their own, with one version.
 const SAMPLES: [&str; 13] = [
     "csv-report",
     "doc-check",
@@ -34,7 +34,7 @@ fn text(text: &str) -> prost_types::Value {
     }
 }
 
-/// A script in the skill's root, with its words and options.
+/// Returns a spec that runs a script of a skill with arguments and options.
 fn script(skill: &str, path: &str, argv: &[&str], options: &[(&str, &str)]) -> ExecSpec {
     let args = options.iter().map(|(key, value)| ScriptArg {
         key: (*key).to_owned(),
@@ -84,8 +84,8 @@ async fn json_of(client: &Client, name: &str, spec: ExecSpec) -> Result<Value> {
     serde_json::from_slice(&outcome.stdout).with_context(|| format!("{outcome:?}"))
 }
 
-/// A daemon, and a workspace with these skills and three inputs.
-async fn staged(skills: &[&str]) -> Result<(Daemon, String)> {
+/// Starts a daemon, and a workspace with these skills and three inputs.
+async fn stage_samples(skills: &[&str]) -> Result<(Daemon, String)> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
@@ -100,7 +100,7 @@ printf '{\"id\":1}\\n{\"id\":2}\\n' >rows.jsonl";
 }
 
 #[tokio::test]
-async fn every_sample_is_loaded_and_says_what_it_is() -> Result<()> {
+async fn every_sample_is_loaded_with_its_description() -> Result<()> {
     let daemon = Daemon::start().await?;
     let listed = daemon
         .client
@@ -122,7 +122,7 @@ async fn every_sample_is_loaded_and_says_what_it_is() -> Result<()> {
     daemon.stop().await
 }
 
-/// Those that read text: JSON out, a package run as a module, jq, Node.
+/// Runs the samples that read text: JSON out, a package run as a module, jq, Node.
 async fn check_documents_and_data(client: &Client, name: &str) -> Result<()> {
     let spec = script(
         "unit-convert",
@@ -162,7 +162,7 @@ async fn check_documents_and_data(client: &Client, name: &str) -> Result<()> {
 
 #[tokio::test]
 async fn samples_with_scripts_do_their_work() -> Result<()> {
-    let (daemon, name) = staged(&SAMPLES).await?;
+    let (daemon, name) = stage_samples(&SAMPLES).await?;
     let client = &daemon.client;
     check_documents_and_data(client, &name).await?;
     let spec = script(
@@ -225,7 +225,7 @@ async fn samples_with_scripts_do_their_work() -> Result<()> {
 
 #[tokio::test]
 async fn nested_samples_are_skills_of_their_own() -> Result<()> {
-    let (daemon, name) = staged(&["release-kit", "next-version", "release-notes"]).await?;
+    let (daemon, name) = stage_samples(&["release-kit", "next-version", "release-notes"]).await?;
     let client = &daemon.client;
     let spec = script("next-version", "scripts/next_version.py", &["1.2.3"], &[]);
     assert_eq!(
@@ -244,8 +244,8 @@ async fn nested_samples_are_skills_of_their_own() -> Result<()> {
 }
 
 #[tokio::test]
-async fn two_versions_of_a_sample_are_there_side_by_side() -> Result<()> {
-    let (daemon, name) = staged(&["text-stats"]).await?;
+async fn two_versions_of_a_sample_exist_side_by_side() -> Result<()> {
+    let (daemon, name) = stage_samples(&["text-stats"]).await?;
     let client = &daemon.client;
     let letter = || {
         let spec = script(
@@ -274,7 +274,7 @@ async fn two_versions_of_a_sample_are_there_side_by_side() -> Result<()> {
 
 #[tokio::test]
 async fn samples_without_scripts_are_read() -> Result<()> {
-    let (daemon, name) = staged(&SAMPLES).await?;
+    let (daemon, name) = stage_samples(&SAMPLES).await?;
     let client = &daemon.client;
     let trip = client.get_skill("trip-planner").await?;
     let tools: Vec<String> = ["get_forecast", "search_places", "travel_time"]

@@ -11,7 +11,7 @@ use skilld_client::Client;
 use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{ArgStyle, ExecSpec, Reason, Script, ScriptArg, ScriptCwd};
 use skilld_tests::exec::{Outcome, run, workspace};
-use skilld_tests::{Daemon, Options, refused};
+use skilld_tests::{Daemon, Options, expect_refusal};
 use tempfile::TempDir;
 use tokio::process::Command;
 use tonic::Code;
@@ -25,7 +25,7 @@ console.log(JSON.stringify({argv: process.argv.slice(2), env, cwd: process.cwd()
 ";
 const SHOW_SH: &str = "here=$(dirname \"${BASH_SOURCE[0]}\")\r\nif [ -n \"$here\" ]; then\r\n  printf '%s|' \"$0\" \"$PWD\" \"$@\"\r\nfi\r\n";
 
-/// One skill, `kit`, with a script of each kind. None of them is executable.
+/// Makes a skill `kit` with a script of each kind, none of them executable.
 fn root() -> Result<TempDir> {
     let root = tempfile::tempdir()?;
     fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755))?;
@@ -129,7 +129,7 @@ fn shown(outcome: &Outcome) -> Result<Value> {
     serde_json::from_slice(&outcome.stdout).with_context(|| format!("{outcome:?}"))
 }
 
-/// What B6 of the survey found other systems to spoil, row by row, in Python and in Node.
+/// Checks arguments that other systems spoil, row by row, in Python and in Node.
 async fn check_rows(client: &Client, name: &str) -> Result<()> {
     let rows = [
         (json!(true), json!(["--the_key"]), "true"),
@@ -169,7 +169,7 @@ async fn check_rows(client: &Client, name: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn arguments_arrive_as_they_were_meant_in_every_style() -> Result<()> {
+async fn arguments_arrive_unchanged_in_every_style() -> Result<()> {
     let root = root()?;
     let (daemon, name) = staged(root.path()).await?;
     let client = &daemon.client;
@@ -215,7 +215,7 @@ async fn arguments_arrive_as_they_were_meant_in_every_style() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_interpreter_is_chosen_by_what_the_file_is_never_by_its_mode() -> Result<()> {
+async fn an_interpreter_is_chosen_by_file_type_never_by_mode() -> Result<()> {
     let root = root()?;
     let (daemon, name) = staged(root.path()).await?;
     let client = &daemon.client;
@@ -342,7 +342,8 @@ async fn a_script_that_cannot_run_is_refused_with_its_reason() -> Result<()> {
             .await
             .expect_err(path)
             .downcast()?;
-        let failure = refused::<()>(Err(error), code, reason).with_context(|| path.to_owned())?;
+        let failure =
+            expect_refusal::<()>(Err(error), code, reason).with_context(|| path.to_owned())?;
         if reason == Reason::FileNotFound {
             let nearest = failure.metadata.get("nearest").cloned().unwrap_or_default();
             assert!(nearest.contains("scripts/show.py"), "{path}: {nearest}");
@@ -361,7 +362,7 @@ async fn a_script_that_cannot_run_is_refused_with_its_reason() -> Result<()> {
             .await
             .expect_err("refused")
             .downcast()?;
-        refused::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
+        expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
     }
     daemon.stop().await
 }

@@ -1,4 +1,4 @@
-//! The server as a client meets it: health, limits, deadlines, what is not there yet, and its end.
+//! The server from a client's view: health, limits, deadlines, resources that do not exist yet, and its end.
 
 use std::time::{Duration, Instant};
 
@@ -8,18 +8,18 @@ use skilld_client::v1::exec_event::{Event, Started};
 use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{
     AttachExecRequest, CreateWorkspaceRequest, ExecEvent, ExecState, Reason, RunExecRequest,
-    StartExecRequest, StreamOffsets,
+    StreamOffsets,
 };
-use skilld_client::{Messages, RetryPolicy};
-use skilld_tests::exec::{argv, attach, run, shell, stdout, workspace};
-use skilld_tests::{Daemon, Options, refused};
+use skilld_client::{MessageStream, RetryPolicy};
+use skilld_tests::exec::{argv, attach, run, shell, start, stdout, workspace};
+use skilld_tests::{Daemon, Options, expect_refusal};
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-/// Reads until a program has said this.
-async fn until_said(events: &mut Messages<ExecEvent>, text: &[u8]) -> Result<()> {
+/// Reads events until a program has printed a text.
+async fn until_said(events: &mut MessageStream<ExecEvent>, text: &[u8]) -> Result<()> {
     let mut said = Vec::new();
     while !said.ends_with(text) {
         let event = events.next().await?.context("the stream ended")?;
@@ -164,12 +164,7 @@ async fn an_exec_goes_on_while_the_daemon_is_replaced() -> Result<()> {
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     let name = workspace(&client).await?.name;
     let text = "for i in {1..30}; do echo line $i; sleep 0.1; done; exit 5";
-    let start = StartExecRequest {
-        workspace: name.clone(),
-        exec_id: "steady".to_owned(),
-        spec: Some(shell(text)),
-    };
-    let exec = client.start_exec(start).await?.name;
+    let exec = start(&client, &name, "steady", shell(text)).await?.name;
     let request = AttachExecRequest {
         name: exec.clone(),
         ..AttachExecRequest::default()
@@ -184,7 +179,7 @@ async fn an_exec_goes_on_while_the_daemon_is_replaced() -> Result<()> {
             Err(error) => break error,
         }
     };
-    refused::<()>(Err(error), Code::Unavailable, Reason::Draining)?;
+    expect_refusal::<()>(Err(error), Code::Unavailable, Reason::Draining)?;
     let refusal = client
         .create_workspace(CreateWorkspaceRequest::default())
         .await;

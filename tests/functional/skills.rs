@@ -10,11 +10,11 @@ use serde_json::Value;
 use skilld_client::v1::{ExecSpec, ListSkillsRequest, Reason, SkillState};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::read;
-use skilld_tests::{Daemon, Options, refused};
+use skilld_tests::{Daemon, Options, expect_refusal};
 use tempfile::TempDir;
 use tonic::Code;
 
-/// A root with one skill, whose script prints its argument.
+/// Makes a root with one skill, whose script prints its argument.
 fn root() -> Result<TempDir> {
     let root = tempfile::tempdir()?;
     fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755))?;
@@ -126,7 +126,7 @@ async fn the_metadata_of_a_workspace_is_readable_inside() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_change_on_disk_is_staged_by_the_next_call() -> Result<()> {
+async fn a_change_on_disk_is_staged_after_a_refresh() -> Result<()> {
     let root = root()?;
     let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
     let client = &daemon.client;
@@ -147,6 +147,7 @@ async fn a_change_on_disk_is_staged_by_the_next_call() -> Result<()> {
         run(client, &name, in_skill("greet you")).await?.text(),
         "hello you\n"
     );
+    client.refresh_skills().await?;
     let second = client.stage_skills(&name, &["greet"]).await?;
     assert!(!second[0].unchanged && second[0].digest != first[0].digest);
     assert_eq!(
@@ -168,7 +169,7 @@ async fn a_change_on_disk_is_staged_by_the_next_call() -> Result<()> {
     daemon.stop().await
 }
 
-/// The good one and five that are not.
+/// Makes a root with one valid skill and five invalid ones.
 fn bad_root() -> Result<TempDir> {
     let root = root()?;
     skill(
@@ -249,7 +250,7 @@ async fn none_is_staged_when_one_cannot_be() -> Result<()> {
         ("linked", Code::FailedPrecondition, Reason::SkillInvalid),
     ] {
         let answer = client.stage_skills(&name, &["greet", skill]).await;
-        refused(answer, code, reasons).with_context(|| skill.to_owned())?;
+        expect_refusal(answer, code, reasons).with_context(|| skill.to_owned())?;
     }
     let there = run(client, &name, shell("ls $SKILLS_DIR")).await?;
     assert_eq!(there.text(), "", "all or none are staged");
@@ -267,20 +268,20 @@ async fn an_unknown_skill_is_answered_with_similar_names() -> Result<()> {
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     let answer = client.stage_skills(&name, &["csv-reprot"]).await;
-    let failure = refused(answer, Code::NotFound, Reason::SkillNotFound)?;
+    let failure = expect_refusal(answer, Code::NotFound, Reason::SkillNotFound)?;
     assert_eq!(
         failure.metadata.get("nearest").map(String::as_str),
         Some("csv-report")
     );
     for bad in ["../csv-report", "", "csv-report@sha256:zz", ".hidden"] {
         let answer = client.stage_skills(&name, &[bad]).await;
-        refused(answer, Code::InvalidArgument, Reason::InvalidRequest)
+        expect_refusal(answer, Code::InvalidArgument, Reason::InvalidRequest)
             .with_context(|| bad.to_owned())?;
     }
     // One that exists and is not staged is not found by an exec either.
     let answer = run(client, &name, in_skill("true")).await;
     let error = answer.expect_err("not staged").downcast()?;
-    refused::<()>(Err(error), Code::NotFound, Reason::SkillNotFound)?;
+    expect_refusal::<()>(Err(error), Code::NotFound, Reason::SkillNotFound)?;
     daemon.stop().await
 }
 

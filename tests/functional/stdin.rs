@@ -11,7 +11,7 @@ use skilld_client::v1::{
     WriteStdinRequest, stdin,
 };
 use skilld_tests::exec::{attach, shell, workspace};
-use skilld_tests::{Daemon, refused, refused_status, usage};
+use skilld_tests::{Daemon, expect_refusal, expect_refused_status, usage};
 use tonic::Code;
 
 const CHUNK: usize = 256 << 10;
@@ -68,7 +68,7 @@ async fn stdin_eof_keeps_output() -> Result<()> {
 }
 
 #[tokio::test]
-async fn stdin_retry_same_offset() -> Result<()> {
+async fn stdin_retried_at_the_same_offset_is_written_once() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let ws = workspace(client).await?.name;
@@ -90,7 +90,7 @@ async fn stdin_retry_same_offset() -> Result<()> {
 
     let name = start(client, &ws, "far", shell("cat")).await?;
     let beyond = client.write_stdin(input(&name, Some(1), b"x", false)).await;
-    let failure = refused(beyond, Code::OutOfRange, Reason::InvalidRequest)?;
+    let failure = expect_refusal(beyond, Code::OutOfRange, Reason::InvalidRequest)?;
     let committed = failure.metadata.get("committed_offset");
     ensure!(committed.map(String::as_str) == Some("0"), "{failure:?}");
     client.write_stdin(input(&name, None, b"", true)).await?;
@@ -104,7 +104,7 @@ async fn stdin_retry_same_offset() -> Result<()> {
 }
 
 #[tokio::test]
-async fn stdin_1gib_not_read() -> Result<()> {
+async fn unread_stdin_of_1_gib_costs_no_memory() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let ws = workspace(client).await?.name;
@@ -144,16 +144,16 @@ async fn stdin_1gib_not_read() -> Result<()> {
     ensure!(grown < 32 << 20, "daemon: {grown} bytes more");
     let started = Instant::now();
     let (answer, killed) = tokio::join!(call, client.kill_exec(&name));
-    refused_status(answer, Code::FailedPrecondition, Reason::ExecNotRunning)?;
+    expect_refused_status(answer, Code::FailedPrecondition, Reason::ExecNotRunning)?;
     let result = killed?.result.context("no result")?;
     ensure!(result.reason() == Ended::KilledByClient, "{result:?}");
     let took = started.elapsed();
-    ensure!(took < Duration::from_secs(2), "{took:?}");
+    ensure!(took < Duration::from_secs(10), "{took:?}");
     daemon.stop().await
 }
 
 #[tokio::test]
-async fn stdin_ignored_large_input() -> Result<()> {
+async fn a_program_that_ignores_large_input_ends() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let ws = workspace(client).await?.name;
@@ -162,7 +162,7 @@ async fn stdin_ignored_large_input() -> Result<()> {
     let messages = vec![message(&name, &chunk, false); 64];
     let mut stub = client.execs();
     let answer = stub.stream_stdin(tokio_stream::iter(messages)).await;
-    refused_status(answer, Code::FailedPrecondition, Reason::ExecNotRunning)?;
+    expect_refused_status(answer, Code::FailedPrecondition, Reason::ExecNotRunning)?;
     let outcome = attach(client, &name, StreamOffsets::default()).await?;
     ensure!(outcome.exit_code() == Some(0) && outcome.text() == "fine\n");
     ensure!(outcome.reason() == Ended::Exited, "{outcome:?}");
@@ -195,10 +195,10 @@ async fn a_stream_of_stdin_arrives_whole() -> Result<()> {
     for second in wrong {
         let messages = vec![message(&name, b"a", false), second];
         let answer = stub.stream_stdin(tokio_stream::iter(messages)).await;
-        refused_status(answer, Code::InvalidArgument, Reason::InvalidRequest)?;
+        expect_refused_status(answer, Code::InvalidArgument, Reason::InvalidRequest)?;
     }
     let empty = stub.stream_stdin(tokio_stream::iter(Vec::new())).await;
-    refused_status(empty, Code::InvalidArgument, Reason::InvalidRequest)?;
+    expect_refused_status(empty, Code::InvalidArgument, Reason::InvalidRequest)?;
     client.write_stdin(input(&name, None, b"!", true)).await?;
     let outcome = attach(client, &name, StreamOffsets::default()).await?;
     ensure!(
@@ -224,7 +224,7 @@ async fn a_write_to_a_finished_exec_fails_at_once() -> Result<()> {
         let started = Instant::now();
         let answer = client.write_stdin(input(&name, None, b"x", false)).await;
         times.push(started.elapsed());
-        refused(answer, Code::FailedPrecondition, Reason::ExecNotRunning)?;
+        expect_refusal(answer, Code::FailedPrecondition, Reason::ExecNotRunning)?;
     }
     times.sort();
     idle.sort();

@@ -1,4 +1,4 @@
-//! `skillctl exec -it` and a real shell: it is as if one were logged in there.
+//! `skillctl exec -it` with a real shell, which behaves like a local login.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use skilld_tests::{Daemon, binaries};
 use crate::pty::Pty;
 
 const PROMPT: &str = "ready> ";
-/// Nothing of the image's own at the prompt.
+/// Command line of a shell without the image's prompt and start-up files.
 const BASH: [&str; 4] = ["--", "bash", "--norc", "--noprofile"];
 
 fn skillctl(daemon: &Daemon, words: &[&str]) -> Result<Pty> {
@@ -20,7 +20,7 @@ fn skillctl(daemon: &Daemon, words: &[&str]) -> Result<Pty> {
     Ok(Pty::run(&program, &daemon.endpoint(), words))
 }
 
-/// A shell in a terminal of 24 rows and 80 columns, at its first prompt, under the id `shell`.
+/// Starts a shell with the id `shell` in a terminal of 24 rows and 80 columns, and waits for its first prompt.
 async fn shell(daemon: &Daemon, workspace: &str) -> Result<Pty> {
     let id = workspace.trim_start_matches("workspaces/");
     let env = format!("PS1={PROMPT}");

@@ -8,9 +8,9 @@ use skilld_client::v1::{
     ExecEvent, ExecSpec, Reason, ResizeTerminalRequest, RunExecRequest, Stdin, Terminal,
     WriteStdinRequest, stdin,
 };
-use skilld_client::{Client, Messages};
+use skilld_client::{Client, MessageStream};
 use skilld_tests::exec::{argv, run, shell, stdout, workspace};
-use skilld_tests::{Daemon, Options, processes, refused_status};
+use skilld_tests::{Daemon, Options, expect_refused_status, processes};
 use tonic::Code;
 
 fn terminal(spec: ExecSpec) -> ExecSpec {
@@ -33,7 +33,7 @@ async fn start(
     workspace: &str,
     id: &str,
     spec: ExecSpec,
-) -> Result<Messages<ExecEvent>> {
+) -> Result<MessageStream<ExecEvent>> {
     let request = RunExecRequest {
         workspace: workspace.to_owned(),
         exec_id: id.to_owned(),
@@ -43,8 +43,12 @@ async fn start(
     Ok(client.run_exec(request).await?)
 }
 
-/// Reads on until the output ends with `end`.
-async fn read_to(events: &mut Messages<ExecEvent>, seen: &mut String, end: &str) -> Result<()> {
+/// Reads events until the output ends with `end`.
+async fn read_to(
+    events: &mut MessageStream<ExecEvent>,
+    seen: &mut String,
+    end: &str,
+) -> Result<()> {
     while !seen.ends_with(end) {
         let event = tokio::time::timeout(Duration::from_secs(15), events.next()).await;
         let event = event.with_context(|| format!("{end:?} does not end {seen:?}"))?;
@@ -129,7 +133,7 @@ async fn pty_resize_echo_and_keys_go_through_the_daemon() -> Result<()> {
     resize(50, 132).await?;
     write(client, &exec, "stty size\r").await?;
     read_to(&mut events, &mut seen, "50 132\r\n> ").await?;
-    let failure = refused_status(
+    let failure = expect_refused_status(
         resize(0, 10_001).await,
         Code::InvalidArgument,
         Reason::InvalidRequest,
@@ -143,7 +147,7 @@ async fn pty_resize_echo_and_keys_go_through_the_daemon() -> Result<()> {
 
     write(client, &exec, "echo $((6*7)); sleep 1001\r").await?;
     read_to(&mut events, &mut seen, "42\r\n").await?;
-    while !processes::commands(&daemon, &name)?.contains(&"sleep 1001 ".to_owned()) {
+    while !processes::list_commands(&daemon, &name)?.contains(&"sleep 1001 ".to_owned()) {
         tokio::task::yield_now().await;
     }
     write(client, &exec, "\x03").await?;
@@ -157,7 +161,7 @@ async fn pty_resize_echo_and_keys_go_through_the_daemon() -> Result<()> {
         (Ended::Exited, Some(7))
     );
     assert!(outcome.text().starts_with(&seen), "{outcome:?}");
-    refused_status(
+    expect_refused_status(
         resize(1, 1).await,
         Code::FailedPrecondition,
         Reason::ExecNotRunning,

@@ -1,16 +1,16 @@
-//! A conversation with Agent Zero's tool, as a model would have it, and what its arguments become in a real script.
+//! Conversations with Agent Zero's tool as a model has them, and its arguments as a real script receives them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use skilld_client::state::{SessionState, agent_zero};
-use skilld_client::tools::{Call, Family, Options, Session, ToolError, Toolset};
 use skilld_client::{Client, workspace_name};
 use skilld_tests::{Daemon, Options as DaemonOptions, files};
+use skilld_tools::state::{SessionState, agent_zero};
+use skilld_tools::{Family, Session, ToolCall, ToolError, ToolOptions, Toolset};
 
-/// The tool, and what the caller keeps.
+/// Conversation with the tool, with the state that the caller keeps.
 struct Talk {
     tools: Toolset,
     session: Session,
@@ -19,15 +19,15 @@ struct Talk {
 
 impl Talk {
     fn new(client: &Client, state: SessionState) -> Result<Self> {
-        let options = Options {
+        let options = ToolOptions {
             family: Family::AgentZero,
-            ..Options::default()
+            ..ToolOptions::default()
         };
         Ok(Self {
             tools: Toolset::new(
                 client.clone(),
                 options,
-                skilld_client::tools::host::HostTools::new(),
+                skilld_tools::host::HostTools::new(),
             )?,
             session: Session {
                 app: "tests".into(),
@@ -40,7 +40,7 @@ impl Talk {
     }
 
     async fn call(&mut self, arguments: Value) -> Result<Value, ToolError> {
-        let call = Call {
+        let call = ToolCall {
             id: String::new(),
             name: "skills_tool".to_owned(),
             arguments,
@@ -50,7 +50,7 @@ impl Talk {
         Ok(answer.result)
     }
 
-    async fn refused(&mut self, arguments: Value) -> Result<String> {
+    async fn expect_refusal(&mut self, arguments: Value) -> Result<String> {
         let result = self.call(arguments).await;
         let error = result.err().context("it succeeded")?;
         Ok(format!("{}: {error}", error.code()))
@@ -62,8 +62,7 @@ fn text(result: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_lists_searches_loads_reads_runs_and_goes_on_in_the_next_turn() -> Result<()>
-{
+async fn an_agent_zero_conversation_keeps_its_state_across_turns() -> Result<()> {
     let daemon = Daemon::start().await?;
     let mut talk = Talk::new(&daemon.client, SessionState::new())?;
     let listed = talk.call(json!({"method": "list"})).await?;
@@ -136,7 +135,7 @@ async fn a_conversation_lists_searches_loads_reads_runs_and_goes_on_in_the_next_
     daemon.stop().await
 }
 
-/// Words that nearly every description has.
+/// Searches for words that nearly every description has.
 async fn stop_words_find_nothing(talk: &mut Talk) -> Result<()> {
     for query in ["the of a", "use", "- e"] {
         let search = json!({"method": "search", "query": query});
@@ -191,7 +190,7 @@ fn run(path: &str, more: &Value) -> Value {
     call
 }
 
-/// The survey's B6, row by row, each value under one key.
+/// Arguments that other systems spoil, each value under one key.
 #[tokio::test(flavor = "multi_thread")]
 async fn arguments_come_as_scripts_want_them() -> Result<()> {
     let (daemon, _root, mut talk) = kit().await?;
@@ -251,7 +250,7 @@ async fn arguments_come_as_scripts_want_them() -> Result<()> {
     );
     for args in [json!({"a-b": 1, "a_b": 2}), json!({"x; rm": 1})] {
         let error = talk
-            .refused(run("scripts/show.py", &json!({"script_args": args})))
+            .expect_refusal(run("scripts/show.py", &json!({"script_args": args})))
             .await?;
         assert!(error.starts_with("INVALID_ARGUMENTS"), "{error}");
     }
@@ -272,7 +271,7 @@ async fn scripts_start_where_they_are_told(talk: &mut Talk) -> Result<()> {
     Ok(())
 }
 
-/// The survey's B7 and B9.
+/// Exit codes reach the model, and a path that names no script is named in the error.
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_end_as_they_end_and_what_is_none_is_named() -> Result<()> {
     let (daemon, _root, mut talk) = kit().await?;
@@ -315,11 +314,11 @@ async fn scripts_end_as_they_end_and_what_is_none_is_named() -> Result<()> {
         ("../kit/scripts/show.py", "INVALID_ARGUMENTS"),
         ("/etc/passwd", "INVALID_ARGUMENTS"),
     ] {
-        let error = talk.refused(run(path, &json!({}))).await?;
+        let error = talk.expect_refusal(run(path, &json!({}))).await?;
         assert!(error.starts_with(said), "{path}: {error}");
     }
     let none = talk
-        .refused(json!({"method": "load", "skill_name": "kits"}))
+        .expect_refusal(json!({"method": "load", "skill_name": "kits"}))
         .await?;
     assert_eq!(
         none,

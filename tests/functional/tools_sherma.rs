@@ -1,21 +1,19 @@
-//! A conversation with sherma's tools, as a model would have it: what there is, load a version, read, run, another
-//! version, the next turn with nothing but the state.
+//! Conversations with sherma's tools as a model has them: list, load a version, read, run, load another version, and the
+//! next turn with nothing but the state.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use skilld_client::state::SessionState;
-use skilld_client::tools::host::HostTools;
-use skilld_client::tools::{Call, Definition, Family, Options, Session, ToolError, Toolset};
 use skilld_client::{Client, workspace_name};
 use skilld_tests::files::read;
 use skilld_tests::{Daemon, Options as DaemonOptions};
+use skilld_tools::host::HostTools;
+use skilld_tools::state::SessionState;
+use skilld_tools::{Family, Session, ToolCall, ToolDefinition, ToolError, ToolOptions, Toolset};
 
-/// Tools, and what the caller keeps.
+/// Conversation with the tools, with the state that the caller keeps.
 struct Talk {
     tools: Toolset,
     session: Session,
@@ -24,10 +22,10 @@ struct Talk {
 
 impl Talk {
     fn new(client: &Client, host: HostTools, state: SessionState) -> Result<Self> {
-        let options = Options {
+        let options = ToolOptions {
             family: Family::Sherma,
             additions: true,
-            ..Options::default()
+            ..ToolOptions::default()
         };
         Ok(Self {
             tools: Toolset::new(client.clone(), options, host)?,
@@ -42,7 +40,7 @@ impl Talk {
     }
 
     async fn call(&mut self, name: &str, arguments: Value) -> Result<Value, ToolError> {
-        let call = Call {
+        let call = ToolCall {
             id: String::new(),
             name: name.to_owned(),
             arguments,
@@ -52,13 +50,13 @@ impl Talk {
         Ok(answer.result)
     }
 
-    async fn refused(&mut self, name: &str, arguments: Value) -> Result<String> {
+    async fn expect_refusal(&mut self, name: &str, arguments: Value) -> Result<String> {
         let result = self.call(name, arguments).await;
         let error = result.err().context("it succeeded")?;
         Ok(format!("{}: {error}", error.code()))
     }
 
-    /// What a script wrote into the session's workspace: the family has no tool that reads it.
+    /// Returns a file that a script wrote into the session's workspace. The family has no tool that reads it.
     async fn written(&self, client: &Client, path: &str) -> Result<String> {
         let workspace = workspace_name(&self.session.workspace_id());
         let bytes = read(client, &workspace, path).await?;
@@ -79,7 +77,7 @@ fn letter(argv: &[&str]) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_finds_loads_reads_runs_and_goes_on_in_the_next_turn() -> Result<()> {
+async fn a_sherma_conversation_keeps_its_state_across_turns() -> Result<()> {
     let daemon = Daemon::start().await?;
     let mut talk = Talk::new(&daemon.client, HostTools::new(), SessionState::new())?;
     let listed = talk.call("list_skills", json!({})).await?;
@@ -168,14 +166,14 @@ async fn resources_and_versions_are_found_as_the_daemon_finds_them() -> Result<(
         assert_eq!(read["binary"], false);
     }
     let near = talk
-        .refused("load_skill_resource", resource("references/format.md"))
+        .expect_refusal("load_skill_resource", resource("references/format.md"))
         .await?;
     assert!(
         near.starts_with("FILE_NOT_FOUND") && near.contains("references/formats.md"),
         "{near}"
     );
     let out = talk
-        .refused("load_skill_resource", resource("references/../../x"))
+        .expect_refusal("load_skill_resource", resource("references/../../x"))
         .await?;
     assert!(out.contains("leads out of the skill"), "{out}");
     let asset = json!({"skill_id": "image-info", "asset_path": "assets/sample.png"});
@@ -221,7 +219,7 @@ async fn resources_and_versions_are_found_as_the_daemon_finds_them() -> Result<(
         ("not a version!", "version"),
     ] {
         let load = json!({"skill_id": "letter-template", "version": version});
-        let error = talk.refused("load_skill_md", load).await?;
+        let error = talk.expect_refusal("load_skill_md", load).await?;
         assert!(error.contains(said), "{error}");
     }
     assert_eq!(talk.state, before);
@@ -230,19 +228,16 @@ async fn resources_and_versions_are_found_as_the_daemon_finds_them() -> Result<(
 
 fn host() -> HostTools {
     let mut tools = HostTools::new();
-    let definition = Definition {
+    let definition = ToolDefinition {
         name: "add".into(),
         description: "Adds.".into(),
         parameters: json!({"type": "object"}),
         returns: json!({"type": "number"}),
     };
-    let add = |arguments: Value| -> BoxFuture<'static, Result<Value, String>> {
-        Box::pin(async move {
-            let number = |key: &str| arguments[key].as_f64().ok_or(format!("{key} is no number"));
-            Ok(json!(number("a")? + number("b")?))
-        })
-    };
-    tools.register(definition, Arc::new(add));
+    tools.register(definition, async |arguments| {
+        let number = |key: &str| arguments[key].as_f64().ok_or(format!("{key} is no number"));
+        Ok(json!(number("a")? + number("b")?))
+    });
     tools
 }
 
@@ -300,7 +295,7 @@ async fn a_cards_tools_come_and_go_with_its_skill() -> Result<()> {
         ),
     ] {
         let error = talk
-            .refused("load_skill_md", json!({"skill_id": skill}))
+            .expect_refusal("load_skill_md", json!({"skill_id": skill}))
             .await?;
         assert!(error.starts_with(said), "{error}");
     }
@@ -308,7 +303,7 @@ async fn a_cards_tools_come_and_go_with_its_skill() -> Result<()> {
     talk.call("unload_skill", json!({"skill_id": "sums"}))
         .await?;
     assert!(
-        talk.refused("add", json!({}))
+        talk.expect_refusal("add", json!({}))
             .await?
             .starts_with("UNKNOWN_TOOL")
     );

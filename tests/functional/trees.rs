@@ -1,32 +1,21 @@
-//! Trees of processes that fight: whatever they do, they end in time, and the guest serves on.
+//! Hostile process trees: all of them end in time, and the guest goes on serving. Trees that fill a workspace are in the
+//! suite `load`, whose tests have the machine to themselves.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use skilld_client::Client;
 use skilld_client::v1::exec_result::{Outcome, Reason as Ended};
 use skilld_client::v1::signal_exec_request::Target;
-use skilld_client::v1::{
-    Exec, ExecSpec, ExecState, SignalExecRequest, StartExecRequest, StreamOffsets,
-};
-use skilld_tests::exec::{WATCHED, attach, run, shell, workspace};
+use skilld_client::v1::{ExecSpec, SignalExecRequest, StreamOffsets};
+use skilld_tests::exec::{WATCHED, attach, run, shell, start, workspace};
 use skilld_tests::{Daemon, Options, processes, wait};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-async fn start(client: &Client, workspace: &str, id: &str, script: &str) -> Result<Exec> {
-    let request = StartExecRequest {
-        workspace: workspace.to_owned(),
-        exec_id: id.to_owned(),
-        spec: Some(shell(script)),
-    };
-    Ok(client.start_exec(request).await?)
-}
-
-/// Waits until so many commands run in a workspace.
+/// Waits until a number of commands run in a workspace.
 async fn running(daemon: &Daemon, workspace: &str, count: usize) -> Result<()> {
     wait::until("they run", PATIENCE, async || {
-        let commands = processes::commands(daemon, workspace)?;
+        let commands = processes::list_commands(daemon, workspace)?;
         Ok((commands.len() >= count).then_some(()))
     })
     .await
@@ -50,54 +39,22 @@ async fn sigterm_handler_spawns_child() -> Result<()> {
         ..shell(SCRIPT)
     };
     let outcome = run(client, &name, spec).await?;
-    assert_eq!(processes::commands(&daemon, &name)?, [""; 0]);
+    assert_eq!(processes::list_commands(&daemon, &name)?, [""; 0]);
     assert_eq!(
         (outcome.reason(), outcome.signal()),
         (Ended::Timeout, Some(9))
     );
     assert_eq!(outcome.text(), "up\nspawned\n");
 
-    let exec = start(client, &name, "killed", SCRIPT).await?;
+    let exec = start(client, &name, "killed", shell(SCRIPT)).await?;
     running(&daemon, &name, 2).await?;
     let begin = Instant::now();
     let killed = client.kill_exec(&exec.name).await?;
     let took = begin.elapsed();
-    assert_eq!(processes::commands(&daemon, &name)?, [""; 0]);
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert_eq!(processes::list_commands(&daemon, &name)?, [""; 0]);
+    assert!(took < Duration::from_secs(10), "{took:?}");
     let result = killed.result.context("no result")?;
     assert_eq!(result.reason(), Ended::KilledByClient);
-    daemon.stop().await
-}
-
-#[tokio::test]
-async fn fork_bomb() -> Result<()> {
-    let daemon = with_grace("100ms").await?;
-    let client = &daemon.client;
-    let name = workspace(client).await?.name;
-    for round in 0..2 {
-        let bomb = "trap '' TERM; bomb() { bomb | bomb & }; bomb; while :; do bomb; done";
-        let exec = start(client, &name, &format!("bomb{round}"), bomb).await?;
-        // Of 512, with the guest's own.
-        running(&daemon, &name, 400).await?;
-        // The guest is alive, and says so in time.
-        let begin = Instant::now();
-        assert_eq!(
-            client.get_exec(&exec.name).await?.state(),
-            ExecState::Running
-        );
-        let asked = begin.elapsed();
-        assert!(asked < Duration::from_millis(500), "{asked:?}");
-        let begin = Instant::now();
-        let killed = client.kill_exec(&exec.name).await?;
-        let took = begin.elapsed();
-        assert_eq!(processes::commands(&daemon, &name)?, [""; 0]);
-        println!("the guest answered in {asked:?}, the bomb was gone after {took:?}");
-        assert!(took < Duration::from_secs(1), "{took:?}");
-        let result = killed.result.context("no result")?;
-        assert_eq!(result.reason(), Ended::KilledByClient, "{result:?}");
-        let outcome = run(client, &name, shell("echo back")).await?;
-        assert_eq!(outcome.text(), "back\n", "{outcome:?}");
-    }
     daemon.stop().await
 }
 
@@ -111,12 +68,12 @@ async fn kill_minus_one() -> Result<()> {
         for number in 0..4 {
             let script = "echo up; setsid sleep 1001 & trap '' TERM; sleep 1002; exit 0";
             let id = format!("victim{round}-{number}");
-            victims.push(start(client, &name, &id, script).await?);
+            victims.push(start(client, &name, &id, shell(script)).await?);
         }
         running(&daemon, &name, 12).await?;
         // It is spared by its own signal, loses its supervisor, and its exit is still its own.
         let script = format!("{WATCHED}; kill -9 -1; echo after; exit 5");
-        let killer = start(client, &name, &format!("killer{round}"), &script).await?;
+        let killer = start(client, &name, &format!("killer{round}"), shell(&script)).await?;
         let begin = Instant::now();
         for exec in &victims {
             let outcome = attach(client, &exec.name, StreamOffsets::default()).await?;
@@ -137,7 +94,7 @@ async fn kill_minus_one() -> Result<()> {
             "nothing of them is left",
             Duration::from_secs(2),
             async || {
-                Ok(processes::commands(&daemon, &name)?
+                Ok(processes::list_commands(&daemon, &name)?
                     .is_empty()
                     .then_some(()))
             },
@@ -153,47 +110,12 @@ async fn kill_minus_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_400_process_hostile_tree_is_gone_within_a_second() -> Result<()> {
-    // Every tenth leads a session of its own, all ignore TERM, half of them lost their parent.
-    const SCRIPT: &str = "trap '' TERM HUP INT; for i in {1..200}; do \
-        if [ $((i % 10)) = 0 ]; then setsid sleep 1001 & (setsid sleep 1002 &); \
-        else sleep 1001 & (sleep 1002 &); fi; done; echo up; while :; do sleep 1; done";
-    let daemon = with_grace("100ms").await?;
-    let client = &daemon.client;
-    let name = workspace(client).await?.name;
-    let exec = start(client, &name, "hostile", SCRIPT).await?;
-    running(&daemon, &name, 400).await?;
-    // With another exec beside it, nothing that ends everything at once can be used.
-    let other = start(
-        client,
-        &name,
-        "other",
-        "while :; do echo beat; sleep 0.02; done",
-    )
-    .await?;
-    let begin = Instant::now();
-    client.kill_exec(&exec.name).await?;
-    let took = begin.elapsed();
-    let mut left = processes::commands(&daemon, &name)?;
-    left.retain(|line| line.contains("sleep 100"));
-    assert_eq!(left, [""; 0]);
-    println!("400 processes were gone after {took:?}");
-    assert!(took < Duration::from_secs(1), "{took:?}");
-    assert_eq!(
-        client.get_exec(&other.name).await?.state(),
-        ExecState::Running
-    );
-    client.kill_exec(&other.name).await?;
-    daemon.stop().await
-}
-
-#[tokio::test]
 async fn no_output_timeout_counts_from_the_last_byte() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     let spec = |script: &str| ExecSpec {
-        no_output_timeout: Duration::from_millis(600).try_into().ok(),
+        no_output_timeout: Duration::from_millis(1500).try_into().ok(),
         ..shell(script)
     };
     // Silent for longer than that in all, but never at once; stderr is output as well.
@@ -211,10 +133,10 @@ async fn no_output_timeout_counts_from_the_last_byte() -> Result<()> {
     assert_eq!(outcome.text(), "1\n2\n3\n4\n");
     let wall = outcome.wall_time();
     assert!(
-        wall >= Duration::from_millis(3_000) && wall < Duration::from_secs(5),
+        wall >= Duration::from_millis(3_900) && wall < Duration::from_secs(10),
         "{wall:?}"
     );
-    assert_eq!(processes::commands(&daemon, &name)?, [""; 0]);
+    assert_eq!(processes::list_commands(&daemon, &name)?, [""; 0]);
     daemon.stop().await
 }
 
@@ -232,7 +154,13 @@ async fn signals_reach_the_leader_its_group_or_the_tree() -> Result<()> {
         (Target::Group, vec!["group", "leader"]),
         (Target::Tree, vec!["group", "leader", "tree"]),
     ] {
-        let exec = start(client, &name, &format!("t{}", i32::from(target)), SCRIPT).await?;
+        let exec = start(
+            client,
+            &name,
+            &format!("t{}", i32::from(target)),
+            shell(SCRIPT),
+        )
+        .await?;
         let said = async |lines: usize| {
             wait::until("they have spoken", PATIENCE, async || {
                 let exec = client.get_exec(&exec.name).await?;

@@ -1,4 +1,4 @@
-//! Workspaces: made once, found again, bounded in time and size, and gone without a trace.
+//! Workspaces: created once, found again, bounded in time and size, and deleted without a trace.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,21 +10,21 @@ use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{
     CreateWorkspaceRequest, ExecEvent, ListWorkspacesRequest, Reason, RenewWorkspaceRequest,
-    RunExecRequest, StartExecRequest, Workspace, WorkspaceLimits, WorkspaceState,
+    RunExecRequest, StreamOffsets, Workspace, WorkspaceState,
 };
-use skilld_client::{Client, Messages};
-use skilld_tests::exec::{argv, run, shell, workspace};
-use skilld_tests::{Daemon, Options, refused};
+use skilld_client::{Client, MessageStream};
+use skilld_tests::exec::{argv, attach, run, shell, start, workspace};
+use skilld_tests::{Daemon, Options, expect_refusal};
 use tonic::Code;
 
-fn named(id: &str) -> CreateWorkspaceRequest {
+pub(crate) fn named(id: &str) -> CreateWorkspaceRequest {
     CreateWorkspaceRequest {
         name: format!("workspaces/{id}"),
         ..CreateWorkspaceRequest::default()
     }
 }
 
-/// A request that is repeated with its id.
+/// Returns a request with an id, which may be repeated.
 fn retried(id: &str, labels: &[(&str, &str)]) -> CreateWorkspaceRequest {
     CreateWorkspaceRequest {
         request_id: "11111111-1111-7111-8111-111111111111".to_owned(),
@@ -46,7 +46,7 @@ fn seconds(seconds: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds, nanos: 0 })
 }
 
-/// Waits until a workspace is gone: there is no event for it, so this looks. From the call to then.
+/// Polls until a workspace is gone, and returns the elapsed time. The API has no event for it.
 async fn gone(client: &Client, name: &str, within: Duration) -> Result<Duration> {
     let started = Instant::now();
     let mut tick = tokio::time::interval(Duration::from_millis(20));
@@ -83,9 +83,9 @@ async fn the_same_request_makes_one_workspace() -> Result<()> {
     let other = client
         .create_workspace(labelled("job", &[("a", "1")]))
         .await;
-    refused(other, Code::AlreadyExists, Reason::IdTaken)?;
+    expect_refusal(other, Code::AlreadyExists, Reason::IdTaken)?;
     let other = client.create_workspace(retried("job", &[("a", "2")])).await;
-    let failure = refused(other, Code::AlreadyExists, Reason::IdTaken)?;
+    let failure = expect_refusal(other, Code::AlreadyExists, Reason::IdTaken)?;
     assert_eq!(failure.resource.as_deref(), Some("workspaces/job"));
     let existing = CreateWorkspaceRequest {
         allow_existing: true,
@@ -148,7 +148,7 @@ async fn a_request_and_its_retries_at_once_make_one_workspace() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_workspace_says_what_it_is() -> Result<()> {
+async fn a_workspace_reports_its_properties() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let before = SystemTime::now();
@@ -280,25 +280,20 @@ async fn a_deleted_workspace_leaves_no_container() -> Result<()> {
         anyhow::bail!("one warm container was to be there: {before:?}");
     };
     let name = workspace(client).await?.name;
-    let spec = Some(shell("trap '' TERM; setsid sleep 1000 & sleep 1001"));
-    let start = StartExecRequest {
-        workspace: name.clone(),
-        spec,
-        ..StartExecRequest::default()
-    };
-    client.start_exec(start).await?;
+    let deaf = shell("trap '' TERM; setsid sleep 1000 & sleep 1001");
+    start(client, &name, "", deaf).await?;
     client.delete_workspace(&name).await?;
     // The answer means that it is gone, not that it will go.
     ensure!(
         !daemon.containers().await?.contains(mine),
         "its container is still there"
     );
-    refused(
+    expect_refusal(
         client.get_workspace(&name).await,
         Code::NotFound,
         Reason::WorkspaceNotFound,
     )?;
-    refused(
+    expect_refusal(
         client.delete_workspace(&name).await,
         Code::NotFound,
         Reason::WorkspaceNotFound,
@@ -317,24 +312,17 @@ async fn an_idle_workspace_is_removed_and_a_busy_one_is_not() -> Result<()> {
     };
     let idle = client.create_workspace(brief("idle")).await?;
     let busy = client.create_workspace(brief("busy")).await?;
-    let spec = Some(shell("sleep 3; echo done"));
-    let start = StartExecRequest {
-        workspace: busy.name.clone(),
-        exec_id: "work".to_owned(),
-        spec,
-    };
     let started = Instant::now();
-    client.start_exec(start).await?;
+    let work = shell("sleep 3; echo done");
+    let exec = start(client, &busy.name, "work", work).await?;
     // GetWorkspace does not extend it, so looking does no harm.
     gone(client, &idle.name, Duration::from_secs(6)).await?;
-    // The exec is over after 3 s, then the timeout starts.
-    while started.elapsed() < Duration::from_millis(2800) {
-        assert_eq!(
-            client.get_workspace(&busy.name).await?.state(),
-            WorkspaceState::Ready
-        );
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    // The timeout starts at the end of the exec, after 3 s.
+    attach(client, &exec.name, StreamOffsets::default()).await?;
+    assert_eq!(
+        client.get_workspace(&busy.name).await?.state(),
+        WorkspaceState::Ready
+    );
     gone(client, &busy.name, Duration::from_secs(8)).await?;
     assert!(
         started.elapsed() >= Duration::from_millis(3900),
@@ -359,13 +347,7 @@ async fn a_lifetime_ends_a_workspace_that_is_busy() -> Result<()> {
         })
         .await?;
     let started = Instant::now();
-    let spec = Some(shell("sleep 1000"));
-    let start = StartExecRequest {
-        workspace: made.name.clone(),
-        spec,
-        ..StartExecRequest::default()
-    };
-    client.start_exec(start).await?;
+    start(client, &made.name, "", shell("sleep 1000")).await?;
     gone(client, &made.name, Duration::from_secs(8)).await?;
     let lived = started.elapsed();
     assert!(lived >= Duration::from_millis(1800), "{lived:?}");
@@ -373,7 +355,7 @@ async fn a_lifetime_ends_a_workspace_that_is_busy() -> Result<()> {
 }
 
 /// Reads to the exec's end, and returns why it ended.
-async fn why(events: &mut Messages<ExecEvent>) -> Result<Ended> {
+async fn why(events: &mut MessageStream<ExecEvent>) -> Result<Ended> {
     loop {
         let event = events.next().await?.context("no Exited")?;
         if let Some(Event::Exited(exited)) = event.event {
@@ -445,164 +427,15 @@ async fn a_workspace_can_be_renewed_up_to_its_maximum() -> Result<()> {
     };
     assert!(about(left(&renewed)?, 80), "{renewed:?}");
     let capped = client.renew_workspace(renew(100_000_000, 1)).await;
-    let failure = refused(capped, Code::InvalidArgument, Reason::InvalidRequest)?;
+    let failure = expect_refusal(capped, Code::InvalidArgument, Reason::InvalidRequest)?;
     assert_eq!(failure.violations[0].field, "idle_timeout");
     let capped = client.renew_workspace(renew(3600, 3600)).await?;
     assert!(about(left(&capped)?, 120), "{capped:?}");
-    // It lived longer than the idle timeout that it was made with.
+    // The workspace lives longer than the idle timeout of its creation, which no event marks.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(
         client.get_workspace("w").await?.state(),
         WorkspaceState::Ready
     );
-    daemon.stop().await
-}
-
-#[tokio::test]
-async fn lower_limits_are_enforced() -> Result<()> {
-    let daemon = Daemon::start().await?;
-    let client = &daemon.client;
-    let limits = WorkspaceLimits {
-        memory_bytes: 96 << 20,
-        cpu_millis: 500,
-        pids: 64,
-        disk_bytes: 4 << 20,
-        inodes: 300,
-    };
-    let made = client
-        .create_workspace(CreateWorkspaceRequest {
-            limits: Some(limits),
-            ..named("small")
-        })
-        .await?;
-    assert_eq!(made.limits, Some(limits));
-    let sizes = run(
-        client,
-        &made.name,
-        shell("stat -f -c '%b %S %c' /workspace"),
-    )
-    .await?;
-    let text = sizes.text();
-    let numbers = text.split_whitespace().map(str::parse);
-    let numbers: Vec<u64> = numbers.collect::<Result<_, _>>()?;
-    assert_eq!((numbers[0] * numbers[1], numbers[2]), (4 << 20, 300));
-    let full = run(
-        client,
-        &made.name,
-        shell("head -c 5M /dev/zero >$WORK_DIR/big"),
-    )
-    .await?;
-    assert!(
-        full.error_text().contains("No space left on device"),
-        "{full:?}"
-    );
-    run(client, &made.name, shell("rm $WORK_DIR/big")).await?;
-    let many = run(
-        client,
-        &made.name,
-        shell("cd $WORK_DIR; for i in {1..400}; do : >f$i || exit 7; done"),
-    )
-    .await?;
-    assert_eq!(many.exit_code(), Some(7), "{many:?}");
-    // A full disk keeps nobody from making room on it.
-    let room = run(client, &made.name, shell("rm -f $WORK_DIR/f*")).await?;
-    assert_eq!(room.exit_code(), Some(0), "{room:?}");
-    let forks = run(
-        client,
-        &made.name,
-        shell("for i in {1..80}; do sleep 5 & done; wait"),
-    )
-    .await?;
-    assert!(
-        forks
-            .error_text()
-            .contains("Resource temporarily unavailable"),
-        "{forks:?}"
-    );
-    let greedy = "python3 -c 'b = bytearray(200 << 20); print(len(b))'";
-    let oom = run(client, &made.name, shell(&format!("{greedy}; echo $?"))).await?;
-    assert!(!oom.text().contains("209715200"), "{oom:?}");
-    daemon.stop().await
-}
-
-#[tokio::test]
-async fn higher_limits_than_the_pools_are_refused() -> Result<()> {
-    let daemon = Daemon::start().await?;
-    let client = &daemon.client;
-    let none = WorkspaceLimits::default();
-    for (field, limits) in [
-        (
-            "limits.memory_bytes",
-            WorkspaceLimits {
-                memory_bytes: 1 << 40,
-                ..none
-            },
-        ),
-        (
-            "limits.cpu_millis",
-            WorkspaceLimits {
-                cpu_millis: 64_000,
-                ..none
-            },
-        ),
-        (
-            "limits.pids",
-            WorkspaceLimits {
-                pids: 1_000_000,
-                ..none
-            },
-        ),
-        (
-            "limits.disk_bytes",
-            WorkspaceLimits {
-                disk_bytes: 1 << 40,
-                ..none
-            },
-        ),
-        (
-            "limits.inodes",
-            WorkspaceLimits {
-                inodes: 1 << 40,
-                ..none
-            },
-        ),
-    ] {
-        let request = CreateWorkspaceRequest {
-            limits: Some(limits),
-            ..named("large")
-        };
-        let failure = refused(
-            client.create_workspace(request).await,
-            Code::FailedPrecondition,
-            Reason::LimitUnsupported,
-        )?;
-        assert_eq!(
-            failure.metadata.get("field").map(String::as_str),
-            Some(field)
-        );
-    }
-    refused(
-        client.get_workspace("large").await,
-        Code::NotFound,
-        Reason::WorkspaceNotFound,
-    )?;
-    daemon.stop().await
-}
-
-#[tokio::test]
-async fn workspaces_over_the_count_are_refused() -> Result<()> {
-    let daemon = Daemon::start_with(Options::default().set("workspaces.count_max", "2")).await?;
-    let client = &daemon.client;
-    client.create_workspace(named("a")).await?;
-    client.create_workspace(named("b")).await?;
-    let third = client.create_workspace(named("c")).await;
-    refused(third, Code::ResourceExhausted, Reason::QuotaExceeded)?;
-    let existing = CreateWorkspaceRequest {
-        allow_existing: true,
-        ..named("b")
-    };
-    client.create_workspace(existing).await?;
-    client.delete_workspace("a").await?;
-    client.create_workspace(named("c")).await?;
     daemon.stop().await
 }

@@ -8,31 +8,21 @@ use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::exec_event::output::Content;
 use skilld_client::v1::exec_result::Outcome;
 use skilld_client::v1::{
-    AttachExecRequest, Exec, ExecEvent, ExecSpec, ExecState, OnFull, Retain, StartExecRequest,
-    StreamOffsets,
+    AttachExecRequest, Exec, ExecEvent, ExecSpec, ExecState, OnFull, Retain, StreamOffsets,
 };
-use skilld_client::{Client, Messages};
-use skilld_tests::exec::{argv, attach, run, workspace};
+use skilld_client::{Client, MessageStream};
+use skilld_tests::exec::{argv, attach, run, start, workspace};
 use skilld_tests::{Daemon, wait};
 
 use crate::{MIB, alone, options};
 
-/// More than a connection's flow-control window between client and daemon (64 MiB).
+/// Bytes of output, more than a connection's flow-control window between client and daemon (64 MiB).
 const WIDE: u64 = 300 * MIB;
-/// More streams than that window has room for (32): what they hold must not be missing to the others.
+/// Number of stalled streams, more than that window has room for (32).
 const STALLED: usize = 40;
-/// How much slower the others may be beside them.
+/// Maximum factor by which stalled streams may slow down the others.
 const SLOWER_MAX: u32 = 3;
 const SOON: Duration = Duration::from_secs(30);
-
-async fn start(client: &Client, workspace: &str, spec: ExecSpec) -> Result<Exec> {
-    let request = StartExecRequest {
-        workspace: workspace.to_owned(),
-        spec: Some(spec),
-        ..StartExecRequest::default()
-    };
-    Ok(client.start_exec(request).await?)
-}
 
 fn zeros(bytes: u64, on_full: OnFull) -> ExecSpec {
     let mut spec = argv(["head", "-c", &bytes.to_string(), "/dev/zero"]);
@@ -40,7 +30,7 @@ fn zeros(bytes: u64, on_full: OnFull) -> ExecSpec {
     spec
 }
 
-async fn open(client: &Client, name: &str) -> Result<Messages<ExecEvent>> {
+async fn open(client: &Client, name: &str) -> Result<MessageStream<ExecEvent>> {
     let request = AttachExecRequest {
         name: name.to_owned(),
         ..AttachExecRequest::default()
@@ -48,8 +38,8 @@ async fn open(client: &Client, name: &str) -> Result<Messages<ExecEvent>> {
     Ok(client.attach_exec(request).await?)
 }
 
-/// Bytes of stdout that come and bytes that are said to be lost, to the end.
-async fn drain(mut events: Messages<ExecEvent>) -> Result<(u64, u64)> {
+/// Reads to the end, and returns the bytes of stdout that came and those reported as lost.
+async fn drain(mut events: MessageStream<ExecEvent>) -> Result<(u64, u64)> {
     let (mut read, mut lost, mut closed) = (0, 0, false);
     while let Some(event) = events.next().await? {
         match event.event.context("an empty event")? {
@@ -73,10 +63,10 @@ async fn drain(mut events: Messages<ExecEvent>) -> Result<(u64, u64)> {
     Ok((read, lost))
 }
 
-/// Runs an exec with a reader, and says how long it took until that had everything.
+/// Runs an exec with a reader, and returns the time until the reader had everything.
 async fn timed(client: &Client, workspace: &str) -> Result<Duration> {
     let started = Instant::now();
-    let exec = start(client, workspace, zeros(WIDE, OnFull::Block)).await?;
+    let exec = start(client, workspace, "", zeros(WIDE, OnFull::Block)).await?;
     let (read, lost) = drain(open(client, &exec.name).await?).await?;
     ensure!(
         (read, lost) == (WIDE, 0),
@@ -105,7 +95,7 @@ async fn stalled_reader_is_isolated() -> Result<()> {
 
     // With DROP_OLDEST nobody waits for those that do not read: not the program, not another reader of the same exec on the
     // same connection, not another exec.
-    let noisy = start(client, &name, zeros(10 * WIDE, OnFull::DropOldest)).await?;
+    let noisy = start(client, &name, "", zeros(10 * WIDE, OnFull::DropOldest)).await?;
     let mut stalled = Vec::new();
     for _ in 0..STALLED {
         let mut events = open(client, &noisy.name).await?;
@@ -128,7 +118,7 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     );
 
     // With BLOCK the exec that is not read waits, and only it.
-    let waits = start(client, &name, zeros(WIDE, OnFull::Block)).await?;
+    let waits = start(client, &name, "", zeros(WIDE, OnFull::Block)).await?;
     let mut idle = open(client, &waits.name).await?;
     idle.next().await?.context("Started")?;
     let reader = open(client, &waits.name).await?;
@@ -152,14 +142,14 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     daemon.stop().await
 }
 
-/// Lines that all differ.
+/// Spec of a command whose lines all differ.
 const LINES: &str = "import sys
 for number in range(int(sys.argv[1])):
     print('%015d' % number)
 ";
 const LINE_BYTES: u64 = 16;
 
-/// Readers at different offsets, some of them from the start, while it runs and after its end.
+/// Readers attach at different offsets, some at the start, while the exec runs and after its end.
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_at_different_offsets_get_the_same_bytes() -> Result<()> {
     let _alone = alone().await;
@@ -179,7 +169,7 @@ async fn readers_at_different_offsets_get_the_same_bytes() -> Result<()> {
             stdout_bytes: i64::try_from(bytes)?,
             ..Retain::default()
         });
-        let exec = start(client, &name, spec).await?;
+        let exec = start(client, &name, "", spec).await?;
         let running = Instant::now();
         let first = read_at(client, &exec.name, vec![0; count], expected).await?;
         assert_eq!(first, bytes * count as u64);
@@ -202,7 +192,7 @@ async fn readers_at_different_offsets_get_the_same_bytes() -> Result<()> {
     daemon.stop().await
 }
 
-/// Reads from each of these offsets at the same time: bytes that came in all, each the right one.
+/// Reads from all offsets at the same time, checks every byte, and returns the number of bytes.
 async fn read_at(client: &Client, name: &str, offsets: Vec<u64>, expected: &[u8]) -> Result<u64> {
     let readers = offsets.into_iter().map(|stdout| async move {
         let offsets = StreamOffsets { stdout, stderr: 0 };

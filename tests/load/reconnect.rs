@@ -1,4 +1,4 @@
-//! A long stream over connections that do not last: no byte is lost and none comes twice.
+//! Long streams over connections that break: no byte is lost and none comes twice.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,16 @@ use skilld_tests::proxy::Proxy;
 
 use crate::{MIB, alone, options};
 
-/// Of each stream: together 1 GiB.
+/// Number of pieces of each of the two streams, together 1 GiB.
 const PIECES: u64 = 512;
-/// Each is a number and 1 MiB, so that no two are alike and none begins at a round offset.
+/// Bytes of one piece: a number and 1 MiB, so that no two are alike and none begins at a round offset.
 const PIECE_BYTES: u64 = MIB + 11;
 const DISCONNECTS: u64 = 10;
-/// After so many disconnects the daemon is killed as well.
+/// Number of disconnects after which the daemon is killed as well.
 const CRASH_AFTER: u64 = 5;
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Prints both streams and leaves the sha256 of what it wrote in a file.
+/// Program that prints both streams and leaves the sha256 of what it wrote in a file.
 const PROGRAM: &str = "import hashlib, os, random, sys
 block = random.Random(7).randbytes(1 << 20)
 sums = [hashlib.sha256(), hashlib.sha256()]
@@ -40,7 +40,7 @@ with open('sums', 'w') as file:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reconnect_hash() -> Result<()> {
+async fn a_stream_over_broken_connections_loses_no_byte() -> Result<()> {
     let _alone = alone().await;
     let mut daemon = Daemon::start_with(options()?).await?;
     let workspace = workspace(&daemon.client).await?.name;
@@ -57,7 +57,7 @@ async fn reconnect_hash() -> Result<()> {
         ..RunExecRequest::default()
     });
     let all = 2 * PIECES * PIECE_BYTES;
-    let mut seen = Seen::default();
+    let mut seen = ReceivedOutput::default();
     let (mut cuts, mut crashed) = (0, false);
     while let Some(event) = events.next().await? {
         seen.take(event.event)?;
@@ -93,16 +93,16 @@ async fn reconnect_hash() -> Result<()> {
     daemon.stop().await
 }
 
-/// What has come of an exec.
+/// Output of an exec that has arrived so far.
 #[derive(Default)]
-struct Seen {
+struct ReceivedOutput {
     sums: [Sha256; 2],
     lengths: [u64; 2],
     outcome: Option<Outcome>,
     total: Option<StreamOffsets>,
 }
 
-impl Seen {
+impl ReceivedOutput {
     fn take(&mut self, event: Option<Event>) -> Result<()> {
         match event.context("an empty event")? {
             Event::Output(output) => self.output(&output)?,

@@ -1,4 +1,4 @@
-//! One workspace, one exec after the other for a long time: nothing grows.
+//! Long series of execs in one workspace, during which nothing may grow.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use skilld_tests::{Daemon, usage, wait};
 
 use crate::{alone, options};
 
-/// Execs in all; `make soak` sets [`VARIABLE`] to more.
+/// Number of execs; `make soak` sets [`VARIABLE`] to more.
 const EXECS: usize = 20_000;
 const VARIABLE: &str = "SKILLD_SOAK_EXECS";
 const AT_ONCE: usize = 16;
@@ -19,10 +19,10 @@ const LOOKS: usize = 20;
 /// Index of the measurement that later ones are compared with. The guest's allocator takes some 10,000 execs to stop growing;
 /// from there to 100,000 execs its memory was measured to grow by 3 %.
 const WARM_UP: usize = LOOKS / 2 - 1;
-/// Kept run directories: one for each exec that is kept, and for each that runs.
+/// Maximum number of run directories: one for each exec that is kept or runs.
 const RUN_DIRECTORIES_MAX: usize = 256 + AT_ONCE;
 
-/// The guest, and a supervisor for each exec that may run, for the next one, and for one that is done.
+/// Maximum number of processes: the guest, and supervisors for the running execs, the next one and an ended one.
 const PROCESSES_MAX: usize = 1 + AT_ONCE + 2;
 
 /// Measurement of everything that must not grow; memory in bytes, without pages of files.
@@ -52,7 +52,7 @@ async fn soak() -> Result<()> {
         let first = turn * execs / LOOKS;
         let next = (turn + 1) * execs / LOOKS;
         stream::iter(first..next)
-            .map(|number| one(&daemon.client, &name, number))
+            .map(|number| run_numbered_exec(&daemon.client, &name, number))
             .buffer_unordered(AT_ONCE)
             .try_collect::<()>()
             .await?;
@@ -93,8 +93,8 @@ async fn soak() -> Result<()> {
     daemon.stop().await
 }
 
-/// One of a few kinds of exec, most of them as small as can be.
-async fn one(client: &Client, name: &str, number: usize) -> Result<()> {
+/// Runs the exec with a number and checks its end. There are a few kinds, most of them minimal.
+async fn run_numbered_exec(client: &Client, name: &str, number: usize) -> Result<()> {
     let (spec, expected) = match number % 50 {
         // An orphan that does not hold the pipes.
         7 => (shell("(sleep 60 >/dev/null 2>&1 &); exit 7"), Some(7)),
@@ -112,11 +112,11 @@ async fn one(client: &Client, name: &str, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Looks when everything has come to rest: nothing runs in the container, and no zombie is there.
+/// Measures once nothing runs in the container and no zombie is left.
 async fn look(daemon: &Daemon, guest: u32) -> Result<Look> {
     let pid = daemon.pid().context("the daemon has ended")?;
     let processes = wait::until("all is quiet", Duration::from_secs(5), async || {
-        let all = usage::inmates(guest)?;
+        let all = usage::list_container_processes(guest)?;
         let quiet = all
             .iter()
             .all(|one| one.name == "skilld-guest" && one.state != 'Z');

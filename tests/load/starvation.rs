@@ -2,29 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use crate::alone;
+use crate::{KILL_MAX, KILL_MAX_ON_A_BUSY_HOST, alone};
 use anyhow::{Context, Result, ensure};
 use skilld_client::Client;
 use skilld_proto::v1::exec_result::Reason;
-use skilld_proto::v1::{ExecSpec, ExecState, ListExecsRequest, StartExecRequest, StreamOffsets};
-use skilld_tests::exec::{self, attach, run, shell};
+use skilld_proto::v1::{ExecSpec, ExecState, ListExecsRequest, StreamOffsets};
+use skilld_tests::exec::{self, attach, run, shell, start};
 use skilld_tests::{Daemon, Options, processes, wait};
 
-/// Processes that a busy tree has at least; the default pool allows 512.
+/// Minimum number of processes of a busy tree; the default pool allows 512.
 const BUSY_MIN: usize = 480;
-/// Longest time in which a tree must be gone once it is killed. The end of 500 processes takes 0.3 s of CPU time, of which
-/// the container gets a part only while others use the machine: so the best of several attempts counts.
-const KILL_MAX: Duration = Duration::from_secs(1);
-/// Longest time of each attempt, and of each answer meanwhile. A guest that does not answer for 10 s counts as lost.
-const KILL_MAX_ON_A_BUSY_HOST: Duration = Duration::from_secs(5);
 /// Longest time of 99 of 100 calls to the guest of a busy workspace, beyond what an idle one takes in the same run.
 const CALL_MAX: Duration = Duration::from_millis(20);
-/// Calls that are timed.
+/// Number of calls that are timed.
 const CALLS: usize = 300;
 /// Longest time for a tree to reach its size on a busy machine.
 const GROWTH_MAX: Duration = Duration::from_secs(90);
 
-/// Every process leads a session, ignores each signal that can be ignored, and forks again every millisecond.
+/// Program in which every process leads a session, ignores each signal that can be ignored, and forks again every millisecond.
 const BOMB: &str = "
 import os, signal, time
 for number in range(1, 65):
@@ -41,39 +36,30 @@ while True:
     time.sleep(0.001)
 ";
 
-async fn start(client: &Client, workspace: &str, id: &str, spec: ExecSpec) -> Result<String> {
-    let request = StartExecRequest {
-        workspace: workspace.to_owned(),
-        exec_id: id.to_owned(),
-        spec: Some(spec),
-    };
-    Ok(client.start_exec(request).await?.name)
-}
-
-/// Two warm containers with memory for so many processes.
+/// Settings of two warm containers with memory for a busy tree.
 fn options() -> Options {
     Options::default()
         .set("pools.default.warm", "2")
         .set("pools.default.memory", "2GiB")
 }
 
-/// Grows to as many processes, none of which ever waits.
+/// Command that grows to a number of processes, none of which ever waits.
 const LOOPS: &str = "for i in $(seq 490); do while :; do :; done & done; wait";
 
-/// A workspace and its neighbour.
-async fn two(daemon: &Daemon) -> Result<[String; 2]> {
+/// Creates a workspace and its neighbour.
+async fn create_two_workspaces(daemon: &Daemon) -> Result<[String; 2]> {
     let first = exec::workspace(&daemon.client).await?.name;
     Ok([first, exec::workspace(&daemon.client).await?.name])
 }
 
 async fn busy(daemon: &Daemon, workspace: &str) -> Result<()> {
     wait::until("the tree has grown", GROWTH_MAX, async || {
-        Ok((processes::of(daemon, workspace)?.len() >= BUSY_MIN).then_some(()))
+        Ok((processes::list_processes(daemon, workspace)?.len() >= BUSY_MIN).then_some(()))
     })
     .await
 }
 
-/// One call that the guest answers.
+/// Makes one call that the guest answers.
 async fn list_execs(client: &Client, workspace: &str) -> Result<()> {
     let request = ListExecsRequest {
         workspace: workspace.to_owned(),
@@ -84,7 +70,7 @@ async fn list_execs(client: &Client, workspace: &str) -> Result<()> {
 }
 
 /// Calls the guest of a workspace and its neighbour's until a task is done.
-async fn answering<T>(
+async fn call_guests_during<T>(
     client: &Client,
     [first, second]: &[String; 2],
     task: impl Future<Output = Result<T>>,
@@ -109,7 +95,7 @@ async fn answering<T>(
     }
 }
 
-/// Does to every supervisor that it sees what a process of the same uid might, and tries to get its own priority back.
+/// Program that attacks every supervisor it sees as a process of the same uid can, and tries to raise its own priority.
 const MEDDLE: &str = "
 import errno, os
 def attempt(what):
@@ -183,14 +169,18 @@ async fn a_killed_bomb_spares_the_other_exec_and_the_guest_answers() -> Result<(
     let _alone = alone().await;
     let daemon = Daemon::start_with(options()).await?;
     let client = &daemon.client;
-    let both = two(&daemon).await?;
-    let other = start(client, &both[0], "other", shell("exec sleep 100")).await?;
+    let both = create_two_workspaces(&daemon).await?;
+    let other = start(client, &both[0], "other", shell("exec sleep 100"))
+        .await?
+        .name;
     let mut best = Duration::MAX;
     for round in 0..3 {
         let spec = exec::argv(["python3", "-c", BOMB]);
-        let bomb = start(client, &both[0], &format!("bomb{round}"), spec).await?;
+        let bomb = start(client, &both[0], &format!("bomb{round}"), spec)
+            .await?
+            .name;
         busy(&daemon, &both[0]).await?;
-        let killed = answering(client, &both, async {
+        let killed = call_guests_during(client, &both, async {
             let begin = Instant::now();
             let exec = client.kill_exec_after(&bomb, Duration::ZERO).await?;
             Ok((exec, begin.elapsed()))
@@ -201,7 +191,7 @@ async fn a_killed_bomb_spares_the_other_exec_and_the_guest_answers() -> Result<(
         best = best.min(took);
         let result = exec.result.context("no result")?;
         assert_eq!(result.reason(), Reason::KilledByClient);
-        assert_eq!(processes::commands(&daemon, &both[0])?, ["sleep 100 "]);
+        assert_eq!(processes::list_commands(&daemon, &both[0])?, ["sleep 100 "]);
     }
     assert!(best < KILL_MAX, "{best:?}");
     assert_eq!(client.get_exec(&other).await?.state(), ExecState::Running);
@@ -214,16 +204,18 @@ async fn a_bomb_ends_at_its_timeout_and_spares_the_other_exec() -> Result<()> {
     let options = options().set("execs.kill_grace", "100ms");
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
-    let both = two(&daemon).await?;
-    let other = start(client, &both[0], "other", shell("exec sleep 100")).await?;
+    let both = create_two_workspaces(&daemon).await?;
+    let other = start(client, &both[0], "other", shell("exec sleep 100"))
+        .await?
+        .name;
     let timeout = Duration::from_secs(20);
     let spec = ExecSpec {
         timeout: timeout.try_into().ok(),
         ..exec::argv(["python3", "-c", BOMB])
     };
-    let bomb = start(client, &both[0], "bomb", spec).await?;
+    let bomb = start(client, &both[0], "bomb", spec).await?.name;
     busy(&daemon, &both[0]).await?;
-    let outcome = answering(client, &both, async {
+    let outcome = call_guests_during(client, &both, async {
         attach(client, &bomb, StreamOffsets::default()).await
     });
     let outcome = outcome.await?;
@@ -243,7 +235,7 @@ async fn a_bomb_ends_at_its_timeout_and_spares_the_other_exec() -> Result<()> {
         "nothing is left of it",
         KILL_MAX_ON_A_BUSY_HOST,
         async || {
-            let left = processes::commands(&daemon, &both[0])?;
+            let left = processes::list_commands(&daemon, &both[0])?;
             Ok((left == ["sleep 100 "]).then_some(()))
         },
     )
@@ -273,8 +265,9 @@ async fn the_guest_answers_in_time_under_500_busy_processes() -> Result<()> {
     let _alone = alone().await;
     let daemon = Daemon::start_with(options()).await?;
     let client = &daemon.client;
-    let both = two(&daemon).await?;
-    let loops = start(client, &both[0], "loops", exec::argv(["bash", "-c", LOOPS])).await?;
+    let both = create_two_workspaces(&daemon).await?;
+    let spec = exec::argv(["bash", "-c", LOOPS]);
+    let loops = start(client, &both[0], "loops", spec).await?.name;
     busy(&daemon, &both[0]).await?;
     let times = time_calls(client, &both).await?;
     println!("ListExecs of a busy and an idle guest, p50 and p99 of {CALLS}: {times:?}");

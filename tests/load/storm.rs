@@ -15,15 +15,15 @@ use crate::{alone, options};
 
 const EXECS: usize = 5_000;
 const AT_ONCE: usize = 64;
-/// The guest answers within this, whatever else it does.
+/// Time within which the guest answers under load.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Between two questions to the guest.
+/// Time between two calls to the guest.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 const PROGRAM: &str = r#"echo "out $1"; echo "err $1" >&2; exit "$2""#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exec_storm() -> Result<()> {
+async fn thousands_of_execs_end_while_the_guest_answers() -> Result<()> {
     let _alone = alone().await;
     let options = options()?.set("execs.count_max", &AT_ONCE.to_string());
     let daemon = Daemon::start_with(options).await?;
@@ -53,13 +53,13 @@ async fn exec_storm() -> Result<()> {
     assert!(answers.len() > 20, "asked {} times only", answers.len());
     assert!(worst <= ANSWER_MAX, "an answer took {worst:?}");
 
-    // Nothing of it is left but results.
+    // Only the results are left.
     let guest = usage::guest(&daemon, &name).await?;
     wait::until(
         "only the guest is left",
         Duration::from_secs(2),
         async || {
-            let all = usage::inmates(guest)?;
+            let all = usage::list_container_processes(guest)?;
             Ok(all
                 .iter()
                 .all(|one| one.name == "skilld-guest" && one.state != 'Z')
@@ -73,7 +73,7 @@ async fn exec_storm() -> Result<()> {
     daemon.stop().await
 }
 
-/// One exec with a code and bytes of its own.
+/// Runs an exec with an exit code and output of its own, and checks them.
 async fn one(client: &Client, name: &str, number: usize) -> Result<()> {
     let (text, code) = (number.to_string(), i32::try_from(number % 200)?);
     let spec = argv(["sh", "-c", PROGRAM, "sh", &text, &code.to_string()]);
@@ -92,7 +92,7 @@ async fn one(client: &Client, name: &str, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Asks the guest until it is over: how long each answer took.
+/// Calls the guest until the storm is over, and returns the time of each answer.
 async fn ask(client: &Client, name: &str, over: &AtomicBool) -> Result<Vec<Duration>> {
     let mut tick = tokio::time::interval(ASK_EVERY);
     let mut answers = Vec::new();

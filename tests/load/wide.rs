@@ -1,4 +1,4 @@
-//! More output than anybody has memory for.
+//! Outputs of many execs that exceed the memory of daemon and guest.
 
 use std::time::{Duration, Instant};
 
@@ -7,26 +7,26 @@ use skilld_client::Client;
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::exec_event::output::Content;
 use skilld_client::v1::exec_result::Outcome;
-use skilld_client::v1::{AttachExecRequest, Exec, ExecState, OnFull, StartExecRequest};
-use skilld_tests::exec::{argv, workspace};
+use skilld_client::v1::{AttachExecRequest, Exec, ExecState, OnFull};
+use skilld_tests::exec::{argv, start, workspace};
 use skilld_tests::{Daemon, usage, wait};
 
 use crate::{MIB, alone, options};
 
 const BYTES: u64 = 10_000_000_000;
-/// Of them, somebody reads so many, or what can be had while they are written; the rest goes by.
+/// Number of bytes that one client reads; the rest is written without a reader.
 const READ_BYTES: u64 = 1_000_000_000;
-/// So many at least come while they are written.
+/// Minimum number of bytes that a reader receives while the program writes.
 const LIVE_BYTES: u64 = 64 * MIB;
-/// What is kept of a stream.
+/// Bytes of a stream that the guest retains.
 const WINDOW: u64 = 4 * MIB;
 const TIME_MAX: Duration = Duration::from_secs(120);
-/// Resident: what they have without any output, one window, and what is under way.
+/// Maximum resident bytes: the idle process, one window and the bytes in flight.
 const DAEMON_MAX: u64 = 48 * MIB;
 const GUEST_MAX: u64 = 16 * MIB;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wide_output() -> Result<()> {
+async fn outputs_larger_than_memory_keep_daemon_and_guest_small() -> Result<()> {
     let _alone = alone().await;
     let daemon = Daemon::start_with(options()?).await?;
     let client = &daemon.client;
@@ -45,13 +45,7 @@ async fn wide_output() -> Result<()> {
         &BYTES.to_string(),
     ]);
     spec.set_on_full(OnFull::DropOldest);
-    let exec = client
-        .start_exec(StartExecRequest {
-            workspace: name.clone(),
-            spec: Some(spec),
-            ..StartExecRequest::default()
-        })
-        .await?;
+    let exec = start(client, &name, "", spec).await?;
     let (read, lost) = read_some(client, &exec.name).await?;
     let reading = started.elapsed();
     let ended = ended(client, &exec.name).await?;
@@ -73,7 +67,7 @@ async fn wide_output() -> Result<()> {
     daemon.stop().await
 }
 
-/// Reads from the start and checks what comes; what was lost because it came too fast, was said to be.
+/// Reads from the start and checks every byte; the daemon must report each gap.
 async fn read_some(client: &Client, name: &str) -> Result<(u64, u64)> {
     let request = AttachExecRequest {
         name: name.to_owned(),
@@ -117,7 +111,7 @@ async fn read_some(client: &Client, name: &str) -> Result<(u64, u64)> {
     Ok((read, lost))
 }
 
-/// Waits for its end without reading it.
+/// Waits for the end of an exec without reading its output.
 async fn ended(client: &Client, name: &str) -> Result<Exec> {
     wait::until("the exec is over", TIME_MAX, async || {
         let exec = client.get_exec(name).await?;

@@ -1,5 +1,5 @@
-//! A container as the engine makes it, without the daemon: what Docker stored, what can be done from inside, and
-//! what ordinary programs still can do. Needs Docker and the image that `make image` makes.
+//! A container as the engine creates it, without the daemon: the configuration that Docker stored, the actions that are
+//! refused inside, and the ordinary programs that still work. Needs the image of `make image`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,18 +16,20 @@ use bollard::Docker;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use skilld::engine::docker::DockerEngine;
-use skilld::engine::{ContainerEventKind, ContainerSpec, Engine, LABEL_INSTANCE, Limits, seccomp};
+use skilld::engine::{
+    ContainerEventKind, ContainerLimits, ContainerSpec, Engine, LABEL_INSTANCE, seccomp,
+};
 use tempfile::TempDir;
 
 const IMAGE: &str = "skilld/base:latest";
 
-/// Removed by the label with which everything here is made.
+/// Label of every container of these tests, by which they are removed.
 const LABEL_TEST: &str = "io.skilld.test";
 
-/// A uid for each container here; the daemon's range lies elsewhere.
+/// Next uid for a container of these tests. The daemon's range lies elsewhere.
 static NEXT_UID: AtomicU32 = AtomicU32::new(900_000);
 
-/// One container with a stand-in guest, and the host's end of its socket.
+/// Container with a stand-in guest, and the host's end of its socket.
 pub(crate) struct Container {
     pub(crate) engine: DockerEngine,
     id: String,
@@ -38,7 +40,7 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    /// Makes a slot directory and a container; it is not started.
+    /// Creates a slot directory and a container without starting it.
     pub(crate) async fn create(change: impl FnOnce(&mut ContainerSpec)) -> Result<Self> {
         let engine = DockerEngine::connect("", Duration::from_secs(30)).await?;
         let slot = slot_dir()?;
@@ -56,10 +58,10 @@ impl Container {
                 (LABEL_INSTANCE.to_owned(), instance.clone()),
                 (LABEL_TEST.to_owned(), "engine".to_owned()),
             ]),
-            image_id: engine.image(IMAGE).await?.id,
+            image_id: engine.check_image(IMAGE).await?.id,
             slot_dir: slot.path().to_owned(),
             uid,
-            limits: Limits {
+            limits: ContainerLimits {
                 memory_bytes: 512 << 20,
                 cpu_millis: 2000,
                 pids: 256,
@@ -89,7 +91,7 @@ impl Container {
         })
     }
 
-    /// Starts it and waits for the stand-in to connect.
+    /// Starts the container and waits for the stand-in to connect.
     pub(crate) async fn boot(&self) -> Result<UnixStream> {
         self.engine.start(&self.id).await?;
         let listener = self.listener.try_clone()?;
@@ -104,7 +106,7 @@ impl Container {
         Ok(stream)
     }
 
-    /// Runs a probe inside and returns its checks, all of which must have come out as wanted.
+    /// Runs a probe inside and returns its checks, all of which must have passed.
     fn probe(&self, guest: &UnixStream, name: &str, args: &[&str]) -> Result<Value> {
         let path = format!("/run/skilld/{name}");
         let argv: Vec<&str> = ["/usr/bin/python3", &path]
@@ -131,7 +133,7 @@ impl Container {
         Ok(report)
     }
 
-    /// Names of the volumes that Docker made for it.
+    /// Returns the names of the volumes that Docker made for the container.
     pub(crate) async fn volumes(&self) -> Result<Vec<String>> {
         let docker = Docker::connect_with_unix_defaults()?;
         let inspected = docker.inspect_container(&self.id, None).await?;
@@ -149,7 +151,7 @@ impl Container {
     }
 }
 
-/// A panicking test removes its container too.
+/// Removes the container, also when the test panicked.
 impl Drop for Container {
     fn drop(&mut self) {
         let removed = std::process::Command::new("docker")
@@ -181,7 +183,7 @@ fn slot_dir() -> Result<TempDir> {
     Ok(slot)
 }
 
-/// Has the stand-in run a command; answers its exit, stdout and stderr.
+/// Runs a command through the stand-in, and returns its exit code, stdout and stderr.
 pub(crate) fn run(mut guest: &UnixStream, argv: &[&str]) -> Result<Value> {
     writeln!(guest, "{}", json!({ "argv": argv }))?;
     let mut line = String::new();
@@ -394,7 +396,7 @@ async fn docker_stored_the_configuration_in_full() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_docker_refuses_is_said_with_the_operation() -> Result<()> {
+async fn an_error_of_docker_names_the_operation() -> Result<()> {
     let engine = DockerEngine::connect("", Duration::from_secs(30)).await?;
     let info = engine.describe().await?;
     assert_eq!(info.name, "docker");
@@ -402,7 +404,7 @@ async fn what_docker_refuses_is_said_with_the_operation() -> Result<()> {
     engine.ping().await?;
 
     let error = engine
-        .image("skilld/does-not-exist:1")
+        .check_image("skilld/does-not-exist:1")
         .await
         .expect_err("no such image");
     assert!(error.to_string().contains("make image"), "{error}");
@@ -446,7 +448,7 @@ async fn a_missing_slot_directory_is_refused_not_made() -> Result<()> {
 }
 
 #[tokio::test]
-async fn two_may_remove_one_container() -> Result<()> {
+async fn two_daemons_may_remove_one_container() -> Result<()> {
     let container = Container::create(|_| ()).await?;
     let _guest = container.boot().await?;
     let (first, second) = tokio::join!(container.remove(), container.remove());
@@ -454,7 +456,7 @@ async fn two_may_remove_one_container() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_paused_container_is_told_from_one_that_ended() -> Result<()> {
+async fn a_paused_container_is_distinguished_from_an_ended_one() -> Result<()> {
     let container = Container::create(|_| ()).await?;
     let _guest = container.boot().await?;
     let docker = Docker::connect_with_unix_defaults()?;

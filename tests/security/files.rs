@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use skilld_client::{Client, Error, Progress, v1::Reason};
+use skilld_client::{Client, Error, TransferProgress, v1::Reason};
 use skilld_proto::v1::skipped_file::Reason as SkipReason;
 use skilld_proto::v1::{
     CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, ReadFileRequest,
@@ -63,13 +63,13 @@ async fn a_link_reaches_only_the_container() -> Result<()> {
             assert_eq!(reason, Some(Reason::PathEscapes), "{path}");
         }
         let written = client
-            .stage_bytes(&workspace, &format!("work/{link}/x"), "x")
+            .upload_bytes(&workspace, &format!("work/{link}/x"), "x")
             .await;
         let reason = written.err().context("written")?.reason();
         assert_eq!(reason, Some(Reason::PathEscapes), "write beneath {link}");
     }
     // A file of that name takes the link's place and leaves what it points to alone.
-    client.stage_bytes(&workspace, "work/host", "mine").await?;
+    client.upload_bytes(&workspace, "work/host", "mine").await?;
     assert_eq!(read(client, &workspace, "work/host").await?, b"mine");
     assert_eq!(std::fs::read_to_string(&secret)?, "canary-of-the-host");
 
@@ -83,7 +83,7 @@ async fn a_link_reaches_only_the_container() -> Result<()> {
         }),
     };
     let collected = client
-        .collect_to_dir(request, into.path(), Progress::none())
+        .collect_to_dir(request, into.path(), TransferProgress::none())
         .await?;
     for path in &collected.files {
         let bytes = std::fs::read(path)?;
@@ -95,9 +95,9 @@ async fn a_link_reaches_only_the_container() -> Result<()> {
         );
     }
     assert!(
-        collected.refused.len() >= 6,
+        collected.skipped.len() >= 6,
         "links that lead out: {:?}",
-        collected.refused
+        collected.skipped
     );
     daemon.stop().await
 }
@@ -112,7 +112,7 @@ async fn logs_hold_no_user_data() -> Result<()> {
     };
     let workspace = client.create_workspace(request).await?.name;
     client
-        .stage_bytes(&workspace, "inputs/data", "canary-file")
+        .upload_bytes(&workspace, "inputs/data", "canary-file")
         .await?;
     let mut spec = python(
         "import os, sys; print(sys.argv, sys.stdin.read(), os.environ['TOKEN'], file=sys.stderr); print('canary-output')",
@@ -164,7 +164,7 @@ async fn collect_skips_what_is_not_a_file() -> Result<()> {
         }),
     };
     let into = tempfile::tempdir()?;
-    let collected = client.collect_to_dir(request, into.path(), Progress::none());
+    let collected = client.collect_to_dir(request, into.path(), TransferProgress::none());
     // A FIFO without a writer would keep a reader for ever.
     let collected = tokio::time::timeout(Duration::from_secs(20), collected).await??;
     let summary = &collected.summary;

@@ -147,9 +147,9 @@ print(connected > 0, got, flush=True)
 "#;
 
 /// Log line of the daemon for a connection that is not the guest's.
-const REFUSAL: &str = "turned away who is not the guest";
+const REFUSAL: &str = "rejected a peer that is not the guest";
 
-/// Stops a process, as nothing within its container can, and waits until it stands.
+/// Stops a process with SIGSTOP from the host, and waits until it has stopped.
 async fn stop(pid: Pid) -> Result<()> {
     kill(pid, Signal::SIGSTOP)?;
     wait::until("the guest stands", Duration::from_secs(10), async || {
@@ -159,7 +159,7 @@ async fn stop(pid: Pid) -> Result<()> {
     .await
 }
 
-/// Starts the daemon again while the guest stands, which goes on when the daemon has refused a stranger.
+/// Starts the daemon again while the guest is stopped, and resumes the guest once the daemon has refused a stranger.
 async fn restart_before_guest(daemon: &mut Daemon, guest: Pid) -> Result<()> {
     stop(guest).await?;
     let log = daemon.state_dir().with_file_name("log");
@@ -229,7 +229,7 @@ async fn a_stranger_on_the_guest_socket_is_refused() -> Result<()> {
     daemon.stop().await
 }
 
-/// What an ended exec has written to stdout.
+/// Returns the stdout of an ended exec.
 async fn read_all(client: &Client, name: &str, bytes: u64) -> Result<String> {
     let request = AttachExecRequest {
         name: name.to_owned(),

@@ -21,7 +21,7 @@ async fn is_registered() -> Result<bool> {
     Ok(runtimes.unwrap_or_default().contains_key("runsc"))
 }
 
-/// Says that the test is skipped, past the capture of its output: libtest counts it as passed.
+/// Prints that the test is skipped, past the capture of its output: libtest counts it as passed.
 fn note_skipped(instead: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");

@@ -1,4 +1,4 @@
-//! What hostile code in a workspace meets. One test per promise of docs/security.md that needs a container.
+//! Barriers against hostile code in a workspace. One test per promise of docs/security.md that needs a container.
 
 #![expect(
     clippy::panic_in_result_fn,
@@ -20,7 +20,7 @@ use skilld_client::Client;
 use skilld_proto::v1::{ExecSpec, Stdin, stdin};
 use skilld_tests::exec::{self, Outcome};
 
-/// Python text as a spec, with something to read on stdin.
+/// Returns a spec that runs a Python text with bytes on stdin.
 fn python(script: &str, args: &[&str], input: &str) -> ExecSpec {
     let argv = ["python3", "-c", script].into_iter();
     let argv = argv.chain(args.iter().copied());
@@ -45,7 +45,7 @@ async fn sh(client: &Client, workspace: &str, text: &str) -> Result<String> {
     Ok(outcome.text())
 }
 
-/// Checks that every check of a probe came out as wanted, and returns them.
+/// Checks that every check of a probe passed, and returns them.
 fn all_ok(name: &str, outcome: &Outcome) -> Result<Value> {
     let report: Value = serde_json::from_slice(&outcome.stdout)
         .with_context(|| format!("{name} said {}", outcome.error_text()))?;

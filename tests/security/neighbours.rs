@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use skilld_proto::v1::{RunExecRequest, StartExecRequest};
+use skilld_proto::v1::RunExecRequest;
 use skilld_tests::exec::{self, stdout};
 use skilld_tests::{Daemon, Options, processes, wait};
 
 use crate::{python, sh};
 
-/// Two workspaces.
+/// Creates two workspaces.
 async fn two(daemon: &Daemon) -> Result<[String; 2]> {
     let first = exec::workspace(&daemon.client).await?.name;
     Ok([first, exec::workspace(&daemon.client).await?.name])
@@ -27,12 +27,7 @@ async fn a_workspace_sees_nothing_of_its_neighbour() -> Result<()> {
     assert_ne!(uids[0], uids[1], "one uid for two workspaces");
 
     let spec = exec::shell("cd /tmp && cp /usr/bin/sleep marker-7f3a && exec ./marker-7f3a 300");
-    let request = StartExecRequest {
-        workspace: first.clone(),
-        spec: Some(spec),
-        ..StartExecRequest::default()
-    };
-    client.start_exec(request).await?;
+    exec::start(client, &first, "", spec).await?;
     let place =
         "for d in ../work ../out ../runs /tmp /dev/shm; do echo x > $d/marker-7f3a-file; done";
     sh(client, &first, place).await?;
@@ -84,7 +79,7 @@ sys.stdout.flush()
 sys.stdin.read() == 'hold' and __import__('time').sleep(300)
 ";
 
-/// A file that two workspaces read may be one inode to neither of them.
+/// A file that two workspaces read is a different inode for each of them.
 #[tokio::test]
 async fn a_lock_on_a_staged_file_stays_in_its_workspace() -> Result<()> {
     let daemon = Daemon::start_with(Options::default().set("pools.default.warm", "2")).await?;
@@ -133,7 +128,7 @@ async fn a_lock_on_a_staged_file_stays_in_its_workspace() -> Result<()> {
     daemon.stop().await
 }
 
-/// A fork bomb, memory and disk are its own affair: the neighbour answers as before, and so does the daemon.
+/// A fork bomb, full memory and a full disk affect their own workspace only: neighbour and daemon answer as before.
 #[tokio::test]
 async fn a_greedy_workspace_hurts_only_itself() -> Result<()> {
     let options = Options::default()
@@ -142,16 +137,12 @@ async fn a_greedy_workspace_hurts_only_itself() -> Result<()> {
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let [first, second] = two(&daemon).await?;
-    let request = StartExecRequest {
-        workspace: first.clone(),
-        exec_id: "bomb".to_owned(),
-        spec: Some(exec::shell("bomb() { bomb | bomb & }; bomb; sleep 300")),
-    };
-    client.start_exec(request).await?;
+    let bomb = exec::shell("bomb() { bomb | bomb & }; bomb; sleep 300");
+    exec::start(client, &first, "bomb", bomb).await?;
     wait::until(
         "the bomb has gone off",
         Duration::from_secs(20),
-        async || Ok((processes::of(&daemon, &first)?.len() >= 100).then_some(())),
+        async || Ok((processes::list_processes(&daemon, &first)?.len() >= 100).then_some(())),
     )
     .await?;
     assert_eq!(sh(client, &second, "echo fine").await?, "fine\n");

@@ -1,4 +1,4 @@
-//! One workspace: what a command finds around it, and what it cannot do.
+//! A single workspace: the surroundings of a command, and the actions that are refused to it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Where the binaries under test are.
+//! Paths of the binaries under test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ pub fn example(name: &str) -> Result<PathBuf> {
     existing(target_dir()?.join("debug/examples").join(name))
 }
 
-/// The daemon with fault points. It is not in `target/release`: `make test` builds it beside the tests.
+/// Path of the daemon with fault points. It is not in `target/release`: `make test` builds it beside the tests.
 ///
 /// # Errors
 /// When it was not built.
@@ -38,8 +38,8 @@ pub fn skilld_faults() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The daemon as a command, without the settings of whoever runs the tests: it would take every SKILLD_ variable as
-/// its own, and refuse those that only tests know.
+/// Returns the daemon as a command without the SKILLD_ variables of the environment. The daemon would read every one of
+/// them, and refuse those that only tests know.
 ///
 /// # Errors
 /// When it was not built.
@@ -47,7 +47,7 @@ pub fn skilld() -> Result<Command> {
     Ok(without_settings(binary("skilld")?))
 }
 
-/// Any daemon as a command, as [`skilld`].
+/// Returns a program as a command without the SKILLD_ variables of the environment.
 #[must_use]
 pub fn without_settings(binary: PathBuf) -> Command {
     let mut command = Command::new(binary);
@@ -73,14 +73,14 @@ pub fn guest() -> Result<PathBuf> {
     })
 }
 
-/// The repository.
+/// Root directory of the repository.
 #[must_use]
 pub fn repository() -> &'static Path {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests.parent().unwrap_or(tests)
 }
 
-/// `target/`, found from the test's own binary in `target/debug/deps/`.
+/// Directory `target/`, found from the test's own binary in `target/debug/deps/`.
 ///
 /// # Errors
 /// When the test was not built by cargo.

@@ -1,5 +1,5 @@
-//! A private daemon: its own state directory, socket, uids and containers. It is stopped with
-//! [`Daemon::stop`], which proves that nothing is left; a test that fails on its way leaves the clean-up to `Drop`.
+//! A private daemon with its own state directory, socket, uids and containers. A test ends it with [`Daemon::stop`], which
+//! proves that nothing is left; after a failed test `Drop` cleans up.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,27 +19,27 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::{binaries, docker, wait};
 
-/// A daemon has to serve within this.
+/// Time within which a daemon has to serve.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// A daemon has to end within this.
+/// Time within which a daemon has to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Uids of one daemon under test.
+/// Number of uids of one daemon under test.
 const UIDS: u32 = 64;
 
-/// Daemons at once: more of them only slow each other down, and the times that tests measure with them.
+/// Limit of daemons that run at once. More of them would slow each other down and spoil the times that tests measure.
 static GATE: Semaphore = Semaphore::const_new(4);
 
-/// Each daemon of a test run gets uids of its own, and each process another start.
+/// Number of the next daemon of this process, from which its range of uids follows.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// What differs from the defaults.
+/// Settings of a daemon under test that differ from the defaults.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Environment of the daemon: `SKILLD_SECTION__KEY`.
+    /// Environment variables `SKILLD_SECTION__KEY` and their values.
     pub env: Vec<(String, String)>,
-    /// Roots of skills; the repository's own if empty.
+    /// Directories with skills.
     pub skill_roots: Vec<PathBuf>,
-    /// Where it dies, as `FAULT_POINT` has it. It is another binary then.
+    /// Fault point at which the daemon dies, in the syntax of `FAULT_POINT`. Selects the binary with fault points.
     pub fault: Option<String>,
 }
 
@@ -62,14 +62,14 @@ impl Options {
         self
     }
 
-    /// Dies at a fault point, given as `NAME` or `NAME:TIMES`.
+    /// Makes the daemon die at a fault point, given as `NAME` or `NAME:TIMES`.
     #[must_use]
     pub fn dies_at(mut self, point: &str) -> Self {
         self.fault = Some(point.to_owned());
         self
     }
 
-    /// Takes skills from here.
+    /// Replaces the directories with skills by one.
     #[must_use]
     pub fn skills(mut self, root: &Path) -> Self {
         self.skill_roots = vec![root.to_owned()];
@@ -77,15 +77,14 @@ impl Options {
     }
 }
 
-/// Setting of the default pool's OCI runtime. `SKILLD_TEST_OCI_RUNTIME` names it, so that a whole suite runs on another
-/// runtime than Docker's default.
+/// Returns the setting of the default pool's OCI runtime. `SKILLD_TEST_OCI_RUNTIME` names a runtime for a whole suite.
 fn oci_runtime() -> Option<(String, String)> {
     let runtime = std::env::var_os("SKILLD_TEST_OCI_RUNTIME")?;
     let runtime = runtime.into_string().ok()?;
     Some(("SKILLD_POOLS__DEFAULT__OCI_RUNTIME".to_owned(), runtime))
 }
 
-/// A running daemon.
+/// Daemon under test, running or ended.
 #[derive(Debug)]
 pub struct Daemon {
     child: Option<Child>,
@@ -93,25 +92,25 @@ pub struct Daemon {
     options: Options,
     stopped: bool,
     _permit: SemaphorePermit<'static>,
-    /// Connected to it.
+    /// Client that is connected to the daemon.
     pub client: Client,
-    /// What it said it is.
+    /// Answer of GetServerInfo.
     pub info: ServerInfo,
 }
 
 impl Daemon {
-    /// Starts one with one warm container.
+    /// Starts a daemon with the default settings and one warm container.
     ///
     /// # Errors
-    /// When it does not serve in time; its log is in the error.
+    /// When the daemon does not serve in time; its log is in the error.
     pub async fn start() -> Result<Self> {
         Self::start_with(Options::default()).await
     }
 
-    /// Starts one.
+    /// Starts a daemon.
     ///
     /// # Errors
-    /// When it does not serve in time; its log is in the error.
+    /// When the daemon does not serve in time; its log is in the error.
     pub async fn start_with(options: Options) -> Result<Self> {
         let permit = GATE.acquire().await?;
         let dir = tempfile::Builder::new().prefix("skd").tempdir()?;
@@ -119,7 +118,7 @@ impl Daemon {
         let process = std::process::id() % 10_000;
         let number = process * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
         let mut options = options;
-        // First, so that a test's own settings win.
+        // The base comes first, so that a test's own settings win.
         let roots: Vec<String> = options
             .skill_roots
             .iter()
@@ -160,7 +159,7 @@ impl Daemon {
         })
     }
 
-    /// Ids of its containers, by label.
+    /// Returns the ids of the daemon's containers, found by their label.
     ///
     /// # Errors
     /// When Docker does not answer.
@@ -168,26 +167,26 @@ impl Daemon {
         docker::containers(&self.info.instance).await
     }
 
-    /// As the client takes it.
+    /// Returns the endpoint of the daemon's socket, for a client.
     #[must_use]
     pub fn endpoint(&self) -> String {
         endpoint(self.dir.path())
     }
 
-    /// Its state directory.
+    /// Returns the daemon's state directory.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("s")
     }
 
-    /// What is on disk of its slots, in no order: every `record.json`.
+    /// Returns the `record.json` of every slot, in no order.
     ///
     /// # Errors
     /// When they can't be read.
     pub fn records(&self) -> Result<Vec<Value>> {
         let mut records = Vec::new();
         for slot in std::fs::read_dir(self.state_dir().join("slots"))? {
-            // One that is being made or removed has none.
+            // A slot that is being made or removed has no record.
             let Ok(text) = std::fs::read(slot?.path().join("record.json")) else {
                 continue;
             };
@@ -196,10 +195,10 @@ impl Daemon {
         Ok(records)
     }
 
-    /// What is on disk of a workspace's slot.
+    /// Returns the `record.json` of a workspace's slot.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no slot is claimed for the workspace.
     pub fn record(&self, workspace: &str) -> Result<Value> {
         let id = workspace.trim_start_matches("workspaces/");
         let is_its = |record: &Value| record.pointer("/claim/workspace") == Some(&Value::from(id));
@@ -207,17 +206,17 @@ impl Daemon {
         found.with_context(|| format!("no record of {workspace}"))
     }
 
-    /// Id of a workspace's container.
+    /// Returns the id of a workspace's container.
     ///
     /// # Errors
-    /// When it has none.
+    /// When the slot has no container.
     pub fn container(&self, workspace: &str) -> Result<String> {
         let record = self.record(workspace)?;
         let id = record.get("container_id").and_then(Value::as_str);
         Ok(id.context("no container")?.to_owned())
     }
 
-    /// Waits until the default pool has this many warm containers, and says how long that took.
+    /// Waits until the default pool has this many warm containers, and returns the elapsed time.
     ///
     /// # Errors
     /// When it takes more than 60 s.
@@ -231,41 +230,41 @@ impl Daemon {
         Ok(started.elapsed())
     }
 
-    /// Process id.
+    /// Returns the process id, unless the daemon has ended.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().and_then(Child::id)
     }
 
-    /// What it has logged so far.
+    /// Returns the log so far.
     #[must_use]
     pub fn log(&self) -> String {
         read_log(self.dir.path())
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the daemon.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When the daemon does not run.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = self.pid().context("the daemon has ended")?;
         Ok(kill(Pid::from_raw(i32::try_from(pid)?), signal)?)
     }
 
-    /// Kills it without warning, as a crash would. Its containers stay.
+    /// Kills the daemon with SIGKILL, as a crash would. Its containers stay.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When the daemon does not run.
     pub async fn crash(&mut self) -> Result<()> {
         self.signal(Signal::SIGKILL)?;
         self.wait().await?;
         Ok(())
     }
 
-    /// Waits until it has ended: its exit code, or `None` for a signal.
+    /// Waits until the daemon has ended, and returns its exit code, or `None` if a signal ended it.
     ///
     /// # Errors
-    /// When it does not end in time.
+    /// When the daemon does not end in time.
     pub async fn wait(&mut self) -> Result<Option<i32>> {
         let mut child = self.child.take().context("the daemon has ended")?;
         let status = tokio::time::timeout(STOP_TIMEOUT, child.wait()).await;
@@ -281,7 +280,7 @@ impl Daemon {
         }
     }
 
-    /// Its settings, for another daemon on the same state.
+    /// Returns the environment variables of the daemon, for another daemon on the same state.
     #[must_use]
     pub fn settings(&self) -> Vec<(&str, &str)> {
         let pairs = self.options.env.iter();
@@ -290,17 +289,17 @@ impl Daemon {
             .collect()
     }
 
-    /// Changes how the next start on the same state is: the same daemon without fault points, and one more setting.
+    /// Makes the next start use the daemon without fault points, with one more setting.
     pub fn heal(&mut self, key: &str, value: &str) {
         let options = std::mem::take(&mut self.options);
         self.options = options.set(key, value);
         self.options.fault = None;
     }
 
-    /// Starts it again on the same state, and says how long it took until it served.
+    /// Starts the daemon again on the same state, and returns the time until it served.
     ///
     /// # Errors
-    /// When it has not ended, or does not serve in time.
+    /// When the daemon has not ended, or does not serve in time.
     pub async fn restart(&mut self) -> Result<Duration> {
         ensure!(self.child.is_none(), "the daemon runs");
         let started = Instant::now();
@@ -347,8 +346,8 @@ impl Drop for Daemon {
         if self.stopped {
             return;
         }
-        // A test failed on its way. What it left is removed, so that the next one meets a clean host; the daemon
-        // goes first, so that it makes no more.
+        // The test failed. Its containers are removed, so that the next test meets a clean host; the daemon is killed
+        // first, so that it makes no more of them.
         let pid = self.pid().and_then(|pid| i32::try_from(pid).ok());
         let killed = pid.map(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL));
         let filter = format!("label={}={}", docker::LABEL_INSTANCE, self.info.instance);
@@ -413,7 +412,7 @@ async fn launch(dir: &Path, options: &Options) -> Result<(Child, Client, ServerI
     }
 }
 
-/// Waits until it serves. There is no event across processes for a socket that appears, so this looks.
+/// Polls until the daemon serves: no event across processes tells that a socket has appeared.
 async fn serving(dir: &Path, child: &mut Child) -> Result<(Client, ServerInfo)> {
     let mut tick = tokio::time::interval(Duration::from_millis(10));
     loop {

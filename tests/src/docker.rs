@@ -1,4 +1,4 @@
-//! Docker as the tests look at it: what is there by label, and what must not be.
+//! Calls to Docker that tests make: containers by label, and what an operator might do to them.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use bollard::query_parameters::{
 /// Label with the id of the daemon instance that owns a container.
 pub const LABEL_INSTANCE: &str = "io.skilld.instance";
 
-/// A connection to the local engine.
+/// Connects to the local engine.
 ///
 /// # Errors
 /// When Docker does not answer.
@@ -20,7 +20,7 @@ pub fn connect() -> Result<Docker> {
     Docker::connect_with_defaults().context("connect to Docker")
 }
 
-/// Ids of the containers of one instance, stopped ones included.
+/// Returns the ids of the containers of one daemon instance, stopped ones included.
 ///
 /// # Errors
 /// When Docker does not answer.
@@ -58,7 +58,7 @@ pub async fn pause(id: &str) -> Result<()> {
     Ok(connect()?.pause_container(id).await?)
 }
 
-/// Lets a paused container go on.
+/// Resumes a paused container.
 ///
 /// # Errors
 /// When Docker refuses.
@@ -66,7 +66,7 @@ pub async fn unpause(id: &str) -> Result<()> {
     Ok(connect()?.unpause_container(id).await?)
 }
 
-/// Process id of a container's first process on the host; none if it does not run.
+/// Returns the host's process id of a container's first process; `None` if the container does not run.
 ///
 /// # Errors
 /// When Docker does not answer, or there is no such container.
@@ -76,15 +76,15 @@ pub async fn pid(id: &str) -> Result<Option<i32>> {
     Ok(i32::try_from(pid).ok().filter(|pid| *pid > 0))
 }
 
-/// A container that sleeps and that no daemon made. Removed when it is dropped.
+/// Container that sleeps and that no daemon made. Dropping the value removes it.
 #[derive(Debug)]
 pub struct Sleeper {
-    /// Docker's id.
+    /// Id of the container.
     pub id: String,
 }
 
 impl Sleeper {
-    /// Starts one with these labels, and one more that tells that it is a test's.
+    /// Starts a container with these labels and the label of tests.
     ///
     /// # Errors
     /// When Docker refuses.
@@ -114,7 +114,7 @@ impl Sleeper {
         Ok(sleeper)
     }
 
-    /// Whether it is there and runs.
+    /// Returns `true` if the container exists and runs.
     ///
     /// # Errors
     /// When Docker does not answer.

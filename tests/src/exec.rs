@@ -1,60 +1,60 @@
-//! One exec from start to end, gathered: for tests that look at the whole.
+//! Execs from start to end, with all of their events collected into one value.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use skilld_client::{Client, Messages};
+use skilld_client::{Client, MessageStream};
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_event::output::Content;
 use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::{
-    AttachExecRequest, CreateWorkspaceRequest, ExecEvent, ExecResult, ExecSpec, OutputStream,
-    RunExecRequest, StreamOffsets, Workspace, WorkspaceLimits,
+    AttachExecRequest, CreateWorkspaceRequest, Exec, ExecEvent, ExecResult, ExecSpec, OutputStream,
+    RunExecRequest, StartExecRequest, StreamOffsets, Workspace, WorkspaceLimits,
 };
 
-/// Everything that one exec said.
+/// Events of one exec, collected.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// `workspaces/{workspace}/execs/{exec}`.
+    /// Name of the exec: `workspaces/{workspace}/execs/{exec}`.
     pub name: String,
-    /// What was in force.
+    /// Effective spec of the Started event.
     pub spec: ExecSpec,
     /// All of stdout.
     pub stdout: Vec<u8>,
     /// All of stderr.
     pub stderr: Vec<u8>,
-    /// How it ended.
+    /// Result of the Exited event.
     pub result: ExecResult,
-    /// What Closed said.
+    /// Final offsets of the Closed event.
     pub total: StreamOffsets,
-    /// From the call to the first byte of output.
+    /// Time from the call to the first byte of output; `None` without output.
     pub first_output: Option<Duration>,
-    /// From the call to Exited.
+    /// Time from the call to Exited.
     pub exited: Duration,
-    /// From the call to the end of the stream.
+    /// Time from the call to the end of the stream.
     pub closed: Duration,
 }
 
 impl Outcome {
-    /// stdout as text.
+    /// Returns stdout as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// stderr as text.
+    /// Returns stderr as text.
     #[must_use]
     pub fn error_text(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 
-    /// Why it ended.
+    /// Returns the reason of the end.
     #[must_use]
     pub fn reason(&self) -> Reason {
         self.result.reason()
     }
 
-    /// Its wall time as the guest measured it.
+    /// Returns the wall time that the guest measured.
     #[must_use]
     pub fn wall_time(&self) -> Duration {
         let given = self.result.wall_time;
@@ -63,7 +63,7 @@ impl Outcome {
             .unwrap_or_default()
     }
 
-    /// The signal that ended it, if one did.
+    /// Returns the number of the signal that ended the command, if one did.
     #[must_use]
     pub fn signal(&self) -> Option<i32> {
         use skilld_proto::v1::exec_result::Outcome::Signal;
@@ -73,7 +73,7 @@ impl Outcome {
         }
     }
 
-    /// Its exit code, if it has one.
+    /// Returns the exit code, unless a signal ended the command.
     #[must_use]
     pub fn exit_code(&self) -> Option<i32> {
         use skilld_proto::v1::exec_result::Outcome::ExitCode;
@@ -84,7 +84,7 @@ impl Outcome {
     }
 }
 
-/// A workspace of the default pool.
+/// Creates a workspace of the default pool.
 ///
 /// # Errors
 /// As the daemon answers.
@@ -94,7 +94,7 @@ pub async fn workspace(client: &Client) -> Result<Workspace> {
         .await?)
 }
 
-/// A workspace of other sizes than the default pool's: its name.
+/// Creates a workspace with other limits than the default pool's, and returns its name.
 ///
 /// # Errors
 /// As the daemon answers.
@@ -106,12 +106,12 @@ pub async fn sized(client: &Client, limits: WorkspaceLimits) -> Result<String> {
     Ok(client.create_workspace(request).await?.name)
 }
 
-/// Shell text that waits until its supervisor has told the guest of it, and sleeps. One that kills its supervisor before
-/// that is lost.
+/// Shell text that waits until its supervisor has reported it to the guest. A command that kills its supervisor earlier
+/// is lost.
 pub const WATCHED: &str = "until { read -r pid name state rest < /proc/$PPID/stat && [ $state = S ]; } \
                            || [ ! -e /proc/$PPID ]; do :; done";
 
-/// Shell text as a spec.
+/// Returns a spec that runs a shell text.
 #[must_use]
 pub fn shell(text: &str) -> ExecSpec {
     ExecSpec {
@@ -120,7 +120,7 @@ pub fn shell(text: &str) -> ExecSpec {
     }
 }
 
-/// Arguments as a spec.
+/// Returns a spec that runs a program with arguments.
 #[must_use]
 pub fn argv<const N: usize>(args: [&str; N]) -> ExecSpec {
     ExecSpec {
@@ -129,7 +129,7 @@ pub fn argv<const N: usize>(args: [&str; N]) -> ExecSpec {
     }
 }
 
-/// Bytes of stdout that one event brings; none if it brings something else.
+/// Returns the bytes of stdout of an event; empty if it is another event.
 #[must_use]
 pub fn stdout(event: &ExecEvent) -> &[u8] {
     match &event.event {
@@ -144,7 +144,20 @@ pub fn stdout(event: &ExecEvent) -> &[u8] {
     }
 }
 
-/// Runs a spec and gathers everything, checking the order of events on the way.
+/// Starts an exec; with an empty id, the daemon chooses one.
+///
+/// # Errors
+/// As the daemon answers.
+pub async fn start(client: &Client, workspace: &str, id: &str, spec: ExecSpec) -> Result<Exec> {
+    let request = StartExecRequest {
+        workspace: workspace.to_owned(),
+        exec_id: id.to_owned(),
+        spec: Some(spec),
+    };
+    Ok(client.start_exec(request).await?)
+}
+
+/// Runs a spec, collects its events and checks their order.
 ///
 /// # Errors
 /// As the daemon answers, or when the stream breaks the API's rules.
@@ -159,7 +172,8 @@ pub async fn run(client: &Client, workspace: &str, spec: ExecSpec) -> Result<Out
     gather(events, StreamOffsets::default(), started).await
 }
 
-/// Reads an exec from given offsets to its end, with the same checks. The outcome has the bytes from there on.
+/// Attaches to an exec at given offsets and reads to its end, with the same checks. The outcome has the bytes from the
+/// offsets on.
 ///
 /// # Errors
 /// As the daemon answers, or when the stream breaks the API's rules.
@@ -174,12 +188,12 @@ pub async fn attach(client: &Client, name: &str, offsets: StreamOffsets) -> Resu
     gather(events, offsets, started).await
 }
 
-/// Reads events to the end of their stream, checking their order and that no byte is missing or comes twice.
+/// Reads events to the end of their stream, and checks their order and that no byte is missing or comes twice.
 ///
 /// # Errors
 /// As the daemon answers, or when the stream breaks the API's rules.
 pub async fn gather(
-    mut events: Messages<ExecEvent>,
+    mut events: MessageStream<ExecEvent>,
     from: StreamOffsets,
     started: Instant,
 ) -> Result<Outcome> {

@@ -1,41 +1,41 @@
-//! Files into a workspace and out of it, held in memory: for tests that look at the bytes.
+//! Staged and collected files, held in memory for tests that compare bytes.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
-use skilld_client::{Client, StageTarget};
+use skilld_client::{Client, UploadTarget};
 use skilld_proto::v1::collect_outputs_response::Payload;
 use skilld_proto::v1::{
     CollectFormat, CollectOutputsRequest, CollectSpec, CollectSummary, CollectedFile, FileEnd,
     ReadFileRequest, StageFilesResponse,
 };
 
-/// One collected file.
+/// Collected file with its bytes.
 #[derive(Debug, Clone)]
 pub struct File {
-    /// What was said about it.
+    /// Header of the file.
     pub file: CollectedFile,
-    /// Its bytes, as far as they were sent.
+    /// Bytes of the file, as far as the daemon sent them.
     pub data: Vec<u8>,
-    /// What closed it; none for a link.
+    /// Trailer of the file; `None` for a link.
     pub end: Option<FileEnd>,
 }
 
-/// Everything that one CollectOutputs said.
+/// Messages of one CollectOutputs, collected.
 #[derive(Debug, Clone, Default)]
 pub struct Collection {
-    /// In the order in which they came.
+    /// Files in the order in which they came.
     pub files: Vec<File>,
-    /// TAR and TAR_GZ: the archive.
+    /// Bytes of the archive, for the formats TAR and TAR_GZ.
     pub archive: Vec<u8>,
-    /// The last message.
+    /// Summary in the last message.
     pub summary: CollectSummary,
 }
 
 impl Collection {
-    /// Paths in the order in which they came.
+    /// Returns the paths in the order in which they came.
     #[must_use]
     pub fn paths(&self) -> Vec<&str> {
         self.files
@@ -44,17 +44,17 @@ impl Collection {
             .collect()
     }
 
-    /// Bytes of one file.
+    /// Returns the bytes of a file.
     ///
     /// # Errors
-    /// When it did not come.
+    /// When the file did not come.
     pub fn bytes(&self, path: &str) -> Result<&[u8]> {
         let file = self.files.iter().find(|file| file.file.path == path);
         let file = file.with_context(|| format!("{path} did not come: {:?}", self.paths()))?;
         Ok(&file.data)
     }
 
-    /// What was left out: path and reason, sorted.
+    /// Returns the path and reason of every file that was left out, sorted.
     #[must_use]
     pub fn skipped(&self) -> BTreeMap<&str, skilld_proto::v1::skipped_file::Reason> {
         let skipped = self.summary.skipped.iter();
@@ -64,7 +64,7 @@ impl Collection {
     }
 }
 
-/// Hex digits of the sha256.
+/// Returns the sha256 of bytes in hex digits.
 #[must_use]
 pub fn sha256(data: &[u8]) -> String {
     let digest = Sha256::digest(data);
@@ -77,11 +77,11 @@ pub fn sha256(data: &[u8]) -> String {
 /// As the daemon answers.
 pub async fn stage(
     client: &Client,
-    target: StageTarget,
+    target: UploadTarget,
     data: impl Into<Bytes>,
 ) -> Result<StageFilesResponse, skilld_client::Error> {
     let source = std::io::Cursor::new(data.into());
-    client.stage(target, source).await
+    client.upload(target, source).await
 }
 
 /// Stages one file.
@@ -94,7 +94,7 @@ pub async fn put(
     path: &str,
     data: impl Into<Bytes>,
 ) -> Result<StageFilesResponse, skilld_client::Error> {
-    stage(client, StageTarget::file(workspace, path), data).await
+    stage(client, UploadTarget::file(workspace, path), data).await
 }
 
 /// Reads one file whole.
@@ -119,7 +119,7 @@ pub async fn read(
     Ok(data)
 }
 
-/// Globs as a spec.
+/// Returns a spec that collects files by globs.
 #[must_use]
 pub fn globs<const N: usize>(globs: [&str; N]) -> CollectSpec {
     CollectSpec {
@@ -128,7 +128,7 @@ pub fn globs<const N: usize>(globs: [&str; N]) -> CollectSpec {
     }
 }
 
-/// Collects, checking the order of messages, digests and counts on the way.
+/// Collects files, and checks the order of messages, digests and counts.
 ///
 /// # Errors
 /// As the daemon answers, or when the stream breaks the API's rules.
@@ -182,7 +182,7 @@ impl Collection {
         Ok(())
     }
 
-    /// The file that bytes belong to.
+    /// Returns the file that the next bytes belong to.
     fn open(&mut self) -> Result<&mut File> {
         let last = self.files.last_mut();
         last.filter(|file| file.end.is_none() && file.file.link_target.is_empty())
@@ -202,7 +202,7 @@ impl Collection {
     }
 }
 
-/// Makes a tar: path, contents, mode of each.
+/// Makes a tar of files, given by path, contents and mode.
 ///
 /// # Errors
 /// When a path does not fit into an archive.
@@ -217,7 +217,7 @@ pub fn tar(files: &[(&str, &[u8], u32)]) -> Result<Vec<u8>> {
     Ok(builder.into_inner()?)
 }
 
-/// Compresses with gzip.
+/// Compresses bytes with gzip.
 ///
 /// # Errors
 /// Never, for bytes in memory.

@@ -1,4 +1,4 @@
-//! What the end-to-end tests and benches share: a private daemon, real Docker, short ways to say what they do.
+//! Helpers that the end-to-end tests and the benchmarks share: a private daemon, real Docker, short forms of calls.
 //!
 //! The binaries are those of `make test`, found by SKILLD_BIN_DIR and SKILLD_GUEST.
 
@@ -9,9 +9,10 @@ pub mod exec;
 pub mod files;
 pub mod processes;
 pub mod proxy;
-pub mod refused;
+pub mod refusal;
+pub mod results;
 pub mod usage;
 pub mod wait;
 
 pub use daemon::{Daemon, Options};
-pub use refused::{refused, refused_status};
+pub use refusal::{expect_refusal, expect_refused_status};

@@ -1,4 +1,4 @@
-//! The processes of a workspace as the host sees them, whatever they did to hide.
+//! Processes of a workspace as the host sees them by their uid, so that none can hide.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -6,12 +6,12 @@ use anyhow::{Context, Result};
 
 use crate::Daemon;
 
-/// Command lines of everything that has a workspace's uid and is no zombie: its guest, the guest's supervisors, and its
+/// Returns the command lines of all processes with a workspace's uid, without zombies: the guest, its supervisors and the
 /// commands.
 ///
 /// # Errors
 /// When the workspace has no record, or `/proc` can't be read.
-pub fn of(daemon: &Daemon, workspace: &str) -> Result<Vec<String>> {
+pub fn list_processes(daemon: &Daemon, workspace: &str) -> Result<Vec<String>> {
     let record = daemon.record(workspace)?;
     let uid = record.get("uid").and_then(serde_json::Value::as_u64);
     let uid = uid.context("no uid")?;
@@ -19,7 +19,7 @@ pub fn of(daemon: &Daemon, workspace: &str) -> Result<Vec<String>> {
     for entry in std::fs::read_dir("/proc")? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // What ends in between counts no more.
+        // A process that ends meanwhile does not count.
         let is_its = entry
             .metadata()
             .is_ok_and(|meta| u64::from(meta.uid()) == uid);
@@ -27,7 +27,7 @@ pub fn of(daemon: &Daemon, workspace: &str) -> Result<Vec<String>> {
             continue;
         }
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        // A zombie has none.
+        // A zombie has no command line.
         if !line.is_empty() {
             found.push(String::from_utf8_lossy(&line).replace('\0', " "));
         }
@@ -35,12 +35,12 @@ pub fn of(daemon: &Daemon, workspace: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Those of commands only.
+/// Returns the command lines of a workspace's commands, without the guest and its supervisors.
 ///
 /// # Errors
-/// As [`of`].
-pub fn commands(daemon: &Daemon, workspace: &str) -> Result<Vec<String>> {
-    let mut all = of(daemon, workspace)?;
+/// As [`list_processes`].
+pub fn list_commands(daemon: &Daemon, workspace: &str) -> Result<Vec<String>> {
+    let mut all = list_processes(daemon, workspace)?;
     all.retain(|line| !line.contains("skilld-guest"));
     Ok(all)
 }

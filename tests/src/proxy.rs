@@ -1,5 +1,5 @@
-//! A stand-in for a socket that a test can cut off, Docker's or a daemon's: to who connects through it the other side
-//! has stopped, to everybody else on the host it has not.
+//! Proxy in front of a socket, Docker's or a daemon's. A test closes it to make the other side look stopped to clients of
+//! the proxy only.
 
 use std::path::{Path, PathBuf};
 
@@ -7,15 +7,15 @@ use anyhow::{Context, Result};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-/// Where Docker listens.
+/// Socket of the local Docker.
 const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 
-/// Passes connections on while it is open.
+/// Proxy that forwards connections while it is open.
 #[derive(Debug)]
 pub struct Proxy {
     path: PathBuf,
     target: PathBuf,
-    /// Dropping it ends every connection.
+    /// Task of the listener. Dropping it ends every connection.
     tasks: JoinSet<()>,
 }
 
@@ -46,7 +46,7 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Ends every connection; new ones are passed on again.
+    /// Ends every connection and forwards new ones again.
     ///
     /// # Errors
     /// When it cannot listen any more.
@@ -55,13 +55,13 @@ impl Proxy {
         self.reopen()
     }
 
-    /// As `engine.docker_host` takes it.
+    /// Returns the value of `engine.docker_host` that names the proxy.
     #[must_use]
     pub fn host(&self) -> String {
         format!("unix://{}", self.path.display())
     }
 
-    /// Docker stops: its socket is gone, and every connection ends.
+    /// Removes the socket and ends every connection, as if Docker had stopped.
     ///
     /// # Errors
     /// When the socket cannot be removed.
@@ -71,7 +71,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// Docker is back.
+    /// Listens again, as if Docker had been started.
     ///
     /// # Errors
     /// When it cannot listen.
@@ -81,7 +81,7 @@ impl Proxy {
         self.tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
-                connections.spawn(pass_on(near, target.clone()));
+                connections.spawn(forward(near, target.clone()));
                 while connections.try_join_next().is_some() {}
             }
         });
@@ -89,7 +89,7 @@ impl Proxy {
     }
 }
 
-async fn pass_on(mut near: UnixStream, target: PathBuf) {
+async fn forward(mut near: UnixStream, target: PathBuf) {
     // A connection that fails ends, as it would with Docker itself.
     if let Ok(mut far) = UnixStream::connect(&target).await {
         drop(tokio::io::copy_bidirectional(&mut near, &mut far).await);

@@ -1,4 +1,4 @@
-//! What the kernel says of a process: its memory, its descriptors, and who else is in its container.
+//! Memory and descriptors of a process, and the other processes of its container, as the kernel reports them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::{Daemon, docker};
 
-/// The guest of a workspace: first process of its container, as the host counts.
+/// Returns the host's process id of a workspace's guest, the first process of its container.
 ///
 /// # Errors
 /// When the container does not run.
@@ -16,7 +16,7 @@ pub async fn guest(daemon: &Daemon, workspace: &str) -> Result<u32> {
     Ok(u32::try_from(pid.context("the container does not run")?)?)
 }
 
-/// Resident bytes of a process.
+/// Returns the resident bytes of a process.
 ///
 /// # Errors
 /// When it has ended.
@@ -24,7 +24,7 @@ pub fn resident(pid: u32) -> Result<u64> {
     status(pid, "VmRSS")
 }
 
-/// Resident bytes of a process without pages of files, which come and go with the host's page cache.
+/// Returns the resident bytes of a process without pages of files, which come and go with the host's page cache.
 ///
 /// # Errors
 /// When it has ended.
@@ -32,7 +32,7 @@ pub fn anonymous(pid: u32) -> Result<u64> {
     status(pid, "RssAnon")
 }
 
-/// Largest resident bytes of a process since [`forget_peak`].
+/// Returns the largest resident bytes of a process since [`forget_peak`].
 ///
 /// # Errors
 /// When it has ended.
@@ -40,10 +40,10 @@ pub fn peak(pid: u32) -> Result<u64> {
     status(pid, "VmHWM")
 }
 
-/// Starts [`peak`] anew from what is resident now, which is returned.
+/// Resets [`peak`] to the bytes that are resident now, and returns them.
 ///
 /// # Errors
-/// When it has ended, or is somebody else's.
+/// When it has ended, or belongs to another user.
 pub fn forget_peak(pid: u32) -> Result<u64> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
     resident(pid)
@@ -60,32 +60,32 @@ fn status(pid: u32, field: &str) -> Result<u64> {
     Ok(kib.with_context(|| format!("{path} has no {field}"))? * 1024)
 }
 
-/// Open descriptors of a process.
+/// Returns the number of open descriptors of a process.
 ///
 /// # Errors
-/// When it has ended, or is somebody else's.
+/// When it has ended, or belongs to another user.
 pub fn descriptors(pid: u32) -> Result<usize> {
     let path = format!("/proc/{pid}/fd");
     let entries = fs::read_dir(&path).with_context(|| format!("read {path}"))?;
     Ok(entries.count())
 }
 
-/// A process in a container.
+/// Process in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inmate {
-    /// As the host counts.
+pub struct ContainerProcess {
+    /// Process id on the host.
     pub pid: u32,
-    /// The kernel's name of the program, at most 15 bytes.
+    /// Program name that the kernel keeps, at most 15 bytes.
     pub name: String,
-    /// `Z` is a zombie.
+    /// State as `/proc/PID/stat` shows it; `Z` is a zombie.
     pub state: char,
 }
 
-/// All processes that share a process's pid namespace, itself included, in no order.
+/// Returns all processes that share a process's pid namespace, itself included, in no order.
 ///
 /// # Errors
 /// When it has ended.
-pub fn inmates(pid: u32) -> Result<Vec<Inmate>> {
+pub fn list_container_processes(pid: u32) -> Result<Vec<ContainerProcess>> {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid"));
     let wanted: PathBuf = namespace(&pid.to_string()).context("its pid namespace")?;
     let mut found = Vec::new();
@@ -94,7 +94,7 @@ pub fn inmates(pid: u32) -> Result<Vec<Inmate>> {
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // A zombie has no namespace any more to look at: the kernel still shows it by its parent.
+        // The kernel shows no namespace of a zombie, so its parent's counts.
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
             continue;
         };
@@ -104,7 +104,7 @@ pub fn inmates(pid: u32) -> Result<Vec<Inmate>> {
         found.push((inmate, parent(&stat)));
     }
     let inside = |pid: u32| namespace(&pid.to_string()).is_ok_and(|found| found == wanted);
-    let here = |(inmate, parent): &(Inmate, u32)| {
+    let here = |(inmate, parent): &(ContainerProcess, u32)| {
         inside(inmate.pid) || (inmate.state == 'Z' && inside(*parent))
     };
     Ok(found
@@ -114,13 +114,13 @@ pub fn inmates(pid: u32) -> Result<Vec<Inmate>> {
         .collect())
 }
 
-/// `pid (name) state parent …`; the name may hold anything.
-fn parse(pid: u32, stat: &str) -> Option<Inmate> {
+/// Parses `pid (name) state parent …`, where the name may hold any character.
+fn parse(pid: u32, stat: &str) -> Option<ContainerProcess> {
     let (head, rest) = stat.rsplit_once(") ")?;
     let (_, name) = head.split_once(" (")?;
     let state = rest.chars().next()?;
     let name = name.to_owned();
-    Some(Inmate { pid, name, state })
+    Some(ContainerProcess { pid, name, state })
 }
 
 fn parent(stat: &str) -> u32 {

@@ -1,16 +1,16 @@
-//! Waiting for what tells nobody across processes: looked at again and again, with a deadline.
+//! Polling with a deadline, for changes of which no event across processes exists.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Between two looks.
+/// Time between two polls.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Looks until there is an answer; `what` is for the message when there is none in time.
+/// Polls until there is a value; `what` names it in the error if there is none in time.
 ///
 /// # Errors
-/// When `limit` is over, or a look fails.
+/// When `limit` is over, or a poll fails.
 pub async fn until<T>(
     what: &str,
     limit: Duration,
@@ -24,7 +24,7 @@ pub async fn until<T>(
             return Ok(found);
         }
         if started.elapsed() > limit {
-            bail!("waited {limit:?} in vain until {what}");
+            bail!("gave up after {limit:?}: waited until {what}");
         }
     }
 }

@@ -1,42 +1,40 @@
-//! A conversation in which two skills are used, as a model is sent it: request by request, with skills told of as they
-//! are loaded, and with all of them from the start.
+//! Token counts of a conversation in which two skills are used, request by request: with skills that are loaded on
+//! demand, and with all of them from the start.
 
-use serde_json::json;
-use skilld_client::prompt::{
-    Guidance, Material, Message, Part, PromptOptions, Role, ToolCall, ToolResult, materialise,
-};
-use skilld_client::state::{Scope, Selection, SessionState, loading};
-use skilld_client::tools::{Family, LoadMode, Profile};
+use serde_json::{Value, json};
+use skilld_tools::prompt::{Guidance, PromptMaterial, PromptOptions, Provider, inject};
+use skilld_tools::state::{LoadScope, Selection, SessionState, skill_loads};
+use skilld_tools::{Family, LoadMode, Profile};
 use tiktoken_rs::CoreBPE;
 
 use crate::corpus::Corpus;
 use crate::tokens;
 
-const SCOPE: Scope<'static> = Scope {
+const SCOPE: LoadScope<'static> = LoadScope {
     agent: "agent",
     mode: LoadMode::Session,
 };
-/// What providers add to each message, about.
+/// Approximate number of tokens that providers add to each message.
 const MESSAGE_TOKENS: usize = 4;
 
-/// Whether docs are told of.
+/// Documents of skills that the prompts contain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Docs {
-    /// No.
+    /// No documents.
     None,
-    /// All of all skills at once; the first of each skill that is used, where it is loaded.
+    /// First document of each loaded skill, beside all documents of all skills.
     Some,
 }
 
-/// Ours and what it is compared with.
+/// Token counts of skilld and of the comparison.
 pub(crate) struct Figures {
-    /// All requests of a conversation together.
+    /// Sum of all requests of a conversation.
     pub(crate) conversation: (usize, usize),
-    /// Its last request, in which both skills are loaded.
+    /// Last request, in which both skills are loaded.
     pub(crate) last: (usize, usize),
 }
 
-/// The mean of all conversations in which a skill is used and then the next one by name.
+/// Returns the mean of all conversations in which a skill is used and then the next one by name.
 pub(crate) fn figures(corpus: &Corpus, docs: Docs, tokenizer: &CoreBPE) -> Figures {
     let skills = &corpus.material.loaded;
     let (mut ours, mut beside) = (Vec::new(), Vec::new());
@@ -60,21 +58,21 @@ pub(crate) fn figures(corpus: &Corpus, docs: Docs, tokenizer: &CoreBPE) -> Figur
     }
 }
 
-/// All skills loaded; no overview of them is needed then, nor guidance on how to load them.
-fn everything(corpus: &Corpus, docs: Docs) -> (Material, SessionState) {
+/// Returns a state with all skills loaded, in which no overview and no guidance is needed.
+fn everything(corpus: &Corpus, docs: Docs) -> (PromptMaterial, SessionState) {
     let mut state = SessionState::new();
     let all = (docs == Docs::Some).then_some(&Selection::All);
     for skill in &corpus.material.loaded {
-        state.apply(&loading::load(&state, SCOPE, &skill.name, all, None));
+        state.apply(&skill_loads::load(&state, SCOPE, &skill.name, all, None));
     }
-    let material = Material {
+    let material = PromptMaterial {
         overview: Vec::new(),
         loaded: corpus.material.loaded.clone(),
     };
     (material, state)
 }
 
-/// Tokens of each request: ask, (load, run) twice, answer.
+/// Returns the tokens of each request: ask, (load, run) twice, answer.
 fn progressive(corpus: &Corpus, names: [&str; 2], docs: Docs, tokenizer: &CoreBPE) -> Vec<usize> {
     let mut state = SessionState::new();
     let mut history = beginning();
@@ -89,7 +87,13 @@ fn progressive(corpus: &Corpus, names: [&str; 2], docs: Docs, tokenizer: &CoreBP
             .and_then(|skill| skill.docs.first())
             .filter(|_| docs == Docs::Some);
         let chosen = doc.map(|doc| Selection::these([&doc.path]));
-        state.apply(&loading::load(&state, SCOPE, name, chosen.as_ref(), None));
+        state.apply(&skill_loads::load(
+            &state,
+            SCOPE,
+            name,
+            chosen.as_ref(),
+            None,
+        ));
         let mut arguments = json!({"skill": name});
         if let (Some(doc), Some(arguments)) = (doc, arguments.as_object_mut()) {
             arguments.insert("docs".into(), json!([doc.path]));
@@ -97,7 +101,7 @@ fn progressive(corpus: &Corpus, names: [&str; 2], docs: Docs, tokenizer: &CoreBP
         call(
             &mut history,
             "skill_load",
-            arguments,
+            &arguments,
             &format!("loaded: {name}"),
         );
         requests.push(request(&corpus.material, &state, &history, tokenizer));
@@ -107,9 +111,9 @@ fn progressive(corpus: &Corpus, names: [&str; 2], docs: Docs, tokenizer: &CoreBP
     requests
 }
 
-/// Tokens of each request: ask, run, run; nothing has to be loaded.
+/// Returns the tokens of each request: ask, run, run, with nothing to load.
 fn at_once(
-    everything: &(Material, SessionState),
+    everything: &(PromptMaterial, SessionState),
     names: [&str; 2],
     tokenizer: &CoreBPE,
 ) -> Vec<usize> {
@@ -124,46 +128,43 @@ fn at_once(
 }
 
 fn request(
-    material: &Material,
+    material: &PromptMaterial,
     state: &SessionState,
-    history: &[Message],
+    history: &[Value],
     tokenizer: &CoreBPE,
 ) -> usize {
     let options = PromptOptions {
         guidance: Guidance::BuiltIn(Family::Trpc, Profile::Full),
         ..PromptOptions::new(SCOPE)
     };
-    let made = materialise(material, state, history, &options);
-    made.messages
-        .iter()
-        .map(|message| count(message, tokenizer))
-        .sum()
+    let mut body = json!({"messages": history});
+    inject(Provider::OpenAiChat, &mut body, material, state, &options).expect("a chat request");
+    let messages = body.get("messages").and_then(Value::as_array);
+    let messages = messages.into_iter().flatten();
+    messages.map(|message| count(message, tokenizer)).sum()
 }
 
-fn count(message: &Message, tokenizer: &CoreBPE) -> usize {
-    let parts = message.parts.iter().map(|part| match part {
-        Part::Text(text) => tokens(tokenizer, &text.text),
-        Part::Call(call) => tokens(tokenizer, &call.name) + tokens(tokenizer, &call.to_text()),
-        Part::Result(result) => tokens(tokenizer, &result.to_text()),
-        Part::File(_) | Part::Other(..) => 0,
-    });
-    MESSAGE_TOKENS + parts.sum::<usize>()
+fn count(message: &Value, tokenizer: &CoreBPE) -> usize {
+    let text = |value: &Value, pointer: &str| {
+        let text = value.pointer(pointer).and_then(Value::as_str);
+        tokens(tokenizer, text.unwrap_or_default())
+    };
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    let calls = calls.into_iter().flatten();
+    let calls = calls.map(|call| text(call, "/function/name") + text(call, "/function/arguments"));
+    MESSAGE_TOKENS + text(message, "/content") + calls.sum::<usize>()
 }
 
-fn beginning() -> Vec<Message> {
+fn beginning() -> Vec<Value> {
     vec![
-        Message::text(
-            Role::System,
-            "You are a helpful assistant. Use skills where they fit the task.",
-        ),
-        Message::text(
-            Role::User,
-            "Please work on the two files that I sent, one after the other, and sum up what you found.",
-        ),
+        json!({"role": "system",
+            "content": "You are a helpful assistant. Use skills where they fit the task."}),
+        json!({"role": "user",
+            "content": "Please work on the two files that I sent, one after the other, and sum up what you found."}),
     ]
 }
 
-fn run(history: &mut Vec<Message>, name: &str) {
+fn run(history: &mut Vec<Value>, name: &str) {
     let arguments = json!({
         "skill": name, "command": "python3 scripts/main.py work/inputs/input.csv -o out/report.md",
         "output_files": ["out/report.md"],
@@ -174,27 +175,14 @@ fn run(history: &mut Vec<Message>, name: &str) {
         "output_files": [{"name": "out/report.md", "mime_type": "text/markdown", "size_bytes": 512,
             "ref": "workspace://out/report.md"}],
     });
-    call(history, "skill_run", arguments, &result.to_string());
+    call(history, "skill_run", &arguments, &result.to_string());
 }
 
-fn call(history: &mut Vec<Message>, tool: &str, arguments: serde_json::Value, result: &str) {
+fn call(history: &mut Vec<Value>, tool: &str, arguments: &Value, result: &str) {
     let id = format!("call_{}", history.len());
-    history.push(Message::of(
-        Role::Assistant,
-        vec![Part::Call(ToolCall {
-            id: id.clone(),
-            name: tool.to_owned(),
-            arguments,
-            extra: Default::default(),
-        })],
-    ));
-    history.push(Message::of(
-        Role::Tool,
-        vec![Part::Result(ToolResult {
-            id,
-            parts: vec![Part::text(result)],
-            is_error: false,
-            extra: Default::default(),
-        })],
-    ));
+    history.push(
+        json!({"role": "assistant", "content": null, "tool_calls": [{"id": id,
+        "type": "function", "function": {"name": tool, "arguments": arguments.to_string()}}]}),
+    );
+    history.push(json!({"role": "tool", "tool_call_id": id, "content": result}));
 }

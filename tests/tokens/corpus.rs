@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use skilld::skills::document;
-use skilld_client::prompt::{Doc, Loaded, Material, Summary};
+use skilld_tools::prompt::{LoadedContent, PromptMaterial, SkillDoc, SkillSummary};
 use tiktoken_rs::CoreBPE;
 
 use crate::tokens;
 
-/// How long skills are made to see what that changes, in characters.
+/// Lengths to which skills are extended, in characters.
 pub(crate) struct Lengths {
     pub(crate) name: &'static str,
     description: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Lengths {
     doc: usize,
 }
 
-/// The median of 25,897 published SKILL.md files, and of their descriptions; docs of the same length.
+/// Median lengths of 25,897 published SKILL.md files and of their descriptions, with documents of the same length.
 pub(crate) const MEDIAN: Lengths = Lengths {
     name: "as long as the median published skill",
     description: 202,
@@ -29,8 +29,8 @@ pub(crate) const MEDIAN: Lengths = Lengths {
     doc: 5_000,
 };
 
-/// What trpc-agent-go's comparison over 17 public skills must have injected: 238,302 tokens of bodies, 846,713 with docs,
-/// which in three requests is 4,670 tokens for each body and 11,930 for its docs, of which those skills have about seven.
+/// Lengths worked out of trpc-agent-go's comparison over 17 public skills: 238,302 tokens of bodies, 846,713 with documents,
+/// in three requests. That is 4,670 tokens for each body and 11,930 for its documents, about seven per skill.
 pub(crate) const REFERENCE: Lengths = Lengths {
     name: "as long as the reference's skills",
     description: 202,
@@ -39,17 +39,17 @@ pub(crate) const REFERENCE: Lengths = Lengths {
     doc: 6_240,
 };
 
-/// Skills to compare with.
+/// Skills whose tokens are counted.
 pub(crate) struct Corpus {
     pub(crate) name: String,
-    pub(crate) material: Material,
+    pub(crate) material: PromptMaterial,
 }
 
 impl Corpus {
     pub(crate) fn read(root: &Path, name: &str) -> Result<Self> {
         let mut folders = Vec::new();
         find(root, 0, &mut folders).with_context(|| format!("read {}", root.display()))?;
-        let mut material = Material::default();
+        let mut material = PromptMaterial::default();
         for folder in &folders {
             if let Some((summary, skill)) = read_skill(folder, &folders)?
                 && !material.loaded.iter().any(|known| known.name == skill.name)
@@ -68,7 +68,7 @@ impl Corpus {
         })
     }
 
-    /// The same skills with their own words said over and over.
+    /// Returns the same skills with their own words repeated up to given lengths.
     pub(crate) fn lengthened(&self, to: &Lengths) -> Self {
         let repeat = |text: &str, chars: usize| -> String {
             let text = if text.trim().is_empty() {
@@ -85,7 +85,7 @@ impl Corpus {
         for skill in &mut material.loaded {
             let words = skill.body.clone();
             skill.body = repeat(&words, to.body);
-            let doc = |number| Doc {
+            let doc = |number| SkillDoc {
                 path: format!("references/{number}.md"),
                 content: repeat(&words, to.doc),
             };
@@ -97,7 +97,7 @@ impl Corpus {
         }
     }
 
-    /// Docs of all skills.
+    /// Returns the number of documents of all skills.
     pub(crate) fn docs(&self) -> usize {
         self.material
             .loaded
@@ -151,18 +151,18 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-fn read_skill(folder: &Path, folders: &[PathBuf]) -> Result<Option<(Summary, Loaded)>> {
+fn read_skill(folder: &Path, folders: &[PathBuf]) -> Result<Option<(SkillSummary, LoadedContent)>> {
     let bytes = fs::read(folder.join("SKILL.md"))?;
     let base = folder.file_name().unwrap_or_default().to_string_lossy();
     let card = fs::read(folder.join("skill-card.json")).ok();
-    let read = document::read(Some(&bytes), card.as_deref(), &base);
+    let read = document::parse_documents(Some(&bytes), card.as_deref(), &base);
     if read.front_matter.name.is_empty() {
         return Ok(None);
     }
     let mut docs = Vec::new();
     find_docs(folder, folder, folders, &mut docs)?;
     let name = read.front_matter.name;
-    let summary = Summary {
+    let summary = SkillSummary {
         name: name.clone(),
         description: read.front_matter.description,
     };
@@ -170,7 +170,7 @@ fn read_skill(folder: &Path, folders: &[PathBuf]) -> Result<Option<(Summary, Loa
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let skill = Loaded {
+    let skill = LoadedContent {
         digest: format!("sha256:{hex}"),
         body: read.body,
         docs,
@@ -182,8 +182,13 @@ fn read_skill(folder: &Path, folders: &[PathBuf]) -> Result<Option<(Summary, Loa
     Ok(Some((summary, skill)))
 }
 
-/// Texts in the folder that are not those of a skill within the skill.
-fn find_docs(root: &Path, folder: &Path, skills: &[PathBuf], docs: &mut Vec<Doc>) -> Result<()> {
+/// Returns the texts of a folder, without those of skills inside it.
+fn find_docs(
+    root: &Path,
+    folder: &Path,
+    skills: &[PathBuf],
+    docs: &mut Vec<SkillDoc>,
+) -> Result<()> {
     let mut entries = fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
@@ -194,7 +199,7 @@ fn find_docs(root: &Path, folder: &Path, skills: &[PathBuf], docs: &mut Vec<Doc>
                 find_docs(root, &path, skills, docs)?;
             }
         } else if (name.ends_with(".md") || name.ends_with(".txt")) && name != "skill.md" {
-            docs.push(Doc {
+            docs.push(SkillDoc {
                 path: path.strip_prefix(root)?.to_string_lossy().into_owned(),
                 content: String::from_utf8_lossy(&fs::read(&path)?).into_owned(),
             });

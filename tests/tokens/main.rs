@@ -1,8 +1,8 @@
-//! `make token-report`: what skills cost in prompts, counted with a real tokenizer: told of as they are needed beside all
-//! of them at once, and tools offered as skills need them beside all of them. How it is counted stands in
-//! docs/benchmarks.md, to which `--record` adds an entry. Pure figures: the same skills give the same ones on every machine.
+//! `make token-report`: counts the tokens of skills in prompts with a real tokenizer. It compares skills and tools that are
+//! loaded on demand with all of them at once. docs/benchmarks.md describes the method; `--record` writes an entry to
+//! tests/bench/results/. The same skills give the same figures on every machine.
 //!
-//! Modules in reading order: `corpus` (skills in a folder), `conversation` (what a model is sent), `pool` (tools).
+//! Modules in reading order: `corpus` (skills in a folder), `conversation` (requests to a model), `pool` (tools).
 
 mod conversation;
 mod corpus;
@@ -12,10 +12,9 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
-use skilld_tests::binaries;
+use skilld_tests::{binaries, results};
 use tiktoken_rs::CoreBPE;
 
 use conversation::Docs;
@@ -23,15 +22,15 @@ use corpus::{Corpus, MEDIAN, REFERENCE};
 
 const USAGE: &str = "usage: token-report [--dir DIR] [--record]
   --dir DIR  skills beneath this folder too
-  --record   add an entry to docs/benchmarks.md";
+  --record   write an entry to tests/bench/results/ and docs/benchmarks.md";
 
-/// One line of the table.
+/// Line of the table.
 pub(crate) struct Row {
     what: String,
     ours: usize,
     beside: usize,
     target: &'static str,
-    /// The least that must be saved, in percent.
+    /// Minimum saving, in percent.
     saved_min: f64,
 }
 
@@ -58,7 +57,7 @@ impl Row {
         let saved = 100.0 - 100.0 * to_f64(self.ours) / to_f64(self.beside.max(1));
         let outcome = match self.target {
             "" => "",
-            // As it is printed.
+            // Rounded as it is printed.
             _ if (saved * 10.0).round() / 10.0 >= self.saved_min => "met",
             _ => "missed",
         };
@@ -69,7 +68,7 @@ impl Row {
     }
 }
 
-/// Exact for every number of tokens.
+/// Converts a number of tokens, which is exact below 2^32.
 fn to_f64(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }
@@ -78,7 +77,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody may be listening, which changes nothing.
+            // A closed standard error changes nothing.
             let _ = writeln!(std::io::stderr(), "{error:#}");
             ExitCode::FAILURE
         }
@@ -114,16 +113,12 @@ fn run() -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{sizes}\n{table}")?;
     if wants_record {
-        let path = binaries::repository().join("docs/benchmarks.md");
-        let mut file = std::fs::OpenOptions::new().append(true).open(&path)?;
-        let now = prost_types::Timestamp::from(SystemTime::now()).to_string();
-        let time = now.split('.').next().unwrap_or_default().replace('T', " ");
-        let time = time.trim_end_matches('Z');
-        write!(
-            file,
-            "\n## {time} UTC · `make token-report`\n\n* tokenizer: o200k_base\n{sizes}\n{table}"
-        )?;
-        writeln!(out, "added an entry to {}", path.display())?;
+        let time = results::time_now();
+        let summary = format!("* tokenizer: o200k_base\n{sizes}\n{table}");
+        let entry = format!("# {time} UTC · `make token-report`\n\n{summary}");
+        let path = results::write_entry(&time, "token-report", &entry)?;
+        results::replace_latest("latest tokens", &path, &time, &summary)?;
+        writeln!(out, "wrote {}", path.display())?;
     }
     Ok(())
 }
@@ -158,7 +153,7 @@ fn table(rows: &[Row]) -> String {
     table
 }
 
-/// Tokens of a text.
+/// Returns the number of tokens of a text.
 pub(crate) fn tokens(tokenizer: &CoreBPE, text: &str) -> usize {
     tokenizer.encode_ordinary(text).len()
 }
@@ -167,7 +162,7 @@ pub(crate) fn tokens(tokenizer: &CoreBPE, text: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// Ours in percent of what stands beside it.
+    /// Returns skilld's tokens in percent of the comparison's.
     fn share(row: &Row) -> f64 {
         100.0 * to_f64(row.ours) / to_f64(row.beside)
     }
@@ -177,8 +172,8 @@ mod tests {
         let tokenizer = tiktoken_rs::o200k_base().expect("the tokenizer");
         let skills = binaries::repository().join("skills");
         let samples = Corpus::read(&skills, "the sample skills").expect("skills");
-        // Bodies, then bodies and docs: each a conversation and its last request. Longer skills save more, and take a
-        // program that is not optimised minutes to count.
+        // Bodies, then bodies and documents: each a conversation and its last request. Longer skills save more, but an
+        // unoptimised program needs minutes to count them.
         let rows = rows_of(&samples, &tokenizer);
         assert_eq!(rows.len(), 4);
         for (row, most) in rows.iter().zip([45.0, 40.0, 45.0, 40.0]) {

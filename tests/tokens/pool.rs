@@ -1,10 +1,10 @@
-//! Tools that skills bring up beside all of a pool at once, at sizes at which it matters.
+//! Token counts of tool definitions: those of loaded skills beside all tools of a pool.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use skilld_client::state::{Scope, SessionState, loading};
-use skilld_client::tools::LoadMode;
-use skilld_client::tools::dynamic::{Declared, offered};
+use skilld_tools::LoadMode;
+use skilld_tools::host_tools::{ToolDeclaration, select_host_tools};
+use skilld_tools::state::{LoadScope, SessionState, skill_loads};
 use tiktoken_rs::CoreBPE;
 
 use crate::{Row, tokens};
@@ -31,10 +31,10 @@ const NOUNS: [&str; 20] = [
     "feature flag",
     "database query",
 ];
-/// Tools that a skill declares, as the reference's own example does.
+/// Number of tools that a skill declares, as in the reference's example.
 const TOOLS_OF_A_SKILL: usize = 3;
 
-/// For each size of the pool: one skill loaded, and two.
+/// Returns the rows for each size of the pool: one skill loaded, and two.
 pub(crate) fn rows(tokenizer: &CoreBPE) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for size in [20, 50, 100] {
@@ -50,14 +50,14 @@ pub(crate) fn rows(tokenizer: &CoreBPE) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The mean over all skills of the pool: tokens of the tools that are offered, and of all.
+/// Returns the mean over all skills of the pool: tokens of the offered tools, and of all tools.
 fn figures(size: usize, loads: usize, tokenizer: &CoreBPE) -> Result<(usize, usize)> {
     let pool = pool(size);
     let names: Vec<&str> = pool.iter().map(|(name, _)| name.as_str()).collect();
-    let skills: Vec<Declared> = names
+    let skills: Vec<ToolDeclaration> = names
         .chunks_exact(TOOLS_OF_A_SKILL)
         .enumerate()
-        .map(|(number, tools)| Declared {
+        .map(|(number, tools)| ToolDeclaration {
             skill: format!("skill-{number}"),
             tools: tools.iter().map(|name| (*name).to_owned()).collect(),
         })
@@ -69,14 +69,14 @@ fn figures(size: usize, loads: usize, tokenizer: &CoreBPE) -> Result<(usize, usi
             .context("a tool of the pool")?;
         Ok(tokens(tokenizer, &tool.1.to_string()))
     };
-    let scope = Scope::new("agent", LoadMode::Session);
+    let scope = LoadScope::new("agent", LoadMode::Session);
     let mut sum = 0;
     for at in 0..skills.len() {
         let mut state = SessionState::new();
         for skill in skills.iter().cycle().skip(at).take(loads) {
-            state.apply(&loading::load(&state, scope, &skill.skill, None, None));
+            state.apply(&skill_loads::load(&state, scope, &skill.skill, None, None));
         }
-        let now = offered(&state, scope, &skills, names.iter().copied());
+        let now = select_host_tools(&state, scope, &skills, names.iter().copied());
         for name in &now.names {
             sum += cost(name)?;
         }
@@ -85,7 +85,7 @@ fn figures(size: usize, loads: usize, tokenizer: &CoreBPE) -> Result<(usize, usi
     Ok((sum / skills.len().max(1), all))
 }
 
-/// Definitions as a Chat Completions request has them.
+/// Returns tool definitions in the shape of a Chat Completions request.
 fn pool(size: usize) -> Vec<(String, Value)> {
     let verbs = ["search", "get", "create", "update", "delete"];
     let all = NOUNS

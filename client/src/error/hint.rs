@@ -1,4 +1,4 @@
-//! What to do next, in one sentence per reason.
+//! Advice on what to do next, one sentence per reason.
 
 use std::error::Error as _;
 use std::io;
@@ -11,29 +11,30 @@ use tonic::Code;
 use super::Failure;
 use crate::endpoint::socket_path;
 
-/// For a status.
-pub(super) fn status(failure: &Failure) -> Option<String> {
+/// Returns the advice for a status.
+pub(super) fn status_hint(failure: &Failure) -> Option<String> {
     match failure.reason {
-        None => transport(failure.code),
-        Some(reason) => of_skill(reason, failure).unwrap_or_else(|| of(reason, failure)),
+        None => transport_hint(failure.code),
+        Some(reason) => skill_hint(reason, failure).unwrap_or_else(|| reason_hint(reason, failure)),
     }
 }
 
-fn of(reason: Reason, failure: &Failure) -> Option<String> {
+/// Returns the advice for a reason of skilld.
+fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
     let metadata = |key: &str| failure.metadata.get(key).map(String::as_str);
     match reason {
         Reason::SkillNotFound => Some(
             match metadata("nearest").filter(|names| !names.is_empty()) {
-                Some(nearest) => format!("did you mean {}?", listed(nearest)),
+                Some(nearest) => format!("did you mean {}?", join_names(nearest)),
                 None => "list the skills to see which there are".into(),
             },
         ),
         Reason::PoolNotFound => {
-            metadata("pools").map(|pools| format!("there are {}", listed(pools)))
+            metadata("pools").map(|pools| format!("there are {}", join_names(pools)))
         }
         Reason::FileNotFound => metadata("nearest")
             .filter(|names| !names.is_empty())
-            .map(|near| format!("did you mean {}?", listed(near))),
+            .map(|near| format!("did you mean {}?", join_names(near))),
         Reason::PoolExhausted | Reason::QuotaExceeded => Some(exhausted_hint(failure)),
         Reason::Draining => Some("the daemon is going down: try again when it is back".into()),
         Reason::EngineUnavailable => {
@@ -100,8 +101,8 @@ fn exhausted_hint(failure: &Failure) -> String {
     }
 }
 
-/// Where a reason means something else than elsewhere because it is about a skill.
-fn of_skill(reason: Reason, failure: &Failure) -> Option<Option<String>> {
+/// Returns the advice for reasons that mean something else when they are about a skill.
+fn skill_hint(reason: Reason, failure: &Failure) -> Option<Option<String>> {
     let metadata = |key: &str| failure.metadata.get(key);
     if reason == Reason::SkillInvalid {
         let unsaid = metadata("problem").filter(|problem| !failure.message.contains(*problem));
@@ -114,8 +115,8 @@ fn of_skill(reason: Reason, failure: &Failure) -> Option<Option<String>> {
     (reason == Reason::ReadOnly && metadata("root").is_some()).then_some(None)
 }
 
-/// For a status that skilld did not make.
-fn transport(code: Code) -> Option<String> {
+/// Returns the advice for a status that skilld did not make.
+fn transport_hint(code: Code) -> Option<String> {
     match code {
         Code::Unavailable | Code::Unknown | Code::Internal => {
             Some("is the daemon still running?".into())
@@ -139,20 +140,20 @@ fn transport(code: Code) -> Option<String> {
     }
 }
 
-/// For a connection that could not be made.
-pub(crate) fn connect(endpoint: &str, error: &tonic::transport::Error) -> String {
+/// Returns the advice for a connection that could not be made.
+pub(crate) fn connect_hint(endpoint: &str, error: &tonic::transport::Error) -> String {
     let start =
         "start the daemon with `skilld`, or name another one with --endpoint or SKILLD_ENDPOINT";
     match (io_kind(error), socket_path(endpoint)) {
         (Some(io::ErrorKind::NotFound), Some(_)) => format!("there is no such socket: {start}"),
         (Some(io::ErrorKind::ConnectionRefused), _) => format!("nobody listens there: {start}"),
-        (Some(io::ErrorKind::PermissionDenied), Some(path)) => socket_group(Path::new(path)),
+        (Some(io::ErrorKind::PermissionDenied), Some(path)) => socket_group_hint(Path::new(path)),
         (_, _) => start.to_owned(),
     }
 }
 
-/// Who may use the socket.
-fn socket_group(path: &Path) -> String {
+/// Returns the group that may use a socket, as advice.
+fn socket_group_hint(path: &Path) -> String {
     let Ok(metadata) = std::fs::symlink_metadata(path) else {
         return "you may not enter the socket's directory: ask the daemon's owner".into();
     };
@@ -184,8 +185,8 @@ fn io_kind(error: &tonic::transport::Error) -> Option<io::ErrorKind> {
     None
 }
 
-/// `a, b or c` from `a,b,c`.
-fn listed(names: &str) -> String {
+/// Returns `a, b or c` for `a,b,c`.
+fn join_names(names: &str) -> String {
     let names: Vec<&str> = names.split(',').map(str::trim).collect();
     match names.split_last() {
         Some((last, [])) => (*last).to_owned(),

@@ -1,4 +1,4 @@
-//! Collected files written into a local directory.
+//! Collection of a workspace's files into a local directory.
 
 use std::path::{Path, PathBuf};
 
@@ -9,63 +9,68 @@ use skilld_proto::v1::{
     CollectFormat, CollectOutputsRequest, CollectSummary, CollectedFile, FileEnd,
 };
 
-use crate::files::beneath::{Beneath, Pending, Placed, Refusal};
-use crate::{Client, Error, Progress};
+use crate::files::target_directory::{PendingFile, SkipReason, TargetDirectory, WriteOutcome};
+use crate::{Client, Error, TransferProgress};
 
-/// What came and what did not.
+/// Files and links that a collection wrote, and what it left out.
 #[derive(Clone, Debug, Default)]
-pub struct Collected {
+pub struct CollectedFiles {
     /// Files written, in the order of their paths in the workspace.
     pub files: Vec<PathBuf>,
     /// Symbolic links made.
     pub links: Vec<CollectedLink>,
-    /// What was not written, and why.
-    pub refused: Vec<Refused>,
-    /// Bytes written.
+    /// Files that were not written, each with its reason.
+    pub skipped: Vec<SkippedFile>,
+    /// Number of bytes written.
     pub bytes: u64,
-    /// The server's own account: what was cut and what was left out.
+    /// Summary of the server: what was cut and what was left out.
     pub summary: CollectSummary,
 }
 
 /// A symbolic link that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectedLink {
-    /// In the workspace, and beneath the target directory.
+    /// Path in the workspace, and beneath the target directory.
     pub path: String,
-    /// Where it points.
+    /// Target of the link.
     pub target: String,
 }
 
-/// Something that came and was not written.
+/// Received file or link that was not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// In the workspace.
+pub struct SkippedFile {
+    /// Path in the workspace.
     pub path: String,
-    /// Why.
-    pub problem: String,
-    /// A local directory has its name: it can be had by collecting elsewhere. A link that leads out cannot.
-    pub in_the_way: bool,
+    /// Reason, for a person.
+    pub skip_reason: String,
+    /// Set if a local directory has the name; collecting into another directory helps then.
+    pub blocked_by_directory: bool,
 }
 
 impl Client {
-    /// Collects into a directory, which is made if it is not there. Each file gets its name when all of it
-    /// has come and its sha256 is right; files of the same name are replaced. A name that leads out of the
-    /// directory, or through a link, ends the call with an error; a link that leads out, and what has the name of a local
-    /// directory, is left out.
+    /// Collects files into a directory, which is made if it does not exist. Each file gets its name when all of it has come
+    /// and its SHA-256 is right; it replaces a file of the same name. A name that leads out of the directory, or through a
+    /// link, ends the call with an error. A link that leads out is left out, and so is an entry with the name of a local
+    /// directory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsafeName`] for a name that leads out of the directory, [`Error::Checksum`] for damaged bytes,
+    /// [`Error::Io`] if a file cannot be written, [`Error::Status`] if the daemon refuses.
     pub async fn collect_to_dir(
         &self,
         mut request: CollectOutputsRequest,
         dir: &Path,
-        progress: Progress,
-    ) -> Result<Collected, Error> {
+        progress: TransferProgress,
+    ) -> Result<CollectedFiles, Error> {
         if let Some(spec) = &mut request.spec {
             spec.set_format(CollectFormat::Files);
         }
         let mut messages = self.collect(request).await?;
-        let mut writer = Writer {
-            beneath: Beneath::open(dir).await?,
+        let mut writer = CollectionWriter {
+            directory: TargetDirectory::open(dir).await?,
             current: None,
-            collected: Collected::default(),
+            collected: CollectedFiles::default(),
         };
         while let Some(message) = messages.next().await? {
             match message.payload {
@@ -87,21 +92,21 @@ impl Client {
     }
 }
 
-/// Where the stream has got to.
-struct Writer {
-    beneath: Beneath,
-    current: Option<Current>,
-    collected: Collected,
+/// Writer of the stream of collected files.
+struct CollectionWriter {
+    directory: TargetDirectory,
+    current: Option<CurrentFile>,
+    collected: CollectedFiles,
 }
 
-/// The file that bytes go to.
-struct Current {
+/// File that is being received.
+struct CurrentFile {
     path: String,
-    pending: Pending,
+    pending: PendingFile,
     digest: Sha256,
 }
 
-impl Writer {
+impl CollectionWriter {
     async fn begin(&mut self, file: CollectedFile) -> Result<(), Error> {
         if self.current.is_some() {
             return Err(Error::protocol("it began a file before the last one's end"));
@@ -114,8 +119,8 @@ impl Writer {
         if !file.link_target.is_empty() {
             return self.link(name, &file).await;
         }
-        self.current = Some(Current {
-            pending: self.beneath.create(name, file.mode).await?,
+        self.current = Some(CurrentFile {
+            pending: self.directory.create(name, file.mode).await?,
             path: file.path,
             digest: Sha256::new(),
         });
@@ -123,12 +128,12 @@ impl Writer {
     }
 
     async fn link(&mut self, name: &[u8], file: &CollectedFile) -> Result<(), Error> {
-        match self.beneath.link(name, &file.link_target).await? {
-            Placed::There(_) => self.collected.links.push(CollectedLink {
+        match self.directory.link(name, &file.link_target).await? {
+            WriteOutcome::Written(_) => self.collected.links.push(CollectedLink {
                 path: file.path.clone(),
                 target: file.link_target.clone(),
             }),
-            Placed::Refused(why) => self.refused(file.path.clone(), &why),
+            WriteOutcome::Skipped(reason) => self.skip(file.path.clone(), &reason),
         }
         Ok(())
     }
@@ -156,21 +161,21 @@ impl Writer {
             });
         }
         match current.pending.finish().await? {
-            Placed::There(file) => self.collected.files.push(file),
-            Placed::Refused(why) => self.refused(current.path, &why),
+            WriteOutcome::Written(file) => self.collected.files.push(file),
+            WriteOutcome::Skipped(reason) => self.skip(current.path, &reason),
         }
         Ok(())
     }
 
-    fn refused(&mut self, path: String, why: &Refusal) {
-        self.collected.refused.push(Refused {
+    fn skip(&mut self, path: String, reason: &SkipReason) {
+        self.collected.skipped.push(SkippedFile {
             path,
-            problem: why.to_string(),
-            in_the_way: matches!(why, Refusal::DirectoryThere),
+            skip_reason: reason.to_string(),
+            blocked_by_directory: matches!(reason, SkipReason::DirectoryExists),
         });
     }
 
-    fn done(self) -> Result<Collected, Error> {
+    fn done(self) -> Result<CollectedFiles, Error> {
         if self.current.is_some() {
             return Err(Error::protocol("it ended the files in the middle of one"));
         }

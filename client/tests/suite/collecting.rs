@@ -4,70 +4,19 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
-    CollectOutputsRequest, CollectOutputsResponse, CollectSpec, CollectSummary, CollectedFile,
-    FileEnd, SkippedFile,
+    CollectOutputsRequest, CollectOutputsResponse, CollectSpec, CollectedFile,
 };
-use skilld_client::{Collected, Error, Progress};
+use skilld_client::{CollectedFiles, Error, TransferProgress};
 
-use crate::fake::{Fake, noise};
+use skilld_testing::collected::{file, link, message, names, summary};
+use skilld_testing::{Fake, noise};
 
-pub(crate) fn file(path: &str, data: &[u8]) -> Vec<CollectOutputsResponse> {
-    let digest = Sha256::digest(data);
-    let sha256 = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut payloads = vec![Payload::File(CollectedFile {
-        path: path.into(),
-        mode: 0o640,
-        ..Default::default()
-    })];
-    payloads.extend(
-        data.chunks(256 * 1024)
-            .map(|chunk| Payload::Data(Bytes::copy_from_slice(chunk))),
-    );
-    payloads.push(Payload::FileEnd(FileEnd {
-        sha256,
-        ..Default::default()
-    }));
-    payloads.into_iter().map(message).collect()
-}
-
-fn link(path: &str, target: &str) -> Vec<CollectOutputsResponse> {
-    vec![message(Payload::File(CollectedFile {
-        path: path.into(),
-        link_target: target.into(),
-        ..Default::default()
-    }))]
-}
-
-pub(crate) fn summary() -> CollectOutputsResponse {
-    message(Payload::Summary(CollectSummary {
-        matched: 1,
-        ..Default::default()
-    }))
-}
-
-/// A summary that cut and skipped a file of this name.
-pub(crate) fn skipping(path: &str) -> CollectOutputsResponse {
-    message(Payload::Summary(CollectSummary {
-        matched: 1,
-        truncated: vec![path.into()],
-        skipped: vec![SkippedFile {
-            path: path.into(),
-            ..Default::default()
-        }],
-        ..Default::default()
-    }))
-}
-
-fn message(payload: Payload) -> CollectOutputsResponse {
-    CollectOutputsResponse {
-        payload: Some(payload),
-    }
-}
-
-async fn collect(fake: &Fake, parts: Vec<Vec<CollectOutputsResponse>>) -> Result<Collected, Error> {
+async fn collect(
+    fake: &Fake,
+    parts: Vec<Vec<CollectOutputsResponse>>,
+) -> Result<CollectedFiles, Error> {
     let mut messages = parts.concat();
     messages.push(summary());
     fake.state.lock().collect = messages;
@@ -77,23 +26,8 @@ async fn collect(fake: &Fake, parts: Vec<Vec<CollectOutputsResponse>>) -> Result
     };
     let client = fake.client().await;
     client
-        .collect_to_dir(request, &fake.path("to"), Progress::none())
+        .collect_to_dir(request, &fake.path("to"), TransferProgress::none())
         .await
-}
-
-pub(crate) fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(dir)
-        .expect("a directory")
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .into_string()
-                .expect("utf-8")
-        })
-        .collect();
-    names.sort();
-    names
 }
 
 #[tokio::test]
@@ -186,7 +120,7 @@ async fn links_that_lead_out_are_left_out_and_said() {
     ];
     let collected = collect(&fake, parts).await.expect("collects");
     let refused: Vec<_> = collected
-        .refused
+        .skipped
         .iter()
         .map(|refused| refused.path.as_str())
         .collect();
@@ -208,9 +142,9 @@ async fn a_directory_in_the_way_is_said_and_the_rest_comes() {
         file("last", b"x"),
     ];
     let collected = collect(&fake, parts).await.expect("collects");
-    let refused = collected.refused.iter();
+    let refused = collected.skipped.iter();
     let refused: Vec<_> = refused
-        .map(|refused| (refused.path.as_str(), refused.problem.as_str()))
+        .map(|refused| (refused.path.as_str(), refused.skip_reason.as_str()))
         .collect();
     let problem = "has the name of a directory that is here";
     assert_eq!(refused, [("link", problem), ("file", problem)]);
@@ -241,7 +175,7 @@ async fn a_stream_that_ends_early_leaves_no_half_file() {
     let error = fake
         .client()
         .await
-        .collect_to_dir(request, &to, Progress::none())
+        .collect_to_dir(request, &to, TransferProgress::none())
         .await
         .expect_err("early");
     assert!(matches!(error, Error::Protocol { .. }), "{error}");

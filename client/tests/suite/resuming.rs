@@ -6,9 +6,9 @@ use skilld_client::v1::{ExecSpec, OutputStream, Reason, RunExecRequest, Workspac
 use skilld_client::{Client, Error, ExecStream, RetryPolicy};
 use tonic::{Code, Status};
 
-use crate::fake::{Break, Fake, PRINTED, hasty, refusal};
+use skilld_testing::{Break, Fake, PRINTED, hasty, refusal};
 
-/// What a stream gave.
+/// Events of a stream, counted.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Got {
     stdout: Vec<u8>,

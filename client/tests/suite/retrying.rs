@@ -7,7 +7,7 @@ use skilld_client::{Client, Error};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::fake::{Fake, refusal};
+use skilld_testing::{Fake, refusal};
 
 async fn client(fake: &Fake) -> Client {
     let client = fake.client().await;

@@ -1,7 +1,8 @@
-//! What interrupted saves and deletions left. Whoever writes or removes bytes says so with a marker first and takes it
-//! away last, so that what a crash leaves has one. Cleaning up looks at markers only, never at the whole store.
+//! Cleanup after interrupted saves and deletions. Each of them writes a marker first and removes it last, so every
+//! leftover of a crash has a marker. The cleanup reads markers only, never the whole store.
 //!
-//! A marker may be somebody's who is at it: in a store of our own not at the start, in a shared one not when it is old.
+//! A marker may belong to a running save. In a store that only this daemon uses, none does at start; in a shared one,
+//! none does that is older than [`MARKER_AGE_MAX`].
 
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
@@ -10,40 +11,40 @@ use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryStreamExt};
 
-use super::index::{self, entries, file_path};
+use super::index::{self, directory_entries, file_path};
 use super::key;
-use super::name::{Name, Scope};
-use super::record::Record;
-use super::store::{Kind, Store, harmless};
-use super::upload::{Pending, forget};
+use super::name::{ArtifactName, ArtifactScope};
+use super::record::VersionRecord;
+use super::store::{ArtifactStore, StoreKind, invisible_operation};
+use super::upload::{SaveMarker, remove_data};
 use crate::error::{Chain, Error, Result};
 
-/// A marker that was not renewed for this long is nobody's any more: a save renews its own far more often.
-pub(super) const AGE: Duration = Duration::from_secs(60 * 60);
-/// Between two looks.
-const INTERVAL: Duration = Duration::from_secs(15 * 60);
-/// Records that are read at once.
-const READS: usize = 8;
+/// Age from which on a marker belongs to no running save, since a save renews its marker far more often.
+pub(super) const MARKER_AGE_MAX: Duration = Duration::from_secs(60 * 60);
+/// Interval between two sweeps.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(15 * 60);
+/// Maximum number of records that are read at the same time.
+const CONCURRENT_READS_MAX: usize = 8;
 
-/// Markers by id, with the time of the last renewal.
-type Markers = BTreeMap<String, SystemTime>;
+/// Times of the last renewal of markers, by id.
+type SaveMarkers = BTreeMap<String, SystemTime>;
 
-/// Cleans up now, and again from time to time. What is there at the start of a store that is our own is garbage: nobody
-/// saves before this returns.
-pub(super) async fn start(store: Arc<Store>) -> Result<()> {
-    let mut found = markers(&store).await?;
-    if matches!(store.kind, Kind::Directory { own: true, .. }) {
-        remove_halves(&store, &found, Duration::ZERO).await?;
+/// Starts the cleanup: once now, then at every interval. In a store that only this daemon uses, all markers present at
+/// start are leftovers, because no save begins before this returns.
+pub(super) async fn start_collection(store: Arc<ArtifactStore>) -> Result<()> {
+    let mut found = list_markers(&store).await?;
+    if matches!(store.kind, StoreKind::Directory { own: true, .. }) {
+        remove_partial_files(&store, &found, Duration::ZERO).await?;
     } else {
-        found = older(found, AGE);
+        found = retain_older(found, MARKER_AGE_MAX);
     }
     let (tasks, stop) = (store.tasks.clone(), store.tasks.stop.clone());
     let run = async move {
-        clean_all(&store, &found).await;
+        clean_markers(&store, &found).await;
         loop {
-            tokio::time::sleep(INTERVAL).await;
-            if let Err(error) = sweep(&store, AGE).await {
-                tracing::warn!(error = %Chain(&error), "no look at what interrupted saves left");
+            tokio::time::sleep(SWEEP_INTERVAL).await;
+            if let Err(error) = sweep_markers(&store, MARKER_AGE_MAX).await {
+                tracing::warn!(error = %Chain(&error), "leftovers of interrupted saves were not looked for");
             }
         }
     };
@@ -56,116 +57,135 @@ pub(super) async fn start(store: Arc<Store>) -> Result<()> {
     Ok(())
 }
 
-/// Cleans up after whatever has a marker of this age.
-pub(super) async fn sweep(store: &Store, age: Duration) -> Result<()> {
-    let found = older(markers(store).await?, age);
-    remove_halves(store, &found, AGE).await?;
-    clean_all(store, &found).await;
+/// Cleans up after all markers of at least this age.
+pub(super) async fn sweep_markers(store: &ArtifactStore, age: Duration) -> Result<()> {
+    let found = retain_older(list_markers(store).await?, age);
+    remove_partial_files(store, &found, MARKER_AGE_MAX).await?;
+    clean_markers(store, &found).await;
     Ok(())
 }
 
-async fn markers(store: &Store) -> Result<Markers> {
-    let listed = store.list(&key::pending(&store.base), None);
+async fn list_markers(store: &ArtifactStore) -> Result<SaveMarkers> {
+    let listed = store.list_objects(&key::markers_key(&store.base), None);
     let listed = listed.map_ok(|object| {
         let id = object.location.filename().unwrap_or_default().to_owned();
         (id, SystemTime::from(object.last_modified))
     });
     let listed = listed.try_collect();
-    store.must(harmless("list"), listed).await
+    store
+        .request_existing(invisible_operation("list"), listed)
+        .await
 }
 
-fn older(mut markers: Markers, age: Duration) -> Markers {
+fn retain_older(mut markers: SaveMarkers, age: Duration) -> SaveMarkers {
     markers.retain(|_, renewed| renewed.elapsed().unwrap_or_default() >= age);
     markers
 }
 
-async fn clean_all(store: &Store, markers: &Markers) {
+async fn clean_markers(store: &ArtifactStore, markers: &SaveMarkers) {
     let mut removed = 0_u64;
     for id in markers.keys() {
-        match clean(store, id).await {
+        match clean_marker(store, id).await {
             Ok(gone) => removed += u64::from(gone),
             Err(error) => {
-                tracing::warn!(%id, error = %Chain(&error), "what an interrupted save left stays for now");
+                tracing::warn!(%id, error = %Chain(&error), "leftover of an interrupted save stays for now");
             }
         }
     }
     if removed > 0 {
-        tracing::info!(removed, "removed what interrupted saves had left");
+        tracing::info!(removed, "removed leftovers of interrupted saves");
     }
 }
 
-/// Whose bytes they are; `None` if the marker is gone.
-async fn read(store: &Store, id: &str) -> Result<Option<(Scope, Name, Option<String>)>> {
-    let marker = key::join(&key::pending(&store.base), id);
-    let Some(text) = store.read(harmless("clean up"), &marker).await? else {
+/// Reads a marker: the scope and name of its save, and its multipart upload. Returns `None` if the marker is gone.
+async fn read_marker(
+    store: &ArtifactStore,
+    id: &str,
+) -> Result<Option<(ArtifactScope, ArtifactName, Option<String>)>> {
+    let marker = key::join_key(&key::markers_key(&store.base), id);
+    let Some(text) = store
+        .read_object(invisible_operation("clean up"), &marker)
+        .await?
+    else {
         return Ok(None);
     };
     let strange = |error: serde_json::Error| Error::Internal(format!("marker {id}: {error}"));
-    let pending: Pending = serde_json::from_slice(&text.unwrap_or_default()).map_err(strange)?;
-    let scope = Scope::parse("scope", &pending.app, &pending.user, &pending.session)?;
-    let name = Name::parse("name", &pending.name)?;
+    let pending: SaveMarker = serde_json::from_slice(&text.unwrap_or_default()).map_err(strange)?;
+    let scope = ArtifactScope::parse("scope", &pending.app, &pending.user, &pending.session)?;
+    let name = ArtifactName::parse("name", &pending.name)?;
     Ok(Some((scope, name, pending.parts)))
 }
 
-/// Removes the bytes of a save unless they were published, and its marker. True if there were bytes to remove.
-async fn clean(store: &Store, id: &str) -> Result<bool> {
-    let Some((scope, name, parts)) = read(store, id).await? else {
+/// Removes a marker, and the bytes of its save unless they were published. Returns `true` if it removed the bytes.
+async fn clean_marker(store: &ArtifactStore, id: &str) -> Result<bool> {
+    let Some((scope, name, parts)) = read_marker(store, id).await? else {
         return Ok(false);
     };
     let published = is_published(store, &scope, &name, id).await?;
     if !published {
-        let data = key::data(&store.base, id);
-        forget(store, &data, parts.as_deref()).await?;
-        if let Kind::Directory { root, .. } = &store.kind {
+        let data = key::data_key(&store.base, id);
+        remove_data(store, &data, parts.as_deref()).await?;
+        if let StoreKind::Directory { root, .. } = &store.kind {
             let mut dir = file_path(root, &data);
             dir.pop();
-            remove_in(store, root, dir, format!("{id}#"), Duration::ZERO).await?;
+            remove_partial_files_in(store, root, dir, format!("{id}#"), Duration::ZERO).await?;
         }
     }
-    let marker = key::join(&key::pending(&store.base), id);
-    store.remove(harmless("clean up"), &marker).await?;
+    let marker = key::join_key(&key::markers_key(&store.base), id);
+    store
+        .remove_object(invisible_operation("clean up"), &marker)
+        .await?;
     Ok(!published)
 }
 
-/// Whether a record points to the bytes. All of them are read: this is for what a crash left, and must not be wrong.
-async fn is_published(store: &Store, scope: &Scope, name: &Name, id: &str) -> Result<bool> {
-    let versions = index::versions(store, scope, name, None, usize::MAX).await?;
+/// Returns `true` if a record refers to the bytes. Reads every record of the name: a wrong answer would lose data.
+async fn is_published(
+    store: &ArtifactStore,
+    scope: &ArtifactScope,
+    name: &ArtifactName,
+    id: &str,
+) -> Result<bool> {
+    let versions = index::list_versions(store, scope, name, None, usize::MAX).await?;
     let records = futures::stream::iter(versions)
-        .map(|version| Record::read(store, scope, name, version))
-        .buffer_unordered(READS);
+        .map(|version| VersionRecord::read(store, scope, name, version))
+        .buffer_unordered(CONCURRENT_READS_MAX);
     let of_this =
         records.try_filter_map(|record| async { Ok(record.filter(|record| record.data == id)) });
     let mut of_this = std::pin::pin!(of_this);
     Ok(of_this.try_next().await?.is_some())
 }
 
-/// Removes markers and records that were being written when somebody was interrupted. They are small, and so it is rare.
-async fn remove_halves(store: &Store, markers: &Markers, age: Duration) -> Result<()> {
-    let Kind::Directory { root, .. } = &store.kind else {
+/// Removes incomplete markers and records of a directory store.
+async fn remove_partial_files(
+    store: &ArtifactStore,
+    markers: &SaveMarkers,
+    age: Duration,
+) -> Result<()> {
+    let StoreKind::Directory { root, .. } = &store.kind else {
         return Ok(());
     };
-    let pending = file_path(root, &key::pending(&store.base));
-    remove_in(store, root, pending, String::new(), age).await?;
+    let pending = file_path(root, &key::markers_key(&store.base));
+    remove_partial_files_in(store, root, pending, String::new(), age).await?;
     for id in markers.keys() {
-        let Ok(Some((scope, name, _))) = read(store, id).await else {
+        let Ok(Some((scope, name, _))) = read_marker(store, id).await else {
             continue;
         };
-        let records = file_path(root, &key::name(&store.base, &scope, &name));
-        remove_in(store, root, records, String::new(), age).await?;
+        let records = file_path(root, &key::name_key(&store.base, &scope, &name));
+        remove_partial_files_in(store, root, records, String::new(), age).await?;
     }
     Ok(())
 }
 
-/// Removes files of this age that the library was writing: it puts `#` and a number after their names.
-async fn remove_in(
-    store: &Store,
+/// Removes incomplete files of at least this age. The library appends `#` and a number to their names.
+async fn remove_partial_files_in(
+    store: &ArtifactStore,
     root: &FilePath,
     dir: PathBuf,
     prefix: String,
     age: Duration,
 ) -> Result<()> {
     let remove = move || {
-        for name in entries(&dir)? {
+        for name in directory_entries(&dir)? {
             if !name.contains('#') || !name.starts_with(&prefix) {
                 continue;
             }
@@ -178,5 +198,7 @@ async fn remove_in(
         }
         Ok(())
     };
-    store.on_disk(harmless("clean up"), root, remove).await
+    store
+        .run_on_disk(invisible_operation("clean up"), root, remove)
+        .await
 }

@@ -1,5 +1,5 @@
-//! Which names and versions there are. A bucket lists its keys in order, so a page costs what it holds; a directory is
-//! read level by level and sorted here, because the library's listing of one would look at every file beneath.
+//! Listings of names and versions. A bucket lists its keys in order, so the cost of a page depends on its length only.
+//! A directory is read level by level and sorted here, because the library's listing would visit every file beneath it.
 
 use std::io;
 use std::path::{Path as FilePath, PathBuf};
@@ -8,34 +8,40 @@ use futures::StreamExt;
 use object_store::path::Path;
 
 use super::key;
-use super::name::{Name, Scope};
-use super::store::{Kind, Operation, Store, harmless};
+use super::name::{ArtifactName, ArtifactScope};
+use super::store::{ArtifactStore, StoreKind, StoreOperation, invisible_operation};
 use crate::error::Result;
 
-/// So many versions of one name are passed over in a bucket before it is asked for what comes after them.
-const PASSED_MAX: usize = 1000;
-/// After every version of a name, in the order of keys.
+/// Number of skipped keys of one name after which a bucket is asked for the keys after them.
+const SKIPPED_KEYS_MAX: usize = 1000;
+/// Component that sorts after every version of a name.
 const AFTER_VERSIONS: &str = "z";
-const LIST: Operation = harmless("list");
-/// Numbers that one request for a page of versions covers at most.
-const SPAN_MAX: u64 = 1 << 20;
+const LIST: StoreOperation = invisible_operation("list");
+/// Maximum number of versions that one request for a page covers.
+const WINDOW_MAX: u64 = 1 << 20;
 
-/// A name and its newest version.
-pub(super) type Newest = (Name, u64);
+/// Name of an artifact with its newest version.
+pub(super) type NewestVersion = (ArtifactName, u64);
 
-/// The newest version of an artifact; `None` if there is none.
-pub(super) async fn newest(store: &Store, scope: &Scope, name: &Name) -> Result<Option<u64>> {
-    let beneath = key::name(&store.base, scope, name);
+/// Returns the newest version of an artifact; `None` if it has none.
+pub(super) async fn find_newest_version(
+    store: &ArtifactStore,
+    scope: &ArtifactScope,
+    name: &ArtifactName,
+) -> Result<Option<u64>> {
+    let beneath = key::name_key(&store.base, scope, name);
     match &store.kind {
-        Kind::Directory { root, .. } => {
+        StoreKind::Directory { root, .. } => {
             let dir = file_path(root, &beneath);
-            let found = store.on_disk(LIST, root, move || numbers(&dir)).await?;
+            let found = store
+                .run_on_disk(LIST, root, move || directory_versions(&dir))
+                .await?;
             Ok(found.into_iter().max())
         }
-        Kind::Bucket(_) => {
-            let mut listed = store.list(&beneath, None);
-            while let Some(key) = next(store, &mut listed).await? {
-                if let Some(version) = version_of(&key) {
+        StoreKind::Bucket(_) => {
+            let mut listed = store.list_objects(&beneath, None);
+            while let Some(key) = next_key(store, &mut listed).await? {
+                if let Some(version) = version_of_key(&key) {
                     return Ok(Some(version));
                 }
             }
@@ -44,91 +50,95 @@ pub(super) async fn newest(store: &Store, scope: &Scope, name: &Name) -> Result<
     }
 }
 
-/// Versions of an artifact, oldest first: at most `limit` of those that come after `after`.
-pub(super) async fn versions(
-    store: &Store,
-    scope: &Scope,
-    name: &Name,
+/// Lists the versions of an artifact after `after`, oldest first, at most `limit`.
+pub(super) async fn list_versions(
+    store: &ArtifactStore,
+    scope: &ArtifactScope,
+    name: &ArtifactName,
     after: Option<u64>,
     limit: usize,
 ) -> Result<Vec<u64>> {
-    let beneath = key::name(&store.base, scope, name);
+    let beneath = key::name_key(&store.base, scope, name);
     let mut from = after.map_or(0, |after| after.saturating_add(1));
-    if let Kind::Directory { root, .. } = &store.kind {
+    if let StoreKind::Directory { root, .. } = &store.kind {
         let dir = file_path(root, &beneath);
-        let mut found = store.on_disk(LIST, root, move || numbers(&dir)).await?;
+        let mut found = store
+            .run_on_disk(LIST, root, move || directory_versions(&dir))
+            .await?;
         found.retain(|version| *version >= from);
         found.sort_unstable();
         found.truncate(limit);
         return Ok(found);
     }
-    // The keys count down. Numbers are without gaps but for deletions, so the page is in the next `limit` of them; where
-    // it is not, the window grows.
-    let Some(newest) = newest(store, scope, name).await? else {
+    // Keys count down. Versions have gaps only from deletions, so the next `limit` numbers usually hold the page. Where
+    // they do not, the window grows.
+    let Some(newest) = find_newest_version(store, scope, name).await? else {
         return Ok(Vec::new());
     };
     let mut found = Vec::new();
-    let mut span = limit as u64;
+    let mut window_len = limit as u64;
     while found.len() < limit && from <= newest {
-        let to = from.saturating_add(span.saturating_sub(1)).min(newest);
-        let above = key::version(&beneath, to.saturating_add(1));
-        let mut listed = store.list(&beneath, Some(&above));
+        let to = from
+            .saturating_add(window_len.saturating_sub(1))
+            .min(newest);
+        let above = key::version_key(&beneath, to.saturating_add(1));
+        let mut listed = store.list_objects(&beneath, Some(&above));
         let mut window = Vec::new();
-        while let Some(key) = next(store, &mut listed).await? {
-            match version_of(&key) {
+        while let Some(key) = next_key(store, &mut listed).await? {
+            match version_of_key(&key) {
                 Some(version) if version >= from => window.push(version),
                 _ => break,
             }
         }
         found.extend(window.into_iter().rev());
         from = to.saturating_add(1);
-        span = span.saturating_mul(2).min(SPAN_MAX);
+        window_len = window_len.saturating_mul(2).min(WINDOW_MAX);
     }
     found.truncate(limit);
     Ok(found)
 }
 
-/// Names of one scope in order, each with its newest version: at most `limit` of those that come after `after`.
-pub(super) async fn names(
-    store: &Store,
-    scope: &Scope,
-    after: Option<&Name>,
+/// Lists the names of one scope after `after`, each with its newest version, at most `limit`.
+pub(super) async fn list_names(
+    store: &ArtifactStore,
+    scope: &ArtifactScope,
+    after: Option<&ArtifactName>,
     limit: usize,
-) -> Result<Vec<Newest>> {
-    let beneath = key::scope(&store.base, scope);
-    let after = after.map(key::components);
+) -> Result<Vec<NewestVersion>> {
+    let beneath = key::scope_key(&store.base, scope);
+    let after = after.map(key::name_components);
     match &store.kind {
-        Kind::Directory { root, .. } => {
+        StoreKind::Directory { root, .. } => {
             let dir = file_path(root, &beneath);
             let read = move || {
                 let mut found = Vec::new();
-                walk(&dir, &mut Vec::new(), after.as_deref(), limit, &mut found)?;
+                collect_names(&dir, &mut Vec::new(), after.as_deref(), limit, &mut found)?;
                 Ok(found)
             };
-            store.on_disk(LIST, root, read).await
+            store.run_on_disk(LIST, root, read).await
         }
-        Kind::Bucket(_) => names_in_bucket(store, &beneath, after, limit).await,
+        StoreKind::Bucket(_) => list_names_in_bucket(store, &beneath, after, limit).await,
     }
 }
 
-async fn names_in_bucket(
-    store: &Store,
+async fn list_names_in_bucket(
+    store: &ArtifactStore,
     beneath: &Path,
     after: Option<Vec<String>>,
     limit: usize,
-) -> Result<Vec<Newest>> {
+) -> Result<Vec<NewestVersion>> {
     let past = |components: &[String]| {
         let name = components
             .iter()
-            .fold(beneath.clone(), |path, part| key::join(&path, part));
-        key::join(&name, AFTER_VERSIONS)
+            .fold(beneath.clone(), |path, part| key::join_key(&path, part));
+        key::join_key(&name, AFTER_VERSIONS)
     };
     let mut found = Vec::new();
     let mut last = after;
-    let mut listed = store.list(beneath, last.as_deref().map(past).as_ref());
-    let mut passed = 0;
+    let mut listed = store.list_objects(beneath, last.as_deref().map(past).as_ref());
+    let mut skipped = 0;
     while found.len() < limit
-        && let Some(key) = next(store, &mut listed).await?
+        && let Some(key) = next_key(store, &mut listed).await?
     {
         let parts: Option<Vec<String>> = key
             .prefix_match(beneath)
@@ -138,53 +148,53 @@ async fn names_in_bucket(
             continue;
         };
         if last.as_deref() == Some(components) {
-            passed += 1;
-            if passed > PASSED_MAX {
-                passed = 0;
-                listed = store.list(beneath, Some(&past(components)));
+            skipped += 1;
+            if skipped > SKIPPED_KEYS_MAX {
+                skipped = 0;
+                listed = store.list_objects(beneath, Some(&past(components)));
             }
             continue;
         }
-        // What is not ours is passed over.
+        // Foreign keys are skipped.
         if let (Some(version), Some(name)) =
             (key::read_version(version), key::read_name(components))
         {
             found.push((name, version));
             last = Some(components.to_vec());
-            passed = 0;
+            skipped = 0;
         }
     }
     Ok(found)
 }
 
-async fn next(
-    store: &Store,
+async fn next_key(
+    store: &ArtifactStore,
     listed: &mut futures::stream::BoxStream<
         'static,
         object_store::Result<object_store::ObjectMeta>,
     >,
 ) -> Result<Option<Path>> {
     let next = async { listed.next().await.transpose() };
-    let next = store.ask(LIST, next).await?.flatten();
+    let next = store.request(LIST, next).await?.flatten();
     Ok(next.map(|object| object.location))
 }
 
-fn version_of(key: &Path) -> Option<u64> {
+fn version_of_key(key: &Path) -> Option<u64> {
     key::read_version(key.filename()?)
 }
 
 // === a directory ===
 
-/// Where a key is in a directory: keys are made of letters and digits, so nothing of them means anything to a path.
+/// Returns the path of a key in a directory store. Keys consist of letters, digits and `/`, so they are safe paths.
 pub(super) fn file_path(root: &FilePath, key: &Path) -> PathBuf {
     root.join(key.as_ref())
 }
 
-/// Names in a directory, in no order; nothing if it is not there.
-pub(super) fn entries(dir: &FilePath) -> io::Result<Vec<String>> {
+/// Lists the names in a directory, unsorted; none if it does not exist.
+pub(super) fn directory_entries(dir: &FilePath) -> io::Result<Vec<String>> {
     let listed = match std::fs::read_dir(dir) {
         Ok(listed) => listed,
-        Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        Err(error) if is_absent(&error) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let mut names = Vec::new();
@@ -194,32 +204,32 @@ pub(super) fn entries(dir: &FilePath) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Not there, or no directory: what lies beneath a name that ends here is a record.
-fn is_gone(error: &io::Error) -> bool {
+/// Returns `true` if a path does not exist or is no directory, such as the record of a shorter name.
+fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
     )
 }
 
-/// Versions in the directory of a name, in no order. Names with a `#` are files that are being written.
-fn numbers(dir: &FilePath) -> io::Result<Vec<u64>> {
-    let names = entries(dir)?;
+/// Lists the versions in the directory of a name, unsorted. File names with a `#` are incomplete files.
+fn directory_versions(dir: &FilePath) -> io::Result<Vec<u64>> {
+    let names = directory_entries(dir)?;
     Ok(names
         .iter()
         .filter_map(|name| key::read_version(name))
         .collect())
 }
 
-/// Collects names beneath a level, in order.
-fn walk(
+/// Collects the names beneath one directory level, in order.
+fn collect_names(
     dir: &FilePath,
     above: &mut Vec<String>,
     after: Option<&[String]>,
     limit: usize,
-    found: &mut Vec<Newest>,
+    found: &mut Vec<NewestVersion>,
 ) -> io::Result<()> {
-    let mut level = entries(dir)?;
+    let mut level = directory_entries(dir)?;
     level.sort_unstable();
     for component in level {
         if found.len() >= limit {
@@ -235,9 +245,9 @@ fn walk(
         let continued = key::is_continued(&component);
         above.push(component);
         if continued {
-            walk(&path, above, rest, limit, found)?;
+            collect_names(&path, above, rest, limit, found)?;
         } else if rest.is_none()
-            && let Some(newest) = numbers(&path)?.into_iter().max()
+            && let Some(newest) = directory_versions(&path)?.into_iter().max()
             && let Some(name) = key::read_name(above)
         {
             found.push((name, newest));

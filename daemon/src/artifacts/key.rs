@@ -1,75 +1,77 @@
-//! Where things are in the store. All of it is made of `a-z`, `0-9` and `/`, whatever the names are:
+//! Keys of objects in the store. They consist of `a-z`, `0-9` and `/` for any artifact name:
 //!
 //! ```text
-//! index/<scope>/<name>/<version>    the record of one version: small, and written last
-//! data/<xx>/<id>                    the bytes that a record points to
-//! pending/<id>                      a save that is under way, or that was interrupted
+//! index/<scope>/<name>/<version>    record of one version: small, and written last
+//! data/<xx>/<id>                    bytes that a record refers to
+//! pending/<id>                      marker of a save that is running or was interrupted
 //! ```
 //!
-//! `<scope>` is a sha256, so that scopes of any length are apart and none can name another one's keys. `<name>` is
-//! base32 with an alphabet in ASCII order: the keys' order is the names' order, no two names differ in case only, and
-//! nothing needs an escape. It is cut into components below the 255 bytes of a file name; all but the last one end with
-//! `z`, which is not in the alphabet. `<version>` counts down, so that the newest one comes first.
+//! `<scope>` is a SHA-256, so that scopes of any length differ and none can address another one's keys. `<name>` is
+//! base32 with an alphabet in ASCII order: keys sort like names, no two differ only in case, and nothing needs an
+//! escape. It is split into components of less than 255 bytes, the limit of a file name. All but the last end with `z`,
+//! which is not in the alphabet. `<version>` counts down, so that the newest version comes first.
 
 use data_encoding::BASE32_DNSSEC as BASE32;
 use object_store::path::{Path, PathPart};
 use sha2::{Digest, Sha256};
 
-use super::name::{Name, Scope, VERSION_MAX};
+use super::name::{ArtifactName, ArtifactScope, VERSION_MAX};
 
-/// The only tenant of this version.
+/// Tenant of all scopes; part of the hash so that a later release can add others.
 const TENANT: &str = "default";
-/// Bytes of a name in one component: 200 characters.
+/// Maximum number of name bytes in one component; base32 makes 200 characters of them.
 const COMPONENT_BYTES: usize = 125;
-/// Ends a component that another one follows.
+/// Last character of a component that another one follows.
 const CONTINUED: char = 'z';
-/// Digits of a version.
+/// Number of digits of a version component.
 const VERSION_DIGITS: usize = 19;
 
-/// Where the records of a scope are.
-pub(super) fn scope(base: &Path, scope: &Scope) -> Path {
+/// Returns the key prefix of all records of a scope.
+pub(super) fn scope_key(base: &Path, scope: &ArtifactScope) -> Path {
     let mut hash = Sha256::new();
     for part in [TENANT, scope.app(), scope.user(), scope.session()] {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
     let key = BASE32.encode(&hash.finalize());
-    join(&join(base, "index"), &key)
+    join_key(&join_key(base, "index"), &key)
 }
 
-/// Where the records of an artifact are.
-pub(super) fn name(base: &Path, of: &Scope, name: &Name) -> Path {
-    // What belongs to a user and what belongs to the session "" differ in their names.
-    let components = components(name);
+/// Returns the key prefix of all records of an artifact.
+pub(super) fn name_key(base: &Path, of: &ArtifactScope, name: &ArtifactName) -> Path {
+    // A user's artifacts share their prefix with those of the session "": their names tell them apart.
+    let components = name_components(name);
     components
         .iter()
-        .fold(scope(base, &of.of(name)), |key, part| join(&key, part))
+        .fold(scope_key(base, &of.of(name)), |key, part| {
+            join_key(&key, part)
+        })
 }
 
-/// The record of one version, beneath [`name`].
-pub(super) fn version(name: &Path, version: u64) -> Path {
-    join(name, &version_component(version))
+/// Returns the key of a version's record, beneath [`name_key`].
+pub(super) fn version_key(name_key: &Path, version: u64) -> Path {
+    join_key(name_key, &version_component(version))
 }
 
-/// Bytes of a save.
-pub(super) fn data(base: &Path, id: &str) -> Path {
-    // The end of the id is random: the files of a local store spread evenly.
+/// Returns the key of the bytes of a save.
+pub(super) fn data_key(base: &Path, id: &str) -> Path {
+    // The end of the id is random, so the files of a local store spread evenly.
     let shard = id.get(id.len().saturating_sub(2)..).unwrap_or_default();
-    join(&join(&join(base, "data"), shard), id)
+    join_key(&join_key(&join_key(base, "data"), shard), id)
 }
 
-/// All saves that are under way.
-pub(super) fn pending(base: &Path) -> Path {
-    join(base, "pending")
+/// Returns the key prefix of all markers.
+pub(super) fn markers_key(base: &Path) -> Path {
+    join_key(base, "pending")
 }
 
-/// Adds a component.
-pub(super) fn join(path: &Path, part: &str) -> Path {
+/// Appends a component to a key.
+pub(super) fn join_key(path: &Path, part: &str) -> Path {
     path.clone().join(PathPart::from(part))
 }
 
-/// A name as components.
-pub(super) fn components(name: &Name) -> Vec<String> {
+/// Encodes a name as key components.
+pub(super) fn name_components(name: &ArtifactName) -> Vec<String> {
     let chunks = name.as_str().as_bytes().chunks(COMPONENT_BYTES);
     let mut components: Vec<String> = chunks
         .map(|chunk| format!("{}{CONTINUED}", BASE32.encode(chunk)))
@@ -80,28 +82,28 @@ pub(super) fn components(name: &Name) -> Vec<String> {
     components
 }
 
-/// The name back from its components; `None` if it is none of ours.
-pub(super) fn read_name(components: &[String]) -> Option<Name> {
+/// Decodes a name from its key components; `None` for foreign keys.
+pub(super) fn read_name(components: &[String]) -> Option<ArtifactName> {
     let mut bytes = Vec::new();
     for component in components {
         let text = component.strip_suffix(CONTINUED).unwrap_or(component);
         bytes.extend(BASE32.decode(text.as_bytes()).ok()?);
     }
-    Name::parse("name", &String::from_utf8(bytes).ok()?).ok()
+    ArtifactName::parse("name", &String::from_utf8(bytes).ok()?).ok()
 }
 
-/// Whether another component follows this one.
+/// Returns `true` if another component follows this one.
 pub(super) fn is_continued(component: &str) -> bool {
     component.ends_with(CONTINUED)
 }
 
-/// The last component of a record's key.
+/// Encodes a version as the last component of its record's key.
 pub(super) fn version_component(version: u64) -> String {
     let down = VERSION_MAX.saturating_sub(version);
     format!("{down:0VERSION_DIGITS$}")
 }
 
-/// The version back; `None` if it is none.
+/// Decodes a version from its component; `None` for anything else.
 pub(super) fn read_version(component: &str) -> Option<u64> {
     let digits = component.len() == VERSION_DIGITS && component.bytes().all(|b| b.is_ascii_digit());
     let down: u64 = component.parse().ok().filter(|_| digits)?;
@@ -112,16 +114,16 @@ pub(super) fn read_version(component: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Name {
-        Name::parse("name", text).expect(text)
+    fn parsed(text: &str) -> ArtifactName {
+        ArtifactName::parse("name", text).expect(text)
     }
 
     fn key(text: &str) -> String {
-        components(&parsed(text)).join("/")
+        name_components(&parsed(text)).join("/")
     }
 
     #[test]
-    fn the_order_of_keys_is_the_order_of_names() {
+    fn keys_sort_like_names() {
         let filler = "m".repeat(COMPONENT_BYTES);
         let mut names: Vec<String> = [
             "a",
@@ -155,29 +157,32 @@ mod tests {
         let mut by_name = names.clone();
         by_name.sort();
         let mut by_key = names;
-        // Records lie beneath the name: what decides is the whole key.
+        // Records lie beneath the name, so the whole key decides.
         by_key.sort_by_key(|name| format!("{}/0", key(name)));
         assert_eq!(by_key, by_name);
     }
 
     #[test]
-    fn every_name_has_a_key_of_its_own_that_fits_and_reads_back() {
+    fn every_name_has_a_unique_key_that_fits_and_decodes() {
         let mut seen = std::collections::BTreeSet::new();
         let longest = "\u{1f980}".repeat(128);
         for name in [
             "a", "A", "user:a", "C:\\x", "%2e%2e", "a#1", "...", "CON", &longest,
         ] {
-            let parts = components(&parsed(name));
+            let parts = name_components(&parsed(name));
             assert_eq!(read_name(&parts).expect(name).as_str(), name);
             for part in &parts {
                 assert!(part.len() <= 201, "{part}");
-                let harmless = |b: u8| b.is_ascii_digit() || b.is_ascii_lowercase();
-                assert!(part.bytes().all(harmless), "{part}");
+                let is_harmless = |b: u8| b.is_ascii_digit() || b.is_ascii_lowercase();
+                assert!(part.bytes().all(is_harmless), "{part}");
             }
             assert!(seen.insert(parts.join("/").to_lowercase()), "{name}");
         }
         let base = Path::from("p".repeat(64));
-        let whole = version(&name(&base, &Scope::default(), &parsed(&longest)), 0);
+        let whole = version_key(
+            &name_key(&base, &ArtifactScope::default(), &parsed(&longest)),
+            0,
+        );
         assert!(whole.as_ref().len() <= 1024, "{}", whole.as_ref().len());
     }
 
@@ -199,23 +204,24 @@ mod tests {
     }
 
     #[test]
-    fn scopes_are_apart_and_a_user_s_artifacts_are_in_no_session() {
+    fn scopes_have_different_keys_and_user_artifacts_no_session() {
         let base = Path::default();
         let scope_of = |app: &str, user: &str, session: &str| {
-            Scope::parse("scope", app, user, session).expect("good")
+            ArtifactScope::parse("scope", app, user, session).expect("good")
         };
         let parts = ["", "a", "ab", "b", "a/b"];
         let mut seen = std::collections::BTreeSet::new();
         for app in parts {
             for user in parts {
                 for session in parts {
-                    let key = scope(&base, &scope_of(app, user, session));
+                    let key = scope_key(&base, &scope_of(app, user, session));
                     assert!(seen.insert(key.to_string()), "{app} {user} {session}");
                 }
             }
         }
-        let of =
-            |session: &str, text: &str| name(&base, &scope_of("a", "u", session), &parsed(text));
+        let of = |session: &str, text: &str| {
+            name_key(&base, &scope_of("a", "u", session), &parsed(text))
+        };
         assert_eq!(of("1", "user:x"), of("2", "user:x"));
         assert_ne!(of("1", "x"), of("2", "x"));
     }

@@ -1,4 +1,5 @@
-//! The bytes of an artifact on their way out: in small pieces, as fast as they are taken, and checked against the record.
+//! Reads the bytes of an artifact in small chunks, as fast as the client takes them, and checks them against the
+//! record.
 
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
@@ -8,15 +9,15 @@ use object_store::{GetResultPayload, ObjectStoreExt};
 use sha2::{Digest, Sha256};
 use tokio_util::io::ReaderStream;
 
-use super::store::{Store, harmless};
-use super::{Artifact, Chunks, key};
+use super::store::{ArtifactStore, invisible_operation};
+use super::{Artifact, ArtifactStream, key};
 use crate::error::{Error, Result};
 
-/// Largest piece, bytes.
+/// Maximum size of a chunk in bytes.
 pub const CHUNK_BYTES_MAX: usize = 256 << 10;
 
-/// What is on its way.
-struct Load {
+/// State of one read.
+struct ArtifactLoad {
     stored: BoxStream<'static, Result<Bytes>>,
     rest: Bytes,
     hash: Sha256,
@@ -24,15 +25,15 @@ struct Load {
     artifact: Artifact,
 }
 
-/// The bytes of the save with this id; `None` if they are not there.
-pub(super) async fn chunks(
-    store: &Store,
+/// Opens the bytes of a save; `None` if they do not exist.
+pub(super) async fn open_stream(
+    store: &ArtifactStore,
     data: &str,
     artifact: &Artifact,
-) -> Result<Option<Chunks>> {
-    let path = key::data(&store.base, data);
-    let operation = harmless("read the bytes");
-    let Some(object) = store.ask(operation, store.objects.get(&path)).await? else {
+) -> Result<Option<ArtifactStream>> {
+    let path = key::data_key(&store.base, data);
+    let operation = invisible_operation("read the bytes");
+    let Some(object) = store.request(operation, store.objects.get(&path)).await? else {
         return Ok(None);
     };
     let store = store.clone();
@@ -40,24 +41,24 @@ pub(super) async fn chunks(
         GetResultPayload::File(file, _) => {
             let file = tokio::fs::File::from_std(file);
             let read = ReaderStream::with_capacity(file, CHUNK_BYTES_MAX);
-            read.map_err(move |error| store.broken(operation, &error))
+            read.map_err(move |error| store.disk_error(operation, &error))
                 .boxed()
         }
         GetResultPayload::Stream(stream) => stream
-            .map_err(move |error| store.failed(operation, &error))
+            .map_err(move |error| store.store_error(operation, &error))
             .boxed(),
     };
-    let load = Load {
+    let load = ArtifactLoad {
         stored,
         rest: Bytes::new(),
         hash: Sha256::new(),
         size: 0,
         artifact: artifact.clone(),
     };
-    Ok(Some(futures::stream::try_unfold(load, next).boxed()))
+    Ok(Some(futures::stream::try_unfold(load, next_chunk).boxed()))
 }
 
-async fn next(mut load: Load) -> Result<Option<(Bytes, Load)>> {
+async fn next_chunk(mut load: ArtifactLoad) -> Result<Option<(Bytes, ArtifactLoad)>> {
     while load.rest.is_empty() {
         let Some(chunk) = load.stored.next().await else {
             load.check()?;
@@ -72,8 +73,8 @@ async fn next(mut load: Load) -> Result<Option<(Bytes, Load)>> {
     Ok(Some((piece, load)))
 }
 
-impl Load {
-    /// All came: is it what was saved?
+impl ArtifactLoad {
+    /// Checks size and SHA-256 at the end of the bytes.
     fn check(&mut self) -> Result<()> {
         let sha256 = std::mem::take(&mut self.hash).finalize();
         let sha256 = HEXLOWER.encode(&sha256);

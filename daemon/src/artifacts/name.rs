@@ -1,47 +1,47 @@
-//! Who an artifact belongs to and what it is called. Pure: nothing here knows of keys or files.
+//! Scopes, names and references of artifacts. Pure parsing, without keys or files.
 
 use crate::error::{Error, Result};
 
-/// Longest name, bytes.
+/// Maximum length of a name in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
-/// Longest part of a scope, bytes.
+/// Maximum length of each part of a scope in bytes.
 pub const SCOPE_BYTES_MAX: usize = 256;
-/// Largest version: what the wire can carry.
+/// Largest version number that the API can carry.
 pub const VERSION_MAX: u64 = i64::MAX as u64;
 
-/// Names that begin so belong to a user and not to one of his sessions.
+/// Prefix of names that belong to a user and not to one session.
 const USER_PREFIX: &str = "user:";
-/// What a reference begins with.
+/// Prefix of a reference.
 const REF_PREFIX: &str = "artifact://";
 
-/// Whose artifacts are meant. An empty part is a part like any other.
+/// Application, user and session that an artifact belongs to. An empty part is a valid value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Scope {
+pub struct ArtifactScope {
     app: String,
     user: String,
     session: String,
 }
 
-/// The name of an artifact: a relative path, perhaps with `user:` before it.
+/// Name of an artifact: a relative path, optionally after `user:`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(String);
+pub struct ArtifactName(String);
 
-/// `artifact://name[@version]`.
+/// Reference `artifact://name[@version]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArtifactRef {
-    /// Which one.
-    pub name: Name,
-    /// `None` is the newest.
+    /// Name of the artifact.
+    pub name: ArtifactName,
+    /// Version; `None` refers to the newest.
     pub version: Option<u64>,
 }
 
 // === impl Scope ===
 
-impl Scope {
-    /// Checks the three parts.
+impl ArtifactScope {
+    /// Parses the three parts of a scope.
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming the parts beneath `field`, all at once.
+    /// [`Error::Invalid`] with all wrong parts, as fields beneath `field`.
     pub fn parse(field: &str, app: &str, user: &str, session: &str) -> Result<Self> {
         let parts = [("app", app), ("user", user), ("session", session)];
         let faults = parts.into_iter().filter_map(|(part, text)| {
@@ -68,37 +68,37 @@ impl Scope {
         })
     }
 
-    /// Of the application.
+    /// Returns the application.
     #[must_use]
     pub fn app(&self) -> &str {
         &self.app
     }
 
-    /// Of the user.
+    /// Returns the user.
     #[must_use]
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// Of the session; empty for what belongs to the user.
+    /// Returns the session; empty for artifacts of the user.
     #[must_use]
     pub fn session(&self) -> &str {
         &self.session
     }
 
-    /// The scope that an artifact with this name really has: a user's is in no session.
+    /// Returns the effective scope of an artifact: names with `user:` have no session.
     #[must_use]
-    pub fn of(&self, name: &Name) -> Self {
-        if name.is_users() {
-            self.users()
+    pub fn of(&self, name: &ArtifactName) -> Self {
+        if name.is_shared_by_sessions() {
+            self.without_session()
         } else {
             self.clone()
         }
     }
 
-    /// What the user's sessions share.
+    /// Returns the scope that all sessions of the user share.
     #[must_use]
-    pub(super) fn users(&self) -> Self {
+    pub(super) fn without_session(&self) -> Self {
         Self {
             session: String::new(),
             ..self.clone()
@@ -108,11 +108,11 @@ impl Scope {
 
 // === impl Name ===
 
-impl Name {
-    /// Checks a name, without any prefix but `user:`.
+impl ArtifactName {
+    /// Parses a name without `artifact://` and version.
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming `field`.
+    /// [`Error::Invalid`] for `field`.
     pub fn parse(field: &str, text: &str) -> Result<Self> {
         let path = text.strip_prefix(USER_PREFIX).unwrap_or(text);
         let fault = if text.len() > NAME_BYTES_MAX {
@@ -135,20 +135,20 @@ impl Name {
         }
     }
 
-    /// As it was given.
+    /// Returns the name as the client gave it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether all sessions of the user share it.
+    /// Returns `true` if all sessions of the user share the artifact.
     #[must_use]
-    pub fn is_users(&self) -> bool {
+    pub fn is_shared_by_sessions(&self) -> bool {
         self.0.starts_with(USER_PREFIX)
     }
 }
 
-impl std::fmt::Display for Name {
+impl std::fmt::Display for ArtifactName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
@@ -157,11 +157,11 @@ impl std::fmt::Display for Name {
 // === impl ArtifactRef ===
 
 impl ArtifactRef {
-    /// Reads `artifact://name[@version]`. What follows the last `@` is a version if it is digits and nothing else;
-    /// otherwise it belongs to the name.
+    /// Parses `artifact://name[@version]`. Text after the last `@` is a version if it consists of digits; otherwise it
+    /// belongs to the name.
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming `field`.
+    /// [`Error::Invalid`] for `field`.
     pub fn parse(field: &str, text: &str) -> Result<Self> {
         let Some(rest) = text.strip_prefix(REF_PREFIX) else {
             let form = "is not of the form artifact://NAME[@VERSION]";
@@ -169,7 +169,7 @@ impl ArtifactRef {
         };
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let Some((name, version)) = rest.rsplit_once('@').filter(|(_, tail)| digits(tail)) else {
-            let name = Name::parse(field, rest)?;
+            let name = ArtifactName::parse(field, rest)?;
             return Ok(Self {
                 name,
                 version: None,
@@ -183,7 +183,7 @@ impl ArtifactRef {
             return Err(Error::invalid(field, "has a version that is too large"));
         };
         Ok(Self {
-            name: Name::parse(field, name)?,
+            name: ArtifactName::parse(field, name)?,
             version: Some(version),
         })
     }
@@ -226,7 +226,10 @@ mod tests {
             long.as_str(),
         ];
         for name in good {
-            assert_eq!(Name::parse("name", name).expect(name).as_str(), name);
+            assert_eq!(
+                ArtifactName::parse("name", name).expect(name).as_str(),
+                name
+            );
         }
     }
 
@@ -256,7 +259,7 @@ mod tests {
             long.as_str(),
         ];
         for name in bad {
-            assert!(Name::parse("name", name).is_err(), "{name:?}");
+            assert!(ArtifactName::parse("name", name).is_err(), "{name:?}");
         }
     }
 
@@ -298,10 +301,11 @@ mod tests {
     #[test]
     fn scopes_are_bounded_and_printable() {
         let long = "x".repeat(SCOPE_BYTES_MAX + 1);
-        Scope::parse("scope", "", "", "").expect("empty parts are parts");
-        Scope::parse("scope", "../..", "a/b", "\u{1f980}").expect("they never become paths");
+        ArtifactScope::parse("scope", "", "", "").expect("empty parts are parts");
+        ArtifactScope::parse("scope", "../..", "a/b", "\u{1f980}")
+            .expect("they never become paths");
         for bad in ["a\0b", "a\n", long.as_str()] {
-            let refused = Scope::parse("scope", bad, bad, bad);
+            let refused = ArtifactScope::parse("scope", bad, bad, bad);
             let Err(Error::Invalid(faults)) = refused else {
                 panic!("{bad:?} must be refused");
             };

@@ -1,5 +1,5 @@
-//! Which versions of an artifact there are: the next number for bytes that are safe, and deletions. Both take turns for
-//! one name, in this daemon; between daemons it is the store that says who was first.
+//! Publication and deletion of versions. Within this daemon both take turns for one name; between daemons the store
+//! decides who creates a record first.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, SystemTime};
@@ -8,26 +8,29 @@ use futures::TryStreamExt;
 use object_store::path::Path;
 use tokio::sync::MutexGuard;
 
-use super::record::Record;
-use super::store::{Created, changing};
-use super::upload::{Upload, Written};
-use super::{AT_ONCE, Artifact, Inner, LOCKS, Name, Scope, index, key, not_found};
+use super::record::VersionRecord;
+use super::store::{CreateOutcome, visible_operation};
+use super::upload::{ArtifactUpload, WrittenData};
+use super::{
+    Artifact, ArtifactName, ArtifactScope, ArtifactsState, CONCURRENT_MAX, NAME_LOCKS, index, key,
+    not_found,
+};
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 
-/// Whoever has a turn asks the store a few times, with a deadline each time; so this is for a store that hardly answers.
+/// Longest wait for a turn. Each holder sends a few requests with deadlines, so this is reached only with a slow store.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// How often a save tries to get a number while others, in other daemons, take them first.
+/// Maximum number of attempts to create a record while other daemons take each number first.
 const PUBLISH_ATTEMPTS: u32 = 200;
-/// Longest wait between two of these.
+/// Longest pause between two attempts.
 const PUBLISH_PAUSE_MAX: Duration = Duration::from_millis(100);
 
-impl Inner {
-    /// A turn to change which versions of a name there are.
-    async fn turn(&self, records: &Path) -> Result<Option<MutexGuard<'_, ()>>> {
+impl ArtifactsState {
+    /// Waits for the turn to change the versions of a name.
+    async fn acquire_turn(&self, records: &Path) -> Result<Option<MutexGuard<'_, ()>>> {
         let mut hasher = DefaultHasher::new();
         records.as_ref().hash(&mut hasher);
-        let lock = usize::try_from(hasher.finish() % LOCKS as u64).unwrap_or_default();
+        let lock = usize::try_from(hasher.finish() % NAME_LOCKS as u64).unwrap_or_default();
         let Some(lock) = self.publishing.get(lock) else {
             return Ok(None);
         };
@@ -40,17 +43,17 @@ impl Inner {
         }
     }
 
-    /// Gives bytes that are safe the next number, and ends their upload.
+    /// Publishes safe bytes as the next version and removes the marker of their upload.
     pub(super) async fn publish(
         &self,
-        scope: &Scope,
-        name: &Name,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
         mime_type: Option<String>,
-        written: &Written,
-        upload: &mut Upload,
+        written: &WrittenData,
+        upload: &mut ArtifactUpload,
     ) -> Result<Artifact> {
-        let records = key::name(&self.store.base, scope, name);
-        let _turn = self.turn(&records).await?;
+        let records = key::name_key(&self.store.base, scope, name);
+        let _turn = self.acquire_turn(&records).await?;
         let artifact = Artifact {
             name: name.clone(),
             scope: scope.clone(),
@@ -61,31 +64,36 @@ impl Inner {
             create_time: now_ms(),
         };
         let id = upload.id().to_owned();
-        let artifact = self.number(&records, artifact, &id).await?;
+        let artifact = self.create_record(&records, artifact, &id).await?;
         fault::reach(Point::SavePublished);
-        // Within the turn: whoever deletes the version puts the same marker there again.
-        upload.done().await;
+        // Before the turn ends, because a deletion of the version writes the same marker again.
+        upload.remove_marker().await;
         Ok(artifact)
     }
 
-    /// Gives the bytes under `data` the next number.
-    async fn number(&self, records: &Path, mut artifact: Artifact, data: &str) -> Result<Artifact> {
+    /// Creates the record of the next free version for the bytes with id `data`.
+    async fn create_record(
+        &self,
+        records: &Path,
+        mut artifact: Artifact,
+        data: &str,
+    ) -> Result<Artifact> {
         let store = &self.store;
         for attempt in 0..PUBLISH_ATTEMPTS {
-            let newest = index::newest(store, &artifact.scope, &artifact.name).await?;
+            let newest = index::find_newest_version(store, &artifact.scope, &artifact.name).await?;
             artifact.version = newest.map_or(0, |newest| newest.saturating_add(1));
-            let path = key::version(records, artifact.version);
-            let text = Record::new(&artifact, data).encode()?;
+            let path = key::version_key(records, artifact.version);
+            let text = VersionRecord::new(&artifact, data).encode()?;
             match store
-                .create(changing("publish the version"), &path, text)
+                .create_object(visible_operation("publish the version"), &path, text)
                 .await
             {
-                Ok(Created::New) => return Ok(artifact),
-                // Or by a request of ours whose answer was lost and which was sent again.
-                Ok(Created::Taken) if self.is_certainly_ours(&artifact, data).await? => {
+                Ok(CreateOutcome::New) => return Ok(artifact),
+                // The library may have repeated a request whose answer was lost, so the record can be this save's.
+                Ok(CreateOutcome::Taken) if self.is_certainly_ours(&artifact, data).await? => {
                     return Ok(artifact);
                 }
-                Ok(Created::Taken) => tokio::time::sleep(pause(attempt)).await,
+                Ok(CreateOutcome::Taken) => tokio::time::sleep(retry_pause(attempt)).await,
                 Err(error) => {
                     let ours = self.is_ours(&artifact, data).await;
                     return if matches!(ours, Ok(true)) {
@@ -102,14 +110,14 @@ impl Inner {
         })
     }
 
-    /// The same where a failure leaves it open whether it was published.
+    /// Returns `true` if the record is this save's. Fails with `StorageUnsure` if the store does not tell.
     async fn is_certainly_ours(&self, artifact: &Artifact, data: &str) -> Result<bool> {
         let ours = self.is_ours(artifact, data).await;
         ours.map_err(|error| {
-            tracing::warn!(error = %Chain(&error), "whose version it is cannot be told");
+            tracing::warn!(error = %Chain(&error), "owner of a version is unknown");
             Error::StorageUnsure {
                 operation: "publish the version",
-                why: "somebody has it, and the store does not say who",
+                why: "the version exists, and the store does not say whose it is",
             }
         })
     }
@@ -121,74 +129,79 @@ impl Inner {
             version,
             ..
         } = artifact;
-        let record = Record::read(&self.store, scope, name, *version).await?;
+        let record = VersionRecord::read(&self.store, scope, name, *version).await?;
         Ok(record.is_some_and(|record| record.data == data))
     }
 
     pub(super) async fn delete(
         &self,
-        scope: &Scope,
-        name: &Name,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
         version: Option<u64>,
     ) -> Result<()> {
-        let records = key::name(&self.store.base, scope, name);
+        let records = key::name_key(&self.store.base, scope, name);
         if let Some(version) = version {
-            let _turn = self.turn(&records).await?;
-            return match self.delete_one(scope, name, version).await? {
+            let _turn = self.acquire_turn(&records).await?;
+            return match self.delete_version(scope, name, version).await? {
                 true => Ok(()),
                 false => Err(not_found(name, Some(version))),
             };
         }
-        let all = index::versions(&self.store, scope, name, None, usize::MAX - 1).await?;
+        let all = index::list_versions(&self.store, scope, name, None, usize::MAX - 1).await?;
         if all.is_empty() {
             return Err(not_found(name, None));
         }
-        for some in all.chunks(AT_ONCE) {
-            // Others get theirs in between, and a daemon that stops need not wait for all of them.
-            let _turn = self.turn(&records).await?;
+        for some in all.chunks(CONCURRENT_MAX) {
+            // A turn per batch lets other requests in between, and lets a stopping daemon end early.
+            let _turn = self.acquire_turn(&records).await?;
             let deleting = futures::stream::iter(some.iter().map(Ok));
             deleting
-                .try_for_each_concurrent(AT_ONCE, |version| async move {
-                    self.delete_one(scope, name, *version).await.map(|_| ())
+                .try_for_each_concurrent(CONCURRENT_MAX, |version| async move {
+                    self.delete_version(scope, name, *version).await.map(|_| ())
                 })
                 .await?;
         }
         Ok(())
     }
 
-    /// True if it was there.
-    async fn delete_one(&self, scope: &Scope, name: &Name, version: u64) -> Result<bool> {
+    /// Removes one version. Returns `false` if it does not exist.
+    async fn delete_version(
+        &self,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
+        version: u64,
+    ) -> Result<bool> {
         let store = &self.store;
-        let path = key::version(&key::name(&store.base, scope, name), version);
-        let remove = || store.remove(changing("delete the version"), &path);
-        let record = match Record::read(store, scope, name, version).await {
+        let path = key::version_key(&key::name_key(&store.base, scope, name), version);
+        let remove = || store.remove_object(visible_operation("delete the version"), &path);
+        let record = match VersionRecord::read(store, scope, name, version).await {
             Ok(Some(record)) => record,
             Ok(None) => return Ok(false),
             Err(error @ Error::ArtifactDamaged { .. }) => {
-                tracing::warn!(%error, "removed; where its bytes are is not known");
+                tracing::warn!(%error, "removed a damaged record; its bytes cannot be found");
                 return remove().await.map(|()| true);
             }
             Err(error) => return Err(error),
         };
-        let upload = Upload::of(store, scope, name, &record.data).await?;
+        let upload = ArtifactUpload::of_published(store, scope, name, &record.data).await?;
         fault::reach(Point::DiscardMarked);
         remove().await?;
         fault::reach(Point::DiscardUnpublished);
-        // From here on it does not exist; what can't be removed now is removed later.
+        // The version no longer exists; bytes that cannot be removed now are left to the cleanup.
         upload.abort().await;
         Ok(true)
     }
 }
 
-/// Records have milliseconds: what a save answers is what a load finds.
+/// Returns the current time in milliseconds, the resolution of records, so that save and load report the same time.
 fn now_ms() -> SystemTime {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let ms = u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX);
     SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
 }
 
-/// A random pause that grows with the attempts.
-fn pause(attempt: u32) -> Duration {
+/// Returns a random pause that grows with the number of attempts.
+fn retry_pause(attempt: u32) -> Duration {
     let random = uuid::Uuid::new_v4().as_u128() % 1000;
     let most = Duration::from_millis(2).saturating_mul(attempt.saturating_add(1));
     let most = most.min(PUBLISH_PAUSE_MAX);

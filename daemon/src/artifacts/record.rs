@@ -1,4 +1,4 @@
-//! The record of one version: what makes it visible. Written once, as a whole, after its bytes are safe.
+//! Record of one version, which makes it visible. It is written once, atomically, after the bytes are safe.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::Artifact;
 use super::key;
-use super::name::{Name, Scope};
-use super::store::{SMALL_BYTES_MAX, Store, harmless};
+use super::name::{ArtifactName, ArtifactScope};
+use super::store::{ArtifactStore, SMALL_BYTES_MAX, invisible_operation};
 use crate::error::{Error, Result};
 
-/// As it is stored.
+/// Record of a version, as stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct VersionRecord {
     name: String,
     app: String,
     user: String,
     session: String,
     version: u64,
-    /// Id of the save; the bytes are under it.
+    /// Id of the save, which is the key of the bytes.
     pub(super) data: String,
     size: u64,
     mime_type: String,
@@ -26,8 +26,8 @@ pub(super) struct Record {
     create_time_ms: u64,
 }
 
-impl Record {
-    /// Of what is published now.
+impl VersionRecord {
+    /// Creates the record of a new version. `data` is the id of its bytes.
     pub(super) fn new(artifact: &Artifact, data: &str) -> Self {
         let since = artifact.create_time.duration_since(SystemTime::UNIX_EPOCH);
         let create_time_ms = since.unwrap_or_default().as_millis();
@@ -45,7 +45,7 @@ impl Record {
         }
     }
 
-    /// As JSON, of a size that is read again.
+    /// Encodes the record as JSON, at most [`SMALL_BYTES_MAX`] long.
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
         let text = serde_json::to_vec(self);
         let text = text.map_err(|error| Error::Internal(format!("record: {error}")))?;
@@ -56,18 +56,21 @@ impl Record {
         Ok(text)
     }
 
-    /// The record of one version; `None` if there is none.
+    /// Reads the record of one version; `None` if it does not exist.
     ///
     /// # Errors
-    /// `Storage`; `ArtifactDamaged` for one that is not of this version.
+    /// `Storage`; `ArtifactDamaged` for a record that is unreadable or of another version.
     pub(super) async fn read(
-        store: &Store,
-        scope: &Scope,
-        name: &Name,
+        store: &ArtifactStore,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
         version: u64,
     ) -> Result<Option<Self>> {
-        let path = key::version(&key::name(&store.base, scope, name), version);
-        let Some(text) = store.read(harmless("read a record"), &path).await? else {
+        let path = key::version_key(&key::name_key(&store.base, scope, name), version);
+        let Some(text) = store
+            .read_object(invisible_operation("read a record"), &path)
+            .await?
+        else {
             return Ok(None);
         };
         let damaged = |why: String| Error::ArtifactDamaged {
@@ -85,8 +88,8 @@ impl Record {
         Ok(Some(record))
     }
 
-    /// What it says. `scope` and `name` are those that it was found under.
-    pub(super) fn artifact(&self, scope: &Scope, name: &Name) -> Artifact {
+    /// Converts the record. `scope` and `name` are those under which it was found.
+    pub(super) fn artifact(&self, scope: &ArtifactScope, name: &ArtifactName) -> Artifact {
         Artifact {
             name: name.clone(),
             scope: scope.of(name),

@@ -1,5 +1,5 @@
-//! The object store beneath: a directory, or a bucket of an S3-compatible server. Every request has a deadline, and what
-//! goes wrong becomes an error of ours here; what the store said goes to the log and to nobody else.
+//! Object store of the artifacts: a directory, or a bucket of an S3-compatible server. Every request has a deadline. A
+//! failure becomes an [`Error`] without details; the store's message goes to the log only.
 
 use std::fmt;
 use std::future::Future;
@@ -20,44 +20,44 @@ use object_store::{
 use tokio::sync::{Semaphore, watch};
 
 use super::key;
-use crate::config::{ArtifactsConfig, ArtifactsPlace, Credentials};
+use crate::config::{ArtifactStorage, ArtifactsConfig, S3Credentials};
 use crate::error::{Chain, Error, HostFault, Result};
 use crate::shutdown::Tasks;
 
-/// Largest object that is read as a whole: a record.
+/// Maximum size of a record in bytes; larger objects are never read as a whole.
 pub(super) const SMALL_BYTES_MAX: u64 = 64 << 10;
-/// Requests are repeated this often, and within `artifacts.timeout`.
+/// Maximum number of retries of one request, all within `artifacts.timeout`.
 const RETRIES_MAX: usize = 3;
-/// Requests at once to a directory that we read ourselves. One whose file system hangs keeps a thread as long as it hangs,
-/// whoever still waits for it.
-const ON_DISK_MAX: usize = 16;
+/// Maximum number of requests to a directory at the same time. A request keeps its thread for as long as a file system
+/// hangs, even after its deadline.
+const DISK_REQUESTS_MAX: usize = 16;
 
 const SEE_LOG: &str = "the server's log says why";
 
-/// Where artifacts are.
+/// Object store with its deadline and its state.
 #[derive(Debug, Clone)]
-pub(super) struct Store {
+pub(super) struct ArtifactStore {
     pub(super) objects: Arc<dyn ObjectStore>,
-    pub(super) kind: Kind,
-    /// Before all keys.
+    pub(super) kind: StoreKind,
+    /// Prefix of all keys.
     pub(super) base: Path,
     pub(super) tasks: Tasks,
     timeout: Duration,
-    on_disk: Arc<Semaphore>,
-    /// Whether the last request was answered.
+    disk_permits: Arc<Semaphore>,
+    /// `true` if the store answered the last request.
     answers: watch::Sender<bool>,
 }
 
-/// What it is.
+/// Type of a store.
 #[derive(Clone)]
-pub(super) enum Kind {
-    /// A directory; nobody else uses it if it is our own.
+pub(super) enum StoreKind {
+    /// Directory on the host; `own` if it is beneath the state directory, where no other daemon uses it.
     Directory { root: PathBuf, own: bool },
-    /// A bucket, or what behaves like one.
+    /// Bucket of an S3-compatible server.
     Bucket(Arc<dyn MultipartStore>),
 }
 
-impl fmt::Debug for Kind {
+impl fmt::Debug for StoreKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory { root, own } => write!(f, "Directory({root:?}, own: {own})"),
@@ -66,32 +66,32 @@ impl fmt::Debug for Kind {
     }
 }
 
-/// What became of an object that must not have been there before.
+/// Outcome of creating an object that must not exist.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Created {
+pub(super) enum CreateOutcome {
     New,
-    /// Somebody has it, or is making it at this moment.
+    /// The object exists, or another request is creating it.
     Taken,
 }
 
-/// What is done to the store, and whether a failure leaves it as it was.
+/// Name of a request for errors, and whether a failed one may have had a visible effect.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Operation {
+pub(super) struct StoreOperation {
     pub(super) name: &'static str,
     pub(super) changes: bool,
 }
 
-/// Something that nobody can see, even if it was done when it failed.
-pub(super) const fn harmless(name: &'static str) -> Operation {
-    Operation {
+/// Creates an operation whose effect no client can see, even if it failed half-way.
+pub(super) const fn invisible_operation(name: &'static str) -> StoreOperation {
+    StoreOperation {
         name,
         changes: false,
     }
 }
 
-/// Something that may have been done when it failed.
-pub(super) const fn changing(name: &'static str) -> Operation {
-    Operation {
+/// Creates an operation that may have taken effect although it failed.
+pub(super) const fn visible_operation(name: &'static str) -> StoreOperation {
+    StoreOperation {
         name,
         changes: true,
     }
@@ -99,30 +99,36 @@ pub(super) const fn changing(name: &'static str) -> Operation {
 
 // === impl Store ===
 
-impl Store {
-    /// Opens it. `fsync` is for a directory: false only in tests.
+impl ArtifactStore {
+    /// Opens the configured store. `own` is the directory beneath the state directory. `fsync` is false only in tests.
     pub(super) async fn open(
         config: &ArtifactsConfig,
         own: PathBuf,
         fsync: bool,
         tasks: &Tasks,
     ) -> Result<Self> {
-        let (objects, kind, base) = match &config.place {
-            ArtifactsPlace::StateDir => directory(own, true, fsync, tasks).await?,
-            ArtifactsPlace::Directory(path) => directory(path.clone(), false, fsync, tasks).await?,
-            ArtifactsPlace::S3 { prefix, .. } => {
-                let bucket = Arc::new(bucket(config)?);
+        let (objects, kind, base) = match &config.storage {
+            ArtifactStorage::StateDir => open_directory_store(own, true, fsync, tasks).await?,
+            ArtifactStorage::Directory(path) => {
+                open_directory_store(path.clone(), false, fsync, tasks).await?
+            }
+            ArtifactStorage::Bucket { prefix, .. } => {
+                let bucket = Arc::new(open_bucket(config)?);
                 let objects: Arc<dyn ObjectStore> = Arc::clone(&bucket) as _;
-                (objects, Kind::Bucket(bucket), Path::from(prefix.as_str()))
+                (
+                    objects,
+                    StoreKind::Bucket(bucket),
+                    Path::from(prefix.as_str()),
+                )
             }
         };
         Ok(Self::over(objects, kind, base, config.timeout, tasks))
     }
 
-    /// Over objects of any kind.
+    /// Creates a store over any implementation of [`ObjectStore`].
     pub(super) fn over(
         objects: Arc<dyn ObjectStore>,
-        kind: Kind,
+        kind: StoreKind,
         base: Path,
         timeout: Duration,
         tasks: &Tasks,
@@ -133,96 +139,100 @@ impl Store {
             base,
             tasks: tasks.clone(),
             timeout,
-            on_disk: Arc::new(Semaphore::new(ON_DISK_MAX)),
+            disk_permits: Arc::new(Semaphore::new(DISK_REQUESTS_MAX)),
             answers: watch::Sender::new(true),
         }
     }
 
-    /// Whether the last request was answered.
+    /// Returns a watch that is `true` if the store answered the last request.
     pub(super) fn answers(&self) -> watch::Receiver<bool> {
         self.answers.subscribe()
     }
 
-    /// Runs one request within the deadline. `None` means that the object is not there.
-    pub(super) async fn ask<T>(
+    /// Runs one request within the deadline. Returns `None` if the object does not exist.
+    pub(super) async fn request<T>(
         &self,
-        operation: Operation,
+        operation: StoreOperation,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<Option<T>> {
         match tokio::time::timeout(self.timeout, request).await {
             Ok(Ok(value)) => {
-                self.note(true);
+                self.set_answering(true);
                 Ok(Some(value))
             }
             Ok(Err(object_store::Error::NotFound { .. })) => {
-                self.note(true);
+                self.set_answering(true);
                 Ok(None)
             }
-            Ok(Err(error)) => Err(self.failed(operation, &error)),
-            Err(_) => Err(self.late(operation)),
+            Ok(Err(error)) => Err(self.store_error(operation, &error)),
+            Err(_) => Err(self.timeout_error(operation)),
         }
     }
 
-    /// The same for what must be there.
-    pub(super) async fn must<T>(
+    /// Runs one request for an object that must exist.
+    pub(super) async fn request_existing<T>(
         &self,
-        operation: Operation,
+        operation: StoreOperation,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
-        let Some(value) = self.ask(operation, request).await? else {
+        let Some(value) = self.request(operation, request).await? else {
             tracing::warn!(
                 operation = operation.name,
                 "an object or bucket is not there"
             );
-            return Err(storage(operation, "what should be there is not"));
+            return Err(storage_error(operation, "what should be there is not"));
         };
         Ok(value)
     }
 
-    /// Does something with the files of a directory, within the deadline. That the directory itself is not there, because
-    /// somebody unmounted it, is a failure and not an empty store.
-    pub(super) async fn on_disk<T: Send + 'static>(
+    /// Runs blocking work on the files of a directory store, within the deadline. A missing root directory is an error
+    /// and not an empty store: its file system may have been unmounted.
+    pub(super) async fn run_on_disk<T: Send + 'static>(
         &self,
-        operation: Operation,
+        operation: StoreOperation,
         root: &FilePath,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T> {
         let root = root.to_owned();
         let work = move || Ok(std::fs::read_dir(&root).and_then(|_| work()));
-        let done = self.tasks.blocking_in(&self.on_disk, work);
+        let done = self.tasks.blocking_in(&self.disk_permits, work);
         let done = tokio::time::timeout(self.timeout, done).await;
-        let done = done.map_err(|_| self.late(operation))??;
-        let value = done.map_err(|error| self.broken(operation, &error))?;
-        self.note(true);
+        let done = done.map_err(|_| self.timeout_error(operation))??;
+        let value = done.map_err(|error| self.disk_error(operation, &error))?;
+        self.set_answering(true);
         Ok(value)
     }
 
-    /// A file that fails, logged.
-    pub(super) fn broken(&self, operation: Operation, error: &io::Error) -> Error {
-        self.note(false);
+    /// Logs an I/O error of the store and converts it.
+    pub(super) fn disk_error(&self, operation: StoreOperation, error: &io::Error) -> Error {
+        self.set_answering(false);
         tracing::warn!(operation = operation.name, %error, "artifact store failed");
-        let shortage = HostFault::of(error).map(|fault| self.short(operation, fault));
-        shortage.unwrap_or_else(|| storage(operation, SEE_LOG))
+        let shortage = HostFault::of(error).map(|fault| self.shortage_error(operation, fault));
+        shortage.unwrap_or_else(|| storage_error(operation, SEE_LOG))
     }
 
-    /// A shortage: of the state directory, if artifacts are there, or of the disk that they were given.
-    fn short(&self, operation: Operation, fault: HostFault) -> Error {
-        let own = matches!(self.kind, Kind::Directory { own: true, .. });
+    /// Error for a shortage of the host. Only a store beneath the state directory reports the state disk.
+    fn shortage_error(&self, operation: StoreOperation, fault: HostFault) -> Error {
+        let own = matches!(self.kind, StoreKind::Directory { own: true, .. });
         match fault {
-            HostFault::DiskFull if !own => storage(operation, "its disk is full"),
-            HostFault::DiskReadOnly if !own => storage(operation, "its disk is read-only"),
+            HostFault::DiskFull if !own => storage_error(operation, "its disk is full"),
+            HostFault::DiskReadOnly if !own => storage_error(operation, "its disk is read-only"),
             HostFault::DiskFull | HostFault::DiskReadOnly | HostFault::TooManyFiles => {
                 fault.error(operation.name)
             }
         }
     }
 
-    /// A failure of the store, logged.
-    pub(super) fn failed(&self, operation: Operation, error: &object_store::Error) -> Error {
-        self.note(false);
+    /// Logs a failed request and converts its error.
+    pub(super) fn store_error(
+        &self,
+        operation: StoreOperation,
+        error: &object_store::Error,
+    ) -> Error {
+        self.set_answering(false);
         tracing::warn!(operation = operation.name, error = %Chain(error), "artifact store failed");
         if let Some(fault) = HostFault::of(error) {
-            return self.short(operation, fault);
+            return self.shortage_error(operation, fault);
         }
         let refused = matches!(
             error,
@@ -234,31 +244,29 @@ impl Store {
         } else {
             SEE_LOG
         };
-        storage(operation, why)
+        storage_error(operation, why)
     }
 
-    /// A request that took too long.
-    pub(super) fn late(&self, operation: Operation) -> Error {
-        self.note(false);
+    /// Logs a request that exceeded its deadline and returns its error.
+    pub(super) fn timeout_error(&self, operation: StoreOperation) -> Error {
+        self.set_answering(false);
         tracing::warn!(operation = operation.name, "artifact store timed out");
-        storage(operation, "it did not answer in time (artifacts.timeout)")
+        storage_error(operation, "it did not answer in time (artifacts.timeout)")
     }
 
-    fn note(&self, answers: bool) {
-        let told = self.answers.send_if_modified(|known| {
-            let news = *known != answers;
-            *known = answers;
-            news
-        });
-        if told && answers {
+    fn set_answering(&self, answers: bool) {
+        let is_changed = self
+            .answers
+            .send_if_modified(|known| std::mem::replace(known, answers) != answers);
+        if is_changed && answers {
             tracing::info!("the artifact store answers again");
         }
     }
 
-    /// A small object; `None` if it is not there, and `Some(None)` if it is larger than any that is written here.
-    pub(super) async fn read(
+    /// Reads a small object. Returns `None` if it does not exist, and `Some(None)` if it exceeds [`SMALL_BYTES_MAX`].
+    pub(super) async fn read_object(
         &self,
-        operation: Operation,
+        operation: StoreOperation,
         path: &Path,
     ) -> Result<Option<Option<Bytes>>> {
         let read = async {
@@ -268,27 +276,27 @@ impl Store {
             }
             object.bytes().await.map(Some)
         };
-        self.ask(operation, read).await
+        self.request(operation, read).await
     }
 
-    /// Writes a small object, whatever was there.
-    pub(super) async fn write(
+    /// Writes a small object, replacing an existing one.
+    pub(super) async fn write_object(
         &self,
-        operation: Operation,
+        operation: StoreOperation,
         path: &Path,
         text: Vec<u8>,
     ) -> Result<()> {
         let put = self.objects.put(path, PutPayload::from(text));
-        self.must(operation, put).await.map(|_| ())
+        self.request_existing(operation, put).await.map(|_| ())
     }
 
-    /// Writes a small object if there is none. Nobody ever sees a part of it.
-    pub(super) async fn create(
+    /// Writes a small object atomically, unless it exists.
+    pub(super) async fn create_object(
         &self,
-        operation: Operation,
+        operation: StoreOperation,
         path: &Path,
         text: Vec<u8>,
-    ) -> Result<Created> {
+    ) -> Result<CreateOutcome> {
         let put = async {
             let payload = PutPayload::from(text);
             match self
@@ -296,23 +304,23 @@ impl Store {
                 .put_opts(path, payload, PutMode::Create.into())
                 .await
             {
-                Ok(_) => Ok(Created::New),
-                Err(object_store::Error::AlreadyExists { .. }) => Ok(Created::Taken),
+                Ok(_) => Ok(CreateOutcome::New),
+                Err(object_store::Error::AlreadyExists { .. }) => Ok(CreateOutcome::Taken),
                 Err(error) => Err(error),
             }
         };
-        self.must(operation, put).await
+        self.request_existing(operation, put).await
     }
 
-    /// Removes an object; that it is not there is fine.
-    pub(super) async fn remove(&self, operation: Operation, path: &Path) -> Result<()> {
-        self.ask(operation, self.objects.delete(path))
+    /// Removes an object. Succeeds if it does not exist.
+    pub(super) async fn remove_object(&self, operation: StoreOperation, path: &Path) -> Result<()> {
+        self.request(operation, self.objects.delete(path))
             .await
             .map(|_| ())
     }
 
-    /// What lies beneath a key, and after another one, in a bucket's order.
-    pub(super) fn list(
+    /// Lists the objects beneath a key and after another one, in the order of keys for a bucket.
+    pub(super) fn list_objects(
         &self,
         beneath: &Path,
         after: Option<&Path>,
@@ -323,31 +331,37 @@ impl Store {
         }
     }
 
-    /// Asks for anything at all, to know whether the store answers.
+    /// Sends a cheap request to find out whether the store answers.
     pub(super) async fn ping(&self) {
-        let operation = harmless("answer");
-        // What is wrong is noted on the way.
+        let operation = invisible_operation("answer");
+        // The requests update `answers` themselves.
         match &self.kind {
-            Kind::Directory { root, .. } => drop(self.on_disk(operation, root, || Ok(())).await),
-            Kind::Bucket(_) => {
-                let absent = key::join(&key::join(&self.base, "probe"), "ping");
-                drop(self.ask(operation, self.objects.head(&absent)).await);
+            StoreKind::Directory { root, .. } => {
+                drop(self.run_on_disk(operation, root, || Ok(())).await);
+            }
+            StoreKind::Bucket(_) => {
+                let absent = key::join_key(&key::join_key(&self.base, "probe"), "ping");
+                drop(self.request(operation, self.objects.head(&absent)).await);
             }
         }
     }
 
-    /// Checks at the start that the store can be written to, and that it lets nobody write what is there already.
+    /// Checks at start that the store is writable and refuses to create an existing object.
     pub(super) async fn probe(&self) -> Result<()> {
         let id = uuid::Uuid::now_v7().simple().to_string();
-        let path = key::join(&key::join(&self.base, "probe"), &id);
-        let operation = harmless("be opened");
-        let create = || self.create(operation, &path, b"{}".to_vec());
-        let first = create().await.map_err(|error| unusable(&error))?;
-        let second = create().await;
-        self.remove(operation, &path)
+        let path = key::join_key(&key::join_key(&self.base, "probe"), &id);
+        let operation = invisible_operation("be opened");
+        let create = || self.create_object(operation, &path, b"{}".to_vec());
+        let first = create()
             .await
-            .map_err(|error| unusable(&error))?;
-        if (first, second.map_err(|error| unusable(&error))?) == (Created::New, Created::Taken) {
+            .map_err(|error| unusable_store_error(&error))?;
+        let second = create().await;
+        self.remove_object(operation, &path)
+            .await
+            .map_err(|error| unusable_store_error(&error))?;
+        if (first, second.map_err(|error| unusable_store_error(&error))?)
+            == (CreateOutcome::New, CreateOutcome::Taken)
+        {
             return Ok(());
         }
         Err(Error::Start {
@@ -359,8 +373,8 @@ impl Store {
     }
 }
 
-fn storage(operation: Operation, why: &'static str) -> Error {
-    let Operation { name, changes } = operation;
+fn storage_error(operation: StoreOperation, why: &'static str) -> Error {
+    let StoreOperation { name, changes } = operation;
     if changes {
         Error::StorageUnsure {
             operation: name,
@@ -374,19 +388,19 @@ fn storage(operation: Operation, why: &'static str) -> Error {
     }
 }
 
-fn unusable(error: &Error) -> Error {
+fn unusable_store_error(error: &Error) -> Error {
     Error::Start {
         what: "the artifact store",
         why: format!("{error}; see [artifacts] in the configuration"),
     }
 }
 
-async fn directory(
+async fn open_directory_store(
     root: PathBuf,
     own: bool,
     fsync: bool,
     tasks: &Tasks,
-) -> Result<(Arc<dyn ObjectStore>, Kind, Path)> {
+) -> Result<(Arc<dyn ObjectStore>, StoreKind, Path)> {
     let made = root.clone();
     let objects = tasks.blocking(move || {
         make_private(&made)?;
@@ -401,12 +415,12 @@ async fn directory(
         .with_automatic_cleanup(true);
     Ok((
         Arc::new(objects),
-        Kind::Directory { root, own },
+        StoreKind::Directory { root, own },
         Path::default(),
     ))
 }
 
-/// Makes a directory that only the daemon's user can enter, unless it is there.
+/// Creates a directory that only the daemon's user can enter, unless it exists.
 fn make_private(path: &FilePath) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new()
@@ -419,21 +433,20 @@ fn make_private(path: &FilePath) -> Result<()> {
     })
 }
 
-fn bucket(config: &ArtifactsConfig) -> Result<AmazonS3> {
-    let ArtifactsPlace::S3 {
-        bucket,
+fn open_bucket(config: &ArtifactsConfig) -> Result<AmazonS3> {
+    let ArtifactStorage::Bucket { bucket, .. } = &config.storage else {
+        return Err(Error::Internal("not a bucket".into()));
+    };
+    let ArtifactsConfig {
         endpoint,
         region,
         allow_http,
-        credentials: Credentials(credentials),
+        credentials: S3Credentials(credentials),
         ..
-    } = &config.place
-    else {
-        return Err(Error::Internal("not a bucket".into()));
-    };
-    // Another part of the daemon may have done it already.
+    } = config;
+    // Fails if another part of the daemon has installed the provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // A body may take longer than any one request: what counts is that it goes on.
+    // A large body may take longer than the timeout; the read timeout ends one that makes no progress.
     let client = ClientOptions::new()
         .with_timeout_disabled()
         .with_connect_timeout(config.timeout)

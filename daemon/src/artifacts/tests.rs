@@ -9,16 +9,17 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use tempfile::TempDir;
 
-use super::record::Record;
-use super::store::{Kind, changing, harmless};
+use super::record::VersionRecord;
+use super::store::{StoreKind, invisible_operation, visible_operation};
 use super::*;
-use crate::config::{ArtifactsPlace, Config};
+use crate::config::{ArtifactStorage, Config};
 
-mod damaged;
+mod damage;
+mod listings;
 mod slow;
+mod start;
 
-/// Where a store is: a directory that others may use too, without fsync, which is not what these tests are about; or what
-/// behaves as a bucket.
+/// Kind of the store under test: a shared directory without fsync, or objects in memory that behave as a bucket.
 struct Place {
     dir: TempDir,
     bucket: Option<Arc<InMemory>>,
@@ -28,7 +29,10 @@ struct Place {
 impl Place {
     fn new() -> Self {
         Self {
-            dir: tempfile::tempdir().expect("a directory"),
+            dir: tempfile::Builder::new()
+                .prefix("artifacts-")
+                .tempdir()
+                .expect("a directory"),
             bucket: None,
             tasks: Tasks::default(),
         }
@@ -48,19 +52,19 @@ impl Place {
 
     async fn open_with(&self, change: impl FnOnce(&mut ArtifactsConfig)) -> Artifacts {
         let mut config = defaults();
-        config.place = ArtifactsPlace::Directory(self.dir.path().to_owned());
+        config.storage = ArtifactStorage::Directory(self.dir.path().to_owned());
         config.bytes_max = 4 << 20;
         change(&mut config);
         let store = match &self.bucket {
-            None => Store::open(&config, "unused".into(), false, &self.tasks)
+            None => ArtifactStore::open(&config, "unused".into(), false, &self.tasks)
                 .await
                 .expect("a store"),
             Some(bucket) => {
                 let (objects, kind) = (
                     Arc::clone(bucket) as _,
-                    Kind::Bucket(Arc::clone(bucket) as _),
+                    StoreKind::Bucket(Arc::clone(bucket) as _),
                 );
-                Store::over(
+                ArtifactStore::over(
                     objects,
                     kind,
                     Path::from("a/prefix"),
@@ -92,7 +96,7 @@ impl Place {
         self.wait(divided).await;
     }
 
-    /// Waits until there is no file whose path begins so.
+    /// Waits until no file has a path with this prefix.
     async fn gone(&self, beneath: &str) {
         self.wait(|files| !files.iter().any(|path| path.starts_with(beneath)))
             .await;
@@ -110,7 +114,7 @@ impl Place {
             .expect("in time");
     }
 
-    /// All that is there.
+    /// Lists all files beneath a directory.
     fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         match &self.bucket {
@@ -162,12 +166,12 @@ fn defaults() -> ArtifactsConfig {
         .artifacts
 }
 
-fn name(text: &str) -> Name {
-    Name::parse("name", text).expect(text)
+fn name(text: &str) -> ArtifactName {
+    ArtifactName::parse("name", text).expect(text)
 }
 
-fn scope(app: &str, user: &str, session: &str) -> Scope {
-    Scope::parse("scope", app, user, session).expect("a scope")
+fn scope(app: &str, user: &str, session: &str) -> ArtifactScope {
+    ArtifactScope::parse("scope", app, user, session).expect("a scope")
 }
 
 fn bytes(data: &[u8]) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
@@ -178,16 +182,16 @@ fn bytes(data: &[u8]) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
     stream::iter(chunks)
 }
 
-async fn save(artifacts: &Artifacts, scope: &Scope, text: &str, data: &[u8]) -> Artifact {
+async fn save(artifacts: &Artifacts, scope: &ArtifactScope, text: &str, data: &[u8]) -> Artifact {
     let saved = artifacts
-        .save(scope, &name(text), Save::default(), bytes(data))
+        .save(scope, &name(text), SaveOptions::default(), bytes(data))
         .await;
     saved.expect("saved")
 }
 
 async fn load(
     artifacts: &Artifacts,
-    scope: &Scope,
+    scope: &ArtifactScope,
     text: &str,
     version: Option<u64>,
 ) -> Result<Vec<u8>> {
@@ -311,7 +315,7 @@ async fn names_and_scopes_are_apart_and_a_user_s_names_are_shared() {
         let nameless = scope("app", "ada", "");
         let listed = artifacts.list(&nameless, None, 10).await.expect("listed");
         assert_eq!(listed.artifacts.len(), 1);
-        assert!(listed.artifacts[0].name.is_users());
+        assert!(listed.artifacts[0].name.is_shared_by_sessions());
     }
 }
 
@@ -361,205 +365,15 @@ async fn hostile_names_stay_in_the_store_and_apart() {
         assert_eq!(listed, expected);
         // Nothing of a name is in a path, and every part of a path has a length that every file system takes.
         for path in place.files() {
-            let harmless = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '/';
-            assert!(path.chars().all(harmless), "{path}");
+            let is_harmless = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '/';
+            assert!(path.chars().all(is_harmless), "{path}");
             assert!(path.split('/').all(|part| part.len() <= 255), "{path}");
         }
     }
 }
 
 #[tokio::test]
-async fn pages_follow_one_another_in_the_order_of_names() {
-    for place in Place::each() {
-        let artifacts = place.open().await;
-        let scope = scope("app", "user", "session");
-        let filler = "x".repeat(300);
-        let mut names: Vec<String> = (0..2_500_u32)
-            .map(|n| match n % 5 {
-                0 => format!("dir/{n:04}"),
-                1 => format!("user:{n:04}"),
-                2 => format!("{filler}{n:04}"),
-                _ => format!("{n:04}.txt"),
-            })
-            .collect();
-        // Records alone: their bytes are not looked at, and of these there are many.
-        let saved = save(&artifacts, &scope, "zzz", b"").await;
-        artifacts
-            .delete(&scope, &saved.name, None)
-            .await
-            .expect("deleted");
-        let store = &artifacts.0.store;
-        for text in &names {
-            let of = name(text);
-            let artifact = Artifact {
-                scope: scope.of(&of),
-                name: of,
-                ..saved.clone()
-            };
-            let path = key::version(&key::name(&store.base, &scope, &artifact.name), 0);
-            let record = Record::new(&artifact, "0").encode().expect("JSON");
-            store
-                .write(changing("write"), &path, record)
-                .await
-                .expect("written");
-        }
-        names.sort_unstable();
-        for size in [999, 2_500] {
-            let (mut found, mut after, mut pages) = (Vec::new(), None, 0);
-            loop {
-                let page = artifacts
-                    .list(&scope, after.as_ref(), size)
-                    .await
-                    .expect("listed");
-                assert!(page.artifacts.len() <= size);
-                found.extend(
-                    page.artifacts
-                        .iter()
-                        .map(|artifact| artifact.name.as_str().to_owned()),
-                );
-                pages += 1;
-                let Some(next) = page.next else { break };
-                after = Some(next);
-            }
-            assert!(found == names, "pages of {size}");
-            assert_eq!(pages, names.len().div_ceil(size));
-        }
-        // From a name that is not there.
-        let after = name("user:2");
-        let page = artifacts
-            .list(&scope, Some(&after), 1)
-            .await
-            .expect("listed");
-        assert_eq!(page.artifacts[0].name.as_str(), "user:2001");
-    }
-}
-
-#[tokio::test]
-async fn versions_are_listed_oldest_first_in_pages() {
-    for place in Place::each() {
-        let artifacts = place.open().await;
-        let (scope, of) = (scope("", "", ""), name("a"));
-        for n in 0..25_u8 {
-            save(&artifacts, &scope, "a", &[n]).await;
-        }
-        artifacts
-            .delete(&scope, &of, Some(3))
-            .await
-            .expect("deleted");
-        let (mut found, mut after) = (Vec::new(), None);
-        loop {
-            let page = artifacts
-                .versions(&scope, &of, after, 10)
-                .await
-                .expect("listed");
-            found.extend(page.artifacts.iter().map(|artifact| artifact.version));
-            let Some(next) = page.next else { break };
-            after = Some(next);
-        }
-        let expected: Vec<u64> = (0..25).filter(|version| *version != 3).collect();
-        assert_eq!(found, expected);
-        let none = artifacts
-            .versions(&scope, &name("b"), None, 10)
-            .await
-            .expect_err("none");
-        assert!(matches!(none, Error::ArtifactNotFound { .. }), "{none}");
-    }
-}
-
-#[tokio::test]
-async fn many_versions_of_one_name_do_not_hide_the_next_one() {
-    for place in Place::each() {
-        let artifacts = place.open().await;
-        let (scope, store) = (scope("", "", ""), &artifacts.0.store);
-        save(&artifacts, &scope, "a", b"a").await;
-        save(&artifacts, &scope, "z", b"z").await;
-        let saved = save(&artifacts, &scope, "m", b"m").await;
-        for version in 1..2_200 {
-            let artifact = Artifact {
-                version,
-                ..saved.clone()
-            };
-            let path = key::version(&key::name(&store.base, &scope, &saved.name), version);
-            let record = Record::new(&artifact, "0").encode().expect("JSON");
-            store
-                .write(changing("write"), &path, record)
-                .await
-                .expect("written");
-        }
-        let listed = artifacts.list(&scope, None, 10).await.expect("listed");
-        let names: Vec<_> = listed
-            .artifacts
-            .iter()
-            .map(|a| (a.name.as_str(), a.version))
-            .collect();
-        assert_eq!(names, [("a", 0), ("m", 2_199), ("z", 0)]);
-        let after = Some(2_100);
-        let page = artifacts
-            .versions(&scope, &saved.name, after, 1_000)
-            .await
-            .expect("listed");
-        let found: Vec<u64> = page
-            .artifacts
-            .iter()
-            .map(|artifact| artifact.version)
-            .collect();
-        assert_eq!((found, page.next), ((2_101..2_200).collect(), None));
-    }
-}
-
-#[tokio::test]
-async fn a_number_is_not_given_again_while_a_later_one_is_there() {
-    for place in Place::each() {
-        let artifacts = place.open().await;
-        let (scope, of) = (scope("", "", ""), name("a"));
-        for n in 0..3_u8 {
-            save(&artifacts, &scope, "a", &[n]).await;
-        }
-        artifacts
-            .delete(&scope, &of, Some(1))
-            .await
-            .expect("deleted");
-        let again = artifacts
-            .delete(&scope, &of, Some(1))
-            .await
-            .expect_err("gone");
-        assert!(
-            matches!(
-                again,
-                Error::ArtifactNotFound {
-                    version: Some(1),
-                    ..
-                }
-            ),
-            "{again}"
-        );
-        assert!(load(&artifacts, &scope, "a", Some(1)).await.is_err());
-        assert_eq!(save(&artifacts, &scope, "a", b"x").await.version, 3);
-        assert_eq!(
-            load(&artifacts, &scope, "a", Some(0)).await.expect("there"),
-            [0]
-        );
-        artifacts.delete(&scope, &of, None).await.expect("deleted");
-        let none = artifacts.delete(&scope, &of, None).await.expect_err("none");
-        assert!(
-            matches!(none, Error::ArtifactNotFound { version: None, .. }),
-            "{none}"
-        );
-        assert!(
-            artifacts
-                .list(&scope, None, 10)
-                .await
-                .expect("listed")
-                .artifacts
-                .is_empty()
-        );
-        assert_eq!(place.files(), [""; 0], "nothing of it stays");
-        assert_eq!(save(&artifacts, &scope, "a", b"x").await.version, 0);
-    }
-}
-
-#[tokio::test]
-async fn a_load_that_has_begun_ends_well_although_the_artifact_is_deleted() {
+async fn running_load_survives_a_deletion() {
     for place in Place::each() {
         let artifacts = place.open().await;
         let (scope, of) = (scope("", "", ""), name("a"));
@@ -587,7 +401,12 @@ async fn a_save_that_fails_leaves_no_version_and_no_bytes() {
             vec![part(), part(), broken()],
         ] {
             let failed = artifacts
-                .save(&scope, &name("a"), Save::default(), stream::iter(chunks))
+                .save(
+                    &scope,
+                    &name("a"),
+                    SaveOptions::default(),
+                    stream::iter(chunks),
+                )
                 .await;
             assert!(matches!(failed, Err(Error::Invalid(_))), "{failed:?}");
             assert_eq!(place.files(), [""; 0]);
@@ -595,16 +414,16 @@ async fn a_save_that_fails_leaves_no_version_and_no_bytes() {
         // Too large: the limit of these stores is 4 MiB, and what is at it is taken.
         let endless = stream::iter(std::iter::repeat_with(part));
         let failed = artifacts
-            .save(&scope, &name("a"), Save::default(), endless)
+            .save(&scope, &name("a"), SaveOptions::default(), endless)
             .await;
         assert!(
             matches!(failed, Err(Error::LimitExceeded { limit, .. }) if limit == 4 << 20),
             "{failed:?}"
         );
         // Not what was announced.
-        let wrong = Save {
+        let wrong = SaveOptions {
             sha256: Some("0".repeat(64)),
-            ..Save::default()
+            ..SaveOptions::default()
         };
         let failed = artifacts
             .save(&scope, &name("a"), wrong, bytes(b"abc"))
@@ -614,9 +433,9 @@ async fn a_save_that_fails_leaves_no_version_and_no_bytes() {
         };
         assert!(actual.starts_with("ba7816bf"), "{actual}");
         assert_eq!(place.files(), [""; 0]);
-        let right = Save {
+        let right = SaveOptions {
             sha256: Some(actual.to_uppercase()),
-            ..Save::default()
+            ..SaveOptions::default()
         };
         let saved = artifacts
             .save(&scope, &name("a"), right, bytes(b"abc"))
@@ -629,7 +448,7 @@ async fn a_save_that_fails_leaves_no_version_and_no_bytes() {
 }
 
 #[tokio::test]
-async fn a_save_that_nobody_waits_for_is_undone() {
+async fn abandoned_save_is_undone() {
     for place in Place::each() {
         let artifacts = place.open().await;
         let (taken, when_taken) = tokio::sync::oneshot::channel::<()>();
@@ -641,7 +460,7 @@ async fn a_save_that_nobody_waits_for_is_undone() {
             std::task::Poll::<Option<Result<Bytes>>>::Pending
         });
         let (scope, of) = (scope("", "", ""), name("a"));
-        let saving = artifacts.save(&scope, &of, Save::default(), begin.chain(never));
+        let saving = artifacts.save(&scope, &of, SaveOptions::default(), begin.chain(never));
         tokio::select! {
             ended = saving => panic!("{ended:?}"),
             _ = when_taken => {}
@@ -659,8 +478,8 @@ async fn one_save_too_many_waits_and_is_then_refused() {
         let artifacts = place.open_with(|config| config.saves_max = 1).await;
         let (scope, of) = (scope("", "", ""), name("a"));
         let (mut sender, receiver) = futures::channel::mpsc::channel::<Result<Bytes>>(1);
-        let first = artifacts.save(&scope, &of, Save::default(), receiver);
-        let second = artifacts.save(&scope, &of, Save::default(), bytes(b"x"));
+        let first = artifacts.save(&scope, &of, SaveOptions::default(), receiver);
+        let second = artifacts.save(&scope, &of, SaveOptions::default(), bytes(b"x"));
         let mut first = std::pin::pin!(first);
         tokio::select! {
             biased;
@@ -669,7 +488,7 @@ async fn one_save_too_many_waits_and_is_then_refused() {
         }
         // A third one waits until the first has gone.
         sender.close_channel();
-        let third = artifacts.save(&scope, &of, Save::default(), bytes(b"x"));
+        let third = artifacts.save(&scope, &of, SaveOptions::default(), bytes(b"x"));
         let (first, third) = tokio::join!(first, third);
         assert_eq!(
             (first.expect("saved").version, third.expect("saved").version),
@@ -719,7 +538,7 @@ async fn bytes_that_changed_in_the_store_are_not_passed_on_as_whole() {
 }
 
 #[tokio::test]
-async fn the_type_is_told_by_content_and_the_name_breaks_ties() {
+async fn mime_type_follows_content_then_name() {
     for place in Place::each() {
         let artifacts = place.open().await;
         let scope = scope("", "", "");
@@ -739,9 +558,9 @@ async fn the_type_is_told_by_content_and_the_name_breaks_ties() {
                 .expect("there");
             assert_eq!(found, saved);
         }
-        let given = Save {
+        let given = SaveOptions {
             mime_type: Some("x/y; a=b".into()),
-            ..Save::default()
+            ..SaveOptions::default()
         };
         let saved = artifacts
             .save(&scope, &name("a.txt"), given, bytes(b"z"))
@@ -749,176 +568,4 @@ async fn the_type_is_told_by_content_and_the_name_breaks_ties() {
             .expect("saved");
         assert_eq!(saved.mime_type, "x/y; a=b");
     }
-}
-
-/// Leaves what a crash leaves at each step of a save and of a deletion.
-async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &Scope) {
-    let store = &artifacts.0.store;
-    // Killed while bytes come: some parts are there, under a name that the library gave.
-    let half = name("half");
-    let mut halves = Upload::begin(store, scope, &half).await.expect("begun");
-    let data = stream::iter([Ok(Bytes::from(vec![1; 2_500_000]))]).chain(stream::pending());
-    tokio::select! {
-        _ = halves.write(&half, data, u64::MAX) => panic!("it has no end"),
-        () = place.half_written() => {}
-    }
-    std::mem::forget(halves);
-    // Killed between bytes and record.
-    let mut whole = Upload::begin(store, scope, &name("whole"))
-        .await
-        .expect("begun");
-    whole
-        .write(&name("whole"), bytes(b"whole"), u64::MAX)
-        .await
-        .expect("written");
-    whole.finish().await.expect("safe");
-    // Killed between record and the end: this one counts.
-    let mut published = Upload::begin(store, scope, &name("done"))
-        .await
-        .expect("begun");
-    let written = published
-        .write(&name("done"), bytes(b"done"), u64::MAX)
-        .await
-        .expect("written");
-    published.finish().await.expect("safe");
-    artifacts
-        .0
-        .publish(scope, &name("done"), None, &written, &mut published)
-        .await
-        .expect("published");
-    Upload::of(store, scope, &name("done"), published.id())
-        .await
-        .expect("marked, as before the end");
-    // Killed while deleting: the record is gone.
-    save(artifacts, scope, "deleted", b"deleted").await;
-    let record = Record::read(store, scope, &name("deleted"), 0)
-        .await
-        .expect("read")
-        .expect("there");
-    let path = key::version(&key::name(&store.base, scope, &name("deleted")), 0);
-    Upload::of(store, scope, &name("deleted"), &record.data)
-        .await
-        .expect("marked");
-    store
-        .remove(changing("delete"), &path)
-        .await
-        .expect("removed");
-}
-
-#[tokio::test]
-async fn what_interrupted_saves_left_is_removed_and_nothing_else() {
-    for place in Place::each() {
-        let artifacts = place.open().await;
-        let store = &artifacts.0.store;
-        let scope = scope("app", "user", "session");
-        let kept = save(&artifacts, &scope, "kept", b"kept").await;
-        let before = place.files();
-        interrupt(&place, &artifacts, &scope).await;
-        // Nothing of all that can be seen.
-        let listed = artifacts.list(&scope, None, 10).await.expect("listed");
-        let names: Vec<&str> = listed.artifacts.iter().map(|a| a.name.as_str()).collect();
-        assert_eq!(names, ["done", "kept"]);
-        assert_eq!(place.count("pending/"), 4);
-
-        // Others may be at work: nothing that is young is touched.
-        garbage::sweep(store, garbage::AGE).await.expect("swept");
-        assert_eq!(place.count("pending/"), 4);
-        // At the start of a store of our own, all of it is.
-        garbage::sweep(store, Duration::ZERO).await.expect("swept");
-        assert_eq!(place.count("pending/"), 0);
-        assert_eq!(place.files().len(), before.len() + 2, "{:?}", place.files());
-        assert_eq!(
-            load(&artifacts, &scope, "done", Some(0))
-                .await
-                .expect("there"),
-            b"done"
-        );
-        assert_eq!(
-            load(&artifacts, &scope, "kept", None).await.expect("there"),
-            b"kept"
-        );
-        assert_eq!(
-            artifacts
-                .get(&scope, &name("kept"), None)
-                .await
-                .expect("there"),
-            kept
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_start_cleans_a_store_of_its_own() {
-    let place = Place::new();
-    let config = defaults();
-    let state_dir = place.dir.path();
-    let patience = Duration::from_secs(5);
-    let scope = scope("", "", "");
-    let first = Artifacts::open(&config, state_dir, patience, &place.tasks)
-        .await
-        .expect("opened");
-    save(&first, &scope, "a", b"a").await;
-    let mut half = Upload::begin(&first.0.store, &scope, &name("a"))
-        .await
-        .expect("begun");
-    half.write(&name("a"), bytes(b"b"), u64::MAX)
-        .await
-        .expect("written");
-    half.finish().await.expect("safe");
-    // Killed while a marker and a record were written.
-    let first_record = place
-        .files()
-        .into_iter()
-        .find(|path| path.contains("index/"))
-        .expect("a record");
-    for half in [
-        "artifacts/pending/0123#1".to_owned(),
-        format!("{first_record}#1"),
-    ] {
-        std::fs::write(state_dir.join(half), "{").expect("written");
-    }
-    assert_eq!(
-        (
-            place.count("artifacts/data/"),
-            place.count("artifacts/pending/"),
-            place.files().len()
-        ),
-        (2, 2, 6)
-    );
-    let again = Artifacts::open(&config, state_dir, patience, &place.tasks)
-        .await
-        .expect("opened");
-    place.gone("artifacts/pending/").await;
-    assert_eq!(
-        (
-            place.count("artifacts/data/"),
-            place.count("artifacts/pending/")
-        ),
-        (1, 0)
-    );
-    assert_eq!(load(&again, &scope, "a", None).await.expect("there"), b"a");
-    assert_eq!(place.files().len(), 2, "{:?}", place.files());
-    place.tasks.stop.cancel();
-    place.tasks.finished().await;
-}
-
-#[tokio::test]
-async fn a_store_that_cannot_be_opened_is_a_clear_start_error() {
-    let place = Place::new();
-    let file = place.dir.path().join("file");
-    std::fs::write(&file, "").expect("written");
-    let mut config = defaults();
-    config.place = ArtifactsPlace::Directory(file.join("beneath"));
-    let opened = Artifacts::open(
-        &config,
-        place.dir.path(),
-        Duration::from_secs(5),
-        &place.tasks,
-    )
-    .await;
-    let error = opened.expect_err("refused").to_string();
-    assert!(
-        error.starts_with("the artifact store cannot be used: ") && error.contains("beneath"),
-        "{error}"
-    );
 }

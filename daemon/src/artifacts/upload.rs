@@ -1,5 +1,5 @@
-//! The bytes of one save on their way into the store. They are at a place of their own that nothing points to until
-//! the version's record does; until then a marker says that they are there, for whoever has to clean up after a crash.
+//! Upload of the bytes of one save. They have a key of their own, to which only the version's record will refer. Until
+//! that record exists, a marker names the bytes, so that the cleanup after a crash finds them.
 
 use std::pin::Pin;
 
@@ -14,100 +14,109 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Duration, Instant};
 
 use super::key;
-use super::name::{Name, Scope};
-use super::store::{Kind, Store, harmless};
+use super::name::{ArtifactName, ArtifactScope};
+use super::store::{ArtifactStore, StoreKind, invisible_operation};
 use crate::error::{Chain, Error, Result};
 use crate::mime;
 
-/// Bytes of a part, in a bucket: ten thousand of them may make an object, so it bounds what can be saved to 78 GiB.
+/// Size of an upload part to a bucket, in bytes. S3 allows 10,000 parts, which limits an artifact to 78 GiB.
 #[cfg(not(test))]
 const BUCKET_PART_BYTES: usize = 8 << 20;
-/// The tests' buckets take small ones.
+/// Size of an upload part in tests.
 #[cfg(test)]
 const BUCKET_PART_BYTES: usize = 1 << 20;
-/// In a directory, where parts are written one after the other.
+/// Size of an upload part to a directory, in bytes.
 const DIRECTORY_PART_BYTES: usize = 1 << 20;
-/// So many bytes tell what a file is.
+/// Number of leading bytes by which the MIME type is detected.
 const HEAD_BYTES: usize = 8 << 10;
-/// A save that goes on says so this often …
+/// Interval at which a running save renews its marker.
 const MARK_INTERVAL: Duration = Duration::from_secs(10 * 60);
-/// … and one that could not for this long may have been cleaned away: it gives up. Far below
-/// [`super::garbage::AGE`].
+/// Age of its own marker at which a save gives up, because the cleanup may soon remove its bytes. Far below
+/// [`super::garbage::MARKER_AGE_MAX`].
 const MARK_AGE_MAX: Duration = Duration::from_secs(30 * 60);
 
-/// A save holds a place that others wait for: so many bytes have to come …
+/// Number of bytes that a save must receive per [`PROGRESS_TIMEOUT`], because other saves wait for its permit.
 const PROGRESS_BYTES: u64 = 512 << 10;
-/// … for so much of waiting for them, or the rest has.
+/// Total wait for the client in which [`PROGRESS_BYTES`], or the rest of the artifact, must come.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Of a save that keeps others waiting.
+/// Error of a save whose client is too slow.
 const TOO_SLOW: Error = Error::Deadline {
     doing: "saving the artifact: fewer than 512 KiB came in 2 minutes",
 };
 
-/// What is on record of a save that is under way.
+/// Marker of a running save, as stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Pending {
+pub(super) struct SaveMarker {
     pub(super) app: String,
     pub(super) user: String,
     pub(super) session: String,
     pub(super) name: String,
-    /// Of a bucket's upload in parts.
+    /// Id of a bucket's multipart upload; `None` for other uploads.
     pub(super) parts: Option<String>,
 }
 
-/// What came, as a whole.
+/// Properties of the bytes that were written.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct WrittenData {
     pub(super) size: u64,
     pub(super) sha256: String,
     pub(super) mime_type: &'static str,
 }
 
-/// One save.
+/// Upload of one save.
 #[derive(Debug)]
-pub(super) struct Upload {
-    store: Store,
+pub(super) struct ArtifactUpload {
+    store: ArtifactStore,
     id: String,
     data: Path,
-    pending: Pending,
+    pending: SaveMarker,
     marked: Instant,
-    parts: Option<Parts>,
-    /// What comes next, not yet written. A copy: what came may be a byte of a large buffer each time.
+    parts: Option<UploadParts>,
+    /// Bytes of the next part. They are copied, because a received chunk may keep a much larger buffer alive.
     waiting: BytesMut,
-    /// The bytes may come into place, now or later: nobody knows whether the write of them has ended.
-    landing: bool,
+    /// Set while the final write runs or after it failed: the bytes may still appear in the store.
+    may_appear: bool,
 }
 
-/// How fast the bytes of a save come.
+/// Progress of a client that sends the bytes of a save.
 #[derive(Debug, Default)]
-struct Pace {
+struct UploadPace {
     bytes: u64,
     waited: Duration,
 }
 
-/// More than one part.
+/// State of an upload in several parts.
 #[derive(Debug)]
-enum Parts {
+enum UploadParts {
     Directory(Box<dyn MultipartUpload>),
     Bucket { upload: String, done: Vec<PartId> },
 }
 
-impl Upload {
-    /// Says that it is under way, before anything else.
-    pub(super) async fn begin(store: &Store, scope: &Scope, name: &Name) -> Result<Self> {
+impl ArtifactUpload {
+    /// Begins an upload by writing its marker.
+    pub(super) async fn begin(
+        store: &ArtifactStore,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
+    ) -> Result<Self> {
         let id = uuid::Uuid::now_v7().simple().to_string();
-        Self::of(store, scope, name, &id).await
+        Self::of_published(store, scope, name, &id).await
     }
 
-    /// The bytes of a save that was published, which are to be removed: aborting it does that.
-    pub(super) async fn of(store: &Store, scope: &Scope, name: &Name, id: &str) -> Result<Self> {
+    /// Creates the upload of a published save again, so that [`Self::abort`] removes its bytes.
+    pub(super) async fn of_published(
+        store: &ArtifactStore,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
+        id: &str,
+    ) -> Result<Self> {
         let id = id.to_owned();
         let mut upload = Self {
             store: store.clone(),
-            data: key::data(&store.base, &id),
+            data: key::data_key(&store.base, &id),
             id,
-            pending: Pending {
+            pending: SaveMarker {
                 app: scope.app().to_owned(),
                 user: scope.user().to_owned(),
                 session: scope.session().to_owned(),
@@ -117,38 +126,43 @@ impl Upload {
             marked: Instant::now(),
             parts: None,
             waiting: BytesMut::new(),
-            landing: false,
+            may_appear: false,
         };
-        upload.mark().await?;
+        upload.write_marker().await?;
         Ok(upload)
     }
 
-    /// What a record has to point to.
+    /// Returns the id of the bytes, for the record.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    async fn mark(&mut self) -> Result<()> {
+    async fn write_marker(&mut self) -> Result<()> {
         let text = serde_json::to_vec(&self.pending)
             .map_err(|error| Error::Internal(format!("marker: {error}")))?;
-        let path = key::join(&key::pending(&self.store.base), &self.id);
+        let path = key::join_key(&key::markers_key(&self.store.base), &self.id);
         self.store
-            .write(harmless("begin a save"), &path, text)
+            .write_object(invisible_operation("begin a save"), &path, text)
             .await?;
         self.marked = Instant::now();
         Ok(())
     }
 
-    /// Takes all of it; it is safe when [`Self::finish`] has returned. Its first bytes tell its type, together with
-    /// `name`.
-    pub(super) async fn write<S>(&mut self, name: &Name, data: S, bytes_max: u64) -> Result<Written>
+    /// Receives all bytes. They are safe once [`Self::finish`] has returned. The MIME type is detected from the first
+    /// bytes and `name`.
+    pub(super) async fn receive<S>(
+        &mut self,
+        name: &ArtifactName,
+        data: S,
+        bytes_max: u64,
+    ) -> Result<WrittenData>
     where
         S: Stream<Item = Result<Bytes>> + Send,
     {
         let mut data = std::pin::pin!(data);
         let (mut hash, mut size, mut head) = (Sha256::new(), 0_u64, Vec::new());
-        let mut pace = Pace::default();
-        while let Some(chunk) = pace.next(data.as_mut()).await? {
+        let mut pace = UploadPace::default();
+        while let Some(chunk) = pace.next_chunk(data.as_mut()).await? {
             size = size.saturating_add(chunk.len() as u64);
             if size > bytes_max {
                 return Err(Error::LimitExceeded {
@@ -162,7 +176,7 @@ impl Upload {
             self.push(chunk).await?;
         }
         let sha256 = hash.finalize();
-        Ok(Written {
+        Ok(WrittenData {
             size,
             sha256: HEXLOWER.encode(&sha256),
             mime_type: mime::mime_type(name.as_str().as_bytes(), &head),
@@ -171,99 +185,106 @@ impl Upload {
 
     async fn push(&mut self, mut chunk: Bytes) -> Result<()> {
         let part_bytes = match self.store.kind {
-            Kind::Directory { .. } => DIRECTORY_PART_BYTES,
-            Kind::Bucket(_) => BUCKET_PART_BYTES,
+            StoreKind::Directory { .. } => DIRECTORY_PART_BYTES,
+            StoreKind::Bucket(_) => BUCKET_PART_BYTES,
         };
         while self.waiting.len() + chunk.len() > part_bytes {
             let rest = chunk.split_off(part_bytes.saturating_sub(self.waiting.len()));
             self.waiting.extend_from_slice(&chunk);
-            self.part().await?;
+            self.write_part().await?;
             chunk = rest;
         }
         self.waiting.extend_from_slice(&chunk);
         if self.marked.elapsed() > MARK_INTERVAL {
-            self.mark().await?;
+            self.write_marker().await?;
         }
         Ok(())
     }
 
-    fn take(&mut self) -> PutPayload {
+    fn take_waiting(&mut self) -> PutPayload {
         self.waiting.split().freeze().into()
     }
 
-    /// Writes what waits as a part.
-    async fn part(&mut self) -> Result<()> {
-        let operation = harmless("save the bytes");
+    /// Writes the waiting bytes as a part.
+    async fn write_part(&mut self) -> Result<()> {
+        let operation = invisible_operation("save the bytes");
         if self.parts.is_none() {
-            self.parts = Some(self.divide().await?);
+            self.parts = Some(self.begin_parts().await?);
         }
-        let payload = self.take();
+        let payload = self.take_waiting();
         match &mut self.parts {
-            Some(Parts::Directory(upload)) => {
-                self.store.must(operation, upload.put_part(payload)).await
+            Some(UploadParts::Directory(upload)) => {
+                self.store
+                    .request_existing(operation, upload.put_part(payload))
+                    .await
             }
-            Some(Parts::Bucket { upload, done }) => {
-                let Kind::Bucket(bucket) = &self.store.kind else {
+            Some(UploadParts::Bucket { upload, done }) => {
+                let StoreKind::Bucket(bucket) = &self.store.kind else {
                     return Err(Error::Internal("parts without a bucket".into()));
                 };
                 let put = bucket.put_part(&self.data, upload, done.len(), payload);
-                done.push(self.store.must(operation, put).await?);
+                done.push(self.store.request_existing(operation, put).await?);
                 Ok(())
             }
             None => Err(Error::Internal("no parts".into())),
         }
     }
 
-    /// Begins an upload in parts. A bucket keeps what came until it is told to forget it, so the marker has to say what.
-    async fn divide(&mut self) -> Result<Parts> {
-        let operation = harmless("save the bytes");
+    /// Begins an upload in parts. A bucket keeps received parts until they are aborted, so the marker gets the upload's
+    /// id.
+    async fn begin_parts(&mut self) -> Result<UploadParts> {
+        let operation = invisible_operation("save the bytes");
         let store = self.store.clone();
         match &store.kind {
-            Kind::Directory { .. } => {
+            StoreKind::Directory { .. } => {
                 let begun = store.objects.put_multipart(&self.data);
-                Ok(Parts::Directory(store.must(operation, begun).await?))
+                Ok(UploadParts::Directory(
+                    store.request_existing(operation, begun).await?,
+                ))
             }
-            Kind::Bucket(bucket) => {
+            StoreKind::Bucket(bucket) => {
                 let begun = bucket.create_multipart(&self.data);
-                let upload = store.must(operation, begun).await?;
+                let upload = store.request_existing(operation, begun).await?;
                 self.pending.parts = Some(upload.clone());
-                self.mark().await?;
+                self.write_marker().await?;
                 let done = Vec::new();
-                Ok(Parts::Bucket { upload, done })
+                Ok(UploadParts::Bucket { upload, done })
             }
         }
     }
 
-    /// Writes the rest and brings all of it into place. Whoever gives up on this, or is told that it failed, does not
-    /// know whether that happens later.
+    /// Writes the remaining bytes and completes the object. If this fails or is dropped, the object may still appear
+    /// later.
     pub(super) async fn finish(&mut self) -> Result<()> {
         if self.parts.is_some() && !self.waiting.is_empty() {
-            self.part().await?;
+            self.write_part().await?;
         }
-        self.landing = true;
-        let operation = harmless("save the bytes");
+        self.may_appear = true;
+        let operation = invisible_operation("save the bytes");
         match self.parts.take() {
             None => {
-                let payload = self.take();
+                let payload = self.take_waiting();
                 let put = self.store.objects.put(&self.data, payload);
-                self.store.must(operation, put).await?;
+                self.store.request_existing(operation, put).await?;
             }
-            Some(Parts::Directory(mut upload)) => {
-                self.store.must(operation, upload.complete()).await?;
+            Some(UploadParts::Directory(mut upload)) => {
+                self.store
+                    .request_existing(operation, upload.complete())
+                    .await?;
             }
-            Some(Parts::Bucket { upload, done }) => {
-                let Kind::Bucket(bucket) = &self.store.kind else {
+            Some(UploadParts::Bucket { upload, done }) => {
+                let StoreKind::Bucket(bucket) = &self.store.kind else {
                     return Err(Error::Internal("parts without a bucket".into()));
                 };
                 let complete = bucket.complete_multipart(&self.data, &upload, done);
-                self.store.must(operation, complete).await?;
+                self.store.request_existing(operation, complete).await?;
             }
         }
-        self.landing = false;
+        self.may_appear = false;
         Ok(())
     }
 
-    /// Whether what was written is there for certain: nobody takes it for garbage as long as its marker is young.
+    /// Checks that the marker is young enough for the cleanup to have left the bytes alone.
     pub(super) fn check_age(&self) -> Result<()> {
         if self.marked.elapsed() < MARK_AGE_MAX {
             return Ok(());
@@ -273,31 +294,39 @@ impl Upload {
         })
     }
 
-    /// It is published: the marker goes. That it stays does no harm.
-    pub(super) async fn done(&mut self) {
-        let path = key::join(&key::pending(&self.store.base), &self.id);
-        drop(self.store.remove(harmless("end a save"), &path).await);
+    /// Removes the marker of a published save. A marker that stays does no harm.
+    pub(super) async fn remove_marker(&mut self) {
+        let path = key::join_key(&key::markers_key(&self.store.base), &self.id);
+        drop(
+            self.store
+                .remove_object(invisible_operation("end a save"), &path)
+                .await,
+        );
     }
 
-    /// Nothing of it is to stay. What can't be removed now, or is not there yet, is removed later: the marker goes last,
-    /// and stays where the bytes may still come.
+    /// Removes the bytes of the save, then its marker. The marker stays if the bytes could not be removed or may still
+    /// appear, so that the cleanup removes them later.
     pub(super) async fn abort(mut self) {
-        if let Some(Parts::Directory(mut upload)) = self.parts.take()
+        if let Some(UploadParts::Directory(mut upload)) = self.parts.take()
             && let Err(error) = upload.abort().await
         {
             tracing::debug!(error = %Chain(&error), "a half-written file stays for now");
         }
-        let marker = key::join(&key::pending(&self.store.base), &self.id);
-        let forgotten = forget(&self.store, &self.data, self.pending.parts.as_deref()).await;
-        if forgotten.is_ok() && !self.landing {
-            drop(self.store.remove(harmless("clean up"), &marker).await);
+        let marker = key::join_key(&key::markers_key(&self.store.base), &self.id);
+        let forgotten = remove_data(&self.store, &self.data, self.pending.parts.as_deref()).await;
+        if forgotten.is_ok() && !self.may_appear {
+            drop(
+                self.store
+                    .remove_object(invisible_operation("clean up"), &marker)
+                    .await,
+            );
         }
     }
 }
 
-impl Pace {
-    /// What comes next, if it comes in time.
-    async fn next<S>(&mut self, mut data: Pin<&mut S>) -> Result<Option<Bytes>>
+impl UploadPace {
+    /// Receives the next chunk, unless the client is too slow.
+    async fn next_chunk<S>(&mut self, mut data: Pin<&mut S>) -> Result<Option<Bytes>>
     where
         S: Stream<Item = Result<Bytes>>,
     {
@@ -314,14 +343,18 @@ impl Pace {
     }
 }
 
-/// Removes the bytes of a save, those of a half one included.
-pub(super) async fn forget(store: &Store, data: &Path, parts: Option<&str>) -> Result<()> {
-    let operation = harmless("clean up");
-    if let (Some(parts), Kind::Bucket(bucket)) = (parts, &store.kind) {
-        // It is not there if it was completed.
+/// Removes the bytes of a save, including the parts of an incomplete one.
+pub(super) async fn remove_data(
+    store: &ArtifactStore,
+    data: &Path,
+    parts: Option<&str>,
+) -> Result<()> {
+    let operation = invisible_operation("clean up");
+    if let (Some(parts), StoreKind::Bucket(bucket)) = (parts, &store.kind) {
+        // A completed upload no longer exists.
         store
-            .ask(operation, bucket.abort_multipart(data, &parts.to_owned()))
+            .request(operation, bucket.abort_multipart(data, &parts.to_owned()))
             .await?;
     }
-    store.remove(operation, data).await
+    store.remove_object(operation, data).await
 }

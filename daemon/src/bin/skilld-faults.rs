@@ -1,4 +1,4 @@
-//! The daemon with the fault points of `fault.rs`, for tests. Not shipped.
+//! Daemon with the fault points of `fault.rs`, for crash tests. Not shipped.
 
 use std::process::ExitCode;
 

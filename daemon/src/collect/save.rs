@@ -1,6 +1,7 @@
-//! A guest's FILES stream that also goes into the artifact store, file by file. Nothing is held: a store that is slow
-//! slows the guest down, and so does a client. A file is an artifact when all of it has come and the guest has said that
-//! this was all; one that ends in any other way leaves none.
+//! Saves a guest's stream of collected files into the artifact store, file by file, and passes it on to the client.
+//!
+//! Nothing is buffered: a slow store slows the guest down, and so does a slow client. A file becomes an artifact only
+//! when all its bytes and its end message have come.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,103 +14,107 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::artifacts::{Artifacts, Name, Save, Scope};
+use crate::artifacts::{ArtifactName, ArtifactScope, Artifacts, SaveOptions};
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::mime;
 use crate::shutdown::Tasks;
 
-/// Messages on their way to the client.
-const MESSAGES: usize = 4;
-/// Pieces of a file on their way to the store.
-const PIECES: usize = 2;
-/// Paths of a kind that a summary names.
-const NAMED_MAX: usize = 1000;
-/// The same in bytes, of all kinds together: a summary is one message, and is kept beside the slot's record.
-const NAMED_BYTES_MAX: usize = 512 << 10;
-/// Of a path in a message besides its text.
-const NAMED_BYTES: usize = 8;
-/// A store may count its time in milliseconds.
-const TIME_UNIT: Duration = Duration::from_millis(1);
+/// Capacity of the channel to the client, in messages.
+const CLIENT_MESSAGES_MAX: usize = 4;
+/// Capacity of the channel to the store, in pieces of one file.
+const PIECES_MAX: usize = 2;
+/// Maximum length of each list of a summary.
+const PATHS_MAX: usize = 1000;
+/// Maximum size of all lists of a summary together, in bytes. A summary is one message, and is kept in a record file.
+const PATHS_BYTES_MAX: usize = 512 << 10;
+/// Overhead of one path in an encoded message, in bytes.
+const PATH_OVERHEAD_BYTES: usize = 8;
+/// Coarsest resolution of the creation time of an artifact.
+const TIME_RESOLUTION: Duration = Duration::from_millis(1);
 
-type Message = Result<pb::CollectOutputsResponse>;
+type ClientMessage = Result<pb::CollectOutputsResponse>;
 
-/// Under which names files are kept.
+/// Names under which collected files are saved, and files to leave out.
 #[derive(Debug, Clone)]
 pub struct SaveAs {
     prefix: String,
-    scope: Scope,
-    /// Set when an earlier try may have saved some of it.
-    tried_since: Option<SystemTime>,
-    /// Empty files are not saved, since the exec that left them failed.
+    scope: ArtifactScope,
+    /// Time since which an earlier attempt may have saved files; `None` without one.
+    saved_since: Option<SystemTime>,
+    /// Leaves out empty files, because the exec that wrote them failed.
     skip_empty: bool,
 }
 
-/// Why a collection ended before its summary.
+/// Reason for a collection that ended before its summary.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// What the guest, or the way to it, said.
+pub(super) enum SaveError {
+    /// Status from the guest or from its connection.
     Guest(Status),
-    /// It did not keep to the protocol.
-    Broken(&'static str),
-    /// Nobody reads it any more.
-    Gone,
+    /// The guest violated the protocol by sending this.
+    Protocol(&'static str),
+    /// The client closed the stream.
+    ClientGone,
 }
 
-/// One collection.
-pub(super) struct Saver {
+/// Transfer of one collection from the guest to the store and the client.
+pub(super) struct CollectionSaver {
     guest: Streaming<pb::CollectOutputsResponse>,
     artifacts: Artifacts,
     save_as: SaveAs,
-    limits: Limits,
-    client: Option<mpsc::Sender<Message>>,
-    named: Named,
+    limits: SaveLimits,
+    /// `None` for a collection that no client reads.
+    client: Option<mpsc::Sender<ClientMessage>>,
+    lists: SummaryLists,
 }
 
-/// What the summary is to name.
+/// Lists of a summary while it is collected.
 #[derive(Debug)]
-struct Named {
+struct SummaryLists {
     artifacts: Vec<String>,
     skipped: Vec<pb::SkippedFile>,
-    /// Bytes that it may still have.
+    /// Remaining size of all lists, in bytes.
     left: usize,
 }
 
-/// What was asked for. A guest that sends more does not fill the host's disk.
-struct Limits {
+/// Remaining limits of the request. They keep a hostile guest from filling the host's disk.
+struct SaveLimits {
     files: i64,
     file_bytes: i64,
     total_bytes: i64,
 }
 
-/// What goes to the store.
-enum Piece {
+/// Piece of a file on its way to the store.
+enum FilePiece {
     Data(Bytes),
-    /// That was all; a file that ends without it is not whole.
+    /// Last piece; a file without it is incomplete.
     End,
 }
 
 // === impl SaveAs ===
 
 impl SaveAs {
-    /// Checks prefix and scope.
+    /// Parses prefix and scope of a request.
     ///
     /// # Errors
-    /// `Invalid`, naming what is beneath `field`.
-    pub fn parse(field: &str, asked: &pb::SaveAsArtifacts) -> Result<Self> {
-        let scope = asked.scope.clone().unwrap_or_default();
-        let scope = Scope::parse(
+    /// [`Error::Invalid`] with the path of the wrong field beneath `field`.
+    pub fn parse(field: &str, requested: &pb::SaveAsArtifacts) -> Result<Self> {
+        let scope = requested.scope.clone().unwrap_or_default();
+        let scope = ArtifactScope::parse(
             &format!("{field}.scope"),
             &scope.app,
             &scope.user,
             &scope.session,
         )?;
-        // Paths are good names, so it is enough that a short one is.
-        Name::parse(&format!("{field}.prefix"), &format!("{}x", asked.prefix))?;
+        // Paths are valid names, so the prefix is valid if it is with a short path.
+        ArtifactName::parse(
+            &format!("{field}.prefix"),
+            &format!("{}x", requested.prefix),
+        )?;
         Ok(Self {
-            prefix: asked.prefix.clone(),
+            prefix: requested.prefix.clone(),
             scope,
-            tried_since: None,
+            saved_since: None,
             skip_empty: false,
         })
     }
@@ -121,30 +126,30 @@ impl SaveAs {
         self
     }
 
-    /// What was saved since then by an earlier try is not saved again.
+    /// Leaves out files that an earlier attempt has saved since `time`.
     #[must_use]
-    pub fn tried_since(mut self, time: SystemTime) -> Self {
-        self.tried_since = Some(time - TIME_UNIT);
+    pub fn skip_saved_since(mut self, time: SystemTime) -> Self {
+        self.saved_since = Some(time - TIME_RESOLUTION);
         self
     }
 
-    fn name(&self, path: &str) -> Result<Name> {
-        Name::parse("path", &format!("{}{path}", self.prefix))
+    fn name(&self, path: &str) -> Result<ArtifactName> {
+        ArtifactName::parse("path", &format!("{}{path}", self.prefix))
     }
 }
 
-/// Saves while it passes on. The client gets the guest's messages with the artifacts' names in them; when it goes away,
-/// what is saved stays and nothing half does. `workspace` is named in errors.
-pub fn save(
+/// Saves the files of a guest's stream and returns the stream for the client, with the names of the artifacts in it.
+/// When the client goes away, saved files stay and no incomplete one does. `workspace` is the name for errors.
+pub fn save_collected_files(
     guest: Streaming<pb::CollectOutputsResponse>,
     spec: &pb::CollectSpec,
     save_as: SaveAs,
     artifacts: &Artifacts,
     tasks: &Tasks,
     workspace: String,
-) -> impl Stream<Item = Message> + Send + Unpin + use<> {
-    let (client, messages) = mpsc::channel(MESSAGES);
-    let mut saver = Saver::new(guest, spec, save_as, artifacts.clone());
+) -> impl Stream<Item = ClientMessage> + Send + Unpin + use<> {
+    let (client, messages) = mpsc::channel(CLIENT_MESSAGES_MAX);
+    let mut saver = CollectionSaver::new(guest, spec, save_as, artifacts.clone());
     saver.client = Some(client.clone());
     let stop = tasks.stop.clone();
     tasks.spawn(async move {
@@ -153,9 +158,11 @@ pub fn save(
             ended = saver.run() => ended,
         };
         let error = match ended {
-            Ok(_) | Err(Failure::Gone) => return,
-            Err(Failure::Guest(status)) => Error::from_guest(&workspace, &status),
-            Err(Failure::Broken(why)) => Error::Internal(format!("guest of {workspace}: {why}")),
+            Ok(_) | Err(SaveError::ClientGone) => return,
+            Err(SaveError::Guest(status)) => Error::from_guest(&workspace, &status),
+            Err(SaveError::Protocol(why)) => {
+                Error::Internal(format!("guest of {workspace}: {why}"))
+            }
         };
         if client.send(Err(error)).await.is_err() {
             tracing::trace!("client has gone away");
@@ -164,9 +171,9 @@ pub fn save(
     ReceiverStream::new(messages)
 }
 
-// === impl Saver ===
+// === impl CollectionSaver ===
 
-impl Saver {
+impl CollectionSaver {
     pub(super) fn new(
         guest: Streaming<pb::CollectOutputsResponse>,
         spec: &pb::CollectSpec,
@@ -177,57 +184,57 @@ impl Saver {
             guest,
             artifacts,
             save_as,
-            limits: Limits {
+            limits: SaveLimits {
                 files: spec.max_files,
                 file_bytes: spec.max_file_bytes,
                 total_bytes: spec.max_total_bytes,
             },
             client: None,
-            named: Named::default(),
+            lists: SummaryLists::default(),
         }
     }
 
-    /// To the summary.
-    pub(super) async fn run(&mut self) -> Result<pb::CollectSummary, Failure> {
+    /// Transfers all files and returns the summary.
+    pub(super) async fn run(&mut self) -> Result<pb::CollectSummary, SaveError> {
         loop {
             match self.next().await? {
                 Payload::File(file) if !file.link_target.is_empty() => {
                     self.pass_on(Payload::File(file)).await?;
                 }
-                Payload::File(file) => self.file(file).await?,
+                Payload::File(file) => self.on_file(file).await?,
                 Payload::Summary(mut summary) => {
-                    self.named.complete(&mut summary);
+                    self.lists.move_into(&mut summary);
                     self.pass_on(Payload::Summary(summary.clone())).await?;
                     return Ok(summary);
                 }
                 Payload::Data(_) | Payload::FileEnd(_) => {
-                    return Err(Failure::Broken("bytes of no file"));
+                    return Err(SaveError::Protocol("bytes of no file"));
                 }
             }
         }
     }
 
-    /// What was saved, of a collection that did not come to its end.
-    pub(super) fn so_far(&mut self) -> pb::CollectSummary {
+    /// Returns a summary of the files that were saved before the collection failed.
+    pub(super) fn partial_summary(&mut self) -> pb::CollectSummary {
         let mut summary = pb::CollectSummary::default();
-        self.named.complete(&mut summary);
+        self.lists.move_into(&mut summary);
         summary
     }
 
-    async fn next(&mut self) -> Result<Payload, Failure> {
+    async fn next(&mut self) -> Result<Payload, SaveError> {
         let message = match &self.client {
             None => self.guest.message().await,
             Some(client) => tokio::select! {
                 message = self.guest.message() => message,
-                () = client.closed() => return Err(Failure::Gone),
+                () = client.closed() => return Err(SaveError::ClientGone),
             },
         };
-        let message = message.map_err(Failure::Guest)?;
+        let message = message.map_err(SaveError::Guest)?;
         let payload = message.and_then(|message| message.payload);
-        payload.ok_or(Failure::Broken("no summary"))
+        payload.ok_or(SaveError::Protocol("no summary"))
     }
 
-    async fn pass_on(&self, payload: Payload) -> Result<(), Failure> {
+    async fn pass_on(&self, payload: Payload) -> Result<(), SaveError> {
         let Some(client) = &self.client else {
             return Ok(());
         };
@@ -235,24 +242,24 @@ impl Saver {
         let sent = client
             .send(Ok(pb::CollectOutputsResponse { payload }))
             .await;
-        sent.map_err(|_| Failure::Gone)
+        sent.map_err(|_| SaveError::ClientGone)
     }
 
-    async fn file(&mut self, file: pb::CollectedFile) -> Result<(), Failure> {
+    async fn on_file(&mut self, file: pb::CollectedFile) -> Result<(), SaveError> {
         self.limits.files -= 1;
         if self.limits.files < 0 {
-            return Err(Failure::Broken("more files than asked for"));
+            return Err(SaveError::Protocol("more files than asked for"));
         }
-        let name = self.name_of(&file);
+        let name = self.artifact_name(&file);
         let (path, mime_type) = (file.path.clone(), file.mime_type.clone());
         self.pass_on(Payload::File(file)).await?;
         let (mut end, saved) = match name {
-            Err(reason) => (self.feed(None).await?.0, Err(reason)),
-            Ok(name) => self.save_as(&name, mime_type).await?,
+            Err(reason) => (self.transfer_file(None).await?.0, Err(reason)),
+            Ok(name) => self.save_file(&name, mime_type).await?,
         };
         match saved {
             Ok(version) => {
-                self.named.artifact(&version);
+                self.lists.add_artifact(&version);
                 end.artifact = version;
                 fault::reach(Point::CollectSaved);
             }
@@ -262,14 +269,15 @@ impl Saver {
                 } else {
                     reason
                 };
-                self.named.skip(path, reason);
+                self.lists.add_skipped(path, reason);
             }
         }
         self.pass_on(Payload::FileEnd(end)).await
     }
 
-    /// A name that is not text would be another file's.
-    fn name_of(&self, file: &pb::CollectedFile) -> Result<Name, Reason> {
+    /// Returns the artifact name of a file, or the reason to skip it. A path that is not UTF-8 has none: its text form
+    /// could be that of another file.
+    fn artifact_name(&self, file: &pb::CollectedFile) -> Result<ArtifactName, Reason> {
         if file.size > self.limits.file_bytes {
             return Err(Reason::NotWhole);
         }
@@ -282,21 +290,21 @@ impl Saver {
         self.save_as.name(&file.path).map_err(|_| Reason::NotSaved)
     }
 
-    /// Feeds one file to the store; `artifact://name@version`, or why there is none.
-    async fn save_as(
+    /// Saves one file. Returns its end message, and `artifact://name@version` or the reason why it was not saved.
+    async fn save_file(
         &mut self,
-        name: &Name,
+        name: &ArtifactName,
         mime_type: String,
-    ) -> Result<(pb::FileEnd, Result<String, Reason>), Failure> {
-        let (sender, receiver) = mpsc::channel(PIECES);
+    ) -> Result<(pb::FileEnd, Result<String, Reason>), SaveError> {
+        let (sender, receiver) = mpsc::channel(PIECES_MAX);
         let (artifacts, scope) = (self.artifacts.clone(), self.save_as.scope.clone());
-        let save = Save {
-            // A guest may say anything.
+        let save = SaveOptions {
+            // The guest is not trusted to send a valid type.
             mime_type: Some(mime_type).filter(|text| mime::is_type(text)),
-            ..Save::default()
+            ..SaveOptions::default()
         };
-        let saving = artifacts.save(&scope, name, save, pieces(receiver));
-        let (fed, saved) = tokio::join!(self.feed(Some((name, sender))), saving);
+        let saving = artifacts.save(&scope, name, save, file_bytes(receiver));
+        let (fed, saved) = tokio::join!(self.transfer_file(Some((name, sender))), saving);
         let (end, before) = fed?;
         let version = match (before, saved) {
             (Some(before), _) => Ok(before),
@@ -312,23 +320,23 @@ impl Saver {
         Ok((end, version))
     }
 
-    /// Passes the bytes of one file on, and gives them to the store. Ends with the guest's word on it, and with the
-    /// version that an earlier try has made of it.
-    async fn feed(
+    /// Sends the bytes of one file to the client and to the store. Returns the file's end message, and the version that
+    /// an earlier attempt has saved.
+    async fn transfer_file(
         &mut self,
-        mut store: Option<(&Name, mpsc::Sender<Piece>)>,
-    ) -> Result<(pb::FileEnd, Option<u64>), Failure> {
+        mut store: Option<(&ArtifactName, mpsc::Sender<FilePiece>)>,
+    ) -> Result<(pb::FileEnd, Option<u64>), SaveError> {
         loop {
             match self.next().await? {
                 Payload::Data(data) => {
                     self.limits.total_bytes -= i64::try_from(data.len()).unwrap_or(i64::MAX);
                     if self.limits.total_bytes < 0 {
-                        return Err(Failure::Broken("more bytes than asked for"));
+                        return Err(SaveError::Protocol("more bytes than asked for"));
                     }
                     if let Some((_, sender)) = &store
-                        && sender.send(Piece::Data(data.clone())).await.is_err()
+                        && sender.send(FilePiece::Data(data.clone())).await.is_err()
                     {
-                        // It will say why.
+                        // The result of the save has the reason.
                         store = None;
                     }
                     self.pass_on(Payload::Data(data)).await?;
@@ -337,21 +345,21 @@ impl Saver {
                     let Some((name, sender)) = store.filter(|_| !end.truncated) else {
                         return Ok((end, None));
                     };
-                    let before = self.saved_before(name, &end.sha256).await;
-                    if before.is_none() && sender.send(Piece::End).await.is_err() {
+                    let before = self.find_saved_version(name, &end.sha256).await;
+                    if before.is_none() && sender.send(FilePiece::End).await.is_err() {
                         tracing::debug!("store did not wait for the end of a file");
                     }
                     return Ok((end, before));
                 }
                 Payload::File(_) | Payload::Summary(_) => {
-                    return Err(Failure::Broken("a file without an end"));
+                    return Err(SaveError::Protocol("a file without an end"));
                 }
             }
         }
     }
 
-    async fn saved_before(&self, name: &Name, sha256: &str) -> Option<u64> {
-        let since = self.save_as.tried_since?;
+    async fn find_saved_version(&self, name: &ArtifactName, sha256: &str) -> Option<u64> {
+        let since = self.save_as.saved_since?;
         let newest = self.artifacts.get(&self.save_as.scope, name, None).await;
         let same = newest
             .ok()
@@ -360,62 +368,64 @@ impl Saver {
     }
 }
 
-// === impl Named ===
+// === impl SummaryLists ===
 
-impl Default for Named {
+impl Default for SummaryLists {
     fn default() -> Self {
         Self {
             artifacts: Vec::new(),
             skipped: Vec::new(),
-            left: NAMED_BYTES_MAX,
+            left: PATHS_BYTES_MAX,
         }
     }
 }
 
-impl Named {
-    fn fits(&mut self, text: &str) -> bool {
-        let left = self.left.checked_sub(text.len() + NAMED_BYTES);
+impl SummaryLists {
+    fn reserve(&mut self, text: &str) -> bool {
+        let left = self.left.checked_sub(text.len() + PATH_OVERHEAD_BYTES);
         self.left = left.unwrap_or(self.left);
         left.is_some()
     }
 
-    fn artifact(&mut self, version: &str) {
-        if self.artifacts.len() < NAMED_MAX && self.fits(version) {
+    fn add_artifact(&mut self, version: &str) {
+        if self.artifacts.len() < PATHS_MAX && self.reserve(version) {
             self.artifacts.push(version.to_owned());
         }
     }
 
-    fn skip(&mut self, path: String, reason: Reason) {
-        if self.skipped.len() < NAMED_MAX && self.fits(&path) {
+    fn add_skipped(&mut self, path: String, reason: Reason) {
+        if self.skipped.len() < PATHS_MAX && self.reserve(&path) {
             let reason = reason.into();
             self.skipped.push(pb::SkippedFile { path, reason });
         }
     }
 
-    /// The guest's own lists have what is left.
-    fn complete(&mut self, summary: &mut pb::CollectSummary) {
+    /// Moves the lists into a summary. The guest's own lists get the remaining size.
+    fn move_into(&mut self, summary: &mut pb::CollectSummary) {
         summary.artifacts = std::mem::take(&mut self.artifacts);
-        summary.truncated.truncate(NAMED_MAX);
-        summary.truncated.retain(|path| self.fits(path));
-        summary.skipped.truncate(NAMED_MAX);
-        summary.skipped.retain(|file| self.fits(&file.path));
+        summary.truncated.truncate(PATHS_MAX);
+        summary.truncated.retain(|path| self.reserve(path));
+        summary.skipped.truncate(PATHS_MAX);
+        summary.skipped.retain(|file| self.reserve(&file.path));
         let outside = summary.outside.len();
-        summary.outside.truncate(NAMED_MAX);
-        summary.outside.retain(|path| self.fits(path));
+        summary.outside.truncate(PATHS_MAX);
+        summary.outside.retain(|path| self.reserve(path));
         summary.outside_cut |= summary.outside.len() < outside;
         summary.skipped.append(&mut self.skipped);
         summary.skipped.sort_by(|a, b| a.path.cmp(&b.path));
-        summary.skipped.truncate(NAMED_MAX);
+        summary.skipped.truncate(PATHS_MAX);
     }
 }
 
-/// The bytes of a file for the store; an error if their end did not come.
-fn pieces(receiver: mpsc::Receiver<Piece>) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
+/// Returns the bytes of a file as a stream for the store. It fails if the last piece does not come.
+fn file_bytes(
+    receiver: mpsc::Receiver<FilePiece>,
+) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
     futures::stream::unfold(Some(receiver), |receiver| async {
         let mut receiver = receiver?;
         match receiver.recv().await {
-            Some(Piece::Data(data)) => Some((Ok(data), Some(receiver))),
-            Some(Piece::End) => None,
+            Some(FilePiece::Data(data)) => Some((Ok(data), Some(receiver))),
+            Some(FilePiece::End) => None,
             None => {
                 let doing = "collecting a file that was cut";
                 Some((Err(Error::Deadline { doing }), None))
@@ -430,7 +440,7 @@ mod tests {
     use prost::Message;
 
     #[test]
-    fn a_guests_word_on_a_type_is_taken_within_the_rules_of_a_save() {
+    fn mime_types_of_a_guest_follow_the_rules_of_a_save() {
         assert!(mime::is_type("text/csv; charset=utf-8"));
         let long = format!("a/{}", "x".repeat(300));
         for bad in ["", "text", "a/\n", &long] {
@@ -439,11 +449,11 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_fits_into_a_message_whatever_files_are_called() {
+    fn summary_fits_into_a_message_for_any_file_names() {
         let path = |number: usize| format!("{number}{}", "x".repeat(4000));
-        let mut named = Named::default();
+        let mut lists = SummaryLists::default();
         for number in 0..2000 {
-            named.skip(path(number), Reason::NotSaved);
+            lists.add_skipped(path(number), Reason::NotSaved);
         }
         let mut summary = pb::CollectSummary {
             truncated: (0..2000).map(path).collect(),
@@ -455,21 +465,21 @@ mod tests {
                 .collect(),
             ..pb::CollectSummary::default()
         };
-        named.complete(&mut summary);
+        lists.move_into(&mut summary);
         assert!(!summary.skipped.is_empty());
         let bytes = summary.encoded_len();
-        assert!(bytes <= NAMED_BYTES_MAX + (64 << 10), "{bytes}");
+        assert!(bytes <= PATHS_BYTES_MAX + (64 << 10), "{bytes}");
 
-        // Names of a usual length are all there.
-        let mut named = Named::default();
+        // Names of a usual length all fit.
+        let mut lists = SummaryLists::default();
         let version = |number: usize| format!("artifact://results/plot-{number}.png@0");
         for number in 0..2000 {
-            named.artifact(&version(number));
-            named.skip(format!("out/tmp/{number}"), Reason::NotSaved);
+            lists.add_artifact(&version(number));
+            lists.add_skipped(format!("out/tmp/{number}"), Reason::NotSaved);
         }
         let mut summary = pb::CollectSummary::default();
-        named.complete(&mut summary);
+        lists.move_into(&mut summary);
         let lists = (summary.artifacts.len(), summary.skipped.len());
-        assert_eq!(lists, (NAMED_MAX, NAMED_MAX));
+        assert_eq!(lists, (PATHS_MAX, PATHS_MAX));
     }
 }

@@ -1,147 +1,177 @@
-//! The section `[artifacts]`: where they are kept, and who may ask there.
+//! Section `[artifacts]`: where artifacts are stored, and the credentials for an S3-compatible server.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use bytesize::ByteSize;
+use serde::Deserialize;
+use serde::de::Deserializer;
 use url::Url;
 
-use super::check::{Check, absolute};
-use super::raw::RawArtifacts;
-use super::{ArtifactsConfig, ArtifactsPlace};
+use super::values;
 
-/// Longest prefix in a bucket, bytes: with what we add to it a key stays below S3's 1,024.
+/// Maximum length of the key prefix in a bucket, in bytes: with the daemon's own part a key stays below S3's 1,024.
 const PREFIX_BYTES_MAX: usize = 64;
-/// Largest file of credentials: three lines.
-const CREDENTIALS_BYTES_MAX: u64 = 64 << 10;
-/// What such a file may hold.
-const CREDENTIALS: [&str; 3] = [
+/// Maximum size of a credentials file, in bytes. A valid file has three lines.
+const CREDENTIALS_FILE_BYTES_MAX: u64 = 64 << 10;
+/// Variables that a credentials file may set.
+const CREDENTIAL_NAMES: [&str; 3] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
 ];
 
-/// Who we are to an S3 server. Its values are never shown.
+/// Section `[artifacts]`: storage and limits of artifacts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactsConfig {
+    /// Directory or bucket that holds the artifacts.
+    #[serde(rename = "url", deserialize_with = "artifact_storage")]
+    pub storage: ArtifactStorage,
+    /// URL of the S3 server; `None` leaves it to the environment.
+    #[serde(deserialize_with = "endpoint_url")]
+    pub endpoint: Option<String>,
+    /// Region of the bucket; `None` leaves it to the environment.
+    #[serde(deserialize_with = "values::optional_text")]
+    pub region: Option<String>,
+    /// `true` if the S3 server may be reached without TLS.
+    pub allow_http: bool,
+    /// Credentials read from a file; missing ones come from the environment.
+    #[serde(rename = "credentials_file", deserialize_with = "read_credentials")]
+    pub credentials: S3Credentials,
+    /// Deadline of one request to the storage.
+    #[serde(deserialize_with = "values::time")]
+    pub timeout: Duration,
+    /// Maximum size of one artifact, in bytes.
+    #[serde(deserialize_with = "values::size")]
+    pub bytes_max: u64,
+    /// Maximum number of concurrent saves.
+    #[serde(deserialize_with = "values::count")]
+    pub saves_max: usize,
+}
+
+/// Directory or bucket that holds artifacts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ArtifactStorage {
+    /// `artifacts/` in the state directory, private to this daemon.
+    StateDir,
+    /// Directory that several daemons may share.
+    Directory(PathBuf),
+    /// Bucket of an S3-compatible server.
+    Bucket {
+        /// Name of the bucket.
+        bucket: String,
+        /// Prefix of all keys; may be empty.
+        prefix: String,
+    },
+}
+
+/// Credentials for an S3 server, by the names of their environment variables. `Debug` never shows the values.
 #[derive(Clone, Default)]
-pub struct Credentials(pub BTreeMap<String, String>);
+pub struct S3Credentials(pub BTreeMap<String, String>);
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for S3Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Credentials({:?})", self.0.keys())
+        write!(f, "S3Credentials({:?})", self.0.keys())
     }
 }
 
-pub(super) fn artifacts(check: &mut Check<'_>, raw: &RawArtifacts) -> ArtifactsConfig {
-    let (low, high) = (ByteSize::b(1), ByteSize::gib(64));
-    ArtifactsConfig {
-        place: place(check, raw),
-        timeout: check.time("artifacts.timeout", &raw.timeout),
-        bytes_max: check.bytes_within("artifacts.bytes_max", &raw.bytes_max, low, high),
-        saves_max: check.count("artifacts.saves_max", raw.saves_max, 1),
-    }
+fn artifact_storage<'de, D: Deserializer<'de>>(source: D) -> Result<ArtifactStorage, D::Error> {
+    values::parsed(source, |text| {
+        // The message leaves the value out because it may hold credentials.
+        let message = "must be empty, file:///DIR or s3://BUCKET/PREFIX, with nothing else in it";
+        parse_storage(text).ok_or_else(|| message.to_owned())
+    })
 }
 
-fn place(check: &mut Check<'_>, raw: &RawArtifacts) -> ArtifactsPlace {
-    if raw.url.is_empty() {
-        return ArtifactsPlace::StateDir;
+fn parse_storage(text: &str) -> Option<ArtifactStorage> {
+    if text.is_empty() {
+        return Some(ArtifactStorage::StateDir);
     }
-    let url = Url::parse(&raw.url).ok();
-    let plain = |url: &Url| {
-        url.username().is_empty()
-            && url.password().is_none()
-            && url.port().is_none()
-            && url.query().is_none()
-            && url.fragment().is_none()
-    };
-    match url.filter(plain) {
-        Some(url) if url.scheme() == "file" => match url.to_file_path() {
-            Ok(path) => ArtifactsPlace::Directory(path),
-            Err(()) => refuse(check),
-        },
-        Some(url) if url.scheme() == "s3" => s3(check, &url, raw),
-        _ => refuse(check),
-    }
-}
-
-fn refuse(check: &mut Check<'_>) -> ArtifactsPlace {
-    // The value is not repeated: somebody may have written credentials into it.
-    let message = "must be empty, file:///DIR or s3://BUCKET/PREFIX, with nothing else in it";
-    check.fault("artifacts.url", message);
-    ArtifactsPlace::StateDir
-}
-
-fn s3(check: &mut Check<'_>, url: &Url, raw: &RawArtifacts) -> ArtifactsPlace {
-    let bucket = url.host_str().unwrap_or_default().to_owned();
-    let prefix = url.path().trim_matches('/').to_owned();
-    let harmless = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte);
-    let segments = || prefix.split('/');
-    let good = prefix.len() <= PREFIX_BYTES_MAX
-        && prefix.bytes().all(harmless)
-        && (prefix.is_empty() || segments().all(|part| !matches!(part, "" | "." | "..")));
-    if bucket.is_empty() || !good {
-        return refuse(check);
-    }
-    let endpoint = Url::parse(&raw.endpoint).ok();
-    let allowed = endpoint.as_ref().is_some_and(|url| {
-        url.username().is_empty()
-            && url.password().is_none()
-            && (url.scheme() == "https" || (url.scheme() == "http" && raw.allow_http))
-    });
-    if !raw.endpoint.is_empty() && !allowed {
-        let message = "must be https://HOST[:PORT], or http:// with artifacts.allow_http";
-        check.fault("artifacts.endpoint", message);
-    }
-    ArtifactsPlace::S3 {
-        bucket,
-        prefix,
-        endpoint: Some(raw.endpoint.clone()).filter(|endpoint| !endpoint.is_empty()),
-        region: Some(raw.region.clone()).filter(|region| !region.is_empty()),
-        allow_http: raw.allow_http,
-        credentials: credentials(check, &raw.credentials_file),
-    }
-}
-
-fn credentials(check: &mut Check<'_>, file: &str) -> Credentials {
-    const KEY: &str = "artifacts.credentials_file";
-    if file.is_empty() {
-        return Credentials::default();
-    }
-    let path: PathBuf = absolute(check, KEY, file);
-    let text = match std::fs::metadata(&path) {
-        Ok(about) if about.len() <= CREDENTIALS_BYTES_MAX => std::fs::read_to_string(&path),
-        Ok(_) => {
-            check.fault(KEY, format!("{} is too large", path.display()));
-            return Credentials::default();
+    let url = Url::parse(text).ok()?;
+    let is_plain = !has_credentials(&url)
+        && url.port().is_none()
+        && url.query().is_none()
+        && url.fragment().is_none();
+    match url.scheme() {
+        _ if !is_plain => None,
+        "file" => url.to_file_path().ok().map(ArtifactStorage::Directory),
+        "s3" => {
+            let bucket = url.host_str()?.to_owned();
+            let prefix = url.path().trim_matches('/').to_owned();
+            let is_valid = !bucket.is_empty() && is_key_prefix(&prefix);
+            is_valid.then_some(ArtifactStorage::Bucket { bucket, prefix })
         }
-        Err(error) => Err(error),
-    };
-    let text = text.unwrap_or_else(|error| {
-        check.fault(KEY, format!("{}: {error}", path.display()));
-        String::new()
-    });
-    let mut found = BTreeMap::new();
+        _ => None,
+    }
+}
+
+fn is_key_prefix(prefix: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte);
+    let mut segments = prefix.split('/');
+    prefix.len() <= PREFIX_BYTES_MAX
+        && prefix.bytes().all(is_allowed)
+        && (prefix.is_empty() || segments.all(|part| !matches!(part, "" | "." | "..")))
+}
+
+fn endpoint_url<'de, D: Deserializer<'de>>(source: D) -> Result<Option<String>, D::Error> {
+    values::parsed(source, |text| {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let is_plain =
+            |url: &Url| matches!(url.scheme(), "http" | "https") && !has_credentials(url);
+        // Whether http:// is permitted depends on allow_http; the range checks decide.
+        let message = "must be https://HOST[:PORT], or http:// with artifacts.allow_http";
+        let url = Url::parse(text).ok().filter(is_plain);
+        url.map(|_| Some(text.to_owned()))
+            .ok_or_else(|| message.to_owned())
+    })
+}
+
+fn has_credentials(url: &Url) -> bool {
+    !url.username().is_empty() || url.password().is_some()
+}
+
+fn read_credentials<'de, D: Deserializer<'de>>(source: D) -> Result<S3Credentials, D::Error> {
+    values::parsed(source, |file| {
+        if file.is_empty() {
+            return Ok(S3Credentials::default());
+        }
+        let path = values::absolute_path(file)?;
+        let shown = path.display();
+        let failed = |error: std::io::Error| format!("{shown}: {error}");
+        if std::fs::metadata(&path).map_err(failed)?.len() > CREDENTIALS_FILE_BYTES_MAX {
+            return Err(format!("{shown} is too large"));
+        }
+        parse_credentials(&std::fs::read_to_string(&path).map_err(failed)?).map_err(|line| {
+            format!(
+                "line {line} of {shown} sets none of {}",
+                CREDENTIAL_NAMES.join(", ")
+            )
+        })
+    })
+}
+
+/// Parses lines of `NAME=VALUE`.
+///
+/// # Errors
+/// The number of the first line that sets none of [`CREDENTIAL_NAMES`].
+fn parse_credentials(text: &str) -> Result<S3Credentials, usize> {
+    let mut credentials = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
         let line = line.strip_prefix("export ").unwrap_or(line);
-        match line.split_once('=') {
-            Some((key, value)) if CREDENTIALS.contains(&key.trim()) => {
-                let value = value.trim().trim_matches(['"', '\'']);
-                found.insert(key.trim().to_owned(), value.to_owned());
-            }
-            _ => {
-                let message = format!(
-                    "line {} of {} sets none of {}",
-                    index + 1,
-                    path.display(),
-                    CREDENTIALS.join(", ")
-                );
-                check.fault(KEY, message);
-            }
-        }
+        let (name, value) = line
+            .split_once('=')
+            .filter(|(name, _)| CREDENTIAL_NAMES.contains(&name.trim()))
+            .ok_or(index + 1)?;
+        let value = value.trim().trim_matches(['"', '\'']);
+        credentials.insert(name.trim().to_owned(), value.to_owned());
     }
-    Credentials(found)
+    Ok(S3Credentials(credentials))
 }

@@ -1,59 +1,48 @@
-//! What is fetched by URL: bounds and the proxy, and the roots of skills that are on servers.
+//! Section `[fetch]`: timeouts and the proxy of everything that the daemon fetches by URL.
 
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::Deserializer;
 use url::Url;
 
-use super::RemoteConfig;
-use super::check::{Check, absolute};
-use super::raw::{RawFetch, RawSkills};
-use crate::fetch::Bounds;
+use super::values;
+use crate::fetch::FetchBounds;
 
-pub(super) fn fetch(check: &mut Check<'_>, raw: &RawFetch) -> Bounds {
-    let config = Bounds {
-        connect_timeout: check.time("fetch.connect_timeout", &raw.connect_timeout),
-        timeout: check.time("fetch.timeout", &raw.timeout),
-        proxy: (!raw.proxy.is_empty())
-            .then(|| proxy(check, &raw.proxy))
-            .flatten(),
-    };
-    check.order(
-        ("fetch.connect_timeout", config.connect_timeout),
-        ("fetch.timeout", config.timeout),
-    );
-    config
+/// Keys of section `[fetch]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FetchSection {
+    #[serde(deserialize_with = "values::time")]
+    connect_timeout: Duration,
+    #[serde(deserialize_with = "values::time")]
+    timeout: Duration,
+    #[serde(deserialize_with = "proxy_url")]
+    proxy: Option<Url>,
 }
 
-fn proxy(check: &mut Check<'_>, text: &str) -> Option<Url> {
-    let plain = |url: &Url| {
-        let credentials = !url.username().is_empty() || url.password().is_some();
-        matches!(url.scheme(), "http" | "https") && url.has_host() && !credentials
-    };
-    let proxy = Url::parse(text).ok().filter(plain);
-    if proxy.is_none() {
-        // What was given may hold a password.
+/// Deserializes section `[fetch]` into the options of the fetcher.
+pub(super) fn fetch_options<'de, D: Deserializer<'de>>(source: D) -> Result<FetchBounds, D::Error> {
+    let section = FetchSection::deserialize(source)?;
+    Ok(FetchBounds {
+        connect_timeout: section.connect_timeout,
+        timeout: section.timeout,
+        proxy: section.proxy,
+    })
+}
+
+fn proxy_url<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Url>, D::Error> {
+    values::parsed(source, |text| {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let is_plain = |url: &Url| {
+            let has_credentials = !url.username().is_empty() || url.password().is_some();
+            matches!(url.scheme(), "http" | "https") && url.has_host() && !has_credentials
+        };
+        // The message leaves the value out because it may hold a password.
         let message = "must be http://HOST:PORT or https://HOST:PORT, without credentials";
-        check.fault("fetch.proxy", message);
-    }
-    proxy
-}
-
-pub(super) fn remote(check: &mut Check<'_>, raw: &RawSkills, fetch: &Bounds) -> RemoteConfig {
-    let config = RemoteConfig {
-        cache_dir: absolute(check, "skills.cache_dir", &raw.cache_dir),
-        refresh_interval: check.time("skills.refresh_interval", &raw.refresh_interval),
-        refresh_timeout: check.time("skills.refresh_timeout", &raw.refresh_timeout),
-        allow_private_addresses: raw.allow_private_addresses,
-        download_bytes_max: check.bytes("skills.download_bytes_max", &raw.download_bytes_max),
-        archive_bytes_max: check.bytes("skills.archive_bytes_max", &raw.archive_bytes_max),
-        archive_file_bytes_max: check
-            .bytes("skills.archive_file_bytes_max", &raw.archive_file_bytes_max),
-        archive_entries_max: check.count("skills.archive_entries_max", raw.archive_entries_max, 1),
-        archive_depth_max: check.count("skills.archive_depth_max", raw.archive_depth_max, 1),
-        archive_ratio_max: check.count("skills.archive_ratio_max", raw.archive_ratio_max, 1),
-        fetch: fetch.clone(),
-    };
-    check.order(
-        ("fetch.timeout", fetch.timeout),
-        ("skills.refresh_timeout", config.refresh_timeout),
-    );
-    config
+        let url = Url::parse(text).ok().filter(is_plain);
+        url.map(Some).ok_or_else(|| message.to_owned())
+    })
 }

@@ -1,166 +1,118 @@
-//! Pools: their own values, and how they relate to everything else.
+//! Sections `[pools.NAME]`: one struct for a pool, and the table of pools as a sorted list.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::check::Check;
-use super::raw::{RawConfig, RawPool};
-use super::{Config, PoolConfig};
-use crate::engine::Limits;
+use serde::Deserialize;
+use serde::de::Deserializer;
 
-/// Longest wait of PollExec, which `unary_timeout` must leave room for.
-pub const POLL_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Memory below which a guest and a shell do not start.
-const MEMORY_MIN: u64 = 32 << 20;
-/// Largest number of cores that makes sense; the engine refuses more than the host has.
-const CPUS_MAX: f64 = 1024.0;
+use super::values;
+use crate::engine::ContainerLimits;
 
-/// All pools that are switched on, sorted by name.
-pub(super) fn pools(check: &mut Check<'_>, raw: &RawConfig) -> Vec<PoolConfig> {
-    raw.pools
-        .iter()
-        .filter(|(_, pool)| pool.max > 0 || pool.warm > 0)
-        .map(|(name, pool)| one(check, name, pool))
-        .collect()
+/// Configuration of one container pool.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolConfig {
+    /// Name of the section: `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`.
+    #[serde(skip)]
+    pub name: String,
+    /// Image reference.
+    pub image: String,
+    /// OCI runtime; `None` means the engine's default.
+    #[serde(deserialize_with = "values::optional_text")]
+    pub oci_runtime: Option<String>,
+    /// Number of containers to keep warm.
+    pub warm: usize,
+    /// Maximum number of containers, warm and claimed; 0 with `warm = 0` switches the pool off.
+    pub max: usize,
+    /// Maximum number of requests that wait for a container.
+    pub queue_max: usize,
+    /// Time that a request waits for a container.
+    #[serde(deserialize_with = "values::time")]
+    pub claim_timeout: Duration,
+    /// Memory of one container, in bytes.
+    #[serde(rename = "memory", deserialize_with = "values::size")]
+    pub memory_bytes: u64,
+    /// Processor time of one container, in thousandths of a core.
+    #[serde(rename = "cpus", deserialize_with = "values::cpu_millis")]
+    pub cpu_millis: u64,
+    /// Maximum number of processes and threads in one container.
+    pub pids: u64,
+    /// File system of the workspace.
+    pub storage: WorkspaceStorage,
+    /// Size of the workspace, in bytes.
+    #[serde(rename = "disk", deserialize_with = "values::size")]
+    pub disk_bytes: u64,
+    /// Maximum number of files and directories in the workspace.
+    pub inodes: u64,
+    /// Size of /tmp, in bytes.
+    #[serde(rename = "tmp", deserialize_with = "values::size")]
+    pub tmp_bytes: u64,
+    /// Size of /dev/shm, in bytes.
+    #[serde(rename = "shm", deserialize_with = "values::size")]
+    pub shm_bytes: u64,
+    /// Program and arguments to run once in each container before it is warm; an empty list runs nothing.
+    pub warm_up: Vec<String>,
 }
 
-fn one(check: &mut Check<'_>, name: &str, raw: &RawPool) -> PoolConfig {
-    let key = |field: &str| format!("pools.{name}.{field}");
-    if !is_name(name) {
-        let message = "is not a pool name: 1 to 63 of a-z, 0-9, and inside also . _ -";
-        check.fault(&format!("pools.{name}"), message);
-    }
-    if raw.image.is_empty() {
-        check.fault(&key("image"), "must name an image");
-    }
-    match raw.storage.as_str() {
-        "tmpfs" => {}
-        "disk" => check.fault(
-            &key("storage"),
-            "\"disk\" is not in this version; use \"tmpfs\", which counts in the container's memory",
-        ),
-        other => check.fault(&key("storage"), format!("{other:?} is not a storage; use \"tmpfs\"")),
-    }
-    let pool = PoolConfig {
-        name: name.to_owned(),
-        image: raw.image.clone(),
-        oci_runtime: Some(raw.oci_runtime.clone()).filter(|runtime| !runtime.is_empty()),
-        warm: check.count(&key("warm"), raw.warm, 0),
-        max: check.count(&key("max"), raw.max, 1),
-        queue_max: check.count(&key("queue_max"), raw.queue_max, 0),
-        claim_timeout: check.time(&key("claim_timeout"), &raw.claim_timeout),
-        limits: Limits {
-            memory_bytes: check.bytes(&key("memory"), &raw.memory),
-            cpu_millis: cpu_millis(check, &key("cpus"), raw.cpus),
-            pids: check.count(&key("pids"), raw.pids, 48),
-            disk_bytes: check.bytes(&key("disk"), &raw.disk),
-            inodes: check.count(&key("inodes"), raw.inodes, 64),
-        },
-        tmp_bytes: check.bytes(&key("tmp"), &raw.tmp),
-        shm_bytes: check.bytes(&key("shm"), &raw.shm),
-        warm_up: raw.warm_up.clone(),
-    };
-    check.order((&key("warm"), pool.warm), (&key("max"), pool.max));
-    let memory = pool.limits.memory_bytes;
-    if check.faulty(&key("memory")) {
-        return pool;
-    }
-    if memory < MEMORY_MIN {
-        check.fault(&key("memory"), "must be at least 32MiB");
-    }
-    for (field, bytes) in [
-        ("disk", pool.limits.disk_bytes),
-        ("tmp", pool.tmp_bytes),
-        ("shm", pool.shm_bytes),
-    ] {
-        if bytes >= memory {
-            check.fault(
-                &key(field),
-                format!("must be below {}: it counts in it", key("memory")),
-            );
+/// File system that holds the files of a workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum WorkspaceStorage {
+    /// Memory with a hard limit of bytes and inodes, removed with the container.
+    Tmpfs,
+}
+
+// === impl PoolConfig ===
+
+impl PoolConfig {
+    /// Returns the resource limits of one container.
+    #[must_use]
+    pub fn limits(&self) -> ContainerLimits {
+        ContainerLimits {
+            memory_bytes: self.memory_bytes,
+            cpu_millis: self.cpu_millis,
+            pids: self.pids,
+            disk_bytes: self.disk_bytes,
+            inodes: self.inodes,
         }
     }
-    pool
 }
 
-fn cpu_millis(check: &mut Check<'_>, key: &str, cpus: f64) -> u64 {
-    if !(0.01..=CPUS_MAX).contains(&cpus) {
-        check.fault(
-            key,
-            format!("must be between 0.01 and {CPUS_MAX}, is {cpus}"),
-        );
-        return 1000;
+// === impl WorkspaceStorage ===
+
+impl TryFrom<String> for WorkspaceStorage {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "tmpfs" => Ok(Self::Tmpfs),
+            "disk" => Err(
+                "\"disk\" is not in this version; use \"tmpfs\", which counts in the container's memory"
+                    .to_owned(),
+            ),
+            other => Err(format!("{other:?} is not a storage; use \"tmpfs\"")),
+        }
     }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "between 10 and 1,024,000, as checked above"
-    )]
-    let millis = (cpus * 1000.0).round() as u64;
-    millis
 }
 
-fn is_name(name: &str) -> bool {
-    let inner =
+/// Deserializes the table of pools into a list sorted by name, without the pools that are switched off.
+pub(super) fn pool_list<'de, D: Deserializer<'de>>(source: D) -> Result<Vec<PoolConfig>, D::Error> {
+    let pools = BTreeMap::<String, PoolConfig>::deserialize(source)?;
+    let named = pools
+        .into_iter()
+        .map(|(name, pool)| PoolConfig { name, ..pool });
+    Ok(named.filter(|pool| pool.max > 0 || pool.warm > 0).collect())
+}
+
+/// Returns `true` if `name` matches `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`.
+pub(super) fn is_pool_name(name: &str) -> bool {
+    let is_inner =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
-    let outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let is_outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = name.as_bytes();
     bytes.len() <= 63
-        && outer(bytes.first())
-        && outer(bytes.last())
-        && bytes.iter().copied().all(inner)
-}
-
-/// What holds between sections.
-pub(super) fn relations(check: &mut Check<'_>, config: &Config) {
-    if !config
-        .pools
-        .iter()
-        .any(|pool| pool.name == config.default_pool)
-    {
-        let names: Vec<&str> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
-        let message = format!(
-            "{:?} is not a pool; there are: {}",
-            config.default_pool,
-            names.join(", ")
-        );
-        check.fault("default_pool", message);
-    }
-    let slots: usize = config.pools.iter().map(|pool| pool.max).sum();
-    let uids = usize::try_from(config.engine.uid_count).unwrap_or(usize::MAX);
-    if slots > uids && !check.faulty("engine.uid_count") {
-        let message =
-            format!("{uids} are fewer than the {slots} containers that all pools may have");
-        check.fault("engine.uid_count", message);
-    }
-    if config.server.unary_timeout <= POLL_WAIT_MAX && !check.faulty("server.unary_timeout") {
-        check.fault(
-            "server.unary_timeout",
-            "must be over the 60s that PollExec may wait",
-        );
-    }
-    if check.faulty("server.unary_timeout") || check.faulty("execs.retain_bytes_total") {
-        return;
-    }
-    let settle = "files.collect_on_exit_timeout";
-    if config.files.collect_on_exit_timeout >= config.server.unary_timeout && !check.faulty(settle)
-    {
-        let message = "must be below server.unary_timeout: DeleteWorkspace waits for it";
-        check.fault(settle, message);
-    }
-    let remove = "engine.remove_timeout";
-    if config.engine.remove_timeout >= config.server.unary_timeout && !check.faulty(remove) {
-        let message = "must be below server.unary_timeout: DeleteWorkspace waits for it";
-        check.fault(remove, message);
-    }
-    for pool in &config.pools {
-        let memory = format!("pools.{}.memory", pool.name);
-        if pool.claim_timeout >= config.server.unary_timeout {
-            let message = "must be below server.unary_timeout";
-            check.fault(&format!("pools.{}.claim_timeout", pool.name), message);
-        }
-        if config.execs.retain_bytes_total >= pool.limits.memory_bytes && !check.faulty(&memory) {
-            let message = format!("must be below {memory}: the guest holds it");
-            check.fault("execs.retain_bytes_total", message);
-        }
-    }
+        && is_outer(bytes.first())
+        && is_outer(bytes.last())
+        && bytes.iter().copied().all(is_inner)
 }

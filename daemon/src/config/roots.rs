@@ -1,104 +1,54 @@
-//! Roots of skills: directories and URLs as they are written in `skills.roots`, or as a list in SKILLS_ROOT.
+//! Roots of skills: directories and URLs, from the list `skills.roots` or the variable SKILLS_ROOT.
 
-use std::path::{Path, PathBuf};
-
+use skilld_skills::SkillRoot;
 use url::Url;
 
-use super::check::Check;
 use crate::fetch::WebUrl;
 
-/// Where skills are looked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SkillRoot {
-    /// A directory of this host.
-    Dir {
-        /// As written.
-        text: String,
-        /// Absolute.
-        path: PathBuf,
-    },
-    /// Something on a server.
-    Url {
-        /// Without its query, which may hold secrets, and without the pin.
-        text: String,
-        /// The same with both.
-        url: WebUrl,
-    },
-}
-
-impl SkillRoot {
-    /// As it is written in the configuration, without what may be secret.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        match self {
-            Self::Dir { text, .. } | Self::Url { text, .. } => text,
-        }
+/// Parses a root: a path, `file://`, `http://` or `https://`.
+///
+/// # Errors
+/// A message that says what is wrong with the text.
+pub(super) fn parse_skill_root(text: &str) -> Result<SkillRoot, String> {
+    let written = text.to_owned();
+    if text.trim().is_empty() || text.contains('\0') {
+        return Err("must be a path or a URL".to_owned());
     }
-
-    /// A directory.
-    #[must_use]
-    pub fn dir(path: &Path) -> Self {
-        Self::Dir {
-            text: path.display().to_string(),
-            path: path.to_owned(),
-        }
+    if !text.contains("://") {
+        let path = super::values::absolute_path(text)?;
+        return Ok(SkillRoot::Dir {
+            text: written,
+            path,
+        });
     }
-
-    /// Reads one: a path, `file://`, `http://` or `https://`.
-    fn parse(text: &str) -> Result<Self, String> {
-        let written = text.to_owned();
-        if text.trim().is_empty() || text.contains('\0') {
-            return Err("must be a path or a URL".to_owned());
-        }
-        if !text.contains("://") {
-            let path = std::path::absolute(text).map_err(|error| error.to_string())?;
-            return Ok(Self::Dir {
+    if !text.to_ascii_lowercase().starts_with("file:") {
+        let url: WebUrl = text.parse().map_err(|error| format!("{error}"))?;
+        return Ok(SkillRoot::Url {
+            text: url.to_string(),
+            url,
+        });
+    }
+    let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
+    match url.scheme() {
+        // The URL parser removes the host `localhost`.
+        "file" if url.host().is_some() => Err(format!(
+            "{text:?} names another host; write file:///PATH for a directory of this one"
+        )),
+        "file" => url
+            .to_file_path()
+            .map(|path| SkillRoot::Dir {
                 text: written,
                 path,
-            });
-        }
-        if !text.to_ascii_lowercase().starts_with("file:") {
-            let url: WebUrl = text.parse().map_err(|error| format!("{error}"))?;
-            return Ok(Self::Url {
-                text: url.to_string(),
-                url,
-            });
-        }
-        let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
-        match url.scheme() {
-            // Its parser takes `localhost` away.
-            "file" if url.host().is_some() => Err(format!(
-                "{text:?} names another host; write file:///PATH for a directory of this one"
-            )),
-            "file" => url
-                .to_file_path()
-                .map(|path| Self::Dir {
-                    text: written,
-                    path,
-                })
-                .map_err(|()| format!("{text:?} is not a path; write file:///PATH")),
-            _ => Err(format!(
-                "{text:?} is neither a path nor of file://, http:// or https://"
-            )),
-        }
+            })
+            .map_err(|()| format!("{text:?} is not a path; write file:///PATH")),
+        _ => Err(format!(
+            "{text:?} is neither a path nor of file://, http:// or https://"
+        )),
     }
 }
 
-/// All roots of `skills.roots`.
-pub(super) fn checked(check: &mut Check<'_>, written: &[String]) -> Vec<SkillRoot> {
-    let mut roots = Vec::new();
-    for text in written {
-        match SkillRoot::parse(text) {
-            Ok(root) => roots.push(root),
-            Err(fault) => check.fault("skills.roots", fault),
-        }
-    }
-    roots
-}
-
-/// The roots that SKILLS_ROOT holds: one, or several with `:` between them. The `:` of a URL's scheme and port
-/// separates nothing.
-pub(super) fn listed(text: &str) -> Vec<String> {
+/// Splits the value of SKILLS_ROOT at `:` into roots. The `:` of a URL's scheme or port does not separate roots.
+pub(super) fn split_roots(text: &str) -> Vec<String> {
     let mut roots = Vec::new();
     let mut start = 0;
     for (at, _) in text.match_indices(':') {
@@ -119,7 +69,7 @@ pub(super) fn listed(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether what follows a URL and a `:` is the next root, and not the URL's port.
+/// Returns `true` if the text after a URL and a `:` begins another root, and not the URL's port.
 fn begins_root(rest: &str) -> bool {
     let scheme = rest.split_once("://").is_some_and(|(scheme, _)| {
         !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphabetic())
@@ -149,7 +99,7 @@ mod tests {
             ("  ", None),
             ("/a\0", None),
         ] {
-            let read = SkillRoot::parse(text).ok();
+            let read = parse_skill_root(text).ok();
             let path = read.as_ref().map(|root| match root {
                 SkillRoot::Dir { path, .. } => path.display().to_string(),
                 SkillRoot::Url { .. } => String::new(),
@@ -174,7 +124,7 @@ mod tests {
                 &["/a", "https://h/x.zip", "file:///b:c"],
             ),
         ] {
-            assert_eq!(listed(text), expected, "{text:?}");
+            assert_eq!(split_roots(text), expected, "{text:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Where values come from and in which order: the embedded file, one file, the environment, flags.
+//! Sources of configuration values and their order: the embedded file, one file, the environment, flags.
 //!
-//! Ends in a [`RawConfig`] and the place of every value, or in all faults of names and types at once.
+//! Merges the sources and deserializes the result. All faults of names, types and values are reported together, each
+//! with the place where its value was given.
 
 use std::path::{Path, PathBuf};
 
@@ -8,112 +9,131 @@ use figment::Figment;
 use figment::providers::{Data, Env, Format, Toml};
 use figment::value::{Dict, Value};
 
-use super::raw::RawConfig;
+use super::Config;
+use super::derived_defaults::DerivedDefaults;
+use super::ranges::FaultList;
 
-/// The reference: every key, its default and its reason.
+/// The embedded reference file: every key, its default and its reason.
 pub const DEFAULT_TOML: &str = include_str!("../../default.toml");
 
-/// The pool whose built-in values other pools inherit.
+/// Pool whose built-in values other pools inherit.
 const TEMPLATE_POOL: &str = "default";
 
-/// Faults of names and types at most; one that cannot be set right would be found for ever.
+/// Maximum number of faults before deserialization gives up, so that it ends in any case.
 const FAULTS_MAX: usize = 100;
 
-/// Values given on the command line; they come before everything else.
+/// Values given on the command line. They override all other sources.
 #[derive(Debug, Clone, Default)]
-pub struct Flags {
-    /// `--config`.
+pub struct ConfigFlags {
+    /// Path of the configuration file (`--config`).
     pub config: Option<PathBuf>,
-    /// `--listen`.
+    /// Address of the socket (`--listen`).
     pub listen: Option<String>,
-    /// `--state-dir`.
+    /// State directory (`--state-dir`).
     pub state_dir: Option<PathBuf>,
-    /// `--log`.
+    /// Log filter (`--log`).
     pub log: Option<String>,
 }
 
-/// All sources, merged.
-pub(super) struct Sources {
-    figment: Figment,
-    template: Dict,
+/// Merged sources of configuration values.
+pub(super) struct ConfigSources {
+    merged: Figment,
+    /// The embedded file alone, as values.
+    defaults: Dict,
 }
 
-impl Sources {
-    /// The embedded file and `text`; neither environment nor flags.
-    pub(super) fn text(text: &str) -> Self {
+/// Result of deserializing the merged sources.
+pub(super) struct ParsedConfig {
+    /// Configuration with a default in place of each faulty value.
+    pub(super) config: Config,
+    /// Values as they were written, with derived defaults.
+    pub(super) values: Dict,
+}
+
+// === impl ConfigSources ===
+
+impl ConfigSources {
+    /// Merges the embedded file and `text`, without environment and flags.
+    pub(super) fn from_text(text: &str) -> Self {
         Self::new(Figment::from(Toml::string(DEFAULT_TOML)).merge(Toml::string(text)))
     }
 
-    /// Everything, in the documented order. An unreadable file is an error here: figment would take it for empty.
-    pub(super) fn all(flags: &Flags) -> Result<Self, String> {
-        let mut figment = Figment::from(Toml::string(DEFAULT_TOML));
+    /// Merges all sources in the documented order.
+    ///
+    /// # Errors
+    /// The fault of a configuration file that cannot be read; figment would treat it as empty.
+    pub(super) fn from_all(flags: &ConfigFlags) -> Result<Self, String> {
+        let mut merged = Figment::from(Toml::string(DEFAULT_TOML));
         if let Some(path) = &flags.config {
-            readable(path)?;
-            figment = figment.merge(Data::<Toml>::file_exact(path));
+            check_readable(path)?;
+            merged = merged.merge(Data::<Toml>::file_exact(path));
         }
-        // `config` would otherwise be an unknown key; the others are read by skillctl and the guest.
+        // SKILLD_CONFIG would be an unknown key; skillctl and the guest read the other two.
         let environment = Env::prefixed("SKILLD_")
             .split("__")
             .ignore(&["config", "endpoint", "nonce"]);
-        figment = figment.merge(environment);
-        let state_dir = flags
-            .state_dir
-            .as_ref()
-            .map(|path| path.display().to_string());
+        merged = merged.merge(environment);
+        let state_dir = flags.state_dir.as_ref();
+        let state_dir = state_dir.map(|path| path.display().to_string());
         for (key, value) in [
             ("listen", flags.listen.clone()),
             ("state_dir", state_dir),
             ("log", flags.log.clone()),
         ] {
             if let Some(value) = value {
-                figment = figment.merge((key, value));
+                merged = merged.merge((key, value));
             }
         }
-        Ok(Self::new(figment))
+        Ok(Self::new(merged))
     }
 
-    fn new(figment: Figment) -> Self {
-        let template = Figment::from(Toml::string(DEFAULT_TOML))
-            .extract::<Dict>()
-            .unwrap_or_default();
-        Self { figment, template }
-    }
-
-    /// Names and types checked. A value that is wrong is reported and replaced by its default, so that the
-    /// next one is found too.
-    pub(super) fn raw(&self) -> Result<(RawConfig, Vec<String>), Vec<String>> {
-        let mut root: Dict = self
-            .figment
+    fn new(merged: Figment) -> Self {
+        let defaults = Figment::from(Toml::string(DEFAULT_TOML))
             .extract()
-            .map_err(|error| messages(error, ""))?;
-        self.inherit(&mut root);
-        let mut faults = Vec::new();
+            .unwrap_or_default();
+        Self { merged, defaults }
+    }
+
+    /// Deserializes the merged values. A faulty value is reported and replaced by its default, so that the next fault
+    /// is found too. Returns `None` if that does not lead to a configuration.
+    pub(super) fn parse(
+        &self,
+        derived: &DerivedDefaults,
+        faults: &mut FaultList<'_>,
+    ) -> Option<ParsedConfig> {
+        let mut written: Dict = match self.merged.extract() {
+            Ok(values) => values,
+            Err(error) => {
+                add_faults(faults, error);
+                return None;
+            }
+        };
+        self.fill_pools(&mut written);
         loop {
-            let value = Value::from(root.clone());
-            let error = match value.deserialize::<RawConfig>() {
-                Ok(raw) => return Ok((raw, faults)),
+            let mut values = written.clone();
+            derived.fill(&mut values, self);
+            let error = match Value::from(values.clone()).deserialize::<Config>() {
+                Ok(config) => return Some(ParsedConfig { config, values }),
                 Err(error) => error,
             };
             let path = error.path.clone();
-            let place = self.place(&path.join("."));
-            faults.extend(messages(error, &place));
-            if faults.len() >= FAULTS_MAX || !self.reset(&mut root, &path) {
-                return Err(faults);
+            add_faults(faults, error);
+            if faults.len() >= FAULTS_MAX || !self.reset(&mut written, &path) {
+                return None;
             }
         }
     }
 
-    /// Whether somebody gave a value for this key.
+    /// Returns `true` if a source other than the embedded file sets this key.
     pub(super) fn is_given(&self, key: &str) -> bool {
-        let default = |metadata: &figment::Metadata| metadata.name.contains("TOML source string");
-        self.figment
+        self.merged
             .find_metadata(key)
-            .is_some_and(|metadata| !default(metadata))
+            .is_some_and(|metadata| !metadata.name.contains("TOML source string"))
     }
 
-    /// Where the value of a key was given: a file, the environment, a flag; empty if nowhere.
+    /// Returns where the value of a key was given, in parentheses: a file, the environment, a flag. Empty for a default.
     pub(super) fn place(&self, key: &str) -> String {
-        let Some(metadata) = self.figment.find_metadata(key) else {
+        let Some(metadata) = self.merged.find_metadata(key) else {
             return String::new();
         };
         match &metadata.source {
@@ -127,9 +147,9 @@ impl Sources {
         }
     }
 
-    /// Fills what pools leave out from the built-in default pool.
-    fn inherit(&self, root: &mut Dict) {
-        let template = self.template.get("pools").and_then(Value::as_dict);
+    /// Fills the keys that pools leave out from the embedded file's default pool.
+    fn fill_pools(&self, root: &mut Dict) {
+        let template = self.defaults.get("pools").and_then(Value::as_dict);
         let Some(template) = template.and_then(|pools| pools.get(TEMPLATE_POOL)?.as_dict()) else {
             return;
         };
@@ -145,16 +165,15 @@ impl Sources {
         }
     }
 
-    /// Puts the default in the place of a faulty value, or removes the key if there is none. False if nothing
-    /// changed.
+    /// Replaces a faulty value by its default, or removes the key if it has none. Returns `false` if nothing changed.
     fn reset(&self, root: &mut Dict, path: &[String]) -> bool {
-        // An element of a list is set right by taking the whole list away.
+        // A faulty element of a list has no default; the loop then goes up and resets the whole list.
         for length in (1..=path.len()).rev() {
             let Some((key, parents)) = path.get(..length).and_then(<[String]>::split_last) else {
                 continue;
             };
-            let default = self.default_of(parents, key);
-            let Some(table) = descend(root, parents) else {
+            let default = self.default_value(parents, key);
+            let Some(table) = find_table(root, parents) else {
                 continue;
             };
             let changed = match default {
@@ -168,18 +187,18 @@ impl Sources {
         false
     }
 
-    fn default_of(&self, parents: &[String], key: &str) -> Option<Value> {
-        let mut table = &self.template;
+    fn default_value(&self, parents: &[String], key: &str) -> Option<Value> {
+        let mut table = &self.defaults;
         for (depth, name) in parents.iter().enumerate() {
-            let in_pools = depth == 1 && parents.first().is_some_and(|first| first == "pools");
-            let name = if in_pools { TEMPLATE_POOL } else { name };
+            let is_pool = depth == 1 && parents.first().is_some_and(|first| first == "pools");
+            let name = if is_pool { TEMPLATE_POOL } else { name };
             table = table.get(name)?.as_dict()?;
         }
         table.get(key).cloned()
     }
 }
 
-fn descend<'a>(root: &'a mut Dict, parents: &[String]) -> Option<&'a mut Dict> {
+fn find_table<'a>(root: &'a mut Dict, parents: &[String]) -> Option<&'a mut Dict> {
     let mut table = root;
     for name in parents {
         let Value::Dict(_, next) = table.get_mut(name)? else {
@@ -190,17 +209,13 @@ fn descend<'a>(root: &'a mut Dict, parents: &[String]) -> Option<&'a mut Dict> {
     Some(table)
 }
 
-fn messages(error: figment::Error, place: &str) -> Vec<String> {
-    error
-        .into_iter()
-        .map(|one| match one.path.join(".") {
-            key if key.is_empty() => format!("{}{place}", one.kind),
-            key => format!("{key}: {}{place}", one.kind),
-        })
-        .collect()
+fn add_faults(faults: &mut FaultList<'_>, error: figment::Error) {
+    for fault in error {
+        faults.add(&fault.path.join("."), fault.kind);
+    }
 }
 
-fn readable(path: &Path) -> Result<(), String> {
+fn check_readable(path: &Path) -> Result<(), String> {
     std::fs::read_to_string(path)
         .map(drop)
         .map_err(|error| format!("--config {}: cannot be read: {error}", path.display()))

@@ -1,8 +1,8 @@
-//! Containers from the Docker Engine, over its Unix socket.
+//! Client of the Docker Engine API over Docker's Unix socket.
 //!
-//! Create, start, inspect, remove, list and events; never exec, archive, commit or export, which would let a
-//! process of root's into a container that a tenant controls. Every call has a deadline. [`DockerEngine::connect`],
-//! `describe` and `image` together are the daemon's check before it starts to serve.
+//! It uses create, start, inspect, remove, list and events. It never uses exec, archive, commit or export: these run a
+//! process of root in a container that a tenant controls. Every call has a deadline. Before it serves, the daemon calls
+//! [`DockerEngine::connect`], `describe` and `check_image` to check the host.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -22,28 +22,32 @@ use super::{
     ContainerEvent, ContainerSpec, ContainerState, ContainerSummary, Engine, EngineInfo, ImageInfo,
     cgroup,
 };
-use crate::engine::runtime::RuntimeKind;
+use crate::engine::oci_runtime::RuntimeKind;
 use crate::error::{Chain, Error, Result};
 use crate::shutdown::Tasks;
-use answer::{
-    check_usable, check_warnings, container_event, engine_info, instance_label, socket_path,
+use body::{HostFeatures, create_body};
+use failures::{has_status, map_docker_error};
+use response::{
+    check_create_warnings, check_engine, instance_label_filter, parse_container_event,
+    parse_docker_host, parse_engine_info,
 };
-use body::{Host, body};
-use failure::{is_status, to_error};
 
-mod answer;
 mod body;
-mod failure;
-mod masked;
+mod failures;
+mod masked_paths;
+mod response;
 
-/// A connection to a Docker Engine on this host.
+/// Connection to the Docker Engine of this host.
 #[derive(Debug)]
 pub struct DockerEngine {
     docker: Docker,
+    /// Path of Docker's socket, for error messages.
     socket: String,
+    /// Maximum duration of one call to Docker.
     timeout: Duration,
-    host: Host,
-    /// Runs blocking work, which each call awaits as it awaits Docker.
+    /// Host features that decide how containers are configured.
+    host: HostFeatures,
+    /// Tasks for blocking work, which each call awaits.
     tasks: Tasks,
 }
 
@@ -51,52 +55,52 @@ pub struct DockerEngine {
 
 impl DockerEngine {
     /// Connects to `docker_host` (`unix:///path`, a plain path, or empty for /var/run/docker.sock) and checks that
-    /// the engine is new enough. Each later call takes at most `timeout`.
+    /// Docker is new enough. Each later call takes at most `timeout`.
     ///
     /// # Errors
     ///
-    /// `Error::EngineUnavailable` when nobody answers or the user may not ask, `Error::Engine` when Docker is too
-    /// old; both say what to do.
+    /// `Error::EngineUnavailable` if Docker does not answer or the user has no permission for the socket; `Error::Engine`
+    /// if Docker is too old. Both messages tell the operator what to do.
     pub async fn connect(docker_host: &str, timeout: Duration) -> Result<Self> {
-        let socket = socket_path(docker_host)?;
-        // bollard's own deadline is in whole seconds and covers only the head of an answer: ours comes first.
+        let socket = parse_docker_host(docker_host)?;
+        // bollard's own deadline has whole seconds and covers only the response head. `with_deadline` expires first.
         let docker = Docker::connect_with_unix(
             &socket,
             timeout.as_secs().saturating_add(1),
             API_DEFAULT_VERSION,
         )
-        .map_err(|error| to_error(&socket, "connect", &error))?;
+        .map_err(|error| map_docker_error(&socket, "connect", &error))?;
         let mut engine = Self {
             docker,
             socket,
             timeout,
-            host: Host::default(),
+            host: HostFeatures::default(),
             tasks: Tasks::default(),
         };
         let info = engine.describe().await?;
-        check_usable(&info)?;
-        engine.host = Host {
+        check_engine(&info)?;
+        engine.host = HostFeatures {
             cgroup_version: info.cgroup_version,
             apparmor: info.apparmor,
             default_runtime: info.default_runtime,
-            masked_paths: masked::masked_paths(),
+            masked_paths: masked_paths::find_masked_paths(),
         };
         Ok(engine)
     }
 
-    /// One call: bounded, and its failure mapped.
-    async fn call<T>(
+    /// Awaits one call to Docker with a deadline and maps its error. `operation` names the call in the error.
+    async fn call_docker<T>(
         &self,
         operation: &'static str,
         call: impl Future<Output = Result<T, DockerError>>,
     ) -> Result<T> {
-        self.answer(call)
+        self.with_deadline(call)
             .await?
-            .map_err(|error| to_error(&self.socket, operation, &error))
+            .map_err(|error| map_docker_error(&self.socket, operation, &error))
     }
 
-    /// One call, bounded; what Docker answered is the caller's business.
-    async fn answer<T>(
+    /// Awaits one call to Docker with a deadline. The inner result is Docker's response, for the caller to map.
+    async fn with_deadline<T>(
         &self,
         call: impl Future<Output = Result<T, DockerError>>,
     ) -> Result<Result<T, DockerError>> {
@@ -107,18 +111,18 @@ impl DockerEngine {
             })
     }
 
-    /// Bounds the memory of a container's sockets where its own limit does not. A daemon that may not do so serves
-    /// without: docs/security.md says what that means.
+    /// Limits the socket memory of a container on cgroup v1, whose memory limit does not include it. Logs a warning if the
+    /// daemon lacks the rights; docs/security.md describes the consequences.
     async fn limit_socket_memory(&self, container_id: &str) {
         let inspected = self.docker.inspect_container(container_id, None);
-        let Ok(Ok(container)) = self.answer(inspected).await else {
+        let Ok(Ok(container)) = self.with_deadline(inspected).await else {
             return;
         };
         let pid = container.state.and_then(|state| state.pid).unwrap_or(0);
         let config = container.host_config.unwrap_or_default();
-        let kind = config.runtime.as_deref().map(RuntimeKind::of);
+        let kind = config.runtime.as_deref().map(RuntimeKind::from_name);
         if !kind.is_none_or(RuntimeKind::shares_host_kernel) {
-            // A sandbox has the sockets of its container in its own memory.
+            // A sandbox's kernel holds the socket buffers in the container's memory.
             return;
         }
         let memory = config.memory;
@@ -126,7 +130,7 @@ impl DockerEngine {
             return;
         };
         if pid == 0 {
-            // It has ended already, which its events say.
+            // The container has already ended; its events report that.
             return;
         }
         let id = container_id.to_owned();
@@ -148,22 +152,22 @@ impl DockerEngine {
         }
     }
 
-    /// Waits until a container that someone else removes is gone.
-    async fn wait_removed(&self, container_id: &str) -> Result<()> {
+    /// Waits until a container whose removal is already in progress is gone.
+    async fn wait_until_removed(&self, container_id: &str) -> Result<()> {
         let options = WaitContainerOptions {
             condition: "removed".to_owned(),
         };
         let mut ended = std::pin::pin!(self.docker.wait_container(container_id, Some(options)));
-        // Whatever it says, an exit code or that there is no such container: it is gone then.
-        match self.answer(async { Ok(ended.next().await) }).await? {
+        // An exit code and 404 both mean that the container is gone.
+        match self.with_deadline(async { Ok(ended.next().await) }).await? {
             Ok(Some(Err(error)))
-                if !is_status(&error, 404)
+                if !has_status(&error, 404)
                     && !matches!(error, DockerError::DockerContainerWaitError { .. }) =>
             {
-                Err(to_error(&self.socket, "wait for container", &error))
+                Err(map_docker_error(&self.socket, "wait for container", &error))
             }
             Ok(_) => Ok(()),
-            Err(error) => Err(to_error(&self.socket, "wait for container", &error)),
+            Err(error) => Err(map_docker_error(&self.socket, "wait for container", &error)),
         }
     }
 }
@@ -171,45 +175,52 @@ impl DockerEngine {
 #[tonic::async_trait]
 impl Engine for DockerEngine {
     async fn describe(&self) -> Result<EngineInfo> {
-        let version = self.call("tell its version", self.docker.version()).await?;
-        let info = self.call("describe itself", self.docker.info()).await?;
-        Ok(engine_info(version, info))
+        let version = self
+            .call_docker("report its version", self.docker.version())
+            .await?;
+        let info = self
+            .call_docker("describe itself", self.docker.info())
+            .await?;
+        Ok(parse_engine_info(version, info))
     }
 
     async fn ping(&self) -> Result<()> {
-        self.call("answer a ping", self.docker.ping())
+        self.call_docker("answer a ping", self.docker.ping())
             .await
             .map(drop)
     }
 
-    async fn image(&self, reference: &str) -> Result<ImageInfo> {
+    async fn check_image(&self, reference: &str) -> Result<ImageInfo> {
         let unusable = |why: &str| Error::Image {
             image: reference.to_owned(),
             why: why.to_owned(),
         };
-        let image = match self.answer(self.docker.inspect_image(reference)).await? {
+        let image = match self
+            .with_deadline(self.docker.inspect_image(reference))
+            .await?
+        {
             Ok(image) => image,
-            Err(error) if is_status(&error, 404) => {
+            Err(error) if has_status(&error, 404) => {
                 return Err(unusable(
-                    "Docker has no such image; run `make image`, or `docker pull` it",
+                    "Docker has no such image: run `make image`, or `docker pull` it",
                 ));
             }
-            Err(error) => return Err(to_error(&self.socket, "inspect image", &error)),
+            Err(error) => return Err(map_docker_error(&self.socket, "inspect image", &error)),
         };
         let volumes = image
             .config
             .and_then(|config| config.volumes)
             .unwrap_or_default();
         if !volumes.is_empty() {
-            // Docker would make each a writable directory on the host that no limit covers.
+            // Docker creates a writable directory on the host for each volume, and no limit covers it.
             let paths = volumes.join(", ");
             return Err(unusable(&format!(
-                "it declares VOLUME {paths}; build it without"
+                "it declares VOLUME {paths}: build it without volumes"
             )));
         }
         let id = image
             .id
-            .ok_or_else(|| unusable("Docker told no id for it"))?;
+            .ok_or_else(|| unusable("Docker reports no id for it"))?;
         Ok(ImageInfo {
             reference: reference.to_owned(),
             id,
@@ -222,35 +233,35 @@ impl Engine for DockerEngine {
             ..CreateContainerOptions::default()
         };
         let created = self
-            .answer(
+            .with_deadline(
                 self.docker
-                    .create_container(Some(options), body(spec, &self.host)),
+                    .create_container(Some(options), create_body(spec, &self.host)),
             )
             .await?;
         match created {
             Ok(created) => {
                 for warning in &created.warnings {
-                    tracing::debug!(container = %created.id, %warning, "docker warns about a container");
+                    tracing::debug!(container = %created.id, %warning, "docker reported a warning for a new container");
                 }
-                if let Err(error) = check_warnings(&created.warnings) {
+                if let Err(error) = check_create_warnings(&created.warnings) {
                     if let Err(error) = self.remove(&created.id).await {
-                        tracing::warn!(container = %created.id, %error, "container without its limits was not removed");
+                        tracing::warn!(container = %created.id, %error, "failed to remove a container that docker created without its limits");
                     }
                     return Err(error);
                 }
                 Ok(created.id)
             }
-            Err(error) if is_status(&error, 404) => Err(Error::Image {
+            Err(error) if has_status(&error, 404) => Err(Error::Image {
                 image: spec.image_id.clone(),
-                why: "Docker has no such image any more; run `make image` and restart skilld"
+                why: "Docker no longer has this image: run `make image` and restart skilld"
                     .to_owned(),
             }),
-            Err(error) => Err(to_error(&self.socket, "create container", &error)),
+            Err(error) => Err(map_docker_error(&self.socket, "create container", &error)),
         }
     }
 
     async fn start(&self, container_id: &str) -> Result<()> {
-        self.call(
+        self.call_docker(
             "start container",
             self.docker.start_container(container_id, None),
         )
@@ -263,12 +274,12 @@ impl Engine for DockerEngine {
 
     async fn inspect(&self, container_id: &str) -> Result<Option<ContainerState>> {
         let container = match self
-            .answer(self.docker.inspect_container(container_id, None))
+            .with_deadline(self.docker.inspect_container(container_id, None))
             .await?
         {
             Ok(container) => container,
-            Err(error) if is_status(&error, 404) => return Ok(None),
-            Err(error) => return Err(to_error(&self.socket, "inspect container", &error)),
+            Err(error) if has_status(&error, 404) => return Ok(None),
+            Err(error) => return Err(map_docker_error(&self.socket, "inspect container", &error)),
         };
         let state = container.state.unwrap_or_default();
         Ok(Some(ContainerState {
@@ -290,13 +301,13 @@ impl Engine for DockerEngine {
             link: false,
         };
         let removed = self
-            .answer(self.docker.remove_container(container_id, Some(options)))
+            .with_deadline(self.docker.remove_container(container_id, Some(options)))
             .await?;
         match removed {
             Ok(()) => Ok(()),
-            Err(error) if is_status(&error, 404) => Ok(()),
-            Err(error) if is_status(&error, 409) => self.wait_removed(container_id).await,
-            Err(error) => Err(to_error(&self.socket, "remove container", &error)),
+            Err(error) if has_status(&error, 404) => Ok(()),
+            Err(error) if has_status(&error, 409) => self.wait_until_removed(container_id).await,
+            Err(error) => Err(map_docker_error(&self.socket, "remove container", &error)),
         }
     }
 
@@ -305,12 +316,12 @@ impl Engine for DockerEngine {
             all: true,
             filters: Some(HashMap::from([(
                 "label".to_owned(),
-                vec![instance_label(instance)],
+                vec![instance_label_filter(instance)],
             )])),
             ..ListContainersOptions::default()
         };
         let containers = self
-            .call(
+            .call_docker(
                 "list containers",
                 self.docker.list_containers(Some(options)),
             )
@@ -328,14 +339,17 @@ impl Engine for DockerEngine {
     }
 
     async fn events(&self, instance: &str) -> Result<BoxStream<'static, Result<ContainerEvent>>> {
-        // Docker subscribes a moment after it answered. With a start time it replays what happened in between.
+        // Docker subscribes shortly after it responds. With a start time it replays the events in between.
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         self.ping().await?;
         let filters = HashMap::from([
             ("type".to_owned(), vec!["container".to_owned()]),
-            ("label".to_owned(), vec![instance_label(Some(instance))]),
+            (
+                "label".to_owned(),
+                vec![instance_label_filter(Some(instance))],
+            ),
             (
                 "event".to_owned(),
                 ["die", "destroy", "oom", "pause", "unpause"]
@@ -351,13 +365,13 @@ impl Engine for DockerEngine {
         let socket = self.socket.clone();
         let events = self.docker.events(Some(options)).filter_map(move |event| {
             let event = match event {
-                Ok(event) => container_event(event).map(Ok),
-                Err(error) => Some(Err(to_error(&socket, "tell events", &error))),
+                Ok(event) => parse_container_event(event).map(Ok),
+                Err(error) => Some(Err(map_docker_error(&socket, "stream events", &error))),
             };
             futures::future::ready(event)
         });
         let end = Error::EngineUnavailable {
-            message: format!("{}: the event stream ended", self.socket),
+            message: format!("{}: Docker closed the event stream", self.socket),
         };
         Ok(events.chain(stream::once(async { Err(end) })).boxed())
     }

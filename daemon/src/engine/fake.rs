@@ -1,8 +1,8 @@
-//! An engine without containers, for tests without Docker: one honest engine in memory, with faults on demand.
+//! Container engine in memory, for tests without Docker, with faults that tests can inject.
 //!
-//! A started container is a real guest process of the test's own user, beneath the slot's directory. It keeps the
-//! engine's promises about states, labels and events; it keeps nobody in. Containers live as long as the
-//! [`FakeEngine`], so a test that drops its daemon and makes another one over the same engine sees what a restart sees.
+//! A started container is a real guest process of the test's user, with its files in the slot's directory. The engine
+//! keeps the promises about states, labels and events, but isolates nothing. Containers live as long as the
+//! [`FakeEngine`]: a test that starts a second daemon over the same engine sees what a restarted daemon sees.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,38 +21,38 @@ use super::{
     EngineInfo, ImageInfo, LABEL_INSTANCE,
 };
 use crate::error::{Error, Result};
-use state::{Container, Life, Shared, Signal};
+use state::{ContainerLife, EngineSignal, FakeContainer, SharedState};
 
 mod process;
 mod state;
 
-/// A call to the engine, as tests name it.
+/// Kind of engine call that tests can delay, count or let fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// [`Engine::describe`].
+pub enum EngineOperation {
+    /// Call of [`Engine::describe`].
     Describe,
-    /// [`Engine::ping`].
+    /// Call of [`Engine::ping`].
     Ping,
-    /// [`Engine::image`].
-    Image,
-    /// [`Engine::create`].
+    /// Call of [`Engine::check_image`].
+    CheckImage,
+    /// Call of [`Engine::create`].
     Create,
-    /// [`Engine::start`].
+    /// Call of [`Engine::start`].
     Start,
-    /// [`Engine::inspect`].
+    /// Call of [`Engine::inspect`].
     Inspect,
-    /// [`Engine::remove`].
+    /// Call of [`Engine::remove`].
     Remove,
-    /// [`Engine::list`].
+    /// Call of [`Engine::list`].
     List,
-    /// [`Engine::events`].
+    /// Call of [`Engine::events`].
     Events,
 }
 
-/// The engine. Dropping it kills every process that it started and waits for their death.
+/// Container engine without containers. Dropping it kills all processes that it started and waits until they are dead.
 #[derive(Debug)]
 pub struct FakeEngine {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     tasks: TaskTracker,
 }
 
@@ -65,17 +65,17 @@ impl Default for FakeEngine {
 }
 
 impl FakeEngine {
-    /// An engine that has every image and no container.
+    /// Creates an engine that has every image and no container.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared::new()),
+            shared: Arc::new(SharedState::new()),
             tasks: TaskTracker::new(),
         }
     }
 
-    /// The next call of this kind answers `error` and does nothing. Several are answered one after the other.
-    pub fn fail_next(&self, operation: Operation, error: Error) {
+    /// Lets the next call of this kind return `error` and do nothing. Repeated calls queue further errors.
+    pub fn fail_next(&self, operation: EngineOperation, error: Error) {
         self.shared
             .state()
             .faults
@@ -84,51 +84,54 @@ impl FakeEngine {
             .push_back(error);
     }
 
-    /// While true every call answers `EngineUnavailable`; setting it ends the event streams with that error.
-    /// Containers go on, as they do when Docker restarts with live-restore.
-    pub fn unavailable(&self, unavailable: bool) {
+    /// Makes the engine unavailable or available again. While it is unavailable, every call returns `EngineUnavailable`;
+    /// open event streams end with that error. Containers keep running, as they do when Docker restarts with live-restore.
+    pub fn set_unavailable(&self, unavailable: bool) {
         self.shared.state().unavailable = unavailable;
         if unavailable {
-            self.shared.send(Signal::Gone);
+            self.shared.send(EngineSignal::Unavailable);
         }
     }
 
-    /// Every later call of this kind takes this long before it does anything; zero ends that.
-    pub fn delay(&self, operation: Operation, delay: Duration) {
+    /// Delays every later call of this kind by `delay` before it takes effect; zero removes the delay.
+    pub fn set_delay(&self, operation: EngineOperation, delay: Duration) {
         self.shared.state().delays.insert(operation, delay);
     }
 
-    /// The next creations answer `EngineUnavailable`, and are carried out by [`Self::carry_out_lost_creations`].
-    pub fn lose_creations(&self, count: usize) {
+    /// Lets the next `count` calls of `create` return `EngineUnavailable`. [`Self::carry_out_lost_creations`] creates their
+    /// containers.
+    pub fn lose_next_creations(&self, count: usize) {
         self.shared.state().creations_to_lose = count;
     }
 
-    /// Creations whose answer was lost and that were not carried out yet.
+    /// Returns the number of lost creations that were not carried out yet.
     #[must_use]
     pub fn lost_creations(&self) -> usize {
         self.shared.state().lost_creations.len()
     }
 
-    /// Carries out what was lost, as a Docker does that hung. Answers with the ids of the containers.
+    /// Creates the containers of lost creations, as a Docker that was hanging does. Returns their ids.
     pub fn carry_out_lost_creations(&self) -> Vec<String> {
         let mut state = self.shared.state();
         let lost = std::mem::take(&mut state.lost_creations);
-        lost.into_iter().map(|spec| state.add(spec)).collect()
+        lost.into_iter()
+            .map(|spec| state.add_container(spec))
+            .collect()
     }
 
-    /// Containers started from now on run but have no guest: nobody ever connects.
+    /// Starts later containers without a guest: they run, but no guest ever connects to the daemon.
     pub fn start_without_guest(&self) {
         self.shared.state().without_guest = true;
     }
 
-    /// Containers started from now on have a guest again.
+    /// Starts later containers with a guest again, after [`Self::start_without_guest`].
     pub fn start_with_guest(&self) {
         self.shared.state().without_guest = false;
     }
 
-    /// Calls of this kind so far, failed ones included.
+    /// Returns the number of calls of this kind so far, including failed ones.
     #[must_use]
-    pub fn calls(&self, operation: Operation) -> usize {
+    pub fn call_count(&self, operation: EngineOperation) -> usize {
         self.shared
             .state()
             .calls
@@ -137,54 +140,54 @@ impl FakeEngine {
             .unwrap_or(0)
     }
 
-    /// Largest number of calls of this kind that were delayed at the same time.
+    /// Returns the largest number of calls of this kind that were delayed at the same time.
     #[must_use]
-    pub fn max_calls_in_flight(&self, operation: Operation) -> usize {
+    pub fn in_flight_calls_max(&self, operation: EngineOperation) -> usize {
         let state = self.shared.state();
         let calls = state.in_flight.get(&operation);
         calls.map_or(0, |calls| calls.max)
     }
 
-    /// Ids of all containers, oldest first.
+    /// Returns the ids of all containers, oldest first.
     #[must_use]
-    pub fn containers(&self) -> Vec<String> {
+    pub fn container_ids(&self) -> Vec<String> {
         self.shared.state().containers.keys().cloned().collect()
     }
 
-    /// Kills a container's process, as an out-of-memory kill or `docker kill` would, and answers when it has ended.
-    /// Nothing happens to one that does not run.
-    pub async fn kill(&self, container_id: &str) {
+    /// Kills a container's process, as an out-of-memory kill or `docker kill` does, and returns once it has ended. Does
+    /// nothing if the container does not run.
+    pub async fn kill_container(&self, container_id: &str) {
         let life = self
             .shared
             .state()
             .containers
             .get(container_id)
             .map(|container| container.life.clone());
-        let Some(Life::Running { pid, ended }) = life else {
+        let Some(ContainerLife::Running { pid, ended }) = life else {
             return;
         };
         if pid == 0 {
-            self.shared.ended(container_id, process::EXIT_KILLED);
+            self.shared.mark_ended(container_id, process::EXIT_KILLED);
         } else {
             process::kill_tree(pid);
             ended.cancelled().await;
         }
     }
 
-    /// What every call begins with.
-    async fn enter(&self, operation: Operation) -> Result<()> {
+    /// Counts a call, waits for its delay, and returns its injected fault. Every call of the engine begins with it.
+    async fn begin_operation(&self, operation: EngineOperation) -> Result<()> {
         let delay = {
             let mut state = self.shared.state();
             *state.calls.entry(operation).or_default() += 1;
             state.delays.get(&operation).copied().unwrap_or_default()
         };
         if !delay.is_zero() {
-            let _in_flight = self.shared.begin_call(operation);
+            let _in_flight = self.shared.count_in_flight(operation);
             tokio::time::sleep(delay).await;
         }
         let mut state = self.shared.state();
         if state.unavailable {
-            return Err(gone());
+            return Err(unavailable_error());
         }
         match state
             .faults
@@ -205,7 +208,7 @@ impl Drop for FakeEngine {
             .containers
             .values()
             .filter_map(|container| {
-                if let Life::Running { pid, .. } = container.life {
+                if let ContainerLife::Running { pid, .. } = container.life {
                     Some(pid).filter(|pid| *pid > 0)
                 } else {
                     None
@@ -216,37 +219,39 @@ impl Drop for FakeEngine {
             process::kill_tree(*pid);
         }
         for pid in running {
-            process::wait_dead(pid);
+            process::wait_until_dead(pid);
         }
     }
 }
 
-/// Owns a guest's process until its end.
-async fn watch(
-    shared: Arc<Shared>,
+/// Waits until a guest's process ends, then marks its container as ended.
+async fn watch_guest(
+    shared: Arc<SharedState>,
     container_id: String,
-    mut guest: process::Guest,
+    mut guest: process::GuestProcess,
     ended: CancellationToken,
 ) {
-    let exit_code = guest.ended().await;
-    shared.ended(&container_id, exit_code);
+    let exit_code = guest.wait_for_end().await;
+    shared.mark_ended(&container_id, exit_code);
     ended.cancel();
 }
 
-fn gone() -> Error {
+/// Returns the error of every call while the engine is unavailable.
+fn unavailable_error() -> Error {
     Error::EngineUnavailable {
-        message: "the fake engine was told to be unavailable".to_owned(),
+        message: "the fake engine is set to be unavailable".to_owned(),
     }
 }
 
-fn refuse(operation: &'static str, message: String) -> Error {
+/// Returns the error of an engine call that is refused.
+fn engine_error(operation: &'static str, message: String) -> Error {
     Error::Engine { operation, message }
 }
 
 #[tonic::async_trait]
 impl Engine for FakeEngine {
     async fn describe(&self) -> Result<EngineInfo> {
-        self.enter(Operation::Describe).await?;
+        self.begin_operation(EngineOperation::Describe).await?;
         Ok(EngineInfo {
             name: "fake".to_owned(),
             version: "1".to_owned(),
@@ -255,18 +260,18 @@ impl Engine for FakeEngine {
             oci_runtimes: vec!["runc".to_owned()],
             default_runtime: "runc".to_owned(),
             apparmor: false,
-            // Its processes have the test's own uid.
+            // The guests have the uid of the test and not that of the container.
             userns_remap: true,
             cpu_quota: true,
         })
     }
 
     async fn ping(&self) -> Result<()> {
-        self.enter(Operation::Ping).await
+        self.begin_operation(EngineOperation::Ping).await
     }
 
-    async fn image(&self, reference: &str) -> Result<ImageInfo> {
-        self.enter(Operation::Image).await?;
+    async fn check_image(&self, reference: &str) -> Result<ImageInfo> {
+        self.begin_operation(EngineOperation::CheckImage).await?;
         let digest = Sha256::digest(reference);
         let id = format!("sha256:{}", HEXLOWER.encode(&digest));
         Ok(ImageInfo {
@@ -276,12 +281,12 @@ impl Engine for FakeEngine {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<String> {
-        self.enter(Operation::Create).await?;
+        self.begin_operation(EngineOperation::Create).await?;
         for source in ["run", "skills", "passwd", "group"] {
             let path = spec.slot_dir.join(source);
             if !path.exists() {
                 let message = format!("bind source path does not exist: {}", path.display());
-                return Err(refuse("create container", message));
+                return Err(engine_error("create container", message));
             }
         }
         let mut state = self.shared.state();
@@ -291,20 +296,20 @@ impl Engine for FakeEngine {
             .any(|other| other.spec.name == spec.name)
         {
             let message = format!("the name {} is in use", spec.name);
-            return Err(refuse("create container", message));
+            return Err(engine_error("create container", message));
         }
         if state.creations_to_lose > 0 {
             state.creations_to_lose -= 1;
             state.lost_creations.push(spec.clone());
-            return Err(gone());
+            return Err(unavailable_error());
         }
-        Ok(state.add(spec.clone()))
+        Ok(state.add_container(spec.clone()))
     }
 
     async fn start(&self, container_id: &str) -> Result<()> {
-        self.enter(Operation::Start).await?;
+        self.begin_operation(EngineOperation::Start).await?;
         let missing = || {
-            refuse(
+            engine_error(
                 "start container",
                 format!("no such container: {container_id}"),
             )
@@ -312,40 +317,43 @@ impl Engine for FakeEngine {
         let (spec, without_guest) = {
             let state = self.shared.state();
             let container = state.containers.get(container_id).ok_or_else(missing)?;
-            if matches!(container.life, Life::Running { .. }) {
+            if matches!(container.life, ContainerLife::Running { .. }) {
                 return Ok(());
             }
             (container.spec.clone(), state.without_guest)
         };
         let guest = match without_guest {
             true => None,
-            false => Some(process::spawn(&spec).await?),
+            false => Some(process::spawn_guest(&spec).await?),
         };
-        let pid = guest.as_ref().and_then(process::Guest::pid).unwrap_or(0);
+        let pid = guest
+            .as_ref()
+            .and_then(process::GuestProcess::pid)
+            .unwrap_or(0);
         let ended = CancellationToken::new();
         let mut state = self.shared.state();
-        // Removed meanwhile: the guest dies with this call.
+        // The container may have been removed in the meantime. Then dropping `guest` kills its process.
         let container = state.containers.get_mut(container_id).ok_or_else(missing)?;
-        container.life = Life::Running {
+        container.life = ContainerLife::Running {
             pid,
             ended: ended.clone(),
         };
         if let Some(guest) = guest {
             let shared = Arc::clone(&self.shared);
             self.tasks
-                .spawn(watch(shared, container_id.to_owned(), guest, ended));
+                .spawn(watch_guest(shared, container_id.to_owned(), guest, ended));
         }
         Ok(())
     }
 
     async fn inspect(&self, container_id: &str) -> Result<Option<ContainerState>> {
-        self.enter(Operation::Inspect).await?;
+        self.begin_operation(EngineOperation::Inspect).await?;
         let state = self.shared.state();
         Ok(state.containers.get(container_id).map(|container| {
             let (running, pid, exit_code) = match container.life {
-                Life::Created => (false, 0, 0),
-                Life::Running { pid, .. } => (true, pid, 0),
-                Life::Ended { exit_code } => (false, 0, exit_code),
+                ContainerLife::Created => (false, 0, 0),
+                ContainerLife::Running { pid, .. } => (true, pid, 0),
+                ContainerLife::Ended { exit_code } => (false, 0, exit_code),
             };
             ContainerState {
                 running,
@@ -358,20 +366,20 @@ impl Engine for FakeEngine {
     }
 
     async fn remove(&self, container_id: &str) -> Result<()> {
-        self.enter(Operation::Remove).await?;
-        self.kill(container_id).await;
+        self.begin_operation(EngineOperation::Remove).await?;
+        self.kill_container(container_id).await;
         let removed = self.shared.state().containers.remove(container_id);
         if let Some(container) = removed {
             self.shared
-                .tell(container_id, &container.spec, ContainerEventKind::Removed);
+                .publish_event(container_id, &container.spec, ContainerEventKind::Removed);
         }
         Ok(())
     }
 
     async fn list(&self, instance: Option<&str>) -> Result<Vec<ContainerSummary>> {
-        self.enter(Operation::List).await?;
+        self.begin_operation(EngineOperation::List).await?;
         let state = self.shared.state();
-        let owned = |container: &Container| {
+        let owned = |container: &FakeContainer| {
             let owner = container.spec.labels.get(LABEL_INSTANCE);
             owner.is_some_and(|owner| instance.is_none_or(|instance| instance == owner))
         };
@@ -381,7 +389,7 @@ impl Engine for FakeEngine {
             .filter(|(_, container)| owned(container))
             .map(|(id, container)| ContainerSummary {
                 id: id.clone(),
-                running: matches!(container.life, Life::Running { .. }),
+                running: matches!(container.life, ContainerLife::Running { .. }),
                 paused: false,
                 labels: container.spec.labels.clone(),
             })
@@ -389,17 +397,17 @@ impl Engine for FakeEngine {
     }
 
     async fn events(&self, instance: &str) -> Result<BoxStream<'static, Result<ContainerEvent>>> {
-        // Before the first wait: "from now on" is from the call.
+        // Subscribe before the first await, so that events after the call are not missed.
         let signals = self.shared.signals.subscribe();
-        self.enter(Operation::Events).await?;
+        self.begin_operation(EngineOperation::Events).await?;
         let instance = instance.to_owned();
-        let next = |signals: Option<broadcast::Receiver<Signal>>| async move {
+        let next = |signals: Option<broadcast::Receiver<EngineSignal>>| async move {
             let mut signals = signals?;
             match signals.recv().await {
-                Ok(Signal::Event { instance, event }) => {
+                Ok(EngineSignal::Event { instance, event }) => {
                     Some((Ok((instance, event)), Some(signals)))
                 }
-                Ok(Signal::Gone) | Err(_) => Some((Err(gone()), None)),
+                Ok(EngineSignal::Unavailable) | Err(_) => Some((Err(unavailable_error()), None)),
             }
         };
         let events = stream::unfold(Some(signals), next).filter_map(move |answer| {

@@ -1,26 +1,27 @@
-//! The seccomp profile of every container: an allow-list in Docker's JSON format, embedded.
+//! Embedded seccomp profile of every container: an allow-list in Docker's JSON format.
 //!
-//! It is written by hand; the tests evaluate its rules as the kernel would. A change that lets more or less through
-//! gets a new file, so that the digest of a released version keeps its meaning.
+//! The profile is written by hand, and the tests evaluate its rules as the kernel does. A change of the rules goes into a
+//! new file, so that the digest of a released version always denotes the same rules.
 
 use std::sync::LazyLock;
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
-static DIGEST: LazyLock<String> =
+/// SHA-256 digest of the seccomp profile, computed once.
+static PROFILE_DIGEST: LazyLock<String> =
     LazyLock::new(|| format!("sha256:{}", HEXLOWER.encode(&Sha256::digest(profile()))));
 
-/// The profile, as Docker takes it inline.
+/// Returns the seccomp profile as JSON text, which Docker accepts inline in `seccomp=`.
 #[must_use]
 pub fn profile() -> &'static str {
     include_str!("seccomp/v2.json")
 }
 
-/// `sha256:…` over the profile's bytes, shown by GetServerInfo.
+/// Returns the SHA-256 digest of the seccomp profile as `sha256:<hex>`. GetServerInfo reports it.
 #[must_use]
 pub fn digest() -> &'static str {
-    &DIGEST
+    &PROFILE_DIGEST
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a guest answered, as the daemon's error.
+//! Conversion of a guest's status to the daemon's error.
 
 use skilld_proto::ERROR_DOMAIN;
 use skilld_proto::v1::Reason;
@@ -7,14 +7,14 @@ use tonic_types::StatusExt;
 
 use super::Error;
 
-/// Entries of a guest's metadata that are passed on.
+/// Maximum number of entries of a guest's metadata that are passed on.
 const METADATA_MAX: usize = 16;
-/// Characters of a guest's message that are passed on.
+/// Maximum length of a guest's message that is passed on, in characters.
 const MESSAGE_CHARS_MAX: usize = 1024;
 
 impl Error {
-    /// Turns what a call to a guest answered into an error. A status without one of our reasons means that the
-    /// transport broke: the guest may or may not have done what it was asked to.
+    /// Converts the status of a call to a guest. A status without a known reason means that the transport broke, so the
+    /// guest may or may not have executed the call.
     pub fn from_guest(workspace: &str, status: &Status) -> Self {
         let details = status.get_error_details();
         let message: String = status.message().chars().take(MESSAGE_CHARS_MAX).collect();

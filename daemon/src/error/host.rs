@@ -1,8 +1,7 @@
-//! Shortages of the host, told apart from defects of skilld: a full or read-only state disk, and no descriptors left.
+//! Shortages of the host, distinguished from defects of skilld: a full or read-only disk, and no file descriptors left.
 
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
-use std::time::Duration;
 
 use nix::errno::Errno;
 use skilld_proto::v1::Reason;
@@ -10,22 +9,19 @@ use tonic::Code;
 
 use super::Error;
 
-/// What RetryInfo says where nothing better is known: long enough for a restart to make progress.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// A shortage that an operator can end.
+/// Shortage of the host that an operator can end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostFault {
-    /// No bytes, no inodes, or a quota that is used up.
+    /// File system without free bytes or inodes, or with a used-up quota.
     DiskFull,
-    /// The file system is mounted read-only, or became so after an error.
+    /// File system that is mounted read-only, or became read-only after an error.
     DiskReadOnly,
-    /// The process, or the host, has no descriptors left.
+    /// Process or host without free file descriptors.
     TooManyFiles,
 }
 
 impl HostFault {
-    /// Finds a shortage in an error or in one of its sources. Libraries wrap the system's error and lose its number.
+    /// Finds a shortage in an error or one of its sources. Libraries wrap the system's error and lose its number.
     pub fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(current) = next {
@@ -33,7 +29,7 @@ impl HostFault {
                 if let Some(fault) = Self::of_io(system) {
                     return Some(fault);
                 }
-                // `source` skips what an I/O error wraps.
+                // `source` skips the error that an I/O error wraps.
                 if let Some(inner) = system.get_ref()
                     && let Some(fault) = Self::of(inner)
                 {
@@ -59,8 +55,8 @@ impl HostFault {
         (kind == ErrorKind::ReadOnlyFilesystem).then_some(Self::DiskReadOnly)
     }
 
-    /// Returns what is wrong and what to do. `disk` names the file system, for instance `a disk of the server`: an error
-    /// of the system does not say which one it is, and clients see no path of the host.
+    /// Returns a message with the shortage and its remedy. `disk` names the file system, for instance `a disk of the
+    /// server`: the system's error does not name it, and clients must not see paths of the host.
     #[must_use]
     pub fn remedy(self, disk: &str) -> String {
         match self {
@@ -79,7 +75,7 @@ impl HostFault {
         }
     }
 
-    /// The error of an operation that failed for this.
+    /// Makes the error of an operation that failed because of this shortage.
     pub fn error(self, operation: &str) -> Error {
         let errno = match self {
             Self::DiskFull => Errno::ENOSPC,
@@ -102,39 +98,26 @@ impl HostFault {
 }
 
 impl Error {
-    /// The shortage behind a failure of the host, if one is.
-    fn host_fault(&self) -> Option<HostFault> {
+    /// Returns the shortage that caused a failed operation on the host; `None` for other errors.
+    pub(super) fn host_fault(&self) -> Option<HostFault> {
         if let Self::Io { source, .. } = self {
             return HostFault::of(source);
         }
         None
     }
 
-    /// Code and reason of a failure of the host.
+    /// Returns code and reason of a failed operation on the host.
     pub(super) fn host_kind(source: &io::Error) -> (Code, Reason) {
         HostFault::of(source).map_or((Code::Internal, Reason::Internal), HostFault::kind)
     }
 
-    /// The message for clients. Details of the host stay in the log.
+    /// Returns the message for clients. Details of the host go to the log.
     pub(super) fn message(&self) -> String {
         let Some(fault) = self.host_fault() else {
             return self.to_string();
         };
         tracing::warn!(error = %super::Chain(self), "the host is short of something");
         fault.remedy("a disk of the server (its log names the file)")
-    }
-
-    /// How long to wait before trying again, where that helps.
-    pub(super) fn retry_after(&self) -> Option<Duration> {
-        if let Self::PoolExhausted { retry_after, .. } = self {
-            return Some(*retry_after);
-        }
-        let later = matches!(
-            self,
-            Self::Draining | Self::EngineUnavailable { .. } | Self::Storage { .. }
-        );
-        let later = later || self.kind().1 == Reason::QuotaExceeded;
-        (later || self.host_fault().is_some()).then_some(RETRY_AFTER)
     }
 }
 
@@ -144,7 +127,7 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("wrapped")]
-    struct Wrapped(#[source] io::Error);
+    struct WrapperError(#[source] io::Error);
 
     #[test]
     fn a_shortage_of_the_host_has_its_reason_however_it_is_wrapped() {
@@ -166,9 +149,9 @@ mod tests {
         ];
         for (errno, code, reason) in cases {
             let system = || io::Error::from(errno);
-            // As the crate tempfile does it, and with one more around.
-            let wrapped = || io::Error::new(system().kind(), Wrapped(system()));
-            let twice = io::Error::other(Wrapped(wrapped()));
+            // The crate tempfile wraps errors like this; `twice` adds another layer.
+            let wrapped = || io::Error::new(system().kind(), WrapperError(system()));
+            let twice = io::Error::other(WrapperError(wrapped()));
             for source in [system(), wrapped(), twice] {
                 let error = Error::Io {
                     operation: "write /var/lib/skilld/x".into(),
@@ -178,7 +161,7 @@ mod tests {
                 let is_shortage = reason != Reason::Internal;
                 assert_eq!(error.retry_after().is_some(), is_shortage);
                 assert_eq!(!error.message().contains("/var"), is_shortage);
-                // The system does not say whose disk it is.
+                // The system's error does not name the disk.
                 assert!(!error.message().contains("state directory"));
             }
         }

@@ -1,9 +1,9 @@
-//! What a status is about, for google.rpc.ResourceInfo and google.rpc.QuotaFailure.
+//! Subjects of errors, for google.rpc.ResourceInfo and google.rpc.QuotaFailure.
 
 use super::Error;
 
 impl Error {
-    /// What has the quota that is used up: what is counted, or the workspace whose guest counts.
+    /// Returns the subject of a quota failure: the name of the count, or the workspace whose guest counts.
     pub(super) fn quota_subject(&self) -> &str {
         if let Self::QuotaExceeded { subject, .. } = self {
             subject
@@ -14,7 +14,7 @@ impl Error {
         }
     }
 
-    /// The resource that does not exist or is taken, as (type, name).
+    /// Returns type and name of the resource that does not exist or is taken.
     pub(super) fn resource(&self) -> Option<(&'static str, &str)> {
         if let Self::WorkspaceNotFound { name } = self {
             Some(("skilld.dev/Workspace", name))

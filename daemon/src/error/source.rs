@@ -1,43 +1,43 @@
-//! Why an input cannot be had from where it should come.
+//! Errors of reading an input from its source.
 
 use nix::errno::Errno;
 use skilld_proto::v1::Reason;
 use tonic::Code;
 
-/// Why an input cannot be had.
+/// Reason why an input cannot be read from its source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceFault {
-    /// The configuration does not allow it. For instance `is beneath none of the folders …`.
+    /// Source that the configuration does not permit; the text is a predicate such as `is beneath none of the folders …`.
     #[error("{0}")]
     Forbidden(String),
-    /// There is no such file.
+    /// Missing file.
     #[error("does not exist")]
     Missing,
     /// FIFO, socket or device.
     #[error("is neither a regular file nor a folder")]
     NotAFile,
-    /// The system refuses it, or fails.
+    /// Operating system error.
     #[error("cannot be read: {0}")]
     Unreadable(String),
-    /// A name in it is not UTF-8.
+    /// File name that is not UTF-8.
     #[error("has a file whose name is not UTF-8: {0}; pack it into a tar for StageFiles")]
     Name(String),
-    /// More entries, or folders within folders.
+    /// Number of entries, or depth of folders, over the limit.
     #[error("has more entries, or is deeper, than the limit of {0}")]
     TooMany(u64),
-    /// It lost bytes while it was read.
+    /// File that became shorter while it was read.
     #[error("changed while it was read; stage it again once it is complete")]
     Changed,
-    /// It is a URL, and what is there has more bytes.
+    /// URL whose content has more bytes than the limit.
     #[error("has more bytes than the limit of {0}")]
     TooLarge(u64),
-    /// It is a URL, and its server did not give it.
+    /// URL that could not be fetched.
     #[error("cannot be fetched: {0}")]
     Fetch(String),
 }
 
 impl SourceFault {
-    /// What the system says.
+    /// Converts an error number of the operating system.
     #[must_use]
     pub fn from_errno(errno: Errno) -> Self {
         if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) {

@@ -1,23 +1,23 @@
-//! How an error reads: its faults, its sources, and what it names.
+//! Text of errors: violations, sources, and parts of messages.
 
 use std::fmt;
 
-/// Longest field of a violation, bytes.
+/// Maximum length of a violation's field, in bytes.
 const FIELD_BYTES_MAX: usize = 160;
-/// Longest description of a violation, bytes.
+/// Maximum length of a violation's description, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 1024;
 
-/// One field of a request that is wrong.
+/// Violation of one field of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// Path of the field, for instance `spec.env["FOO BAR"]`.
     pub field: String,
-    /// What is wrong and what would be right.
+    /// Description of the fault, and of a valid value.
     pub description: String,
 }
 
 impl Violation {
-    /// What is said of a field, cut to a length that fits into a status: a client chooses what both of them quote.
+    /// Makes a violation. Both texts may quote the client, so they are shortened to fit into a status.
     pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
         Self {
             field: cut(field.into(), FIELD_BYTES_MAX),
@@ -25,20 +25,20 @@ impl Violation {
         }
     }
 
-    /// What it takes in a status, bytes.
+    /// Returns the size of the violation in a status, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.field.len() + self.description.len()
     }
 }
 
-/// At most so many bytes of a text, in whole characters.
+/// Shortens a text to at most `bytes` bytes, without splitting a character.
 fn cut(mut text: String, bytes: usize) -> String {
     text.truncate(text.floor_char_boundary(bytes));
     text
 }
 
-/// An error with its sources, for the log.
+/// Display of an error with its sources, for the log.
 #[derive(Debug)]
 pub struct Chain<'a>(pub &'a dyn std::error::Error);
 
@@ -54,9 +54,10 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-pub(super) struct Violations<'a>(pub(super) &'a [Violation]);
+/// Display of violations as one line.
+pub(super) struct ViolationList<'a>(pub(super) &'a [Violation]);
 
-impl fmt::Display for Violations<'_> {
+impl fmt::Display for ViolationList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, violation) in self.0.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
@@ -70,10 +71,10 @@ impl fmt::Display for Violations<'_> {
     }
 }
 
-/// Names an entry of an archive, if it is about one.
-pub(super) struct Entry<'a>(pub(super) &'a str);
+/// Display of an archive entry's name before a predicate; "it" for the whole archive.
+pub(super) struct EntryPrefix<'a>(pub(super) &'a str);
 
-impl fmt::Display for Entry<'_> {
+impl fmt::Display for EntryPrefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("it ");
@@ -82,9 +83,10 @@ impl fmt::Display for Entry<'_> {
     }
 }
 
-pub(super) struct Nearest<'a>(pub(super) &'a [String]);
+/// Display of similar names as a question; empty without any.
+pub(super) struct NearestHint<'a>(pub(super) &'a [String]);
 
-impl fmt::Display for Nearest<'_> {
+impl fmt::Display for NearestHint<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return Ok(());
@@ -93,9 +95,10 @@ impl fmt::Display for Nearest<'_> {
     }
 }
 
-pub(super) struct AtVersion(pub(super) Option<u64>);
+/// Display of a version as `@N`; empty for `None`.
+pub(super) struct VersionSuffix(pub(super) Option<u64>);
 
-impl fmt::Display for AtVersion {
+impl fmt::Display for VersionSuffix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |version| write!(f, "@{version}"))
     }

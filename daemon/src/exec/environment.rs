@@ -1,17 +1,20 @@
-//! The environment of a command. Pure: the documented minimum, what a skill adds, then the workspace's, a
-//! script's arguments, the terminal's, and the exec's own; later ones win. docs/exec.md lists it.
+//! Builds the environment of a command. Pure. The order is: base variables, variables of the skill, of the workspace,
+//! of a script's arguments, of the terminal, of the exec. Later ones replace earlier ones. docs/exec.md lists them.
+//! Where the spec lists programs, neither a default nor a variable of the workspace leads programs to a directory that
+//! commands can write to.
 
 use std::collections::BTreeMap;
 
 use skilld_proto::v1 as pb;
 
+use super::restriction;
 use crate::paths;
 
-/// Where programs are looked for, as Debian has it.
-pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+/// Default PATH of commands: Debian's search path for programs.
+pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
-/// `NAME=value`, sorted by name.
-pub(super) fn environment(
+/// Returns the environment of a command as `NAME=value`, sorted by name.
+pub(super) fn build_environment(
     exec_id: &str,
     skill: Option<&str>,
     workspace: &BTreeMap<String, String>,
@@ -24,9 +27,9 @@ pub(super) fn environment(
         ("INPUTS_DIR", paths::INPUTS_DIR.to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
         ("OUTPUT_DIR", paths::OUTPUT_DIR.to_owned()),
-        ("PATH", PATH.to_owned()),
+        ("PATH", DEFAULT_PATH.to_owned()),
         ("RUN_DIR", run_dir),
-        // As the passwd has it. A bash that is not told looks its user up in files, each time that it starts.
+        // Without SHELL, every start of bash looks up its user in files. The value is that of passwd.
         ("SHELL", "/bin/bash".to_owned()),
         ("SKILLS_DIR", paths::SKILLS_DIR.to_owned()),
         ("TMPDIR", "/tmp".to_owned()),
@@ -35,10 +38,13 @@ pub(super) fn environment(
         ("WORKSPACE_DIR", paths::WORKSPACE_DIR.to_owned()),
         ("WORK_DIR", paths::WORK_DIR.to_owned()),
     ]);
+    let is_restricted = spec.programs.is_some();
     if let Some(name) = skill {
         let dir = format!("{}/{name}", paths::SKILLS_DIR);
-        env.insert("VIRTUAL_ENV", format!("{dir}/.venv"));
-        // Beside the scripts nothing can be written.
+        if !is_restricted {
+            env.insert("VIRTUAL_ENV", format!("{dir}/.venv"));
+        }
+        // The skill's folder is read-only, so Python could not write byte code there.
         env.insert("PYTHONDONTWRITEBYTECODE", "1".to_owned());
         env.insert("SKILL_NAME", name.to_owned());
         for variable in [
@@ -53,6 +59,9 @@ pub(super) fn environment(
     for (name, value) in workspace {
         env.insert(name, value.clone());
     }
+    if is_restricted {
+        restriction::restrict_environment(&mut env);
+    }
     for (name, value) in arguments {
         env.insert(name, value.clone());
     }
@@ -63,31 +72,32 @@ pub(super) fn environment(
         env.insert(name, value.clone());
     }
     if let Some(name) = skill {
-        search_paths(&mut env, &format!("{}/{name}", paths::SKILLS_DIR));
+        let dir = format!("{}/{name}", paths::SKILLS_DIR);
+        add_skill_search_paths(&mut env, &dir, is_restricted);
     }
     env.into_iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect()
 }
 
-/// A skill's programs and modules are found whatever PATH and PYTHONPATH were given: its virtual environment before
-/// anything else, its own after everything else.
-fn search_paths(env: &mut BTreeMap<&str, String>, skill_dir: &str) {
+/// Adds a skill's folders to PATH and PYTHONPATH, also if the client sets these variables: the programs of its virtual
+/// environment come first, its own programs and modules last. Commands can write to the virtual environment, so a
+/// restricted command does not search it.
+fn add_skill_search_paths(env: &mut BTreeMap<&str, String>, skill_dir: &str, is_restricted: bool) {
+    let virtual_env = match is_restricted {
+        true => String::new(),
+        false => format!("{skill_dir}/.venv/bin"),
+    };
     let path = env.entry("PATH").or_default();
     let given = std::mem::take(path);
-    let parts = [
-        format!("{skill_dir}/.venv/bin"),
-        given,
-        format!("{skill_dir}/bin"),
-    ];
-    *path = join(&parts);
+    *path = join_search_paths(&[virtual_env, given, format!("{skill_dir}/bin")]);
     let modules = env.entry("PYTHONPATH").or_default();
     let given = std::mem::take(modules);
-    *modules = join(&[given, skill_dir.to_owned()]);
+    *modules = join_search_paths(&[given, skill_dir.to_owned()]);
 }
 
-/// An empty part would mean the current directory.
-fn join(parts: &[String]) -> String {
+/// Joins search paths with colons. Skips empty ones, which would mean the current directory.
+fn join_search_paths(parts: &[String]) -> String {
     let parts = parts.iter().map(String::as_str);
     let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
     parts.join(":")

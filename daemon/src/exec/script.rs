@@ -1,8 +1,8 @@
-//! A script of a skill: which program runs it. Chosen by the file's extension, else by its first line, of which only
-//! the name counts: paths in it are another machine's. Never by the file's mode, and never with a shell's text.
+//! Finds a script of a staged skill and its interpreter, by extension or shebang line. The file's mode does not matter,
+//! and no shell command is built.
 //!
-//! What is looked at is the slot's `skills/<name>/` on the host, which only the daemon writes; it is opened beneath
-//! that folder, so the links that lead from it to the workspace lead nowhere here.
+//! The files are those of the slot's `skills/<name>/` on the host, which only the daemon writes. They are opened beneath
+//! that folder, so links from a skill into the workspace do not resolve here.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,40 +12,41 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-use super::interpreter;
-use crate::beneath;
 use crate::error::{Error, Result};
+use crate::openat2;
 use crate::paths;
 use crate::similar::similarity;
+use crate::skills::interpreter;
 
-/// What errors name.
-const FIELD: &str = "spec.script.path";
-/// Folders within folders that are looked through for a similar name.
-const DEPTH_MAX: usize = 32;
-/// How much of a file its first line may take.
+/// Request field that errors about a script's path name.
+const PATH_FIELD: &str = "spec.script.path";
+/// Maximum depth of folders in the search for similar script names.
+const SEARCH_DEPTH_MAX: usize = 32;
+/// Maximum length of a script's first line, in bytes.
 const FIRST_LINE_BYTES_MAX: u64 = 256;
-/// Files that are looked through for one of a similar name.
-const LISTED_MAX: usize = 2000;
+/// Maximum number of files in the search for similar script names.
+const SEARCHED_FILES_MAX: usize = 2000;
 
-/// A script that is there, and what runs it.
+/// Script of a staged skill, with its interpreter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program {
-    /// Program and arguments before the script's path.
+pub struct ScriptProgram {
+    /// Interpreter: the program and its arguments before the script's path.
     pub interpreter: &'static [&'static str],
-    /// Relative to the skill's root, normalised.
+    /// Path of the script, relative to the skill's root and normalised.
     pub path: String,
 }
 
-/// Normalises a script's path. Pure.
+/// Normalises a script's path relative to the skill's root. Pure.
 ///
 /// # Errors
-/// `Invalid` when it does not stay in the skill's root or cannot be a path there.
-pub fn normalise(path: &str) -> Result<String> {
-    let invalid = |message: &str| Err(Error::invalid(FIELD, message));
+///
+/// `Invalid` if the path leaves the skill's root or cannot name a file there.
+pub fn normalise_script_path(path: &str) -> Result<String> {
+    let invalid = |message: &str| Err(Error::invalid(PATH_FIELD, message));
     if path.is_empty() {
         return invalid("is empty");
     }
-    let normal = match paths::in_skill(FIELD, path) {
+    let normal = match paths::normalise_skill_path(PATH_FIELD, path) {
         Err(Error::LeavesSkill { .. }) => {
             return invalid("must be relative to the skill's root, without `..`");
         }
@@ -57,24 +58,26 @@ pub fn normalise(path: &str) -> Result<String> {
     Ok(normal)
 }
 
-/// Finds a script beneath a staged skill's root, and what runs it. Blocks.
+/// Finds a script beneath a staged skill's root, with its interpreter. Blocks.
 ///
 /// # Errors
-/// `ScriptNotFound` with similar names; `Invalid` when it leaves the skill, is no file, or nothing here can run it.
-pub fn find(skill: &str, root: &Path, path: &str) -> Result<Program> {
-    let path = normalise(path)?;
-    let invalid = |message: String| Error::invalid(FIELD, message);
+///
+/// `ScriptNotFound`, with similar paths, if the skill has no such file. `Invalid` if the path leaves the skill or names a
+/// folder, or if no interpreter is known for the file.
+pub fn find_script(skill: &str, root: &Path, path: &str) -> Result<ScriptProgram> {
+    let path = normalise_script_path(path)?;
+    let invalid = |message: String| Error::invalid(PATH_FIELD, message);
     let failed = |errno: Errno| Error::Io {
         operation: format!("open a script of {skill}"),
         source: errno.into(),
     };
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let dir = open(root, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
-    let file = match beneath::open(&dir, Path::new(&path), OFlag::empty()) {
+    let file = match openat2::open_beneath(&dir, Path::new(&path), OFlag::empty()) {
         Ok(file) => file,
         Err(Errno::ENOENT | Errno::ENOTDIR) => {
             return Err(Error::ScriptNotFound {
-                nearest: nearest(root, &path),
+                nearest: similar_paths(root, &path),
                 skill: skill.to_owned(),
                 path,
             });
@@ -92,22 +95,22 @@ pub fn find(skill: &str, root: &Path, path: &str) -> Result<Program> {
     if !kind.is_file() {
         return Err(invalid(format!("{path:?} is a folder, not a script")));
     }
-    let interpreter =
-        interpreter::by_extension(&path).or_else(|| interpreter::by_first_line(&first_line(file)));
+    let interpreter = interpreter::interpreter_for_extension(&path)
+        .or_else(|| interpreter::interpreter_for_shebang(&read_first_line(file)));
     match interpreter {
-        Some(interpreter) => Ok(Program { interpreter, path }),
+        Some(interpreter) => Ok(ScriptProgram { interpreter, path }),
         None => Err(invalid(format!(
             "nothing here runs {path:?}: its extension is none of {}, and its first line names no known \
-             interpreter",
-            interpreter::BY_EXTENSION
+             program",
+            interpreter::INTERPRETERS_BY_EXTENSION
                 .map(|(extension, _)| extension)
                 .join(" ")
         ))),
     }
 }
 
-/// Empty when it cannot be read as text.
-fn first_line(file: File) -> String {
+/// Reads the first line of a script; returns an empty string if the file cannot be read.
+fn read_first_line(file: File) -> String {
     let mut bytes = Vec::new();
     if file
         .take(FIRST_LINE_BYTES_MAX)
@@ -124,10 +127,10 @@ fn first_line(file: File) -> String {
     String::from_utf8_lossy(line).into_owned()
 }
 
-/// Files of the skill with a similar path, best first.
-fn nearest(root: &Path, wanted: &str) -> Vec<String> {
+/// Returns up to three paths of the skill that resemble `wanted`, best match first.
+fn similar_paths(root: &Path, wanted: &str) -> Vec<String> {
     let mut files = Vec::new();
-    list(root, "", 0, &mut files);
+    list_files(root, "", 0, &mut files);
     let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_lowercase();
     let lower = wanted.to_lowercase();
     let score = |path: &String| {
@@ -141,7 +144,8 @@ fn nearest(root: &Path, wanted: &str) -> Vec<String> {
     scored.into_iter().take(3).map(|(_, path)| path).collect()
 }
 
-fn list(dir: &Path, at: &str, depth: usize, into: &mut Vec<String>) {
+/// Collects the paths of regular files beneath `dir`, relative to the skill's root.
+fn list_files(dir: &Path, at: &str, depth: usize, into: &mut Vec<String>) {
     let Ok(entries) = fs::read_dir(dir) else {
         return;
     };
@@ -149,7 +153,7 @@ fn list(dir: &Path, at: &str, depth: usize, into: &mut Vec<String>) {
         let (Ok(kind), Ok(name)) = (entry.file_type(), entry.file_name().into_string()) else {
             continue;
         };
-        if into.len() >= LISTED_MAX || depth > DEPTH_MAX {
+        if into.len() >= SEARCHED_FILES_MAX || depth > SEARCH_DEPTH_MAX {
             return;
         }
         let path = if at.is_empty() {
@@ -158,7 +162,7 @@ fn list(dir: &Path, at: &str, depth: usize, into: &mut Vec<String>) {
             format!("{at}/{name}")
         };
         if kind.is_dir() {
-            list(&entry.path(), &path, depth + 1, into);
+            list_files(&entry.path(), &path, depth + 1, into);
         } else if kind.is_file() {
             into.push(path);
         }

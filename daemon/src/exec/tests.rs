@@ -1,10 +1,10 @@
-//! What a command gets.
+//! Tests of resolving exec specs: environment, placeholders, working directory, effective values and scripts.
 
 use prost_types::value::Kind;
 
 use super::*;
 
-const SCRIPT: script::Program = script::Program {
+const SCRIPT: script::ScriptProgram = script::ScriptProgram {
     interpreter: &["python3"],
     path: String::new(),
 };
@@ -17,7 +17,8 @@ fn config() -> ExecConfig {
         .execs
 }
 
-fn resolved(spec: pb::ExecSpec, start: Start) -> Result<guest::StartExecRequest> {
+/// Resolves a spec in a workspace that has the skill `csv-report`.
+fn resolve_spec(spec: pb::ExecSpec, start: StartMode) -> Result<guest::StartExecRequest> {
     let config = config();
     let env = BTreeMap::from([
         ("TEAM".to_owned(), "a".to_owned()),
@@ -25,16 +26,16 @@ fn resolved(spec: pb::ExecSpec, start: Start) -> Result<guest::StartExecRequest>
     ]);
     let skills = BTreeMap::from([("csv-report".to_owned(), "sha256:0".to_owned())]);
     let script = spec.script.as_ref();
-    let program = script::Program {
+    let program = script::ScriptProgram {
         path: script.map_or_else(String::new, |script| script.path.clone()),
         ..SCRIPT
     };
-    resolve(
+    resolve_exec(
         "e1".into(),
         vec![1],
         spec,
         start,
-        Surroundings {
+        ExecContext {
             env: &env,
             skills: &skills,
             script: Some(&program),
@@ -51,8 +52,8 @@ fn shell(text: &str) -> pb::ExecSpec {
 }
 
 #[test]
-fn environment_is_the_documented_minimum() {
-    let request = resolved(shell("env"), Start::Run).expect("good");
+fn environment_without_skill_is_the_documented_minimum() {
+    let request = resolve_spec(shell("env"), StartMode::Run).expect("good");
     let names: Vec<&str> = request
         .env
         .iter()
@@ -85,7 +86,7 @@ fn environment_is_the_documented_minimum() {
 }
 
 #[test]
-fn placeholders_of_a_skills_folder_are_replaced_in_its_commands() {
+fn placeholders_for_the_skill_folder_are_replaced_in_commands() {
     let root = "/workspace/skills/csv-report";
     let of_skill = |spec: pb::ExecSpec| pb::ExecSpec {
         skill: "csv-report".into(),
@@ -101,20 +102,20 @@ fn placeholders_of_a_skills_folder_are_replaced_in_its_commands() {
         "${CLAUDE_PLUGIN_ROOT}/y",
         "${baseDir}",
     ];
-    let request = resolved(of_skill(argv(&args)), Start::Run).expect("good");
+    let request = resolve_spec(of_skill(argv(&args)), StartMode::Run).expect("good");
     let (program, last) = (format!("{root}/bin/x"), format!("{root}/y"));
     let expected = [program.as_str(), root, last.as_str(), "${baseDir}"];
     assert_eq!(request.argv, expected);
     assert_eq!(request.spec.expect("a spec").argv, expected);
 
-    // A shell replaces its variables itself, as its quotes say.
+    // A shell expands its variables itself, subject to quoting.
     let text = "cat {baseDir}/a '${CLAUDE_PLUGIN_ROOT}'";
-    let request = resolved(of_skill(shell(text)), Start::Run).expect("good");
+    let request = resolve_spec(of_skill(shell(text)), StartMode::Run).expect("good");
     let replaced = format!("cat {root}/a '${{CLAUDE_PLUGIN_ROOT}}'");
     assert_eq!(request.argv, ["bash", "-c", replaced.as_str()]);
 
-    // Without a skill there is no such folder, and values of a script are the caller's.
-    let request = resolved(argv(&args), Start::Run).expect("good");
+    // Without a skill there is no folder to insert, and values of a script are passed unchanged.
+    let request = resolve_spec(argv(&args), StartMode::Run).expect("good");
     assert_eq!(request.argv, args);
     let script = pb::Script {
         path: "scripts/report.py".into(),
@@ -125,17 +126,17 @@ fn placeholders_of_a_skills_folder_are_replaced_in_its_commands() {
         script: Some(script),
         ..Default::default()
     };
-    let request = resolved(of_skill(spec), Start::Run).expect("good");
+    let request = resolve_spec(of_skill(spec), StartMode::Run).expect("good");
     assert_eq!(request.argv.last().map(String::as_str), Some("{baseDir}"));
 
     let long = "{baseDir}".repeat(2000);
     let many = vec![long.as_str(); 50];
-    let refused = resolved(of_skill(argv(&many)), Start::Run).expect_err("too long");
+    let refused = resolve_spec(of_skill(argv(&many)), StartMode::Run).expect_err("too long");
     assert!(refused.to_string().contains("spec.argv"), "{refused}");
 }
 
 #[test]
-fn a_command_is_within_its_bounds_after_placeholders_are_replaced() {
+fn command_length_is_limited_after_placeholders_are_replaced() {
     let of_skill = |argv: &[&str], shell: &str| pb::ExecSpec {
         skill: "csv-report".into(),
         argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -151,18 +152,18 @@ fn a_command_is_within_its_bounds_after_placeholders_are_replaced() {
         (vec!["cat", longer.as_str()], "", "spec.argv[1]"),
         (vec![], longer.as_str(), "spec.shell"),
     ] {
-        let refused = resolved(of_skill(&argv, shell), Start::Run).expect_err("too long");
+        let refused = resolve_spec(of_skill(&argv, shell), StartMode::Run).expect_err("too long");
         let message = refused.to_string();
         for part in [
             field,
-            "131072 bytes with the skill's folder",
+            "131072 bytes after its placeholders were replaced",
             "at most 131071",
         ] {
             assert!(message.contains(part), "{part}: {message}");
         }
     }
     for spec in [of_skill(&["cat", &longest], ""), of_skill(&[], &longest)] {
-        let request = resolved(spec, Start::Run).expect("just short enough");
+        let request = resolve_spec(spec, StartMode::Run).expect("just short enough");
         let last = request.argv.last().map(String::len);
         assert_eq!(last, Some(ARG_BYTES_MAX));
     }
@@ -174,7 +175,7 @@ fn a_skill_sets_cwd_and_its_variables() {
         skill: "csv-report".into(),
         ..shell("x")
     };
-    let request = resolved(spec, Start::Run).expect("good");
+    let request = resolve_spec(spec, StartMode::Run).expect("good");
     assert_eq!(request.cwd, "/workspace/skills/csv-report");
     for pair in [
         "SKILL_NAME=csv-report",
@@ -205,7 +206,7 @@ fn a_skill_sets_cwd_and_its_variables() {
 }
 
 #[test]
-fn a_terminal_has_a_size_and_a_name() {
+fn terminal_gets_a_default_size_and_type() {
     let with = |terminal, env: &[(&str, &str)]| {
         let env = env
             .iter()
@@ -215,7 +216,7 @@ fn a_terminal_has_a_size_and_a_name() {
             env: env.collect(),
             ..shell("x")
         };
-        let request = resolved(spec, Start::Run).expect("good");
+        let request = resolve_spec(spec, StartMode::Run).expect("good");
         let term = request
             .env
             .iter()
@@ -249,7 +250,7 @@ fn a_terminal_has_a_size_and_a_name() {
 }
 
 #[test]
-fn own_variables_win_over_the_workspaces() {
+fn exec_variables_replace_workspace_variables() {
     let spec = pb::ExecSpec {
         env: [
             ("BOTH".into(), "own".into()),
@@ -258,7 +259,7 @@ fn own_variables_win_over_the_workspaces() {
         .into(),
         ..shell("x")
     };
-    let request = resolved(spec, Start::Run).expect("good");
+    let request = resolve_spec(spec, StartMode::Run).expect("good");
     assert!(request.env.contains(&"BOTH=own".to_owned()));
     assert!(request.env.contains(&"HOME=/tmp".to_owned()));
     assert_eq!(
@@ -272,7 +273,7 @@ fn own_variables_win_over_the_workspaces() {
 }
 
 #[test]
-fn cwd_stays_in_the_workspace() {
+fn cwd_outside_the_workspace_is_rejected() {
     let cases = [
         ("", "/workspace/work"),
         ("out", "/workspace/out"),
@@ -281,23 +282,23 @@ fn cwd_stays_in_the_workspace() {
         ("$RUN_DIR", "/workspace/runs/e1"),
     ];
     for (cwd, expected) in cases {
-        let request = resolved(
+        let request = resolve_spec(
             pb::ExecSpec {
                 cwd: cwd.into(),
                 ..shell("x")
             },
-            Start::Run,
+            StartMode::Run,
         )
         .expect(cwd);
         assert_eq!(request.cwd, expected, "{cwd}");
     }
     for cwd in ["..", "/etc", "a/../../..", "/workspace/../etc"] {
-        let error = resolved(
+        let error = resolve_spec(
             pb::ExecSpec {
                 cwd: cwd.into(),
                 ..shell("x")
             },
-            Start::Run,
+            StartMode::Run,
         )
         .expect_err(cwd);
         assert!(matches!(error, Error::PathEscapes { .. }), "{cwd}: {error}");
@@ -305,7 +306,7 @@ fn cwd_stays_in_the_workspace() {
 }
 
 #[test]
-fn defaults_and_clamps_are_visible() {
+fn effective_spec_contains_applied_defaults_and_maximums() {
     let long = Some(prost_types::Duration {
         seconds: 100_000,
         nanos: 0,
@@ -314,7 +315,7 @@ fn defaults_and_clamps_are_visible() {
         timeout: long,
         ..shell("x")
     };
-    let effective = resolved(spec, Start::Detached)
+    let effective = resolve_spec(spec, StartMode::Detached)
         .expect("good")
         .spec
         .expect("spec");
@@ -325,7 +326,7 @@ fn defaults_and_clamps_are_visible() {
         effective.retain.map(|retain| retain.stdout_bytes),
         Some(4 << 20)
     );
-    let run = resolved(shell("x"), Start::Run)
+    let run = resolve_spec(shell("x"), StartMode::Run)
         .expect("good")
         .spec
         .expect("spec");
@@ -335,12 +336,12 @@ fn defaults_and_clamps_are_visible() {
 
 #[test]
 fn a_skill_that_is_not_staged_is_not_found() {
-    let error = resolved(
+    let error = resolve_spec(
         pb::ExecSpec {
             skill: "other".into(),
             ..shell("x")
         },
-        Start::Run,
+        StartMode::Run,
     )
     .expect_err("not staged");
     assert!(matches!(error, Error::SkillNotStaged { .. }), "{error}");
@@ -357,7 +358,7 @@ fn a_skills_own_places_are_searched_whatever_the_environment_says() {
         .into(),
         ..shell("x")
     };
-    let request = resolved(spec, Start::Run).expect("good");
+    let request = resolve_spec(spec, StartMode::Run).expect("good");
     let dir = "/workspace/skills/csv-report";
     for pair in [
         format!("PATH={dir}/.venv/bin:/opt/bin:{dir}/bin"),
@@ -365,12 +366,12 @@ fn a_skills_own_places_are_searched_whatever_the_environment_says() {
     ] {
         assert!(request.env.contains(&pair), "{pair}");
     }
-    // Without a skill they are as given.
+    // Without a skill, PATH and PYTHONPATH are unchanged.
     let spec = pb::ExecSpec {
         env: [("PATH".into(), "/opt/bin".into())].into(),
         ..shell("x")
     };
-    let request = resolved(spec, Start::Run).expect("good");
+    let request = resolve_spec(spec, StartMode::Run).expect("good");
     assert!(request.env.contains(&"PATH=/opt/bin".to_owned()));
 }
 
@@ -394,9 +395,9 @@ fn scripted(path: &str, cwd: pb::ScriptCwd) -> pb::ExecSpec {
 }
 
 #[test]
-fn a_script_runs_by_its_interpreter_and_its_whole_path() {
+fn script_runs_with_its_interpreter_and_absolute_path() {
     let spec = scripted("scripts/x.py", pb::ScriptCwd::Unspecified);
-    let request = resolved(spec, Start::Run).expect("good");
+    let request = resolve_spec(spec, StartMode::Run).expect("good");
     let path = "/workspace/skills/csv-report/scripts/x.py";
     assert_eq!(request.argv, ["python3", path, "sub", "--name", "a b; id"]);
     assert!(request.env.contains(&"SKILL_ARG_NAME=a b; id".to_owned()));
@@ -406,7 +407,7 @@ fn a_script_runs_by_its_interpreter_and_its_whole_path() {
 }
 
 #[test]
-fn a_script_starts_where_it_says_unless_the_spec_does() {
+fn script_cwd_applies_unless_the_spec_sets_cwd() {
     let root = "/workspace/skills/csv-report";
     for (path, cwd, expected) in [
         (
@@ -423,7 +424,7 @@ fn a_script_starts_where_it_says_unless_the_spec_does() {
         ),
         ("x.py", pb::ScriptCwd::ScriptDir, root),
     ] {
-        let request = resolved(scripted(path, cwd), Start::Run).expect("good");
+        let request = resolve_spec(scripted(path, cwd), StartMode::Run).expect("good");
         assert_eq!(request.cwd, expected, "{path} {cwd:?}");
     }
     let spec = pb::ExecSpec {
@@ -431,7 +432,7 @@ fn a_script_starts_where_it_says_unless_the_spec_does() {
         ..scripted("x.py", pb::ScriptCwd::SkillRoot)
     };
     assert_eq!(
-        resolved(spec, Start::Run).expect("good").cwd,
+        resolve_spec(spec, StartMode::Run).expect("good").cwd,
         "/workspace/out"
     );
 }
@@ -452,6 +453,6 @@ fn the_name_of_the_skill_is_known_in_a_directory() {
             cwd: cwd.into(),
             ..shell("x")
         };
-        assert_eq!(resolved(spec, Start::Run).expect(cwd).cwd, expected);
+        assert_eq!(resolve_spec(spec, StartMode::Run).expect(cwd).cwd, expected);
     }
 }

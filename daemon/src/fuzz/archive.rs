@@ -1,5 +1,5 @@
-//! Archives as PublishSkill and roots that are URLs unpack them: whatever the bytes are, what they become is within its
-//! bounds and its directory, and of what is refused nothing is left.
+//! Fuzz target for skill archives, as PublishSkill and URL roots unpack them. Unpacked files stay within the limits and
+//! within their directory, and a rejected archive leaves no files.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -11,34 +11,41 @@ use std::path::{Component, Path};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::skills::archive::{Bounds, Kind, Refused, Unpacked, detect, unpack};
+use crate::skills::archive::{
+    ArchiveBounds, ArchiveKind, UnpackError, UnpackedArchive, detect_archive_kind, unpack_archive,
+};
 
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: ArchiveBounds = ArchiveBounds {
     bytes: 256 << 10,
     file_bytes: 64 << 10,
     entries: 64,
     depth: 8,
     ratio: 100,
 };
-const KINDS: [Kind; 4] = [Kind::Tar, Kind::TarGz, Kind::Zip, Kind::SkillMd];
-const BLOCK: usize = 512;
-/// Beside what is unpacked, and none of its business.
+const KINDS: [ArchiveKind; 4] = [
+    ArchiveKind::Tar,
+    ArchiveKind::TarGz,
+    ArchiveKind::Zip,
+    ArchiveKind::SkillMd,
+];
+const BLOCK_BYTES: usize = 512;
+/// Name and content of a file beside the unpacked folder, which must stay unchanged.
 const CANARY: &str = "canary";
 
-/// An archive after a byte that says how it is given: as it is; as a tar whose checksums are put right, plain or
-/// compressed, so that changes get behind them; as something that its sender calls a tar, tar.gz, zip or SKILL.md.
+/// Unpacks an archive and checks the result. The first byte selects how the archive is passed: unchanged; as a tar with
+/// corrected checksums, plain or compressed, so that mutations pass the checksum test; or with a declared format.
 pub fn archive(data: &[u8]) {
     if let Some((first, archive)) = data.split_first() {
-        let _judged = judge(*first, archive);
+        let _counts = unpack_and_check(*first, archive);
     }
 }
 
-/// What became of it: how many files and bytes, or `None` where it was refused.
-pub(super) fn judge(first: u8, archive: &[u8]) -> Option<(u64, u64)> {
+/// Unpacks an archive and checks the result. Returns the number of files and bytes, or `None` if it was rejected.
+pub(super) fn unpack_and_check(first: u8, archive: &[u8]) -> Option<(u64, u64)> {
     let (given, kind) = match first & 3 {
         0 => (archive.to_vec(), None),
-        1 => (repaired(archive), None),
-        2 => (gzip(&repaired(archive)), None),
+        1 => (with_valid_checksums(archive), None),
+        2 => (gzip(&with_valid_checksums(archive)), None),
         _ => {
             let kind = KINDS.get(usize::from(first >> 2) % KINDS.len());
             (archive.to_vec(), kind.copied())
@@ -49,7 +56,7 @@ pub(super) fn judge(first: u8, archive: &[u8]) -> Option<(u64, u64)> {
     fs::write(&canary, CANARY).expect("a canary");
     let mut file = tempfile::tempfile().expect("a file");
     file.write_all(&given).expect("written");
-    let unpacked = unpack(&mut file, kind, &into, &BOUNDS);
+    let unpacked = unpack_archive(&mut file, kind, &into, &BOUNDS);
     let beside = fs::read_dir(place.path()).expect("the directory").count();
     assert_eq!(
         beside,
@@ -59,44 +66,50 @@ pub(super) fn judge(first: u8, archive: &[u8]) -> Option<(u64, u64)> {
     assert_eq!(fs::read(&canary).expect("the canary"), CANARY.as_bytes());
     file.rewind().expect("rewound");
     match unpacked {
-        Ok(unpacked) => Some(check(&unpacked, &into, &mut file, kind)),
-        Err(Refused::Host(error)) => panic!("the host failed: {error}"),
+        Ok(unpacked) => Some(check_unpacked(&unpacked, &into, &mut file, kind)),
+        Err(UnpackError::Host(error)) => panic!("the host failed: {error}"),
         Err(refused) => {
             let problem = refused.into_problem();
-            let harmless = super::is_harmless(&problem.message);
+            let harmless = super::is_safe_to_print(&problem.message);
             assert!(harmless && problem.message.len() <= 1024, "{problem:?}");
             None
         }
     }
 }
 
-/// What holds for everything that was unpacked.
-fn check(unpacked: &Unpacked, into: &Path, file: &mut File, kind: Option<Kind>) -> (u64, u64) {
+/// Checks the invariants of an unpacked archive. Returns the number of files and bytes.
+fn check_unpacked(
+    unpacked: &UnpackedArchive,
+    into: &Path,
+    file: &mut File,
+    kind: Option<ArchiveKind>,
+) -> (u64, u64) {
     if kind.is_none() {
-        detect(file).expect("what was unpacked is something");
+        detect_archive_kind(file).expect("what was unpacked is something");
     }
     match &unpacked.wrapper {
         Some(wrapper) => assert_eq!(unpacked.root, into.join(wrapper)),
         None => assert_eq!(unpacked.root, into),
     }
-    let mut seen = Seen::default();
-    seen.directory(into, &unpacked.root, 1);
-    assert!(seen.entries <= BOUNDS.entries, "{} entries", seen.entries);
-    assert!(seen.bytes <= BOUNDS.bytes, "{} bytes", seen.bytes);
-    assert_eq!((seen.files, seen.bytes), (unpacked.files, unpacked.bytes));
-    (seen.files, seen.bytes)
+    let mut tree = UnpackedTree::default();
+    tree.check_directory(into, &unpacked.root, 1);
+    assert!(tree.entries <= BOUNDS.entries, "{} entries", tree.entries);
+    assert!(tree.bytes <= BOUNDS.bytes, "{} bytes", tree.bytes);
+    assert_eq!((tree.files, tree.bytes), (unpacked.files, unpacked.bytes));
+    (tree.files, tree.bytes)
 }
 
-/// What is on disk.
+/// Counts of an unpacked archive's entries on disk.
 #[derive(Default)]
-struct Seen {
+struct UnpackedTree {
     entries: u64,
     files: u64,
     bytes: u64,
 }
 
-impl Seen {
-    fn directory(&mut self, directory: &Path, root: &Path, depth: usize) {
+impl UnpackedTree {
+    /// Checks the names and entries of a directory, recursively.
+    fn check_directory(&mut self, directory: &Path, root: &Path, depth: usize) {
         let mut names = HashSet::new();
         for entry in fs::read_dir(directory).expect("a directory") {
             let path = entry.expect("an entry").path();
@@ -105,23 +118,24 @@ impl Seen {
             let name = name.expect("a name that is text");
             assert!(!name.chars().any(char::is_control), "{name:?}");
             assert!(names.insert(name.to_lowercase()), "{name:?} is there twice");
-            self.entry(&path, root, depth);
+            self.check_entry(&path, root, depth);
         }
     }
 
-    fn entry(&mut self, path: &Path, root: &Path, depth: usize) {
+    /// Checks mode, size and link target of an entry, and counts it.
+    fn check_entry(&mut self, path: &Path, root: &Path, depth: usize) {
         self.entries += 1;
         let stat = path.symlink_metadata().expect("an entry");
         let mode = stat.permissions().mode() & 0o7777;
         if stat.is_dir() {
             assert_eq!(mode & !0o755, 0, "{mode:o} of {}", path.display());
-            return self.directory(path, root, depth + 1);
+            return self.check_directory(path, root, depth + 1);
         }
         self.files += 1;
         if stat.is_symlink() {
             let target = fs::read_link(path).expect("a link");
             assert!(
-                stays(path, &target, root),
+                stays_in_root(path, &target, root),
                 "{} leads to {}",
                 path.display(),
                 target.display()
@@ -147,8 +161,8 @@ impl Seen {
     }
 }
 
-/// Whether a link's target, step by step, never leaves the root.
-fn stays(path: &Path, target: &Path, root: &Path) -> bool {
+/// Returns `true` if no prefix of a symbolic link's target leaves the root.
+fn stays_in_root(path: &Path, target: &Path, root: &Path) -> bool {
     let within = path.strip_prefix(root).expect("beneath the root");
     let mut depth = within.components().count().saturating_sub(1);
     target.components().all(|component| match component {
@@ -168,11 +182,14 @@ fn stays(path: &Path, target: &Path, root: &Path) -> bool {
     })
 }
 
-/// A tar with right checksums wherever a header should be.
-fn repaired(tar: &[u8]) -> Vec<u8> {
+/// Returns a tar with corrected checksums in all headers.
+fn with_valid_checksums(tar: &[u8]) -> Vec<u8> {
     let mut tar = tar.to_vec();
     let mut at = 0;
-    while let Some(block) = tar.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<BLOCK>) {
+    while let Some(block) = tar
+        .get_mut(at..)
+        .and_then(<[u8]>::first_chunk_mut::<BLOCK_BYTES>)
+    {
         if block.iter().all(|byte| *byte == 0) {
             break;
         }
@@ -180,10 +197,10 @@ fn repaired(tar: &[u8]) -> Vec<u8> {
         header.set_cksum();
         block.copy_from_slice(header.as_bytes());
         let size = header.entry_size().unwrap_or_default();
-        let blocks = usize::try_from(size.div_ceil(BLOCK as u64)).unwrap_or(usize::MAX);
+        let blocks = usize::try_from(size.div_ceil(BLOCK_BYTES as u64)).unwrap_or(usize::MAX);
         at = at
-            .saturating_add(BLOCK)
-            .saturating_add(blocks.saturating_mul(BLOCK));
+            .saturating_add(BLOCK_BYTES)
+            .saturating_add(blocks.saturating_mul(BLOCK_BYTES));
     }
     tar
 }

@@ -1,37 +1,37 @@
-//! Paths and globs as clients write them: what comes out stays in the workspace, is bounded, and a path means the same
-//! when it is written again.
+//! Fuzz target for paths and globs of clients. Resolved paths stay in the workspace, keep the limits, and resolve to
+//! themselves.
 
 use crate::error::{Error, Result};
 use crate::paths::{
-    COMPONENT_BYTES_MAX, DEPTH_MAX, PATH_BYTES_MAX, SKILL_PATH_BYTES_MAX, Scope, absolute, glob,
-    in_skill, resolve, writable,
+    COMPONENT_BYTES_MAX, DEPTH_MAX, PATH_BYTES_MAX, PathScope, SKILL_PATH_BYTES_MAX, absolute_path,
+    check_writable, normalise_skill_path, resolve_glob, resolve_path,
 };
 
-/// What a path may be relative to, and which variables it has.
-const SCOPES: [Scope<'static>; 4] = [
-    Scope {
+/// Path scopes, of which the first byte of the data selects one.
+const SCOPES: [PathScope<'static>; 4] = [
+    PathScope {
         base: "",
         exec: None,
         skill: None,
     },
-    Scope {
+    PathScope {
         base: "",
         exec: Some("e1"),
         skill: Some("csv-report"),
     },
-    Scope {
+    PathScope {
         base: "skills/csv-report",
         exec: Some("e1"),
         skill: Some("csv-report"),
     },
-    Scope {
+    PathScope {
         base: "work",
         exec: None,
         skill: None,
     },
 ];
 
-/// A path or a glob after a byte that chooses what it is relative to.
+/// Resolves a path and a glob and checks the results. The first byte selects the scope.
 pub fn paths(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else {
         return;
@@ -41,28 +41,31 @@ pub fn paths(data: &[u8]) {
     };
     let scope = SCOPES.get(usize::from(*first) % SCOPES.len());
     let scope = scope.copied().unwrap_or_default();
-    if let Some(path) = answered(resolve("path", text, scope)) {
-        is_normal(&path);
+    if let Some(path) = value_or_refusal(resolve_path("path", text, scope)) {
+        check_normal(&path);
         let long = path.split('/').any(|name| name.len() > COMPONENT_BYTES_MAX);
         assert!(!long, "{path:?} has a name that no file has");
-        let again = resolve("path", &absolute(&path), scope).expect("it was one already");
+        let again = resolve_path("path", &absolute_path(&path), scope).expect("it was one already");
         assert_eq!(again, path, "{text:?} is not stable");
         let skills = path.split('/').next() == Some("skills");
-        assert_eq!(writable(&path).is_err(), skills, "{path:?}");
+        assert_eq!(check_writable(&path).is_err(), skills, "{path:?}");
     }
-    if let Some(path) = answered(in_skill("path", text)) {
-        is_normal(&path);
+    if let Some(path) = value_or_refusal(normalise_skill_path("path", text)) {
+        check_normal(&path);
         assert!(path.len() <= SKILL_PATH_BYTES_MAX, "{path:?} is too long");
-        assert_eq!(in_skill("path", &path).expect("it was one"), path);
+        assert_eq!(
+            normalise_skill_path("path", &path).expect("it was one"),
+            path
+        );
     }
-    if let Some(pattern) = answered(glob("glob", text, scope)) {
-        is_normal(&pattern);
-        compiles(&pattern);
+    if let Some(pattern) = value_or_refusal(resolve_glob("glob", text, scope)) {
+        check_normal(&pattern);
+        check_compiles(&pattern);
     }
 }
 
-/// A value, or `None` of a refusal that is the client's fault and says so briefly.
-fn answered(result: Result<String>) -> Option<String> {
+/// Returns the value, or `None` for an error. Checks that the error is one for the client and that its text is short.
+fn value_or_refusal(result: Result<String>) -> Option<String> {
     match result {
         Ok(value) => Some(value),
         Err(
@@ -75,7 +78,8 @@ fn answered(result: Result<String>) -> Option<String> {
     }
 }
 
-fn is_normal(path: &str) {
+/// Checks that a path is normalised and within the limits.
+fn check_normal(path: &str) {
     let components: Vec<&str> = path.split('/').filter(|_| !path.is_empty()).collect();
     assert!(
         path.len() <= PATH_BYTES_MAX && components.len() <= DEPTH_MAX,
@@ -90,8 +94,8 @@ fn is_normal(path: &str) {
     }
 }
 
-/// As the guest will do it.
-fn compiles(pattern: &str) {
+/// Checks that globset compiles the pattern with the guest's options.
+fn check_compiles(pattern: &str) {
     let built = globset::GlobBuilder::new(pattern)
         .literal_separator(true)
         .backslash_escape(true)

@@ -1,26 +1,26 @@
-//! Fields that came with a later generation of the guest's protocol. A guest leaves out what it does not know and does
-//! not say so, so an older one must not be asked with them.
+//! Request fields of later generations of the guest's protocol. A guest silently ignores fields that it does not know,
+//! so the daemon must not send them to an older guest.
 
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
-/// Programs, writes with an id or a wait, collecting until an exec's end.
+/// Generation that added programs, writes with an id or a wait, and collections limited to an exec's lifetime.
 pub const SECOND: u32 = 2;
 
-/// What may have fields that not every guest knows.
-pub trait Fields {
-    /// One that is set and that a guest of this generation does not know.
+/// Request with fields that older guests do not know.
+pub trait GuestFields {
+    /// Returns a field that is set and unknown to guests of this generation; `None` if there is none.
     fn unknown_to(&self, generation: u32) -> Option<&'static str>;
 }
 
-impl Fields for pb::ExecSpec {
+impl GuestFields for pb::ExecSpec {
     fn unknown_to(&self, generation: u32) -> Option<&'static str> {
         let programs = self.programs.as_ref().map(|_| "spec.programs");
         programs.filter(|_| generation < SECOND)
     }
 }
 
-impl Fields for guest::WriteStdinRequest {
+impl GuestFields for guest::WriteStdinRequest {
     fn unknown_to(&self, generation: u32) -> Option<&'static str> {
         let field = if !self.write_id.is_empty() {
             Some("write_id")
@@ -31,7 +31,7 @@ impl Fields for guest::WriteStdinRequest {
     }
 }
 
-impl Fields for guest::CollectRequest {
+impl GuestFields for guest::CollectRequest {
     fn unknown_to(&self, generation: u32) -> Option<&'static str> {
         let until = self.spec.as_ref().is_some_and(|spec| spec.until_exec_end);
         (until && generation < SECOND).then_some("spec.until_exec_end")
@@ -43,13 +43,13 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn needs_the_second(asked: &impl Fields, field: &str) {
+    fn needs_the_second(asked: &impl GuestFields, field: &str) {
         assert_eq!(asked.unknown_to(1), Some(field));
         assert_eq!(asked.unknown_to(2), None);
     }
 
     #[test]
-    fn what_an_old_guest_would_leave_out_is_told() {
+    fn fields_unknown_to_an_old_guest_are_found() {
         let spec = pb::ExecSpec {
             programs: Some(pb::Programs::default()),
             ..pb::ExecSpec::default()

@@ -9,17 +9,17 @@ use super::*;
 const STRANGERS: usize = 300;
 
 #[tokio::test(start_paused = true)]
-async fn strangers_in_front_of_the_guest_cost_it_no_pause() {
+async fn rejected_peers_do_not_delay_the_guest() {
     let run = tempfile::tempdir().expect("a directory");
-    let socket = Socket::bind(run.path()).expect("bound");
+    let socket = GuestSocket::bind(run.path()).expect("bound");
     let mut strangers = Vec::new();
     for _ in 0..STRANGERS {
         let stranger = UnixStream::connect(run.path().join(SOCKET)).await;
         strangers.push(stranger.expect("connected"));
     }
-    let expected = Expected {
+    let expected = ExpectedGuest {
         uid: Some(u32::MAX),
-        ..Expected::default()
+        ..ExpectedGuest::default()
     };
     let begin = Instant::now();
     let turn_away = async {

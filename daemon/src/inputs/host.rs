@@ -1,5 +1,5 @@
-//! Files of the host, beneath the folders that the configuration lists and nowhere else: no link leads out of them,
-//! and whether something exists elsewhere is not told. Blocks.
+//! Opens files of the host beneath the configured folders. No link leads out of them, and no answer reveals whether a
+//! path elsewhere exists. Everything here blocks.
 
 use std::fs::File;
 use std::io;
@@ -12,27 +12,27 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 
-use super::within::stays;
-use crate::beneath;
+use super::workspace_reader::stays_beneath;
 use crate::error::{Error, Result, SourceFault};
+use crate::openat2;
 
-/// Folders within folders.
+/// Maximum depth of nested folders.
 const DEPTH_MAX: usize = 128;
 
-/// The folders that may be read.
+/// Host folders that clients may read.
 #[derive(Debug, Clone)]
-pub(super) struct Roots(Vec<PathBuf>);
+pub(super) struct HostRoots(Vec<PathBuf>);
 
-/// Something on the host that may be read.
+/// Opened path on the host.
 #[derive(Debug)]
-pub(super) enum Found {
-    /// A regular file, open.
+pub(super) enum HostPath {
+    /// Regular file.
     File(HostFile),
-    /// A folder.
-    Folder(Tree),
+    /// Folder with the list of its entries.
+    Folder(HostFolder),
 }
 
-/// An open file.
+/// Open regular file with its size and permission bits.
 #[derive(Debug)]
 pub(super) struct HostFile {
     pub(super) file: File,
@@ -40,34 +40,34 @@ pub(super) struct HostFile {
     pub(super) mode: u32,
 }
 
-/// A folder and what was in it.
+/// Folder and all entries beneath it.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct HostFolder {
     root: OwnedFd,
-    /// Beneath the root.
+    /// Path of the folder beneath the root.
     base: PathBuf,
-    /// Sorted; folders come before what is in them.
-    pub(super) entries: Vec<(String, Entry)>,
-    /// Special files, and links that lead out of the folder.
+    /// Entries beneath the folder, sorted; a folder comes before its own entries.
+    pub(super) entries: Vec<(String, FolderEntry)>,
+    /// Number of special files and of links that lead out of the folder.
     pub(super) left_out: u64,
 }
 
-/// What is in a folder.
+/// Entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum FolderEntry {
     File,
     Folder { mode: u32 },
     Link { target: String },
 }
 
-impl Roots {
-    /// `roots` are absolute.
+impl HostRoots {
+    /// Creates the list of allowed folders, which are absolute paths.
     pub(super) fn new(roots: Vec<PathBuf>) -> Self {
         Self(roots)
     }
 
-    /// Opens an absolute path; of a folder with at most `entries_max` entries.
-    pub(super) fn open(&self, from: &str, path: &str, entries_max: u64) -> Result<Found> {
+    /// Opens an absolute path. A folder may have at most `entries_max` entries.
+    pub(super) fn open(&self, from: &str, path: &str, entries_max: u64) -> Result<HostPath> {
         let fault = |fault| Error::Source {
             from: from.to_owned(),
             fault,
@@ -75,7 +75,7 @@ impl Roots {
         let path = Path::new(path);
         let climbs = path.components().any(|part| part == Component::ParentDir);
         let root = self.0.iter().filter(|root| path.starts_with(root));
-        // The innermost one: it may be a mount of its own.
+        // The innermost root, since it may be a mount of its own.
         let root = root.max_by_key(|root| root.components().count());
         let Some(root) = root.filter(|_| !climbs) else {
             let why = "is beneath none of the folders that files.host_roots lists".to_owned();
@@ -85,17 +85,17 @@ impl Roots {
         let failed = |errno| fault(SourceFault::from_errno(errno));
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(root, flags, Mode::empty()).map_err(failed)?;
-        let opened = beneath::open(&root, relative, OFlag::empty());
+        let opened = openat2::open_beneath(&root, relative, OFlag::empty());
         let file = File::from(opened.map_err(failed)?);
-        let metadata = file.metadata().map_err(|error| failed(errno(&error)))?;
+        let metadata = file.metadata().map_err(|error| failed(io_errno(&error)))?;
         if metadata.is_dir() {
-            let tree = Tree::read(root, relative, file.into(), entries_max);
-            return tree.map(Found::Folder).map_err(fault);
+            let tree = HostFolder::read(root, relative, file.into(), entries_max);
+            return tree.map(HostPath::Folder).map_err(fault);
         }
         if !metadata.is_file() {
             return Err(fault(SourceFault::NotAFile));
         }
-        Ok(Found::File(HostFile::new(file, &metadata)))
+        Ok(HostPath::File(HostFile::new(file, &metadata)))
     }
 }
 
@@ -109,7 +109,7 @@ impl HostFile {
     }
 }
 
-impl Tree {
+impl HostFolder {
     fn read(
         root: OwnedFd,
         base: &Path,
@@ -122,15 +122,15 @@ impl Tree {
             entries: Vec::new(),
             left_out: 0,
         };
-        // Names, and not what is open: there may be more folders than a process may have descriptors.
+        // Paths instead of open folders: there may be more folders than descriptors.
         let mut ahead = vec![(String::new(), Some(directory))];
         while let Some((path, directory)) = ahead.pop() {
-            let directory = match directory.map_or_else(|| tree.directory(&path), Ok) {
-                // It went away meanwhile.
+            let directory = match directory.map_or_else(|| tree.open_directory(&path), Ok) {
+                // The entry was removed meanwhile.
                 Err(Errno::ENOENT) => continue,
                 opened => opened?,
             };
-            let names = names(directory.as_fd().try_clone_to_owned()?)?;
+            let names = list_names(directory.as_fd().try_clone_to_owned()?)?;
             for name in names {
                 let name = name.map_err(|name| SourceFault::Name(format!("{path}{name}")))?;
                 let below = format!("{path}{name}");
@@ -138,26 +138,27 @@ impl Tree {
                     return Err(SourceFault::TooMany(entries_max));
                 }
                 let stat = match fstatat(&directory, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-                    // It went away meanwhile.
+                    // The entry was removed meanwhile.
                     Err(Errno::ENOENT) => continue,
                     stat => stat?,
                 };
                 let kind = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits());
                 if kind == SFlag::S_IFREG {
-                    tree.entries.push((below, Entry::File));
+                    tree.entries.push((below, FolderEntry::File));
                 } else if kind == SFlag::S_IFDIR {
                     if below.matches('/').count() >= DEPTH_MAX {
                         return Err(SourceFault::TooMany(DEPTH_MAX as u64));
                     }
                     let mode = stat.st_mode & 0o777;
-                    tree.entries.push((below.clone(), Entry::Folder { mode }));
+                    tree.entries
+                        .push((below.clone(), FolderEntry::Folder { mode }));
                     ahead.push((format!("{below}/"), None));
                 } else if kind == SFlag::S_IFLNK
                     && let Ok(target) = readlinkat(&directory, name.as_str())
                     && let Ok(target) = target.into_string()
-                    && stays(&below, &target)
+                    && stays_beneath(&below, &target)
                 {
-                    tree.entries.push((below, Entry::Link { target }));
+                    tree.entries.push((below, FolderEntry::Link { target }));
                 } else {
                     tree.left_out += 1;
                 }
@@ -167,16 +168,16 @@ impl Tree {
         Ok(tree)
     }
 
-    fn directory(&self, path: &str) -> Result<OwnedFd, Errno> {
+    fn open_directory(&self, path: &str) -> Result<OwnedFd, Errno> {
         let path = self.base.join(path);
-        beneath::open_without_links(&self.root, &path, OFlag::O_DIRECTORY)
+        openat2::open_without_links(&self.root, &path, OFlag::O_DIRECTORY)
     }
 
-    /// Opens a file of it.
-    pub(super) fn file(&self, path: &str) -> Result<HostFile, SourceFault> {
+    /// Opens a file of the folder.
+    pub(super) fn open_file(&self, path: &str) -> Result<HostFile, SourceFault> {
         let path = self.base.join(path);
-        // The way to the folder itself may have links; what is in it was looked at without following any.
-        let opened = beneath::open(&self.root, &path, OFlag::O_NOFOLLOW)?;
+        // Links on the path to the folder itself are followed; entries beneath it were listed without following any.
+        let opened = openat2::open_beneath(&self.root, &path, OFlag::O_NOFOLLOW)?;
         let file = File::from(opened);
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -186,8 +187,8 @@ impl Tree {
     }
 }
 
-/// Names in a directory, sorted; one that is not UTF-8 as it can be shown.
-fn names(directory: OwnedFd) -> Result<Vec<Result<String, String>>, Errno> {
+/// Lists the names in a directory, sorted. A name that is not UTF-8 is an `Err` with its lossy text.
+fn list_names(directory: OwnedFd) -> Result<Vec<Result<String, String>>, Errno> {
     let mut directory = Dir::from_fd(directory)?;
     let mut names = Vec::new();
     for entry in directory.iter() {
@@ -203,7 +204,7 @@ fn names(directory: OwnedFd) -> Result<Vec<Result<String, String>>, Errno> {
     Ok(names)
 }
 
-fn errno(error: &io::Error) -> Errno {
+fn io_errno(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
@@ -215,7 +216,7 @@ impl From<Errno> for SourceFault {
 
 impl From<io::Error> for SourceFault {
     fn from(error: io::Error) -> Self {
-        Self::from_errno(errno(&error))
+        Self::from_errno(io_errno(&error))
     }
 }
 
@@ -225,10 +226,10 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    fn reason(found: Result<Found>) -> String {
+    fn reason(found: Result<HostPath>) -> String {
         match found {
-            Ok(Found::File(file)) => io::read_to_string(file.file).expect("text"),
-            Ok(Found::Folder(tree)) => format!("{:?}", tree.entries),
+            Ok(HostPath::File(file)) => io::read_to_string(file.file).expect("text"),
+            Ok(HostPath::Folder(tree)) => format!("{:?}", tree.entries),
             Err(Error::Source { fault, .. }) => match fault {
                 SourceFault::Forbidden(_) => "forbidden",
                 SourceFault::Missing => "missing",
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_the_roots_is_read() {
+    fn only_paths_beneath_the_roots_are_read() {
         let place = tempfile::tempdir().expect("a directory");
         let base = place.path();
         fs::create_dir_all(base.join("root/sub")).expect("directories");
@@ -262,7 +263,7 @@ mod tests {
             symlink(target, base.join("root").join(link)).expect("a link");
         }
         nix::unistd::mkfifo(&base.join("root/fifo"), Mode::S_IRWXU).expect("a FIFO");
-        let roots = Roots::new(vec![base.join("root")]);
+        let roots = HostRoots::new(vec![base.join("root")]);
         let text = |path: &str| base.join(path).display().to_string();
         for (path, expected) in [
             (text("root/sub/a"), "a"),
@@ -290,13 +291,13 @@ mod tests {
             );
         }
         assert_eq!(
-            reason(Roots::new(vec![]).open("host:///", "/", 10)),
+            reason(HostRoots::new(vec![]).open("host:///", "/", 10)),
             "forbidden"
         );
     }
 
     #[test]
-    fn a_folder_is_read_without_what_leads_out_of_it() {
+    fn folder_is_read_without_links_out_of_it() {
         let place = tempfile::tempdir().expect("a directory");
         let root = place.path().join("root");
         fs::create_dir_all(root.join("b/c")).expect("directories");
@@ -306,33 +307,33 @@ mod tests {
         symlink("../../secret", root.join("b/leaves")).expect("a link");
         symlink("/etc", root.join("absolute")).expect("a link");
         nix::unistd::mkfifo(&root.join("fifo"), Mode::S_IRWXU).expect("a FIFO");
-        let roots = Roots::new(vec![root.clone()]);
+        let roots = HostRoots::new(vec![root.clone()]);
         let from = root.display().to_string();
-        let Ok(Found::Folder(tree)) = roots.open("host://x", &from, 5) else {
+        let Ok(HostPath::Folder(tree)) = roots.open("host://x", &from, 5) else {
             panic!("it is a folder");
         };
         let names: Vec<&str> = tree.entries.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["a", "b", "b/c", "b/c/f", "b/stays"]);
         assert_eq!(tree.left_out, 3);
-        assert_eq!(tree.file("b/c/f").expect("a file").size, 1);
+        assert_eq!(tree.open_file("b/c/f").expect("a file").size, 1);
         // What became a link after it was listed is not followed.
         fs::remove_file(root.join("a")).expect("removed");
         symlink("b/c/f", root.join("a")).expect("a link");
-        assert!(tree.file("a").is_err());
+        assert!(tree.open_file("a").is_err());
         assert_eq!(reason(roots.open("host://x", &from, 4)), "too many");
     }
 
-    /// Also run by the next one, with few descriptors.
+    /// The next test runs this one again with few descriptors.
     #[test]
     fn a_folder_of_many_folders_is_read() {
         let place = tempfile::tempdir().expect("a directory");
         for number in 0..500 {
             fs::create_dir(place.path().join(number.to_string())).expect("a directory");
         }
-        let roots = Roots::new(vec![place.path().to_owned()]);
+        let roots = HostRoots::new(vec![place.path().to_owned()]);
         let path = place.path().display().to_string();
         match roots.open("host://x", &path, 1000) {
-            Ok(Found::Folder(tree)) => assert_eq!(tree.entries.len(), 500),
+            Ok(HostPath::Folder(tree)) => assert_eq!(tree.entries.len(), 500),
             other => panic!("{other:?}"),
         }
     }

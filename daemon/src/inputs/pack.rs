@@ -1,5 +1,5 @@
-//! An archive that is made while it is sent. One that breaks off must not look whole, so its stream then never ends:
-//! dropping the call resets it.
+//! Packs an archive while it is sent. An incomplete archive must not look complete, so its stream never ends: the
+//! caller drops the call, which resets the stream.
 
 use std::io;
 
@@ -14,36 +14,39 @@ use tokio::sync::mpsc;
 
 use crate::error::{Error, Result};
 
-/// Of an archive.
-const BLOCK: usize = 512;
-const ZEROS: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
+/// Block size of tar, in bytes.
+const BLOCK_BYTES: usize = 512;
+const ZEROS: [u8; 2 * BLOCK_BYTES] = [0; 2 * BLOCK_BYTES];
 
-enum Message {
+enum ArchiveMessage {
     Data(Bytes),
-    /// All of it was sent.
+    /// The archive is complete.
     End,
 }
 
-/// Makes the archive.
+/// Packer of an archive.
 #[derive(Debug)]
-pub(super) struct Packer {
-    messages: mpsc::Sender<Message>,
+pub(super) struct ArchivePacker {
+    messages: mpsc::Sender<ArchiveMessage>,
 }
 
-/// A file that is being packed.
-pub(super) struct Packing<'a> {
-    packer: &'a mut Packer,
+/// File entry that is being packed.
+pub(super) struct FilePacking<'a> {
+    packer: &'a mut ArchivePacker,
     size: u64,
     sent: u64,
     sha256: Sha256,
 }
 
-/// The archive's two ends: what makes it, and its bytes as the guest wants them.
-pub(super) fn channel(
-    ahead: usize,
+/// Creates an archive: its packer, and the stream of requests for the guest's PutFiles.
+pub(super) fn archive_channel(
+    messages_max: usize,
     header: PutFilesHeader,
-) -> (Packer, impl Stream<Item = PutFilesRequest> + Send + use<>) {
-    let (messages, received) = mpsc::channel(ahead);
+) -> (
+    ArchivePacker,
+    impl Stream<Item = PutFilesRequest> + Send + use<>,
+) {
+    let (messages, received) = mpsc::channel(messages_max);
     let first = PutFilesRequest {
         payload: Some(Payload::Header(header)),
     };
@@ -52,34 +55,39 @@ pub(super) fn channel(
             return Some((first, (None, received)));
         }
         match received.recv().await {
-            Some(Message::Data(data)) => {
+            Some(ArchiveMessage::Data(data)) => {
                 let payload = Some(Payload::Data(data));
                 Some((PutFilesRequest { payload }, (None, received)))
             }
-            Some(Message::End) => None,
+            Some(ArchiveMessage::End) => None,
             None => std::future::pending().await,
         }
     });
-    (Packer { messages }, stream)
+    (ArchivePacker { messages }, stream)
 }
 
-impl Packer {
-    /// A folder.
-    pub(super) async fn folder(&mut self, path: &str, mode: u32) -> Result<()> {
+impl ArchivePacker {
+    /// Adds a folder.
+    pub(super) async fn add_folder(&mut self, path: &str, mode: u32) -> Result<()> {
         self.entry(path, EntryType::Directory, mode, 0, None).await
     }
 
-    /// A symbolic link.
-    pub(super) async fn link(&mut self, path: &str, target: &str) -> Result<()> {
+    /// Adds a symbolic link.
+    pub(super) async fn add_link(&mut self, path: &str, target: &str) -> Result<()> {
         self.entry(path, EntryType::Symlink, 0o777, 0, Some(target))
             .await
     }
 
-    /// A file of `size` bytes, which follow.
-    pub(super) async fn file(&mut self, path: &str, mode: u32, size: u64) -> Result<Packing<'_>> {
+    /// Adds a file of `size` bytes, which the returned packing receives.
+    pub(super) async fn add_file(
+        &mut self,
+        path: &str,
+        mode: u32,
+        size: u64,
+    ) -> Result<FilePacking<'_>> {
         self.entry(path, EntryType::Regular, mode, size, None)
             .await?;
-        Ok(Packing {
+        Ok(FilePacking {
             packer: self,
             size,
             sent: 0,
@@ -87,10 +95,11 @@ impl Packer {
         })
     }
 
-    /// The archive is whole.
+    /// Completes the archive.
     pub(super) async fn finish(self) -> Result<()> {
-        self.send(Message::Data(Bytes::from_static(&ZEROS))).await?;
-        self.send(Message::End).await
+        self.send(ArchiveMessage::Data(Bytes::from_static(&ZEROS)))
+            .await?;
+        self.send(ArchiveMessage::End).await
     }
 
     async fn entry(
@@ -101,46 +110,47 @@ impl Packer {
         size: u64,
         link: Option<&str>,
     ) -> Result<()> {
-        let head = head(path, kind, mode, size, link).map_err(|source| Error::Io {
+        let head = encode_header(path, kind, mode, size, link).map_err(|source| Error::Io {
             operation: format!("pack {path}"),
             source,
         })?;
-        self.send(Message::Data(head.into())).await
+        self.send(ArchiveMessage::Data(head.into())).await
     }
 
-    async fn send(&self, message: Message) -> Result<()> {
+    async fn send(&self, message: ArchiveMessage) -> Result<()> {
         if self.messages.send(message).await.is_ok() {
             return Ok(());
         }
-        // The call has ended, and its answer says why: whoever drives both of them hears that instead.
+        // The call has ended with an error. The caller waits for both futures and returns that error.
         std::future::pending().await
     }
 }
 
-impl Packing<'_> {
-    /// Whether bytes are missing.
-    pub(super) fn wants(&self) -> bool {
+impl FilePacking<'_> {
+    /// Returns `true` while bytes are missing.
+    pub(super) fn is_incomplete(&self) -> bool {
         self.sent < self.size
     }
 
-    /// Appends. What is more than the file's size is left out: it has grown meanwhile.
-    pub(super) async fn data(&mut self, mut data: Bytes) -> Result<()> {
+    /// Appends bytes. Bytes beyond the announced size are dropped: the file has grown meanwhile.
+    pub(super) async fn append(&mut self, mut data: Bytes) -> Result<()> {
         let left = usize::try_from(self.size - self.sent).unwrap_or(usize::MAX);
         data.truncate(left);
         self.sent += data.len() as u64;
         self.sha256.update(&data);
-        self.packer.send(Message::Data(data)).await
+        self.packer.send(ArchiveMessage::Data(data)).await
     }
 
-    /// Closes the file: its digest, 64 hex digits. `None` if bytes are missing: it has shrunk meanwhile.
+    /// Completes the file. Returns its SHA-256 as 64 hex digits, or `None` if bytes are missing because the file has
+    /// shrunk.
     pub(super) async fn finish(self) -> Result<Option<String>> {
         if self.sent < self.size {
             return Ok(None);
         }
-        let over = usize::try_from(self.sent % BLOCK as u64).unwrap_or_default();
+        let over = usize::try_from(self.sent % BLOCK_BYTES as u64).unwrap_or_default();
         if over > 0 {
-            let padding = ZEROS.get(..BLOCK - over).unwrap_or_default();
-            let padding = Message::Data(Bytes::from_static(padding));
+            let padding = ZEROS.get(..BLOCK_BYTES - over).unwrap_or_default();
+            let padding = ArchiveMessage::Data(Bytes::from_static(padding));
             self.packer.send(padding).await?;
         }
         let digest = self.sha256.finalize();
@@ -148,8 +158,8 @@ impl Packing<'_> {
     }
 }
 
-/// An entry's header, with what a long name needs.
-fn head(
+/// Encodes the header of an entry, including the extension for a long name.
+fn encode_header(
     path: &str,
     kind: EntryType,
     mode: u32,

@@ -1,66 +1,55 @@
-//! Opens the sources one after the other and packs what they hold.
+//! Opens the sources of the inputs one after the other and packs their files.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use bytes::BytesMut;
 use data_encoding::HEXLOWER;
 use futures::StreamExt;
 use sha2::{Digest, Sha256};
 use skilld_proto::v1::{self as pb, FileType};
-use tokio::io::AsyncReadExt;
 
+use super::destination::{self, PlannedDestination};
 use super::host::{self, HostFile};
-use super::pack::{Packer, Packing};
-use super::target::{self, Target};
-use super::within::{self, Within, link_text, stays};
-use super::{Inner, Input, Source, Staged};
-use crate::artifacts::{ArtifactRef, Scope};
-use crate::error::{Error, HostFault, Result, SourceFault};
-use crate::fetch::{FetchError, Get, WebUrl};
+use super::job::InputJob;
+use super::pack::ArchivePacker;
+use super::workspace_reader::{WorkspacePath, WorkspaceReader, link_text, stays_beneath};
+use super::{InputSource, InputSpec, StagedInput, StagerState};
+use crate::artifacts::{ArtifactRef, ArtifactScope};
+use crate::error::{Error, Result, SourceFault};
+use crate::fetch::{FetchRequest, WebUrl};
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record;
 
-/// Bytes that are read at a time.
-const SLICE: usize = 256 << 10;
-/// Of what has no mode of its own.
+/// Default file permission bits.
 const FILE_MODE: u32 = 0o644;
-const FOLDER_MODE: u32 = 0o755;
-
-/// What its owner needs to see what is in a folder.
+/// Permission bits that the owner of a folder needs to list it.
 const FOLDER_READ: u32 = 0o500;
-/// Folders within folders that a guest lists.
+/// Depth of nested folders that a guest lists.
 const LISTED_DEPTH_MAX: usize = 128;
 
-/// What is needed to open sources.
+/// Opener of sources, with everything that they need.
 #[derive(Debug)]
-pub(super) struct Producer<'a> {
-    pub(super) inner: &'a Inner,
-    pub(super) within: Within,
-    /// Staged ones.
+pub(super) struct SourcePacker<'a> {
+    pub(super) inner: &'a StagerState,
+    pub(super) reader: WorkspaceReader,
+    /// Staged skills: name → digest.
     pub(super) skills: BTreeMap<String, String>,
-    pub(super) scope: &'a Scope,
+    pub(super) scope: &'a ArtifactScope,
 }
 
-/// What becomes of one input, while it is packed.
-struct Job<'a> {
-    input: &'a Input,
-    target: &'a Target,
-}
-
-impl Producer<'_> {
-    /// Packs all inputs. The archive is whole when this is OK.
+impl SourcePacker<'_> {
+    /// Packs all inputs and completes the archive.
     pub(super) async fn produce(
         &self,
-        mut packer: Packer,
-        inputs: &[Input],
-        targets: &[Target],
-    ) -> Result<Vec<Staged>> {
+        mut packer: ArchivePacker,
+        inputs: &[InputSpec],
+        destinations: &[PlannedDestination],
+    ) -> Result<Vec<StagedInput>> {
         let mut all = Vec::with_capacity(inputs.len());
-        for (input, target) in inputs.iter().zip(targets) {
-            let job = Job { input, target };
-            let mut staged = self.one(&mut packer, &job).await?;
-            staged.path.clone_from(&target.path);
+        for (input, destination) in inputs.iter().zip(destinations) {
+            let job = InputJob { input, destination };
+            let mut staged = self.pack_input(&mut packer, &job).await?;
+            staged.path.clone_from(&destination.path);
             if input.link && !staged.linked && staged.note.is_empty() && !staged.unchanged {
                 staged.note = "copied: only what is in the workspace can be linked".into();
             }
@@ -70,21 +59,25 @@ impl Producer<'_> {
         Ok(all)
     }
 
-    async fn one(&self, packer: &mut Packer, job: &Job<'_>) -> Result<Staged> {
+    async fn pack_input(
+        &self,
+        packer: &mut ArchivePacker,
+        job: &InputJob<'_>,
+    ) -> Result<StagedInput> {
         match &job.input.source {
-            Source::Data(data) => {
-                let sha256 = target::sha256(data);
-                if let Some(staged) = self.unchanged(job, data.len() as u64, &sha256).await {
+            InputSource::Data(data) => {
+                let sha256 = destination::sha256_hex(data);
+                if let Some(staged) = self.find_unchanged(job, data.len() as u64, &sha256).await {
                     return Ok(staged);
                 }
-                let mut packing = job.begin(packer, FILE_MODE, data.len() as u64).await?;
-                packing.data(data.clone()).await?;
-                job.file(packing, FILE_MODE, data.len() as u64).await
+                let mut packing = job.begin_file(packer, FILE_MODE, data.len() as u64).await?;
+                packing.append(data.clone()).await?;
+                job.finish_file(packing, FILE_MODE, data.len() as u64).await
             }
-            Source::Artifact(artifact) => self.artifact(packer, job, artifact).await,
-            Source::Host(path) => self.host(packer, job, path).await,
-            Source::Workspace(path) => self.copy(packer, job, path).await,
-            Source::Skill { name, path } => {
+            InputSource::Artifact(artifact) => self.pack_artifact(packer, job, artifact).await,
+            InputSource::Host(path) => self.pack_host_path(packer, job, path).await,
+            InputSource::Workspace(path) => self.pack_workspace_path(packer, job, path).await,
+            InputSource::Skill { name, path } => {
                 if !self.skills.contains_key(name) {
                     return Err(Error::SkillNotStaged {
                         name: name.clone(),
@@ -92,47 +85,55 @@ impl Producer<'_> {
                     });
                 }
                 let path = format!("skills/{name}/{path}");
-                self.copy(packer, job, path.trim_end_matches('/')).await
+                self.pack_workspace_path(packer, job, path.trim_end_matches('/'))
+                    .await
             }
-            Source::Url(url) => self.fetch(packer, job, url).await,
+            InputSource::Url(url) => self.pack_url(packer, job, url).await,
         }
     }
 
-    async fn artifact(
+    async fn pack_artifact(
         &self,
-        packer: &mut Packer,
-        job: &Job<'_>,
+        packer: &mut ArchivePacker,
+        job: &InputJob<'_>,
         wanted: &ArtifactRef,
-    ) -> Result<Staged> {
-        let version = wanted.version.or(job.target.pinned);
+    ) -> Result<StagedInput> {
+        let version = wanted.version.or(job.destination.pinned);
         let artifacts = &self.inner.artifacts;
-        if job.target.before.is_some() {
+        if job.destination.before.is_some() {
             let artifact = artifacts.get(self.scope, &wanted.name, version).await?;
-            let there = self.unchanged(job, artifact.size, &artifact.sha256).await;
+            let there = self
+                .find_unchanged(job, artifact.size, &artifact.sha256)
+                .await;
             if let Some(staged) = there {
                 let version = Some(artifact.version);
-                return Ok(Staged { version, ..staged });
+                return Ok(StagedInput { version, ..staged });
             }
         }
         let (artifact, mut bytes) = artifacts.load(self.scope, &wanted.name, version).await?;
-        let mut packing = job.begin(packer, FILE_MODE, artifact.size).await?;
+        let mut packing = job.begin_file(packer, FILE_MODE, artifact.size).await?;
         while let Some(data) = bytes.next().await {
-            packing.data(data?).await?;
+            packing.append(data?).await?;
         }
-        let staged = job.file(packing, FILE_MODE, artifact.size).await?;
-        Ok(Staged {
+        let staged = job.finish_file(packing, FILE_MODE, artifact.size).await?;
+        Ok(StagedInput {
             version: Some(artifact.version),
             ..staged
         })
     }
 
-    async fn fetch(&self, packer: &mut Packer, job: &Job<'_>, url: &WebUrl) -> Result<Staged> {
+    async fn pack_url(
+        &self,
+        packer: &mut ArchivePacker,
+        job: &InputJob<'_>,
+        url: &WebUrl,
+    ) -> Result<StagedInput> {
         let Some(fetcher) = &self.inner.fetcher else {
             let why = "is a URL, and files.input_urls does not allow them here".to_owned();
-            return Err(job.fault(SourceFault::Forbidden(why)));
+            return Err(job.source_error(SourceFault::Forbidden(why)));
         };
-        let place = self.inner.fetches.acquire().await;
-        let _place = place.map_err(|_| Error::Draining)?;
+        let permit = self.inner.fetches.acquire().await;
+        let _permit = permit.map_err(|_| Error::Draining)?;
         let (state_dir, tasks) = (self.inner.state_dir.clone(), &self.inner.tasks);
         let make = move || {
             tempfile::tempfile_in(state_dir).map_err(|source| Error::Io {
@@ -141,144 +142,181 @@ impl Producer<'_> {
             })
         };
         let mut file = tokio::fs::File::from_std(tasks.blocking(make).await?);
-        let get = Get {
+        let get = FetchRequest {
             url: url.clone(),
             bytes_max: self.inner.bytes_max,
             validators: None,
         };
         let fetched = fetcher.fetch(&get, &mut file).await;
-        fetched.map_err(|error| job.not_fetched(error))?;
+        fetched.map_err(|error| job.fetch_error(error))?;
         let file = file.into_std().await;
-        let opened = tasks.blocking(move || Ok(rewound(file))).await?;
-        let opened = opened.map_err(|error| job.fault(error.into()))?;
-        self.file(packer, job, opened).await
+        let opened = tasks
+            .blocking(move || Ok(rewind_fetched_file(file)))
+            .await?;
+        let opened = opened.map_err(|error| job.source_error(error.into()))?;
+        self.pack_open_file(packer, job, opened).await
     }
 
-    async fn host(&self, packer: &mut Packer, job: &Job<'_>, path: &str) -> Result<Staged> {
+    async fn pack_host_path(
+        &self,
+        packer: &mut ArchivePacker,
+        job: &InputJob<'_>,
+        path: &str,
+    ) -> Result<StagedInput> {
         let (from, path) = (job.input.from.clone(), path.to_owned());
         let roots = self.inner.roots.clone();
         let entries_max = self.inner.entries_max;
         let tasks = &self.inner.tasks;
         let open = move || roots.open(&from, &path, entries_max);
         let tree = match tasks.blocking(open).await? {
-            host::Found::File(file) => return self.file(packer, job, file).await,
-            host::Found::Folder(tree) => Arc::new(tree),
+            host::HostPath::File(file) => return self.pack_open_file(packer, job, file).await,
+            host::HostPath::Folder(tree) => Arc::new(tree),
         };
-        let mut staged = job.folder(packer).await?;
+        let mut staged = job.begin_folder(packer).await?;
         for (path, entry) in &tree.entries {
-            let place = format!("{}/{path}", job.target.path);
+            let path_in_archive = format!("{}/{path}", job.destination.path);
             match entry {
-                host::Entry::Folder { mode } => packer.folder(&place, *mode).await?,
-                host::Entry::Link { target } => {
-                    packer.link(&place, target).await?;
+                host::FolderEntry::Folder { mode } => {
+                    packer.add_folder(&path_in_archive, *mode).await?;
+                }
+                host::FolderEntry::Link { target } => {
+                    packer.add_link(&path_in_archive, target).await?;
                     staged.files += 1;
                 }
-                host::Entry::File => {
+                host::FolderEntry::File => {
                     let (tree, path) = (Arc::clone(&tree), path.clone());
-                    let opened = tasks.blocking(move || Ok(tree.file(&path))).await?;
-                    let file = opened.map_err(|fault| job.fault(fault))?;
+                    let opened = tasks.blocking(move || Ok(tree.open_file(&path))).await?;
+                    let file = opened.map_err(|fault| job.source_error(fault))?;
                     let (mode, size) = (file.mode, file.size);
-                    let packing = packer.file(&place, mode, size).await?;
-                    job.pour(packing, file).await?;
+                    let packing = packer.add_file(&path_in_archive, mode, size).await?;
+                    job.pack_bytes(packing, file).await?;
                     staged.files += 1;
                     staged.bytes += size;
                 }
             }
         }
-        staged.note = left_out(tree.left_out);
+        staged.note = left_out_note(tree.left_out);
         Ok(staged)
     }
 
-    async fn file(&self, packer: &mut Packer, job: &Job<'_>, file: HostFile) -> Result<Staged> {
+    async fn pack_open_file(
+        &self,
+        packer: &mut ArchivePacker,
+        job: &InputJob<'_>,
+        file: HostFile,
+    ) -> Result<StagedInput> {
         let (mode, size) = (file.mode, file.size);
-        let packing = job.begin(packer, mode, size).await?;
-        let sha256 = job.pour(packing, file).await?;
-        job.done(mode, size, sha256)
+        let packing = job.begin_file(packer, mode, size).await?;
+        let sha256 = job.pack_bytes(packing, file).await?;
+        job.finish(mode, size, sha256)
     }
 
-    /// Something of the workspace itself.
-    async fn copy(&self, packer: &mut Packer, job: &Job<'_>, path: &str) -> Result<Staged> {
+    /// Packs a copy of, or a link to, a path of the workspace.
+    async fn pack_workspace_path(
+        &self,
+        packer: &mut ArchivePacker,
+        job: &InputJob<'_>,
+        path: &str,
+    ) -> Result<StagedInput> {
         let from = &job.input.from;
-        let found = self.within.find(from, path, self.inner.entries_max).await?;
+        let found = self
+            .reader
+            .find_path(from, path, self.inner.entries_max)
+            .await?;
         if job.input.link {
             if !job.input.sha256.is_empty() {
                 match &found {
-                    within::Found::File => job.check(&self.digest(job, path).await?)?,
-                    within::Found::Folder(_) => return Err(job.not_a_file()),
+                    WorkspacePath::File => {
+                        job.check_digest(&self.digest_workspace_file(job, path).await?)?;
+                    }
+                    WorkspacePath::Folder(_) => return Err(job.digest_of_folder_error()),
                 }
             }
             packer
-                .link(&job.target.path, &link_text(&job.target.path, path))
+                .add_link(
+                    &job.destination.path,
+                    &link_text(&job.destination.path, path),
+                )
                 .await?;
-            return Ok(Staged {
+            return Ok(StagedInput {
                 linked: true,
                 mode: 0o777,
                 files: 1,
-                ..Staged::default()
+                ..StagedInput::default()
             });
         }
         let entries = match found {
-            within::Found::File => {
-                let (size, mode, sha256) = self.relay(packer, job, path, &job.target.path).await?;
-                return job.done(mode, size, sha256);
+            WorkspacePath::File => {
+                let (size, mode, sha256) = self
+                    .pack_workspace_file(packer, job, path, &job.destination.path)
+                    .await?;
+                return job.finish(mode, size, sha256);
             }
-            within::Found::Folder(entries) => entries,
+            WorkspacePath::Folder(entries) => entries,
         };
-        let mut staged = job.folder(packer).await?;
-        let mut skipped = closed(path, &entries);
+        let mut staged = job.begin_folder(packer).await?;
+        let mut skipped = count_unlisted_folders(path, &entries);
         for entry in &entries {
             let below = entry.path.strip_prefix(path).unwrap_or(&entry.path);
             let below = below.trim_start_matches('/');
-            let place = format!("{}/{below}", job.target.path);
+            let path_in_archive = format!("{}/{below}", job.destination.path);
             match entry.r#type() {
-                FileType::Directory => packer.folder(&place, entry.mode & 0o777).await?,
+                FileType::Directory => {
+                    packer
+                        .add_folder(&path_in_archive, entry.mode & 0o777)
+                        .await?;
+                }
                 FileType::File => {
-                    let (size, ..) = self.relay(packer, job, &entry.path, &place).await?;
+                    let (size, ..) = self
+                        .pack_workspace_file(packer, job, &entry.path, &path_in_archive)
+                        .await?;
                     staged.files += 1;
                     staged.bytes += size;
                 }
-                FileType::Symlink if stays(below, &entry.link_target) => {
-                    packer.link(&place, &entry.link_target).await?;
+                FileType::Symlink if stays_beneath(below, &entry.link_target) => {
+                    packer
+                        .add_link(&path_in_archive, &entry.link_target)
+                        .await?;
                     staged.files += 1;
                 }
                 FileType::Symlink | FileType::Other | FileType::Unspecified => skipped += 1,
             }
         }
-        staged.note = left_out(skipped);
+        staged.note = left_out_note(skipped);
         Ok(staged)
     }
 
-    /// Packs a file of the workspace: its size, mode and digest.
-    async fn relay(
+    /// Packs a file of the workspace. Returns its size, mode and SHA-256.
+    async fn pack_workspace_file(
         &self,
-        packer: &mut Packer,
-        job: &Job<'_>,
+        packer: &mut ArchivePacker,
+        job: &InputJob<'_>,
         path: &str,
-        place: &str,
+        path_in_archive: &str,
     ) -> Result<(u64, u32, String)> {
         use pb::read_file_response::Payload;
-        let (entry, mut stream) = self.within.read(path).await?;
+        let (entry, mut stream) = self.reader.open_file(path).await?;
         let size = u64::try_from(entry.size).unwrap_or(0);
         let mode = entry.mode & 0o777;
-        let mut packing = packer.file(place, mode, size).await?;
-        let lost = |status: &tonic::Status| Error::from_guest(&self.within.workspace, status);
-        // What a file has grown by meanwhile is not wanted, and may never end.
-        while packing.wants() {
+        let mut packing = packer.add_file(path_in_archive, mode, size).await?;
+        let lost = |status: &tonic::Status| Error::from_guest(&self.reader.workspace, status);
+        // A file that grows meanwhile may never end; bytes beyond its first size are ignored.
+        while packing.is_incomplete() {
             let message = stream.message().await.map_err(|status| lost(&status))?;
             match message.and_then(|message| message.payload) {
-                Some(Payload::Data(data)) => packing.data(data).await?,
+                Some(Payload::Data(data)) => packing.append(data).await?,
                 Some(Payload::File(_)) | None => break,
             }
         }
         let sha256 = packing.finish().await?;
-        let sha256 = sha256.ok_or_else(|| job.fault(SourceFault::Changed))?;
+        let sha256 = sha256.ok_or_else(|| job.source_error(SourceFault::Changed))?;
         Ok((size, mode, sha256))
     }
 
-    /// Reads a file of the workspace for its digest only.
-    async fn digest(&self, job: &Job<'_>, path: &str) -> Result<String> {
+    /// Returns the SHA-256 of a file of the workspace.
+    async fn digest_workspace_file(&self, job: &InputJob<'_>, path: &str) -> Result<String> {
         use pb::read_file_response::Payload;
-        let (entry, mut stream) = self.within.read(path).await?;
+        let (entry, mut stream) = self.reader.open_file(path).await?;
         let mut left = u64::try_from(entry.size).unwrap_or(0);
         if left > self.inner.bytes_max {
             return Err(Error::LimitExceeded {
@@ -290,9 +328,9 @@ impl Producer<'_> {
         while left > 0 {
             let message = stream.message().await;
             let message =
-                message.map_err(|status| Error::from_guest(&self.within.workspace, &status))?;
+                message.map_err(|status| Error::from_guest(&self.reader.workspace, &status))?;
             let Some(Payload::Data(mut data)) = message.and_then(|message| message.payload) else {
-                return Err(job.fault(SourceFault::Changed));
+                return Err(job.source_error(SourceFault::Changed));
             };
             data.truncate(usize::try_from(left).unwrap_or(usize::MAX));
             left -= data.len() as u64;
@@ -301,35 +339,40 @@ impl Producer<'_> {
         Ok(HEXLOWER.encode(&sha256.finalize()))
     }
 
-    /// What was staged before, if that is what would be staged now.
-    async fn unchanged(&self, job: &Job<'_>, size: u64, sha256: &str) -> Option<Staged> {
-        let before = job.target.before.as_ref()?;
-        job.check(sha256).ok()?;
+    /// Returns the result of an earlier staging if the workspace still has the same file.
+    async fn find_unchanged(
+        &self,
+        job: &InputJob<'_>,
+        size: u64,
+        sha256: &str,
+    ) -> Option<StagedInput> {
+        let before = job.destination.before.as_ref()?;
+        job.check_digest(sha256).ok()?;
         if before.size != size || before.sha256 != sha256 {
             return None;
         }
-        let entry = self.within.look(&before.path).await?;
+        let entry = self.reader.stat_file(&before.path).await?;
         let same = entry.r#type() == FileType::File
             && u64::try_from(entry.size) == Ok(size)
-            && entry.mtime.is_some_and(|time| is_before(time, before));
-        same.then(|| Staged {
+            && entry.mtime.is_some_and(|time| is_unmodified(time, before));
+        same.then(|| StagedInput {
             size,
             mode: entry.mode & 0o777,
             sha256: sha256.to_owned(),
             files: 1,
             bytes: size,
             unchanged: true,
-            ..Staged::default()
+            ..StagedInput::default()
         })
     }
 }
 
-/// Whether a file was not written to since it was staged: the guest's clock is ours.
-fn is_before(changed: prost_types::Timestamp, staged: &record::Input) -> bool {
+/// Returns `true` if a file was not written since it was staged. Guest and daemon share the host's clock.
+fn is_unmodified(changed: prost_types::Timestamp, staged: &record::InputRecord) -> bool {
     std::time::SystemTime::try_from(changed).is_ok_and(|changed| unix_ms(changed) <= staged.time_ms)
 }
 
-fn rewound(mut file: std::fs::File) -> std::io::Result<HostFile> {
+fn rewind_fetched_file(mut file: std::fs::File) -> std::io::Result<HostFile> {
     use std::io::Seek;
     file.rewind()?;
     let size = file.metadata()?.len();
@@ -340,7 +383,7 @@ fn rewound(mut file: std::fs::File) -> std::io::Result<HostFile> {
     })
 }
 
-fn left_out(count: u64) -> String {
+fn left_out_note(count: u64) -> String {
     if count == 0 {
         return String::new();
     }
@@ -349,8 +392,8 @@ fn left_out(count: u64) -> String {
     )
 }
 
-/// Folders of which a workspace may not have listed what is in them: it may not read them, or they are too far down.
-fn closed(path: &str, entries: &[pb::FileEntry]) -> u64 {
+/// Counts folders that the guest could not list: it lacks the permission, or they are too deep.
+fn count_unlisted_folders(path: &str, entries: &[pb::FileEntry]) -> u64 {
     let parent = |entry: &pb::FileEntry| Some(entry.path.rsplit_once('/')?.0.to_owned());
     let listed: HashSet<String> = entries.iter().filter_map(parent).collect();
     let folders = entries.iter().filter(|entry| {
@@ -363,129 +406,12 @@ fn closed(path: &str, entries: &[pb::FileEntry]) -> u64 {
     folders.count() as u64
 }
 
-impl Job<'_> {
-    fn fault(&self, fault: SourceFault) -> Error {
-        let from = if self.input.from.is_empty() {
-            &self.input.field
-        } else {
-            &self.input.from
-        };
-        Error::Source {
-            from: from.clone(),
-            fault,
-        }
-    }
-
-    fn not_fetched(&self, error: FetchError) -> Error {
-        self.fault(match error {
-            FetchError::Address {
-                allowable: true, ..
-            } => SourceFault::Forbidden(format!(
-                "may not be fetched: {error} (files.input_private_addresses)"
-            )),
-            FetchError::Address { .. } | FetchError::Downgrade { .. } => {
-                SourceFault::Forbidden(format!("may not be fetched: {error}"))
-            }
-            FetchError::Status {
-                status: 404 | 410, ..
-            } => SourceFault::Missing,
-            FetchError::TooLarge { limit, .. } => SourceFault::TooLarge(limit),
-            FetchError::Checksum {
-                expected, found, ..
-            } => {
-                return Error::ChecksumMismatch {
-                    expected,
-                    actual: found,
-                };
-            }
-            FetchError::File { source, .. } if HostFault::of(&source).is_some() => {
-                return Error::Io {
-                    operation: "store a fetched input".into(),
-                    source,
-                };
-            }
-            FetchError::Url { .. }
-            | FetchError::Redirects { .. }
-            | FetchError::Unreachable { .. }
-            | FetchError::Timeout { .. }
-            | FetchError::Status { .. }
-            | FetchError::File { .. }
-            | FetchError::Client { .. } => SourceFault::Fetch(error.to_string()),
-        })
-    }
-
-    fn not_a_file(&self) -> Error {
-        let field = format!("{}.sha256", self.input.field);
-        Error::invalid(field, "is for files; this is a folder")
-    }
-
-    async fn begin<'p>(&self, packer: &'p mut Packer, mode: u32, size: u64) -> Result<Packing<'p>> {
-        packer.file(&self.target.path, mode, size).await
-    }
-
-    async fn folder(&self, packer: &mut Packer) -> Result<Staged> {
-        if !self.input.sha256.is_empty() {
-            return Err(self.not_a_file());
-        }
-        packer.folder(&self.target.path, FOLDER_MODE).await?;
-        Ok(Staged {
-            mode: FOLDER_MODE,
-            ..Staged::default()
-        })
-    }
-
-    /// Packs an open file's bytes: its digest.
-    async fn pour(&self, mut packing: Packing<'_>, file: HostFile) -> Result<String> {
-        let failed = |error: std::io::Error| self.fault(error.into());
-        let mut file = tokio::fs::File::from_std(file.file);
-        file.set_max_buf_size(SLICE);
-        while packing.wants() {
-            let mut buffer = BytesMut::with_capacity(SLICE);
-            if file.read_buf(&mut buffer).await.map_err(failed)? == 0 {
-                break;
-            }
-            packing.data(buffer.freeze()).await?;
-        }
-        let sha256 = packing.finish().await?;
-        sha256.ok_or_else(|| self.fault(SourceFault::Changed))
-    }
-
-    async fn file(&self, packing: Packing<'_>, mode: u32, size: u64) -> Result<Staged> {
-        let sha256 = packing.finish().await?;
-        let sha256 = sha256.ok_or_else(|| self.fault(SourceFault::Changed))?;
-        self.done(mode, size, sha256)
-    }
-
-    fn done(&self, mode: u32, size: u64, sha256: String) -> Result<Staged> {
-        self.check(&sha256)?;
-        Ok(Staged {
-            size,
-            mode,
-            sha256,
-            files: 1,
-            bytes: size,
-            ..Staged::default()
-        })
-    }
-
-    fn check(&self, sha256: &str) -> Result<()> {
-        let wanted = &self.input.sha256;
-        if wanted.is_empty() || wanted == sha256 {
-            return Ok(());
-        }
-        Err(Error::ChecksumMismatch {
-            expected: wanted.clone(),
-            actual: sha256.to_owned(),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn folders_that_a_workspace_could_not_list_are_counted() {
+    fn folders_that_the_guest_could_not_list_are_counted() {
         let entry = |path: &str, mode: u32, kind: FileType| pb::FileEntry {
             path: path.to_owned(),
             mode,
@@ -503,6 +429,6 @@ mod tests {
             folder(&deep(LISTED_DEPTH_MAX - 1), 0o755),
             folder(&deep(LISTED_DEPTH_MAX), 0o755),
         ];
-        assert_eq!(closed("work/d", &entries), 3);
+        assert_eq!(count_unlisted_folders("work/d", &entries), 3);
     }
 }

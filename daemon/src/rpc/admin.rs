@@ -1,31 +1,31 @@
-//! AdminService: pools, draining, problems.
+//! AdminService: pools, draining and problems.
 
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::admin_service_server::AdminService;
 use tonic::{Request, Response, Status};
 
-use super::Shared;
-use super::convert::workspace::wire_limits;
+use super::SharedServices;
+use super::convert::workspace::limits_message;
 use super::convert::{self, int32};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::workspace::problems::{self, HostProblem};
 
-/// The service.
+/// Implementation of AdminService.
 #[derive(Debug, Clone)]
-pub struct Admin(pub Shared);
+pub struct AdminRpc(pub SharedServices);
 
-impl Admin {
-    fn find(&self, name: &str) -> Result<&std::sync::Arc<Pool>> {
+impl AdminRpc {
+    fn find_pool(&self, name: &str) -> Result<&std::sync::Arc<Pool>> {
         let Some(id) = name.strip_prefix("pools/") else {
             return Err(Error::invalid("name", "is not of the form pools/{pool}"));
         };
-        self.0.registry.pool(Some(&convert::id("name", id)?))
+        self.0.registry.pool(Some(&convert::parse_id("name", id)?))
     }
 }
 
 #[tonic::async_trait]
-impl AdminService for Admin {
+impl AdminService for AdminRpc {
     async fn list_pools(
         &self,
         _request: Request<pb::ListPoolsRequest>,
@@ -35,7 +35,7 @@ impl AdminService for Admin {
             .registry
             .pools()
             .values()
-            .map(|pool| encode(pool))
+            .map(|pool| pool_message(pool))
             .collect();
         Ok(Response::new(pb::ListPoolsResponse { pools }))
     }
@@ -44,7 +44,9 @@ impl AdminService for Admin {
         &self,
         request: Request<pb::GetPoolRequest>,
     ) -> Result<Response<pb::Pool>, Status> {
-        Ok(Response::new(encode(self.find(&request.get_ref().name)?)))
+        Ok(Response::new(pool_message(
+            self.find_pool(&request.get_ref().name)?,
+        )))
     }
 
     async fn resize_pool(
@@ -52,7 +54,7 @@ impl AdminService for Admin {
         request: Request<pb::ResizePoolRequest>,
     ) -> Result<Response<pb::Pool>, Status> {
         let request = request.into_inner();
-        let pool = self.find(&request.name)?;
+        let pool = self.find_pool(&request.name)?;
         let max = pool.config().max;
         let target = usize::try_from(request.warm_target)
             .ok()
@@ -61,8 +63,8 @@ impl AdminService for Admin {
             let why = format!("must be 0 to {max}, the pool's maximum");
             return Err(Error::invalid("warm_target", why).into());
         };
-        pool.resize(target);
-        Ok(Response::new(encode(pool)))
+        pool.resize(target).await;
+        Ok(Response::new(pool_message(pool)))
     }
 
     async fn drain(
@@ -87,44 +89,46 @@ impl AdminService for Admin {
         _request: Request<pb::GetProblemsRequest>,
     ) -> Result<Response<pb::GetProblemsResponse>, Status> {
         let pools = self.0.registry.pools().values();
-        let mut problems: Vec<_> = pools.filter_map(|pool| pool_problem(pool)).collect();
+        let mut problems: Vec<_> = pools
+            .filter_map(|pool| pool_problem_message(pool))
+            .collect();
         problems.extend(
-            problems::find_all(&self.0.registry)
+            problems::find_problems(self.0.registry.context())
                 .await
                 .into_iter()
-                .map(host_problem),
+                .map(host_problem_message),
         );
-        let skills = self.0.skills.problems().await?;
-        problems.extend(convert::skill::problems(&skills));
+        let skills = self.0.skills.problems().await.map_err(Error::from)?;
+        problems.extend(convert::skill::problem_messages(&skills));
         Ok(Response::new(pb::GetProblemsResponse { problems }))
     }
 }
 
-fn pool_problem(pool: &Pool) -> Option<pb::Problem> {
-    let (message, time) = pool.stats().problem?;
+fn pool_problem_message(pool: &Pool) -> Option<pb::Problem> {
+    let (message, time) = pool.snapshot().problem?;
     Some(pb::Problem {
         severity: pb::problem::Severity::Error.into(),
         code: "pool.boot_failed".into(),
         subject: format!("pools/{}", pool.config().name),
         message,
         line: 0,
-        time: convert::timestamp(time),
+        time: convert::timestamp_message(time),
     })
 }
 
-fn host_problem(problem: HostProblem) -> pb::Problem {
+fn host_problem_message(problem: HostProblem) -> pb::Problem {
     pb::Problem {
         severity: pb::problem::Severity::Error.into(),
         code: problem.code.into(),
         subject: problem.subject,
         message: problem.message,
         line: 0,
-        time: convert::timestamp(problem.time),
+        time: convert::timestamp_message(problem.time),
     }
 }
 
-fn encode(pool: &Pool) -> pb::Pool {
-    let (config, stats) = (pool.config(), pool.stats());
+fn pool_message(pool: &Pool) -> pb::Pool {
+    let (config, stats) = (pool.config(), pool.snapshot());
     pb::Pool {
         name: format!("pools/{}", config.name),
         image: config.image.clone(),
@@ -136,7 +140,7 @@ fn encode(pool: &Pool) -> pb::Pool {
         booting: int32(stats.booting),
         claimed: int32(stats.claimed),
         waiting: int32(stats.waiting),
-        limits: Some(wire_limits(config.limits)),
+        limits: Some(limits_message(config.limits())),
         problem: stats
             .problem
             .map(|(message, _)| message)

@@ -1,5 +1,5 @@
-//! ArtifactService: named bytes with versions. A file of a workspace goes from the guest into the store without passing
-//! through the client.
+//! ArtifactService: saves, loads, lists and deletes artifacts. A workspace's file goes from the guest to the store without
+//! passing through the client.
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
@@ -10,19 +10,19 @@ use skilld_proto::v1::load_artifact_response::Payload;
 use skilld_proto::v1::read_file_response::Payload as FilePayload;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::Shared;
+use super::SharedServices;
 use super::convert::artifact as wire;
-use super::relay::{Relayed, bounded};
+use super::relay::{RelayedStream, relay_stream};
 use super::upload;
 use crate::error::{Error, Result};
 use crate::workspace::WorkspaceId;
 
-/// The service.
+/// Implementation of ArtifactService.
 #[derive(Debug, Clone)]
-pub struct ArtifactsRpc(pub Shared);
+pub struct ArtifactRpc(pub SharedServices);
 
-impl ArtifactsRpc {
-    /// The bytes of a file of a workspace, which is in use until they end.
+impl ArtifactRpc {
+    /// Reads a workspace's file as a stream of bytes, which keeps the workspace in use until its end.
     async fn file(
         &self,
         workspace: WorkspaceId,
@@ -51,21 +51,21 @@ impl ArtifactsRpc {
 }
 
 #[tonic::async_trait]
-impl ArtifactService for ArtifactsRpc {
-    type LoadArtifactStream = Relayed<pb::LoadArtifactResponse>;
+impl ArtifactService for ArtifactRpc {
+    type LoadArtifactStream = RelayedStream<pb::LoadArtifactResponse>;
 
     async fn save_artifact(
         &self,
         request: Request<Streaming<pb::SaveArtifactRequest>>,
     ) -> Result<Response<pb::Artifact>, Status> {
         let mut client = request.into_inner();
-        let first = upload::first(&mut client, &self.0, "header").await?;
-        let wire::Wanted {
+        let first = upload::first_message(&mut client, &self.0, "header").await?;
+        let wire::SaveRequest {
             scope,
             name,
             save,
             file,
-        } = wire::save(first)?;
+        } = wire::check_save_header(first)?;
         let artifacts = &self.0.artifacts;
         let saved = match file {
             Some((workspace, request)) => {
@@ -73,39 +73,44 @@ impl ArtifactService for ArtifactsRpc {
                 artifacts.save(&scope, &name, save, data).await?
             }
             None => {
-                let data = upload::pieces(client, &self.0.config.server, wire::save_data);
+                let data =
+                    upload::byte_stream(client, &self.0.config.server, wire::check_save_data);
                 artifacts.save(&scope, &name, save, data).await?
             }
         };
-        Ok(Response::new(wire::artifact(&saved)))
+        Ok(Response::new(wire::artifact_message(&saved)))
     }
 
     async fn load_artifact(
         &self,
         request: Request<pb::LoadArtifactRequest>,
     ) -> Result<Response<Self::LoadArtifactStream>, Status> {
-        let wire::Chosen {
+        let wire::ArtifactSelector {
             scope,
             name,
             version,
-        } = wire::load(request.get_ref())?;
+        } = wire::check_load_artifact(request.get_ref())?;
         let (artifact, chunks) = self.0.artifacts.load(&scope, &name, version).await?;
         let message = |payload| pb::LoadArtifactResponse {
             payload: Some(payload),
         };
-        let first = message(Payload::Artifact(wire::artifact(&artifact)));
+        let first = message(Payload::Artifact(wire::artifact_message(&artifact)));
         let data = chunks.map(move |chunk| chunk.map(|data| message(Payload::Data(data))));
         let messages = stream::iter([Ok(first)]).chain(data);
-        Ok(Response::new(bounded(messages.boxed(), (), &self.0.relays)))
+        Ok(Response::new(relay_stream(
+            messages.boxed(),
+            (),
+            &self.0.relays,
+        )))
     }
 
     async fn list_artifacts(
         &self,
         request: Request<pb::ListArtifactsRequest>,
     ) -> Result<Response<pb::ListArtifactsResponse>, Status> {
-        let (scope, after, size) = wire::list(request.get_ref())?;
+        let (scope, after, size) = wire::check_list_artifacts(request.get_ref())?;
         let page = self.0.artifacts.list(&scope, after.as_ref(), size).await?;
-        let (artifacts, next_page_token) = wire::page(&page);
+        let (artifacts, next_page_token) = wire::artifact_page_message(&page);
         Ok(Response::new(pb::ListArtifactsResponse {
             artifacts,
             next_page_token,
@@ -116,13 +121,14 @@ impl ArtifactService for ArtifactsRpc {
         &self,
         request: Request<pb::ListArtifactVersionsRequest>,
     ) -> Result<Response<pb::ListArtifactVersionsResponse>, Status> {
-        let (wire::Chosen { scope, name, .. }, after, size) = wire::versions(request.get_ref())?;
+        let (wire::ArtifactSelector { scope, name, .. }, after, size) =
+            wire::check_list_artifact_versions(request.get_ref())?;
         let page = self
             .0
             .artifacts
             .versions(&scope, &name, after, size)
             .await?;
-        let (artifacts, next_page_token) = wire::page(&page);
+        let (artifacts, next_page_token) = wire::artifact_page_message(&page);
         Ok(Response::new(pb::ListArtifactVersionsResponse {
             artifacts,
             next_page_token,
@@ -133,11 +139,11 @@ impl ArtifactService for ArtifactsRpc {
         &self,
         request: Request<pb::DeleteArtifactRequest>,
     ) -> Result<Response<()>, Status> {
-        let wire::Chosen {
+        let wire::ArtifactSelector {
             scope,
             name,
             version,
-        } = wire::delete(request.get_ref())?;
+        } = wire::check_delete_artifact(request.get_ref())?;
         self.0.artifacts.delete(&scope, &name, version).await?;
         Ok(Response::new(()))
     }

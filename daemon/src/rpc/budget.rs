@@ -1,10 +1,9 @@
-//! The memory that streams may take whose readers do not read. A guest fills the window of a stream whether or not the
-//! client takes what comes, so the sum over all streams needs a bound of its own.
+//! Memory budget for output that clients have not read yet.
 //!
-//! A stream holds a place from a message until there is none left: while its reader keeps up that is no time at all, and
-//! an idle stream holds none. When all places are taken, the stream that was longest not read loses its own: it ends with
-//! RESOURCE_EXHAUSTED, and its reader may attach again where it was. Its exec goes on; with on_disconnect KILL only if a
-//! stream attaches within the grace.
+//! A guest fills the HTTP/2 window of a stream whether or not the client reads, so the sum over all streams needs a limit
+//! (`server.relay_bytes_max`). A stream holds a [`BufferPermit`] from a message until its client has read everything. When
+//! no permit is left, the stream that was not read for the longest time loses its permit and ends with
+//! RESOURCE_EXHAUSTED. Its exec goes on, and its client may attach again at its offset.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,71 +16,72 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::guest;
 
-/// What one stream takes at most: the window of the guest's stream, and what the client's side holds of it.
-pub const STREAM_BYTES: u64 = guest::STREAM_WINDOW as u64 + (512 << 10);
-/// A reader that took something within this reads. When all of them do, the one too many has to go: were it shorter,
-/// readers on busy machines and slow lines would displace one another in turns.
-const STALLED: Duration = Duration::from_millis(250);
+/// Maximum memory of one stream in bytes: the window of the guest's stream and the buffers on the client's side.
+pub const STREAM_BYTES_MAX: u64 = guest::STREAM_WINDOW as u64 + (512 << 10);
+/// Time without a read after which a stream counts as stalled. If no stream is stalled, the newest one is refused: with a
+/// shorter time, clients on busy machines and slow lines would end each other's streams in turns.
+const STALLED_AFTER: Duration = Duration::from_millis(250);
 
-/// All places. Clones share them.
+/// Budget of all streams. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Budget(Arc<Shared>);
+pub struct RelayBudget(Arc<BudgetState>);
 
 #[derive(Debug)]
-struct Shared {
+struct BudgetState {
     bytes: u64,
-    places: usize,
+    permits_max: usize,
     epoch: Instant,
     next: AtomicU64,
-    taken: Mutex<HashMap<u64, Holder>>,
+    holders: Mutex<HashMap<u64, PermitHolder>>,
 }
 
-/// Who holds a place.
-struct Holder {
+/// Stream that holds a permit.
+struct PermitHolder {
     last_read_ms: Arc<AtomicU64>,
-    /// Lets go of what the stream has in memory.
+    /// Frees the memory of the stream.
     end: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// One stream's claim to a place.
-pub struct Place {
-    budget: Budget,
+/// Permission of one stream to hold buffered bytes. Dropping it releases the permit.
+pub struct BufferPermit {
+    budget: RelayBudget,
     id: u64,
     last_read_ms: Arc<AtomicU64>,
     end: Arc<dyn Fn() + Send + Sync>,
-    held: bool,
+    is_held: bool,
 }
 
-// === impl Budget ===
+// === impl RelayBudget ===
 
-impl Budget {
-    /// Places for as many streams as `bytes` are enough for, at least one.
+impl RelayBudget {
+    /// Makes a budget of `bytes`, which is divided into permits for at least one stream.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        let places = usize::try_from(bytes / STREAM_BYTES).unwrap_or(usize::MAX);
-        Self(Arc::new(Shared {
+        let permits_max = usize::try_from(bytes / STREAM_BYTES_MAX).unwrap_or(usize::MAX);
+        Self(Arc::new(BudgetState {
             bytes,
-            places: places.max(1),
+            permits_max: permits_max.max(1),
             epoch: Instant::now(),
             next: AtomicU64::new(0),
-            taken: Mutex::default(),
+            holders: Mutex::default(),
         }))
     }
 
-    /// A new stream, which holds no place yet. `end` is called when it has to go; it must not wait.
-    pub fn stream(&self, end: impl Fn() + Send + Sync + 'static) -> Place {
-        Place {
+    /// Makes the permit of a new stream, which is not held yet. The budget calls `end` to free the stream's memory; `end`
+    /// must not block.
+    pub fn new_permit(&self, end: impl Fn() + Send + Sync + 'static) -> BufferPermit {
+        BufferPermit {
             budget: self.clone(),
             id: self.0.next.fetch_add(1, Ordering::Relaxed),
             last_read_ms: Arc::default(),
             end: Arc::new(end),
-            held: false,
+            is_held: false,
         }
     }
 
-    /// Why a stream ended.
+    /// Makes the error with which a stream ends that loses its permit.
     #[must_use]
-    pub fn exhausted(&self) -> Error {
+    pub fn exhausted_error(&self) -> Error {
         Error::QuotaExceeded {
             subject: "output that waits in the server for readers (server.relay_bytes_max)".into(),
             limit: self.0.bytes,
@@ -92,17 +92,20 @@ impl Budget {
         u64::try_from(self.0.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<u64, Holder>> {
-        // Nothing panics while holding it.
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn holders(&self) -> MutexGuard<'_, HashMap<u64, PermitHolder>> {
+        // No code panics while it holds the lock, so the map is consistent.
+        self.0
+            .holders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stalled stream that was longest not read.
-    fn most_stalled(&self, taken: &HashMap<u64, Holder>) -> Option<u64> {
+    /// Returns the id of the stalled stream that was not read for the longest time.
+    fn most_stalled(&self, taken: &HashMap<u64, PermitHolder>) -> Option<u64> {
         let latest = self
             .now_ms()
-            .checked_sub(u64::try_from(STALLED.as_millis()).unwrap_or(u64::MAX))?;
-        let last_read = |holder: &Holder| holder.last_read_ms.load(Ordering::Relaxed);
+            .checked_sub(u64::try_from(STALLED_AFTER.as_millis()).unwrap_or(u64::MAX))?;
+        let last_read = |holder: &PermitHolder| holder.last_read_ms.load(Ordering::Relaxed);
         let stalled = taken
             .iter()
             .filter(|(_, holder)| last_read(holder) <= latest);
@@ -111,62 +114,66 @@ impl Budget {
     }
 }
 
-// === impl Place ===
+// === impl BufferPermit ===
 
-impl Place {
-    /// Something came for the reader, and there may be more. False if there is no room for it.
+impl BufferPermit {
+    /// Holds the permit for a message that arrived. Returns `false` if no permit is left.
     #[must_use]
-    pub fn take(&mut self) -> bool {
+    pub fn try_hold(&mut self) -> bool {
         self.last_read_ms
             .store(self.budget.now_ms(), Ordering::Relaxed);
-        if self.held {
+        if self.is_held {
             return true;
         }
-        let mut taken = self.budget.taken();
+        let mut taken = self.budget.holders();
         let mut ended = None;
-        if taken.len() >= self.budget.0.places {
+        if taken.len() >= self.budget.0.permits_max {
             let Some(stalled) = self.budget.most_stalled(&taken) else {
                 return false;
             };
             ended = taken.remove(&stalled);
         }
-        let holder = Holder {
+        let holder = PermitHolder {
             last_read_ms: Arc::clone(&self.last_read_ms),
             end: Arc::clone(&self.end),
         };
         taken.insert(self.id, holder);
         drop(taken);
-        self.held = true;
+        self.is_held = true;
         if let Some(holder) = ended {
             (holder.end)();
         }
         true
     }
 
-    /// The reader has everything that there is.
-    pub fn leave(&mut self) {
-        if std::mem::take(&mut self.held) {
-            self.budget.taken().remove(&self.id);
+    /// Releases the permit: the client has read everything.
+    pub fn release(&mut self) {
+        if std::mem::take(&mut self.is_held) {
+            self.budget.holders().remove(&self.id);
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for BufferPermit {
     fn drop(&mut self) {
-        self.leave();
+        self.release();
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for BufferPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (id, held) = (self.id, self.held);
-        write!(f, "Place {{ id: {id}, held: {held} }}")
+        let (id, is_held) = (self.id, self.is_held);
+        write!(f, "BufferPermit {{ id: {id}, is_held: {is_held} }}")
     }
 }
 
-impl fmt::Debug for Holder {
+impl fmt::Debug for PermitHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Holder {{ last_read_ms: {:?} }}", self.last_read_ms)
+        write!(
+            f,
+            "PermitHolder {{ last_read_ms: {:?} }}",
+            self.last_read_ms
+        )
     }
 }
 
@@ -174,13 +181,13 @@ impl fmt::Debug for Holder {
 mod tests {
     use super::*;
 
-    /// Three streams for two places, and how often each was told to end.
-    fn three() -> (Vec<Place>, Vec<Arc<AtomicU64>>) {
-        let budget = Budget::new(2 * STREAM_BYTES);
+    /// Makes three streams for two permits, and counters of how often the budget ended each.
+    fn three() -> (Vec<BufferPermit>, Vec<Arc<AtomicU64>>) {
+        let budget = RelayBudget::new(2 * STREAM_BYTES_MAX);
         let ended: Vec<Arc<AtomicU64>> = (0..3).map(|_| Arc::default()).collect();
         let stream = |ended: &Arc<AtomicU64>| {
             let ended = Arc::clone(ended);
-            budget.stream(move || {
+            budget.new_permit(move || {
                 ended.fetch_add(1, Ordering::Relaxed);
             })
         };
@@ -190,46 +197,46 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_longest_stalled_reader_makes_room() {
         let (mut streams, ended) = three();
-        let told = || -> Vec<u64> { ended.iter().map(|n| n.load(Ordering::Relaxed)).collect() };
-        assert!(streams[0].take());
-        tokio::time::advance(STALLED / 2).await;
-        assert!(streams[1].take());
-        assert!(!streams[2].take(), "both of them read a moment ago");
-        tokio::time::advance(STALLED).await;
+        let ends = || -> Vec<u64> { ended.iter().map(|n| n.load(Ordering::Relaxed)).collect() };
+        assert!(streams[0].try_hold());
+        tokio::time::advance(STALLED_AFTER / 2).await;
+        assert!(streams[1].try_hold());
+        assert!(!streams[2].try_hold(), "both of them read a moment ago");
+        tokio::time::advance(STALLED_AFTER).await;
         // The first one goes on reading, so the second one is the stalled one.
-        assert!(streams[0].take());
-        assert!(streams[2].take());
-        assert_eq!(told(), [0, 1, 0]);
-        // It leaves, which is nobody else's place.
-        streams[1].leave();
-        assert!(!streams[1].take());
+        assert!(streams[0].try_hold());
+        assert!(streams[2].try_hold());
+        assert_eq!(ends(), [0, 1, 0]);
+        // The second stream was ended already: its release must not free another stream's permit.
+        streams[1].release();
+        assert!(!streams[1].try_hold());
         drop(streams.remove(2));
-        assert!(streams[1].take());
-        assert_eq!(told(), [0, 1, 0]);
+        assert!(streams[1].try_hold());
+        assert_eq!(ends(), [0, 1, 0]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn readers_that_read_slowly_do_not_displace_one_another() {
+    async fn slow_readers_do_not_end_each_others_streams() {
         let (mut streams, ended) = three();
         let mut last = streams.pop().expect("three");
-        assert!(streams.iter_mut().all(Place::take));
+        assert!(streams.iter_mut().all(BufferPermit::try_hold));
         for _ in 0..100 {
             for stream in &mut streams {
                 tokio::time::advance(Duration::from_millis(50)).await;
-                assert!(stream.take());
-                assert!(!last.take(), "there is one too many");
+                assert!(stream.try_hold());
+                assert!(!last.try_hold(), "there is one too many");
             }
         }
         assert!(ended.iter().all(|n| n.load(Ordering::Relaxed) == 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_keeps_up_holds_no_place() {
+    async fn a_reader_that_keeps_up_holds_no_permit() {
         let (mut streams, ended) = three();
         for _ in 0..1000 {
             for stream in &mut streams {
-                assert!(stream.take());
-                stream.leave();
+                assert!(stream.try_hold());
+                stream.release();
             }
         }
         assert!(ended.iter().all(|n| n.load(Ordering::Relaxed) == 0));

@@ -1,5 +1,5 @@
-//! ExecService: runs commands. The workspace's task is asked once; then bytes flow from the guest to the
-//! client without asking anyone.
+//! ExecService: runs commands. A call takes a grant of the workspace once; then bytes flow from the guest to the client
+//! without the workspace's task.
 
 use std::collections::BTreeMap;
 
@@ -9,111 +9,111 @@ use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_service_server::ExecService;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::Shared;
+use super::SharedServices;
 use super::convert::{self, exec as wire, io};
-use super::relay::{Relayed, relay};
-use super::upload::{self, Bounds, upload};
-use crate::collect::exit::Noted;
+use super::relay::{RelayedStream, relay_guest_stream};
+use super::upload::{self, UploadLimits, upload_stream};
+use crate::collect::on_exit::CollectionGuard;
 use crate::error::{Error, Result};
-use crate::exec::{self, Start, Surroundings, script};
+use crate::exec::{self, ExecContext, StartMode, script};
 use crate::guest::fields;
-use crate::workspace::{Grant, Workspace};
+use crate::workspace::{Workspace, WorkspaceGrant};
 
-const PAGE_DEFAULT: usize = 100;
-const PAGE_MAX: usize = 1000;
-/// Of what was collected, in a list of execs; the guest's own share of the message is 3 MiB at most.
+/// Maximum size of the collection results in one list of execs, in bytes; the guest's part of the message takes up to 3 MiB.
 const SUMMARIES_BYTES_MAX: usize = 512 << 10;
 
-/// The service.
+/// Implementation of ExecService.
 #[derive(Debug, Clone)]
-pub struct Execs(pub Shared);
+pub struct ExecRpc(pub SharedServices);
 
-/// A request that may go to the guest.
-struct Ready {
-    grant: Grant,
+/// Checked and resolved exec, ready for the guest.
+struct PreparedExec {
+    grant: WorkspaceGrant,
     request: guest::StartExecRequest,
     name: String,
-    /// Dropped once the guest was asked, whatever it answers: it may have started it, and that is followed then.
-    noted: Option<Noted>,
+    /// Collection after the exec's end. Dropped after the guest's answer of any kind, because the exec may have started.
+    collection: Option<CollectionGuard>,
 }
 
-impl Execs {
-    /// Checks, gets leave, resolves.
-    async fn prepare(
+impl ExecRpc {
+    /// Checks a request, gets the workspace's grant, and resolves the spec in it.
+    async fn prepare_exec(
         &self,
         workspace: &str,
         exec_id: &str,
         spec: Option<pb::ExecSpec>,
-        start: Start,
-    ) -> Result<Ready> {
-        let id = convert::workspace_name("workspace", workspace)?;
+        start: StartMode,
+    ) -> Result<PreparedExec> {
+        let id = convert::parse_workspace_name("workspace", workspace)?;
         let exec_id = match exec_id {
             "" => uuid::Uuid::now_v7().to_string(),
-            given => convert::id("exec_id", given)?,
+            given => convert::parse_id("exec_id", given)?,
         };
-        let spec = wire::spec(spec, &self.0.config.execs)?;
+        let spec = wire::check_spec(spec, &self.0.config.execs)?;
         if self.0.tasks.drain.is_cancelled() {
             return Err(Error::Draining);
         }
         let workspace = self.0.registry.get(&id)?;
         let grant = workspace.grant().await?;
-        grant.check(&spec)?;
+        grant.check_fields(&spec)?;
         let digest = {
             use sha2::Digest;
             sha2::Sha256::digest(spec.encode_to_vec()).to_vec()
         };
         let mut spec = spec;
         if let Some(planned) = spec.planned_collect.take() {
-            convert::file::planned_collect(planned, &id, &exec_id, &self.0.config.files)?;
+            convert::file::check_planned_collect(planned, &exec_id, &self.0.config.files)?;
         }
         if let Some(collect) = &mut spec.collect {
             let files = &self.0.config.files;
-            convert::file::collect_on_exit(collect, &id, &exec_id, &spec.skill, files)?;
-            // It may be collected late, when others have written as well. An older guest can't tell these apart.
+            convert::file::check_collect_on_exit(collect, &id, &exec_id, &spec.skill, files)?;
+            // The collection may run late, after other execs have written files. An older guest can't tell those apart.
             collect.until_exec_end = grant.generation >= fields::SECOND;
         }
         let none = BTreeMap::new();
         let claim = grant.view.record.claim.as_ref();
         let skills = claim.map_or(&none, |claim| &claim.skills);
-        let script = self.script(&workspace, &spec, skills).await?;
-        let around = Surroundings {
+        let script = self.find_script(&workspace, &spec, skills).await?;
+        let around = ExecContext {
             env: claim.map_or(&none, |claim| &claim.env),
             skills,
             script: script.as_ref(),
             config: &self.0.config.execs,
         };
-        let mut request = exec::resolve(exec_id, digest, spec, start, around)?;
-        let noted = self.note(&workspace, &mut request).await?;
-        Ok(Ready {
+        let mut request = exec::resolve_exec(exec_id, digest, spec, start, around)?;
+        let collection = self.prepare_collection(&workspace, &mut request).await?;
+        Ok(PreparedExec {
             grant,
             request,
             name: id.name(),
-            noted,
+            collection,
         })
     }
 
-    /// Looks at the script of a spec, in the staged copy of its skill.
-    async fn script(
+    /// Finds the script of a spec in the staged copy of its skill.
+    async fn find_script(
         &self,
         workspace: &Workspace,
         spec: &pb::ExecSpec,
         skills: &BTreeMap<String, String>,
-    ) -> Result<Option<script::Program>> {
-        let (Some(script), Some(skill)) = (&spec.script, exec::staged(&spec.skill, skills)?) else {
+    ) -> Result<Option<script::ScriptProgram>> {
+        let (Some(script), Some(skill)) =
+            (&spec.script, exec::find_staged_skill(&spec.skill, skills)?)
+        else {
             return Ok(None);
         };
         let (skill, path) = (skill.to_owned(), script.path.clone());
         let root = workspace.skills_dir().join(&skill);
-        let find = move || script::find(&skill, &root, &path);
+        let find = move || script::find_script(&skill, &root, &path);
         self.0.tasks.blocking(find).await.map(Some)
     }
 
-    /// Notes what is to be collected when it ends; it is kept until then.
-    async fn note(
+    /// Registers the collection after the exec's end, and makes the guest retain the exec until then.
+    async fn prepare_collection(
         &self,
         workspace: &Workspace,
         request: &mut guest::StartExecRequest,
-    ) -> Result<Option<Noted>> {
+    ) -> Result<Option<CollectionGuard>> {
         let Some(spec) = &mut request.spec else {
             return Ok(None);
         };
@@ -126,57 +126,57 @@ impl Execs {
             retain.after_exit = given.unwrap_or(least).max(least).try_into().ok();
         }
         let on_exit = &self.0.on_exit;
-        let noted = on_exit.note(workspace, &request.exec_id, &collect).await;
-        noted.map(Some)
+        let collection = on_exit.prepare(workspace, &request.exec_id, &collect).await;
+        collection.map(Some)
     }
 
-    /// The exec as its guest describes it, with what was collected of it.
-    async fn told(
+    /// Adds the results of collections to the guest's description of an exec.
+    async fn add_collections(
         &self,
         workspace: &str,
         exec: Response<pb::Exec>,
     ) -> Result<Response<pb::Exec>, Status> {
-        let id = convert::workspace_name("workspace", workspace)?;
+        let id = convert::parse_workspace_name("workspace", workspace)?;
         let mut exec = [exec.into_inner()];
         let collects = self.0.registry.get(&id)?;
         let on_exit = &self.0.on_exit;
         on_exit
-            .tell(collects.collects(), &mut exec, usize::MAX)
+            .describe(collects.collections(), &mut exec, usize::MAX)
             .await?;
         let [exec] = exec;
         Ok(Response::new(exec))
     }
 
-    /// Leave to talk about an exec that exists: its workspace's name, its id.
-    async fn find(&self, name: &str) -> Result<(Grant, String, String)> {
-        let (workspace, exec) = convert::exec_name("name", name)?;
+    /// Resolves an exec name to its workspace's grant, the workspace's name and the exec's id.
+    async fn resolve_exec(&self, name: &str) -> Result<(WorkspaceGrant, String, String)> {
+        let (workspace, exec) = convert::parse_exec_name("name", name)?;
         let grant = self.0.registry.get(&workspace)?.grant().await?;
         Ok((grant, workspace.name(), exec))
     }
 }
 
 #[tonic::async_trait]
-impl ExecService for Execs {
-    type RunExecStream = Relayed<pb::ExecEvent>;
-    type AttachExecStream = Relayed<pb::ExecEvent>;
+impl ExecService for ExecRpc {
+    type RunExecStream = RelayedStream<pb::ExecEvent>;
+    type AttachExecStream = RelayedStream<pb::ExecEvent>;
 
     async fn run_exec(
         &self,
         request: Request<pb::RunExecRequest>,
     ) -> Result<Response<Self::RunExecStream>, Status> {
         let run = request.into_inner();
-        let format = wire::format(run.format)?;
+        let format = wire::check_output_options(run.format, 0)?;
         let mut ready = self
-            .prepare(&run.workspace, &run.exec_id, run.spec, Start::Run)
+            .prepare_exec(&run.workspace, &run.exec_id, run.spec, StartMode::Run)
             .await?;
         ready.request.set_format(format);
         let mut guest = ready.grant.guest.clone();
         let stream = guest.run_exec(ready.request).await;
-        drop(ready.noted);
+        drop(ready.collection);
         let stream = stream
             .map_err(|status| Error::from_guest(&ready.name, &status))?
             .into_inner();
-        Ok(Response::new(relay(
+        Ok(Response::new(relay_guest_stream(
             stream,
             ready.grant,
             ready.name,
@@ -190,18 +190,18 @@ impl ExecService for Execs {
     ) -> Result<Response<pb::Exec>, Status> {
         let start = request.into_inner();
         let ready = self
-            .prepare(
+            .prepare_exec(
                 &start.workspace,
                 &start.exec_id,
                 start.spec,
-                Start::Detached,
+                StartMode::Detached,
             )
             .await?;
         let mut guest = ready.grant.guest.clone();
         let exec = guest.start_exec(ready.request).await;
-        drop(ready.noted);
+        drop(ready.collection);
         let exec = exec.map_err(|status| Error::from_guest(&ready.name, &status))?;
-        self.told(&ready.name, exec).await
+        self.add_collections(&ready.name, exec).await
     }
 
     async fn attach_exec(
@@ -209,10 +209,8 @@ impl ExecService for Execs {
         request: Request<pb::AttachExecRequest>,
     ) -> Result<Response<Self::AttachExecStream>, Status> {
         let attach = request.into_inner();
-        let format = wire::format(attach.format)?;
-        pb::Gaps::try_from(attach.gaps)
-            .map_err(|_| Error::invalid("gaps", "is not a value that this server knows"))?;
-        let (grant, workspace, exec_id) = self.find(&attach.name).await?;
+        let format = wire::check_output_options(attach.format, attach.gaps)?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&attach.name).await?;
         let request = guest::AttachExecRequest {
             exec_id,
             offsets: attach.offsets,
@@ -223,7 +221,7 @@ impl ExecService for Execs {
         let stream = stream
             .map_err(|status| Error::from_guest(&workspace, &status))?
             .into_inner();
-        Ok(Response::new(relay(
+        Ok(Response::new(relay_guest_stream(
             stream,
             grant,
             workspace,
@@ -236,12 +234,8 @@ impl ExecService for Execs {
         request: Request<pb::SignalExecRequest>,
     ) -> Result<Response<pb::Exec>, Status> {
         let signal = request.into_inner();
-        if !(1..=64).contains(&signal.signal) {
-            return Err(Error::invalid("signal", "must be 1 to 64").into());
-        }
-        pb::signal_exec_request::Target::try_from(signal.target)
-            .map_err(|_| Error::invalid("target", "is not a value that this server knows"))?;
-        let (grant, workspace, exec_id) = self.find(&signal.name).await?;
+        wire::check_signal(&signal)?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&signal.name).await?;
         let request = guest::SignalExecRequest {
             exec_id,
             signal: signal.signal,
@@ -256,31 +250,31 @@ impl ExecService for Execs {
         request: Request<pb::KillExecRequest>,
     ) -> Result<Response<pb::Exec>, Status> {
         let kill = request.into_inner();
-        let grace = wire::grace(kill.grace)?;
-        let (grant, workspace, exec_id) = self.find(&kill.name).await?;
+        wire::check_kill_grace(kill.grace)?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&kill.name).await?;
         let reason = pb::exec_result::Reason::KilledByClient.into();
         let request = guest::KillExecRequest {
             exec_id,
-            grace,
+            grace: kill.grace,
             reason,
         };
         let exec = grant.guest.clone().kill_exec(request).await;
         let exec = exec.map_err(|status| Error::from_guest(&workspace, &status))?;
-        self.told(&workspace, exec).await
+        self.add_collections(&workspace, exec).await
     }
 
     async fn get_exec(
         &self,
         request: Request<pb::GetExecRequest>,
     ) -> Result<Response<pb::Exec>, Status> {
-        let (grant, workspace, exec_id) = self.find(&request.get_ref().name).await?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&request.get_ref().name).await?;
         let exec = grant
             .guest
             .clone()
             .get_exec(guest::GetExecRequest { exec_id })
             .await;
         let exec = exec.map_err(|status| Error::from_guest(&workspace, &status))?;
-        self.told(&workspace, exec).await
+        self.add_collections(&workspace, exec).await
     }
 
     async fn list_execs(
@@ -288,26 +282,28 @@ impl ExecService for Execs {
         request: Request<pb::ListExecsRequest>,
     ) -> Result<Response<pb::ListExecsResponse>, Status> {
         let list = request.into_inner();
-        let id = convert::workspace_name("workspace", &list.workspace)?;
-        let size = convert::page_size(list.page_size, PAGE_DEFAULT, PAGE_MAX)?;
-        let after = match convert::page_token(&list.page_token)? {
-            "" => String::new(),
-            token => convert::id("page_token", token)?,
-        };
+        let id = convert::parse_workspace_name("workspace", &list.workspace)?;
+        let (size, after) = io::check_exec_page(list.page_size, &list.page_token)?;
         let workspace = self.0.registry.get(&id)?;
         let grant = workspace.grant().await?;
-        let page_size = u32::try_from(size).unwrap_or(u32::MAX);
         let page = grant
             .guest
             .clone()
-            .list_execs(guest::ListExecsRequest { after, page_size })
+            .list_execs(guest::ListExecsRequest {
+                after,
+                page_size: size,
+            })
             .await;
         let mut page = page
             .map_err(|status| Error::from_guest(&id.name(), &status))?
             .into_inner();
         let on_exit = &self.0.on_exit;
         on_exit
-            .tell(workspace.collects(), &mut page.execs, SUMMARIES_BYTES_MAX)
+            .describe(
+                workspace.collections(),
+                &mut page.execs,
+                SUMMARIES_BYTES_MAX,
+            )
             .await?;
         let last = page.execs.last().filter(|_| page.more);
         let next_page_token = last
@@ -323,10 +319,10 @@ impl ExecService for Execs {
         &self,
         request: Request<pb::PollExecRequest>,
     ) -> Result<Response<pb::PollExecResponse>, Status> {
-        let checked = io::poll(request.get_ref())?;
-        let (grant, workspace, exec_id) = self.find(&request.get_ref().name).await?;
+        let checked = io::check_poll(request.get_ref())?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&request.get_ref().name).await?;
         let request = guest::PollExecRequest { exec_id, ..checked };
-        // The workspace is in use for as long as this waits.
+        // The grant keeps the workspace in use while the poll waits.
         let answer = grant.guest.clone().poll_exec(request).await;
         Ok(answer.map_err(|status| Error::from_guest(&workspace, &status))?)
     }
@@ -337,10 +333,10 @@ impl ExecService for Execs {
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
         let write = request.into_inner();
         let name = write.name.clone();
-        let checked = io::write(write)?;
-        let (grant, workspace, exec_id) = self.find(&name).await?;
+        let checked = io::check_write(write)?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&name).await?;
         let request = guest::WriteStdinRequest { exec_id, ..checked };
-        grant.check(&request)?;
+        grant.check_fields(&request)?;
         let written = grant.guest.clone().write_stdin(request).await;
         Ok(written.map_err(|status| Error::from_guest(&workspace, &status))?)
     }
@@ -351,22 +347,22 @@ impl ExecService for Execs {
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
         let mut client = request.into_inner();
         let limit = self.0.config.server.message_bytes_max as u64;
-        let first = upload::first(&mut client, &self.0, "name").await?;
+        let first = upload::first_message(&mut client, &self.0, "name").await?;
         let name = first.name.clone();
-        let checked = io::first_write(first)?;
-        let (grant, workspace, exec_id) = self.find(&name).await?;
+        let checked = io::check_first_write(first)?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&name).await?;
         let first = guest::WriteStdinRequest { exec_id, ..checked };
-        let check = move |next| io::next_write(next, &name);
-        let bounds = Bounds {
+        let check = move |next| io::check_next_write(next, &name);
+        let bounds = UploadLimits {
             message_bytes_max: limit,
-            patience: None,
+            silence_max: None,
         };
-        let (stream, failure) = upload(first, client, bounds, check);
+        let (stream, failure) = upload_stream(first, client, bounds, check);
         let mut guest = grant.guest.clone();
         let written = guest.stream_stdin(stream);
-        // Dropping `written` before its end resets the guest's stream; what came until then is written.
+        // Dropping `written` before its end resets the guest's stream; the bytes before that are written.
         tokio::select! {
-            // An answer that is there counts.
+            // An answer that has arrived takes precedence over a failure.
             biased;
             written = written => Ok(written.map_err(|status| Error::from_guest(&workspace, &status))?),
             Ok(error) = failure => Err(error.into()),
@@ -382,8 +378,8 @@ impl ExecService for Execs {
         request: Request<pb::ResizeTerminalRequest>,
     ) -> Result<Response<()>, Status> {
         let resize = request.into_inner();
-        wire::size(resize.rows, resize.cols)?;
-        let (grant, workspace, exec_id) = self.find(&resize.name).await?;
+        wire::check_terminal_size(resize.rows, resize.cols)?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&resize.name).await?;
         let request = guest::ResizeTerminalRequest {
             exec_id,
             rows: resize.rows,
@@ -397,7 +393,7 @@ impl ExecService for Execs {
         &self,
         request: Request<pb::DeleteExecRequest>,
     ) -> Result<Response<()>, Status> {
-        let (grant, workspace, exec_id) = self.find(&request.get_ref().name).await?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&request.get_ref().name).await?;
         let request = guest::DeleteExecRequest { exec_id };
         let deleted = grant.guest.clone().delete_exec(request).await;
         Ok(deleted.map_err(|status| Error::from_guest(&workspace, &status))?)

@@ -1,5 +1,5 @@
-//! FileService: stages and collects. Skills are staged on the host; all else is the guest's work, and bytes pass
-//! through unbuffered.
+//! FileService: stages and collects files. The daemon stages skills on the host; the guest does everything else, and bytes
+//! pass through unbuffered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use skilld_proto::v1::file_service_server::FileService;
 use tokio::sync::OwnedMutexGuard;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::Shared;
+use super::SharedServices;
 use super::convert::{file as wire, input};
-use super::relay::{Relayed, bounded, relay};
-use super::upload::{self, Bounds, upload};
+use super::relay::{RelayedStream, relay_guest_stream, relay_stream};
+use super::upload::{self, UploadLimits, upload_stream};
 use crate::collect;
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
-use crate::skills::{SkillRef, Staged};
-use crate::workspace::{Grant, Workspace, WorkspaceId};
+use crate::skills::{SkillRef, StagedSkill};
+use crate::workspace::{Workspace, WorkspaceGrant, WorkspaceId};
 
-/// The service.
+/// Implementation of FileService.
 #[derive(Debug, Clone)]
-pub struct Files(pub Shared);
+pub struct FileRpc(pub SharedServices);
 
-impl Files {
-    async fn grant(&self, workspace: &WorkspaceId) -> Result<Grant> {
+impl FileRpc {
+    async fn grant(&self, workspace: &WorkspaceId) -> Result<WorkspaceGrant> {
         self.0.registry.get(workspace)?.grant().await
     }
 }
 
-/// Returns the exec that a collection names, if it names one. What is saved of its files is saved since its start.
-async fn named_exec(grant: &Grant, exec: &str) -> Result<Option<pb::Exec>, Status> {
+/// Fetches the exec that a collection names; `None` if it names none.
+async fn get_named_exec(grant: &WorkspaceGrant, exec: &str) -> Result<Option<pb::Exec>, Status> {
     let Some((_, id)) = exec.rsplit_once('/') else {
         return Ok(None);
     };
@@ -44,13 +44,13 @@ async fn named_exec(grant: &Grant, exec: &str) -> Result<Option<pb::Exec>, Statu
     Ok(Some(exec.into_inner()))
 }
 
-/// Notes what was staged, unless that is on record already: a record costs a write to disk.
-async fn record(workspace: &Workspace, staged: &[Staged]) -> Result<()> {
+/// Records the staged skills of a workspace, unless the record has them already: a record costs a write to disk.
+async fn record_staged_skills(workspace: &Workspace, staged: &[StagedSkill]) -> Result<()> {
     let digests: BTreeMap<String, String> = staged
         .iter()
         .map(|skill| (skill.name.clone(), format!("sha256:{}", skill.digest)))
         .collect();
-    let view = workspace.view();
+    let view = workspace.snapshot();
     let recorded = view.record.claim.as_ref().map(|claim| &claim.skills);
     let known = |(name, digest): (&String, &String)| {
         recorded.is_some_and(|skills| skills.get(name) == Some(digest))
@@ -61,58 +61,59 @@ async fn record(workspace: &Workspace, staged: &[Staged]) -> Result<()> {
     workspace.record_skills(digests).await
 }
 
-/// One turn: stages, notes what was staged, and removes what that replaced.
-async fn stage(
-    shared: Shared,
+/// Stages skills, records them, and removes the versions that they replaced. `_turn` keeps stagings of one workspace in
+/// order.
+async fn stage_and_record(
+    shared: SharedServices,
     workspace: Workspace,
-    grant: Grant,
+    grant: WorkspaceGrant,
     skills: Vec<SkillRef>,
     _turn: OwnedMutexGuard<()>,
-) -> Result<Vec<Staged>> {
+) -> Result<Vec<StagedSkill>> {
     let staged = shared.skills.stage(&workspace.skills_dir(), skills).await;
     let staged = match staged {
         Ok(staged) => staged,
         Err(error) => {
-            // A workspace that is being removed meanwhile looks like a host that fails.
+            // If the workspace is being removed, report that instead of the failed write.
             workspace.grant().await?;
-            return Err(error);
+            return Err(error.into());
         }
     };
-    record(&workspace, &staged).await?;
+    record_staged_skills(&workspace, &staged).await?;
     fault::reach(Point::StageRecorded);
     if staged.iter().any(|skill| !skill.unchanged) {
-        super::sweep::sweep(&shared, &workspace, &grant).await;
+        super::sweep::remove_replaced_skills(&shared, &workspace, &grant).await;
     }
     Ok(staged)
 }
 
 #[tonic::async_trait]
-impl FileService for Files {
-    type ReadFileStream = Relayed<pb::ReadFileResponse>;
-    type CollectOutputsStream = Relayed<pb::CollectOutputsResponse>;
+impl FileService for FileRpc {
+    type ReadFileStream = RelayedStream<pb::ReadFileResponse>;
+    type CollectOutputsStream = RelayedStream<pb::CollectOutputsResponse>;
 
     async fn stage_skills(
         &self,
         request: Request<pb::StageSkillsRequest>,
     ) -> Result<Response<pb::StageSkillsResponse>, Status> {
-        let (id, skills) = wire::stage_skills(request.get_ref())?;
+        let (id, skills) = wire::check_stage_skills(request.get_ref())?;
         let workspace = self.0.registry.get(&id)?;
         let grant = workspace.grant().await?;
-        // So that the record names what is there, whoever was last.
-        let turn = workspace.staging().await;
+        // Stagings of one workspace run one after the other, so that its record matches its directory.
+        let turn = workspace.lock_skill_staging().await;
         let shared = Arc::clone(&self.0);
-        // What is begun goes to its end, whether or not somebody waits for it.
-        let task = stage(shared, workspace, grant, skills, turn);
+        // A staging that has begun runs to its end, even if the client goes away.
+        let task = stage_and_record(shared, workspace, grant, skills, turn);
         let staged = self.0.tasks.spawn(task).await;
         let staged = staged.map_err(|error| Error::Internal(format!("staging: {error}")))??;
-        Ok(Response::new(wire::staged(&staged)))
+        Ok(Response::new(wire::staged_skills_message(&staged)))
     }
 
     async fn stage_inputs(
         &self,
         request: Request<pb::StageInputsRequest>,
     ) -> Result<Response<pb::StageInputsResponse>, Status> {
-        let (id, inputs, scope) = input::stage_inputs(request.into_inner())?;
+        let (id, inputs, scope) = input::check_stage_inputs(request.into_inner())?;
         let workspace = self.0.registry.get(&id)?;
         let grant = workspace.grant().await?;
         let inputs: Arc<[_]> = inputs.into();
@@ -121,7 +122,7 @@ impl FileService for Files {
             .inputs
             .stage(workspace, grant, Arc::clone(&inputs), scope);
         let staged = stage.await?;
-        Ok(Response::new(input::staged(&inputs, staged)))
+        Ok(Response::new(input::staged_inputs_message(&inputs, staged)))
     }
 
     async fn stage_files(
@@ -131,25 +132,25 @@ impl FileService for Files {
         let mut client = request.into_inner();
         let limit = self.0.config.server.message_bytes_max as u64;
         let patience = self.0.config.server.upload_timeout;
-        let first = upload::first(&mut client, &self.0, "header").await?;
-        let (id, header) = wire::stage_files(first, &self.0.config.files)?;
+        let first = upload::first_message(&mut client, &self.0, "header").await?;
+        let (id, header) = wire::check_stage_files(first, &self.0.config.files)?;
         let grant = self.grant(&id).await?;
         let payload = Some(Payload::Header(header));
         let first = guest::PutFilesRequest { payload };
-        let bounds = Bounds {
+        let bounds = UploadLimits {
             message_bytes_max: limit,
-            patience: Some(patience),
+            silence_max: Some(patience),
         };
-        let (stream, failure) = upload(first, client, bounds, wire::stage_data);
+        let (stream, failure) = upload_stream(first, client, bounds, wire::check_stage_data);
         let (ended, stop) = (stream.ended(), &self.0.tasks.stop);
         let mut client = grant.guest.clone();
         let put = std::pin::pin!(client.put_files(stream));
         let mut put = put.map_err(|status| Error::from_guest(&id.name(), &status));
-        // Dropping `put` before the stream's end resets the guest's, and the guest keeps nothing.
+        // Dropping `put` before the stream's end resets the guest's stream, and the guest discards the files.
         let put = tokio::select! {
             put = &mut put => put,
             Ok(error) = failure => return Err(error.into()),
-            // The files may be in place. The connection to the guest ends with the server, so this does too.
+            // After the stream's end the files may be in place, so wait for the guest's answer.
             () = stop.cancelled() => {
                 if !ended.load(Ordering::Acquire) {
                     return Err(Error::Draining.into());
@@ -159,7 +160,7 @@ impl FileService for Files {
         };
         let ended = ended.load(Ordering::Acquire);
         match put {
-            // The connection ended first.
+            // The connection to the guest ended before the stream did: nothing is in place.
             Err(Error::GuestLost { .. }) if stop.is_cancelled() && !ended => {
                 Err(Error::Draining.into())
             }
@@ -171,7 +172,7 @@ impl FileService for Files {
         &self,
         request: Request<pb::ListFilesRequest>,
     ) -> Result<Response<pb::ListFilesResponse>, Status> {
-        let (id, request) = wire::list_files(request.get_ref())?;
+        let (id, request) = wire::check_list_files(request.get_ref())?;
         let grant = self.grant(&id).await?;
         let listed = grant.guest.clone().list_files(request).await;
         Ok(listed.map_err(|status| Error::from_guest(&id.name(), &status))?)
@@ -181,11 +182,11 @@ impl FileService for Files {
         &self,
         request: Request<pb::ReadFileRequest>,
     ) -> Result<Response<Self::ReadFileStream>, Status> {
-        let (id, request) = wire::read_file(request.get_ref())?;
+        let (id, request) = wire::check_read_file(request.get_ref())?;
         let grant = self.grant(&id).await?;
         let stream = grant.guest.clone().read_file(request).await;
         let stream = stream.map_err(|status| Error::from_guest(&id.name(), &status))?;
-        Ok(Response::new(relay(
+        Ok(Response::new(relay_guest_stream(
             stream.into_inner(),
             grant,
             id.name(),
@@ -197,29 +198,37 @@ impl FileService for Files {
         &self,
         request: Request<pb::CollectOutputsRequest>,
     ) -> Result<Response<Self::CollectOutputsStream>, Status> {
-        let (id, request, save_as) = wire::collect(request.into_inner(), &self.0.config.files)?;
+        let (id, request, save_as) =
+            wire::check_collect_outputs(request.into_inner(), &self.0.config.files)?;
         let grant = self.grant(&id).await?;
-        grant.check(&request)?;
+        grant.check_fields(&request)?;
         let spec = request.spec.clone().unwrap_or_default();
         let failed = |status| Error::from_guest(&id.name(), &status);
         let exec = match &save_as {
-            Some(_) => named_exec(&grant, &spec.changed_since_exec).await,
+            Some(_) => get_named_exec(&grant, &spec.changed_since_exec).await,
             None => Ok(None),
         };
         let exec = exec.map_err(failed)?;
         let stream = grant.guest.clone().collect(request).await.map_err(failed)?;
         let (stream, relays) = (stream.into_inner(), &self.0.relays);
         let Some(mut save_as) = save_as else {
-            return Ok(Response::new(relay(stream, grant, id.name(), relays)));
+            return Ok(Response::new(relay_guest_stream(
+                stream,
+                grant,
+                id.name(),
+                relays,
+            )));
         };
         if let Some(exec) = exec {
             if let Some(start) = exec.start_time.and_then(|time| time.try_into().ok()) {
-                save_as = save_as.tried_since(start);
+                save_as = save_as.skip_saved_since(start);
             }
-            save_as = save_as.skip_empty(spec.skip_empty_after_failure && collect::failed(&exec));
+            save_as =
+                save_as.skip_empty(spec.skip_empty_after_failure && collect::is_failed(&exec));
         }
         let (artifacts, tasks) = (&self.0.artifacts, &self.0.tasks);
-        let saved = collect::save(stream, &spec, save_as, artifacts, tasks, id.name());
-        Ok(Response::new(bounded(saved, grant, relays)))
+        let saved =
+            collect::save_collected_files(stream, &spec, save_as, artifacts, tasks, id.name());
+        Ok(Response::new(relay_stream(saved, grant, relays)))
     }
 }

@@ -1,4 +1,4 @@
-//! PublishSkill: the bytes of an archive, received into a file; and the task that removes what is not used any more.
+//! Receives the archive of a PublishSkill stream, and runs the task that removes unused skills from the store.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -13,24 +13,24 @@ use tokio::io::AsyncWriteExt;
 use tonic::Streaming;
 
 use super::convert::publish as wire;
-use super::{Shared, upload};
+use super::{SharedServices, upload};
 use crate::error::{Error, Result};
 use crate::skills::Skill;
 
-/// Between two looks for what is not used any more, if nobody asks for one.
+/// Interval between removals of unused skills, if no call wakes the task.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(15 * 60);
-/// A whole upload may take this many times as long as one message.
+/// Maximum duration of a whole upload, as a multiple of `server.upload_timeout`.
 const UPLOAD_TIMES: u32 = 10;
 
-/// Takes a stream to its end and publishes what it brought.
+/// Receives a stream to its end and publishes the skill in it.
 ///
 /// # Errors
 /// See `PublishSkill` in the API.
-pub async fn receive(
-    shared: &Shared,
+pub async fn receive_archive(
+    shared: &SharedServices,
     mut client: Streaming<pb::PublishSkillRequest>,
 ) -> Result<Skill> {
-    let first = upload::first(&mut client, shared, "header").await?;
+    let first = upload::first_message(&mut client, shared, "header").await?;
     let wanted = wire::publish(&first)?;
     let patience = shared.config.server.upload_timeout;
     let busy = Error::Deadline {
@@ -40,8 +40,8 @@ pub async fn receive(
     let Ok(Ok(place)) = tokio::time::timeout(patience, place).await else {
         return Err(busy);
     };
-    let file = shared.skills.upload().await?;
-    let bytes = fill(shared, client, file, &wanted.sha256);
+    let file = shared.skills.create_upload().await?;
+    let bytes = write_archive(shared, client, file, &wanted.sha256);
     let slow = |_| Error::Deadline {
         doing: "receiving an archive (ten times server.upload_timeout)",
     };
@@ -49,7 +49,7 @@ pub async fn receive(
         .await
         .map_err(slow)??;
     let skills = shared.skills.clone();
-    // What is being unpacked goes on when its client is gone, and so does its place.
+    // Unpacking goes on when the client is gone, and keeps its permit until its end.
     let publish = shared.tasks.spawn(async move {
         let _place = place;
         skills.publish(wanted.name, file, wanted.kind).await
@@ -57,11 +57,12 @@ pub async fn receive(
     publish
         .await
         .map_err(|error| Error::Internal(format!("publishing: {error}")))?
+        .map_err(Error::from)
 }
 
-/// Writes the stream's bytes, no more than an archive may have and with the checksum that was announced.
-async fn fill(
-    shared: &Shared,
+/// Writes the stream's bytes to `file`, and checks their number and their checksum.
+async fn write_archive(
+    shared: &SharedServices,
     mut client: Streaming<pb::PublishSkillRequest>,
     file: File,
     sha256: &str,
@@ -73,7 +74,7 @@ async fn fill(
     let limit = shared.config.skills.publish_bytes_max;
     let mut file = tokio::fs::File::from_std(file);
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
-    while let Some(message) = upload::next(&mut client, shared).await? {
+    while let Some(message) = upload::next_message(&mut client, shared).await? {
         let data = wire::data(message)?;
         bytes += data.len() as u64;
         if bytes > limit {
@@ -96,9 +97,9 @@ async fn fill(
     Ok(file)
 }
 
-/// Removes what nothing uses from the store, now and then and when it is asked to, until the stop.
-pub async fn sweep(shared: Shared) {
-    let interval = SWEEP_INTERVAL.min(shared.config.skills.keep_unused);
+/// Removes unused skills from the store, periodically and when [`super::Services::sweep`] is notified, until the daemon stops.
+pub async fn sweep_store(shared: SharedServices) {
+    let interval = SWEEP_INTERVAL.min(shared.config.skills.options.keep_unused);
     loop {
         tokio::select! {
             () = shared.tasks.stop.cancelled() => return,
@@ -107,12 +108,12 @@ pub async fn sweep(shared: Shared) {
         }
         let staged = shared.registry.list_after(None).into_iter();
         let staged: HashSet<String> = staged
-            .filter_map(|workspace| workspace.view().record.claim.clone())
+            .filter_map(|workspace| workspace.snapshot().record.claim.clone())
             .flat_map(|claim| claim.skills.into_values())
             .map(|digest| digest.trim_start_matches("sha256:").to_owned())
             .collect();
         if let Err(error) = shared.skills.collect(staged).await {
-            tracing::warn!(%error, "the store of skills could not be swept");
+            tracing::warn!(%error, "unused skills could not be removed from the store");
         }
     }
 }

@@ -1,6 +1,7 @@
-//! A guest's stream, or the store's, as the client's stream: messages pass through unchanged, errors are translated. Nothing is buffered
-//! here; HTTP/2's windows do that, and `budget.rs` bounds their sum. The daemon's stop ends every stream in
-//! `server/body.rs`.
+//! Relays a stream of the guest or of the artifact store to the client. Messages pass unchanged; errors are translated.
+//!
+//! This module buffers nothing: HTTP/2's windows do, and `budget.rs` limits their sum. `server/body.rs` ends every stream
+//! when the daemon stops.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,37 +10,41 @@ use std::task::{Context, Poll};
 use futures::{Stream, TryStreamExt};
 use tonic::{Status, Streaming};
 
-use super::budget::{Budget, Place};
+use super::budget::{BufferPermit, RelayBudget};
 use crate::error::Error;
-use crate::workspace::Grant;
+use crate::workspace::WorkspaceGrant;
 
-/// A relayed stream, boxed as tonic's services want it.
-pub type Relayed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+/// Relayed stream, boxed as tonic's service traits require.
+pub type RelayedStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-struct Relay<S, H> {
-    /// Taken when its memory is needed for a reader that reads.
+struct RelayStream<S, H> {
+    /// Source of the messages; the budget takes it away to free its memory.
     source: Arc<Mutex<Option<S>>>,
-    place: Place,
-    budget: Budget,
-    /// The first message came, which says that something was started: it goes out in any case.
-    told: bool,
-    done: bool,
-    /// Kept until the stream ends.
+    permit: BufferPermit,
+    budget: RelayBudget,
+    /// `true` after the first message. That one is sent even without a permit, because it reports what was started.
+    has_begun: bool,
+    is_done: bool,
+    /// Value that is dropped when the stream ends, such as the grant of a workspace.
     _held: H,
 }
 
-/// Relays a guest's stream to its end. `workspace` is named in errors.
-pub fn relay<T>(guest: Streaming<T>, grant: Grant, workspace: String, budget: &Budget) -> Relayed<T>
+/// Relays a guest's stream to its end. Errors name `workspace`, which counts as in use until then.
+pub fn relay_guest_stream<T>(
+    guest: Streaming<T>,
+    grant: WorkspaceGrant,
+    workspace: String,
+    budget: &RelayBudget,
+) -> RelayedStream<T>
 where
     T: Send + 'static,
 {
     let messages = guest.map_err(move |status| Error::from_guest(&workspace, &status));
-    // The workspace is in use until then.
-    bounded(messages, grant, budget)
+    relay_stream(messages, grant, budget)
 }
 
-/// Relays messages of any kind, within the memory that there is for what is not read. `held` is kept to the end.
-pub fn bounded<T, S, H>(source: S, held: H, budget: &Budget) -> Relayed<T>
+/// Relays a stream within the memory budget, and drops `held` when the stream ends.
+pub fn relay_stream<T, S, H>(source: S, held: H, budget: &RelayBudget) -> RelayedStream<T>
 where
     T: Send + 'static,
     S: Stream<Item = Result<T, Error>> + Unpin + Send + 'static,
@@ -47,26 +52,26 @@ where
 {
     let source = Arc::new(Mutex::new(Some(source)));
     let ended = Arc::downgrade(&source);
-    let place = budget.stream(move || {
+    let permit = budget.new_permit(move || {
         if let Some(source) = ended.upgrade() {
             drop(source.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     });
-    Box::pin(Relay {
+    Box::pin(RelayStream {
         source,
-        place,
+        permit,
         budget: budget.clone(),
-        told: false,
-        done: false,
+        has_begun: false,
+        is_done: false,
         _held: held,
     })
 }
 
-impl<S, H> Relay<S, H> {
-    /// Nothing comes any more: nothing is kept either.
+impl<S, H> RelayStream<S, H> {
+    /// Ends the stream and frees what it holds.
     fn end(&mut self) {
-        self.done = true;
-        self.place.leave();
+        self.is_done = true;
+        self.permit.release();
         drop(
             self.source
                 .lock()
@@ -81,7 +86,7 @@ impl<S, H> Relay<S, H> {
     }
 }
 
-impl<T, S, H> Stream for Relay<S, H>
+impl<T, S, H> Stream for RelayStream<S, H>
 where
     S: Stream<Item = Result<T, Error>> + Unpin,
     H: Unpin,
@@ -89,7 +94,7 @@ where
     type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.done {
+        if self.is_done {
             return Poll::Ready(None);
         }
         let polled = self
@@ -99,21 +104,21 @@ where
             .as_mut()
             .map(|source| Pin::new(source).poll_next(cx));
         let Some(polled) = polled else {
-            // Its memory went to somebody who reads.
-            let error = self.budget.exhausted();
+            // The budget gave the memory to a stream whose client reads.
+            let error = self.budget.exhausted_error();
             return self.end_with(error);
         };
         match polled {
             Poll::Pending => {
-                self.place.leave();
+                self.permit.release();
                 Poll::Pending
             }
-            Poll::Ready(Some(Ok(message))) if self.place.take() || !self.told => {
-                self.told = true;
+            Poll::Ready(Some(Ok(message))) if self.permit.try_hold() || !self.has_begun => {
+                self.has_begun = true;
                 Poll::Ready(Some(Ok(message)))
             }
             Poll::Ready(Some(Ok(_))) => {
-                let error = self.budget.exhausted();
+                let error = self.budget.exhausted_error();
                 self.end_with(error)
             }
             Poll::Ready(Some(Err(error))) => self.end_with(error),

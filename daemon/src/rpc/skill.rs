@@ -1,4 +1,4 @@
-//! SkillService: what can be staged.
+//! SkillService: lists, searches, reads, publishes and deletes skills.
 
 use futures::StreamExt;
 use skilld_proto::v1 as pb;
@@ -7,27 +7,27 @@ use skilld_proto::v1::skill_service_server::SkillService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::publish as changes;
-use super::convert::{reading, skill as wire};
+use super::convert::{skill as wire, skill_content};
 use super::publish;
-use super::relay::{Relayed, bounded};
-use super::{AnswerBy, Shared};
-use crate::error::Result;
+use super::relay::{RelayedStream, relay_stream};
+use super::{AnswerDeadline, SharedServices};
+use crate::error::{Error, Result};
 use crate::shutdown::Tasks;
 use crate::skills::files::Part;
 use crate::skills::preflight;
 
-/// The service.
+/// Implementation of SkillService.
 #[derive(Debug, Clone)]
-pub struct SkillsRpc(pub Shared);
+pub struct SkillRpc(pub SharedServices);
 
-/// The bytes of a file; the next ones are read when somebody wants them.
+/// Reads a file as a stream of chunks; each chunk is read when the client asks for it.
 fn chunks(
     part: Part,
     tasks: Tasks,
 ) -> impl futures::Stream<Item = Result<pb::ReadSkillFileResponse>> + Send {
     futures::stream::try_unfold((part, tasks), |(mut part, tasks)| async move {
         let (part, data) = tasks
-            .blocking(move || part.chunk().map(|data| (part, data)))
+            .blocking(move || Ok(part.next_chunk().map(|data| (part, data))?))
             .await?;
         let message = |data: Vec<u8>| pb::ReadSkillFileResponse {
             payload: Some(Payload::Data(data.into())),
@@ -37,74 +37,97 @@ fn chunks(
 }
 
 #[tonic::async_trait]
-impl SkillService for SkillsRpc {
-    type ReadSkillFileStream = Relayed<pb::ReadSkillFileResponse>;
+impl SkillService for SkillRpc {
+    type ReadSkillFileStream = RelayedStream<pb::ReadSkillFileResponse>;
 
     async fn list_skills(
         &self,
         request: Request<pb::ListSkillsRequest>,
     ) -> Result<Response<pb::ListSkillsResponse>, Status> {
-        let wanted = wire::list(request.get_ref())?;
+        let wanted = wire::check_list_skills(request.get_ref())?;
         let (after, size, profile) = (wanted.after, wanted.size, wanted.profile);
-        let page = self.0.skills.page(after, size, profile).await?;
-        Ok(Response::new(wire::page(&page)))
+        let page = self
+            .0
+            .skills
+            .list_page(after, size, profile)
+            .await
+            .map_err(Error::from)?;
+        Ok(Response::new(wire::skills_message(&page)))
     }
 
     async fn get_skill(
         &self,
         request: Request<pb::GetSkillRequest>,
     ) -> Result<Response<pb::Skill>, Status> {
-        let (wanted, profile) = wire::get(request.get_ref())?;
-        let (skill, body) = self.0.skills.get(wanted, profile).await?;
-        Ok(Response::new(wire::skill(&skill, body)))
+        let (wanted, profile) = wire::check_get_skill(request.get_ref())?;
+        let (skill, body) = self
+            .0
+            .skills
+            .get(wanted, profile)
+            .await
+            .map_err(Error::from)?;
+        Ok(Response::new(wire::skill_message(&skill, body)))
     }
 
     async fn search_skills(
         &self,
         request: Request<pb::SearchSkillsRequest>,
     ) -> Result<Response<pb::SearchSkillsResponse>, Status> {
-        let wanted = reading::search(request.get_ref())?;
+        let wanted = skill_content::check_search_skills(request.get_ref())?;
         let search = self
             .0
             .skills
             .search(wanted.query, wanted.limit, wanted.compat);
-        Ok(Response::new(reading::matches(&search.await?)))
+        Ok(Response::new(skill_content::matches_message(
+            &search.await.map_err(Error::from)?,
+        )))
     }
 
     async fn list_skill_files(
         &self,
         request: Request<pb::ListSkillFilesRequest>,
     ) -> Result<Response<pb::ListSkillFilesResponse>, Status> {
-        let wanted = reading::list(request.get_ref())?;
-        let manifest = self.0.skills.files(wanted.skill.clone()).await?;
-        Ok(Response::new(reading::page(&manifest, &wanted)))
+        let wanted = skill_content::check_list_skill_files(request.get_ref())?;
+        let manifest = self
+            .0
+            .skills
+            .list_files(wanted.skill.clone())
+            .await
+            .map_err(Error::from)?;
+        Ok(Response::new(skill_content::files_message(
+            &manifest, &wanted,
+        )))
     }
 
     async fn read_skill_file(
         &self,
         request: Request<pb::ReadSkillFileRequest>,
     ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
-        let wanted = reading::read(request.get_ref())?;
+        let wanted = skill_content::check_read_skill_file(request.get_ref())?;
         let opening = self
             .0
             .skills
             .open_file(wanted.skill, wanted.path, wanted.workspace_paths);
-        let (file, opened) = opening.await?;
+        let (file, opened) = opening.await.map_err(Error::from)?;
         let described = pb::ReadSkillFileResponse {
-            payload: Some(Payload::File(reading::file(&file))),
+            payload: Some(Payload::File(skill_content::file_message(&file))),
         };
-        let part = Part::new(opened, wanted.offset, wanted.length)?;
+        let part = Part::new(opened, wanted.offset, wanted.length).map_err(Error::from)?;
         let first = futures::stream::once(std::future::ready(Ok(described)));
         let messages = first.chain(chunks(part, self.0.tasks.clone()));
-        Ok(Response::new(bounded(messages.boxed(), (), &self.0.relays)))
+        Ok(Response::new(relay_stream(
+            messages.boxed(),
+            (),
+            &self.0.relays,
+        )))
     }
 
     async fn publish_skill(
         &self,
         request: Request<Streaming<pb::PublishSkillRequest>>,
     ) -> Result<Response<pb::Skill>, Status> {
-        let skill = publish::receive(&self.0, request.into_inner()).await?;
-        Ok(Response::new(wire::skill(&skill, String::new())))
+        let skill = publish::receive_archive(&self.0, request.into_inner()).await?;
+        Ok(Response::new(wire::skill_message(&skill, String::new())))
     }
 
     async fn delete_skill(
@@ -112,7 +135,11 @@ impl SkillService for SkillsRpc {
         request: Request<pb::DeleteSkillRequest>,
     ) -> Result<Response<()>, Status> {
         let (name, which) = changes::delete(request.get_ref())?;
-        self.0.skills.delete(name, which).await?;
+        self.0
+            .skills
+            .delete(name, which)
+            .await
+            .map_err(Error::from)?;
         self.0.sweep.notify_one();
         Ok(Response::new(()))
     }
@@ -121,22 +148,28 @@ impl SkillService for SkillsRpc {
         &self,
         request: Request<pb::RefreshSkillsRequest>,
     ) -> Result<Response<pb::RefreshSkillsResponse>, Status> {
-        let by = request.extensions().get().map(AnswerBy::nearly);
-        let listing = self.0.skills.refresh(by).await?;
+        let by = request
+            .extensions()
+            .get()
+            .map(AnswerDeadline::wait_deadline);
+        let listing = self.0.skills.refresh(by).await.map_err(Error::from)?;
         self.0.sweep.notify_one();
-        Ok(Response::new(wire::refreshed(&listing)))
+        Ok(Response::new(wire::refreshed_message(&listing)))
     }
 
     async fn preflight_skill(
         &self,
         request: Request<pb::PreflightSkillRequest>,
     ) -> Result<Response<pb::PreflightSkillResponse>, Status> {
-        let wanted = reading::preflight(request.get_ref())?;
+        let wanted = skill_content::check_preflight_skill(request.get_ref())?;
         let pool = self.0.registry.pool(wanted.pool.as_deref())?;
-        let needs = self.0.skills.needs(wanted.skill).await?;
-        let inventory = pool.inventory().await?;
-        let findings = preflight::findings(&needs, &inventory, &wanted.env);
+        let needs = self.0.skills.needs(wanted.skill).await;
+        let needs = needs.map_err(Error::from)?;
+        let inventory = self.0.registry.image_inventory(pool).await?;
+        let findings = preflight::find_unmet_needs(&needs, &inventory, &wanted.env);
         let image = &pool.image().reference;
-        Ok(Response::new(reading::preflighted(&findings, image)))
+        Ok(Response::new(skill_content::preflight_message(
+            &findings, image,
+        )))
     }
 }

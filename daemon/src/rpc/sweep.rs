@@ -1,23 +1,27 @@
-//! Versions of skills that StageSkills replaced: removed once no command that began with one runs.
+//! Removes versions of skills that StageSkills replaced, once no command that started with one of them runs.
 
 use std::time::{Duration, SystemTime};
 
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1 as pb;
 
-use super::Shared;
+use super::SharedServices;
 use crate::error::Chain;
-use crate::workspace::{Grant, Workspace};
+use crate::workspace::{Workspace, WorkspaceGrant};
 
-/// Execs that are asked for at once; the guest's maximum.
-const PAGE: u32 = 1000;
-/// Pages that are asked for. A guest keeps far fewer execs than these have.
+/// Number of execs per request to the guest; the guest's maximum.
+const PAGE_SIZE: u32 = 1000;
+/// Maximum number of pages to request. A guest keeps far fewer execs than fit into them.
 const PAGES_MAX: usize = 100;
-/// How long a guest may take for all of them: the next staging waits.
+/// Deadline for all pages: the workspace's next staging waits for it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What cannot be removed yet stays until the next staging, or the workspace's end.
-pub(super) async fn sweep(shared: &Shared, workspace: &Workspace, grant: &Grant) {
+/// Removes replaced skills that no running exec uses. Those in use stay until the next staging or the workspace's end.
+pub(super) async fn remove_replaced_skills(
+    shared: &SharedServices,
+    workspace: &Workspace,
+    grant: &WorkspaceGrant,
+) {
     let dir = workspace.skills_dir();
     if !matches!(shared.skills.has_replaced(&dir).await, Ok(true)) {
         return;
@@ -29,15 +33,17 @@ pub(super) async fn sweep(shared: &Shared, workspace: &Workspace, grant: &Grant)
     };
     let starts = tokio::select! {
         () = shared.tasks.stop.cancelled() => return,
-        starts = tokio::time::timeout(TIMEOUT, running(ask)) => starts.unwrap_or_default(),
+        starts = tokio::time::timeout(TIMEOUT, running_exec_starts(ask)) => starts.unwrap_or_default(),
     };
-    if let Err(error) = shared.skills.sweep(&dir, asked, starts).await {
-        tracing::warn!(workspace_id = %workspace.id(), error = %Chain(&error), "replaced skills are left");
+    if let Err(error) = shared.skills.remove_replaced(&dir, asked, starts).await {
+        tracing::warn!(workspace_id = %workspace.id(), error = %Chain(&error), "replaced skills could not be removed");
     }
 }
 
-/// When each exec started that has not ended; `None` if the guest does not say, or never comes to an end.
-async fn running<F>(ask: impl Fn(wire::ListExecsRequest) -> F) -> Option<Vec<SystemTime>>
+/// Returns the start time of each exec that has not ended; `None` if the guest fails or its list never ends.
+async fn running_exec_starts<F>(
+    ask: impl Fn(wire::ListExecsRequest) -> F,
+) -> Option<Vec<SystemTime>>
 where
     F: Future<Output = Option<wire::ListExecsResponse>>,
 {
@@ -46,7 +52,7 @@ where
     for _ in 0..PAGES_MAX {
         let request = wire::ListExecsRequest {
             after: after.clone(),
-            page_size: PAGE,
+            page_size: PAGE_SIZE,
         };
         let page = ask(request).await?;
         let open = page.execs.iter();
@@ -54,7 +60,7 @@ where
             let start = exec
                 .start_time
                 .and_then(|time| SystemTime::try_from(time).ok());
-            // One without a time is about to start.
+            // An exec without a start time is about to start.
             starts.push(start.unwrap_or_else(SystemTime::now));
         }
         if !page.more {
@@ -86,26 +92,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_guest_cannot_keep_a_sweep_going() {
+    async fn a_guest_cannot_keep_a_removal_going() {
         let asked = Cell::new(0);
         let next = || asked.replace(asked.get() + 1);
-        // It always has more: new ones, the same one, none.
-        assert_eq!(running(|_| ready(page(&[next()], true))).await, None);
+        // The guest always claims to have more: new execs, the same exec, none.
+        assert_eq!(
+            running_exec_starts(|_| ready(page(&[next()], true))).await,
+            None
+        );
         assert_eq!(asked.replace(0) as usize, PAGES_MAX);
         let same = |_| {
             next();
             ready(page(&[7], true))
         };
-        assert_eq!(running(same).await, None);
+        assert_eq!(running_exec_starts(same).await, None);
         assert_eq!(asked.replace(0), 2);
-        assert_eq!(running(|_| ready(page(&[], true))).await, None);
-        assert_eq!(running(|_| ready(None)).await, None);
-        // One that is honest is asked for all.
+        assert_eq!(running_exec_starts(|_| ready(page(&[], true))).await, None);
+        assert_eq!(running_exec_starts(|_| ready(None)).await, None);
+        // An honest guest is read to the end.
         let honest = |request: wire::ListExecsRequest| match request.after.as_str() {
             "" => ready(page(&[1, 2], true)),
             "e2" => ready(page(&[3], false)),
             other => panic!("{other}"),
         };
-        assert_eq!(running(honest).await.map(|starts| starts.len()), Some(3));
+        assert_eq!(
+            running_exec_starts(honest).await.map(|starts| starts.len()),
+            Some(3)
+        );
     }
 }

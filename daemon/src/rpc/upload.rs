@@ -1,6 +1,7 @@
-//! A client's stream as the guest's: messages are checked and passed on as they come, one at a time, so that
-//! HTTP/2's windows are the only buffer. A stream that ends well ends the guest's; one that breaks must not look
-//! like that, so it never ends at all: the failure goes to the handler, which drops the call and so resets it.
+//! Forwards a client's stream to the guest, one checked message at a time, so that HTTP/2's windows are the only buffer.
+//!
+//! If the client's stream ends, the guest's stream ends. If it breaks, the guest's stream must not look complete: it stays
+//! pending, and the handler, which receives the failure, drops the call and so resets it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,62 +15,70 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tonic::Streaming;
 
-use super::Shared;
+use super::SharedServices;
 use crate::config::ServerConfig;
 use crate::error::{Error, Result};
 
-/// The client has said nothing for too long.
-const SILENT: Error = Error::Deadline {
+/// Error of a stream whose client sent nothing for `server.upload_timeout`.
+const SILENCE_ERROR: Error = Error::Deadline {
     doing: "waiting for the next message of the upload (server.upload_timeout)",
 };
 
-/// What a client's stream may take.
+/// Limits of one client stream.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    /// For the error about a larger message.
+pub struct UploadLimits {
+    /// Maximum size of one message in bytes, for the error about a larger one.
     pub message_bytes_max: u64,
-    /// How long the client may be silent while the guest wants more; `None` for a person who types.
-    pub patience: Option<Duration>,
+    /// Longest time that the client may be silent while the guest waits; `None` is no limit, for a person who types.
+    pub silence_max: Option<Duration>,
 }
 
-/// The guest's half.
+/// Stream of checked messages for the guest.
 #[derive(Debug)]
-pub struct Upload<C, G, F> {
+pub struct UploadStream<C, G, F> {
     first: Option<G>,
     client: Streaming<C>,
     check: F,
-    bounds: Bounds,
+    bounds: UploadLimits,
     silence: Option<Pin<Box<Sleep>>>,
-    /// Taken once it has failed.
+    /// Sender of the failure; `None` after the stream failed.
     failed: Option<oneshot::Sender<Error>>,
     ended: Arc<AtomicBool>,
 }
 
-/// The first message of a client's stream, which says what it is for. `field` is what an empty one lacks.
+/// Receives the first message of a client's stream, its header. If the stream is empty, the error names `field`.
 ///
 /// # Errors
-/// `Deadline` when it does not come within 10 s, which the server's `request` module sees to; `Draining` at the stop; `Invalid`.
-pub async fn first<C>(client: &mut Streaming<C>, shared: &Shared, field: &str) -> Result<C> {
-    let first = next(client, shared).await?;
+/// `Deadline` if no message arrives within the request timeout of `server/request.rs`; `Draining` when the daemon stops;
+/// `Invalid`.
+pub async fn first_message<C>(
+    client: &mut Streaming<C>,
+    shared: &SharedServices,
+    field: &str,
+) -> Result<C> {
+    let first = next_message(client, shared).await?;
     first.ok_or_else(|| Error::invalid(field, "is missing: the stream is empty"))
 }
 
-/// The next message of a client's stream that ends here; `None` after the last one.
+/// Receives the next message of a client's stream; `None` after the last one.
 ///
 /// # Errors
-/// `Deadline` when it does not come within `server.upload_timeout`; `Draining` at the stop; `Invalid`.
-pub async fn next<C>(client: &mut Streaming<C>, shared: &Shared) -> Result<Option<C>> {
+/// `Deadline` if no message arrives within `server.upload_timeout`; `Draining` when the daemon stops; `Invalid`.
+pub async fn next_message<C>(
+    client: &mut Streaming<C>,
+    shared: &SharedServices,
+) -> Result<Option<C>> {
     let server = &shared.config.server;
     let next = tokio::select! {
         next = tokio::time::timeout(server.upload_timeout, client.message()) => next,
         () = shared.tasks.stop.cancelled() => return Err(Error::Draining),
     };
-    next.map_err(|_| SILENT)?
-        .map_err(|status| broken(&status, server.message_bytes_max as u64))
+    next.map_err(|_| SILENCE_ERROR)?
+        .map_err(|status| stream_error(&status, server.message_bytes_max as u64))
 }
 
-/// A client's stream as bytes, after its first message: what `check` makes of each, or why there are no more.
-pub fn pieces<C, F>(
+/// Converts a client's stream, after its first message, to a stream of bytes. `check` extracts the bytes of each message.
+pub fn byte_stream<C, F>(
     client: Streaming<C>,
     config: &ServerConfig,
     check: F,
@@ -78,30 +87,30 @@ where
     C: Send + 'static,
     F: FnMut(C) -> Result<Bytes> + Send + 'static,
 {
-    let (patience, limit) = (config.upload_timeout, config.message_bytes_max as u64);
+    let (silence_max, limit) = (config.upload_timeout, config.message_bytes_max as u64);
     stream::try_unfold((client, check), move |(mut client, mut check)| async move {
-        let message = tokio::time::timeout(patience, client.message()).await;
-        let message = message.map_err(|_| SILENT)?;
-        match message.map_err(|status| broken(&status, limit))? {
+        let message = tokio::time::timeout(silence_max, client.message()).await;
+        let message = message.map_err(|_| SILENCE_ERROR)?;
+        match message.map_err(|status| stream_error(&status, limit))? {
             Some(message) => Ok(Some((check(message)?, (client, check)))),
             None => Ok(None),
         }
     })
 }
 
-/// Passes a client's stream on: `first`, then what `check` makes of each message that follows. The receiver hears of
-/// a failure; it is closed when the stream ended well.
-pub fn upload<C, G, F>(
+/// Makes the guest's stream: `first`, then the result of `check` for each later message of the client. The receiver gets
+/// the failure of the stream, and is closed if the stream ended well.
+pub fn upload_stream<C, G, F>(
     first: G,
     client: Streaming<C>,
-    bounds: Bounds,
+    bounds: UploadLimits,
     check: F,
-) -> (Upload<C, G, F>, oneshot::Receiver<Error>)
+) -> (UploadStream<C, G, F>, oneshot::Receiver<Error>)
 where
     F: FnMut(C) -> Result<G>,
 {
     let (failed, failure) = oneshot::channel();
-    let upload = Upload {
+    let upload = UploadStream {
         first: Some(first),
         client,
         check,
@@ -113,14 +122,14 @@ where
     (upload, failure)
 }
 
-impl<C, G, F> Upload<C, G, F> {
-    /// Tells whether the client's stream has ended well: from then on the guest may have all of it.
+impl<C, G, F> UploadStream<C, G, F> {
+    /// Returns a flag that is `true` once the client's stream has ended well: the guest may have all of it.
     pub fn ended(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.ended)
     }
 }
 
-impl<C, G, F> Stream for Upload<C, G, F>
+impl<C, G, F> Stream for UploadStream<C, G, F>
 where
     G: Unpin,
     F: FnMut(C) -> Result<G> + Unpin,
@@ -140,16 +149,18 @@ where
                 return Poll::Ready(None);
             }
             Poll::Ready(Some(Ok(message))) => (self.check)(message),
-            Poll::Ready(Some(Err(status))) => Err(broken(&status, self.bounds.message_bytes_max)),
+            Poll::Ready(Some(Err(status))) => {
+                Err(stream_error(&status, self.bounds.message_bytes_max))
+            }
             Poll::Pending => {
-                let Some(patience) = self.bounds.patience else {
+                let Some(silence_max) = self.bounds.silence_max else {
                     return Poll::Pending;
                 };
                 let silence = self
                     .silence
-                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(silence_max)));
                 futures::ready!(silence.poll_unpin(cx));
-                Err(SILENT)
+                Err(SILENCE_ERROR)
             }
         };
         self.silence = None;
@@ -164,9 +175,8 @@ where
     }
 }
 
-/// A client's stream that cannot be read on: most often the client is gone and nobody hears this. A message that
-/// is too large comes here too.
-fn broken(status: &tonic::Status, message_bytes_max: u64) -> Error {
+/// Converts the status of a client's stream that cannot be read: the client went away, or a message is too large.
+fn stream_error(status: &tonic::Status, message_bytes_max: u64) -> Error {
     let message: String = status.message().chars().take(256).collect();
     if status.code() == tonic::Code::OutOfRange {
         let what = format!("a message of the stream ({message})");

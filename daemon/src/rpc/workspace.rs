@@ -1,39 +1,43 @@
-//! WorkspaceService: claims, looks at and gives back workspaces.
+//! WorkspaceService: creates, shows, renews and deletes workspaces.
 
 use prost::Message;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::workspace_service_server::WorkspaceService;
 use tonic::{Request, Response, Status};
 
-use super::Shared;
+use super::SharedServices;
 use super::convert::{self, workspace as wire};
 use crate::error::Error;
 
-/// A page is cut before it could be larger than a message may be.
+/// Maximum size of one page in bytes, below the smallest limit of a message.
 const PAGE_BYTES_MAX: usize = 3 << 20;
 
-/// The service.
+/// Implementation of WorkspaceService.
 #[derive(Debug, Clone)]
-pub struct Workspaces(pub Shared);
+pub struct WorkspaceRpc(pub SharedServices);
 
 #[tonic::async_trait]
-impl WorkspaceService for Workspaces {
+impl WorkspaceService for WorkspaceRpc {
     async fn create_workspace(
         &self,
         request: Request<pb::CreateWorkspaceRequest>,
     ) -> Result<Response<pb::Workspace>, Status> {
-        let create = wire::create(request.into_inner(), &self.0.config.workspaces)?;
+        let create = wire::check_create_workspace(request.into_inner(), &self.0.config.workspaces)?;
         let workspace = self.0.registry.create(create).await?;
-        Ok(Response::new(wire::workspace(&workspace.view())))
+        Ok(Response::new(wire::workspace_message(
+            &workspace.snapshot(),
+        )))
     }
 
     async fn get_workspace(
         &self,
         request: Request<pb::GetWorkspaceRequest>,
     ) -> Result<Response<pb::Workspace>, Status> {
-        let id = convert::workspace_name("name", &request.get_ref().name)?;
+        let id = convert::parse_workspace_name("name", &request.get_ref().name)?;
         let workspace = self.0.registry.get(&id)?;
-        Ok(Response::new(wire::workspace(&workspace.view())))
+        Ok(Response::new(wire::workspace_message(
+            &workspace.snapshot(),
+        )))
     }
 
     async fn list_workspaces(
@@ -41,10 +45,10 @@ impl WorkspaceService for Workspaces {
         request: Request<pb::ListWorkspacesRequest>,
     ) -> Result<Response<pb::ListWorkspacesResponse>, Status> {
         let request = request.into_inner();
-        let (size, after) = wire::list(&request)?;
+        let (size, after) = wire::check_list_workspaces(&request)?;
         let all = self.0.registry.list_after(after.as_ref());
         let matching = all.iter().filter(|workspace| {
-            let view = workspace.view();
+            let view = workspace.snapshot();
             let labels = view.record.claim.as_ref().map(|claim| &claim.labels);
             request
                 .labels
@@ -54,7 +58,7 @@ impl WorkspaceService for Workspaces {
         let (mut page, mut last, mut bytes) = (Vec::new(), None, 0);
         let mut more = false;
         for workspace in matching {
-            let message = wire::workspace(&workspace.view());
+            let message = wire::workspace_message(&workspace.snapshot());
             bytes += message.encoded_len();
             more = page.len() == size || (bytes > PAGE_BYTES_MAX && !page.is_empty());
             if more {
@@ -74,14 +78,16 @@ impl WorkspaceService for Workspaces {
         request: Request<pb::RenewWorkspaceRequest>,
     ) -> Result<Response<pb::Workspace>, Status> {
         let config = &self.0.config.workspaces;
-        let renew = wire::renew(request.get_ref(), config)?;
+        let renew = wire::check_renew_workspace(request.get_ref(), config)?;
         let workspace = self.0.registry.get(&renew.id)?;
         let left = config
             .lifetime_max
-            .saturating_sub(wire::age(&workspace.view()));
+            .saturating_sub(wire::workspace_age(&workspace.snapshot()));
         let remaining = renew.remaining.map(|remaining| remaining.min(left));
         workspace.renew(renew.idle, remaining).await?;
-        Ok(Response::new(wire::workspace(&workspace.view())))
+        Ok(Response::new(wire::workspace_message(
+            &workspace.snapshot(),
+        )))
     }
 
     async fn delete_workspace(
@@ -89,7 +95,7 @@ impl WorkspaceService for Workspaces {
         request: Request<pb::DeleteWorkspaceRequest>,
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
-        let id = convert::workspace_name("name", &request.name)?;
+        let id = convert::parse_workspace_name("name", &request.name)?;
         match self.0.registry.get(&id) {
             Ok(workspace) => workspace.delete().await?,
             Err(Error::WorkspaceNotFound { .. }) if request.allow_missing => {}

@@ -1,4 +1,4 @@
-//! Replaces the `:authority` of every request by one that the HTTP/2 library accepts. Never looks at anything else.
+//! Replaces the `:authority` of every request by one that the HTTP/2 library accepts, and changes nothing else.
 //!
 //! A Unix socket has no host name, so clients invent one: grpcio sends the socket's path percent-encoded, grpc-java and
 //! older grpc-go (grpcurl) the path itself, others nothing. h2 answers all of these with RST_STREAM (PROTOCOL_ERROR)
@@ -11,7 +11,7 @@
 
 use bytes::BytesMut;
 
-/// Replaces the value that the client sent.
+/// Value that replaces the client's one.
 const AUTHORITY: u8 = b'x';
 const FRAME_HEADER: usize = 9;
 const HEADERS: u8 = 1;
@@ -21,15 +21,15 @@ const PRIORITY: u8 = 0x20;
 /// Index of `:authority` in the static table; its value there is empty.
 const STATIC_AUTHORITY: usize = 1;
 const NAME: &[u8] = b":authority";
-/// The same name in HPACK's Huffman code.
+/// Name `:authority` in HPACK's Huffman code.
 const NAME_HUFFMAN: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
-/// Rewrites what one client sends. Holds back at most one frame.
+/// Filter for the bytes of one client. It holds back at most one frame.
 #[derive(Debug)]
 pub(super) struct AuthorityFilter {
     /// Start of a frame that is not complete.
     held: Vec<u8>,
-    /// Bytes that pass as they are before the next frame begins.
+    /// Number of bytes that pass unchanged before the next frame begins.
     passing: usize,
     /// Largest HEADERS frame that is rewritten, in bytes; h2 refuses a larger one.
     frame_bytes_max: usize,
@@ -45,10 +45,10 @@ impl AuthorityFilter {
         }
     }
 
-    /// Appends to `output` what h2 is to read of `input` and of what was held back before.
+    /// Filters `input`, and appends to `output` the bytes that h2 may read.
     ///
-    /// A header block that is cut into several frames passes as it is: a client needs that for more bytes of headers
-    /// than a server takes by default.
+    /// A header block that spans several frames passes unchanged: only headers larger than a server accepts by default
+    /// need that.
     pub(super) fn feed(&mut self, mut input: &[u8], output: &mut BytesMut) {
         while !input.is_empty() {
             if self.passing > 0 {
@@ -88,7 +88,7 @@ fn take<'a>(input: &mut &'a [u8], left: &mut usize) -> &'a [u8] {
     taken
 }
 
-/// Returns a whole HEADERS frame with the new authority; `None` if the frame is malformed, which h2 then says.
+/// Returns a complete HEADERS frame with the new authority; `None` if the frame is malformed, which h2 then reports.
 fn rewrite_frame(frame: &[u8], flags: u8) -> Option<Vec<u8>> {
     let (head, payload) = frame.split_at_checked(FRAME_HEADER)?;
     let (padding, prefix) = if flags & PADDED == 0 {
@@ -166,7 +166,7 @@ fn integer(input: &mut &[u8], prefix: u32) -> Option<usize> {
     None
 }
 
-/// Reads a string literal: whether it is in Huffman code, and its bytes (RFC 7541, section 5.2).
+/// Reads a string literal. Returns `true` if it is in Huffman code, and its bytes (RFC 7541, section 5.2).
 fn string<'a>(input: &mut &'a [u8]) -> Option<(bool, &'a [u8])> {
     let is_huffman = input.first()? & 0x80 != 0;
     let length = integer(input, 7)?;
@@ -197,7 +197,7 @@ mod tests {
         frame
     }
 
-    /// What h2 reads when the client's bytes arrive in pieces of `piece` bytes.
+    /// Returns the bytes that h2 reads if the client's bytes arrive in pieces of `piece` bytes.
     fn filtered(input: &[u8], piece: usize) -> Vec<u8> {
         let mut filter = AuthorityFilter::new(PREFACE.len(), 1000);
         let mut output = BytesMut::new();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_header_block_passes_as_it_is() {
+    fn an_incomplete_header_block_passes_unchanged() {
         let authority = b"\x41\x06/tmp/x".as_slice();
         let long = [authority, &[0x83; 1000]].concat();
         for frames in [

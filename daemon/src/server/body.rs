@@ -1,5 +1,5 @@
-//! The body of a response: keeps its call counted until its end, and ends a stream at its deadline or when the
-//! server stops, with a status and never by tearing the connection.
+//! Body of a response: counts its call as open until its end, and ends a stream at its deadline or when the server stops.
+//! Such a stream ends with a status; its connection stays open.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -15,33 +15,33 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::Span;
 
-use super::call::OpenCall;
+use super::call::OpenCallGuard;
 use super::request::CallProtection;
 use crate::error::Error;
 
-/// A wrapped body. Every part of it lives on the heap or can be moved, so none of it needs pinning.
+/// Wrapped body of a response. All fields are `Unpin`, so no pin projection is needed.
 #[derive(Debug)]
-pub(super) struct CallBody {
+pub(super) struct ResponseBody {
     inner: Body,
-    _open: Option<OpenCall>,
+    _open: Option<OpenCallGuard>,
     _protection: CallProtection,
     span: Span,
     start: Instant,
     deadline: Option<Pin<Box<Sleep>>>,
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    /// The status, once it is known; a call whose client went away has none.
+    /// Status of the call; `None` until it is known, and if the client went away.
     code: Option<Code>,
-    /// Something may have been started that only the first message tells of.
+    /// `true` if the call may have started an exec that only its first message reports.
     starts: bool,
-    /// The first message has gone out.
+    /// `true` after the first message was sent.
     begun: bool,
     ended: bool,
 }
 
-/// How a response ends a call, and from when on it is watched.
+/// Guards and deadlines of a response's body.
 #[derive(Debug)]
-pub(super) struct Watch {
-    pub(super) open: Option<OpenCall>,
+pub(super) struct ResponseWatch {
+    pub(super) open: Option<OpenCallGuard>,
     pub(super) protection: CallProtection,
     pub(super) span: Span,
     pub(super) start: Instant,
@@ -50,8 +50,9 @@ pub(super) struct Watch {
     pub(super) starts: bool,
 }
 
-/// What a stream is told that the stop ends. UNAVAILABLE promises that nothing was started.
-pub(super) fn stopped(may_have_started: bool) -> Error {
+/// Makes the error of a call that the daemon's stop ends. Only [`Error::Draining`] (UNAVAILABLE) promises that nothing was
+/// started.
+pub(super) fn stop_error(may_have_started: bool) -> Error {
     if may_have_started {
         let doing = "starting the exec";
         Error::Stopped { doing }
@@ -60,9 +61,9 @@ pub(super) fn stopped(may_have_started: bool) -> Error {
     }
 }
 
-impl CallBody {
-    pub(super) fn wrap(response: Response<Body>, watch: Watch) -> Response<Body> {
-        let Watch {
+impl ResponseBody {
+    pub(super) fn wrap(response: Response<Body>, watch: ResponseWatch) -> Response<Body> {
+        let ResponseWatch {
             open,
             protection,
             span,
@@ -71,7 +72,7 @@ impl CallBody {
             stop,
             starts,
         } = watch;
-        // A unary refusal has its status in the head.
+        // A call that fails at once has its status in the headers.
         let code = Status::from_header_map(response.headers()).map(|status| status.code());
         response.map(|inner| {
             Body::new(Self {
@@ -90,14 +91,14 @@ impl CallBody {
         })
     }
 
-    /// Why the stream must end now, if it must.
+    /// Returns the error with which the stream must end now; `None` if it may go on.
     fn overdue(&mut self, context: &mut Context<'_>) -> Option<Error> {
         if self
             .stop
             .as_mut()
             .is_some_and(|stop| stop.poll_unpin(context).is_ready())
         {
-            return Some(stopped(self.starts && !self.begun));
+            return Some(stop_error(self.starts && !self.begun));
         }
         let deadline = self.deadline.as_mut()?;
         deadline
@@ -120,7 +121,7 @@ impl CallBody {
     }
 }
 
-impl http_body::Body for CallBody {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -173,7 +174,7 @@ impl http_body::Body for CallBody {
     }
 }
 
-impl Drop for CallBody {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         let _entered = self.span.enter();
         let elapsed_us = self.start.elapsed().as_micros();

@@ -1,15 +1,15 @@
-//! The layer around every call: refuses what is not gRPC, counts it, names it in the log, ends it at its deadline, and
-//! turns a panic or an error of the transport's own into an error of ours.
+//! Tower layer around every call: refuses requests that are not gRPC, counts calls, names them in the log, ends them at
+//! their deadline, and converts panics and transport errors to skilld's errors.
 //!
 //! | | unary | client streams | server streams |
 //! |---|---|---|---|
 //! | deadline | the shorter of the client's and `unary_timeout` | the client's | the client's, up to the last byte |
-//! | at stop | runs on until half of `stop_timeout` | its handler ends it | ends with UNAVAILABLE |
+//! | when the daemon stops | goes on for half of `stop_timeout` | its handler ends it | ends with UNAVAILABLE |
 //!
-//! A request has to arrive within a few seconds of its headers, of a stream its first message (`request.rs`).
+//! A request, or the first message of a stream, must arrive within the timeout of `request.rs`.
 //!
-//! A drain waits for calls to end, but not for those that are resumable; at the stop they end with UNAVAILABLE, PollExec
-//! too. RunExec ends with ABORTED until it has told what it started.
+//! A drain does not wait for calls that clients can resume: they end with UNAVAILABLE when the daemon stops. A RunExec whose
+//! first message was not sent ends with ABORTED, because it may have started an exec.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -29,38 +29,38 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span};
 
-use super::body::{CallBody, Watch, stopped};
+use super::body::{ResponseBody, ResponseWatch, stop_error};
 use super::connections::ConnectionHandle;
-use super::methods::{Method, Methods, grpc_timeout};
+use super::methods::{MethodTable, MethodTraits, grpc_timeout};
 use super::request::{CallProtection, RequestBody};
 use crate::error::Error;
-use crate::rpc::AnswerBy;
+use crate::rpc::AnswerDeadline;
 
-/// How many calls of skilld's own services are open that a drain waits for, up to the end of their bodies. Clones share
-/// it.
+/// Number of open calls that a drain waits for. A call is open until the end of its response's body. Clones share the
+/// count.
 #[derive(Debug, Clone)]
 pub struct OpenCalls(Arc<watch::Sender<usize>>);
 
-/// One of them.
+/// Counts one call as open until it is dropped.
 #[derive(Debug)]
-pub(super) struct OpenCall(OpenCalls);
+pub(super) struct OpenCallGuard(OpenCalls);
 
-/// Wraps every call.
+/// Layer that wraps every call.
 #[derive(Debug, Clone)]
 pub(super) struct CallLayer {
-    shared: Arc<Shared>,
+    shared: Arc<CallContext>,
 }
 
-/// A wrapped service.
+/// Service that the layer has wrapped.
 #[derive(Debug, Clone)]
-pub(super) struct Calls<S> {
+pub(super) struct CallService<S> {
     inner: S,
-    shared: Arc<Shared>,
+    shared: Arc<CallContext>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    methods: Arc<Methods>,
+struct CallContext {
+    methods: Arc<MethodTable>,
     open: OpenCalls,
     unary_timeout: Duration,
     stop: CancellationToken,
@@ -75,25 +75,25 @@ impl Default for OpenCalls {
 }
 
 impl OpenCalls {
-    /// Waits until there is none.
-    pub async fn none(&self) {
-        // Fails only if the sender is gone, and we hold it.
+    /// Waits until no call is open.
+    pub async fn wait_for_none(&self) {
+        // The wait fails only if the sender is dropped, and `self` holds it.
         drop(self.0.subscribe().wait_for(|count| *count == 0).await);
     }
 
-    /// Right now.
+    /// Returns the current number of open calls.
     #[must_use]
     pub fn count(&self) -> usize {
         *self.0.borrow()
     }
 
-    fn open(&self) -> OpenCall {
+    fn open(&self) -> OpenCallGuard {
         self.0.send_modify(|count| *count += 1);
-        OpenCall(self.clone())
+        OpenCallGuard(self.clone())
     }
 }
 
-impl Drop for OpenCall {
+impl Drop for OpenCallGuard {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| *count -= 1);
     }
@@ -103,13 +103,13 @@ impl Drop for OpenCall {
 
 impl CallLayer {
     pub(super) fn new(
-        methods: Arc<Methods>,
+        methods: Arc<MethodTable>,
         open: OpenCalls,
         unary_timeout: Duration,
         stop: CancellationToken,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(CallContext {
                 methods,
                 open,
                 unary_timeout,
@@ -120,19 +120,19 @@ impl CallLayer {
 }
 
 impl<S> Layer<S> for CallLayer {
-    type Service = Calls<S>;
+    type Service = CallService<S>;
 
-    fn layer(&self, inner: S) -> Calls<S> {
-        Calls {
+    fn layer(&self, inner: S) -> CallService<S> {
+        CallService {
             inner,
             shared: Arc::clone(&self.shared),
         }
     }
 }
 
-// === impl Calls ===
+// === impl CallService ===
 
-impl<S> Service<Request<Body>> for Calls<S>
+impl<S> Service<Request<Body>> for CallService<S>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     S::Future: Send + 'static,
@@ -155,20 +155,22 @@ where
             return std::future::ready(Ok(refusal)).boxed();
         }
         let Some((path, method)) = shared.methods.get(request.uri().path()) else {
-            // What a client made up is not logged as it is.
+            // The path comes from the client: its debug format escapes it.
             tracing::debug!(path = ?request.uri().path(), "call of an unknown method");
             let status = Status::from(Error::NotImplemented {
                 what: "this method",
             });
             return std::future::ready(Ok(status.into_http())).boxed();
         };
-        let span = span(path, request.headers());
-        let open = (method.own && !method.resumable).then(|| shared.open.open());
+        let span = call_span(path, request.headers());
+        let open = (method.is_skilld && !method.is_resumable).then(|| shared.open.open());
         let start = Instant::now();
-        let deadline =
-            deadline(method, request.headers(), shared.unary_timeout).map(|after| start + after);
+        let deadline = call_deadline(method, request.headers(), shared.unary_timeout)
+            .map(|after| start + after);
         if let Some(deadline) = deadline {
-            request.extensions_mut().insert(AnswerBy::new(deadline));
+            request
+                .extensions_mut()
+                .insert(AnswerDeadline::new(deadline));
         }
         let protection = CallProtection::default();
         let opening = connection.map(|connection| protection.opening(connection, method.kind()));
@@ -180,19 +182,19 @@ where
             )
         };
         let stop = method.server_streams.then(|| shared.stop.clone());
-        let ends_at_stop = method.resumable && !method.client_streams;
+        let ends_at_stop = method.is_resumable && !method.client_streams;
         async move {
             let handled = AssertUnwindSafe(response)
                 .catch_unwind()
                 .instrument(span.clone());
             let response = tokio::select! {
-                // An answer that is there counts.
+                // An answer that has arrived takes precedence over the stop.
                 biased;
-                response = within(deadline, handled) => response,
-                () = shared.stop.cancelled(), if ends_at_stop => Err(stopped(method.starts)),
+                response = run_until(deadline, handled) => response,
+                () = shared.stop.cancelled(), if ends_at_stop => Err(stop_error(method.starts_exec)),
             };
             let response = match response {
-                Ok(Ok(Ok(response))) => translate(response),
+                Ok(Ok(Ok(response))) => translate_transport_error(response),
                 Ok(Ok(Err(never))) => match never {},
                 Ok(Err(_panic)) => {
                     Status::from(Error::Internal("a handler panicked".into())).into_http()
@@ -200,22 +202,22 @@ where
                 Err(error) => Status::from(error).into_http(),
             };
             let deadline = deadline.filter(|_| method.server_streams);
-            let watch = Watch {
+            let watch = ResponseWatch {
                 open,
                 protection,
                 span,
                 start,
                 deadline,
                 stop,
-                starts: method.starts,
+                starts: method.starts_exec,
             };
-            Ok(CallBody::wrap(response, watch))
+            Ok(ResponseBody::wrap(response, watch))
         }
         .boxed()
     }
 }
 
-/// Answers a request that is not gRPC as the protocol says: with a status of HTTP and nothing else.
+/// Returns the answer to a request that is not gRPC, an HTTP status as the protocol requires; `None` if it is gRPC.
 fn refuse_foreign_request(request: &Request<Body>) -> Option<Response<Body>> {
     let status = if request.method() != HttpMethod::POST {
         StatusCode::METHOD_NOT_ALLOWED
@@ -241,7 +243,7 @@ fn is_grpc(content_type: Option<&HeaderValue>) -> bool {
         && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
 }
 
-fn span(path: &str, headers: &HeaderMap) -> Span {
+fn call_span(path: &str, headers: &HeaderMap) -> Span {
     let span = tracing::info_span!("rpc", method = path, traceparent = tracing::field::Empty);
     if let Some(traceparent) = traceparent(headers) {
         span.record("traceparent", traceparent);
@@ -249,7 +251,7 @@ fn span(path: &str, headers: &HeaderMap) -> Span {
     span
 }
 
-/// W3C trace context, if it is well formed: `00-<32 hex>-<16 hex>-<2 hex>`.
+/// Returns the W3C trace context if it is well formed: `00-<32 hex>-<16 hex>-<2 hex>`.
 fn traceparent(headers: &HeaderMap) -> Option<&str> {
     let text = headers.get("traceparent")?.to_str().ok()?;
     let mut parts = text.split('-');
@@ -265,7 +267,11 @@ fn traceparent(headers: &HeaderMap) -> Option<&str> {
     (well_formed && parts.next().is_none()).then_some(text)
 }
 
-fn deadline(method: Method, headers: &HeaderMap, unary_timeout: Duration) -> Option<Duration> {
+fn call_deadline(
+    method: MethodTraits,
+    headers: &HeaderMap,
+    unary_timeout: Duration,
+) -> Option<Duration> {
     let asked = grpc_timeout(headers);
     if method.client_streams || method.server_streams {
         return asked;
@@ -273,7 +279,7 @@ fn deadline(method: Method, headers: &HeaderMap, unary_timeout: Duration) -> Opt
     Some(asked.map_or(unary_timeout, |asked| asked.min(unary_timeout)))
 }
 
-async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Result<F::Output, Error> {
+async fn run_until<F: Future>(deadline: Option<Instant>, future: F) -> Result<F::Output, Error> {
     match deadline {
         None => Ok(future.await),
         Some(deadline) => tokio::time::timeout_at(deadline, future)
@@ -284,8 +290,8 @@ async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Result<F::Ou
     }
 }
 
-/// Gives tonic's own refusals, which come before any of our code, the form that all our errors have.
-fn translate(response: Response<Body>) -> Response<Body> {
+/// Converts errors that tonic makes before skilld's code runs to skilld's errors.
+fn translate_transport_error(response: Response<Body>) -> Response<Body> {
     let Some(status) = Status::from_header_map(response.headers()) else {
         return response;
     };
@@ -301,10 +307,10 @@ fn translate(response: Response<Body>) -> Response<Body> {
             limit,
         }
     } else if code == Code::Internal {
-        // Ours always have details, so this is a message that could not be decoded.
+        // skilld's errors always have details, so tonic could not decode the message.
         Error::invalid("request", status.message())
     } else if code == Code::Unimplemented && status.message().is_empty() {
-        // A service of the API that this version does not have.
+        // The API has the service, but this version does not serve it.
         Error::NotImplemented {
             what: "this method",
         }
@@ -314,7 +320,7 @@ fn translate(response: Response<Body>) -> Response<Body> {
     Status::from(error).into_http()
 }
 
-/// From tonic's words for a message that is too long.
+/// Reads the limit from the text of tonic's error about a message that is too long.
 fn message_limit(status: &Status) -> Option<u64> {
     let (_, limit) = status.message().rsplit_once("the limit is: ")?;
     limit.trim_end_matches(" bytes").parse().ok()
@@ -343,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Calls a method whose handler is `handle`, and answers with the response's status.
+    /// Calls a method whose handler is `handle`, and returns the response's status.
     async fn call<F>(
         path: &str,
         timeout: Option<&str>,
@@ -361,7 +367,7 @@ mod tests {
         request.body(Body::empty()).expect("a request")
     }
 
-    /// The same, with the bytes that came before the status.
+    /// Calls a method like `call`, and returns the bytes before the status too.
     async fn call_all<F>(
         path: &str,
         timeout: Option<&str>,
@@ -373,7 +379,7 @@ mod tests {
     {
         let open = OpenCalls::default();
         let layer = CallLayer::new(
-            Arc::new(Methods::new()),
+            Arc::new(MethodTable::new()),
             open.clone(),
             Duration::from_secs(90),
             stop.clone(),
@@ -414,7 +420,7 @@ mod tests {
     const RUN: &str = "/skilld.v1.ExecService/RunExec";
     const STREAM: &str = "/skilld.v1.ExecService/AttachExec";
 
-    /// A body with one message at most, which never ends, or panics.
+    /// Body that has at most one message and then never ends, or panics.
     struct Silent {
         panics: bool,
         message: Option<&'static [u8]>,
@@ -481,10 +487,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_whose_start_is_not_told_at_the_stop_is_not_called_unavailable() {
+    async fn a_run_that_has_not_reported_its_start_ends_with_aborted_at_the_stop() {
         let stop = CancellationToken::new();
         stop.cancel();
-        // It may have begun: the guest has not answered, or its stream has said nothing.
+        // The exec may have started: the guest has not answered, or its stream has no message yet.
         for handled in [
             std::future::pending().left_future(),
             std::future::ready(Ok(answer(false))).right_future(),
@@ -498,7 +504,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_message_is_told_before_the_stop() {
+    async fn the_first_message_is_sent_before_the_stop() {
         let stop = CancellationToken::new();
         stop.cancel();
         for path in [RUN, STREAM] {
@@ -517,7 +523,7 @@ mod tests {
                 stop.cancel();
             },
             call(POLL, None, &stop, std::future::pending()),
-            // It may have done what it was asked to: only its own end tells.
+            // The call may have had an effect, so only its own end may end it.
             call(UNARY, None, &stop, std::future::pending())
         );
         assert_eq!(polled.code(), Code::Unavailable);
@@ -526,9 +532,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_drain_does_not_wait_for_what_can_be_resumed() {
+    async fn a_drain_does_not_wait_for_resumable_calls() {
         let open = OpenCalls::default();
-        let (methods, stop) = (Arc::new(Methods::new()), CancellationToken::new());
+        let (methods, stop) = (Arc::new(MethodTable::new()), CancellationToken::new());
         let layer = CallLayer::new(methods, open.clone(), Duration::from_secs(90), stop);
         let mut service = layer.layer(tower::service_fn(|_request: Request<Body>| {
             std::future::pending::<Result<Response<Body>, Infallible>>()
@@ -557,8 +563,8 @@ mod tests {
         let (one, two) = (calls.open(), calls.open());
         assert_eq!(calls.count(), 2);
         drop(one);
-        assert!(calls.none().now_or_never().is_none());
+        assert!(calls.wait_for_none().now_or_never().is_none());
         drop(two);
-        calls.none().await;
+        calls.wait_for_none().await;
     }
 }

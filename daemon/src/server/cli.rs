@@ -1,4 +1,4 @@
-//! The command line of `skilld`.
+//! Command line of `skilld`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 
-use crate::config::{Flags, Loaded};
+use crate::config::{ConfigFlags, LoadedConfig};
 
 /// Runs Agent Skills in warm, locked-down containers, over gRPC.
 #[derive(Debug, Parser)]
@@ -15,19 +15,19 @@ pub struct Cli {
     /// Configuration file (TOML); docs/configuration.md lists the keys
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where clients connect [default: unix:/run/skilld/skilld.sock]
+    /// Socket for clients [default: unix:/run/skilld/skilld.sock]
     #[arg(long, value_name = "unix:PATH")]
     listen: Option<String>,
-    /// Where state is kept; with it the socket is DIR/skilld.sock unless --listen says else
+    /// State directory; without --listen the socket is then DIR/skilld.sock
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Log filter: a level, or for instance info,skilld::pool=debug
+    /// Log filter: a level, or levels per module such as info,skilld::pool=debug
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
-    /// Check the configuration, print it as it is in force, and exit
+    /// Check the configuration, print the effective values, and exit
     #[arg(long)]
     pub check: bool,
-    /// Give a copied state directory an id of its own, empty its slots, and exit; docs/backup.md says when
+    /// Give a copied state directory its own id, remove its slots, and exit; docs/backup.md says when
     #[arg(long, conflicts_with = "check")]
     pub adopt_copy: bool,
     /// Print a completion script for a shell and exit
@@ -42,13 +42,13 @@ Examples:
   skilld --check --config /etc/skilld.toml
   skilld --state-dir ./state --log debug
 
-Exit codes: 0 clean, 1 failed to start or gave up on a task at the end, 64 bad configuration.";
+Exit codes: 0 success, 1 failed to start or abandoned a task at the end, 64 wrong configuration or usage.";
 
 impl Cli {
-    /// What the configuration takes from here.
+    /// Returns the flags that override configuration values.
     #[must_use]
-    pub fn flags(&self) -> Flags {
-        Flags {
+    pub fn flags(&self) -> ConfigFlags {
+        ConfigFlags {
             config: self.config.clone(),
             listen: self.listen.clone(),
             state_dir: self.state_dir.clone(),
@@ -63,18 +63,18 @@ impl Cli {
         print(&script);
     }
 
-    /// Writes the configuration in force to stdout.
-    pub fn print_effective(&self, loaded: &Loaded) {
+    /// Writes the effective configuration to stdout.
+    pub fn print_effective(&self, loaded: &LoadedConfig) {
         print(loaded.effective.as_bytes());
     }
 
-    /// Writes what was done to stdout.
+    /// Writes a message to stdout.
     pub fn print_done(&self, done: &str) {
         print(format!("{done}\n").as_bytes());
     }
 }
 
 fn print(bytes: &[u8]) {
-    // A reader that closed the pipe has seen enough.
+    // A failed write means that the reader closed the pipe.
     drop(std::io::stdout().write_all(bytes));
 }

@@ -1,6 +1,6 @@
-//! One accepted connection: holds its place in the table of connections, must begin HTTP/2 in time, and can be cut.
+//! Accepted connection: is counted in the connection table, must send the HTTP/2 preface in time, and can be closed.
 //!
-//! hyper's keepalive starts only after the preface, so a peer that connects and says nothing would stay for ever.
+//! hyper's keepalive starts only after the preface, so without that deadline a silent peer would stay for ever.
 
 use std::io;
 use std::pin::Pin;
@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures::FutureExt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{UnixCredentials, getsockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 use tokio::time::Sleep;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::Connected;
@@ -18,14 +19,15 @@ use tonic::transport::server::Connected;
 use super::FRAME_BYTES_MAX;
 use super::authority::AuthorityFilter;
 use super::connections::{ConnectionGuard, ConnectionHandle};
+use crate::socket::FrameSocket;
 
-/// What every HTTP/2 client sends first.
+/// First bytes of every HTTP/2 client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection. Every part of it lives on the heap or can be moved, so none of it needs pinning.
+/// Accepted connection. All fields are `Unpin`, so no pin projection is needed.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: UnixStream,
+    socket: FrameSocket,
     guard: ConnectionGuard,
     /// `None` once the preface is complete.
     handshake: Option<Handshake>,
@@ -35,23 +37,23 @@ pub(super) struct Connection {
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
-/// Waits for the preface.
+/// Preface that has not arrived completely, and its deadline.
 #[derive(Debug)]
 struct Handshake {
     deadline: Pin<Box<Sleep>>,
-    /// Rest of the preface.
+    /// Part of the preface that has not arrived.
     missing: &'static [u8],
 }
 
 impl Connection {
     pub(super) fn new(
-        stream: UnixStream,
+        socket: FrameSocket,
         guard: ConnectionGuard,
         handshake_timeout: Duration,
     ) -> Self {
         let cut = Box::pin(guard.cut.clone().cancelled_owned());
         Self {
-            stream,
+            socket,
             guard,
             handshake: Some(Handshake {
                 deadline: Box::pin(tokio::time::sleep(handshake_timeout)),
@@ -63,7 +65,15 @@ impl Connection {
         }
     }
 
-    /// Checks what arrived of the preface.
+    /// Fails once the connection was cut, and wakes its task when that happens.
+    fn poll_cut(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        match self.cut.poll_unpin(context) {
+            Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Checks the part of the preface that arrived.
     fn poll_handshake(&mut self, context: &mut Context<'_>, arrived: &[u8]) -> io::Result<()> {
         let Some(Handshake { deadline, missing }) = &mut self.handshake else {
             return Ok(());
@@ -81,17 +91,17 @@ impl Connection {
             }
             return Ok(());
         };
-        let peer = self.stream.peer_cred().ok();
+        let peer = getsockopt(&self.socket, PeerCredentials).ok();
         let (uid, pid) = (
-            peer.map(|peer| peer.uid()),
-            peer.and_then(|peer| peer.pid()),
+            peer.as_ref().map(UnixCredentials::uid),
+            peer.as_ref().map(UnixCredentials::pid),
         );
         tracing::info!(uid, pid, why, "refused a connection");
         Err(kind.into())
     }
 }
 
-/// Describes what a client speaks that does not begin HTTP/2.
+/// Names the protocol of a client that does not begin HTTP/2.
 fn foreign_protocol(begin: &[u8]) -> &'static str {
     if begin.starts_with(&[0x16]) {
         "it speaks TLS; the socket takes plaintext"
@@ -113,13 +123,11 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.cut.poll_unpin(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
+        self.poll_cut(context)?;
         let this = &mut *self;
         while this.filtered.is_empty() {
             let before = buffer.filled().len();
-            let polled = Pin::new(&mut this.stream).poll_read(context, buffer);
+            let polled = Pin::new(&mut this.socket).poll_read(context, buffer);
             let arrived = buffer.filled().get(before..).unwrap_or_default();
             this.poll_handshake(context, arrived)?;
             ready!(polled)?;
@@ -141,33 +149,19 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.cut.poll_unpin(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        if self.cut.poll_unpin(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.poll_cut(context)?;
+        Pin::new(&mut self.socket).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // A peer that stops reading can leave nothing but a flush to wait for.
+        self.poll_cut(context)?;
+        Pin::new(&mut self.socket).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        self.poll_cut(context)?;
+        Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
 

@@ -1,10 +1,12 @@
-//! Open connections, and which of them is closed when there is no place for a new one.
+//! Table of open connections, which chooses the connection to close when a new one exceeds a limit.
 //!
-//! The user with the most connections gives one, and never a user with fewer than the user of the new one has. Of its
-//! connections those without an open call go first, the one that has done nothing for the longest time before the others:
-//! a client that has just connected, or that calls again and again, comes last. One that has made no call within
-//! [`FIRST_CALL_GRACE`] goes before all that have: its client has nothing to lose. Then those go whose only open calls
-//! watch the server ([`CallKind::Watch`]). A connection with an open [`CallKind::Work`] is never closed for another one.
+//! The connection is taken from the user with the most connections, but never from a user with fewer than the new
+//! connection's user has. The order among that user's connections:
+//! 1. connections without any call for longer than [`FIRST_CALL_GRACE`] after the accept;
+//! 2. other connections without an open call, least recently used first;
+//! 3. connections whose only open calls watch the server ([`CallKind::Watch`]).
+//!
+//! A connection with an open [`CallKind::Work`] is never closed for another one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,15 +15,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Time within which a client makes its first call if nothing is wrong with it.
+/// Time within which a working client makes its first call.
 const FIRST_CALL_GRACE: Duration = Duration::from_secs(1);
 
 /// Table of open connections. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct ConnectionTable(Arc<Mutex<State>>);
+pub(super) struct ConnectionTable(Arc<Mutex<TableState>>);
 
 #[derive(Debug)]
-struct State {
+struct TableState {
     connections_max: usize,
     per_user_max: usize,
     next_id: u64,
@@ -31,17 +33,17 @@ struct State {
 #[derive(Debug)]
 struct OpenConnection {
     uid: u32,
-    /// Open calls of [`CallKind::Work`].
+    /// Number of open calls of [`CallKind::Work`].
     work_calls: usize,
-    /// Open calls of [`CallKind::Watch`].
+    /// Number of open calls of [`CallKind::Watch`].
     watch_calls: usize,
     has_called: bool,
-    /// Time of the accept, or when a call began or ended last.
+    /// Time of the accept, or of the most recent begin or end of a call.
     last_use: Instant,
     cut: CancellationToken,
 }
 
-/// Place of one connection in the table. Dropping it gives the place back.
+/// Entry of one connection in the table. Dropping it removes the entry.
 #[derive(Debug)]
 pub(super) struct ConnectionGuard {
     handle: ConnectionHandle,
@@ -49,19 +51,19 @@ pub(super) struct ConnectionGuard {
     pub(super) cut: CancellationToken,
 }
 
-/// One connection, as its requests know it.
+/// Reference of a request to its connection.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionHandle {
     table: ConnectionTable,
     id: u64,
 }
 
-/// How far a call protects its connection.
+/// Protection of a connection by one of its open calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallKind {
-    /// Call of skilld's own services: its connection is not closed for another one.
+    /// Call of skilld's own services: the connection is not closed for another one.
     Work,
-    /// Call of health or reflection, which may be open for ever and whose client loses nothing by calling again.
+    /// Call of health or reflection, which may stay open for ever. Its client loses nothing by calling again.
     Watch,
 }
 
@@ -72,21 +74,21 @@ pub(super) struct ConnectionCall {
     kind: CallKind,
 }
 
-/// Outcome of a request for a place.
+/// Outcome of adding a connection to the table.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// There was a place.
+    /// The limits allow the connection.
     Free(ConnectionGuard),
-    /// Another connection was closed for it.
+    /// Another connection was closed for the new one.
     Replaced(ConnectionGuard),
-    /// All connections that could be closed for it have open calls.
+    /// Limits are reached, and all connections that could be closed have open calls.
     Full,
 }
 
 impl ConnectionTable {
     /// Creates an empty table for `connections_max` connections, `per_user_max` of them from one user.
     pub(super) fn new(connections_max: usize, per_user_max: usize) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(TableState {
             connections_max,
             per_user_max,
             next_id: 0,
@@ -94,7 +96,7 @@ impl ConnectionTable {
         })))
     }
 
-    /// Gives a connection of the user `uid` a place. `cut` ends every connection; a child of it ends this one.
+    /// Adds a connection of the user `uid`. `cut` ends every connection; a child token of it ends this one.
     pub(super) fn admit(&self, uid: u32, cut: &CancellationToken) -> Admission {
         let cut = cut.child_token();
         let mut replaced = false;
@@ -131,14 +133,15 @@ impl ConnectionTable {
         }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        // Nothing in here panics half-way.
+    fn with<T>(&self, work: impl FnOnce(&mut TableState) -> T) -> T {
+        // No code panics while it holds the lock, so the state is consistent.
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl State {
-    /// Users of whom a connection has to go for a new one of `uid`, the first choice first; `None` if there is room.
+impl TableState {
+    /// Returns the users of whom a connection may be closed for a new one of `uid`, in order of preference; `None` if the
+    /// limits allow another connection.
     fn rivals(&self, uid: u32) -> Option<Vec<u32>> {
         let mut counts: HashMap<u32, usize> = HashMap::new();
         for connection in self.open.values() {
@@ -190,7 +193,8 @@ impl ConnectionGuard {
 }
 
 impl ConnectionHandle {
-    /// Counts a call on the connection. `None` if the connection is being closed: the answer would not arrive.
+    /// Counts a call on the connection. Returns `None` if the connection is being closed, so that an answer would not
+    /// arrive.
     pub(super) fn open_call(&self, kind: CallKind) -> Option<ConnectionCall> {
         self.table.with(|state| {
             let connection = state.open.get_mut(&self.id)?;

@@ -1,7 +1,9 @@
-//! Health: SERVING while the engine answers, every pool can serve, and nothing drains; for the server as a whole
-//! and for each of its services alike, but for ArtifactService, whose store has to answer too,
-//! and SkillService, which needs every root.
+//! Reports health over gRPC: SERVING while the engine answers, every pool can serve, and the daemon does not drain.
+//!
+//! The status is the same for the server and each of its services, with two additions: ArtifactService needs an artifact
+//! store that answers, and SkillService needs every root of skills to be readable.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,66 +14,67 @@ use tokio_util::sync::CancellationToken;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use super::methods::Methods;
+use super::methods::MethodTable;
 use crate::artifacts::Artifacts;
 use crate::engine::Engine;
 use crate::error::Chain;
 use crate::shutdown::Tasks;
 
-/// Between two questions to the engine. It also tells when it is gone by ending its event stream; this is for the
-/// times when it hangs.
+/// Interval between pings of the engine. An engine that ends is noticed at once by its event stream; pings notice one that
+/// hangs.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 
-/// An engine that takes longer to say that it is there is of no use.
+/// Time after which a ping without an answer means that the engine is unavailable.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same for the store of artifacts, which costs money where it is rented, …
+/// Interval between pings of an artifact store that answers. Requests to a rented bucket cost money.
 const STORE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// … and for one that did not answer.
+/// Interval between pings of an artifact store that does not answer.
 const STORE_INTERVAL_DOWN: Duration = Duration::from_secs(5);
 
-/// Its service.
+/// Full name of the service that needs the artifact store.
 const ARTIFACT_SERVICE: &str = "skilld.v1.ArtifactService";
 
-/// The service that needs the roots of skills: one that cannot be read would otherwise just look empty.
+/// Full name of the service that needs the roots of skills: an unreadable root would otherwise just look empty.
 const SKILL_SERVICE: &str = "skilld.v1.SkillService";
 
-/// What health depends on.
+/// Task that watches the daemon's dependencies and reports its health.
 #[derive(Debug)]
-pub(super) struct Health {
+pub(super) struct HealthMonitor {
     pub(super) reporter: HealthReporter,
-    pub(super) methods: Arc<Methods>,
+    pub(super) methods: Arc<MethodTable>,
     pub(super) engine: Arc<dyn Engine>,
-    /// One per pool: true while it can serve.
+    /// Receivers, one per pool: `true` while the pool can serve.
     pub(super) pools: Vec<watch::Receiver<bool>>,
-    /// Whether the engine answered the last time, for GetServerInfo.
+    /// Result of the most recent ping of the engine, also for GetServerInfo.
     pub(super) available: watch::Sender<bool>,
     pub(super) artifacts: Artifacts,
-    /// Whether every root of skills can be read.
+    /// `true` while every root of skills can be read.
     pub(super) skills: watch::Receiver<bool>,
     pub(super) tasks: Tasks,
 }
 
-impl Health {
-    /// Runs until the server stops; a drain makes it say NOT_SERVING at once.
+impl HealthMonitor {
+    /// Reports health until the server stops. A drain is reported as NOT_SERVING at once.
     pub(super) async fn run(mut self) {
         let (drain, stop) = (self.tasks.drain.clone(), self.tasks.stop.clone());
-        let mut said = None;
+        let (mut latest, mut reported) = (None, HashMap::new());
         let mut store = self.artifacts.answers();
-        self.tasks
-            .spawn(ask_store(self.artifacts.clone(), stop.clone()));
+        self.tasks.spawn(ping_store_periodically(
+            self.artifacts.clone(),
+            stop.clone(),
+        ));
         loop {
             let parts = (*store.borrow_and_update(), *self.skills.borrow_and_update());
-            let serving = (self.serving(), parts);
-            if said != Some(serving) {
-                self.say(serving.0, parts).await;
-                said = Some(serving);
+            let serving = (self.is_serving(), parts);
+            if latest.replace(serving) != Some(serving) {
+                self.report(serving.0, parts, &mut reported).await;
             }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
-                () = changed(&mut self.pools) => {}
+                () = any_changed(&mut self.pools) => {}
                 Ok(()) = store.changed() => {}
                 Ok(()) = self.skills.changed() => {}
                 () = tokio::time::sleep(PING_INTERVAL) => self.ping().await,
@@ -79,7 +82,7 @@ impl Health {
         }
     }
 
-    fn serving(&self) -> bool {
+    fn is_serving(&self) -> bool {
         let pools = self.pools.iter().all(|pool| *pool.borrow());
         pools && *self.available.borrow() && !self.tasks.drain.is_cancelled()
     }
@@ -104,7 +107,13 @@ impl Health {
         }
     }
 
-    async fn say(&self, serving: bool, (artifacts, skills): (bool, bool)) {
+    /// Reports the status of each service that is not the one in `reported`.
+    async fn report(
+        &self,
+        serving: bool,
+        (artifacts, skills): (bool, bool),
+        reported: &mut HashMap<String, bool>,
+    ) {
         let status = |serving: bool| match serving {
             true => ServingStatus::Serving,
             false => ServingStatus::NotServing,
@@ -116,22 +125,27 @@ impl Health {
             skills = %status(skills),
             "health"
         );
-        self.reporter.set_service_status("", status(serving)).await;
-        for service in &self.methods.services {
+        let services = self.methods.services.iter().map(|service| {
             let serving = match service.as_str() {
                 ARTIFACT_SERVICE => artifacts,
                 SKILL_SERVICE => skills,
                 _ => serving,
             };
-            self.reporter
-                .set_service_status(service, status(serving))
-                .await;
+            (service.clone(), serving)
+        });
+        for (service, serving) in [(String::new(), serving)].into_iter().chain(services) {
+            // A status is sent to watchers even if it is the one before.
+            if reported.insert(service.clone(), serving) != Some(serving) {
+                self.reporter
+                    .set_service_status(service, status(serving))
+                    .await;
+            }
         }
     }
 }
 
-/// Asks the store of artifacts from time to time whether it is there; other requests say so too.
-async fn ask_store(artifacts: Artifacts, stop: CancellationToken) {
+/// Pings the artifact store periodically. The results of other requests are noticed too.
+async fn ping_store_periodically(artifacts: Artifacts, stop: CancellationToken) {
     loop {
         let interval = match *artifacts.answers().borrow() {
             true => STORE_INTERVAL,
@@ -148,8 +162,8 @@ async fn ask_store(artifacts: Artifacts, stop: CancellationToken) {
     }
 }
 
-/// Waits until one of them changes. Those whose sender is gone never do.
-async fn changed(pools: &mut [watch::Receiver<bool>]) {
+/// Waits until one of the values changes. A receiver whose sender was dropped never changes.
+async fn any_changed(pools: &mut [watch::Receiver<bool>]) {
     if pools.is_empty() {
         return pending().await;
     }

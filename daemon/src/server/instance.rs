@@ -1,9 +1,10 @@
-//! The state directory: private, used by one daemon at a time, and bound to its place. A daemon holds a lock on the
-//! directory itself for its life, so that no missing or replaced file in it lets a second process in. The `instance` file
-//! holds the id that containers carry as a label, and the binding.
+//! State directory: private, used by one daemon at a time, and bound to its place on the host.
 //!
-//! A daemon removes containers of its own id that its slots do not know. So an id must never be in two places: a copied
-//! directory is refused, and a directory that had an id does not silently get another one.
+//! A daemon holds a lock on the directory itself while it runs, so that a missing or replaced file cannot admit a second
+//! process. The `instance` file holds the instance's id, which containers carry as a label, and the binding.
+//!
+//! A daemon removes containers of its own id that its slots do not know. So two directories must never have the same id:
+//! the daemon refuses a copied directory, and never gives a directory another id without being told to.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -15,16 +16,16 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::{Chain, Error, Result};
 use crate::workspace::slot;
-use binding::Binding;
+use binding::DirectoryBinding;
 
 mod binding;
 
-/// Hex digits of an id: 48 random bits tell all instances that share an engine apart.
+/// Number of hex digits of an id: 48 random bits distinguish all instances that share an engine.
 const ID_DIGITS: usize = 12;
 
-/// A state directory in use by this process.
+/// Lock of this process on its state directory, with the instance's id.
 #[derive(Debug)]
-pub(super) struct Instance {
+pub(super) struct InstanceLock {
     id: String,
     /// Lock on the state directory until this is dropped; the kernel releases it if the process dies.
     _directory: Flock<File>,
@@ -32,66 +33,68 @@ pub(super) struct Instance {
     _file: Flock<File>,
 }
 
-/// Contents of the `instance` file.
+/// Parsed contents of the `instance` file.
 #[derive(Debug, PartialEq, Eq)]
-enum Contents {
+enum InstanceContents {
     Empty,
     Damaged,
-    /// `binding` is `None` in a file from before directories were bound.
+    /// Id and binding; `binding` is `None` in a file of an earlier version, which did not bind directories.
     Known {
         id: String,
-        binding: Option<Binding>,
+        binding: Option<DirectoryBinding>,
     },
 }
 
-/// A locked `instance` file.
+/// Locked and parsed `instance` file.
 #[derive(Debug)]
 struct InstanceFile {
     state_dir: PathBuf,
     path: PathBuf,
     lock: Flock<File>,
-    contents: Contents,
+    contents: InstanceContents,
 }
 
-// === impl Instance ===
+// === impl InstanceLock ===
 
-impl Instance {
-    /// Makes the directory if needed, takes its lock, and reads or makes its id. Blocks.
+impl InstanceLock {
+    /// Creates the directory if needed, takes its lock, and reads or creates its id. Blocks the thread.
     ///
     /// # Errors
-    /// When the directory cannot be used, another daemon uses it, it is a copy of another one, or its id is lost.
-    pub(super) fn take(state_dir: &Path) -> Result<Self> {
-        make_private(state_dir)?;
+    /// [`Error`] if the directory cannot be used, another daemon uses it, it is a copy of another one, or its id is lost.
+    pub(super) fn acquire(state_dir: &Path) -> Result<Self> {
+        make_private_directories(state_dir)?;
         let directory = try_lock(state_dir, state_dir)?;
         let path = state_dir.join("instance");
-        let exists = path.try_exists().map_err(failed("look for", &path))?;
+        let exists = path.try_exists().map_err(io_error("look for", &path))?;
         if !exists {
             if has_slots(state_dir)? {
-                return Err(refused(state_dir, "its instance file is missing"));
+                return Err(lost_id_error(state_dir, "its instance file is missing"));
             }
-            create(state_dir, &path)?;
+            create_instance_file(state_dir, &path)?;
         }
         let file = InstanceFile::open(state_dir, path)?;
         let now = file.binding()?;
         let (id, recorded) = match &file.contents {
-            Contents::Empty => return Err(refused(state_dir, "its instance file is empty")),
-            Contents::Damaged => {
+            InstanceContents::Empty => {
+                return Err(lost_id_error(state_dir, "its instance file is empty"));
+            }
+            InstanceContents::Damaged => {
                 let why =
                     format!("its instance file does not hold the {ID_DIGITS} hex digits of an id");
-                return Err(refused(state_dir, &why));
+                return Err(lost_id_error(state_dir, &why));
             }
-            Contents::Known { id, binding } => (id.clone(), binding),
+            InstanceContents::Known { id, binding } => (id.clone(), binding),
         };
         if let Some(recorded) = recorded
             && let Some(why) = now.copy_of(recorded)
         {
-            return Err(is_copy(state_dir, &id, recorded, why));
+            return Err(copy_error(state_dir, &id, recorded, why));
         }
         if recorded.as_ref() != Some(&now) {
             tracing::info!(from = ?recorded.as_ref().map(|binding| &binding.path), to = now.path, "binding the state directory to its place");
-            // What is written there still holds, or holds as little as before.
+            // Without the write, the recorded binding is as valid as before.
             if let Err(error) = file.write(&id, &now) {
-                tracing::warn!(error = %Chain(&error), "the state directory's place was not noted");
+                tracing::warn!(error = %Chain(&error), "the binding of the state directory could not be written");
             }
         }
         Ok(Self {
@@ -101,32 +104,32 @@ impl Instance {
         })
     }
 
-    /// Stays the same over restarts.
+    /// Returns the instance's id, which stays the same over restarts.
     #[must_use]
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 }
 
-/// Gives a copied state directory, or one whose id is lost, an id of its own, and empties its slots. Containers are not
-/// touched. Changes nothing if the directory is no copy. Returns what was done, for people. Blocks.
+/// Gives a copied state directory, or one whose id is lost, an id of its own, and removes its slots. Containers stay.
+/// Changes nothing if the directory is not a copy. Returns a message that says what was done. Blocks the thread.
 ///
 /// # Errors
-/// When the directory cannot be used, when another daemon uses it, or when it is not bound yet: then nothing tells an
-/// original from a copy, and an original would lose its workspaces.
+/// [`Error`] if the directory cannot be used, if another daemon uses it, or if it is not bound yet: then an original cannot
+/// be distinguished from a copy, and would lose its workspaces.
 pub(super) fn adopt_copy(state_dir: &Path) -> Result<String> {
-    make_private(state_dir)?;
+    make_private_directories(state_dir)?;
     let _directory = try_lock(state_dir, state_dir)?;
     let path = state_dir.join("instance");
-    if !path.try_exists().map_err(failed("look for", &path))? {
-        let done = emptied(state_dir, None)?;
-        create(state_dir, &path)?;
+    if !path.try_exists().map_err(io_error("look for", &path))? {
+        let done = remove_slots(state_dir, None)?;
+        create_instance_file(state_dir, &path)?;
         return Ok(done);
     }
     let file = InstanceFile::open(state_dir, path)?;
     let now = file.binding()?;
     let old = match &file.contents {
-        Contents::Known {
+        InstanceContents::Known {
             id,
             binding: Some(recorded),
         } if now.copy_of(recorded).is_none() => {
@@ -135,25 +138,25 @@ pub(super) fn adopt_copy(state_dir: &Path) -> Result<String> {
                 state_dir.display()
             ));
         }
-        Contents::Known { id, binding: None } => return Err(unbound(state_dir, id)),
-        Contents::Known {
+        InstanceContents::Known { id, binding: None } => return Err(unbound_error(state_dir, id)),
+        InstanceContents::Known {
             id,
             binding: Some(_),
         } => Some(id.clone()),
-        Contents::Empty | Contents::Damaged => None,
+        InstanceContents::Empty | InstanceContents::Damaged => None,
     };
-    // The slots go first: a copy that was interrupted here is still refused.
-    let done = emptied(state_dir, old.as_deref())?;
+    // Remove the slots first: after an interruption here, the daemon still refuses the copy.
+    let done = remove_slots(state_dir, old.as_deref())?;
     file.write(&new_id(), &now)?;
     Ok(done)
 }
 
-/// Deletes the slots' directories, which belong to containers of the instance that was copied.
-fn emptied(state_dir: &Path, old: Option<&str>) -> Result<String> {
+/// Removes the slots' directories, which belong to containers of the original instance, and returns a message about it.
+fn remove_slots(state_dir: &Path, old: Option<&str>) -> Result<String> {
     let slots = state_dir.join("slots");
     let mut removed = 0_u32;
-    for entry in std::fs::read_dir(&slots).map_err(failed("list", &slots))? {
-        slot::erase(&entry.map_err(failed("list", &slots))?.path())?;
+    for entry in std::fs::read_dir(&slots).map_err(io_error("list", &slots))? {
+        slot::erase_slot_dir(&entry.map_err(io_error("list", &slots))?.path())?;
         removed += 1;
     }
     let dir = state_dir.display();
@@ -177,37 +180,38 @@ impl InstanceFile {
         let mut lock = try_lock(&path, state_dir)?;
         let mut bytes = Vec::new();
         lock.read_to_end(&mut bytes)
-            .map_err(failed("read", &path))?;
+            .map_err(io_error("read", &path))?;
         Ok(Self {
             state_dir: state_dir.to_owned(),
             path,
             lock,
-            contents: parse(&String::from_utf8_lossy(&bytes)),
+            contents: parse_instance(&String::from_utf8_lossy(&bytes)),
         })
     }
 
-    /// The place where the directory is now.
-    fn binding(&self) -> Result<Binding> {
-        Binding::of(&self.state_dir).map_err(failed("look at", &self.state_dir))
+    /// Returns the directory's current binding.
+    fn binding(&self) -> Result<DirectoryBinding> {
+        DirectoryBinding::of_directory(&self.state_dir)
+            .map_err(io_error("look at", &self.state_dir))
     }
 
-    /// Replaces the contents in place: the lock is on this file. Its first line, the id, is whole at any moment.
-    fn write(&self, id: &str, binding: &Binding) -> Result<()> {
-        let text = text(id, binding);
+    /// Overwrites the file in place, because the lock is on it. Its first line, the id, is complete at any moment.
+    fn write(&self, id: &str, binding: &DirectoryBinding) -> Result<()> {
+        let text = format_instance(id, binding);
         let write = || -> io::Result<()> {
             let file = OpenOptions::new().write(true).open(&self.path)?;
             file.write_all_at(text.as_bytes(), 0)?;
             file.set_len(text.len() as u64)?;
             file.sync_all()
         };
-        write().map_err(failed("write", &self.path))
+        write().map_err(io_error("write", &self.path))
     }
 }
 
 /// Takes the exclusive lock on a file or directory of a state directory, without waiting.
 fn try_lock(path: &Path, state_dir: &Path) -> Result<Flock<File>> {
-    // For reading: the lock must not keep an operator from making a failing disk read-only.
-    let file = File::open(path).map_err(failed("open", path))?;
+    // Open for reading: a writable descriptor would keep an operator from remounting a failing disk read-only.
+    let file = File::open(path).map_err(io_error("open", path))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
         let operation = if errno == Errno::EAGAIN {
             format!(
@@ -225,46 +229,46 @@ fn try_lock(path: &Path, state_dir: &Path) -> Result<Flock<File>> {
     })
 }
 
-/// Makes the file of a new directory, as a whole: one that is empty has been emptied by somebody.
-fn create(state_dir: &Path, path: &Path) -> Result<()> {
+/// Creates the `instance` file of a new directory in one step, so that an empty file always means damage.
+fn create_instance_file(state_dir: &Path, path: &Path) -> Result<()> {
     let create = || -> io::Result<()> {
-        let binding = Binding::of(state_dir)?;
+        let binding = DirectoryBinding::of_directory(state_dir)?;
         let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
-        file.write_all(text(&new_id(), &binding).as_bytes())?;
+        file.write_all(format_instance(&new_id(), &binding).as_bytes())?;
         file.as_file().sync_all()?;
         match file.persist_noclobber(path) {
-            // A daemon of a version that does not lock the directory was faster; its lock on the file decides.
+            // A daemon of an earlier version, which does not lock the directory, was faster; its lock on the file decides.
             Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
             _ => Ok(()),
         }
     };
-    create().map_err(failed("make", path))
+    create().map_err(io_error("make", path))
 }
 
-fn text(id: &str, binding: &Binding) -> String {
+fn format_instance(id: &str, binding: &DirectoryBinding) -> String {
     format!("{id}\n{}", binding.to_lines())
 }
 
-fn parse(text: &str) -> Contents {
+fn parse_instance(text: &str) -> InstanceContents {
     if text.trim().is_empty() {
-        return Contents::Empty;
+        return InstanceContents::Empty;
     }
     let (id, rest) = text.split_once('\n').unwrap_or((text, ""));
     let (id, rest) = (id.trim(), rest.trim());
     if id.len() != ID_DIGITS || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Contents::Damaged;
+        return InstanceContents::Damaged;
     }
-    let binding = Binding::parse(rest);
+    let binding = DirectoryBinding::parse(rest);
     if binding.is_none() && !rest.is_empty() {
-        return Contents::Damaged;
+        return InstanceContents::Damaged;
     }
-    Contents::Known {
+    InstanceContents::Known {
         id: id.to_owned(),
         binding,
     }
 }
 
-fn is_copy(state_dir: &Path, id: &str, original: &Binding, why: &str) -> Error {
+fn copy_error(state_dir: &Path, id: &str, original: &DirectoryBinding, why: &str) -> Error {
     let dir = state_dir.display();
     Error::Start {
         what: "the state directory",
@@ -277,7 +281,7 @@ fn is_copy(state_dir: &Path, id: &str, original: &Binding, why: &str) -> Error {
     }
 }
 
-fn unbound(state_dir: &Path, id: &str) -> Error {
+fn unbound_error(state_dir: &Path, id: &str) -> Error {
     let dir = state_dir.display();
     Error::Start {
         what: "the state directory",
@@ -289,7 +293,7 @@ fn unbound(state_dir: &Path, id: &str) -> Error {
     }
 }
 
-fn refused(state_dir: &Path, what: &str) -> Error {
+fn lost_id_error(state_dir: &Path, what: &str) -> Error {
     let dir = state_dir.display();
     Error::Start {
         what: "the state directory",
@@ -301,21 +305,21 @@ fn refused(state_dir: &Path, what: &str) -> Error {
     }
 }
 
-fn failed<'a>(verb: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Error + use<'a> {
+fn io_error<'a>(verb: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Error + use<'a> {
     move |source| Error::Io {
         operation: format!("{verb} {}", path.display()),
         source,
     }
 }
 
-/// Returns `true` if slots of an earlier run are there.
+/// Returns `true` if the directory has slots of an earlier run.
 fn has_slots(state_dir: &Path) -> Result<bool> {
     let slots = state_dir.join("slots");
-    let mut entries = std::fs::read_dir(&slots).map_err(failed("list", &slots))?;
+    let mut entries = std::fs::read_dir(&slots).map_err(io_error("list", &slots))?;
     Ok(entries.next().is_some())
 }
 
-fn make_private(state_dir: &Path) -> Result<()> {
+fn make_private_directories(state_dir: &Path) -> Result<()> {
     let dirs = [
         state_dir.to_owned(),
         state_dir.join("slots"),
@@ -333,7 +337,7 @@ fn make_private(state_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The random end of a UUIDv7.
+/// Makes a random id from the end of a UUIDv7.
 fn new_id() -> String {
     let uuid = uuid::Uuid::now_v7().simple().to_string();
     uuid.chars().skip(uuid.len() - ID_DIGITS).collect()

@@ -1,5 +1,5 @@
-//! The listening socket: bound where no other user can replace it, without stealing it from a living server, and removed
-//! at the end. It accepts always; where there is no place for a connection, that one or an idle one is closed.
+//! Listening socket: bound in a directory where no other user can replace it, never taken from a running server, and removed
+//! at the end. The listener always accepts; beyond the limits it closes the new connection or an idle one.
 
 use std::convert::Infallible;
 use std::fs::{Metadata, Permissions};
@@ -9,20 +9,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::Stream;
-use tokio::net::{UnixListener, UnixSocket, UnixStream};
+use tokio::net::{UnixListener, UnixSocket};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
 use super::connections::{Admission, ConnectionTable};
 use crate::config::ServerConfig;
 use crate::error::{Error, Result};
+use crate::socket::FrameSocket;
 
-/// Connections that the kernel holds while none is accepted.
+/// Maximum number of connections that the kernel queues before they are accepted.
 const BACKLOG: u32 = 1024;
-/// Pause after a failed accept. Descriptors that ran out come back when connections close, not sooner.
+/// Pause after a failed accept, for instance without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A bound socket. Its file is removed when this is dropped, if it is still ours.
+/// Bound socket. Dropping it removes the socket's file, unless another server has replaced it.
 #[derive(Debug)]
 pub(super) struct Listener {
     inner: UnixListener,
@@ -36,11 +37,11 @@ struct SocketFile {
 }
 
 impl Listener {
-    /// Binds. A socket file on which no server answers is taken over; one on which a server does, and any other
-    /// kind of file, is an error.
+    /// Binds the socket. A socket file on which no server answers is replaced.
     ///
     /// # Errors
-    /// When the path cannot be had, or another user could replace the socket; the message says what to do.
+    /// [`Error`] if a server answers at the path, the path is not a socket, or another user could replace the socket. The
+    /// message says what to do.
     pub(super) fn bind(path: &Path, mode: u32) -> Result<Self> {
         let failed = |source| Error::Io {
             operation: format!("listen on {}", path.display()),
@@ -48,26 +49,26 @@ impl Listener {
         };
         if let Some(parent) = path.parent() {
             let mut builder = std::fs::DirBuilder::new();
-            // Whatever the umask says: of directories that others can write to the socket could be taken.
+            // A permissive umask must not make directories in which others could replace the socket.
             let made = builder.recursive(true).mode(0o755).create(parent);
             made.map_err(failed)?;
             refuse_shared_directories(parent)?;
         }
-        clear(path)?;
+        remove_stale_socket(path)?;
         let socket = UnixSocket::new_stream().map_err(failed)?;
         socket.bind(path).map_err(failed)?;
         let file = SocketFile {
             path: path.to_owned(),
-            identity: identity(path).map_err(failed)?,
+            identity: file_identity(path).map_err(failed)?,
         };
-        // Nobody can connect before listen, so nobody gets in while the mode is still the umask's.
+        // No client can connect before `listen`, so the umask's mode gives nobody access.
         std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)?;
         let inner = socket.listen(BACKLOG).map_err(failed)?;
         Ok(Self { inner, _file: file })
     }
 
-    /// Connections as they come. Never ends by itself, and never yields an error: accepting goes on after one.
-    /// `cut` ends all of them at once.
+    /// Returns the stream of accepted connections. It never ends and never yields an error; accepting goes on after a
+    /// failure. `cut` closes all connections at once.
     pub(super) fn connections(
         self,
         config: &ServerConfig,
@@ -79,7 +80,7 @@ impl Listener {
             (self, table, cut),
             move |(listener, table, cut)| async move {
                 let connection = loop {
-                    let (stream, uid) = listener.accept().await;
+                    let (socket, uid) = listener.accept().await;
                     let guard = match table.admit(uid, &cut) {
                         Admission::Free(guard) => guard,
                         Admission::Replaced(guard) => {
@@ -95,26 +96,28 @@ impl Listener {
                             continue;
                         }
                     };
-                    break Connection::new(stream, guard, deadline);
+                    break Connection::new(socket, guard, deadline);
                 };
                 Some((Ok(connection), (listener, table, cut)))
             },
         )
     }
 
-    /// Waits for a connection, and returns it with its user.
-    async fn accept(&self) -> (UnixStream, u32) {
+    /// Waits for a connection, and returns it with its user's uid.
+    async fn accept(&self) -> (FrameSocket, u32) {
         let mut failing = false;
         loop {
             let accepted = self.inner.accept().await;
-            match accepted.and_then(|(stream, _)| Ok((stream.peer_cred()?, stream))) {
-                Ok((peer, stream)) => {
+            let accepted = accepted
+                .and_then(|(stream, _)| Ok((stream.peer_cred()?, FrameSocket::new(stream)?)));
+            match accepted {
+                Ok((peer, socket)) => {
                     let (pid, uid, gid) = (peer.pid(), peer.uid(), peer.gid());
                     tracing::debug!(pid, uid, gid, "connection");
-                    return (stream, uid);
+                    return (socket, uid);
                 }
                 Err(error) => {
-                    // Once per streak: it fails twenty times a second while descriptors are short.
+                    // Log once per series of failures: accept fails twenty times a second without descriptors.
                     if !failing {
                         tracing::warn!(error = %error, "connections cannot be accepted");
                     }
@@ -126,10 +129,10 @@ impl Listener {
     }
 }
 
-/// Checks that other users can't replace the socket: by removing it from its directory, or by renaming that or one above.
+/// Checks that other users can't replace the socket, by removing it or by renaming a directory on its path.
 ///
-/// Above the socket's own directory only what every user can write to is refused: who runs the daemon with sudo from a
-/// home directory is the owner of directories above.
+/// Above the socket's own directory only directories that every user can write to are refused: an operator who runs the
+/// daemon with sudo from a home directory owns the directories above.
 fn refuse_shared_directories(directory: &Path) -> Result<()> {
     let own = if directory == Path::new("") {
         Path::new(".")
@@ -142,11 +145,11 @@ fn refuse_shared_directories(directory: &Path) -> Result<()> {
     };
     let absolute = std::path::absolute(own).map_err(failed)?;
     let canonical = own.canonicalize().map_err(failed)?;
-    // Both, since a link on the way can be replaced as well as what it leads to.
+    // Check both: a link on the path can be replaced as well as its target.
     for directory in absolute.ancestors().chain(canonical.ancestors()) {
         let metadata = std::fs::metadata(directory).map_err(failed)?;
         let is_own = directory == absolute || directory == canonical;
-        let Some(why) = shared(&metadata, is_own) else {
+        let Some(why) = shared_with(&metadata, is_own) else {
             continue;
         };
         return Err(Error::Start {
@@ -161,9 +164,9 @@ fn refuse_shared_directories(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Says who besides root and the daemon's user can replace what a directory holds; `None` if nobody can. `is_own` is true
-/// for the socket's own directory.
-fn shared(directory: &Metadata, is_own: bool) -> Option<String> {
+/// Describes who besides root and the daemon's user can replace files in a directory; `None` if nobody can. `is_own` is
+/// `true` for the socket's own directory.
+fn shared_with(directory: &Metadata, is_own: bool) -> Option<String> {
     let (uid, gid) = (
         nix::unistd::geteuid().as_raw(),
         nix::unistd::getegid().as_raw(),
@@ -182,7 +185,7 @@ fn shared(directory: &Metadata, is_own: bool) -> Option<String> {
             mode & 0o7777
         ));
     }
-    // Members of the daemon's own group are its clients. The directory's bits of the group also cover access lists.
+    // Members of the daemon's own group are its clients. The group bits also cover access control lists.
     if is_own && mode & 0o020 != 0 {
         let group = if directory.gid() == gid {
             "the daemon's own group, that of its clients,"
@@ -198,8 +201,8 @@ fn shared(directory: &Metadata, is_own: bool) -> Option<String> {
     None
 }
 
-/// Removes a socket that a dead server left behind.
-fn clear(path: &Path) -> Result<()> {
+/// Removes the socket file of a server that no longer runs.
+fn remove_stale_socket(path: &Path) -> Result<()> {
     let refuse = |why: &str, kind: io::ErrorKind| Error::Io {
         operation: format!("listen on {}: {why}", path.display()),
         source: kind.into(),
@@ -208,7 +211,7 @@ fn clear(path: &Path) -> Result<()> {
         return Ok(());
     };
     if !metadata.file_type().is_socket() {
-        let why = "there is something that is not a socket; move it away, or choose another path with --listen";
+        let why = "the path is not a socket; move it away, or choose another path with --listen";
         return Err(refuse(why, io::ErrorKind::AlreadyExists));
     }
     match std::os::unix::net::UnixStream::connect(path) {
@@ -222,7 +225,7 @@ fn clear(path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::Io {
             operation: format!(
-                "find out who listens on {}; choose another path with --listen",
+                "connect to {} to see whether a server listens there; choose another path with --listen",
                 path.display()
             ),
             source: error,
@@ -234,14 +237,14 @@ fn clear(path: &Path) -> Result<()> {
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
+fn file_identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // What is left behind is found stale by the next start.
+        if file_identity(&self.path).is_ok_and(|found| found == self.identity) {
+            // If this fails, the next start removes the stale file.
             drop(std::fs::remove_file(&self.path));
         }
     }

@@ -1,4 +1,4 @@
-//! What the descriptors say about each method: whether it streams. Timeouts and the end of the server differ.
+//! Table of all served methods, read from the embedded descriptors. Timeouts and the server's stop depend on it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,23 +10,23 @@ use skilld_proto::v1::FILE_DESCRIPTOR_SET;
 
 use super::connections::CallKind;
 
-/// How a method streams.
+/// Properties of one method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Method {
+pub(super) struct MethodTraits {
     pub(super) client_streams: bool,
     pub(super) server_streams: bool,
-    /// Of skilld, and not of health or reflection: a drain waits for it.
-    pub(super) own: bool,
-    /// Clients take it up again where it was: a drain does not wait for it.
-    pub(super) resumable: bool,
-    /// Its first message says that something was started.
-    pub(super) starts: bool,
+    /// `true` for skilld's services, `false` for health and reflection. A drain waits for the former.
+    pub(super) is_skilld: bool,
+    /// `true` if clients resume the call at an offset. A drain does not wait for it.
+    pub(super) is_resumable: bool,
+    /// `true` if the first message of the answer reports a started exec.
+    pub(super) starts_exec: bool,
 }
 
-impl Method {
+impl MethodTraits {
     /// Returns how far a call of this method protects its connection.
     pub(super) fn kind(self) -> CallKind {
-        if self.own {
+        if self.is_skilld {
             CallKind::Work
         } else {
             CallKind::Watch
@@ -34,8 +34,8 @@ impl Method {
     }
 }
 
-/// What waits for an exec's output, or for who types its input, for hours if need be. A client that is told UNAVAILABLE
-/// asks again, with offsets.
+/// Methods that wait for an exec's output or for its input, for hours if need be. After UNAVAILABLE the client calls again,
+/// with offsets.
 const RESUMABLE: [&str; 4] = [
     "/skilld.v1.ExecService/AttachExec",
     "/skilld.v1.ExecService/PollExec",
@@ -43,67 +43,70 @@ const RESUMABLE: [&str; 4] = [
     "/skilld.v1.ExecService/StreamStdin",
 ];
 
-/// What has started something by the time that its first message comes.
-const STARTS: &str = "/skilld.v1.ExecService/RunExec";
+/// Method that starts an exec and reports it with its first message.
+const STARTS_EXEC: &str = "/skilld.v1.ExecService/RunExec";
 
-/// All methods that are served.
+/// Table of all served methods by path.
 #[derive(Debug)]
-pub(super) struct Methods {
-    by_path: HashMap<String, Method>,
+pub(super) struct MethodTable {
+    by_path: HashMap<String, MethodTraits>,
     /// Full names of skilld's services, sorted.
     pub(super) services: BTreeSet<String>,
 }
 
-impl Methods {
+impl MethodTable {
     /// Reads the embedded descriptors.
     pub(super) fn new() -> Self {
         let mut methods = Self {
             by_path: HashMap::new(),
             services: BTreeSet::new(),
         };
-        for (encoded, own) in [
+        for (encoded, is_skilld) in [
             (FILE_DESCRIPTOR_SET, true),
             (tonic_health::pb::FILE_DESCRIPTOR_SET, false),
             (tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET, false),
             (tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET, false),
         ] {
-            // Made by our own build: a test decodes them.
-            methods.add(&FileDescriptorSet::decode(encoded).unwrap_or_default(), own);
+            // The build makes the descriptors, and a test decodes them.
+            methods.add(
+                &FileDescriptorSet::decode(encoded).unwrap_or_default(),
+                is_skilld,
+            );
         }
         methods
     }
 
-    fn add(&mut self, set: &FileDescriptorSet, own: bool) {
+    fn add(&mut self, set: &FileDescriptorSet, is_skilld: bool) {
         for file in &set.file {
             for service in &file.service {
                 let name = format!("{}.{}", file.package(), service.name());
                 for method in &service.method {
                     let path = format!("/{name}/{}", method.name());
-                    let method = Method {
+                    let method = MethodTraits {
                         client_streams: method.client_streaming(),
                         server_streams: method.server_streaming(),
-                        own,
-                        resumable: RESUMABLE.contains(&path.as_str()),
-                        starts: path == STARTS,
+                        is_skilld,
+                        is_resumable: RESUMABLE.contains(&path.as_str()),
+                        starts_exec: path == STARTS_EXEC,
                     };
                     self.by_path.insert(path, method);
                 }
-                if own {
+                if is_skilld {
                     self.services.insert(name);
                 }
             }
         }
     }
 
-    /// The method at a path, with its path as we know it: nothing a client wrote gets any further.
-    pub(super) fn get(&self, path: &str) -> Option<(&str, Method)> {
+    /// Returns the method at a path, and the table's own copy of the path: the client's text goes no further.
+    pub(super) fn get(&self, path: &str) -> Option<(&str, MethodTraits)> {
         self.by_path
             .get_key_value(path)
             .map(|(path, method)| (path.as_str(), *method))
     }
 }
 
-/// The client's deadline, as gRPC writes it: up to eight digits and a unit. Nonsense counts as none.
+/// Returns the client's deadline from the `grpc-timeout` header: up to eight digits and a unit. `None` if it is malformed.
 pub(super) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -128,10 +131,14 @@ mod tests {
 
     #[test]
     fn descriptors_say_what_streams() {
-        let methods = Methods::new();
+        let methods = MethodTable::new();
         let find = |path: &str| {
             let (_, method) = methods.get(path).expect("known");
-            (method.client_streams, method.server_streams, method.own)
+            (
+                method.client_streams,
+                method.server_streams,
+                method.is_skilld,
+            )
         };
         assert_eq!(find("/skilld.v1.ExecService/RunExec"), (false, true, true));
         assert_eq!(
@@ -149,11 +156,14 @@ mod tests {
         );
         assert!(methods.get("/skilld.v1.ExecService/Nothing").is_none());
         assert_eq!(methods.services.len(), 7);
-        assert!(methods.get(STARTS).expect("known").1.starts);
+        assert!(methods.get(STARTS_EXEC).expect("known").1.starts_exec);
         for path in RESUMABLE {
-            assert!(methods.get(path).expect("known").1.resumable);
+            assert!(methods.get(path).expect("known").1.is_resumable);
         }
-        let resumable = methods.by_path.values().filter(|method| method.resumable);
+        let resumable = methods
+            .by_path
+            .values()
+            .filter(|method| method.is_resumable);
         assert_eq!(resumable.count(), RESUMABLE.len());
     }
 

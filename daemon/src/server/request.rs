@@ -1,6 +1,8 @@
-//! The body of a request. It has to arrive in time, of a stream its first message, and only from then on its call protects
-//! the connection. Its reset is an error: tonic takes a stream of requests that its sender reset with CANCEL for one that
-//! ended well; an upload that was given up would be half a file taken for all of it.
+//! Body of a request. The request, or the first message of a stream, must arrive in time; from then on its call protects
+//! the connection.
+//!
+//! A reset of the body is an error. tonic treats a stream that its sender reset with CANCEL as complete, so a cancelled
+//! upload would be stored as a whole file.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,26 +19,26 @@ use tonic::{Code, Status};
 use super::connections::{CallKind, ConnectionCall, ConnectionHandle};
 use crate::error::Error;
 
-/// Longest time between the headers of a call and the end of its request, or of the first message of a stream. Clients
-/// send both at once; a call that only has headers costs its client nothing and would last for ever.
+/// Longest time from the headers of a call to the end of its request, or of the first message of a stream. Clients send
+/// both at once; without this limit a call of headers alone would cost its client nothing and last for ever.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Length of what precedes every gRPC message: a flag, and the message's length in four bytes.
+/// Length of the prefix of every gRPC message, in bytes: a flag, and the message's length as four bytes.
 const PREFIX_BYTES: usize = 5;
 
-/// What a client sends.
+/// Wrapped body of a request.
 #[derive(Debug)]
 pub(super) struct RequestBody {
     inner: Body,
-    /// `None` once the call counts.
+    /// Part of the request that has not arrived; `None` once the call counts.
     awaited: Option<AwaitedRequest>,
 }
 
-/// Protection of a connection by one of its calls: empty until the call's request has arrived. The call owns it; the
-/// body of its request, which a handler may keep for longer, only fills it.
+/// Protection of a connection by one of its calls: empty until the call's request has arrived. The call owns it, and the
+/// request's body, which a handler may keep for longer, only fills it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CallProtection(Arc<OnceLock<ConnectionCall>>);
 
-/// Where and how a call counts once its request has arrived.
+/// Connection and kind of a call that counts once its request has arrived.
 #[derive(Debug)]
 pub(super) struct CallOpening {
     connection: ConnectionHandle,
@@ -44,16 +46,16 @@ pub(super) struct CallOpening {
     protection: Weak<OnceLock<ConnectionCall>>,
 }
 
-/// A request that is not complete enough to count.
+/// Request that has not arrived far enough to count.
 #[derive(Debug)]
 struct AwaitedRequest {
     deadline: Pin<Box<Sleep>>,
     opening: Option<CallOpening>,
-    /// Length of the first message of a stream; `None` for a request that is awaited to its end, as its handler does.
+    /// Length of the first message of a stream; `None` for a unary request, which must arrive completely.
     first: Option<MessageLength>,
 }
 
-/// Counts the bytes of one gRPC message.
+/// Counter of the bytes of one gRPC message.
 #[derive(Debug, Default)]
 struct MessageLength {
     prefix: [u8; PREFIX_BYTES],
@@ -63,7 +65,7 @@ struct MessageLength {
 // === impl CallProtection ===
 
 impl CallProtection {
-    /// Returns what a request needs to fill this.
+    /// Makes the value with which the request's body fills this protection.
     pub(super) fn opening(&self, connection: ConnectionHandle, kind: CallKind) -> CallOpening {
         CallOpening {
             connection,
@@ -74,12 +76,13 @@ impl CallProtection {
 }
 
 impl CallOpening {
-    /// Counts the call. Returns `false` if its connection is being closed, and its answer would not arrive.
+    /// Counts the call on its connection. Returns `false` if the connection is being closed, so that an answer would not
+    /// arrive.
     fn open(self) -> bool {
         let Some(call) = self.connection.open_call(self.kind) else {
             return false;
         };
-        // A call that has ended already protects nothing: then the count is given back at once.
+        // If the call has ended already, dropping its count here removes it again.
         if let Some(protection) = self.protection.upgrade() {
             drop(protection.set(call));
         }
@@ -107,7 +110,8 @@ impl MessageLength {
 // === impl RequestBody ===
 
 impl RequestBody {
-    /// `opening` is `None` for a call without a connection of ours; `is_stream` is `true` for a stream of requests.
+    /// Wraps a body. `opening` is `None` for a call without a counted connection; `is_stream` is `true` for a stream of
+    /// requests.
     pub(super) fn new(inner: Body, is_stream: bool, opening: Option<CallOpening>) -> Self {
         let awaited = AwaitedRequest {
             deadline: Box::pin(tokio::time::sleep(REQUEST_TIMEOUT)),
@@ -120,7 +124,7 @@ impl RequestBody {
         }
     }
 
-    /// Returns `true` if what has arrived, and now `data`, is enough for the call to count.
+    /// Returns `true` if enough has arrived, with `data`, for the call to count.
     fn is_complete(&mut self, data: Option<&Bytes>) -> bool {
         let first = self
             .awaited
@@ -189,7 +193,7 @@ fn broken(status: Status) -> Status {
     }
 }
 
-/// Status of a call whose request has not arrived, and will not.
+/// Makes the status of a call whose request did not arrive.
 fn not_arrived() -> Status {
     let doing = "waiting for the request";
     Error::Deadline { doing }.into()
@@ -240,7 +244,7 @@ mod tests {
         std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await
     }
 
-    /// A body of frames, which then ends or is silent for ever.
+    /// Body that yields frames, and then ends or stays silent for ever.
     struct Frames {
         frames: VecDeque<Bytes>,
         ends: bool,
@@ -267,7 +271,7 @@ mod tests {
         Body::new(Frames { frames, ends })
     }
 
-    /// The only connection that its table takes, and the request of a call on it.
+    /// Connection that fills its table, and the request of a call on it.
     struct OnlyConnection {
         table: ConnectionTable,
         guard: ConnectionGuard,
@@ -302,7 +306,7 @@ mod tests {
         assert!(!guard.cut.is_cancelled() && protection.0.get().is_none());
         next(&mut body).await.expect("a frame").expect("data");
         assert!(protection.0.get().is_some() && is_full(&table));
-        // Its handler may keep the body.
+        // The handler may keep the body longer than the call lasts.
         drop(protection);
         assert!(!is_full(&table) && guard.cut.is_cancelled());
     }

@@ -1,7 +1,7 @@
-//! What is served: boots what the services work with, and makes the routes. A service of the API that is not
-//! added here is answered with UNIMPLEMENTED by the call layer.
+//! Starts the dependencies of the services and builds the routes. The call layer answers UNIMPLEMENTED for a service that is
+//! not added here.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use skilld_proto::v1::FILE_DESCRIPTOR_SET;
@@ -18,64 +18,57 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::artifacts::Artifacts;
-use crate::collect::exit::OnExit;
+use crate::collect::on_exit::ExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::error::{Error, Result};
 use crate::fetch::Fetcher;
-use crate::inputs::Inputs;
-use crate::rpc::admin::Admin;
-use crate::rpc::artifact::ArtifactsRpc;
-use crate::rpc::budget::Budget;
-use crate::rpc::exec::Execs;
-use crate::rpc::file::Files;
-use crate::rpc::server::Server;
-use crate::rpc::skill::SkillsRpc;
-use crate::rpc::workspace::Workspaces;
-use crate::rpc::{Services, Shared};
+use crate::inputs::InputStager;
+use crate::rpc::admin::AdminRpc;
+use crate::rpc::artifact::ArtifactRpc;
+use crate::rpc::budget::RelayBudget;
+use crate::rpc::exec::ExecRpc;
+use crate::rpc::file::FileRpc;
+use crate::rpc::server::ServerRpc;
+use crate::rpc::skill::SkillRpc;
+use crate::rpc::workspace::WorkspaceRpc;
+use crate::rpc::{Services, SharedServices};
 use crate::shutdown::Tasks;
 use crate::skills::Skills;
-use crate::workspace::directory::Numbers;
-use crate::workspace::registry::Registry;
-use crate::workspace::slot::Context;
+use crate::workspace::context::SlotContext;
+use crate::workspace::registry::WorkspaceRegistry;
+use crate::workspace::slots;
 
-/// Starts skills and pools; takes over or removes what earlier runs left.
-pub(super) async fn boot(
+/// Starts skills, artifacts and pools. Slots of earlier runs are adopted or removed.
+pub(super) async fn boot_services(
     config: &Arc<Config>,
     engine: Arc<dyn Engine>,
     info: EngineInfo,
     tasks: &Tasks,
     instance: &str,
 ) -> Result<Services> {
-    let skills = Skills::open(&config.skills, &config.state_dir, tasks.clone())?;
-    skills.warm();
+    let skills = Skills::open(
+        &config.skills.options,
+        &config.state_dir,
+        tasks.for_skills(),
+    )?;
+    skills.start_fetching();
     let patience = config.server.upload_timeout;
     let artifacts = Artifacts::open(&config.artifacts, &config.state_dir, patience, tasks).await?;
     let private = config.files.input_private_addresses;
-    let fetcher = Fetcher::new(&config.fetch, private, tasks.clone());
-    let inputs = Inputs::new(config, artifacts.clone(), fetcher, tasks.clone());
-    let numbers = Numbers::new(
-        config.engine.uid_base,
-        config.engine.uid_count,
-        config.engine.uid_quarantine,
-        first_number(),
+    let fetcher = Fetcher::new(&config.fetch, private, tasks.for_skills());
+    let inputs = InputStager::new(config, artifacts.clone(), fetcher, tasks.clone());
+    let context = SlotContext::new(
+        config,
+        Arc::clone(&engine),
+        info.clone(),
+        tasks,
+        instance,
+        slots::first_slot_number(),
     );
-    let context = Context {
-        config: Arc::clone(config),
-        engine: Arc::clone(&engine),
-        info: info.clone(),
-        tasks: tasks.clone(),
-        instance: instance.to_owned(),
-        numbers: Mutex::new(numbers),
-        directory: Arc::default(),
-        boots: Semaphore::new(config.engine.boots_max),
-        inventories: Default::default(),
-        reconcile: Default::default(),
-        removals: Default::default(),
-    };
-    let registry = Registry::boot(Arc::new(context)).await?;
+    let registry = WorkspaceRegistry::boot(Arc::new(context)).await?;
     let timeout = config.files.collect_on_exit_timeout;
-    let on_exit = OnExit::new(artifacts.clone(), tasks.clone(), timeout);
+    let on_exit = ExitCollector::new(artifacts.clone(), tasks.clone(), timeout);
     for workspace in registry.list_after(None) {
         on_exit.resume(workspace);
     }
@@ -86,7 +79,7 @@ pub(super) async fn boot(
         tasks: tasks.clone(),
         instance: instance.to_owned(),
         registry,
-        relays: Budget::new(config.server.relay_bytes_max),
+        relays: RelayBudget::new(config.server.relay_bytes_max),
         skills,
         artifacts,
         on_exit,
@@ -97,39 +90,43 @@ pub(super) async fn boot(
     })
 }
 
-/// Every service with the configured limits, health, and reflection of both versions if it is switched on.
-pub(super) fn routes(
-    shared: Shared,
+/// Builds the routes: every service with the configured message limits, health, and, if switched on, both versions of
+/// reflection.
+pub(super) fn build_routes(
+    shared: SharedServices,
     available: watch::Receiver<bool>,
     reporter: HealthReporter,
 ) -> Result<Routes> {
     let bytes = shared.config.server.message_bytes_max;
     let reflection = shared.config.server.reflection;
-    let server = Server {
+    let server = ServerRpc {
         shared: Arc::clone(&shared),
         available,
     };
-    let (workspaces, execs) = (Workspaces(Arc::clone(&shared)), Execs(Arc::clone(&shared)));
-    // Each has both limits: what tonic sends is unlimited by default.
+    let (workspaces, execs) = (
+        WorkspaceRpc(Arc::clone(&shared)),
+        ExecRpc(Arc::clone(&shared)),
+    );
+    // Set both limits: tonic does not limit the messages it sends by default.
     let workspaces = WorkspaceServiceServer::new(workspaces)
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
     let execs = ExecServiceServer::new(execs)
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
-    let files = FileServiceServer::new(Files(Arc::clone(&shared)))
+    let files = FileServiceServer::new(FileRpc(Arc::clone(&shared)))
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
-    let skills = SkillServiceServer::new(SkillsRpc(Arc::clone(&shared)))
+    let skills = SkillServiceServer::new(SkillRpc(Arc::clone(&shared)))
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
-    let artifacts = ArtifactServiceServer::new(ArtifactsRpc(Arc::clone(&shared)))
+    let artifacts = ArtifactServiceServer::new(ArtifactRpc(Arc::clone(&shared)))
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
     let server = ServerServiceServer::new(server)
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
-    let admin = AdminServiceServer::new(Admin(shared))
+    let admin = AdminServiceServer::new(AdminRpc(shared))
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
     let health = HealthServer::new(HealthService::from_health_reporter(reporter));
@@ -142,13 +139,13 @@ pub(super) fn routes(
         .add_service(admin)
         .add_service(health);
     if reflection {
-        with_reflection(routes)
+        add_reflection(routes)
     } else {
         Ok(routes)
     }
 }
 
-fn with_reflection(routes: Routes) -> Result<Routes> {
+fn add_reflection(routes: Routes) -> Result<Routes> {
     let builder = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -158,12 +155,4 @@ fn with_reflection(routes: Routes) -> Result<Routes> {
     let v1 = builder().build_v1().map_err(failed)?;
     let v1alpha = builder().build_v1alpha().map_err(failed)?;
     Ok(routes.add_service(v1).add_service(v1alpha))
-}
-
-/// Where slot numbers begin. What rests is not remembered over a restart, so a start begins where earlier ones have
-/// not been: numbers advance with the clock, by eight a second, which is more than Docker starts containers.
-fn first_number() -> u32 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let steps = now.unwrap_or_default().as_secs().wrapping_mul(8);
-    u32::try_from(steps % (1 << 31)).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! The task that owns a slot: it alone changes the slot's state, record and container.
+//! Task that owns a slot. It alone changes the slot's state, record and container.
 //!
-//! One loop over everything that can happen: a command from a handle, the guest's connection gone, a
-//! timer, the daemon's stop. Each becomes an [`Event`]; `state.rs` says what follows. The task never
-//! touches a byte of output or of a file.
+//! One loop handles everything that can happen: a request from a handle, the loss of the guest's connection, a timer,
+//! the stop of the daemon. Each becomes a [`SlotEvent`], and `state.rs` decides the transition. The task never touches
+//! bytes of output or files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,99 +13,100 @@ use tokio::time::Instant;
 
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
-use crate::guest::Link;
-use crate::pool::Pool;
-use crate::workspace::collects::Collects;
-use crate::workspace::lease::Lease;
-use crate::workspace::record::{Claim, Phase, Record};
-use crate::workspace::slot::Context;
-use crate::workspace::state::{Cause, Effect, Event, State, step};
-use crate::workspace::{COMMANDS_MAX, Command, Failure, Grant, Slot, View};
+use crate::guest::GuestLink;
+use crate::pool::{Pool, SlotReport};
+use crate::workspace::collections::ExecCollections;
+use crate::workspace::context::SlotContext;
+use crate::workspace::lease::{HoldError, WorkspaceLease};
+use crate::workspace::record::{SlotPhase, SlotRecord, WorkspaceClaim};
+use crate::workspace::state::{LossCause, SlotEffect, SlotEvent, SlotState, next_step};
+use crate::workspace::{
+    COMMANDS_MAX, GrantedGuest, Slot, SlotRequest, SlotSnapshot, USERS_MAX, WorkspaceFailure,
+    WorkspaceGrant, too_many_users,
+};
 
 mod clock;
 mod container;
+mod flush;
 mod link;
 mod persist;
 mod reconnect;
-mod settle;
 #[cfg(test)]
 mod tests;
 
-use clock::until;
+use clock::sleep_until;
+use flush::{PendingEnd, await_flush};
 pub use reconnect::RECONNECT_TIMEOUT;
-use reconnect::{Reconnect, reconnected};
-use settle::{Settling, settled};
+use reconnect::{GuestReconnect, await_reconnect};
 
-/// Calls to one workspace at once. The guest takes 1,024, and queues the others without a word: this leaves room for
-/// those of the daemon itself.
-const USERS_MAX: u64 = 960;
-
-/// The task's own data.
+/// State of a slot's task.
 #[derive(Debug)]
-pub struct Actor {
-    context: Arc<Context>,
+pub struct SlotActor {
+    context: Arc<SlotContext>,
     pool: Arc<Pool>,
     dir: Arc<PathBuf>,
-    record: Record,
-    state: State,
-    link: Option<Link>,
-    /// Set while the guest of before is awaited.
-    reconnect: Option<Reconnect>,
-    /// When a pause of the container has lasted too long for the calls that are open.
+    record: SlotRecord,
+    state: SlotState,
+    link: Option<GuestLink>,
+    /// Set while the task waits for the guest to connect again.
+    reconnect: Option<GuestReconnect>,
+    /// Time at which a pause of the container ends the open calls; `None` while it is not paused.
     pause_over: Option<Instant>,
-    /// Its time was over; nobody deleted it.
+    /// The workspace ends because its lease expired, not by a delete.
     expired: bool,
-    lease: Option<Lease>,
-    failure: Option<Failure>,
-    commands: mpsc::Receiver<Command>,
-    view: watch::Sender<Arc<View>>,
-    /// Who waits for the end.
+    lease: Option<WorkspaceLease>,
+    failure: Option<WorkspaceFailure>,
+    commands: mpsc::Receiver<SlotRequest>,
+    view: watch::Sender<Arc<SlotSnapshot>>,
+    /// Callers that wait for the end of the slot.
     deleting: Vec<oneshot::Sender<Result<()>>>,
-    /// When to try again to remove the container, and how long to wait after that.
+    /// Time of the next attempt to remove the container, and the wait after it.
     retry: Option<(Instant, Duration)>,
-    /// Begin of the tries to remove the container, those before the engine was away not counted.
+    /// Time of the first attempt to remove the container since the engine answers.
     removing_since: Option<Instant>,
-    /// Time at which the removal of a failed workspace's container was given up.
+    /// Time at which the task left the container of a failed workspace to the reconciler.
     removal_overdue: Option<SystemTime>,
-    /// The engine did not answer when the container was to be removed.
+    /// The engine did not answer at the last attempt to remove the container.
     engine_away: bool,
-    /// When a failed workspace is forgotten.
+    /// Time at which a failed workspace is removed from listings.
     retention: Option<Instant>,
-    /// What is collected when execs end.
-    collects: Arc<Collects>,
-    /// Set while its end waits for that.
-    settling: Option<Settling>,
+    /// Bookkeeping of the slot's on-exit collections.
+    collections: Arc<ExecCollections>,
+    /// Set while the end of the workspace waits for its collections.
+    pending_end: Option<PendingEnd>,
 }
 
-impl Actor {
-    /// A slot that is `state` now, and its handle. Nothing runs until one of the `run` functions does.
+impl SlotActor {
+    /// Creates the task of a slot in this state, and its handle. The task does nothing before a `run` function is
+    /// called.
     #[must_use]
     pub fn new(
-        context: Arc<Context>,
+        context: Arc<SlotContext>,
         pool: Arc<Pool>,
-        record: Record,
-        state: State,
+        record: SlotRecord,
+        state: SlotState,
     ) -> (Self, Slot) {
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let dir = Arc::new(context.slot_dir(record.number));
-        let first = View {
+        let first = SlotSnapshot {
             state,
             record: record.clone(),
             lease: None,
+            guest: None,
             guest_version: String::new(),
             failure: None,
             removal_overdue: None,
         };
         let (view, watcher) = watch::channel(Arc::new(first));
         let kept_max = context.config.execs.retained_max as usize * 2;
-        let collects = Arc::new(Collects::new(&dir, record.claim.is_some(), kept_max));
+        let collections = Arc::new(ExecCollections::new(&dir, record.claim.is_some(), kept_max));
         let slot = Slot {
             number: record.number,
             dir: Arc::clone(&dir),
             commands: sender,
             view: watcher,
             staging: Arc::default(),
-            collects: Arc::clone(&collects),
+            collections: Arc::clone(&collections),
             inputs: Arc::default(),
         };
         let actor = Self {
@@ -128,13 +129,13 @@ impl Actor {
             removal_overdue: None,
             engine_away: false,
             retention: None,
-            collects,
-            settling: None,
+            collections,
+            pending_end: None,
         };
         (actor, slot)
     }
 
-    /// Makes the container, then owns the slot to its end.
+    /// Boots a new slot and owns it to its end.
     #[tracing::instrument(skip_all, fields(slot = self.record.number, pool = %self.record.pool))]
     pub async fn run_new(mut self) {
         let stop = self.context.tasks.stop.clone();
@@ -145,68 +146,72 @@ impl Actor {
         match booted {
             Ok(link) => {
                 self.link = Some(link);
-                self.apply(Event::GuestAnswered).await;
+                self.apply(SlotEvent::GuestAnswered).await;
             }
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "slot did not start");
-                self.pool.boot_failed(self.record.number, &error);
-                self.apply(Event::Lost(Cause::StartFailed)).await;
+                // A creation whose answer did not come may have left a container.
+                self.context.reconcile.notify_one();
+                self.report(SlotReport::BootFailed(error)).await;
+                self.apply(SlotEvent::Lost(LossCause::StartFailed)).await;
             }
         }
         self.run().await;
     }
 
-    /// Takes over a slot that was there before this start: `link` is its guest, if it answered.
+    /// Adopts a slot of an earlier daemon and owns it to its end.
     #[tracing::instrument(skip_all, fields(slot = self.record.number, pool = %self.record.pool))]
-    pub async fn run_adopted(mut self, adopted: Adopted) {
+    pub async fn run_adopted(mut self, adopted: AdoptedSlot) {
         match adopted {
-            Adopted::Warm(link) => {
+            AdoptedSlot::Warm(link) => {
                 self.link = Some(link);
-                self.apply(Event::GuestAnswered).await;
+                self.apply(SlotEvent::GuestAnswered).await;
             }
-            Adopted::Workspace(link) => {
+            AdoptedSlot::Workspace(link) => {
                 self.restore_lease();
-                self.mend_metadata().await;
+                self.rewrite_metadata().await;
                 self.publish();
-                self.wait_for_guest(Some(link));
+                self.start_reconnect(Some(link)).await;
             }
-            Adopted::Paused => {
+            AdoptedSlot::Paused => {
                 self.restore_lease();
-                self.mend_metadata().await;
+                self.rewrite_metadata().await;
                 self.publish();
-                self.on_link_lost();
+                self.on_link_lost().await;
             }
-            Adopted::Lost(cause, message, time) => {
+            AdoptedSlot::Lost(cause, message, time) => {
                 self.restore_lease();
                 self.lose(cause, message, time).await;
             }
-            Adopted::Garbage => {
-                self.apply(Event::Delete).await;
+            AdoptedSlot::Garbage => {
+                self.apply(SlotEvent::Delete).await;
             }
-            // The reconciler says when its container is gone.
-            Adopted::Quarantined => self.publish(),
+            // The reconciler reports when the container is gone.
+            AdoptedSlot::Quarantined => self.publish(),
         }
         self.run().await;
     }
 
     async fn run(mut self) {
         let stop = self.context.tasks.stop.clone();
-        while self.state != State::Removed {
-            let timer = self.timer();
+        while self.state != SlotState::Removed {
+            self.publish_guest();
+            let timer = self.next_timer();
             tokio::select! {
                 () = stop.cancelled() => {
-                    // The guest's clocks stand still from now on. What still waits for it hears so at once.
+                    // Without its connection the guest stops the timeouts of its execs, and open calls end at once.
                     if let Some(link) = &self.link {
                         link.cut();
                     }
+                    self.view.send_modify(|view| Arc::make_mut(view).guest = None);
                     return;
                 }
-                () = lost(self.link.as_ref()) => self.on_link_lost(),
-                () = settled(self.settling.as_ref(), &self.collects) => self.on_settled().await,
-                connected = reconnected(self.reconnect.as_mut()) => self.on_reconnected(connected).await,
-                // The pool and the directory hold handles for as long as the slot is theirs.
+                () = link_lost(self.link.as_ref()) => self.on_link_lost().await,
+                () = await_flush(self.pending_end.as_ref(), &self.collections) => self.on_flushed().await,
+                connected = await_reconnect(self.reconnect.as_mut()) => self.on_reconnected(connected).await,
+                // The slot table holds a handle until the slot is removed.
                 Some(command) = self.commands.recv() => self.on_command(command).await,
-                () = until(timer) => self.on_timer().await,
+                () = sleep_until(timer) => self.on_timer().await,
             }
         }
         self.publish();
@@ -215,22 +220,27 @@ impl Actor {
         }
     }
 
-    async fn on_command(&mut self, command: Command) {
+    async fn on_command(&mut self, command: SlotRequest) {
         match command {
-            Command::Claim { claim, reply } => {
+            SlotRequest::Claim { claim, reply } => {
                 let claimed = self.claim(*claim).await;
                 answer(reply, claimed);
             }
-            Command::Grant { reply } if self.settling.is_some() => {
-                answer(reply, Err(self.not_ready()));
+            SlotRequest::Grant { reply } if self.pending_end.is_some() => {
+                answer(reply, Err(self.not_ready_error()));
             }
-            Command::Grant { reply } | Command::GrantToCollect { reply } => self.on_grant(reply),
-            Command::Guest { reply } => {
-                let link = self.link.as_ref().filter(|_| self.state == State::Ready);
+            SlotRequest::Grant { reply } | SlotRequest::GrantToCollect { reply } => {
+                self.on_grant(reply);
+            }
+            SlotRequest::Guest { reply } => {
+                let link = self
+                    .link
+                    .as_ref()
+                    .filter(|_| self.state == SlotState::Ready);
                 let guest = link.map(|link| link.client.clone());
-                answer(reply, guest.ok_or_else(|| self.not_ready()));
+                answer(reply, guest.ok_or_else(|| self.not_ready_error()));
             }
-            Command::Renew {
+            SlotRequest::Renew {
                 idle,
                 remaining,
                 reply,
@@ -238,47 +248,48 @@ impl Actor {
                 let renewed = self.renew(idle, remaining).await;
                 answer(reply, renewed);
             }
-            Command::Skills { staged, reply } => {
-                let recorded = self.record(|claim| claim.skills.extend(staged)).await;
+            SlotRequest::Skills { staged, reply } => {
+                let recorded = self.update_claim(|claim| claim.skills.extend(staged)).await;
                 answer(reply, recorded);
             }
-            Command::Inputs { staged, reply } => {
-                let recorded = self.record(|claim| claim.remember(staged)).await;
+            SlotRequest::Inputs { staged, reply } => {
+                let recorded = self.update_claim(|claim| claim.add_inputs(staged)).await;
                 answer(reply, recorded);
             }
-            Command::Delete { reply } => {
+            SlotRequest::Delete { reply } => {
                 self.deleting.push(reply);
                 fault::reach(Point::DeleteBegun);
-                if !self.settle(Event::Delete) {
-                    self.end(Event::Delete).await;
+                if !self.start_flush(SlotEvent::Delete) {
+                    self.end(SlotEvent::Delete).await;
                 }
             }
-            Command::ContainerEnded(state) => self.on_container_ended(state).await,
-            Command::Paused(paused) => self.on_paused(paused),
+            SlotRequest::ContainerEnded(state) => self.on_container_ended(state).await,
+            SlotRequest::Paused(paused) => self.on_paused(paused),
         }
     }
 
-    /// Ready → Claimed. The record and the guest learn it at the same time; the request is answered when both have.
-    async fn claim(&mut self, claim: Claim) -> Result<()> {
-        let Some(link) = self.link.clone().filter(|_| self.state == State::Ready) else {
-            return Err(self.not_ready());
+    /// Turns a warm slot into a workspace. Writes the record and configures the guest at the same time, and returns
+    /// after both.
+    async fn claim(&mut self, claim: WorkspaceClaim) -> Result<()> {
+        let Some(link) = self.link.clone().filter(|_| self.state == SlotState::Ready) else {
+            return Err(self.not_ready_error());
         };
         let configure = self.configure(link, &claim);
         self.record.claim = Some(claim);
         self.restore_lease();
-        if !self.apply(Event::Claim).await {
-            return Err(self.not_ready());
+        if !self.apply(SlotEvent::Claim).await {
+            return Err(self.not_ready_error());
         }
-        self.record.phase = self.phase();
+        self.record.phase = self.record_phase();
         fault::reach(Point::ClaimAccepted);
-        let only_tell = fault::is_near(&[Point::ClaimConfigured]);
-        let only_write = fault::is_near(&[Point::ClaimMetadata, Point::ClaimRecorded]);
-        let write = fault::unless_near(only_tell, async {
+        let only_tell = fault::will_kill_at(&[Point::ClaimConfigured]);
+        let only_write = fault::will_kill_at(&[Point::ClaimMetadata, Point::ClaimRecorded]);
+        let write = fault::hold_if(only_tell, async {
             let written = self.persist().await;
             fault::reach(Point::ClaimRecorded);
             written
         });
-        let tell = fault::unless_near(only_write, async {
+        let tell = fault::hold_if(only_write, async {
             let configured = configure.await;
             fault::reach(Point::ClaimConfigured);
             configured
@@ -286,74 +297,78 @@ impl Actor {
         let (written, configured) = tokio::join!(write, tell);
         fault::reach(Point::ClaimDone);
         if written.is_err() && configured.is_ok() {
-            // The record on disk still says Ready, and nothing has run. What the claim told the guest and wrote into the
-            // metadata file are names and limits, and the next claim replaces all of them before anybody can look.
+            // The record on disk still says Ready, and no command has run. Guest and metadata file have names and
+            // limits of this claim, which the next claim replaces before any command can read them.
             (self.record.claim, self.lease) = (None, None);
-            self.record.phase = Phase::Ready;
-            self.apply(Event::ClaimFailed).await;
+            self.record.phase = SlotPhase::Ready;
+            self.apply(SlotEvent::ClaimFailed).await;
         }
         written.and(configured)
     }
 
-    fn grant(&self) -> Result<Grant> {
-        let (State::Claimed, Some(link), Some(lease)) = (self.state, &self.link, &self.lease)
+    fn grant(&self) -> Result<WorkspaceGrant> {
+        let (SlotState::Claimed, Some(link), Some(lease)) = (self.state, &self.link, &self.lease)
         else {
-            return Err(self.not_ready());
+            return Err(self.not_ready_error());
         };
-        if lease.users() >= USERS_MAX {
-            return Err(Error::QuotaExceeded {
-                subject: "the number of calls to a workspace at once".to_owned(),
-                limit: USERS_MAX,
-            });
-        }
-        Ok(Grant {
+        let held = match lease.try_hold(USERS_MAX) {
+            Ok(held) => held,
+            Err(HoldError::Full) => return Err(too_many_users()),
+            // A request to collect, or one that waited for the guest, gets here while the workspace ends.
+            Err(HoldError::Closed) => lease.hold(),
+        };
+        Ok(WorkspaceGrant {
             guest: link.client.clone(),
             generation: link.generation,
             view: Arc::clone(&self.view.borrow()),
-            _use: lease.hold(),
+            _use: held,
         })
     }
 
-    /// Notes something about the workspace.
-    async fn record(&mut self, note: impl FnOnce(&mut Claim)) -> Result<()> {
-        if self.state != State::Claimed {
-            return Err(self.not_ready());
+    /// Changes the claim of the workspace and writes its record.
+    async fn update_claim(&mut self, change: impl FnOnce(&mut WorkspaceClaim)) -> Result<()> {
+        if self.state != SlotState::Claimed {
+            return Err(self.not_ready_error());
         }
         if let Some(claim) = &mut self.record.claim {
-            note(claim);
+            change(claim);
         }
         self.publish();
         self.persist().await
     }
 
-    fn not_ready(&self) -> Error {
-        let ending = self.state == State::Claimed && self.settling.is_some();
-        super::not_ready(
+    fn not_ready_error(&self) -> Error {
+        let ending = self.state == SlotState::Claimed && self.pending_end.is_some();
+        super::not_ready_error(
             &self.record,
-            if ending { State::Closing } else { self.state },
+            if ending {
+                SlotState::Closing
+            } else {
+                self.state
+            },
         )
     }
 
-    /// Applies an event. False if it has no place in this state.
+    /// Applies an event. Returns `false` if the state does not allow it.
     ///
-    /// An effect that fails does not keep the others from happening: a slot that cannot be written down still has to
-    /// be removed. What the record then says is older, and the next start removes what it finds.
-    async fn apply(&mut self, event: Event) -> bool {
-        let Ok(step) = step(self.state, event) else {
-            tracing::debug!(?event, state = ?self.state, "event has no place in this state");
+    /// A failed effect does not stop the others: a slot whose record cannot be written still has to be removed. The
+    /// record on disk is older then, and the next start removes the rest.
+    async fn apply(&mut self, event: SlotEvent) -> bool {
+        let Ok(step) = next_step(self.state, event) else {
+            tracing::debug!(?event, state = ?self.state, "event is not allowed in this state");
             return false;
         };
         if step.next != self.state {
             tracing::debug!(from = ?self.state, to = ?step.next, ?event, "slot changes state");
         }
         self.state = step.next;
-        if step.effects.contains(&Effect::RemoveContainer) {
-            // A failed workspace may have tried before; its delete gets a time of its own. Until that is over the container
-            // is not the reconciler's, which the view says.
+        if step.effects.contains(&SlotEffect::RemoveContainer) {
+            // A failed workspace may have tried before; its delete gets the full time again. Until that is over the
+            // snapshot says that the container is not left to the reconciler.
             (self.retry, self.removing_since, self.removal_overdue) = (None, None, None);
         }
-        if !matches!(self.state, State::Quarantined | State::Removed) {
-            // That nothing of the workspace is left is said when it is true.
+        if !matches!(self.state, SlotState::Quarantined | SlotState::Removed) {
+            // The removal is published after its effects, when nothing of the workspace is left.
             self.publish();
         }
         for effect in step.effects {
@@ -363,38 +378,64 @@ impl Actor {
         true
     }
 
-    async fn carry_out(&mut self, effect: Effect, event: Event) {
+    async fn carry_out(&mut self, effect: SlotEffect, event: SlotEvent) {
         match effect {
-            Effect::Persist => {
-                self.record.phase = self.phase();
+            SlotEffect::Persist => {
+                self.record.phase = self.record_phase();
                 if let Err(error) = self.persist().await {
                     tracing::error!(error = %Chain(&error), ?event, "slot record was not written");
                 }
                 match self.state {
-                    State::Ready => fault::reach(Point::BootReadyRecorded),
-                    State::Closing => fault::reach(Point::DeleteRecorded),
-                    State::Failed(_) => fault::reach(Point::LossRecorded),
-                    State::Booting | State::Claimed | State::Quarantined | State::Removed => {}
+                    SlotState::Ready => fault::reach(Point::BootReadyRecorded),
+                    SlotState::Closing => fault::reach(Point::DeleteRecorded),
+                    SlotState::Failed(_) => fault::reach(Point::LossRecorded),
+                    SlotState::Booting
+                    | SlotState::Claimed
+                    | SlotState::Quarantined
+                    | SlotState::Removed => {}
                 }
             }
-            Effect::Offer => {
-                self.pool.offer(self.record.number);
+            SlotEffect::Offer => {
+                self.report(SlotReport::Ready).await;
                 fault::reach(Point::BootOffered);
             }
-            Effect::Withdraw => {
-                self.pool.withdraw(self.record.number);
-            }
-            Effect::RemoveContainer => self.remove_container().await,
-            Effect::Release => self.release(),
-            Effect::Forget => self.forget().await,
+            SlotEffect::Withdraw => self.report(SlotReport::Withdrawn).await,
+            SlotEffect::RemoveContainer => self.remove_container().await,
+            SlotEffect::Release => self.release(),
+            SlotEffect::Forget => self.forget().await,
         }
     }
 
+    async fn report(&self, report: SlotReport) {
+        self.pool.report(self.record.number, report).await;
+    }
+
+    /// Publishes the guest if requests may call it without asking this task, and withdraws it otherwise. Its connection
+    /// may break at any time, as it may after a grant.
+    fn publish_guest(&self) {
+        let is_usable = self.state == SlotState::Claimed
+            && self.reconnect.is_none()
+            && self.pending_end.is_none();
+        let link = self.link.as_ref().filter(|_| is_usable);
+        self.view.send_if_modified(|view| {
+            let is_modified = view.guest.is_some() != link.is_some();
+            if is_modified {
+                Arc::make_mut(view).guest = link.map(|link| GrantedGuest {
+                    client: link.client.clone(),
+                    generation: link.generation,
+                });
+            }
+            is_modified
+        });
+    }
+
+    /// Publishes a snapshot. Requests ask this task from then on, until it waits for events again.
     fn publish(&self) {
-        self.view.send_replace(Arc::new(View {
+        self.view.send_replace(Arc::new(SlotSnapshot {
             state: self.state,
             record: self.record.clone(),
             lease: self.lease.clone(),
+            guest: None,
             guest_version: self
                 .link
                 .as_ref()
@@ -406,32 +447,32 @@ impl Actor {
     }
 }
 
-/// What was found of a slot at start.
+/// Condition of a slot of an earlier daemon.
 #[derive(Debug)]
-pub enum Adopted {
-    /// Never claimed, its guest answers.
-    Warm(Link),
-    /// A workspace whose guest answers. It is told again what it is: that may have been missed.
-    Workspace(Link),
-    /// A workspace whose container somebody has paused.
+pub enum AdoptedSlot {
+    /// Unclaimed slot whose guest answers.
+    Warm(GuestLink),
+    /// Workspace whose guest answers. It is configured again, since it may have missed that.
+    Workspace(GuestLink),
+    /// Workspace whose container is paused.
     Paused,
-    /// A workspace that was lost, and when.
-    Lost(Cause, String, SystemTime),
-    /// Half made or half removed.
+    /// Lost workspace: cause, message and time.
+    Lost(LossCause, String, SystemTime),
+    /// Slot in the middle of its boot or removal.
     Garbage,
-    /// Its container could not be removed.
+    /// Quarantined slot, whose container could not be removed.
     Quarantined,
 }
 
-/// Completes when the guest's connection is gone; never without one.
-async fn lost(link: Option<&Link>) {
+/// Completes when the guest's connection is lost; never without one.
+async fn link_lost(link: Option<&GuestLink>) {
     match link {
         Some(link) => link.lost.cancelled().await,
         None => std::future::pending().await,
     }
 }
 
-/// Answers a request. Its caller may have gone away, which changes nothing.
+/// Answers a request. A caller that has gone away makes no difference.
 fn answer<T>(reply: oneshot::Sender<Result<T>>, result: Result<T>) {
     if reply.send(result).is_err() {
         tracing::trace!("caller has gone away");

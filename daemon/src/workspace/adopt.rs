@@ -1,17 +1,17 @@
-//! What a start finds of earlier runs: records on disk, labelled containers, guests that connect again.
-//! The same after a crash as after a clean stop.
+//! Adoption of the slots of an earlier daemon: records on disk, labelled containers, guests that connect again. A start
+//! does the same after a crash as after a clean stop.
 //!
-//! | record | container | guest | becomes |
+//! | record | container | guest | result |
 //! |---|---|---|---|
 //! | claimed | runs | answers | the workspace, as it was |
 //! | claimed | runs | silent | failed: guest lost |
-//! | claimed | paused | – | the workspace, whose guest is awaited as long as a pause may last |
+//! | claimed | paused | – | the workspace; its guest is awaited for as long as a pause may last |
 //! | claimed | gone or ended | – | failed: container lost |
-//! | failed | any | – | failed, until its retention is over |
+//! | failed | any | – | failed, until its retention ends |
 //! | quarantined | any | – | quarantined; the reconciler frees it once the container is gone |
 //! | ready, same image and sizes | runs | answers, not configured | warm |
 //! | anything else | any | any | removed |
-//! | none | ours by label | any | removed |
+//! | none | labelled with this instance | any | removed |
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -22,39 +22,47 @@ use skilld_proto::guest::GENERATION;
 
 use crate::engine::{ContainerState, ContainerSummary};
 use crate::error::{Chain, Error, Result};
-use crate::guest::{Link, Socket};
+use crate::guest::{GuestLink, GuestSocket};
 use crate::pool::Pool;
-use crate::workspace::actor::{Adopted, RECONNECT_TIMEOUT};
+use crate::workspace::actor::{AdoptedSlot, RECONNECT_TIMEOUT};
+use crate::workspace::context::SlotContext;
+use crate::workspace::launcher;
 use crate::workspace::lease::from_unix_ms;
-use crate::workspace::record::{Phase, Record};
-use crate::workspace::slot::{self, Context};
-use crate::workspace::state::Cause;
+use crate::workspace::record::{SlotPhase, SlotRecord};
+use crate::workspace::slot;
+use crate::workspace::state::LossCause;
 use crate::workspace::{Workspace, WorkspaceId};
 
-/// A container whose making the engine was asked for before our start is complete, and can be removed, within this.
+/// Longest time until a container whose creation an earlier daemon requested can be removed.
 const VANISH_TIMEOUT: Duration = Duration::from_secs(5);
 const VANISH_INTERVAL: Duration = Duration::from_millis(20);
-/// Pause between two listings while the reconciler's own removals are waited for.
+/// Pause between two listings while the reconciler removes the same containers.
 const BUSY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Takes over or removes everything there is, all slots at once.
+/// Adopts or removes every slot, all at the same time.
 ///
 /// # Errors
 /// When the engine does not answer or the slots cannot be listed.
-pub async fn all(context: &Arc<Context>, pools: &BTreeMap<String, Arc<Pool>>) -> Result<()> {
+pub async fn adopt_slots(
+    context: &Arc<SlotContext>,
+    pools: &BTreeMap<String, Arc<Pool>>,
+) -> Result<()> {
     let containers = context.engine.list(Some(&context.instance)).await?;
     let by_id: HashMap<&str, &ContainerSummary> = containers
         .iter()
         .map(|container| (container.id.as_str(), container))
         .collect();
     let slots_dir = context.slots_dir();
-    let records = context.tasks.blocking(move || read_all(&slots_dir)).await?;
+    let records = context
+        .tasks
+        .blocking(move || read_records(&slots_dir))
+        .await?;
 
     let known: Vec<&str> = records
         .iter()
         .filter_map(|record| record.container_id.as_deref())
         .collect();
-    if let Err(error) = remove_others(context, &known).await {
+    if let Err(error) = remove_orphans(context, &known).await {
         tracing::warn!(error = %Chain(&error), "containers without a record are removed later");
     }
 
@@ -65,31 +73,33 @@ pub async fn all(context: &Arc<Context>, pools: &BTreeMap<String, Arc<Pool>>) ->
             .and_then(|id| by_id.get(id))
             .is_some_and(|found| found.running);
         async move {
-            let found = find(context, pools, &record, running).await?;
+            let found = inspect_slot(context, pools, &record, running).await?;
             Ok((record, found))
         }
     });
-    // One that could not be looked at is no reason to remove it: the start fails, and can be tried again.
-    let found: Vec<(Record, Adopted)> = futures::future::join_all(finds)
+    // A slot that could not be inspected is not removed: the start fails and can be repeated.
+    let found: Vec<(SlotRecord, AdoptedSlot)> = futures::future::join_all(finds)
         .await
         .into_iter()
         .collect::<Result<_>>()?;
     for (record, found) in found {
-        take_over(context, pools, record, found)?;
+        adopt_slot(context, pools, record, found).await?;
     }
     Ok(())
 }
 
-/// Removes the instance's containers but those that are `known`. The engine lists a container that it is still making
-/// before it can remove it, so this looks again until none is listed. The removals are the reconciler's, so that no more of
-/// them run at once than it lets run.
+/// Removes all containers of this instance except the `known` ones. The engine lists a container before its creation is
+/// complete, when it cannot be removed yet, so this repeats until none is listed. [`OrphanRemovals`] runs the removals,
+/// so its limit applies.
+///
+/// [`OrphanRemovals`]: crate::workspace::removals::OrphanRemovals
 ///
 /// # Errors
-/// When the engine does not answer, when a removal fails (each container was tried once by then), or when one is still listed
-/// after `engine.remove_timeout` and [`VANISH_TIMEOUT`]. The reconciler then goes on with those that are left.
-pub async fn remove_others(context: &Arc<Context>, known: &[&str]) -> Result<()> {
+/// When the engine does not answer, when a removal fails (each container was tried once by then), or when one is still
+/// listed after `engine.remove_timeout` and [`VANISH_TIMEOUT`]. The reconciler then retries the rest.
+pub async fn remove_orphans(context: &Arc<SlotContext>, known: &[&str]) -> Result<()> {
     let limit = context.config.engine.remove_timeout + VANISH_TIMEOUT;
-    let removed = tokio::time::timeout(limit, remove_until_none_is_listed(context, known)).await;
+    let removed = tokio::time::timeout(limit, remove_until_none_listed(context, known)).await;
     removed.unwrap_or_else(|_| {
         Err(Error::Engine {
             operation: "remove containers",
@@ -98,7 +108,7 @@ pub async fn remove_others(context: &Arc<Context>, known: &[&str]) -> Result<()>
     })
 }
 
-async fn remove_until_none_is_listed(context: &Arc<Context>, known: &[&str]) -> Result<()> {
+async fn remove_until_none_listed(context: &Arc<SlotContext>, known: &[&str]) -> Result<()> {
     let (mut tried, mut first_failure) = (HashSet::new(), None);
     loop {
         let containers = context.engine.list(Some(&context.instance)).await?;
@@ -115,9 +125,9 @@ async fn remove_until_none_is_listed(context: &Arc<Context>, known: &[&str]) -> 
         {
             return Err(error);
         }
-        let removals = context.removals.start(context, others);
+        let removals = context.removals.start(others);
         if removals.is_empty() {
-            // The reconciler is removing them already.
+            // The reconciler removes them already.
             tokio::time::sleep(BUSY_INTERVAL).await;
             continue;
         }
@@ -138,8 +148,9 @@ async fn remove_until_none_is_listed(context: &Arc<Context>, known: &[&str]) -> 
     }
 }
 
-/// Records of all slots; directories without a usable one are deleted, since nothing points at them. Blocks.
-fn read_all(slots_dir: &Path) -> Result<Vec<Record>> {
+/// Reads the records of all slots. Directories without a usable record are deleted, since no container belongs to them.
+/// Blocks.
+fn read_records(slots_dir: &Path) -> Result<Vec<SlotRecord>> {
     let failed = |source| Error::Io {
         operation: format!("list {}", slots_dir.display()),
         source,
@@ -147,113 +158,125 @@ fn read_all(slots_dir: &Path) -> Result<Vec<Record>> {
     let mut records = Vec::new();
     for entry in std::fs::read_dir(slots_dir).map_err(failed)? {
         let dir = entry.map_err(failed)?.path();
-        match Record::read(&dir)? {
+        match SlotRecord::read(&dir)? {
             Some(record) if dir.ends_with(record.number.to_string()) => records.push(record),
             _ => {
                 tracing::warn!(dir = %dir.display(), "deleting a slot directory without a usable record");
-                slot::erase(&dir)?;
+                slot::erase_slot_dir(&dir)?;
             }
         }
     }
     Ok(records)
 }
 
-async fn find(
-    context: &Arc<Context>,
+async fn inspect_slot(
+    context: &Arc<SlotContext>,
     pools: &BTreeMap<String, Arc<Pool>>,
-    record: &Record,
+    record: &SlotRecord,
     running: bool,
-) -> Result<Adopted> {
-    let lost =
-        |cause, message: &str| Ok(Adopted::Lost(cause, message.to_owned(), SystemTime::now()));
+) -> Result<AdoptedSlot> {
+    let lost = |cause, message: &str| {
+        Ok(AdoptedSlot::Lost(
+            cause,
+            message.to_owned(),
+            SystemTime::now(),
+        ))
+    };
     let usable = pools.get(&record.pool).is_some_and(|pool| {
         let config = pool.config();
         record.image_id == pool.image().id
-            && record.limits == config.limits
+            && record.limits == config.limits()
             && record.oci_runtime == config.oci_runtime
     });
     match (record.phase, &record.claim) {
-        (Phase::Claimed, Some(_)) => {
+        (SlotPhase::Claimed, Some(_)) => {
             let peer = if running {
-                connect(context, record).await?
+                await_guest(context, record).await?
             } else {
-                Peer::Ended
+                AdoptedGuest::Ended
             };
             match peer {
-                Peer::Answers(link) => Ok(Adopted::Workspace(*link)),
-                Peer::Paused => Ok(Adopted::Paused),
-                Peer::Silent => lost(Cause::GuestLost, "the guest did not connect again"),
-                Peer::Ended => lost(
-                    Cause::ContainerLost,
+                AdoptedGuest::Answers(link) => Ok(AdoptedSlot::Workspace(*link)),
+                AdoptedGuest::Paused => Ok(AdoptedSlot::Paused),
+                AdoptedGuest::Silent => {
+                    lost(LossCause::GuestLost, "the guest did not connect again")
+                }
+                AdoptedGuest::Ended => lost(
+                    LossCause::ContainerLost,
                     "the container ended while skilld was away",
                 ),
             }
         }
-        (Phase::Failed { cause, time_ms }, Some(_)) => {
+        (SlotPhase::Failed { cause, time_ms }, Some(_)) => {
             let message = "lost before skilld was started again".to_owned();
-            Ok(Adopted::Lost(cause, message, from_unix_ms(time_ms)))
+            Ok(AdoptedSlot::Lost(cause, message, from_unix_ms(time_ms)))
         }
-        (Phase::Ready, None) if running && usable => match connect(context, record).await? {
-            // A guest that was configured belongs to a claim whose answer nobody got.
-            // One from before an upgrade is replaced: a new workspace can do all that this daemon can.
-            Peer::Answers(link) if link.workspace.is_empty() && link.generation == GENERATION => {
-                Ok(Adopted::Warm(*link))
+        (SlotPhase::Ready, None) if running && usable => {
+            match await_guest(context, record).await? {
+                // A configured guest belongs to a claim that was never answered. A guest of another generation is
+                // replaced, so that new workspaces support all features of this daemon.
+                AdoptedGuest::Answers(link)
+                    if link.workspace.is_empty() && link.generation == GENERATION =>
+                {
+                    Ok(AdoptedSlot::Warm(*link))
+                }
+                AdoptedGuest::Answers(_)
+                | AdoptedGuest::Silent
+                | AdoptedGuest::Paused
+                | AdoptedGuest::Ended => Ok(AdoptedSlot::Garbage),
             }
-            Peer::Answers(_) | Peer::Silent | Peer::Paused | Peer::Ended => Ok(Adopted::Garbage),
-        },
+        }
         (
-            Phase::Booting | Phase::Ready | Phase::Closing | Phase::Claimed | Phase::Failed { .. },
+            SlotPhase::Booting
+            | SlotPhase::Ready
+            | SlotPhase::Closing
+            | SlotPhase::Claimed
+            | SlotPhase::Failed { .. },
             _,
-        ) => Ok(Adopted::Garbage),
-        (Phase::Quarantined { .. }, _) => Ok(Adopted::Quarantined),
+        ) => Ok(AdoptedSlot::Garbage),
+        (SlotPhase::Quarantined { .. }, _) => Ok(AdoptedSlot::Quarantined),
     }
 }
 
-/// What became of a guest of before.
-enum Peer {
-    Answers(Box<Link>),
-    /// Its container runs, and it does not connect again.
+/// Fate of the guest of an adopted container.
+enum AdoptedGuest {
+    Answers(Box<GuestLink>),
+    /// The container runs, but the guest does not connect again.
     Silent,
-    /// It cannot answer now.
+    /// The container is paused, so the guest cannot answer.
     Paused,
     Ended,
 }
 
-/// The guest of a container that ran a moment ago.
-async fn connect(context: &Arc<Context>, record: &Record) -> Result<Peer> {
+/// Waits for the guest of a container that ran a moment ago.
+async fn await_guest(context: &Arc<SlotContext>, record: &SlotRecord) -> Result<AdoptedGuest> {
     let id = record.container_id.as_deref().unwrap_or_default();
-    let socket = Socket::bind(&context.slot_dir(record.number).join("run"))?;
+    let socket = GuestSocket::bind(&context.slot_dir(record.number).join("run"))?;
     let pid = match context.engine.inspect(id).await? {
-        Some(ContainerState { paused: true, .. }) => return Ok(Peer::Paused),
+        Some(ContainerState { paused: true, .. }) => return Ok(AdoptedGuest::Paused),
         Some(ContainerState {
             running: true, pid, ..
         }) => pid,
-        _ => return Ok(Peer::Ended),
+        _ => return Ok(AdoptedGuest::Ended),
     };
     let expected = context.expected(record, pid).await;
     match tokio::time::timeout(RECONNECT_TIMEOUT, socket.accept(&expected)).await {
-        Ok(link) => Ok(Peer::Answers(Box::new(link?))),
-        Err(_) => Ok(Peer::Silent),
+        Ok(link) => Ok(AdoptedGuest::Answers(Box::new(link?))),
+        Err(_) => Ok(AdoptedGuest::Silent),
     }
 }
 
-fn take_over(
-    context: &Context,
+async fn adopt_slot(
+    context: &Arc<SlotContext>,
     pools: &BTreeMap<String, Arc<Pool>>,
-    record: Record,
-    found: Adopted,
+    record: SlotRecord,
+    found: AdoptedSlot,
 ) -> Result<()> {
-    // A pool that is not configured any more keeps what it has under the default pool's roof.
+    // Slots of a pool that is no longer configured belong to the default pool.
     let pool = pools
         .get(&record.pool)
         .or_else(|| pools.get(&context.config.default_pool));
-    let adopted = context.with_numbers(|numbers| {
-        if record.uid != numbers.uid(record.number) {
-            // From before a change of the range.
-            numbers.avoid([record.uid]);
-        }
-        numbers.adopt(record.number)
-    });
+    let adopted = context.slots.adopt_number(record.number, record.uid);
     let Some(pool) = pool.filter(|_| adopted) else {
         let why = format!(
             "slot {} of an earlier run lies beyond it; raise it",
@@ -266,11 +289,11 @@ fn take_over(
     };
     let visible = matches!(
         found,
-        Adopted::Workspace(_) | Adopted::Paused | Adopted::Lost(..)
+        AdoptedSlot::Workspace(_) | AdoptedSlot::Paused | AdoptedSlot::Lost(..)
     );
     let claim = record.claim.clone().filter(|_| visible);
     tracing::info!(slot = record.number, phase = ?record.phase, visible, "taking over a slot");
-    let slot = pool.adopt(record, found);
+    let slot = launcher::launch_adopted(context, pool, record, found).await;
     if let Some(claim) = claim {
         let id = WorkspaceId::new(claim.workspace);
         context

@@ -1,7 +1,7 @@
-//! How a request becomes a workspace.
+//! Creation of workspaces from requests.
 //!
-//! Of a request and its retries one makes the workspace and the others wait for it. Making runs in a task of its own: a caller
-//! that goes away ends the wait for a slot, but never half a claim, which would be nobody's.
+//! Of a request and its retries one creates the workspace and the others wait for it. The creation runs in a task of
+//! its own: a caller that goes away ends the wait for a slot, but cannot leave a slot half claimed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,50 +10,51 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::Limits;
+use crate::engine::ContainerLimits;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
-use crate::pool::{Pool, Reserved};
-use crate::workspace::directory::{Entered, Making};
+use crate::pool::Pool;
+use crate::workspace::directory::{CreationGuard, EntryOutcome};
 use crate::workspace::lease::unix_ms;
-use crate::workspace::record::Claim;
-use crate::workspace::registry::Registry;
-use crate::workspace::state::State;
+use crate::workspace::record::WorkspaceClaim;
+use crate::workspace::registry::WorkspaceRegistry;
+use crate::workspace::slots::SlotTable;
+use crate::workspace::state::SlotState;
 use crate::workspace::{Workspace, WorkspaceId};
 
-/// A checked request for a workspace.
+/// Validated request for a workspace.
 #[derive(Debug, Clone)]
-pub struct Create {
-    /// Chosen by the client or made by the server.
+pub struct WorkspaceRequest {
+    /// Id, chosen by the client or by the daemon.
     pub id: WorkspaceId,
-    /// The client chose the id, and can find the workspace by it.
+    /// The client chose the id, so it can find the workspace after a lost answer.
     pub named: bool,
-    /// The same for a request and its retries, and for no other request.
+    /// Digest that a request shares with its retries and with no other request.
     pub request: String,
     /// Name of the pool; `None` means the default one.
     pub pool: Option<String>,
-    /// As given.
+    /// Labels of the workspace.
     pub labels: BTreeMap<String, String>,
-    /// For every exec.
+    /// Environment variables of every exec.
     pub env: BTreeMap<String, String>,
-    /// Effective.
+    /// Effective idle timeout.
     pub idle_timeout: Duration,
-    /// Effective, from now.
+    /// Effective lifetime, counted from now.
     pub lifetime: Duration,
-    /// Asked for; zero means the pool's.
-    pub limits: Limits,
-    /// Return what has this id, whoever made it.
+    /// Requested limits; zero means the pool's.
+    pub limits: ContainerLimits,
+    /// Returns an existing workspace with this id, even if another request created it.
     pub allow_existing: bool,
 }
 
-impl Registry {
-    /// Claims a warm slot, or finds the workspace that this request made before.
+impl WorkspaceRegistry {
+    /// Claims a warm slot, or finds the workspace that an earlier try of this request created.
     ///
     /// # Errors
-    /// As `CreateWorkspace` says.
-    pub async fn create(&self, create: Create) -> Result<Workspace> {
+    /// The errors of the RPC CreateWorkspace.
+    pub async fn create(&self, create: WorkspaceRequest) -> Result<Workspace> {
         let pool = Arc::clone(self.pool(create.pool.as_deref())?);
-        let limits = effective(create.limits, pool.config().limits)?;
+        let limits = effective_limits(create.limits, pool.config().limits())?;
         let context = self.context();
         let max = context.config.workspaces.workspaces_max;
         loop {
@@ -61,19 +62,21 @@ impl Registry {
                 return Err(Error::Draining);
             }
             let entry = match context.directory.enter(&create.id, &create.request, max)? {
-                Entered::New(making) => return self.start(pool, create, limits, making).await,
-                Entered::There(entry) => entry,
+                EntryOutcome::New(creation) => {
+                    return self.start(pool, create, limits, creation).await;
+                }
+                EntryOutcome::Existing(entry) => entry,
             };
             let ending = entry.workspace().filter(|there| {
                 matches!(
-                    there.view().state,
-                    State::Closing | State::Quarantined | State::Removed
+                    there.snapshot().state,
+                    SlotState::Closing | SlotState::Quarantined | SlotState::Removed
                 )
             });
             if let Some(there) = ending {
-                // Its name is free in a moment, unless the engine is away.
+                // The name becomes free in a moment, unless the engine is away.
                 let timeout = pool.config().claim_timeout;
-                if tokio::time::timeout(timeout, there.removed())
+                if tokio::time::timeout(timeout, there.wait_until_removed())
                     .await
                     .is_err()
                 {
@@ -87,39 +90,40 @@ impl Registry {
                     name: create.id.name(),
                 });
             }
-            if let Some(made) = entry.made().await {
+            if let Some(made) = entry.wait_until_created().await {
                 return Ok(made);
             }
-            // Whoever made it gave up: this request's turn.
+            // The other request gave up, so this one tries.
         }
     }
 
     async fn start(
         &self,
         pool: Arc<Pool>,
-        create: Create,
-        limits: Limits,
-        making: Making,
+        create: WorkspaceRequest,
+        limits: ContainerLimits,
+        creation: CreationGuard,
     ) -> Result<Workspace> {
         let (answer, result) = oneshot::channel();
         let gone = CancellationToken::new();
         let caller = gone.clone().drop_guard();
+        let context = Arc::clone(self.context());
         self.context().tasks.spawn(async move {
             fault::reach(Point::ClaimEntered);
-            let made = make(&pool, &create, limits, &gone).await;
+            let made = claim_slot(&context.slots, &pool, &create, limits, &gone).await;
             if let Ok(workspace) = &made {
-                making.done(workspace);
+                creation.finish(workspace);
                 fault::reach(Point::ClaimListed);
             } else {
-                drop(making);
+                drop(creation);
             }
             if let Err(Ok(workspace)) = answer.send(made)
                 && !create.named
             {
-                // Nobody knows its name.
+                // The client did not learn the name, so no call can reach the workspace.
                 tracing::info!(workspace_id = %workspace.id(), "deleting a workspace whose caller went away");
                 if let Err(error) = workspace.delete().await {
-                    tracing::warn!(error = %Chain(&error), "it goes later");
+                    tracing::warn!(error = %Chain(&error), "workspace is removed later");
                 }
             }
         });
@@ -131,32 +135,34 @@ impl Registry {
     }
 }
 
-/// Claims slots until one was still alive.
-async fn make(
+/// Reserves and claims slots until one of them was still alive.
+async fn claim_slot(
+    slots: &SlotTable,
     pool: &Arc<Pool>,
-    create: &Create,
-    limits: Limits,
+    create: &WorkspaceRequest,
+    limits: ContainerLimits,
     gone: &CancellationToken,
 ) -> Result<Workspace> {
     loop {
-        let reserved = tokio::select! {
-            reserved = reserve(pool, limits) => reserved?,
+        let reservation = tokio::select! {
+            reservation = pool.claim(limits) => reservation?,
             () = gone.cancelled() => return Err(Error::Deadline { doing: "waiting for a container" }),
         };
-        let slot = reserved.take()?;
+        let Ok(slot) = slots.reserved(&reservation) else {
+            continue;
+        };
         fault::reach(Point::ClaimReserved);
-        let claimed = slot.claim(claim(create)).await;
-        let view = slot.view();
-        if claimed.is_err()
-            && view.state == State::Ready
-            && view.record.limits == pool.config().limits
-        {
-            // It is as warm as before: what failed was the host's disk, not the container.
-            pool.give_back(&slot);
-        } else if let Err(error) = &claimed {
-            tracing::info!(workspace_id = %create.id, error = %Chain(error), "slot was lost at its claim");
-            if let Err(error) = slot.delete().await {
-                tracing::warn!(slot = slot.number(), error = %Chain(&error), "it goes later");
+        let claimed = slot.claim(new_claim(create)).await;
+        if claimed.is_err() && slot.snapshot().state == SlotState::Ready {
+            // The host's disk failed, not the container: the slot returns to its pool.
+            drop(reservation);
+        } else {
+            reservation.keep();
+            if let Err(error) = &claimed {
+                tracing::info!(workspace_id = %create.id, error = %Chain(error), "slot was lost at its claim");
+                if let Err(error) = slot.delete().await {
+                    tracing::warn!(slot = slot.number(), error = %Chain(&error), "workspace is removed later");
+                }
             }
         }
         match claimed {
@@ -166,17 +172,9 @@ async fn make(
     }
 }
 
-async fn reserve(pool: &Arc<Pool>, limits: Limits) -> Result<Reserved> {
-    if limits == pool.config().limits {
-        pool.claim().await
-    } else {
-        pool.claim_sized(limits).await
-    }
-}
-
-fn claim(create: &Create) -> Claim {
+fn new_claim(create: &WorkspaceRequest) -> WorkspaceClaim {
     let now = SystemTime::now();
-    Claim {
+    WorkspaceClaim {
         workspace: create.id.as_str().to_owned(),
         request: create.request.clone(),
         labels: create.labels.clone(),
@@ -189,9 +187,8 @@ fn claim(create: &Create) -> Claim {
     }
 }
 
-/// The pool's limits with those of the request in their place. Only smaller ones can be enforced: the pool's are what
-/// the host was planned for.
-fn effective(asked: Limits, pool: Limits) -> Result<Limits> {
+/// Merges requested limits into the pool's. They may only be smaller, because the host was sized for the pool's.
+fn effective_limits(asked: ContainerLimits, pool: ContainerLimits) -> Result<ContainerLimits> {
     let pick = |field: &str, asked: u64, pool: u64| match asked {
         0 => Ok(pool),
         _ if asked <= pool => Ok(asked),
@@ -200,7 +197,7 @@ fn effective(asked: Limits, pool: Limits) -> Result<Limits> {
             why: format!("the pool's limit is {pool}, asked for is {asked}"),
         }),
     };
-    let limits = Limits {
+    let limits = ContainerLimits {
         memory_bytes: pick("memory_bytes", asked.memory_bytes, pool.memory_bytes)?,
         cpu_millis: pick("cpu_millis", asked.cpu_millis, pool.cpu_millis)?,
         pids: pick("pids", asked.pids, pool.pids)?,
@@ -208,7 +205,7 @@ fn effective(asked: Limits, pool: Limits) -> Result<Limits> {
         inodes: pick("inodes", asked.inodes, pool.inodes)?,
     };
     if limits.disk_bytes >= limits.memory_bytes {
-        // The workspace is memory: one that cannot be filled without killing what fills it has no limit.
+        // The workspace counts in the memory. A larger one could not be filled without the kernel killing the writer.
         return Err(Error::LimitUnsupported {
             field: "limits.disk_bytes".to_owned(),
             why: format!(

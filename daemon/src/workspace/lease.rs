@@ -1,5 +1,5 @@
-//! When a workspace ends by itself: idle timeout and lifetime. Shared between the owning task and the
-//! grants that requests hold; nothing here waits.
+//! Lease of a workspace: idle timeout and lifetime. The owning task and the grants of requests share it; nothing here
+//! waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,83 +7,124 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// A workspace's clock. Clones share it.
+/// Lease of a workspace. Clones share it.
 ///
-/// Monotonic time decides, wall time is only shown: a host whose clock is set must not expire anything.
+/// Monotonic time decides; wall time is only for display, so setting the host's clock expires no workspace.
 #[derive(Debug, Clone)]
-pub struct Lease {
-    shared: Arc<Shared>,
+pub struct WorkspaceLease {
+    shared: Arc<LeaseState>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    /// What monotonic milliseconds count from.
+struct LeaseState {
+    /// Start of the lease, from which all milliseconds count.
     epoch: Instant,
     epoch_wall: SystemTime,
     idle_ms: AtomicU64,
     end_ms: AtomicU64,
     last_use_ms: AtomicU64,
-    /// Requests that use the workspace right now; it is not idle while there are any.
+    /// Number of requests that use the workspace. It is not idle while this exceeds 0. [`CLOSED`] is added once the
+    /// workspace ends because it is idle.
     users: AtomicU64,
 }
 
-/// Proof that a request uses the workspace. Dropping it starts the idle timeout again.
-#[derive(Debug)]
-pub struct Use(Arc<Shared>);
+/// Bit of the number of users that is set once the workspace ends because it is idle.
+const CLOSED: u64 = 1 << 63;
 
-impl Lease {
-    /// A lease that ends `remaining` from now, or `idle` after its last use.
+/// Reason why a request may not use the workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldError {
+    /// The workspace ends.
+    Closed,
+    /// The maximum number of requests uses the workspace already.
+    Full,
+}
+
+/// Guard of a request that uses the workspace. Dropping the last one starts the idle timeout again.
+#[derive(Debug)]
+pub struct LeaseGuard(Arc<LeaseState>);
+
+impl WorkspaceLease {
+    /// Creates a lease that ends `remaining` from now, or `idle` after its last use.
     #[must_use]
     pub fn new(idle: Duration, remaining: Duration) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(LeaseState {
                 epoch: Instant::now(),
                 epoch_wall: SystemTime::now(),
-                idle_ms: AtomicU64::new(millis(idle)),
-                end_ms: AtomicU64::new(millis(remaining)),
+                idle_ms: AtomicU64::new(to_millis(idle)),
+                end_ms: AtomicU64::new(to_millis(remaining)),
                 last_use_ms: AtomicU64::new(0),
                 users: AtomicU64::new(0),
             }),
         }
     }
 
-    /// Marks the workspace as used until the answer is dropped.
+    /// Marks the workspace as used until the guard is dropped, also while it ends.
     #[must_use]
-    pub fn hold(&self) -> Use {
+    pub fn hold(&self) -> LeaseGuard {
         self.shared.users.fetch_add(1, Ordering::AcqRel);
-        Use(Arc::clone(&self.shared))
+        LeaseGuard(Arc::clone(&self.shared))
     }
 
-    /// Who uses it right now.
-    #[must_use]
-    pub fn users(&self) -> u64 {
-        self.shared.users.load(Ordering::Acquire)
+    /// Marks the workspace as used until the guard is dropped, unless it ends or `users_max` requests use it.
+    ///
+    /// # Errors
+    /// [`HoldError`].
+    pub fn try_hold(&self, users_max: u64) -> Result<LeaseGuard, HoldError> {
+        let more = |users| (users < users_max).then(|| users + 1);
+        match self
+            .shared
+            .users
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
+        {
+            Ok(_) => Ok(LeaseGuard(Arc::clone(&self.shared))),
+            Err(users) if users & CLOSED != 0 => Err(HoldError::Closed),
+            Err(_) => Err(HoldError::Full),
+        }
     }
 
-    /// It was used just now.
+    /// Refuses requests from here on, unless the workspace is used or was used since it became idle. Returns `true` if
+    /// it is closed.
+    pub fn close_if_idle(&self) -> bool {
+        let free =
+            self.shared
+                .users
+                .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+        if free.is_ok() && self.shared.now_ms() < self.idle_end_ms() {
+            // A request came and went since the caller looked.
+            self.shared.users.fetch_and(!CLOSED, Ordering::AcqRel);
+            return false;
+        }
+        free.is_ok()
+    }
+
+    /// Marks the workspace as used just now.
     pub fn touch(&self) {
         self.shared.touch();
     }
 
-    /// It was used last this long ago.
+    /// Marks the workspace as last used this long ago.
     pub fn touch_ago(&self, ago: Duration) {
-        let at = self.shared.now_ms().saturating_sub(millis(ago));
+        let at = self.shared.now_ms().saturating_sub(to_millis(ago));
         self.shared.last_use_ms.fetch_max(at, Ordering::AcqRel);
     }
 
-    /// Sets the idle timeout and, if given, the end as time from now. It counts as a use.
+    /// Sets idle timeout and remaining lifetime, if given. Counts as a use.
     pub fn renew(&self, idle: Option<Duration>, remaining: Option<Duration>) {
         if let Some(idle) = idle {
-            self.shared.idle_ms.store(millis(idle), Ordering::Release);
+            self.shared
+                .idle_ms
+                .store(to_millis(idle), Ordering::Release);
         }
         if let Some(remaining) = remaining {
-            let end = self.shared.now_ms().saturating_add(millis(remaining));
+            let end = self.shared.now_ms().saturating_add(to_millis(remaining));
             self.shared.end_ms.store(end, Ordering::Release);
         }
         self.shared.touch();
     }
 
-    /// When to look again: the earlier of both ends as they are now.
+    /// Returns the earlier of both ends, as of now.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         let at = self
@@ -92,23 +133,23 @@ impl Lease {
         self.shared.epoch + Duration::from_millis(at)
     }
 
-    /// The lifetime is over, whatever happens.
+    /// Returns `true` once the lifetime is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.shared.now_ms() >= self.shared.end_ms.load(Ordering::Acquire)
     }
 
-    /// Nobody has used it for the idle timeout.
+    /// Returns `true` if no request has used the workspace for the idle timeout.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.shared.users.load(Ordering::Acquire) == 0 && self.shared.now_ms() >= self.idle_end_ms()
+        self.shared.users() == 0 && self.shared.now_ms() >= self.idle_end_ms()
     }
 
-    /// When it ends if nothing happens, in wall time.
+    /// Returns the wall time at which the workspace ends if it is not used again.
     #[must_use]
     pub fn expire_time(&self) -> SystemTime {
         let end = self.shared.end_ms.load(Ordering::Acquire);
-        let idle = if self.shared.users.load(Ordering::Acquire) > 0 {
+        let idle = if self.shared.users() > 0 {
             self.shared
                 .now_ms()
                 .saturating_add(self.shared.idle_ms.load(Ordering::Acquire))
@@ -118,20 +159,20 @@ impl Lease {
         self.shared.epoch_wall + Duration::from_millis(end.min(idle))
     }
 
-    /// The end of its life, in wall time.
+    /// Returns the wall time at which the lifetime ends.
     #[must_use]
     pub fn end_time(&self) -> SystemTime {
         self.shared.epoch_wall + Duration::from_millis(self.shared.end_ms.load(Ordering::Acquire))
     }
 
-    /// The idle timeout in force.
+    /// Returns the current idle timeout.
     #[must_use]
     pub fn idle_timeout(&self) -> Duration {
         Duration::from_millis(self.shared.idle_ms.load(Ordering::Acquire))
     }
 
     fn idle_end_ms(&self) -> u64 {
-        let last = if self.shared.users.load(Ordering::Acquire) > 0 {
+        let last = if self.shared.users() > 0 {
             self.shared.now_ms()
         } else {
             self.shared.last_use_ms.load(Ordering::Acquire)
@@ -140,9 +181,14 @@ impl Lease {
     }
 }
 
-impl Shared {
+impl LeaseState {
     fn now_ms(&self) -> u64 {
-        millis(self.epoch.elapsed())
+        to_millis(self.epoch.elapsed())
+    }
+
+    /// Returns the number of requests that use the workspace.
+    fn users(&self) -> u64 {
+        self.users.load(Ordering::Acquire) & !CLOSED
     }
 
     fn touch(&self) {
@@ -150,27 +196,27 @@ impl Shared {
     }
 }
 
-impl Drop for Use {
+impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        // The time first: between the two the workspace must not look idle since long.
+        // The time first: otherwise the workspace looks idle since long for a moment.
         self.0.touch();
         self.0.users.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-fn millis(duration: Duration) -> u64 {
+fn to_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis())
         .unwrap_or(u64::MAX / 4)
         .min(u64::MAX / 4)
 }
 
-/// Milliseconds since 1970, for records.
+/// Converts a time to milliseconds since 1970, for records.
 #[must_use]
 pub fn unix_ms(time: SystemTime) -> u64 {
-    millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+    to_millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The inverse of [`unix_ms`].
+/// Converts milliseconds since 1970 to a time; the inverse of [`unix_ms`].
 #[must_use]
 pub fn from_unix_ms(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
@@ -181,8 +227,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn idle_timeout_starts_when_the_last_user_goes() {
-        let lease = Lease::new(Duration::from_secs(10), Duration::from_secs(100));
+    async fn idle_timeout_starts_when_the_last_guard_is_dropped() {
+        let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(100));
         let user = lease.hold();
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(!lease.is_idle(), "in use");
@@ -195,8 +241,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lifetime_ends_a_workspace_in_use() {
-        let lease = Lease::new(Duration::from_secs(10), Duration::from_secs(20));
+    async fn lifetime_ends_a_workspace_that_is_in_use() {
+        let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(20));
         let _user = lease.hold();
         tokio::time::advance(Duration::from_secs(19)).await;
         assert!(!lease.is_over());
@@ -206,7 +252,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn renew_moves_both_ends() {
-        let lease = Lease::new(Duration::from_secs(10), Duration::from_secs(20));
+        let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(20));
         tokio::time::advance(Duration::from_secs(9)).await;
         lease.renew(Some(Duration::from_secs(30)), Some(Duration::from_secs(40)));
         assert_eq!(lease.deadline() - Instant::now(), Duration::from_secs(30));
@@ -215,5 +261,23 @@ mod tests {
         assert!(!lease.is_over());
         tokio::time::advance(Duration::from_secs(11)).await;
         assert!(lease.is_over());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_keeps_a_workspace_or_finds_it_closed() {
+        let idle = Duration::from_secs(10);
+        let lease = WorkspaceLease::new(idle, Duration::from_secs(100));
+        let user = lease.try_hold(1).expect("free");
+        assert_eq!(lease.try_hold(1).expect_err("full"), HoldError::Full);
+        tokio::time::advance(idle).await;
+        assert!(!lease.close_if_idle(), "in use");
+        drop(user);
+        assert!(!lease.close_if_idle(), "just used");
+        tokio::time::advance(idle).await;
+        assert!(lease.close_if_idle());
+        assert_eq!(lease.try_hold(1).expect_err("closed"), HoldError::Closed);
+        // A collection may use it until the end.
+        drop(lease.hold());
+        assert_eq!(lease.try_hold(1).expect_err("closed"), HoldError::Closed);
     }
 }

@@ -1,51 +1,52 @@
-//! What an operator should look at of slots and of the state directory, found out when it is asked for.
+//! Problems of slots and of the state directory for operators, found when GetProblems asks.
 
 use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
 
 use crate::error::{Error, HostFault};
+use crate::workspace::context::SlotContext;
 use crate::workspace::lease::from_unix_ms;
-use crate::workspace::record::Phase;
-use crate::workspace::registry::Registry;
+use crate::workspace::record::SlotPhase;
 use crate::workspace::slot;
-use crate::workspace::state::State;
+use crate::workspace::state::SlotState;
 
-/// Bytes that must fit on the state disk: the record of a claim, what its commands see of it, and some.
+/// Number of bytes that must fit on the state disk: enough for a claim's record and its metadata file.
 const PROBE_BYTES: usize = 64 << 10;
 
-/// Something that an operator should look at.
+/// Problem that an operator should solve.
 #[derive(Debug, Clone)]
 pub struct HostProblem {
-    /// Stable, for programs.
+    /// Stable code, for programs.
     pub code: &'static str,
     /// Name of the container or path of the directory.
     pub subject: String,
-    /// What is wrong and what to do.
+    /// Problem and remedy.
     pub message: String,
-    /// When it began, or when it was found.
+    /// Time at which the problem began, or was found.
     pub time: SystemTime,
 }
 
-/// Quarantined containers, and a state directory that cannot be written.
-pub async fn find_all(registry: &Registry) -> Vec<HostProblem> {
-    let mut problems = quarantined(registry);
-    let context = registry.context();
+/// Finds quarantined containers and an unwritable state directory.
+pub async fn find_problems(context: &SlotContext) -> Vec<HostProblem> {
+    let mut problems = list_quarantined(context);
     let dir = context.config.state_dir.clone();
-    // A probe that could not be made says nothing.
-    let found = context.tasks.blocking(move || Ok(probe(&dir))).await;
+    // A probe that could not run shows nothing.
+    let found = context
+        .tasks
+        .blocking(move || Ok(probe_state_dir(&dir)))
+        .await;
     problems.extend(found.ok().flatten());
     problems
 }
 
-/// Containers that the engine could not remove in time: those of quarantined slots and of failed workspaces.
-pub fn quarantined(registry: &Registry) -> Vec<HostProblem> {
-    let context = registry.context();
+/// Lists the containers that the engine did not remove in time, of quarantined slots and failed workspaces.
+pub fn list_quarantined(context: &SlotContext) -> Vec<HostProblem> {
     let limit = context.config.engine.remove_timeout;
     let mut problems = Vec::new();
-    for slot in registry.slots() {
-        let view = slot.view();
-        let time = if let (State::Quarantined, Phase::Quarantined { time_ms }) =
+    for slot in context.slots.list() {
+        let view = slot.snapshot();
+        let time = if let (SlotState::Quarantined, SlotPhase::Quarantined { time_ms }) =
             (view.state, view.record.phase)
         {
             from_unix_ms(time_ms)
@@ -71,8 +72,8 @@ pub fn quarantined(registry: &Registry) -> Vec<HostProblem> {
     problems
 }
 
-/// Writes beneath the state directory, and removes it again. Blocks.
-fn probe(state_dir: &Path) -> Option<HostProblem> {
+/// Tests whether the state directory is writable, with a temporary file. Blocks.
+fn probe_state_dir(state_dir: &Path) -> Option<HostProblem> {
     let write = || {
         let mut file = tempfile::tempfile_in(state_dir)?;
         file.write_all(&[0; PROBE_BYTES])

@@ -1,9 +1,9 @@
-//! What a slot's `record.json` says: enough to take the slot over after a crash. Written atomically
-//! (temporary file, rename); never edited in place.
+//! Record of a slot in `record.json`: enough to adopt the slot after a crash. It is written atomically (temporary file,
+//! rename) and never edited in place.
 //!
-//! The rename is what a crash of the daemon needs; a power cut needs fsync too, which takes 5 to 20 ms on an ordinary
-//! disk. A claim is answered after the rename and synced right after the answer: what a power cut could take in
-//! between is the record of a workspace whose container, processes and files the same power cut ends.
+//! The rename protects against a crash of the daemon. A power cut would also need fsync, which takes 5 to 20 ms on an
+//! ordinary disk. A claim is answered after the rename and synced right after the answer. A power cut in between can
+//! lose only the record of a workspace whose container, processes and files it ends as well.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,125 +13,125 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Limits;
+use crate::engine::ContainerLimits;
 use crate::error::{Error, Result};
-use crate::workspace::state::Cause;
+use crate::workspace::state::LossCause;
 
-/// Version of this format. A record of another version is treated as an orphan: its container is removed.
+/// Version of the format. The container of a record with another version is removed as an orphan.
 pub const VERSION: u32 = 1;
 const FILE: &str = "record.json";
 
-/// A slot on disk.
+/// Record of a slot, as stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// [`VERSION`].
+pub struct SlotRecord {
+    /// Format version, [`VERSION`].
     pub version: u32,
     /// Slot number, counted from the configured first uid.
     pub number: u32,
-    /// Owner of everything in the container.
+    /// Uid of the guest and of all commands.
     pub uid: u32,
     /// Name of the pool.
     pub pool: String,
-    /// Image reference as configured when it was made.
+    /// Image reference as configured when the slot was created.
     pub image: String,
-    /// What that resolved to.
+    /// Id to which the image reference resolved.
     pub image_id: String,
-    /// Sizes of the container.
-    pub limits: Limits,
-    /// OCI runtime, if not the engine's default.
+    /// ContainerLimits of the container.
+    pub limits: ContainerLimits,
+    /// OCI runtime; `None` means the engine's default.
     pub oci_runtime: Option<String>,
-    /// What the guest must prove to know, in hex.
+    /// Secret that the guest must present, in hex.
     pub nonce: String,
-    /// Set once the engine has created it.
+    /// Id of the container; `None` before its creation and after its removal.
     pub container_id: Option<String>,
-    /// Where it was when this was written.
-    pub phase: Phase,
-    /// Set once it is a workspace.
-    pub claim: Option<Claim>,
+    /// Phase of the slot when the record was written.
+    pub phase: SlotPhase,
+    /// Workspace that the slot has become; `None` before the claim.
+    pub claim: Option<WorkspaceClaim>,
 }
 
-/// The states that make a difference after a crash.
+/// Phase of a slot, as far as it matters after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Half made: removed.
+pub enum SlotPhase {
+    /// Boot in progress: the next daemon removes the slot.
     Booting,
-    /// Warm: goes back to its pool.
+    /// Warm: the slot returns to its pool.
     Ready,
-    /// A workspace: goes on.
+    /// Workspace: the next daemon adopts it.
     Claimed,
-    /// Half removed: removed.
+    /// Removal in progress: the next daemon completes it.
     Closing,
-    /// Its container cannot be removed: number and uid stay taken.
+    /// The container cannot be removed: number and uid stay in use.
     Quarantined {
-        /// Since when, in milliseconds since 1970.
+        /// Start of the quarantine, in milliseconds since 1970.
         time_ms: u64,
     },
-    /// A lost workspace that is still listed.
+    /// Lost workspace that is still listed.
     Failed {
-        /// Why.
-        cause: Cause,
-        /// When, in milliseconds since 1970.
+        /// Cause of the loss.
+        cause: LossCause,
+        /// Time of the loss, in milliseconds since 1970.
         time_ms: u64,
     },
 }
 
-/// What makes a slot a workspace.
+/// Properties of the workspace that a slot has become.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct WorkspaceClaim {
     /// Workspace id.
     pub workspace: String,
-    /// Recognises retries of the request that made it; see `Create::request`.
+    /// Digest of the request, by which its retries are recognised; see `WorkspaceRequest::request`.
     pub request: String,
-    /// As given.
+    /// Labels of the workspace.
     pub labels: BTreeMap<String, String>,
-    /// For every exec.
+    /// Environment variables of every exec.
     pub env: BTreeMap<String, String>,
-    /// Milliseconds since 1970.
+    /// Time of the claim, in milliseconds since 1970.
     pub create_time_ms: u64,
-    /// Milliseconds.
+    /// Idle timeout in milliseconds.
     pub idle_timeout_ms: u64,
-    /// Milliseconds since 1970.
+    /// End of the lifetime, in milliseconds since 1970.
     pub end_time_ms: u64,
-    /// Name → digest of staged skills.
+    /// Staged skills: name → digest.
     pub skills: BTreeMap<String, String>,
-    /// Staged inputs, the latest last: at most [`INPUTS_MAX`], one per path.
+    /// Staged inputs, at most [`INPUTS_MAX`] and one per path, the latest last.
     #[serde(default)]
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
 }
 
-/// Inputs that are remembered.
+/// Maximum number of recorded inputs.
 pub const INPUTS_MAX: usize = 1000;
 
-/// An input that was staged.
+/// Record of a staged input.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Input {
-    /// Relative to the workspace.
+pub struct InputRecord {
+    /// Path relative to the workspace.
     pub path: String,
-    /// As asked for; empty for bytes that came with the request.
+    /// Reference as the client gave it; empty for bytes of the request.
     pub from: String,
-    /// Of a URL: sha256 of all of it, its query included, which `from` leaves out and which may be a secret.
+    /// SHA-256 of a whole URL with its query, which `from` omits because it may be a secret; empty for other sources.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url_sha256: String,
-    /// What it was to be called.
+    /// Requested file name, sanitised.
     pub name: String,
-    /// Of an artifact: app, user and session.
+    /// App, user and session of an artifact; empty for other sources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<String>,
-    /// Of an artifact.
+    /// Version of an artifact; `None` for other sources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
-    /// 64 hex digits; empty for a folder or link.
+    /// SHA-256 as 64 hex digits; empty for a folder or link.
     pub sha256: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Milliseconds since 1970.
+    /// Time of the staging, in milliseconds since 1970.
     pub time_ms: u64,
 }
 
-impl Claim {
-    /// Remembers inputs, and forgets what was at their paths before, and the oldest ones.
-    pub fn remember(&mut self, inputs: Vec<Input>) {
+impl WorkspaceClaim {
+    /// Adds inputs. Earlier records of the same paths, and the oldest beyond [`INPUTS_MAX`], are dropped.
+    pub fn add_inputs(&mut self, inputs: Vec<InputRecord>) {
         let same = |path: &str| inputs.iter().any(|input| input.path == path);
         self.inputs.retain(|input| !same(&input.path));
         self.inputs.extend(inputs);
@@ -140,21 +140,21 @@ impl Claim {
     }
 }
 
-impl Record {
-    /// Writes the record of a slot, without waiting for the disk: [`sync`] does. Blocks.
+impl SlotRecord {
+    /// Writes the record of a slot without waiting for the disk; [`sync_record`] waits. Blocks.
     ///
     /// # Errors
     /// When the host's disk fails or is full.
     pub fn write(&self, slot_dir: &Path) -> Result<()> {
         let bytes = serde_json::to_vec_pretty(self)
             .map_err(|error| Error::Internal(format!("encode slot record: {error}")))?;
-        replace(&slot_dir.join(FILE), &bytes)
+        replace_file(&slot_dir.join(FILE), &bytes)
     }
 
-    /// Reads the record of a slot. Blocks. `None` if there is none, or none that this version understands.
+    /// Reads the record of a slot. Returns `None` if there is none, or one of an unknown format. Blocks.
     ///
     /// # Errors
-    /// When there may be one and the host's disk fails: that is no reason to take the slot for an orphan.
+    /// When the host's disk fails. The slot must not count as an orphan then.
     pub fn read(slot_dir: &Path) -> Result<Option<Self>> {
         let path = slot_dir.join(FILE);
         let bytes = match fs::read(&path) {
@@ -183,11 +183,11 @@ impl Record {
     }
 }
 
-/// Waits until the record of a slot is on the disk. OK if there is none any more. Blocks.
+/// Waits until the record of a slot is on the disk. Succeeds if there is none. Blocks.
 ///
 /// # Errors
 /// When the host's disk fails.
-pub fn sync(slot_dir: &Path) -> Result<()> {
+pub fn sync_record(slot_dir: &Path) -> Result<()> {
     let sync = || -> io::Result<()> {
         fs::File::open(slot_dir.join(FILE))?.sync_data()?;
         fs::File::open(slot_dir)?.sync_all()
@@ -201,16 +201,16 @@ pub fn sync(slot_dir: &Path) -> Result<()> {
     }
 }
 
-/// Writes a file by rename, so that readers see all of it or nothing. Blocks.
+/// Replaces a file atomically by a rename. Blocks.
 ///
 /// # Errors
 /// When the host's disk fails or is full.
-pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || -> io::Result<()> {
         let dir = path.parent().unwrap_or(Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
         file.write_all(bytes)?;
-        // Slots' files are read by the container's uid; the directories above keep others out.
+        // The container's uid reads the slot's files; the directories above keep other users out.
         let mode = PermissionsExt::from_mode(0o644);
         file.as_file().set_permissions(mode)?;
         file.persist(path).map_err(|error| error.error)?;
@@ -222,28 +222,28 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Replaces the contents of a small JSON file in place, unless it has them already. A file that is mounted into a container
-/// has to stay the same inode, so [`replace`] cannot write it.
+/// Replaces the contents of a small JSON file in place, unless it has them already. A file that is mounted into a
+/// container has to stay the same inode, so [`replace_file`] cannot write it.
 ///
 /// The file holds valid JSON at every step, also when its disk is full:
 ///
-/// 1. It is made as long as the new contents, with blanks at its end. This step alone needs space on the disk. When it
-///    fails, the old contents are left.
+/// 1. Blanks extend the file to the length of the new contents. Only this step needs space on the disk. If it fails, the old
+///    contents stay.
 /// 2. One write replaces the old contents by the new ones, with blanks at the end if those are shorter.
 /// 3. The blanks are cut off.
 ///
-/// The kernel may interrupt the write of several pages when the daemon is killed; the next start writes the file again.
-/// A file system that copies blocks on write (Btrfs, ZFS) may need space for the second step as well. It then fails as a
-/// whole for contents of one block, and may leave a mix of both for longer ones.
+/// A kill of the daemon may interrupt the write of several pages; the next start writes the file again. A copy-on-write
+/// file system (Btrfs, ZFS) may need space for the second step as well. Then contents of one block stay as they were,
+/// and longer ones may become a mix of old and new.
 ///
 /// # Errors
 /// When the host's disk fails or is full.
-pub fn overwrite(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn overwrite_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let present = match fs::read(path) {
         Ok(present) if present == bytes => return Ok(()),
         Ok(present) => present.len(),
-        // Slots of a version that did not make the file ahead. Nothing has mounted it.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return replace(path, bytes),
+        // Earlier releases did not create the file ahead, so no container mounts it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return replace_file(path, bytes),
         Err(source) => {
             return Err(Error::Io {
                 operation: format!("read {}", path.display()),
@@ -259,7 +259,7 @@ pub fn overwrite(path: &Path, bytes: &[u8]) -> Result<()> {
             drop(file.set_len(present as u64));
             return Err(error);
         }
-        file.write_all_at(&padded(bytes, present), 0)?;
+        file.write_all_at(&pad_with_blanks(bytes, present), 0)?;
         file.set_len(bytes.len() as u64)?;
         // The container's uid reads the slot's files; the directories above keep other users out.
         file.set_permissions(fs::Permissions::from_mode(0o644))
@@ -271,7 +271,7 @@ pub fn overwrite(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Returns the bytes with spaces at their end, at least `length` in all.
-fn padded(bytes: &[u8], length: usize) -> Vec<u8> {
+fn pad_with_blanks(bytes: &[u8], length: usize) -> Vec<u8> {
     let mut padded = bytes.to_vec();
     padded.resize(length.max(bytes.len()), b' ');
     padded
@@ -282,49 +282,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_valid_json_between_its_write_and_its_cut() {
+    fn overwritten_file_is_valid_json_before_it_is_truncated() {
         let old = b"{\"skills\": {\"a-long-name\": \"0123456789\"}}\n";
         for new in [&b"{}\n"[..], b"{\"skills\": {\"b\": \"1\"}}\n"] {
-            let between = padded(new, old.len());
+            let between = pad_with_blanks(new, old.len());
             assert_eq!(between.len(), old.len());
             let read: serde_json::Value = serde_json::from_slice(&between).expect("JSON");
             let written: serde_json::Value = serde_json::from_slice(new).expect("JSON");
             assert_eq!(read, written);
         }
-        assert_eq!(padded(old, 3), old);
+        assert_eq!(pad_with_blanks(old, 3), old);
     }
 
     #[test]
-    fn a_mounted_file_is_overwritten_in_place() {
+    fn mounted_file_is_overwritten_in_place() {
         use std::os::unix::fs::MetadataExt;
 
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("metadata.json");
-        overwrite(&path, b"a text").expect("made");
+        overwrite_file(&path, b"a text").expect("made");
         let before = fs::metadata(&path).expect("there");
-        overwrite(&path, b"a longer text").expect("written");
+        overwrite_file(&path, b"a longer text").expect("written");
         assert_eq!(fs::read(&path).expect("read"), b"a longer text");
-        overwrite(&path, b"short").expect("written");
+        overwrite_file(&path, b"short").expect("written");
         let after = fs::metadata(&path).expect("there");
         assert_eq!(before.ino(), after.ino());
         assert_eq!(after.mode() & 0o777, 0o644);
         assert_eq!(fs::read(&path).expect("read"), b"short");
-        overwrite(&path, b"short").expect("nothing to do");
+        overwrite_file(&path, b"short").expect("nothing to do");
         assert_eq!(
             fs::metadata(&path).expect("there").mtime_nsec(),
             after.mtime_nsec()
         );
     }
 
-    fn sample() -> Record {
-        Record {
+    fn sample() -> SlotRecord {
+        SlotRecord {
             version: VERSION,
             number: 7,
             uid: 200_007,
             pool: "default".into(),
             image: "skilld/base:latest".into(),
             image_id: "sha256:0".into(),
-            limits: Limits {
+            limits: ContainerLimits {
                 memory_bytes: 1,
                 cpu_millis: 2,
                 pids: 3,
@@ -334,11 +334,11 @@ mod tests {
             oci_runtime: None,
             nonce: "00ff".into(),
             container_id: Some("c".into()),
-            phase: Phase::Failed {
-                cause: Cause::OomKilled,
+            phase: SlotPhase::Failed {
+                cause: LossCause::OomKilled,
                 time_ms: 5,
             },
-            claim: Some(Claim {
+            claim: Some(WorkspaceClaim {
                 workspace: "w".into(),
                 request: "aa".into(),
                 labels: BTreeMap::from([("k".into(), "v".into())]),
@@ -356,8 +356,11 @@ mod tests {
     fn record_reads_back_as_written() {
         let dir = tempfile::tempdir().expect("temp dir");
         sample().write(dir.path()).expect("write");
-        sync(dir.path()).expect("sync");
-        assert_eq!(Record::read(dir.path()).expect("readable"), Some(sample()));
+        sync_record(dir.path()).expect("sync");
+        assert_eq!(
+            SlotRecord::read(dir.path()).expect("readable"),
+            Some(sample())
+        );
         assert_eq!(
             fs::read_dir(dir.path()).expect("list").count(),
             1,
@@ -366,19 +369,19 @@ mod tests {
     }
 
     #[test]
-    fn damaged_and_foreign_records_are_no_records() {
+    fn damaged_and_foreign_records_are_ignored() {
         let dir = tempfile::tempdir().expect("temp dir");
-        assert_eq!(Record::read(dir.path()).expect("readable"), None);
+        assert_eq!(SlotRecord::read(dir.path()).expect("readable"), None);
         for bytes in [&b"{"[..], b"", b"{\"version\":1}", b"\xff\xfe"] {
             fs::write(dir.path().join(FILE), bytes).expect("write");
-            assert_eq!(Record::read(dir.path()).expect("readable"), None);
+            assert_eq!(SlotRecord::read(dir.path()).expect("readable"), None);
         }
-        Record {
+        SlotRecord {
             version: VERSION + 1,
             ..sample()
         }
         .write(dir.path())
         .expect("write");
-        assert_eq!(Record::read(dir.path()).expect("readable"), None);
+        assert_eq!(SlotRecord::read(dir.path()).expect("readable"), None);
     }
 }

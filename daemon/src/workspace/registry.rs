@@ -1,5 +1,5 @@
-//! The front of pools and workspaces: what the rpcs call. Creates, finds, lists and ends workspaces, and
-//! listens to what the engine says about containers.
+//! Registry of pools and workspaces, which the RPCs call. Finds, lists and ends workspaces, and follows the engine's
+//! events about containers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,27 +12,29 @@ use crate::config::PoolConfig;
 use crate::engine::{ContainerEventKind, EngineInfo, LABEL_INSTANCE, LABEL_UID};
 use crate::error::{Chain, Error, Result};
 use crate::pool::Pool;
-use crate::workspace::slot::Context;
-use crate::workspace::state::State;
+use crate::skills::preflight::Inventory;
+use crate::workspace::context::SlotContext;
+use crate::workspace::launcher::WorkspaceLauncher;
+use crate::workspace::state::SlotState;
 use crate::workspace::{Slot, Workspace, WorkspaceId, adopt, problems, reconcile};
 
-/// Between tries to hear the engine's events again.
-const EVENTS_RETRY: Duration = Duration::from_secs(1);
+/// Pause before the daemon subscribes to the engine's events again.
+const EVENTS_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Pools and workspaces. Cheap to clone.
+/// Registry of pools and workspaces. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Registry {
-    context: Arc<Context>,
+pub struct WorkspaceRegistry {
+    context: Arc<SlotContext>,
     pools: Arc<BTreeMap<String, Arc<Pool>>>,
 }
 
-impl Registry {
-    /// Finds out what is left of earlier runs, takes it over or removes it, and starts the pools. When this returns,
-    /// every workspace of before is either usable or listed as failed.
+impl WorkspaceRegistry {
+    /// Adopts or removes the slots of an earlier daemon and starts the pools. When this returns, every earlier
+    /// workspace is usable or listed as failed.
     ///
     /// # Errors
     /// When the engine does not answer or a pool's image cannot be used.
-    pub async fn boot(context: Arc<Context>) -> Result<Self> {
+    pub async fn boot(context: Arc<SlotContext>) -> Result<Self> {
         let all = context.engine.list(None).await?;
         let foreign = all.iter().filter(|container| {
             container
@@ -43,44 +45,47 @@ impl Registry {
         let uids: Vec<u32> = foreign
             .filter_map(|container| container.labels.get(LABEL_UID)?.parse().ok())
             .collect();
-        context.with_numbers(|numbers| numbers.avoid(uids));
+        context.slots.avoid_uids(uids);
 
         let mut pools = BTreeMap::new();
         for config in &context.config.pools {
-            let config = with_runtime(config.clone(), &context.info)?;
-            let image = context.engine.image(&config.image).await?;
+            let config = resolve_runtime(config.clone(), &context.info)?;
+            let image = context.engine.check_image(&config.image).await?;
             let name = config.name.clone();
-            pools.insert(name, Pool::new(Arc::clone(&context), config, image));
+            let launcher = Arc::new(WorkspaceLauncher(Arc::clone(&context)));
+            pools.insert(name, Pool::start(&context.tasks, config, image, launcher));
         }
         let registry = Self {
             context: Arc::clone(&context),
             pools: Arc::new(pools),
         };
-        adopt::all(&context, &registry.pools).await?;
+        adopt::adopt_slots(&context, &registry.pools).await?;
         for pool in registry.pools.values() {
-            pool.fill();
+            pool.open().await;
         }
         let watcher = registry.clone();
         context
             .tasks
             .spawn(async move { watcher.watch_engine().await });
-        context.tasks.spawn(reconcile::run(registry.clone()));
+        context
+            .tasks
+            .spawn(reconcile::run_reconciler(Arc::clone(&context)));
         Ok(registry)
     }
 
-    /// What slots share.
+    /// Returns the state that slots share.
     #[must_use]
-    pub fn context(&self) -> &Arc<Context> {
+    pub fn context(&self) -> &Arc<SlotContext> {
         &self.context
     }
 
-    /// Pools by name.
+    /// Returns the pools by name.
     #[must_use]
     pub fn pools(&self) -> &BTreeMap<String, Arc<Pool>> {
         &self.pools
     }
 
-    /// One pool; the default one for no name.
+    /// Finds a pool by name; `None` means the default pool.
     ///
     /// # Errors
     /// [`Error::PoolNotFound`].
@@ -92,13 +97,22 @@ impl Registry {
         })
     }
 
-    /// For health: one receiver per pool.
+    /// Returns the programs and packages of a pool's image.
+    ///
+    /// # Errors
+    /// As [`crate::workspace::inventory::ImageInventories::find_or_ask`].
+    pub async fn image_inventory(&self, pool: &Pool) -> Result<Arc<Inventory>> {
+        let inventories = &self.context.inventories;
+        inventories.find_or_ask(pool, &self.context.slots).await
+    }
+
+    /// Returns one watch per pool that is `true` while the pool can serve requests.
     #[must_use]
-    pub fn healthy(&self) -> Vec<watch::Receiver<bool>> {
+    pub fn pools_healthy(&self) -> Vec<watch::Receiver<bool>> {
         self.pools.values().map(|pool| pool.healthy()).collect()
     }
 
-    /// Finds a workspace.
+    /// Finds a workspace by id.
     ///
     /// # Errors
     /// [`Error::WorkspaceNotFound`].
@@ -109,26 +123,29 @@ impl Registry {
             .ok_or_else(|| Error::WorkspaceNotFound { name: id.name() })
     }
 
-    /// All workspaces after an id, in order.
+    /// Lists all workspaces after an id, in order.
     #[must_use]
     pub fn list_after(&self, id: Option<&WorkspaceId>) -> Vec<Workspace> {
-        self.context.directory.after(id)
+        self.context.directory.list_after(id)
     }
 
-    /// Deletes every workspace and every warm container, and answers with how many of each there were.
+    /// Deletes every workspace and every warm container. Returns the number of each.
     ///
     /// # Errors
-    /// The first that could not be removed, quarantined ones included.
+    /// The first removal that failed; [`Error::EngineUnavailable`] if a container is quarantined.
     pub async fn remove_all(&self) -> Result<(usize, usize)> {
-        let slots: Vec<Slot> = self.pools.values().flat_map(|pool| pool.close()).collect();
+        for pool in self.pools.values() {
+            pool.close().await;
+        }
+        let slots = self.context.slots.list();
         let claimed = slots
             .iter()
-            .filter(|slot| slot.view().record.claim.is_some())
+            .filter(|slot| slot.snapshot().record.claim.is_some())
             .count();
         let removals = slots.iter().map(Slot::delete);
         let results = futures::future::join_all(removals).await;
         results.into_iter().collect::<Result<Vec<()>>>()?;
-        let stuck = problems::quarantined(self);
+        let stuck = problems::list_quarantined(&self.context);
         if !stuck.is_empty() {
             let names: Vec<String> = stuck.into_iter().map(|problem| problem.subject).collect();
             let names = names.join(", ");
@@ -136,12 +153,11 @@ impl Registry {
                 format!("it does not remove {names}; `skillctl problems` says what to do");
             return Err(Error::EngineUnavailable { message });
         }
-        adopt::remove_others(&self.context, &[]).await?;
+        adopt::remove_orphans(&self.context, &[]).await?;
         Ok((claimed, slots.len() - claimed))
     }
 
-    /// Follows the engine's events for as long as the daemon runs. What happened while nobody listened is found by
-    /// looking at every slot.
+    /// Follows the engine's events until the daemon stops. Each subscription first checks every slot for missed events.
     async fn watch_engine(&self) {
         let stop = self.context.tasks.stop.clone();
         loop {
@@ -150,11 +166,11 @@ impl Registry {
                 followed = self.follow_events() => followed,
             };
             if let Err(error) = followed {
-                tracing::warn!(error = %Chain(&error), "engine's events are not heard");
+                tracing::warn!(error = %Chain(&error), "subscription to the engine's events failed");
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(EVENTS_RETRY) => {}
+                () = tokio::time::sleep(EVENTS_RETRY_INTERVAL) => {}
             }
         }
     }
@@ -172,34 +188,34 @@ impl Registry {
                     .then_some((container.id, container.paused))
             })
             .collect();
-        for slot in self.slots() {
-            let view = slot.view();
+        for slot in self.context.slots.list() {
+            let view = slot.snapshot();
             let id = view.record.container_id.as_ref();
-            // A slot that boots has its own eye on its container.
+            // The task of a booting slot watches its container itself.
             let settled = matches!(
                 view.state,
-                State::Ready | State::Claimed | State::Quarantined
+                SlotState::Ready | SlotState::Claimed | SlotState::Quarantined
             );
             let Some(id) = id.filter(|_| settled) else {
                 continue;
             };
             match running.get(id) {
-                None => self.look(slot, id.clone()),
+                None => self.inspect_container(slot, id.clone()),
                 Some(paused) => slot.container_paused(*paused),
             }
         }
         for pool in self.pools.values() {
-            pool.retry_now();
+            pool.retry_boot().await;
         }
         self.context.reconcile.notify_one();
         while let Some(event) = events.next().await {
             let event = event?;
-            let member = self.slots().find(|slot| {
-                slot.view().record.container_id.as_deref() == Some(event.container_id.as_str())
+            let member = self.context.slots.list().into_iter().find(|slot| {
+                slot.snapshot().record.container_id.as_deref() == Some(event.container_id.as_str())
             });
             match (member, event.kind) {
                 (Some(slot), ContainerEventKind::Died | ContainerEventKind::Removed) => {
-                    self.look(slot, event.container_id);
+                    self.inspect_container(slot, event.container_id);
                 }
                 (Some(slot), ContainerEventKind::Paused | ContainerEventKind::Unpaused) => {
                     let paused = event.kind == ContainerEventKind::Paused;
@@ -211,8 +227,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Asks the engine how a container is, in a task of its own: the slot's task serves requests meanwhile.
-    fn look(&self, slot: Slot, container_id: String) {
+    /// Inspects a container in a task of its own, because the slot's task has to serve requests meanwhile.
+    fn inspect_container(&self, slot: Slot, container_id: String) {
         let engine = Arc::clone(&self.context.engine);
         let stop = self.context.tasks.stop.clone();
         self.context.tasks.spawn(async move {
@@ -223,21 +239,18 @@ impl Registry {
             match looked {
                 Ok(Some(state)) if state.running => {}
                 Ok(state) => slot.container_ended(state).await,
-                Err(error) => tracing::debug!(error = %Chain(&error), "engine does not say how a container is"),
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "container was not inspected");
+                }
             }
         });
     }
-
-    /// Every slot of every pool.
-    pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {
-        self.pools.values().flat_map(|pool| pool.slots())
-    }
 }
 
-/// Names the runtime that a pool leaves to the engine, unless that is runc: what is expected of a container differs, and
-/// the engine's default may change while one lives. A pool whose runtime the engine does not have would try in vain for
-/// ever.
-fn with_runtime(mut config: PoolConfig, info: &EngineInfo) -> Result<PoolConfig> {
+/// Sets the OCI runtime of a pool without one to the engine's default, unless that is runc. The check of a guest
+/// depends on the runtime, and the engine's default may change while a container lives. An unknown runtime fails the
+/// start, because every boot would fail.
+fn resolve_runtime(mut config: PoolConfig, info: &EngineInfo) -> Result<PoolConfig> {
     let Some(runtime) = &config.oci_runtime else {
         let default = Some(info.default_runtime.as_str());
         config.oci_runtime = default
@@ -264,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engine_wide_default_runtime_is_the_pools() {
+    fn pool_without_runtime_gets_the_engine_default() {
         let defaults = crate::config::Config::from_toml("").expect("defaults");
         let pool = defaults.config.pools.first().expect("one").clone();
         let runtime = |asked: Option<&str>, default: &str| {
@@ -278,7 +291,7 @@ mod tests {
                 oci_runtime,
                 ..pool.clone()
             };
-            with_runtime(pool, &info).map(|pool| pool.oci_runtime)
+            resolve_runtime(pool, &info).map(|pool| pool.oci_runtime)
         };
         assert_eq!(runtime(None, "runc").expect("usual"), None);
         assert_eq!(runtime(None, "").expect("unsaid"), None);

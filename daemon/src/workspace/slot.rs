@@ -1,148 +1,49 @@
-//! A slot's directory on the host, and what its container is made of. Blocking file work only; no state.
+//! Directory of a slot on the host, and the specification of its container. Blocking file work only; no state.
 //!
 //! ```text
 //! slots/<number>/        0755, beneath slots/ (0700)
 //!   record.json          see record.rs
-//!   run/                 → /run/skilld, read-only: skilld-guest, and guest.sock while a guest is awaited
+//!   run/                 → /run/skilld, read-only: skilld-guest, and guest.sock while the daemon awaits the guest
 //!   skills/              → /workspace/skills, read-only: staged skills, .metadata.json
 //!     .metadata.json     → /workspace/metadata.json too, read-only
-//!   staged/ .stage-*     which digest is staged, and skills on their way in; see skills/stage.rs
+//!   staged/ .stage-*     digests of staged skills, and skills that are being staged; see skills/stage.rs
 //!   passwd group         → /etc/passwd, /etc/group
 //! ```
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Once};
+use std::path::Path;
 
 use skilld_proto::guest::{GENERATION, v1 as pb};
-use tokio::sync::{Notify, Semaphore};
 
-use crate::config::{Config, PoolConfig};
-use crate::engine::runtime::RuntimeKind;
-use crate::engine::{self, ContainerSpec, Engine, EngineInfo, Limits, cgroup};
-use crate::error::{Chain, Error, Result};
+use crate::config::PoolConfig;
+use crate::engine::{self, ContainerLimits, ContainerSpec};
+use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::guest;
-use crate::pool::Inventories;
-use crate::shutdown::Tasks;
-use crate::workspace::directory::{Directory, Numbers};
-use crate::workspace::reconcile::Removals;
-use crate::workspace::record::{self, Claim, Record};
+use crate::workspace::context::SlotContext;
+use crate::workspace::record::{self, SlotRecord, WorkspaceClaim};
 
-/// What commands can read of the record, in the slot's directory; `/workspace/metadata.json` in the container.
+/// Path of the metadata file in the slot's directory; `/workspace/metadata.json` in the container.
 pub const METADATA: &str = "skills/.metadata.json";
 
-/// What every slot's task shares.
-#[derive(Debug)]
-pub struct Context {
-    /// As loaded.
-    pub config: Arc<Config>,
-    /// What makes containers.
-    pub engine: Arc<dyn Engine>,
-    /// What the engine said it is.
-    pub info: EngineInfo,
-    /// Owner of all tasks.
-    pub tasks: Tasks,
-    /// Id of this instance.
-    pub instance: String,
-    /// Slot numbers.
-    pub numbers: std::sync::Mutex<Numbers>,
-    /// Workspaces by id.
-    pub directory: Arc<Directory>,
-    /// Containers that boot at once.
-    pub boots: Semaphore,
-    /// What images have.
-    pub inventories: Inventories,
-    /// Wakes the reconciler before its interval is over.
-    pub reconcile: Notify,
-    /// Containers without a slot that are being removed.
-    pub removals: Removals,
-}
-
-impl Context {
-    /// Directory of all slots.
-    #[must_use]
-    pub fn slots_dir(&self) -> PathBuf {
-        self.config.state_dir.join("slots")
-    }
-
-    /// Directory of one slot.
-    #[must_use]
-    pub fn slot_dir(&self, number: u32) -> PathBuf {
-        self.slots_dir().join(number.to_string())
-    }
-
-    /// Runs `f` on the slot numbers.
-    pub fn with_numbers<T>(&self, f: impl FnOnce(&mut Numbers) -> T) -> T {
-        f(&mut self
-            .numbers
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner))
-    }
-
-    /// Returns what a guest is checked against, and the CPU group that it is given. `pid` is the container's first process.
-    pub async fn expected(&self, record: &Record, pid: i32) -> guest::Expected {
-        let kind = RuntimeKind::of(record.oci_runtime.as_deref().unwrap_or("runc"));
-        let shows_pid = kind.shows_guest_process();
-        let is_fake = self.info.name == "fake";
-        let has_group = pid != 0 && kind.shares_host_kernel() && !is_fake;
-        let container = record.container_id.clone().filter(|_| has_group);
-        guest::Expected {
-            uid: (!self.info.userns_remap && shows_pid && !is_fake).then_some(record.uid),
-            pid: (shows_pid && pid != 0).then_some(pid),
-            nonce: from_hex(&record.nonce),
-            command_group: match container {
-                Some(container) => self.command_group(container, pid).await,
-                None => None,
-            },
-        }
-    }
-
-    /// Makes the CPU group of a container's commands, if this daemon may.
-    async fn command_group(&self, container: String, pid: i32) -> Option<Arc<File>> {
-        let make = move || {
-            cgroup::make_command_group(&container, pid).map_err(|source| Error::Io {
-                operation: format!("make the CPU group of container {container}"),
-                source,
-            })
-        };
-        match self.tasks.blocking(make).await {
-            Ok(group) => Some(Arc::new(group)),
-            Err(error) => {
-                WARN_OF_COMMAND_GROUPS.call_once(|| {
-                    tracing::warn!(
-                        error = %Chain(&error),
-                        "commands have no CPU group of their own, so that many busy ones delay their guest: run skilld as \
-                         root, in the host's cgroup namespace"
-                    );
-                });
-                None
-            }
-        }
-    }
-}
-
-/// Most terminals of one container: each of 32 commands can have one, and some are left for tmux and script.
+/// Maximum number of terminals of one container: one for each of 32 commands, and some for tmux and script.
 const TERMINALS_MAX: usize = 48;
 
-/// Whether the groups can be made depends on the daemon, not on the container: one line says it for all.
-static WARN_OF_COMMAND_GROUPS: Once = Once::new();
-
-/// The record of a slot that is about to be made.
+/// Creates the record of a new slot.
 #[must_use]
 pub fn new_record(
     pool: &PoolConfig,
-    limits: Limits,
+    limits: ContainerLimits,
     image_id: &str,
     number: u32,
     uid: u32,
-) -> Record {
+) -> SlotRecord {
     // Two random UUIDs: 244 bits from the system's generator.
     let nonce = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
-    Record {
+    SlotRecord {
         version: record::VERSION,
         number,
         uid,
@@ -153,20 +54,24 @@ pub fn new_record(
         oci_runtime: pool.oci_runtime.clone(),
         nonce: nonce.iter().map(|part| part.simple().to_string()).collect(),
         container_id: None,
-        phase: record::Phase::Booting,
+        phase: record::SlotPhase::Booting,
         claim: None,
     }
 }
 
-/// Name of a slot's container. Unique on the host while the slot lives.
+/// Returns the name of a slot's container, unique on the host while the slot lives.
 #[must_use]
-pub fn container_name(context: &Context, number: u32) -> String {
+pub fn container_name(context: &SlotContext, number: u32) -> String {
     format!("skilld-{}-{number}", context.instance)
 }
 
-/// The container of a slot.
+/// Returns the specification of a slot's container.
 #[must_use]
-pub fn container(context: &Context, pool: &PoolConfig, record: &Record) -> ContainerSpec {
+pub fn container_spec(
+    context: &SlotContext,
+    pool: &PoolConfig,
+    record: &SlotRecord,
+) -> ContainerSpec {
     let slot = record.number.to_string();
     let labels = [
         (engine::LABEL_INSTANCE, context.instance.clone()),
@@ -187,15 +92,15 @@ pub fn container(context: &Context, pool: &PoolConfig, record: &Record) -> Conta
         limits: record.limits,
         tmp_bytes: pool.tmp_bytes,
         shm_bytes: pool.shm_bytes,
-        terminals: terminals(context),
+        terminals: terminals_per_container(context),
         oci_runtime: record.oci_runtime.clone(),
         env: vec![format!("SKILLD_NONCE={}", record.nonce)],
     }
 }
 
-/// Terminals of one container: an equal part of what the kernel has for all, less what it reserves for the host, so that
-/// all containers of this daemon leave the host its part, as long as each gets at least one.
-fn terminals(context: &Context) -> usize {
+/// Returns the number of terminals of one container: an equal share of the kernel's maximum without its reserve. So all
+/// containers together leave the host its reserve, as long as each gets at least one.
+fn terminals_per_container(context: &SlotContext) -> usize {
     let setting = |name: &str, default| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/pty/{name}"));
         text.ok()
@@ -203,28 +108,28 @@ fn terminals(context: &Context) -> usize {
             .unwrap_or(default)
     };
     let containers = context.config.pools.iter().map(|pool| pool.max);
-    terminals_of_one(
+    share_terminals(
         setting("max", 4096),
         setting("reserve", 1024),
         containers.sum(),
     )
 }
 
-fn terminals_of_one(max: usize, reserve: usize, containers: usize) -> usize {
+fn share_terminals(max: usize, reserve: usize, containers: usize) -> usize {
     (max.saturating_sub(reserve) / containers.max(1)).clamp(1, TERMINALS_MAX)
 }
 
-/// Makes the directory of a slot with everything that its container binds, and its first record. Blocks.
+/// Creates the directory of a slot with all files that its container mounts, and its first record. Blocks.
 ///
 /// # Errors
 /// When the host's disk fails or is full, or the guest's binary is missing.
-pub fn prepare(dir: &Path, record: &Record, guest_path: &Path) -> Result<()> {
+pub fn create_slot_dir(dir: &Path, record: &SlotRecord, guest_path: &Path) -> Result<()> {
     let failed = |source| Error::Io {
         operation: format!("prepare slot directory {}", dir.display()),
         source,
     };
     let make = || -> io::Result<()> {
-        // What a crash left of an earlier slot of this number.
+        // A crash may have left the directory of an earlier slot with this number.
         if dir.exists() {
             fs::remove_dir_all(dir)?;
         }
@@ -238,7 +143,7 @@ pub fn prepare(dir: &Path, record: &Record, guest_path: &Path) -> Result<()> {
              nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
         );
         write_readable(&dir.join("passwd"), passwd.as_bytes())?;
-        // It is bound into the container, so it has to be there before.
+        // The container mounts the file, so it has to exist before the container.
         write_readable(&dir.join(METADATA), b"{}\n")?;
         let group = format!("root:x:0:\nskill:x:{uid}:\nnogroup:x:65534:\n");
         write_readable(&dir.join("group"), group.as_bytes())
@@ -247,7 +152,7 @@ pub fn prepare(dir: &Path, record: &Record, guest_path: &Path) -> Result<()> {
     fault::reach(Point::BootDirectory);
     record.write(dir)?;
     fault::reach(Point::BootRecorded);
-    // A copy for each slot: a lock on a shared inode would cross tenants.
+    // Each slot has a copy: a lock on a shared inode would cross tenants.
     let binary = dir.join("run").join(guest::BINARY);
     let copy = || -> io::Result<()> {
         fs::copy(guest_path, &binary)?;
@@ -263,9 +168,9 @@ pub fn prepare(dir: &Path, record: &Record, guest_path: &Path) -> Result<()> {
     })
 }
 
-/// What a guest is told when its container becomes a workspace.
+/// Creates the message that configures a guest when its slot becomes a workspace.
 #[must_use]
-pub fn configure_request(context: &Context, workspace: &str) -> pb::ConfigureRequest {
+pub fn configure_request(context: &SlotContext, workspace: &str) -> pb::ConfigureRequest {
     let execs = &context.config.execs;
     pb::ConfigureRequest {
         workspace: format!("workspaces/{workspace}"),
@@ -279,11 +184,11 @@ pub fn configure_request(context: &Context, workspace: &str) -> pb::ConfigureReq
     }
 }
 
-/// What commands can read of the record: nothing that is secret.
+/// Returns the metadata file of a workspace: the parts of its record that commands may read.
 #[must_use]
-pub fn metadata(record: &Record, claim: &Claim) -> String {
-    // A hash would let a command try out what the query of a URL is.
-    let public = |input: &record::Input| record::Input {
+pub fn metadata_json(record: &SlotRecord, claim: &WorkspaceClaim) -> String {
+    // By the hash a command could guess the query of a URL, which may be a secret.
+    let public = |input: &record::InputRecord| record::InputRecord {
         url_sha256: String::new(),
         ..input.clone()
     };
@@ -301,14 +206,14 @@ pub fn metadata(record: &Record, claim: &Claim) -> String {
     format!("{value:#}\n")
 }
 
-/// Deletes the directory of a slot, or whatever else has its name. Blocks. OK if there is none.
+/// Deletes the directory of a slot, or a file with its name. Succeeds if it does not exist. Blocks.
 ///
 /// # Errors
-/// When something in it cannot be deleted.
-pub fn erase(dir: &Path) -> Result<()> {
+/// When an entry cannot be deleted.
+pub fn erase_slot_dir(dir: &Path) -> Result<()> {
     let erased = match fs::remove_dir_all(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(dir),
-        // Somebody was still writing skills into it: nothing new comes once its workspace is gone.
+        // A call was still staging skills. Since the workspace is gone, no other call starts to.
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => fs::remove_dir_all(dir),
         other => other,
     };
@@ -326,23 +231,15 @@ fn write_readable(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))
 }
 
-/// Bytes of an even number of hex digits; nothing if there are others.
-fn from_hex(text: &str) -> Vec<u8> {
-    (0..text.len() / 2)
-        .map_while(|index| text.get(2 * index..2 * index + 2))
-        .map_while(|pair| u8::from_str_radix(pair, 16).ok())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn terminals_of_all_containers_leave_the_host_its_part() {
-        assert_eq!(terminals_of_one(4096, 1024, 64), 48);
-        assert_eq!(terminals_of_one(4096, 1024, 128), 24);
-        assert_eq!(terminals_of_one(4096, 1024, 5), TERMINALS_MAX);
-        assert_eq!(terminals_of_one(100, 1024, 64), 1);
+        assert_eq!(share_terminals(4096, 1024, 64), 48);
+        assert_eq!(share_terminals(4096, 1024, 128), 24);
+        assert_eq!(share_terminals(4096, 1024, 5), TERMINALS_MAX);
+        assert_eq!(share_terminals(100, 1024, 64), 1);
     }
 }

@@ -1,5 +1,5 @@
-//! The states of a slot and what may happen in each. Pure: no locks, clocks or I/O; one table, tested
-//! state by event. The actor applies events and carries out the effects.
+//! States of a slot and the events that each allows. Pure: one table without locks, clocks or I/O, tested state by
+//! event. The actor applies events and carries out the effects.
 //!
 //! ```text
 //!            GuestAnswered       Claim            Delete | Expire
@@ -12,109 +12,109 @@
 //!  Claimed ──ClaimFailed──► Ready      Closing ──GiveUp──► Quarantined ──ContainerGone──► Removed
 //! ```
 //!
-//! A slot that nobody claimed and that is lost just closes: the pool makes another one. A claimed one
-//! becomes `Failed` and stays visible, so that its owner learns why. A slot whose container the engine cannot remove is
-//! quarantined: it is no workspace any more, and keeps its number and uid until the container is gone.
+//! An unclaimed slot that is lost just closes, and the pool boots another one. A claimed one becomes `Failed` and stays
+//! listed, so that the client learns the cause. A slot whose container the engine cannot remove is quarantined: it is
+//! no longer a workspace, and keeps its number and uid until the container is gone.
 
-/// Why a slot was lost.
+/// Cause of the loss of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Cause {
-    /// The container ended or was removed by somebody else.
+pub enum LossCause {
+    /// The container ended, or another program removed it.
     ContainerLost,
-    /// The container is there, its guest does not answer.
+    /// The container runs, but its guest does not answer.
     GuestLost,
-    /// It never became ready.
+    /// The slot never became ready.
     StartFailed,
     /// The kernel killed the container for its memory.
     OomKilled,
 }
 
-/// Where a slot is in its life.
+/// State of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// Its container is being made, or its guest has not answered yet.
+pub enum SlotState {
+    /// The container is being created, or its guest has not answered yet.
     Booting,
-    /// Warm: its guest answered, nobody has it.
+    /// Warm: the guest answered, and no request has claimed the slot.
     Ready,
-    /// It is a workspace.
+    /// The slot is a workspace.
     Claimed,
-    /// Its container is being removed.
+    /// The container is being removed.
     Closing,
-    /// It was a workspace and is lost.
-    Failed(Cause),
-    /// The engine could not remove its container in time; the reconciler goes on trying.
+    /// The workspace is lost.
+    Failed(LossCause),
+    /// The engine did not remove the container in time; the reconciler goes on trying.
     Quarantined,
-    /// Nothing of it is left.
+    /// The slot is gone, with container, directory and record.
     Removed,
 }
 
-/// What can happen to a slot.
+/// Event in the life of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// The guest proved who it is.
+pub enum SlotEvent {
+    /// The guest proved its identity.
     GuestAnswered,
-    /// A request takes it.
+    /// A request claims the slot.
     Claim,
-    /// The claim could not be recorded, and nothing ran: it is as warm as before.
+    /// The claim could not be recorded, and no command ran: the slot is warm again.
     ClaimFailed,
-    /// Container or guest went away.
-    Lost(Cause),
-    /// Somebody asked for its end.
+    /// The container or the guest was lost.
+    Lost(LossCause),
+    /// A client, the pool or the daemon deletes the slot.
     Delete,
-    /// Idle timeout or lifetime passed.
+    /// Idle timeout or lifetime is over.
     Expire,
     /// The engine has removed the container.
     ContainerGone,
-    /// The engine answers, and has not removed the container in time.
+    /// The engine answers, but did not remove the container in time.
     GiveUp,
-    /// A failed workspace was listed for long enough.
+    /// The retention of a failed workspace is over.
     RetentionOver,
 }
 
-/// What the actor has to do, in this order.
+/// Effect that the actor carries out after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// Write the record.
+pub enum SlotEffect {
+    /// Writes the record.
     Persist,
-    /// Give the slot to the pool.
+    /// Offers the slot to its pool.
     Offer,
-    /// Take it back from the pool's warm ones.
+    /// Withdraws the slot from its pool.
     Withdraw,
-    /// Kill what runs and remove the container.
+    /// Kills running execs and removes the container.
     RemoveContainer,
-    /// Free the workspace's name, and forget whose slot it was.
+    /// Frees the name of the workspace and drops its claim.
     Release,
-    /// Delete directory and record, let the uid rest.
+    /// Deletes directory and record, and lets number and uid rest.
     Forget,
 }
 
-/// The answer to an event.
+/// Transition that an event causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
-    /// The state from now on.
-    pub next: State,
-    /// What to do.
-    pub effects: &'static [Effect],
+pub struct SlotStep {
+    /// State after the event.
+    pub next: SlotState,
+    /// Effects in the order in which they are carried out.
+    pub effects: &'static [SlotEffect],
 }
 
-/// The event makes no sense in this state and changes nothing.
+/// Error for an event that is not allowed in a state; it changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refused;
+pub struct EventRefused;
 
-/// The whole table.
+/// Looks up the transition of a state and an event.
 ///
 /// # Errors
-/// [`Refused`] when the event may not happen in this state.
-pub fn step(state: State, event: Event) -> Result<Step, Refused> {
-    use Effect::{Forget, Offer, Persist, Release, RemoveContainer, Withdraw};
-    use Event as E;
-    use State as S;
-    let go = |next, effects| Ok(Step { next, effects });
+/// [`EventRefused`] when the state does not allow the event.
+pub fn next_step(state: SlotState, event: SlotEvent) -> Result<SlotStep, EventRefused> {
+    use SlotEffect::{Forget, Offer, Persist, Release, RemoveContainer, Withdraw};
+    use SlotEvent as E;
+    use SlotState as S;
+    let go = |next, effects| Ok(SlotStep { next, effects });
     match (state, event) {
         (S::Booting, E::GuestAnswered) => go(S::Ready, &[Persist, Offer]),
         (S::Booting, E::Lost(_) | E::Delete) => go(S::Closing, &[Persist, RemoveContainer]),
 
-        // The claim writes the record itself: it alone can still be refused.
+        // No `Persist`: the claim writes the record itself, because it can still be refused.
         (S::Ready, E::Claim) => go(S::Claimed, &[]),
         (S::Ready, E::Lost(_) | E::Delete) => go(S::Closing, &[Withdraw, Persist, RemoveContainer]),
 
@@ -143,7 +143,7 @@ pub fn step(state: State, event: Event) -> Result<Step, Refused> {
             S::Quarantined | S::Removed,
             E::GuestAnswered | E::Claim | E::Expire | E::RetentionOver,
         )
-        | (_, E::ClaimFailed | E::GiveUp) => Err(Refused),
+        | (_, E::ClaimFailed | E::GiveUp) => Err(EventRefused),
     }
 }
 
@@ -151,28 +151,28 @@ pub fn step(state: State, event: Event) -> Result<Step, Refused> {
 mod tests {
     use super::*;
 
-    const LOST: Event = Event::Lost(Cause::GuestLost);
-    const EVENTS: [Event; 9] = [
-        Event::GuestAnswered,
-        Event::Claim,
+    const LOST: SlotEvent = SlotEvent::Lost(LossCause::GuestLost);
+    const EVENTS: [SlotEvent; 9] = [
+        SlotEvent::GuestAnswered,
+        SlotEvent::Claim,
         LOST,
-        Event::Delete,
-        Event::Expire,
-        Event::ContainerGone,
-        Event::RetentionOver,
-        Event::ClaimFailed,
-        Event::GiveUp,
+        SlotEvent::Delete,
+        SlotEvent::Expire,
+        SlotEvent::ContainerGone,
+        SlotEvent::RetentionOver,
+        SlotEvent::ClaimFailed,
+        SlotEvent::GiveUp,
     ];
 
-    /// One row per state, one column per event in the order of `EVENTS`; `None` is refused.
+    /// The table has a row per state and a column per event in the order of `EVENTS`; `None` is refused.
     #[test]
     fn slot_state_machine_is_this_table() {
-        use State::{Booting, Claimed, Closing, Failed, Quarantined, Ready, Removed};
-        let old = Failed(Cause::OomKilled);
-        let lost = Failed(Cause::GuestLost);
+        use SlotState::{Booting, Claimed, Closing, Failed, Quarantined, Ready, Removed};
+        let old = Failed(LossCause::OomKilled);
+        let lost = Failed(LossCause::GuestLost);
         let kept = Quarantined;
         #[rustfmt::skip]
-        let table: [(State, [Option<State>; 9]); 7] = [
+        let table: [(SlotState, [Option<SlotState>; 9]); 7] = [
             //          answered      claim          lost           delete         expire         gone           retention      claim failed giving up
             (Booting, [Some(Ready), None,          Some(Closing), Some(Closing), None,          None,          None,          None,        None]),
             (Ready,   [None,        Some(Claimed), Some(Closing), Some(Closing), None,          None,          None,          None,        None]),
@@ -184,7 +184,7 @@ mod tests {
         ];
         for (state, row) in table {
             for (event, expected) in EVENTS.into_iter().zip(row) {
-                let got = step(state, event).ok().map(|step| step.next);
+                let got = next_step(state, event).ok().map(|step| step.next);
                 assert_eq!(got, expected, "{state:?} × {event:?}");
             }
         }
@@ -192,28 +192,31 @@ mod tests {
 
     #[test]
     fn entering_closing_removes_the_container_once() {
-        for state in [State::Booting, State::Ready, State::Claimed] {
-            let first = step(state, Event::Delete).expect("deletable");
-            assert!(first.effects.contains(&Effect::RemoveContainer));
-            let again = step(first.next, Event::Delete).expect("deletable twice");
+        for state in [SlotState::Booting, SlotState::Ready, SlotState::Claimed] {
+            let first = next_step(state, SlotEvent::Delete).expect("deletable");
+            assert!(first.effects.contains(&SlotEffect::RemoveContainer));
+            let again = next_step(first.next, SlotEvent::Delete).expect("deletable twice");
             assert_eq!(again.effects, &[]);
         }
     }
 
     #[test]
     fn only_a_claimed_slot_stays_visible_as_failed() {
-        for state in [State::Booting, State::Ready] {
-            assert_eq!(step(state, LOST).expect("can be lost").next, State::Closing);
+        for state in [SlotState::Booting, SlotState::Ready] {
+            assert_eq!(
+                next_step(state, LOST).expect("can be lost").next,
+                SlotState::Closing
+            );
         }
-        let claimed = step(State::Claimed, LOST).expect("can be lost");
-        assert_eq!(claimed.next, State::Failed(Cause::GuestLost));
+        let claimed = next_step(SlotState::Claimed, LOST).expect("can be lost");
+        assert_eq!(claimed.next, SlotState::Failed(LossCause::GuestLost));
     }
 
     #[test]
     fn a_warm_slot_is_withdrawn_before_anything_else() {
-        for event in [LOST, Event::Delete] {
-            let step = step(State::Ready, event).expect("can end");
-            assert_eq!(step.effects.first(), Some(&Effect::Withdraw));
+        for event in [LOST, SlotEvent::Delete] {
+            let step = next_step(SlotState::Ready, event).expect("can end");
+            assert_eq!(step.effects.first(), Some(&SlotEffect::Withdraw));
         }
     }
 }

@@ -1,7 +1,9 @@
-//! A whole server in this process, over the fake engine and the real guest, with a client on its socket.
+//! Harness for tests of the whole daemon: a server in this process with the fake engine, the real guest, and a client
+//! connected to its socket.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use skilld::config::Config;
 use skilld::engine::fake::FakeEngine;
@@ -12,49 +14,90 @@ use skilld_proto::v1::CreateWorkspaceRequest;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// A server of its own for one test, in a temporary directory.
+#[path = "dir.rs"]
+pub(crate) mod dir;
+use dir::TaskDir;
+
+/// Maximum time that a test waits for one condition.
+const WAIT_MAX: Duration = Duration::from_secs(50);
+
+/// Calls `look` until it returns a value. For conditions that no event reports.
+pub(crate) async fn wait_until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    let mut tick = tokio::time::interval(Duration::from_millis(5));
+    loop {
+        tick.tick().await;
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(started.elapsed() < WAIT_MAX, "timed out: {what}");
+    }
+}
+
+/// Running server of one test, in a temporary directory.
 pub(crate) struct TestServer {
-    /// Connected.
+    /// Client that is connected to the server.
     pub(crate) client: Client,
     stop: mpsc::Sender<()>,
     run: JoinHandle<bool>,
-    /// Its containers end with it, after the server.
+    /// Engine of the server. Dropping it after the server kills the containers.
     pub(crate) engine: Arc<FakeEngine>,
     config: Config,
-    dir: tempfile::TempDir,
+    tasks: Tasks,
+    dir: TaskDir,
 }
 
-/// A server that was stopped, with all that it left.
-pub(crate) struct Stopped {
+/// State directory and engine of a stopped server.
+pub(crate) struct StoppedServer {
     config: Config,
     engine: Arc<FakeEngine>,
-    dir: tempfile::TempDir,
+    tasks: Tasks,
+    dir: TaskDir,
 }
 
-impl Stopped {
-    /// Starts it again.
-    pub(crate) async fn start_again(self) -> TestServer {
-        TestServer::serve(self.config, self.engine, self.dir).await
+impl StoppedServer {
+    /// Starts a server on the same state and engine.
+    pub(crate) async fn start(self) -> TestServer {
+        let Self {
+            config,
+            engine,
+            tasks,
+            dir,
+        } = self;
+        let endpoint = format!("unix:{}", config.socket.display());
+        let server = Server::start(config.clone(), Arc::clone(&engine) as _)
+            .await
+            .expect("started");
+        let (stop, signals) = mpsc::channel(2);
+        let run = tasks.spawn(server.run(signals));
+        let client = Client::connect(&endpoint).await.expect("connected");
+        TestServer {
+            client,
+            stop,
+            run,
+            engine,
+            config,
+            tasks,
+            dir,
+        }
     }
 }
 
 impl TestServer {
-    /// Starts with the default configuration, one warm container and `toml` over that. `skills` are folders with
-    /// the front matter of their SKILL.md.
+    /// Starts a server with the default configuration, one warm container and the settings in `toml`. `skills` are pairs
+    /// of a folder's name and the front matter of its SKILL.md.
     pub(crate) async fn start(toml: &str, skills: &[(&str, &str)]) -> Self {
-        Self::start_prepared(toml, skills, |_| {}).await
+        Self::start_after(toml, skills, |_| {}).await
     }
 
-    /// The same; `prepare` gets the path of the state directory before it is made.
-    pub(crate) async fn start_prepared(
+    /// Starts a server like [`Self::start`], after `prepare` was called with the path of the future state directory.
+    pub(crate) async fn start_after(
         toml: &str,
         skills: &[(&str, &str)],
         prepare: impl FnOnce(&Path),
     ) -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("skilld-")
-            .tempdir()
-            .expect("temp dir");
+        let tasks = Tasks::default();
+        let dir = TaskDir::new(&tasks.for_skills().tracker);
         let root = dir.path().join("skills");
         std::fs::create_dir(&root).expect("mkdir");
         for (name, front) in skills {
@@ -72,57 +115,48 @@ impl TestServer {
             .expect("configuration")
             .config;
         prepare(&config.state_dir);
-        Self::serve(config, Arc::new(FakeEngine::new()), dir).await
-    }
-
-    async fn serve(config: Config, engine: Arc<FakeEngine>, dir: tempfile::TempDir) -> Self {
-        let endpoint = format!("unix:{}", config.socket.display());
-        let server = Server::start(config.clone(), Arc::clone(&engine) as _)
-            .await
-            .expect("started");
-        let (stop, signals) = mpsc::channel(2);
-        let run = Tasks::default().spawn(server.run(signals));
-        let client = Client::connect(&endpoint).await.expect("connected");
-        Self {
-            client,
-            stop,
-            run,
-            engine,
+        let engine = Arc::new(FakeEngine::new());
+        let state = StoppedServer {
             config,
+            engine,
+            tasks,
             dir,
-        }
+        };
+        state.start().await
     }
 
-    /// Stops and starts again on the same state and the same engine; `between` sees the state directory.
+    /// Stops the server and starts it again on the same state and engine. Calls `between` with the state directory while
+    /// no server is running.
     pub(crate) async fn restart(self, between: impl FnOnce(&Path)) -> Self {
-        let stopped = self.stopped().await;
+        let stopped = self.shut_down().await;
         between(&stopped.config.state_dir);
-        stopped.start_again().await
+        stopped.start().await
     }
 
-    /// Stops, and starts again although that must fail.
-    pub(crate) async fn restart_in_vain(self) -> (skilld::error::Error, Stopped) {
-        let stopped = self.stopped().await;
+    /// Stops the server and starts it again, which must fail. Returns the error.
+    pub(crate) async fn fail_to_restart(self) -> (skilld::error::Error, StoppedServer) {
+        let stopped = self.shut_down().await;
         let engine = Arc::clone(&stopped.engine);
         let started = Server::start(stopped.config.clone(), engine as _).await;
         (started.expect_err("it must not start"), stopped)
     }
 
-    /// Stops, and keeps what it leaves.
-    pub(crate) async fn stopped(self) -> Stopped {
+    /// Stops the server and keeps its state and engine.
+    pub(crate) async fn shut_down(self) -> StoppedServer {
         for _ in 0..2 {
-            // It stops at the first when nothing is open.
+            // Without open calls the server stops at the first signal.
             let _ended = self.stop.send(()).await;
         }
         assert!(self.run.await.expect("no panic"), "stopped in time");
-        Stopped {
+        StoppedServer {
             config: self.config,
             engine: self.engine,
+            tasks: self.tasks,
             dir: self.dir,
         }
     }
 
-    /// Where it keeps what it has.
+    /// Returns the state directory.
     pub(crate) fn state_dir(&self) -> &Path {
         &self.config.state_dir
     }
@@ -136,7 +170,7 @@ impl TestServer {
         created.expect("claimed").name
     }
 
-    /// Asks the server to drain and then at once to stop; `true` if everything ended in time.
+    /// Drains and stops the server. Returns `true` if all tasks ended in time.
     pub(crate) async fn stop(self) -> bool {
         stop(self.stop, self.run).await
     }
@@ -144,12 +178,12 @@ impl TestServer {
 
 async fn stop(signals: mpsc::Sender<()>, run: JoinHandle<bool>) -> bool {
     signals.send(()).await.expect("running");
-    // The second one comes too late when there is nothing to wait for.
+    // The server may have stopped before the second signal.
     signals.send(()).await.unwrap_or_default();
     run.await.expect("no panic")
 }
 
-/// The guest: as the Makefile says, or beside this test's own build, or where `make guest` puts it.
+/// Returns the path of the guest binary: from SKILLD_GUEST, else from this build, else from `make guest`.
 fn guest_path() -> PathBuf {
     #[expect(
         clippy::disallowed_methods,
@@ -170,7 +204,7 @@ fn guest_path() -> PathBuf {
     let config = Config::from_toml("").expect("defaults").config;
     assert!(
         config.engine.guest_path.is_file(),
-        "no guest to test with; run `make guest`"
+        "no guest binary: run `make guest`"
     );
     config.engine.guest_path
 }

@@ -1,4 +1,4 @@
-//! The connection to the daemon: made by the guest, served by the guest, made again when it breaks.
+//! Connection to the daemon: the guest opens it, serves it, and opens it again when it breaks.
 
 use std::convert::Infallible;
 use std::io::IoSliceMut;
@@ -17,52 +17,56 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use self::request::RequestBody;
+use self::socket::FrameSocket;
 use crate::guest::Guest;
-use crate::service::Service;
+use crate::service::GuestRpcService;
 use crate::sys;
 
 mod request;
+mod socket;
 
-/// Between attempts to connect.
+/// Delay between attempts to connect: doubles from the minimum to the maximum.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(200);
 
 const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
-/// Covers every stream's window that matters: one that stalls must not starve the others.
+/// Window of the whole connection, in bytes. It exceeds the sum of the streams' windows, so that a stalled stream
+/// starves no other.
 const CONNECTION_WINDOW: u32 = 256 * 1024 * 1024;
 const STREAMS_MAX: u32 = 1024;
-/// Of one stream, waiting for the daemon to read. With the windows of daemon and client it is what is under way to a
-/// reader, and that has to be less than what a BLOCKing exec keeps for it: 3 MiB.
+/// Maximum bytes of one stream that wait for the daemon to read them. Together with the windows of daemon and client
+/// they must stay below the 3 MiB that a BLOCKing exec keeps for a reader.
 const SEND_BUFFER: usize = 256 * 1024;
 const FRAME_BYTES: u32 = 256 * 1024;
 
-/// Serves one connection after the other.
-pub(crate) async fn serve_for_ever(socket: &Path, guest: &Arc<Guest>) -> Infallible {
+/// Connects to the daemon and serves it, again and again.
+pub(crate) async fn serve_forever(socket: &Path, guest: &Arc<Guest>) -> Infallible {
     loop {
-        let stream = connect(socket).await;
+        let stream = connect_to_daemon(socket).await;
         if let Some(group) = receive_command_group(&stream).await {
             guest.supervisors.set_command_group(group);
         }
-        serve(stream, Arc::clone(guest)).await;
+        serve_connection(stream, Arc::clone(guest)).await;
         guest.connected.send_replace(false);
     }
 }
 
-async fn connect(socket: &Path) -> UnixStream {
+/// Connects to the daemon's socket, however long that takes.
+async fn connect_to_daemon(socket: &Path) -> UnixStream {
     let mut wait = RETRY_MIN;
     loop {
         match UnixStream::connect(socket).await {
             Ok(stream) => return stream,
-            // A daemon that is not there now binds the same path when it is back.
+            // A restarted daemon binds the same path.
             Err(_) => tokio::time::sleep(wait).await,
         }
         wait = (wait * 2).min(RETRY_MAX);
     }
 }
 
-/// Waits for the daemon's first bytes, and takes the file of the commands' CPU group that may come with them. The bytes
-/// stay where they are, for the HTTP/2 server.
+/// Waits for the daemon's first bytes and takes the descriptor of the commands' CPU group, which may come with them.
+/// The bytes stay in the socket for the HTTP/2 server.
 async fn receive_command_group(stream: &UnixStream) -> Option<OwnedFd> {
     stream.readable().await.ok()?;
     let receive = || {
@@ -71,14 +75,14 @@ async fn receive_command_group(stream: &UnixStream) -> Option<OwnedFd> {
         let mut control = nix::cmsg_space!([i32; 1]);
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
         let message = recvmsg::<()>(stream.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
-        Ok(sys::adopt(message.cmsgs()?).pop())
+        Ok(sys::adopt_fds(message.cmsgs()?).pop())
     };
     stream.try_io(Interest::READABLE, receive).ok().flatten()
 }
 
-/// Until the daemon closes it, or breaks the protocol.
-async fn serve(stream: UnixStream, guest: Arc<Guest>) {
-    let service = GuestServiceServer::new(Service::new(guest))
+/// Serves one connection until the daemon closes it or breaks the protocol.
+async fn serve_connection(stream: UnixStream, guest: Arc<Guest>) {
+    let service = GuestServiceServer::new(GuestRpcService::new(guest))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let mut http = http2::Builder::new(TokioExecutor::new());
@@ -89,7 +93,10 @@ async fn serve(stream: UnixStream, guest: Arc<Guest>) {
         .max_send_buf_size(SEND_BUFFER);
     let service = TowerToHyperService::new(service);
     let service = service_fn(move |request| service.call(request.map(RequestBody)));
-    let connection = http.serve_connection(TokioIo::new(stream), service);
-    // How it ended makes no difference: execs go on, and the next connection is made.
+    let Ok(socket) = FrameSocket::new(stream) else {
+        return;
+    };
+    let connection = http.serve_connection(TokioIo::new(socket), service);
+    // Execs go on and the guest connects again, however the connection ended.
     let _ended = connection.await;
 }

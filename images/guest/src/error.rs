@@ -1,5 +1,5 @@
-//! What the guest says when it could not do its job, and its only mapping to a status. The daemon passes
-//! these on: their reasons are those of the public API.
+//! Errors of the guest and their only mapping to a gRPC status. The daemon passes them on, so their reasons are those
+//! of the public API.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use skilld_proto::v1::Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-/// Every way in which a call can fail.
+/// Failure of a guest RPC.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{field}: {problem}")]
@@ -17,50 +17,52 @@ pub(crate) enum Error {
         field: &'static str,
         problem: &'static str,
     },
-    #[error("the workspace is not configured or is shutting down")]
+    #[error("the workspace is not configured yet or is shutting down: use another one")]
     NotReady,
-    #[error("no exec {id} here")]
+    #[error("exec {id} not found: it never ran in this workspace or was deleted")]
     ExecNotFound { id: String },
-    #[error("exec {id} was started by another request")]
+    #[error("exec {id} was started by another request: choose another id")]
     IdTaken { id: String },
-    #[error("exec {id} has run, and its result is no longer kept")]
+    #[error("exec {id} has run and its result is no longer kept: choose another id")]
     IdForgotten { id: String },
-    #[error("{max} execs are running already")]
+    #[error("{max} execs are running, which is the limit: wait for one to end")]
     TooManyExecs { max: u32 },
     #[error("exec {id} has ended")]
     ExecNotRunning { id: String },
-    #[error("exec {id} has no terminal")]
+    #[error("exec {id} has no terminal: start it with one")]
     NoTerminal { id: String },
-    #[error("exec {id} takes no more stdin")]
+    #[error("stdin of exec {id} is closed after {committed} bytes")]
     StdinClosed { id: String, committed: u64 },
-    #[error("offset: lies beyond the {committed} bytes that are committed, or the end before them")]
+    #[error(
+        "offset lies beyond the {committed} committed bytes, or the end before them: continue at {committed}"
+    )]
     StdinOffset { committed: u64 },
-    #[error("{max} writes to this stdin are waiting already")]
+    #[error("{max} writes to this stdin are waiting, which is the limit: wait for one to end")]
     TooManyWrites { max: usize },
-    #[error("{max} such streams are open already")]
+    #[error("{max} streams of this kind are open, which is the limit: close one")]
     TooManyStreams { max: usize },
-    #[error("exec {id} was started without a stdin to write to")]
+    #[error("exec {id} was started without an open stdin: start it with one")]
     NoStdin { id: String },
-    #[error("output before offset {oldest} of {stream} is gone")]
+    #[error("output of {stream} before offset {oldest} was dropped: continue at {oldest}")]
     OutputDropped { stream: &'static str, oldest: u64 },
-    #[error("{path} leads out of the workspace")]
+    #[error("{path} leads out of the workspace: use a path beneath it")]
     PathEscapes { path: String },
-    #[error("{path} is read-only, as everything beneath skills/ and metadata.json")]
+    #[error("{path} is read-only: only the daemon writes skills/ and metadata.json")]
     ReadOnly { path: String },
-    #[error("no file {path}")]
+    #[error("file {path} not found")]
     FileNotFound { path: String },
     #[error("{path} is not {wanted}")]
     WrongFileType { path: String, wanted: &'static str },
-    #[error("{path} may not be accessed")]
+    #[error("permission denied for {path}")]
     FilePermission { path: String },
-    #[error("no space left for {path}")]
+    #[error("no space left for {path}: delete files of the workspace")]
     DiskFull { path: String },
     #[error("archive entry {entry:?}: {problem}")]
     ArchiveInvalid {
         entry: String,
         problem: &'static str,
     },
-    #[error("the bytes have sha256 {sha256}")]
+    #[error("the received bytes have sha256 {sha256}, not the one of the request")]
     ChecksumMismatch { sha256: String },
     #[error("more than {limit} {what}")]
     LimitExceeded { what: &'static str, limit: u64 },
@@ -69,10 +71,10 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// What a failed system call on a path means.
+    /// Returns the error for a failed system call on `path`.
     pub(crate) fn file(path: &str, errno: Errno) -> Self {
         let path = path.to_owned();
-        // Errno has a hundred variants; those without a meaning of their own are Io.
+        // Errno has a hundred variants. Those without a meaning of their own become Io.
         #[expect(clippy::wildcard_enum_match_arm, reason = "errno is an open set")]
         match errno {
             Errno::ENOENT => Self::FileNotFound { path },
@@ -96,6 +98,7 @@ impl Error {
         }
     }
 
+    /// Returns code, reason and metadata of the error.
     fn parts(&self) -> (Code, Reason, Vec<(&'static str, String)>) {
         use Error as E;
         let none = Vec::new;

@@ -1,17 +1,17 @@
-//! One exec: what is known of it, shared by the task that runs it (`run`), its readers (`reader`) and the
-//! rpcs. Only `run` changes what happened; readers only move themselves.
+//! State of one exec. The task that runs it (`run`), its readers (`event_stream`, `poll`) and the RPCs share it. Only
+//! `run` changes what happened; readers change only their own position.
 //!
 //! ```text
 //! Starting ──Started──► Running ──leader gone──► Exited ──both streams at their end──► Closed
 //!     └──────Failed (SPAWN_FAILED)──────────────────────────────────────────────────────┘
 //! ```
-//! Beside it `gone` says that no process of the exec is left; stragglers may outlive Closed.
+//! Independent of the phase, `gone` says that no process of the exec is left. Stragglers may outlive Closed.
 
-pub(crate) mod abandoned;
+pub(crate) mod disconnect;
+pub(crate) mod event_stream;
+pub(crate) mod exhaustion;
 pub(crate) mod piece;
 pub(crate) mod poll;
-pub(crate) mod pressure;
-pub(crate) mod reader;
 pub(crate) mod readers;
 pub(crate) mod registry;
 pub(crate) mod run;
@@ -34,40 +34,40 @@ use skilld_proto::v1::spawn_failure;
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::codegen::Bytes;
 
-use crate::output::{Budget, CHUNK_BYTES, Window};
-use crate::supervisor::wire::{Report, Target};
-use crate::sys::{self, Exit, Stage};
+use crate::output::{CHUNK_BYTES, OutputBudget, OutputWindow};
+use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
+use crate::sys::{self, ExitStatus, SpawnStage};
 use readers::ReaderPosition;
-use stdin::Stdin;
+use stdin::ExecStdin;
 
-/// Of each stream, where a spec says nothing.
+/// Default capacity of a stream's window, in bytes.
 const RETAIN_BYTES: u64 = 4 * 1024 * 1024;
-/// Of each stream at least: a reader of text takes whole characters, and none would ever be whole in a
-/// window smaller than it.
+/// Minimum capacity of a stream's window, in bytes. A reader of text takes whole characters and would never get one
+/// from a smaller window.
 const RETAIN_BYTES_MIN: u64 = CHUNK_BYTES as u64;
-/// After the end, where a spec says nothing.
+/// Default time that an exec is kept after its end.
 const RETAIN_AFTER_EXIT: Duration = Duration::from_secs(30 * 60);
-/// Commands that wait for the exec's task.
+/// Maximum number of control messages that wait for the exec's task.
 const COMMANDS_MAX: usize = 16;
 
-/// Index of a stream.
+/// Output streams by their index.
 pub(crate) const STREAMS: [v1::OutputStream; 2] =
     [v1::OutputStream::Stdout, v1::OutputStream::Stderr];
 
-/// How far an exec has come.
+/// Phase of an exec's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
+pub(crate) enum ExecPhase {
     Starting,
     Running,
     Exited,
     Closed,
 }
 
-/// What an rpc asks of an exec's task.
+/// Message that signals or kills a running exec.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Command {
+pub(crate) enum ExecControl {
     Signal {
-        target: Target,
+        target: SignalTarget,
         signal: i32,
     },
     Kill {
@@ -76,78 +76,78 @@ pub(crate) enum Command {
     },
 }
 
-/// One exec.
+/// Exec: its immutable request and its shared state.
 #[derive(Debug)]
 pub(crate) struct Exec {
     pub(crate) id: String,
-    /// `workspaces/{workspace}/execs/{exec}`.
+    /// Resource name, `workspaces/{workspace}/execs/{exec}`.
     pub(crate) name: String,
     pub(crate) digest: Bytes,
-    /// Effective, without stdin's data.
+    /// Effective spec, without the stdin data.
     pub(crate) spec: v1::ExecSpec,
     pub(crate) start_time: SystemTime,
-    /// By the clock that the kernel stamps files with, which runs behind the real one.
-    pub(crate) start_of_files: Duration,
-    /// Set if others write to it.
-    pub(crate) stdin: Option<Stdin>,
-    state: Mutex<State>,
-    /// The daemon has heard of its end.
-    told: AtomicBool,
-    /// Something happened that a reader or an rpc may wait for.
+    /// Start time on the clock that the kernel stamps files with, which runs behind the real-time clock. Since 1970.
+    pub(crate) start_file_time: Duration,
+    /// Writer's end of stdin; `None` if clients may not write to it.
+    pub(crate) stdin: Option<ExecStdin>,
+    state: Mutex<ExecState>,
+    /// `true` once the daemon has received the end of this exec.
+    end_was_reported: AtomicBool,
+    /// Notified on every change that a reader or an RPC may wait for.
     changed: watch::Sender<()>,
-    /// A reader took something: a full window may have room.
+    /// Notified when a reader took output, so that a full window may have room.
     room: Notify,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<ExecControl>,
 }
 
-/// What happened so far.
+/// Mutable state of an exec.
 #[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) phase: Phase,
+pub(crate) struct ExecState {
+    pub(crate) phase: ExecPhase,
     pub(crate) pid: i32,
     pub(crate) end_time: Option<SystemTime>,
-    /// When it was closed, by a clock that no file of its own is ahead of.
-    pub(crate) end_of_files: Option<Duration>,
+    /// Time of Closed on the real-time clock, which is never behind the file times of this exec. Since 1970.
+    pub(crate) end_file_time: Option<Duration>,
     result: Option<v1::ExecResult>,
-    /// Where the streams were when the leader was gone: Exited comes after these bytes.
+    /// Window ends when the leader exited. Exited follows these bytes.
     pub(crate) exit_offsets: [u64; 2],
-    pub(crate) windows: [Window; 2],
-    /// The guest's end of its terminal, while the leader runs.
+    pub(crate) windows: [OutputWindow; 2],
+    /// Guest's end of the terminal, while the leader runs.
     pub(crate) terminal: Option<OwnedFd>,
-    /// Nothing is left of its tree.
+    /// `true` once no process of the exec is left.
     pub(crate) gone: bool,
-    /// When output came last.
+    /// Time of the most recent output.
     pub(crate) last_output: Option<Instant>,
-    /// Positions of those that read now.
+    /// Positions of the current readers, by reader id.
     pub(crate) readers: HashMap<u64, ReaderPosition>,
     next_reader: u64,
-    /// Since when a BLOCKing program waits for its readers.
+    /// Time since which a BLOCKing program waits for its readers; `None` while it does not wait.
     blocked_since: Option<Instant>,
-    /// Streams on one with on_disconnect KILL: now, and since its start.
+    /// Event streams of an exec with on_disconnect KILL: open now, and opened since its start.
     streams: usize,
     streams_ever: u64,
-    /// What the furthest poll has: it asked for what follows.
+    /// Offsets that the furthest poll asked for. It has everything before them.
     acknowledged: [u64; 2],
-    /// Time of the last poll.
+    /// Time of the most recent poll.
     last_poll: Option<Instant>,
 }
 
 impl Exec {
-    /// One that has not been spawned yet, and where its task hears of commands.
+    /// Returns an exec that has not been spawned yet, and the receiver of its control messages.
     pub(crate) fn new(
         name: String,
         id: String,
         digest: Bytes,
         spec: v1::ExecSpec,
-        stdin: Option<Stdin>,
-        budget: &Arc<Budget>,
-    ) -> (Arc<Self>, mpsc::Receiver<Command>) {
+        stdin: Option<ExecStdin>,
+        budget: &Arc<OutputBudget>,
+    ) -> (Arc<Self>, mpsc::Receiver<ExecControl>) {
         let retain = spec.retain.unwrap_or_default();
         let capacity = |bytes: i64| match u64::try_from(bytes) {
             Ok(bytes) if bytes > 0 => bytes.max(RETAIN_BYTES_MIN),
             _ => RETAIN_BYTES,
         };
-        let window = |bytes| Window::new(capacity(bytes), Arc::clone(budget));
+        let window = |bytes| OutputWindow::new(capacity(bytes), Arc::clone(budget));
         let windows = [window(retain.stdout_bytes), window(retain.stderr_bytes)];
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let exec = Self {
@@ -156,13 +156,13 @@ impl Exec {
             digest,
             spec,
             start_time: SystemTime::now(),
-            start_of_files: coarse_now(),
+            start_file_time: file_clock_now(),
             stdin,
-            state: Mutex::new(State {
-                phase: Phase::Starting,
+            state: Mutex::new(ExecState {
+                phase: ExecPhase::Starting,
                 pid: 0,
                 end_time: None,
-                end_of_files: None,
+                end_file_time: None,
                 result: None,
                 exit_offsets: [0; 2],
                 windows,
@@ -177,7 +177,7 @@ impl Exec {
                 acknowledged: [0; 2],
                 last_poll: None,
             }),
-            told: AtomicBool::new(false),
+            end_was_reported: AtomicBool::new(false),
             changed: watch::Sender::new(()),
             room: Notify::new(),
             commands,
@@ -185,31 +185,32 @@ impl Exec {
         (Arc::new(exec), receiver)
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    /// Locks the state.
+    pub(crate) fn state(&self) -> MutexGuard<'_, ExecState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that the leader runs.
-    fn begin(&self, pid: i32, terminal: Option<OwnedFd>) {
+    /// Records that the leader runs, and connects stdin to its terminal.
+    fn set_running(&self, pid: i32, terminal: Option<OwnedFd>) {
         if let (Some(stdin), Some(terminal)) = (&self.stdin, &terminal) {
-            // Without a descriptor to spare nobody can write to it, and is told that it is closed.
-            drop(terminal.try_clone().and_then(|copy| stdin.lead_to(copy)));
+            // Without a free descriptor stdin stays closed, and writers get that error.
+            drop(terminal.try_clone().and_then(|copy| stdin.connect(copy)));
         }
         let mut state = self.state();
         state.terminal = terminal;
         state.pid = pid;
-        state.phase = Phase::Running;
+        state.phase = ExecPhase::Running;
         drop(state);
-        self.notify();
+        self.notify_changed();
     }
 
-    /// Wakes readers and waiting rpcs.
-    fn notify(&self) {
+    /// Wakes readers and waiting RPCs.
+    fn notify_changed(&self) {
         self.changed.send_replace(());
     }
 
-    /// Waits until `done` says so of the state.
-    pub(crate) async fn until(&self, done: impl Fn(&State) -> bool) {
+    /// Waits until `done` returns `true` for the state.
+    pub(crate) async fn wait_until(&self, done: impl Fn(&ExecState) -> bool) {
         let mut changed = self.changed.subscribe();
         while !done(&self.state()) {
             if changed.changed().await.is_err() {
@@ -218,30 +219,31 @@ impl Exec {
         }
     }
 
-    /// Waits until the leader is gone, or could not be spawned.
-    pub(crate) async fn ended(&self) {
-        self.until(|state| state.phase >= Phase::Exited).await;
+    /// Waits until the leader has exited or could not be spawned.
+    pub(crate) async fn wait_for_end(&self) {
+        self.wait_until(|state| state.phase >= ExecPhase::Exited)
+            .await;
     }
 
-    /// Kills it at once, if its task has time to hear of it.
+    /// Asks the exec's task for a kill without waiting. Does nothing if its queue is full or the task has ended.
     pub(crate) fn try_kill(&self, reason: Reason) {
         let grace = Some(Duration::ZERO);
-        let _ended = self.commands.try_send(Command::Kill { grace, reason });
+        let _ended = self.commands.try_send(ExecControl::Kill { grace, reason });
     }
 
-    /// Asks the exec's task; false when it has ended, and nothing is left to ask it about.
-    pub(crate) async fn command(&self, command: Command) -> bool {
+    /// Sends a control message to the exec's task. Returns `false` if the task has ended.
+    pub(crate) async fn send_control(&self, command: ExecControl) -> bool {
         self.commands.send(command).await.is_ok()
     }
 
-    /// Sets the size of its terminal; false when it has none, or has ended.
+    /// Sets the size of the terminal. Returns `false` if the exec has none or its leader has exited.
     pub(crate) fn resize(&self, size: Winsize) -> bool {
         let state = self.state();
         let terminal = state.terminal.as_ref();
         terminal.is_some_and(|terminal| sys::set_terminal_size(terminal.as_fd(), size).is_ok())
     }
 
-    /// How long it is kept after its end.
+    /// Returns how long the exec is kept after its end.
     pub(crate) fn retain_after_exit(&self) -> Duration {
         let retain = self.spec.retain.as_ref();
         retain
@@ -250,16 +252,18 @@ impl Exec {
             .unwrap_or(RETAIN_AFTER_EXIT)
     }
 
-    /// The daemon waits for its end, to collect what it leaves, and may be away. It is kept until then.
+    /// Returns `true` while the daemon waits for the end in order to collect files. The exec is kept until then, even
+    /// if the daemon is away.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.spec.collect.is_some() && !self.told.load(Ordering::Relaxed)
+        self.spec.collect.is_some() && !self.end_was_reported.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn told(&self) {
-        self.told.store(true, Ordering::Relaxed);
+    /// Records that the daemon has received the end of this exec.
+    pub(crate) fn report_end(&self) {
+        self.end_was_reported.store(true, Ordering::Relaxed);
     }
 
-    /// As the API shows it.
+    /// Returns the exec as the API describes it.
     pub(crate) fn describe(&self) -> v1::Exec {
         let state = self.state();
         v1::Exec {
@@ -272,14 +276,14 @@ impl Exec {
             result: state.result(),
             total: Some(state.total()),
             oldest: Some(state.oldest()),
-            // The daemon collects.
+            // The daemon adds the collection.
             collection: None,
         }
     }
 }
 
-impl Phase {
-    /// As the API names it.
+impl ExecPhase {
+    /// Returns the API's name for the phase.
     pub(crate) fn api(self) -> v1::ExecState {
         match self {
             Self::Starting | Self::Running => v1::ExecState::Running,
@@ -289,37 +293,39 @@ impl Phase {
     }
 }
 
-impl State {
-    /// Of the leader, once it is gone; what was dropped is as of now.
+impl ExecState {
+    /// Returns the result of the leader, once it has exited. The dropped bytes are counted at this moment.
     pub(crate) fn result(&self) -> Option<v1::ExecResult> {
         let mut result = self.result.clone()?;
         result.dropped_bytes = Some(self.oldest());
         Some(result)
     }
 
+    /// Returns the number of bytes that each stream has produced.
     pub(crate) fn total(&self) -> v1::StreamOffsets {
-        let [stdout, stderr] = self.windows.each_ref().map(Window::end);
+        let [stdout, stderr] = self.windows.each_ref().map(OutputWindow::end);
         v1::StreamOffsets { stdout, stderr }
     }
 
+    /// Returns the offset of the first retained byte of each stream.
     fn oldest(&self) -> v1::StreamOffsets {
-        let [stdout, stderr] = self.windows.each_ref().map(Window::start);
+        let [stdout, stderr] = self.windows.each_ref().map(OutputWindow::start);
         v1::StreamOffsets { stdout, stderr }
     }
 }
 
-/// The kernel's clock for file times.
-fn coarse_now() -> Duration {
+/// Returns the time on the kernel's clock for file times.
+fn file_clock_now() -> Duration {
     clock_gettime(ClockId::CLOCK_REALTIME_COARSE).map_or(Duration::ZERO, Duration::from)
 }
 
-/// The clock that is never behind the one of files.
-fn now() -> Duration {
+/// Returns the time on the real-time clock, which is never behind the clock for file times.
+fn wall_clock_now() -> Duration {
     clock_gettime(ClockId::CLOCK_REALTIME).map_or(Duration::MAX, Duration::from)
 }
 
-/// A terminal's size from a message; 0 means what terminals have always had.
-pub(crate) fn size(rows: u32, cols: u32) -> Winsize {
+/// Converts a terminal's size from a message. 0 becomes the traditional 24 rows and 80 columns.
+pub(crate) fn terminal_size(rows: u32, cols: u32) -> Winsize {
     let or = |given: u32, default| match u16::try_from(given) {
         Ok(0) => default,
         Ok(given) => given,
@@ -333,14 +339,19 @@ pub(crate) fn size(rows: u32, cols: u32) -> Winsize {
     }
 }
 
-/// A whole, non-negative Duration from a message; `None` when unset, zero or out of range.
-pub(crate) fn positive(duration: Option<prost_types::Duration>) -> Option<Duration> {
+/// Converts a Duration from a message; `None` if it is unset, zero, negative or out of range.
+pub(crate) fn positive_duration(duration: Option<prost_types::Duration>) -> Option<Duration> {
     let duration = Duration::try_from(duration?).ok()?;
     (!duration.is_zero()).then_some(duration)
 }
 
-/// The result of an exec whose leader ended. What was done to it comes before how it looked.
-pub(crate) fn ended(exit: Exit, wall: Duration, cause: Option<Reason>) -> v1::ExecResult {
+/// Returns the result of an exec whose leader exited. `cause`, the reason that skilld had to end it, takes precedence
+/// over the exit status.
+pub(crate) fn exited_result(
+    exit: ExitStatus,
+    wall: Duration,
+    cause: Option<Reason>,
+) -> v1::ExecResult {
     let by_itself = if exit.signaled {
         Reason::Signaled
     } else {
@@ -353,23 +364,23 @@ pub(crate) fn ended(exit: Exit, wall: Duration, cause: Option<Reason>) -> v1::Ex
     };
     v1::ExecResult {
         reason: cause.unwrap_or(by_itself).into(),
-        wall_time: duration(wall),
-        user_time: duration(Duration::from_micros(exit.user_us)),
-        sys_time: duration(Duration::from_micros(exit.sys_us)),
+        wall_time: to_proto_duration(wall),
+        user_time: to_proto_duration(Duration::from_micros(exit.user_us)),
+        sys_time: to_proto_duration(Duration::from_micros(exit.sys_us)),
         peak_memory_bytes: i64::try_from(exit.peak_bytes).unwrap_or(i64::MAX),
         outcome: Some(outcome),
         ..Default::default()
     }
 }
 
-/// The result of an exec that could not be spawned.
-pub(crate) fn not_spawned(stage: Stage, errno: i32, about: &str) -> v1::ExecResult {
+/// Returns the result of an exec that could not be spawned.
+pub(crate) fn spawn_failed_result(stage: SpawnStage, errno: i32, about: &str) -> v1::ExecResult {
     let api_stage = match stage {
-        Stage::Fork => spawn_failure::Stage::Fork,
-        Stage::Cwd => spawn_failure::Stage::Cwd,
-        Stage::Limits => spawn_failure::Stage::Limits,
-        Stage::Exec => spawn_failure::Stage::Exec,
-        Stage::Terminal => spawn_failure::Stage::Terminal,
+        SpawnStage::Fork => spawn_failure::Stage::Fork,
+        SpawnStage::Cwd => spawn_failure::Stage::Cwd,
+        SpawnStage::Limits => spawn_failure::Stage::Limits,
+        SpawnStage::Exec => spawn_failure::Stage::Exec,
+        SpawnStage::Terminal => spawn_failure::Stage::Terminal,
     };
     let known = Errno::from_raw(errno);
     v1::ExecResult {
@@ -383,24 +394,24 @@ pub(crate) fn not_spawned(stage: Stage, errno: i32, about: &str) -> v1::ExecResu
     }
 }
 
-/// The result of an exec whose status nobody can know: its supervisor was killed before it reported it.
-pub(crate) fn lost() -> v1::ExecResult {
+/// Returns the result of an exec whose exit status is lost, because its supervisor was killed before it reported it.
+pub(crate) fn lost_result() -> v1::ExecResult {
     v1::ExecResult {
         reason: Reason::WorkspaceLost.into(),
         ..Default::default()
     }
 }
 
-fn duration(duration: Duration) -> Option<prost_types::Duration> {
+fn to_proto_duration(duration: Duration) -> Option<prost_types::Duration> {
     prost_types::Duration::try_from(duration).ok()
 }
 
-/// A report that says how the start went; `None` for one that comes later.
-pub(crate) fn spawned(report: Report) -> Option<Result<i32, (Stage, i32)>> {
+/// Returns the outcome of a spawn attempt, or `None` for a report that comes later in an exec's life.
+pub(crate) fn spawn_outcome(report: SupervisorReport) -> Option<Result<i32, (SpawnStage, i32)>> {
     match report {
-        Report::Started { pid } => Some(Ok(pid)),
-        Report::Failed { stage, errno } => Some(Err((stage, errno))),
-        Report::Exited { .. } | Report::Empty => None,
+        SupervisorReport::Started { pid } => Some(Ok(pid)),
+        SupervisorReport::Failed { stage, errno } => Some(Err((stage, errno))),
+        SupervisorReport::Exited { .. } | SupervisorReport::Empty => None,
     }
 }
 

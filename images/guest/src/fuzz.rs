@@ -1,8 +1,8 @@
-//! What the fuzz targets in `fuzz/` call: hostile bytes for the guest's decoders and its handling of requests, and what
-//! must hold whatever they are. It is not in the guest that is shipped. The tests below do the same with the corpus, with
-//! its files cut and changed, and with bytes at random.
+//! Functions of the fuzz targets in `fuzz/`: they feed hostile bytes to the guest's decoders and request handlers and
+//! check what must hold for any input. The shipped guest does not contain this module. The tests below run the same
+//! functions on the corpus, on changed corpus files, and on random bytes.
 //!
-//! A process is never started: what an exec's request says would be run on the machine that fuzzes.
+//! No function starts a process, because a fuzzed request would run its command on this machine.
 
 #![expect(
     clippy::expect_used,
@@ -28,15 +28,15 @@ use tempfile::TempDir;
 use tonic::codegen::{Bytes, Service as _, http};
 use tonic::{Code, Status};
 
-use crate::collect::glob::Globs;
-use crate::guest::{Guest, launch};
-use crate::output::{Budget, Window};
-use crate::service::Service;
-use crate::supervisor::Supervisors;
-use crate::supervisor::wire::{Order, Report, Request};
+use crate::collect::glob::GlobSet;
+use crate::guest::{Guest, build_launch};
+use crate::output::{OutputBudget, OutputWindow};
+use crate::service::GuestRpcService;
+use crate::supervisor::SupervisorPool;
+use crate::supervisor::protocol::{SupervisorOrder, SupervisorReport, SupervisorRequest};
 
-/// Rpcs that act on files and on execs that are not there. Those that start or end processes are left out: WarmUp,
-/// Shutdown, Configure. RunExec and StartExec are refused, after their decoding, by a limit of 0.
+/// RPCs on files and on execs that do not exist. WarmUp, Shutdown and Configure are left out, because they start or
+/// end processes. A limit of 0 refuses RunExec and StartExec after they are decoded.
 const METHODS: [&str; 17] = [
     "Hello",
     "RunExec",
@@ -57,30 +57,30 @@ const METHODS: [&str; 17] = [
     "Collect",
 ];
 const PUT_FILES: usize = 13;
-/// Between two messages of one request.
+/// Separator between two messages of one request.
 const SEAM: [u8; 2] = [0xff, 0xfe];
-/// What a guest answers whatever it is asked, and it is asked for no more than there is.
+/// Time limit for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 const ENTRIES_MAX: u64 = 64;
 const BYTES_MAX: u64 = 1 << 20;
-/// Beside the workspace, and none of its business.
+/// File beside the workspace that must not change.
 const CANARY: &str = "canary";
 
 thread_local! {
-    static PLACE: Place = Place::new();
+    static PLACE: FuzzGuest = FuzzGuest::new();
 }
 
-/// A guest without processes, in a directory of its own.
-struct Place {
+/// Guest without processes, in a directory of its own.
+struct FuzzGuest {
     runtime: tokio::runtime::Runtime,
     guest: Arc<Guest>,
     directory: TempDir,
 }
 
-/// A whole request body.
-struct Sent(Option<Bytes>);
+/// Request body in one piece.
+struct WholeBody(Option<Bytes>);
 
-impl Body for Sent {
+impl Body for WholeBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -92,7 +92,7 @@ impl Body for Sent {
     }
 }
 
-impl Place {
+impl FuzzGuest {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let workspace = directory.path().join("ws");
@@ -102,7 +102,7 @@ impl Place {
             .enable_all()
             .build()
             .expect("a runtime");
-        let guest = Guest::new(&workspace, Bytes::new(), Supervisors::new()).expect("a guest");
+        let guest = Guest::new(&workspace, Bytes::new(), SupervisorPool::new()).expect("a guest");
         let settings = wire::ConfigureRequest {
             workspace: "workspaces/fuzz".to_owned(),
             execs_max: 0,
@@ -124,7 +124,7 @@ impl Place {
         place
     }
 
-    /// A few things to be found.
+    /// Creates a few files to find.
     fn fill(&self) {
         let work = self.directory.path().join("ws/work");
         std::fs::create_dir_all(work.join("a/b")).expect("directories");
@@ -132,13 +132,13 @@ impl Place {
         let _there = std::os::unix::fs::symlink("../../../canary", work.join("a/out"));
     }
 
-    /// Sends a request, and hears its answer to the end: what it ended with.
+    /// Sends a request, reads its answer to the end and returns the status code.
     fn call(&self, method: &str, body: Bytes) -> Code {
-        let mut service = GuestServiceServer::new(Service::new(Arc::clone(&self.guest)));
+        let mut service = GuestServiceServer::new(GuestRpcService::new(Arc::clone(&self.guest)));
         let uri = format!("http://guest/skilld.guest.v1.GuestService/{method}");
         let request = http::Request::post(uri)
             .header("content-type", "application/grpc")
-            .body(Sent(Some(body)))
+            .body(WholeBody(Some(body)))
             .expect("a request");
         let answer = async {
             let Ok(response) = service.call(request).await;
@@ -157,7 +157,7 @@ impl Place {
         answered.unwrap_or_else(|_| panic!("{method} does not end"))
     }
 
-    /// Nothing came out of the workspace.
+    /// Checks that nothing outside of the workspace changed.
     fn check(&self) {
         let canary = std::fs::read(self.directory.path().join(CANARY)).expect("the canary");
         assert_eq!(canary, CANARY.as_bytes());
@@ -165,7 +165,7 @@ impl Place {
         assert_eq!(entries.count(), 2, "something lies beside the workspace");
     }
 
-    /// Takes away what was staged.
+    /// Removes staged files.
     fn clear(&self) {
         let workspace = self.directory.path().join("ws");
         for entry in std::fs::read_dir(&workspace)
@@ -182,7 +182,7 @@ impl Place {
     }
 }
 
-/// Messages as gRPC frames them.
+/// Frames messages as gRPC does.
 fn framed<'a>(messages: impl Iterator<Item = &'a [u8]>) -> Bytes {
     let mut body = BytesMut::new();
     for message in messages {
@@ -204,7 +204,7 @@ fn split_at_seams(data: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// The first byte names an rpc; what follows are its messages, or with the highest bit the body as it is.
+/// Fuzzes one RPC. The first byte selects it. The rest are its messages, or the raw body if the highest bit is set.
 pub fn request(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else {
         return;
@@ -230,7 +230,7 @@ fn handle(first: u8, rest: &[u8]) -> Code {
     })
 }
 
-/// What StartExec checks once it may start something.
+/// Checks a start request as StartExec does before it starts a program.
 fn start(data: &[u8]) {
     use prost::Message as _;
     let Ok(request) = wire::StartExecRequest::decode(data) else {
@@ -238,11 +238,11 @@ fn start(data: &[u8]) {
     };
     let spec = request.spec.unwrap_or_default();
     let (argv, env, cwd) = (request.argv, request.env, request.cwd);
-    if let Ok(launch) = launch(argv.clone(), env, cwd, spec.limits.as_ref()) {
+    if let Ok(launch) = build_launch(argv.clone(), env, cwd, spec.limits.as_ref()) {
         assert_eq!(launch.argv, argv);
         let (head, body) = launch.encode(false);
-        let Some(Request::Start(start)) = Request::decode(&head) else {
-            panic!("a launch that its supervisor does not understand: {launch:?}");
+        let Some(SupervisorRequest::Start(start)) = SupervisorRequest::decode(&head) else {
+            panic!("a build_launch that its supervisor does not understand: {launch:?}");
         };
         assert_eq!(start.body_bytes, body.len());
         assert_eq!(
@@ -253,28 +253,28 @@ fn start(data: &[u8]) {
     }
 }
 
-/// What guest and supervisor say to each other; a supervisor shares its uid with the commands.
+/// Fuzzes the messages between guest and supervisor, which shares its uid with commands.
 pub fn supervisor(data: &[u8]) {
-    if let Some(report) = Report::decode(data) {
-        assert_eq!(Report::decode(&report.encode()), Some(report));
+    if let Some(report) = SupervisorReport::decode(data) {
+        assert_eq!(SupervisorReport::decode(&report.encode()), Some(report));
     }
-    if let Some(Request::Order(order)) = Request::decode(data) {
-        let again: Order = order;
+    if let Some(SupervisorRequest::Order(order)) = SupervisorRequest::decode(data) {
+        let again: SupervisorOrder = order;
         assert_eq!(
-            Request::decode(&again.encode()),
-            Some(Request::Order(order))
+            SupervisorRequest::decode(&again.encode()),
+            Some(SupervisorRequest::Order(order))
         );
     }
 }
 
-/// An archive, plain or compressed as the first byte says, unpacked into `work`.
+/// Fuzzes an archive that is unpacked into `work`; the first byte says whether it is compressed.
 pub fn archive(data: &[u8]) {
     if let Some((first, archive)) = data.split_first() {
         unpack(*first, archive);
     }
 }
 
-/// What PutFiles answered, and how many entries and bytes there were then.
+/// Unpacks an archive. Returns the status code, and the numbers of entries and bytes afterwards.
 fn unpack(first: u8, archive: &[u8]) -> (Code, u64, u64) {
     use prost::Message as _;
     let kind = if first & 1 == 0 {
@@ -312,7 +312,7 @@ fn unpack(first: u8, archive: &[u8]) -> (Code, u64, u64) {
             &mut bytes,
         );
         assert!(bytes <= BYTES_MAX, "{bytes} bytes were unpacked");
-        // Directories on the way to an entry come on top.
+        // Parents of entries count on top.
         assert!(
             entries <= ENTRIES_MAX * 200,
             "{entries} entries were unpacked"
@@ -334,14 +334,15 @@ fn count(directory: &Path, entries: &mut u64, bytes: &mut u64) {
     }
 }
 
-/// Globs, a line each, and behind an empty line paths: what matches is found, since nothing above it is passed over.
+/// Fuzzes globs, one per line, against paths after an empty line: a match is always beneath directories that are
+/// entered.
 pub fn globs(data: &[u8]) {
     let mut lines = data.split(|byte| *byte == b'\n');
     let globs = lines.by_ref().take_while(|line| !line.is_empty());
     let globs: Vec<String> = globs
         .map(|line| String::from_utf8_lossy(line).into_owned())
         .collect();
-    let Ok(globs) = Globs::new(&globs) else {
+    let Ok(globs) = GlobSet::new(&globs) else {
         return;
     };
     for path in lines {
@@ -357,20 +358,20 @@ pub fn globs(data: &[u8]) {
     }
 }
 
-/// A window against a plain vector: a byte's worth of commands after two for the capacity.
+/// Fuzzes a window against a vector. Two bytes are the capacity and each further byte is an operation.
 pub fn window(data: &[u8]) {
     let [low, high, commands @ ..] = data else {
         return;
     };
     let capacity = 1 + u64::from(u16::from_le_bytes([*low, *high])) * 3;
-    let budget = Budget::new(u64::MAX);
-    let mut window = Window::new(capacity, Arc::clone(&budget));
+    let budget = OutputBudget::new(u64::MAX);
+    let mut window = OutputWindow::new(capacity, Arc::clone(&budget));
     let mut model: Vec<u8> = Vec::new();
     let mut needed = 0;
     for (index, command) in commands.iter().enumerate().take(256) {
         let size = usize::from(*command >> 2) * 1031;
         match command & 3 {
-            // What no reader needs may go.
+            // Bytes that no reader needs may be dropped.
             0 => {
                 let held = window.end() - window.start();
                 needed = window.start() + held * u64::from(*command) / 256;
@@ -425,7 +426,7 @@ mod tests {
         ("globs", globs),
     ];
 
-    /// The corpus of a target: what once failed, and one of each kind.
+    /// Returns the corpus of a target: earlier findings, and one file of each kind.
     fn corpus(target: &str) -> Vec<Vec<u8>> {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("fuzz/corpus")
@@ -447,7 +448,7 @@ mod tests {
         }
     }
 
-    /// Not everything is refused at the door: what fuzzing changes reaches the handlers.
+    /// Fuzzed requests reach the handlers and are not all refused early.
     #[test]
     fn good_requests_are_carried_out() {
         let read = |name: &str| {

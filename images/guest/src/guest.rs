@@ -1,5 +1,5 @@
-//! The guest as a whole: what it was told, what it runs, and how an exec comes into being. The rpcs in
-//! `service` are decoded there and carried out here.
+//! State of the whole guest: its configuration, its execs, and the start of an exec. `service` decodes RPCs and calls
+//! this module.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -22,33 +22,33 @@ use tokio::sync::watch;
 use tonic::codegen::Bytes;
 
 use crate::error::Error;
-use crate::exec::pressure::Pressure;
-use crate::exec::registry::Registry;
-use crate::exec::run::{self, Start};
-use crate::exec::stdin::Stdin;
-use crate::exec::{Command, Exec, positive, size};
-use crate::files::root::Root;
-use crate::reaper::Reaper;
-use crate::supervisor::wire::Launch;
-use crate::supervisor::{Supervisors, walk};
+use crate::exec::exhaustion::ExhaustionDetector;
+use crate::exec::registry::ExecRegistry;
+use crate::exec::run::{self, SpawnRequest};
+use crate::exec::stdin::ExecStdin;
+use crate::exec::{Exec, ExecControl, positive_duration, terminal_size};
+use crate::files::root::WorkspaceRoot;
+use crate::reaper::ChildReaper;
+use crate::supervisor::protocol::LaunchSpec;
+use crate::supervisor::{SupervisorPool, walk};
 use crate::{sys, tasks};
 
-/// Of a workspace, as the daemon prepares it: made at the guest's start.
+/// Directories that the guest creates in the workspace when it starts.
 const DIRECTORIES: [&str; 5] = ["work", "work/inputs", "work/.venvs", "out", "runs"];
-/// Where a container sees its own.
+/// Mount point of the container's own cgroup.
 const CGROUP: &str = "/sys/fs/cgroup";
-/// Stdin up to this size goes into a pipe, if that holds it without anyone writing on.
+/// Maximum size of stdin data that is put into a pipe, in bytes. More goes into a memory file.
 const STDIN_PIPE_BYTES: usize = 64 * 1024;
-/// Bounds of what a request may say; the daemon keeps tighter ones.
+/// Limits of a start request. The daemon enforces tighter ones.
 const ARGS_MAX: usize = 4096;
 const SPEC_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// Passes over everything that runs, at the end.
+/// Maximum number of passes that kill all processes at shutdown.
 const SHUTDOWN_PASSES: u32 = 200;
 
-/// What Configure said, checked.
+/// Validated settings from a Configure request.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    /// `workspaces/{workspace}`.
+pub(crate) struct GuestSettings {
+    /// Resource name of the workspace, `workspaces/{workspace}`.
     pub(crate) workspace: String,
     pub(crate) execs_max: u32,
     pub(crate) leak_grace: Duration,
@@ -57,48 +57,50 @@ pub(crate) struct Settings {
     pub(crate) disconnect_grace: Duration,
 }
 
-/// Pids that tasks share.
+/// Set of pids that tasks share.
 #[derive(Debug, Default)]
-pub(crate) struct Pids(Mutex<HashSet<Pid>>);
+pub(crate) struct PidSet(Mutex<HashSet<Pid>>);
 
-impl Pids {
+impl PidSet {
+    /// Locks the set.
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashSet<Pid>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// PID 1.
+/// State of the guest process, shared by all connections and tasks.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) nonce: Bytes,
-    pub(crate) root: Arc<Root>,
-    pub(crate) execs: Registry,
-    pub(crate) supervisors: Arc<Supervisors>,
-    pub(crate) reaper: Arc<Reaper>,
-    pub(crate) pressure: Pressure,
-    /// Those that run: whoever sweeps up what has no supervisor spares them.
-    pub(crate) leaders: Pids,
-    /// A daemon is, and serves: it has said what this is.
+    pub(crate) root: Arc<WorkspaceRoot>,
+    pub(crate) execs: ExecRegistry,
+    pub(crate) supervisors: Arc<SupervisorPool>,
+    pub(crate) reaper: Arc<ChildReaper>,
+    pub(crate) exhaustion: ExhaustionDetector,
+    /// Leaders that run. A sweep of orphaned processes spares them.
+    pub(crate) leaders: PidSet,
+    /// `true` while a daemon is connected and has configured the guest.
     pub(crate) connected: watch::Sender<bool>,
     null: OwnedFd,
-    state: Mutex<State>,
+    state: Mutex<GuestState>,
 }
 
+/// Mutable state of the guest.
 #[derive(Debug, Default)]
-struct State {
-    settings: Option<Settings>,
+struct GuestState {
+    settings: Option<GuestSettings>,
     refusing: bool,
 }
 
 impl Guest {
-    /// Opens the workspace and makes its directories. Supervisors are made by the caller, since they need
-    /// what is closed to an undumpable process.
+    /// Opens the workspace and creates its directories. The caller makes the supervisor pool beforehand, because the
+    /// pool opens a file that is closed to an undumpable process.
     pub(crate) fn new(
         workspace: &Path,
         nonce: Bytes,
-        supervisors: Supervisors,
+        supervisors: SupervisorPool,
     ) -> Result<Arc<Self>, Error> {
-        let root = Arc::new(Root::open(workspace)?);
+        let root = Arc::new(WorkspaceRoot::open(workspace)?);
         for directory in DIRECTORIES {
             root.make_directories(directory.as_bytes())?;
         }
@@ -107,49 +109,50 @@ impl Guest {
         let null = null.map_err(|_| Error::file("/dev/null", Errno::last()))?;
         Ok(Arc::new(Self {
             nonce,
-            execs: Registry::new(Arc::clone(&root)),
+            execs: ExecRegistry::new(Arc::clone(&root)),
             root,
             supervisors: Arc::new(supervisors),
-            reaper: Reaper::new(),
-            pressure: Pressure::open(Path::new(CGROUP)),
-            leaders: Pids::default(),
+            reaper: ChildReaper::new(),
+            exhaustion: ExhaustionDetector::open(Path::new(CGROUP)),
+            leaders: PidSet::default(),
             connected: watch::Sender::new(false),
             null: null.into(),
             state: Mutex::default(),
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GuestState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes names and limits; the same ones again change nothing.
+    /// Applies a Configure request. Repeating it with the same values changes nothing.
     pub(crate) fn configure(&self, request: &wire::ConfigureRequest) -> Result<(), Error> {
         if !request.workspace.starts_with("workspaces/") || request.workspace.len() > 128 {
-            return Err(invalid("workspace", "must be workspaces/{workspace}"));
+            return Err(invalid_field("workspace", "must be workspaces/{workspace}"));
         }
         let retained_max = usize::try_from(request.retained_execs_max).unwrap_or(usize::MAX);
         self.execs
             .set_limits(retained_max, request.retain_bytes_total);
-        self.state().settings = Some(Settings {
+        self.state().settings = Some(GuestSettings {
             workspace: request.workspace.clone(),
             execs_max: request.execs_max,
-            leak_grace: positive(request.leak_grace).unwrap_or(Duration::from_millis(500)),
-            kill_grace: positive(request.kill_grace).unwrap_or(Duration::from_secs(2)),
-            heartbeat: positive(request.heartbeat).unwrap_or(Duration::from_secs(15)),
-            disconnect_grace: positive(request.disconnect_grace).unwrap_or(Duration::from_secs(5)),
+            leak_grace: positive_duration(request.leak_grace).unwrap_or(Duration::from_millis(500)),
+            kill_grace: positive_duration(request.kill_grace).unwrap_or(Duration::from_secs(2)),
+            heartbeat: positive_duration(request.heartbeat).unwrap_or(Duration::from_secs(15)),
+            disconnect_grace: positive_duration(request.disconnect_grace)
+                .unwrap_or(Duration::from_secs(5)),
         });
         Ok(())
     }
 
-    /// What Configure said; nothing is run before it came, or after Shutdown.
-    pub(crate) fn settings(&self) -> Result<Settings, Error> {
+    /// Returns the settings; `NotReady` before Configure and after Shutdown.
+    pub(crate) fn settings(&self) -> Result<GuestSettings, Error> {
         let state = self.state();
         let settings = state.settings.clone().filter(|_| !state.refusing);
         settings.ok_or(Error::NotReady)
     }
 
-    /// The workspace that this container is; empty before Configure.
+    /// Returns the workspace's resource name, empty before Configure.
     pub(crate) fn workspace(&self) -> String {
         let state = self.state();
         state
@@ -159,20 +162,21 @@ impl Guest {
             .unwrap_or_default()
     }
 
-    pub(crate) fn exec(&self, id: &str) -> Result<Arc<Exec>, Error> {
+    /// Returns the exec with this id.
+    pub(crate) fn find_exec(&self, id: &str) -> Result<Arc<Exec>, Error> {
         let exec = self.execs.get(id);
         exec.ok_or_else(|| Error::ExecNotFound {
             id: id.chars().take(64).collect(),
         })
     }
 
-    /// The exec of a request: started by it, or there already because of the same request.
-    pub(crate) fn start(
+    /// Starts an exec, or returns the one that an earlier attempt of the same request started.
+    pub(crate) fn start_exec(
         self: &Arc<Self>,
         request: wire::StartExecRequest,
-    ) -> Result<(Arc<Exec>, Settings), Error> {
+    ) -> Result<(Arc<Exec>, GuestSettings), Error> {
         let settings = self.settings()?;
-        if let Some(exec) = self.started_by(&request)? {
+        if let Some(exec) = self.find_started_exec(&request)? {
             return Ok((exec, settings));
         }
         if self.execs.running() >= usize::try_from(settings.execs_max).unwrap_or(usize::MAX) {
@@ -182,10 +186,10 @@ impl Guest {
         }
         let id = request.exec_id;
         let mut spec = request.spec.unwrap_or_default();
-        let launch = launch(request.argv, request.env, request.cwd, spec.limits.as_ref())?;
-        self.root.refuse_way_out(&launch.cwd)?;
-        let (start, writer) = self.prepare(launch, &mut spec)?;
-        self.make_directories(&id, &spec.skill);
+        let launch = build_launch(request.argv, request.env, request.cwd, spec.limits.as_ref())?;
+        self.root.check_beneath(&launch.cwd)?;
+        let (start, writer) = self.prepare_start(launch, &mut spec)?;
+        self.make_exec_directories(&id, &spec.skill);
         let name = format!("{}/execs/{id}", settings.workspace);
         let (exec, commands) = Exec::new(
             name,
@@ -197,15 +201,25 @@ impl Guest {
         );
         self.execs.insert(Arc::clone(&exec));
         let (guest, shared) = (Arc::clone(self), Arc::clone(&exec));
-        tasks::spawn(run::run(guest, shared, settings.clone(), start, commands));
+        tasks::spawn(run::run_exec(
+            guest,
+            shared,
+            settings.clone(),
+            start,
+            commands,
+        ));
         Ok((exec, settings))
     }
 
-    /// The exec that a request has started already; refuses an id that is another's, or was.
-    fn started_by(&self, request: &wire::StartExecRequest) -> Result<Option<Arc<Exec>>, Error> {
+    /// Returns the exec that an earlier attempt of this request started. Fails if the id belongs or belonged to
+    /// another request.
+    fn find_started_exec(
+        &self,
+        request: &wire::StartExecRequest,
+    ) -> Result<Option<Arc<Exec>>, Error> {
         let id = request.exec_id.clone();
         if !is_exec_id(&id) {
-            return Err(invalid(
+            return Err(invalid_field(
                 "exec_id",
                 "must match [a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?",
             ));
@@ -222,29 +236,29 @@ impl Guest {
         Ok(None)
     }
 
-    /// What a start needs, and where others write to its stdin. The effective spec says where stdin comes from, but
-    /// not what it is: that is taken out of it.
-    fn prepare(
+    /// Opens stdin and assembles what the spawn needs. Moves the stdin data out of `spec`, because the effective spec
+    /// names the source of stdin without its bytes.
+    fn prepare_start(
         &self,
-        mut launch: Launch,
+        mut launch: LaunchSpec,
         spec: &mut v1::ExecSpec,
-    ) -> Result<(Start, Option<Stdin>), Error> {
+    ) -> Result<(SpawnRequest, Option<ExecStdin>), Error> {
         let terminal = spec.terminal.as_ref();
-        let terminal = terminal.map(|terminal| size(terminal.rows, terminal.cols));
+        let terminal = terminal.map(|terminal| terminal_size(terminal.rows, terminal.cols));
         let given = match spec.stdin.as_mut().and_then(|stdin| stdin.source.as_mut()) {
             Some(Source::Data(data)) => Some(Source::Data(std::mem::take(data))),
             Some(Source::Open(open)) => Some(Source::Open(*open)),
             None => None,
         };
         if terminal.is_some() && matches!(given, Some(Source::Data(_))) {
-            return Err(invalid(
+            return Err(invalid_field(
                 "spec.stdin.data",
                 "cannot be given with a terminal",
             ));
         }
-        let (stdin, writer) = self.stdin(given, terminal.is_some())?;
+        let (stdin, writer) = self.open_stdin(given, terminal.is_some())?;
         launch.terminal = terminal.is_some();
-        let start = Start {
+        let start = SpawnRequest {
             launch,
             stdin,
             terminal,
@@ -252,9 +266,9 @@ impl Guest {
         Ok((start, writer))
     }
 
-    /// Makes what is an exec's own, and its skill's, whose link .venv leads there. A command may have put something
-    /// else in their place: its own loss. Without them others still run, in a full workspace those that make room.
-    fn make_directories(&self, id: &str, skill: &str) {
+    /// Creates the exec's own directory and the one that its skill's `.venv` link points to. Errors are ignored: a
+    /// command may have replaced the parent, and in a full workspace a command must still run to free space.
+    fn make_exec_directories(&self, id: &str, skill: &str) {
         drop(self.root.make_run_directory(id));
         if !skill.is_empty() {
             let venv = format!("work/.venvs/{skill}");
@@ -262,59 +276,58 @@ impl Guest {
         }
     }
 
-    /// What the program reads from, and what others write to if they may.
-    fn stdin(
+    /// Opens the program's end of stdin and, if clients may write to it, the writer's end.
+    fn open_stdin(
         &self,
         source: Option<Source>,
         terminal: bool,
-    ) -> Result<(OwnedFd, Option<Stdin>), Error> {
+    ) -> Result<(OwnedFd, Option<ExecStdin>), Error> {
         let failed = |errno| Error::file("stdin", errno);
         let null = || self.null.try_clone().map_err(|_| failed(Errno::EMFILE));
         match source {
             None | Some(Source::Open(false)) => Ok((null()?, None)),
-            Some(Source::Open(true)) if terminal => Ok((null()?, Some(Stdin::terminal()))),
-            Some(Source::Data(data)) => Ok((given_stdin(&data)?, None)),
+            Some(Source::Open(true)) if terminal => Ok((null()?, Some(ExecStdin::terminal()))),
+            Some(Source::Data(data)) => Ok((stdin_from_bytes(&data)?, None)),
             Some(Source::Open(true)) => {
                 let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
-                let writer = Stdin::pipe(writer).map_err(|_| failed(Errno::EMFILE))?;
+                let writer = ExecStdin::pipe(writer).map_err(|_| failed(Errno::EMFILE))?;
                 Ok((reader, Some(writer)))
             }
         }
     }
 
-    /// Ends what is left of an exec, stragglers that were to be kept included, and forgets it.
-    pub(crate) async fn delete(&self, id: &str) -> Result<(), Error> {
-        let exec = self.exec(id)?;
+    /// Kills all processes of an exec, kept stragglers included, and forgets the exec.
+    pub(crate) async fn delete_exec(&self, id: &str) -> Result<(), Error> {
+        let exec = self.find_exec(id)?;
         let (grace, reason) = (None, Reason::KilledByClient);
-        if exec.command(Command::Kill { grace, reason }).await {
-            exec.until(|state| state.gone).await;
+        if exec.send_control(ExecControl::Kill { grace, reason }).await {
+            exec.wait_until(|state| state.gone).await;
         }
         self.execs.delete(&exec);
         Ok(())
     }
 
-    /// Kills everything that is not the guest, and refuses what comes after. `reason` is what the execs that run end
-    /// with.
+    /// Kills all other processes and refuses new execs. Execs that still run end with `reason`.
     pub(crate) async fn shutdown(&self, reason: Reason) {
         self.state().refusing = true;
         for exec in self.execs.list() {
             exec.try_kill(reason);
         }
         for _ in 0..SHUTDOWN_PASSES {
-            // Reaping is the reaper's, and noting the reason the execs' own: their turn comes when this waits.
+            // The reaper and the tasks of the execs run while this task sleeps.
             tokio::time::sleep(Duration::from_millis(2)).await;
             if !sys::kill_everything() {
                 walk::kill_tree(getpid(), &HashSet::new());
             }
-            if walk::descendants(getpid(), &HashSet::new()).is_empty() {
+            if walk::find_descendants(getpid(), &HashSet::new()).is_empty() {
                 return;
             }
         }
     }
 }
 
-/// These bytes, then end of file.
-fn given_stdin(data: &[u8]) -> Result<OwnedFd, Error> {
+/// Returns a descriptor that yields `data` and then end of file.
+fn stdin_from_bytes(data: &[u8]) -> Result<OwnedFd, Error> {
     let failed = |errno| Error::file("stdin", errno);
     if let Some(reader) = filled_pipe(data) {
         return Ok(reader);
@@ -326,8 +339,8 @@ fn given_stdin(data: &[u8]) -> Result<OwnedFd, Error> {
         .map_err(|_| failed(Errno::ENOSPC))
 }
 
-/// A pipe that holds them, if one does: a user that has many of them gets small ones, and nobody may wait for room
-/// in this one.
+/// Returns a pipe that holds all of `data`. `None` if the pipe is too small: the kernel gives small pipes to users
+/// that have many, and a write must not wait here.
 fn filled_pipe(data: &[u8]) -> Option<OwnedFd> {
     if data.len() > STDIN_PIPE_BYTES {
         return None;
@@ -338,28 +351,29 @@ fn filled_pipe(data: &[u8]) -> Option<OwnedFd> {
     (written == data.len()).then_some(reader)
 }
 
-fn invalid(field: &'static str, problem: &'static str) -> Error {
+fn invalid_field(field: &'static str, problem: &'static str) -> Error {
     Error::Invalid { field, problem }
 }
 
-pub(crate) fn launch(
+/// Validates a start request and converts it to a launch.
+pub(crate) fn build_launch(
     argv: Vec<String>,
     env: Vec<String>,
     cwd: String,
     limits: Option<&v1::ExecLimits>,
-) -> Result<Launch, Error> {
+) -> Result<LaunchSpec, Error> {
     if argv.is_empty() || argv.len() > ARGS_MAX || env.len() > ARGS_MAX {
-        return Err(invalid("argv", "must have 1 to 4,096 entries"));
+        return Err(invalid_field("argv", "must have 1 to 4,096 entries"));
     }
     let all = || argv.iter().chain(&env).chain(std::iter::once(&cwd));
     if all().map(String::len).sum::<usize>() > SPEC_BYTES_MAX {
-        return Err(invalid("argv", "is too long"));
+        return Err(invalid_field("argv", "is too long"));
     }
     if all().any(|text| text.contains('\0')) {
-        return Err(invalid("argv", "has a NUL in it"));
+        return Err(invalid_field("argv", "has a NUL in it"));
     }
     if !cwd.starts_with('/') {
-        return Err(invalid("cwd", "must be absolute"));
+        return Err(invalid_field("cwd", "must be absolute"));
     }
     let limits = limits.copied().unwrap_or_default();
     let resources = [
@@ -374,16 +388,16 @@ pub(crate) fn launch(
         Some((i32::try_from(resource).ok()?, u64::try_from(value).ok()?))
     });
     let limits = limits.collect();
-    Ok(Launch {
+    Ok(LaunchSpec {
         cwd,
         argv,
         env,
         limits,
-        ..Launch::default()
+        ..LaunchSpec::default()
     })
 }
 
-/// `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`; the id becomes the name of a directory.
+/// Returns `true` for `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`. The id becomes the name of a directory.
 fn is_exec_id(id: &str) -> bool {
     let edge = |byte: Option<&u8>| {
         byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
@@ -421,7 +435,7 @@ mod tests {
     fn a_launch_without_a_program_or_with_a_nul_is_refused() {
         let check = |argv: &[&str], cwd: &str| {
             let argv = argv.iter().map(|arg| (*arg).to_owned()).collect();
-            launch(argv, Vec::new(), cwd.to_owned(), None).is_ok()
+            build_launch(argv, Vec::new(), cwd.to_owned(), None).is_ok()
         };
         assert!(check(&["a"], "/"));
         assert!(!check(&[], "/"));

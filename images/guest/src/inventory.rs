@@ -1,5 +1,5 @@
-//! What the image offers to scripts: programs, Python's packages and modules, global packages of Node.js. Directories are
-//! read and nothing is run. The daemon asks before anyone's command ran, and all of it is beneath the read-only root.
+//! Inventory of the image: programs, Python packages and modules, and global Node.js packages. The scan reads
+//! directories of the read-only image and runs nothing. The daemon requests it before the first command runs.
 //!
 //! ```text
 //! PATH ─► programs;  each .../bin has a prefix
@@ -15,18 +15,18 @@ use std::time::{Duration, Instant};
 
 use skilld_proto::guest::v1::{InventoryRequest, InventoryResponse};
 
-/// Where commands find programs, if the daemon does not say.
+/// Search path for programs if the daemon names none.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
-/// Names per list.
+/// Maximum number of names per list.
 const NAMES_MAX: usize = 20_000;
-/// Bytes per list: all of them fit into one message.
+/// Maximum size of one list, in bytes. All lists fit into one message.
 const BYTES_MAX: usize = 700 << 10;
-/// Entries of directories that are looked at, in all, and for how long.
+/// Limits of a scan: directory entries in all, and time.
 const ENTRIES_MAX: usize = 200_000;
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// Directories of PATH.
+/// Maximum number of directories of PATH that are scanned.
 const DIRECTORIES_MAX: usize = 64;
-/// Modules that are part of the interpreter and have no file.
+/// Python modules that are part of the interpreter and have no file.
 const BUILTIN: [&str; 29] = [
     "__future__",
     "_thread",
@@ -59,14 +59,14 @@ const BUILTIN: [&str; 29] = [
     "_ast",
 ];
 
-/// Names, and how much room there is for more.
+/// Bounded list of names.
 #[derive(Debug, Default)]
-struct Names {
+struct NameList {
     names: BTreeSet<String>,
     bytes: usize,
 }
 
-impl Names {
+impl NameList {
     fn add(&mut self, name: String) {
         let bytes = self.bytes + name.len() + 4;
         if self.names.len() < NAMES_MAX && bytes <= BYTES_MAX && self.names.insert(name) {
@@ -79,75 +79,76 @@ impl Names {
     }
 }
 
+/// Scan of the image with its limits and results.
 #[derive(Debug)]
-struct Look {
+struct InventoryScan {
     entries: usize,
     until: Instant,
-    programs: Names,
-    packages: Names,
-    modules: Names,
-    node: Names,
+    programs: NameList,
+    packages: NameList,
+    modules: NameList,
+    node: NameList,
 }
 
-/// Looks into the image.
-pub(crate) async fn inventory(request: &InventoryRequest) -> InventoryResponse {
+/// Scans the image for programs and packages.
+pub(crate) async fn scan_image(request: &InventoryRequest) -> InventoryResponse {
     let path = match request.path.as_str() {
         "" => PATH,
         path => path,
     };
-    let mut look = Look {
+    let mut scan = InventoryScan {
         entries: 0,
         until: Instant::now() + TIME_MAX,
-        programs: Names::default(),
-        packages: Names::default(),
-        modules: Names::default(),
-        node: Names::default(),
+        programs: NameList::default(),
+        packages: NameList::default(),
+        modules: NameList::default(),
+        node: NameList::default(),
     };
     let mut prefixes: BTreeSet<PathBuf> = BTreeSet::new();
     let directories = path.split(':').filter(|dir| dir.starts_with('/'));
     for dir in directories.map(Path::new).take(DIRECTORIES_MAX) {
-        look.programs(dir);
+        scan.scan_programs(dir);
         prefixes.extend(dir.parent().map(Path::to_path_buf));
-        // Everything else of this process waits meanwhile.
+        // The scan blocks the guest's only thread, so other tasks get their turn here.
         tokio::task::yield_now().await;
     }
     for prefix in prefixes {
-        look.python(&prefix);
+        scan.scan_python(&prefix);
         tokio::task::yield_now().await;
         for modules in ["lib/node_modules", "share/nodejs", "lib/nodejs"] {
-            look.node(&prefix.join(modules));
+            scan.scan_node_packages(&prefix.join(modules));
         }
     }
-    if !look.modules.names.is_empty() {
+    if !scan.modules.names.is_empty() {
         for module in BUILTIN {
-            look.modules.add(module.to_owned());
+            scan.modules.add(module.to_owned());
         }
     }
     InventoryResponse {
-        programs: look.programs.list(),
-        python_packages: look.packages.list(),
-        python_modules: look.modules.list(),
-        node_packages: look.node.list(),
+        programs: scan.programs.list(),
+        python_packages: scan.packages.list(),
+        python_modules: scan.modules.list(),
+        node_packages: scan.node.list(),
     }
 }
 
-impl Look {
-    /// Names in a directory, as far as there is time; none if it cannot be read.
-    fn names(&mut self, dir: &Path) -> Vec<String> {
+impl InventoryScan {
+    /// Returns the names in a directory, within the time that is left. Empty if the directory cannot be read.
+    fn list_names(&mut self, dir: &Path) -> Vec<String> {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             self.entries += 1;
             if self.entries > ENTRIES_MAX || Instant::now() > self.until {
                 break;
             }
-            // What is not UTF-8 is nothing that a skill asks for.
+            // Skills cannot ask for names that are not UTF-8.
             names.extend(entry.file_name().into_string());
         }
         names
     }
 
-    fn programs(&mut self, dir: &Path) {
-        for name in self.names(dir) {
+    fn scan_programs(&mut self, dir: &Path) {
+        for name in self.list_names(dir) {
             let runs = fs::metadata(dir.join(&name))
                 .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
             if runs {
@@ -156,38 +157,38 @@ impl Look {
         }
     }
 
-    fn python(&mut self, prefix: &Path) {
+    fn scan_python(&mut self, prefix: &Path) {
         let lib = prefix.join("lib");
-        for version in self.names(&lib) {
+        for version in self.list_names(&lib) {
             if !version.starts_with("python3") {
                 continue;
             }
             let dir = lib.join(version);
             for modules in ["", "lib-dynload", "site-packages", "dist-packages"] {
-                self.modules(&dir.join(modules));
+                self.scan_modules(&dir.join(modules));
             }
         }
     }
 
-    fn modules(&mut self, dir: &Path) {
-        for name in self.names(dir) {
+    fn scan_modules(&mut self, dir: &Path) {
+        for name in self.list_names(dir) {
             let distribution = [".dist-info", ".egg-info"]
                 .into_iter()
                 .find_map(|ending| name.strip_suffix(ending));
             if let Some(distribution) = distribution {
-                // NAME-VERSION; a name has no hyphen of its own here.
+                // The entry is called NAME-VERSION, and a name has no hyphen of its own here.
                 let name = distribution.split('-').next().unwrap_or(distribution);
-                self.packages.add(normalised(name));
-            } else if let Some(module) = module(&name, || dir.join(&name).is_dir()) {
+                self.packages.add(normalise_package_name(name));
+            } else if let Some(module) = module_name(&name, || dir.join(&name).is_dir()) {
                 self.modules.add(module.to_owned());
             }
         }
     }
 
-    fn node(&mut self, dir: &Path) {
-        for name in self.names(dir) {
+    fn scan_node_packages(&mut self, dir: &Path) {
+        for name in self.list_names(dir) {
             if name.starts_with('@') {
-                for package in self.names(&dir.join(&name)) {
+                for package in self.list_names(&dir.join(&name)) {
                     self.node.add(format!("{name}/{package}"));
                 }
             } else if !name.starts_with('.') {
@@ -197,14 +198,15 @@ impl Look {
     }
 }
 
-/// As PEP 503 has it.
-fn normalised(name: &str) -> String {
+/// Normalises a package name as PEP 503 defines it.
+fn normalise_package_name(name: &str) -> String {
     let parts = name.split(['-', '_', '.']).filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join("-").to_lowercase()
 }
 
-/// The module that an entry is: a folder, a source file, or an extension such as `_x.cpython-311-x86_64-linux-gnu.so`.
-fn module(name: &str, is_dir: impl Fn() -> bool) -> Option<&str> {
+/// Returns the module that a directory entry provides: a folder, a source file, or an extension such as
+/// `_x.cpython-311-x86_64-linux-gnu.so`.
+fn module_name(name: &str, is_dir: impl Fn() -> bool) -> Option<&str> {
     let (stem, ending) = name.split_once('.').unwrap_or((name, ""));
     let is_module = match ending {
         "" => stem != "__pycache__" && is_dir(),
@@ -226,9 +228,9 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
     }
 
-    async fn look(root: &Path) -> InventoryResponse {
+    async fn scan(root: &Path) -> InventoryResponse {
         let path = format!("{0}/bin:{0}/none:relative", root.display());
-        inventory(&InventoryRequest { path }).await
+        scan_image(&InventoryRequest { path }).await
     }
 
     #[tokio::test]
@@ -258,7 +260,7 @@ mod tests {
         ] {
             write(root, path, 0o644);
         }
-        let found = look(root).await;
+        let found = scan(root).await;
         assert_eq!(found.programs, ["jq", "jq2"]);
         assert_eq!(
             found.python_packages,
@@ -286,12 +288,12 @@ mod tests {
     #[tokio::test]
     async fn an_image_without_anything_has_nothing() {
         let dir = tempfile::tempdir().expect("temp dir");
-        assert_eq!(look(dir.path()).await, InventoryResponse::default());
+        assert_eq!(scan(dir.path()).await, InventoryResponse::default());
     }
 
     #[test]
     fn lists_are_bounded_in_number_and_bytes() {
-        let (mut many, mut long) = (Names::default(), Names::default());
+        let (mut many, mut long) = (NameList::default(), NameList::default());
         for n in 0..NAMES_MAX + 10 {
             many.add(format!("{n}"));
             long.add(format!("{n:0>255}"));

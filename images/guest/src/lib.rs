@@ -1,11 +1,14 @@
-//! skilld-guest: PID 1 of every container. It protects itself, connects out to the daemon's socket, and
-//! serves the daemon on that connection; when it breaks, everything goes on and it connects again.
+//! skilld-guest: PID 1 of every container.
 //!
-//! Modules in reading order: `connection` (the socket), `service` (the rpcs), `guest` (what they act on),
-//! `exec` (one command: its task, its readers), `supervisor` (who runs it), `reaper` (who hears of its
-//! end), `output` (its bytes), `files` and `collect` (the workspace), `inventory` (the image), `sys` (the only unsafe code). `fuzz` is for tests.
+//! The guest protects itself, connects to the daemon's socket and serves the daemon on that connection. When the
+//! connection breaks, all execs go on and the guest connects again.
 //!
-//! It is a library only for those tests: the program is [`main`] and nothing else.
+//! Modules in reading order: `connection` (the socket), `service` (decodes RPCs), `guest` (carries them out), `exec`
+//! (runs one command and streams its events), `supervisor` (processes that spawn and kill commands), `reaper`
+//! (collects exit statuses), `output` (retained output), `files` and `collect` (workspace files), `inventory`
+//! (programs and packages of the image), `sys` (the only unsafe code). `fuzz` is for tests.
+//!
+//! The crate is a library only for those tests: the program is [`main`] and nothing else.
 
 mod collect;
 mod connection;
@@ -32,28 +35,31 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Pid, getpid, setsid};
+use tokio::sync::oneshot;
 use tonic::codegen::Bytes;
 
 use guest::Guest;
-use supervisor::Supervisors;
+use supervisor::SupervisorPool;
 
+/// Environment variable with the daemon's nonce.
 const NONCE: &str = "SKILLD_NONCE";
 
-struct Flags {
+/// Command-line flags.
+struct GuestFlags {
     socket: PathBuf,
     workspace: PathBuf,
 }
 
-/// The program, from its flags to its end.
+/// Runs the program: reads its flags, protects the process and serves daemons until the container ends.
 #[must_use]
 pub fn main() -> ExitCode {
     let nonce = take_nonce();
-    // Before anything is opened that is to stay open.
+    // Inherited descriptors are closed first, before the guest opens any of its own.
     sys::close_all_but(None);
-    // While the guest can still open what is its own in /proc.
-    let supervisors = Supervisors::new();
-    protect();
-    let outcome = flags().and_then(|flags| run(&flags, nonce, supervisors));
+    // The pool opens a file in /proc that an undumpable process may not open.
+    let supervisors = SupervisorPool::new();
+    protect_process();
+    let outcome = parse_flags().and_then(|flags| run_guest(&flags, nonce, supervisors));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -69,8 +75,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn flags() -> Result<Flags, String> {
-    let mut flags = Flags {
+/// Parses the command line.
+fn parse_flags() -> Result<GuestFlags, String> {
+    let mut flags = GuestFlags {
         socket: PathBuf::from("/run/skilld/guest.sock"),
         workspace: PathBuf::from("/workspace"),
     };
@@ -86,7 +93,7 @@ fn flags() -> Result<Flags, String> {
     Ok(flags)
 }
 
-/// The daemon's nonce, in bytes; it does not stay where others could read it.
+/// Removes the daemon's nonce from the environment and returns its bytes, so that no command can read it there.
 fn take_nonce() -> Bytes {
     let hex = std::env::var_os(NONCE).unwrap_or_default();
     let hex = hex.into_encoded_bytes();
@@ -100,9 +107,8 @@ fn take_nonce() -> Bytes {
     nonce
 }
 
-/// Before the first command: commands have the guest's uid, and must find nothing to hold on to. Each of
-/// these can only fail where it is not needed.
-fn protect() {
+/// Protects this process from commands, which run with the same uid. Each call can fail only where it is not needed.
+fn protect_process() {
     let _ = prctl::set_dumpable(false);
     let _ = setsid();
     umask(Mode::from_bits_truncate(0o077));
@@ -110,13 +116,14 @@ fn protect() {
     let _ = prctl::set_child_subreaper(true);
     let mut blocked = SigSet::all();
     if getpid() != Pid::from_raw(1) {
-        // A test ends its guest with TERM; PID 1 ignores it, having no handler.
+        // Tests end their guest with SIGTERM. PID 1 ignores it, since it has no handler.
         blocked.remove(Signal::SIGTERM);
     }
     let _ = blocked.thread_set_mask();
 }
 
-fn run(flags: &Flags, nonce: Bytes, supervisors: Supervisors) -> Result<(), String> {
+/// Serves daemons until the reaper fails.
+fn run_guest(flags: &GuestFlags, nonce: Bytes, supervisors: SupervisorPool) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -128,10 +135,21 @@ fn run(flags: &Flags, nonce: Bytes, supervisors: Supervisors) -> Result<(), Stri
         guest.supervisors.fill();
         let (reaper, supervisors) = (Arc::clone(&guest.reaper), Arc::clone(&guest.supervisors));
         let forgetful = Arc::clone(&guest);
-        tasks::spawn(async move { forgetful.execs.forget_in_time().await });
-        tokio::select! {
-            failed = reaper.run(supervisors) => failed.map_err(|error| error.to_string()),
-            never = connection::serve_for_ever(&flags.socket, &guest) => match never {},
+        tasks::spawn(async move { forgetful.execs.forget_expired_execs().await });
+        let socket = flags.socket.clone();
+        // A wake-up of a task costs nothing on this one thread. A wake-up of the future that the runtime blocks on costs
+        // a write to the runtime's eventfd and another turn of its loop, so that future only waits.
+        tasks::spawn(async move {
+            let never = connection::serve_forever(&socket, &guest).await;
+            match never {}
+        });
+        let (ended, end) = oneshot::channel();
+        tasks::spawn(async move {
+            let _receiver_waits = ended.send(reaper.run(supervisors).await);
+        });
+        match end.await {
+            Ok(outcome) => outcome.map_err(|error| error.to_string()),
+            Err(_) => Err("the reaper ended".to_owned()),
         }
     })
 }

@@ -1,4 +1,4 @@
-//! The program; all of it is in the library, so that what handles requests can be fuzzed.
+//! Entry point of the guest program. All of its code is in the library, so that the fuzz targets can call it.
 
 use std::process::ExitCode;
 

@@ -1,13 +1,13 @@
-//! The retained window of one stream of one exec: bytes with offsets. It never waits and never reads;
-//! `exec::run` fills it, `exec::reader` reads it.
+//! Retained window of one output stream: bytes with offsets. `exec::run` fills it, readers read it, and it never
+//! waits.
 //!
 //! ```text
 //!   dropped   │         retained            │ room
 //! ────────────┼──────────┬─────────┬────────┼───────►
 //!           start     reader    reader     end
 //! ```
-//!
-//! Large reads are kept as they came, small ones are joined, so that a program that writes byte by byte
+//! Large reads are kept as they came. Small ones are joined, so that a program that writes single bytes costs no more
+//! memory than its output.
 //! costs no more than its bytes.
 
 use std::collections::VecDeque;
@@ -17,23 +17,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
-/// Bytes of one event at most, and of one read from a pipe.
+/// Maximum size of one event's data and of one read from a pipe, in bytes.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
-/// Reads smaller than this are joined.
+/// Reads smaller than this are joined, in bytes.
 const JOIN_BELOW: usize = CHUNK_BYTES / 2;
-/// What every window may hold when all together hold too much.
+/// Capacity of every window while all windows together exceed their budget, in bytes.
 const PRESSED_BYTES: u64 = CHUNK_BYTES as u64;
 
-/// What all windows together hold, and may hold.
+/// Limit of the bytes that all windows together hold.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct OutputBudget {
     used: AtomicU64,
     max: AtomicU64,
-    /// Less is held than may be, after more was.
+    /// Notified when the windows are within the limit again.
     relieved: Notify,
 }
 
-impl Budget {
+impl OutputBudget {
+    /// Returns a budget of `max` bytes.
     pub(crate) fn new(max: u64) -> Arc<Self> {
         Arc::new(Self {
             used: AtomicU64::new(0),
@@ -42,6 +43,7 @@ impl Budget {
         })
     }
 
+    /// Changes the limit.
     pub(crate) fn set_max(&self, max: u64) {
         let was_over = self.is_over();
         self.max.store(max, Ordering::Relaxed);
@@ -58,7 +60,7 @@ impl Budget {
         }
     }
 
-    /// Waits until it is over no more, if that comes after this is first polled. Safe to cancel.
+    /// Waits until the windows are within the limit again, from the first poll of this future on. Safe to cancel.
     pub(crate) async fn relieved(&self) {
         self.relieved.notified().await;
     }
@@ -68,27 +70,27 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// More is held than may be.
+    /// Returns `true` if the windows hold more than the limit.
     pub(crate) fn is_over(&self) -> bool {
         self.used.load(Ordering::Relaxed) > self.max.load(Ordering::Relaxed)
     }
 }
 
-/// One stream's window.
+/// Retained output of one stream.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct OutputWindow {
     capacity: u64,
-    /// The first byte that is retained.
+    /// Offset of the first retained byte.
     start: u64,
-    /// With the offset of the first byte; contiguous, and followed by `tail`.
+    /// Sealed chunks with the offset of their first byte. They are contiguous, and `tail` follows them.
     segments: VecDeque<(u64, Bytes)>,
     tail: BytesMut,
     tail_start: u64,
-    budget: Arc<Budget>,
+    budget: Arc<OutputBudget>,
 }
 
-impl Window {
-    pub(crate) fn new(capacity: u64, budget: Arc<Budget>) -> Self {
+impl OutputWindow {
+    pub(crate) fn new(capacity: u64, budget: Arc<OutputBudget>) -> Self {
         Self {
             capacity,
             start: 0,
@@ -99,12 +101,12 @@ impl Window {
         }
     }
 
-    /// The first byte that is retained.
+    /// Returns the offset of the first retained byte.
     pub(crate) fn start(&self) -> u64 {
         self.start
     }
 
-    /// The first byte that has not come yet.
+    /// Returns the offset behind the last byte that was pushed.
     pub(crate) fn end(&self) -> u64 {
         self.tail_start + self.tail.len() as u64
     }
@@ -117,25 +119,25 @@ impl Window {
         }
     }
 
-    /// The first byte that is still kept for a reader that was given everything before `at`: three quarters of a window lie
-    /// behind its reader, since what it was given may be on its way in some connection, and be gone with that. The last
-    /// quarter is for the program to go on.
+    /// Returns the first offset that is kept for a reader that was sent everything before `at`. Three quarters of the
+    /// window lie behind the reader, because bytes on their way are lost when their connection breaks. The last
+    /// quarter lets the program go on.
     pub(crate) fn kept_for(&self, at: u64) -> u64 {
         at.saturating_sub(self.capacity() / 4 * 3)
     }
 
-    /// How much of what is at or after `from` is retained.
+    /// Returns the number of retained bytes at or after `from`.
     pub(crate) fn held(&self, from: u64) -> u64 {
         self.end() - from.clamp(self.start, self.end())
     }
 
-    /// How much fits without dropping a byte at or after `needed`.
+    /// Returns the number of bytes that fit without dropping one at or after `needed`.
     pub(crate) fn room(&self, needed: u64) -> u64 {
         self.capacity().saturating_sub(self.held(needed))
     }
 
-    /// Takes the filled part of a read buffer, and drops the oldest bytes beyond the capacity, but none at
-    /// or after `needed`.
+    /// Takes the filled part of a read buffer. Drops the oldest bytes beyond the capacity, but none at or after
+    /// `needed`.
     pub(crate) fn push(&mut self, data: &mut BytesMut, needed: u64) {
         self.budget
             .used
@@ -166,13 +168,13 @@ impl Window {
         }
     }
 
-    /// Drops all of it.
+    /// Drops all retained bytes.
     pub(crate) fn empty(&mut self) {
         self.seal();
         self.trim(self.end());
     }
 
-    /// Drops what lies before `start`.
+    /// Drops the bytes before `start`.
     fn trim(&mut self, start: u64) {
         if start <= self.start {
             return;
@@ -187,8 +189,7 @@ impl Window {
         }
     }
 
-    /// Retained bytes from `from` on, which must not lie before the start: what lies together, at most
-    /// `max`. Empty at the end.
+    /// Returns at most `max` contiguous bytes at `from`, which must not lie before the start. Empty at the end.
     pub(crate) fn read(&self, from: u64, max: usize) -> Bytes {
         if from >= self.tail_start {
             let skip = usize::try_from(from - self.tail_start).unwrap_or(usize::MAX);
@@ -205,7 +206,7 @@ impl Window {
         segment.slice(skip..segment.len().min(skip.saturating_add(max)))
     }
 
-    /// The same, joined across the seams of what was read.
+    /// Returns at most `max` bytes at `from`, joined across chunks.
     pub(crate) fn read_joined(&self, mut from: u64, max: usize) -> Vec<u8> {
         let mut joined = Vec::new();
         while joined.len() < max {
@@ -220,7 +221,7 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for OutputWindow {
     fn drop(&mut self) {
         self.budget.give_back(self.end() - self.start);
     }
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn room_counts_only_what_is_needed() {
-        let mut window = Window::new(100, Budget::new(1000));
+        let mut window = OutputWindow::new(100, OutputBudget::new(1000));
         window.push(&mut bytes(60, 1), u64::MAX);
         assert_eq!(window.room(0), 40);
         assert_eq!(window.room(60), 100);
@@ -252,8 +253,8 @@ mod tests {
 
     #[test]
     fn a_spent_budget_shrinks_windows() {
-        let budget = Budget::new(PRESSED_BYTES);
-        let mut window = Window::new(10 * PRESSED_BYTES, Arc::clone(&budget));
+        let budget = OutputBudget::new(PRESSED_BYTES);
+        let mut window = OutputWindow::new(10 * PRESSED_BYTES, Arc::clone(&budget));
         for _ in 0..4 {
             window.push(&mut bytes(CHUNK_BYTES, 3), u64::MAX);
         }
@@ -266,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// The model is a plain vector of everything and a cut.
+        /// The model is a vector of all pushed bytes, cut at the capacity.
         #[test]
         fn a_window_is_the_end_of_what_was_pushed(
             capacity in 1u64..200_000,
@@ -274,7 +275,7 @@ mod tests {
             from in any::<u64>(),
             max in 0usize..100_000,
         ) {
-            let mut window = Window::new(capacity, Budget::new(u64::MAX));
+            let mut window = OutputWindow::new(capacity, OutputBudget::new(u64::MAX));
             let mut model = Vec::new();
             for (length, seed) in pushes {
                 let mut data = bytes(length, seed);

@@ -1,5 +1,5 @@
-//! Owns every exit that reaches the guest: its supervisors', and those of processes whose supervisor was
-//! killed. One loop, driven by SIGCHLD through a descriptor; there is no signal handler.
+//! Reaps all children of the guest: supervisors, and processes that the guest inherits from a killed supervisor. One
+//! loop reads SIGCHLD from a descriptor; there is no signal handler.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -13,34 +13,35 @@ use nix::unistd::Pid;
 use tokio::io::Interest;
 use tokio::sync::watch;
 
-use crate::supervisor::Supervisors;
-use crate::sys::{self, Exit};
+use crate::supervisor::SupervisorPool;
+use crate::sys::{self, ExitStatus};
 
-/// Exits of unknown processes that are remembered: a leader may be reaped here before the exec has read
-/// that it was started.
+/// Maximum number of remembered exit statuses of unknown processes. The guest may reap a leader before the exec's task
+/// has read that it was started.
 const RECENT_MAX: usize = 64;
 
-/// Statuses of leaders that the guest itself reaped.
+/// Reaps children and keeps the exit statuses of leaders that the guest itself reaped.
 #[derive(Debug)]
-pub(crate) struct Reaper {
-    state: Mutex<State>,
+pub(crate) struct ChildReaper {
+    state: Mutex<ReaperState>,
     changed: watch::Sender<()>,
 }
 
+/// Exit statuses of leaders, and recent ones of unknown processes.
 #[derive(Debug, Default)]
-struct State {
-    leaders: HashMap<Pid, Option<Exit>>,
-    recent: VecDeque<(Pid, Exit, Instant)>,
+struct ReaperState {
+    leaders: HashMap<Pid, Option<ExitStatus>>,
+    recent: VecDeque<(Pid, ExitStatus, Instant)>,
 }
 
-/// A leader that is known to the reaper for as long as this lives.
+/// Registration of a leader with the reaper. It ends when the guard is dropped.
 #[derive(Debug)]
-pub(crate) struct Leader {
-    reaper: Arc<Reaper>,
+pub(crate) struct LeaderGuard {
+    reaper: Arc<ChildReaper>,
     pid: Pid,
 }
 
-impl Reaper {
+impl ChildReaper {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
@@ -48,12 +49,12 @@ impl Reaper {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReaperState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers a leader that was spawned after `since`.
-    pub(crate) fn leader(self: &Arc<Self>, pid: Pid, since: Instant) -> Leader {
+    /// Registers a leader that was spawned after `since`.
+    pub(crate) fn leader(self: &Arc<Self>, pid: Pid, since: Instant) -> LeaderGuard {
         let mut state = self.state();
         let ended = state.recent.iter();
         let early = ended
@@ -63,15 +64,16 @@ impl Reaper {
         state.leaders.insert(pid, early);
         drop(state);
         let reaper = Arc::clone(self);
-        Leader { reaper, pid }
+        LeaderGuard { reaper, pid }
     }
 
-    /// Reaps for ever.
-    pub(crate) async fn run(self: Arc<Self>, supervisors: Arc<Supervisors>) -> io::Result<()> {
+    /// Reaps children until the descriptor for signals fails.
+    pub(crate) async fn run(self: Arc<Self>, supervisors: Arc<SupervisorPool>) -> io::Result<()> {
         let mut children = SigSet::empty();
         children.add(Signal::SIGCHLD);
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        let signals = sys::watch(SignalFd::with_flags(&children, flags)?, Interest::READABLE)?;
+        let signals =
+            sys::register_fd(SignalFd::with_flags(&children, flags)?, Interest::READABLE)?;
         loop {
             self.reap(&supervisors);
             let mut ready = signals.readable().await?;
@@ -83,12 +85,13 @@ impl Reaper {
         }
     }
 
-    fn reap(&self, supervisors: &Supervisors) {
+    /// Reaps all children that have ended.
+    fn reap(&self, supervisors: &SupervisorPool) {
         let mut any = false;
         loop {
             match sys::peek_exit() {
                 Ok(Some((pid, exit))) => {
-                    sys::reap(pid);
+                    sys::reap_child(pid);
                     if !supervisors.ended(pid) {
                         self.record(pid, exit);
                         any = true;
@@ -103,7 +106,8 @@ impl Reaper {
         }
     }
 
-    fn record(&self, pid: Pid, exit: Exit) {
+    /// Records the exit status of a child that is no supervisor.
+    fn record(&self, pid: Pid, exit: ExitStatus) {
         let mut state = self.state();
         if let Some(status) = state.leaders.get_mut(&pid) {
             *status = Some(exit);
@@ -116,30 +120,29 @@ impl Reaper {
     }
 }
 
-impl Leader {
+impl LeaderGuard {
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// It does not exist any more and nobody knows how it ended: it was reaped before it was known to be a leader,
-    /// and forgotten among others.
+    /// Returns `true` if the leader is gone and its exit status is unknown: the guest reaped it before it was
+    /// registered, and has forgotten the status.
     pub(crate) fn is_lost(&self) -> bool {
         !self.has_ended() && kill(self.pid, None) == Err(Errno::ESRCH)
     }
 
-    /// The guest has reaped it.
+    /// Returns `true` if the guest has reaped the leader.
     pub(crate) fn has_ended(&self) -> bool {
         self.exit().is_some()
     }
 
-    fn exit(&self) -> Option<Exit> {
+    fn exit(&self) -> Option<ExitStatus> {
         let state = self.reaper.state();
         state.leaders.get(&self.pid).copied().flatten()
     }
 
-    /// Waits until the guest has reaped it, which is only ever so when its supervisor is gone. Safe to
-    /// cancel.
-    pub(crate) async fn ended(&self) -> Exit {
+    /// Waits until the guest has reaped the leader, which happens only after its supervisor is gone. Safe to cancel.
+    pub(crate) async fn ended(&self) -> ExitStatus {
         let mut changed = self.reaper.changed.subscribe();
         loop {
             if let Some(exit) = self.exit() {
@@ -152,7 +155,7 @@ impl Leader {
     }
 }
 
-impl Drop for Leader {
+impl Drop for LeaderGuard {
     fn drop(&mut self) {
         self.reaper.state().leaders.remove(&self.pid);
     }
@@ -162,7 +165,7 @@ impl Drop for Leader {
 mod tests {
     use super::*;
 
-    /// Ended and reaped: its pid is nobody's, as far as a test can tell.
+    /// Returns the pid of a process that was reaped. A test assumes that the kernel does not reuse it at once.
     fn gone() -> Pid {
         let child = std::process::Command::new("true").spawn();
         let mut child = child.expect("a process");
@@ -172,16 +175,16 @@ mod tests {
 
     #[test]
     fn a_leader_whose_end_was_forgotten_is_lost() {
-        let reaper = Reaper::new();
+        let reaper = ChildReaper::new();
         let (leader, since) = (gone(), Instant::now());
-        reaper.record(leader, Exit::default());
+        reaper.record(leader, ExitStatus::default());
         for number in 0..i32::try_from(RECENT_MAX).expect("small") {
             assert!(!reaper.leader(leader, since).is_lost(), "{number} others");
-            reaper.record(Pid::from_raw(i32::MAX - number), Exit::default());
+            reaper.record(Pid::from_raw(i32::MAX - number), ExitStatus::default());
         }
         let leader = reaper.leader(leader, since);
         assert!(leader.is_lost() && !leader.has_ended());
-        reaper.record(leader.pid(), Exit::default());
+        reaper.record(leader.pid(), ExitStatus::default());
         assert!(!leader.is_lost(), "its end is known");
         assert!(leader.has_ended());
         assert!(!reaper.leader(nix::unistd::getpid(), since).is_lost());

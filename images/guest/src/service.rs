@@ -1,4 +1,5 @@
-//! The rpcs of GuestService: decode, call, encode. What they mean is in `guest.proto`.
+//! gRPC service of the guest: decodes each request, calls the module that does the work, and encodes the response.
+//! `guest.proto` defines the RPCs.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,42 +18,47 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::collect;
 use crate::error::Error;
-use crate::exec::abandoned::Attached;
-use crate::exec::piece::Style;
-use crate::exec::poll::Poll;
-use crate::exec::reader::{self, Wish};
+use crate::exec::disconnect::DisconnectGuard;
+use crate::exec::event_stream::{self, AttachOptions};
+use crate::exec::piece::OutputStyle;
+use crate::exec::poll::PollRequest;
 use crate::exec::readers::ReaderKind;
-use crate::exec::stdin::{self, Input};
-use crate::exec::{Command, Exec, Phase, positive, size, warm_up};
+use crate::exec::stdin::{self, StdinWrite};
+use crate::exec::{Exec, ExecControl, ExecPhase, positive_duration, terminal_size, warm_up};
 use crate::files::{ANSWER_BYTES_MAX, list, put, read};
-use crate::guest::{Guest, Settings};
+use crate::guest::{Guest, GuestSettings};
 use crate::inventory;
-use crate::supervisor::wire::Target;
+use crate::supervisor::protocol::SignalTarget;
 
+/// Limits of requests: page size, signal number, terminal size and grace period.
 const PAGE_MAX: usize = 1000;
 const SIGNAL_MAX: i32 = 64;
-/// Rows and columns of a terminal.
+/// Maximum number of rows and of columns of a terminal.
 const TERMINAL_MAX: u32 = 10_000;
 const GRACE_MAX: Duration = Duration::from_secs(60);
-/// Streams of events, of the workspace and of one exec: each may hold its buffers full for a reader that stalls.
+/// Maximum number of event streams per connection and per exec. A stalled reader may keep the buffers of its stream
+/// full.
 const EVENTS_MAX: usize = 512;
 const EVENTS_OF_ONE_MAX: usize = 128;
-/// Streams of input: each may have a window full for a program that does not read.
+/// Maximum number of stdin streams per connection. A program that does not read may keep the window of its stream
+/// full.
 const INPUTS_MAX: usize = 32;
 
-type Answer<T> = Result<Response<T>, Status>;
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+/// Response of a unary RPC.
+type RpcResult<T> = Result<Response<T>, Status>;
+/// Response stream of an RPC.
+type RpcStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// One connection's view of the guest.
+/// gRPC service for one connection.
 #[derive(Debug)]
-pub(crate) struct Service {
+pub(crate) struct GuestRpcService {
     guest: Arc<Guest>,
-    /// Places for streams, which end with the connection.
+    /// Permits for event streams. They end with the connection.
     events: Arc<Semaphore>,
     inputs: Semaphore,
 }
 
-impl Service {
+impl GuestRpcService {
     pub(crate) fn new(guest: Arc<Guest>) -> Self {
         Self {
             guest,
@@ -61,53 +67,54 @@ impl Service {
         }
     }
 
-    /// A place for one more stream of events; to be had before anything is started for it.
-    fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let place = Arc::clone(&self.events).try_acquire_owned();
-        place.map_err(|_| Error::TooManyStreams { max: EVENTS_MAX })
+    /// Reserves one more event stream. Callers reserve it before they start an exec for it.
+    fn reserve_stream(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let permit = Arc::clone(&self.events).try_acquire_owned();
+        permit.map_err(|_| Error::TooManyStreams { max: EVENTS_MAX })
     }
 
-    fn events(
+    /// Attaches a reader to an exec and returns its event stream.
+    fn open_event_stream(
         &self,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         exec: &Arc<Exec>,
-        settings: &Settings,
+        settings: &GuestSettings,
         kind: ReaderKind,
         request: &wire::AttachExecRequest,
-    ) -> Answer<Answers<v1::ExecEvent>> {
+    ) -> RpcResult<RpcStream<v1::ExecEvent>> {
         let max = EVENTS_OF_ONE_MAX;
         if exec.state().stream_readers() >= max {
             return Err(Error::TooManyStreams { max }.into());
         }
         let offsets = request.offsets.unwrap_or_default();
-        let wish = Wish {
+        let options = AttachOptions {
             kind,
             offsets: [offsets.stdout, offsets.stderr],
-            style: Style {
+            style: OutputStyle {
                 format: request.format(),
                 gaps: request.gaps(),
             },
             heartbeat: settings.heartbeat,
         };
-        let events = reader::attach(Arc::clone(exec), wish)?;
-        // One that is refused is no stream.
-        let attached = Attached::note(&self.guest, exec, settings.disconnect_grace);
+        let events = event_stream::attach_reader(Arc::clone(exec), options)?;
+        // Register after the attach: a refused attach is no stream.
+        let attached = DisconnectGuard::register(&self.guest, exec, settings.disconnect_grace);
         let events = events.inspect(move |_| {
-            // They last as long as the stream.
-            let _ = (&attached, &place);
+            // The closure owns both for as long as the stream lives.
+            let _ = (&attached, &permit);
         });
         Ok(Response::new(Box::pin(events)))
     }
 }
 
 #[tonic::async_trait]
-impl GuestService for Service {
-    type RunExecStream = Answers<v1::ExecEvent>;
-    type AttachExecStream = Answers<v1::ExecEvent>;
-    type ReadFileStream = Answers<v1::ReadFileResponse>;
-    type CollectStream = Answers<v1::CollectOutputsResponse>;
+impl GuestService for GuestRpcService {
+    type RunExecStream = RpcStream<v1::ExecEvent>;
+    type AttachExecStream = RpcStream<v1::ExecEvent>;
+    type ReadFileStream = RpcStream<v1::ReadFileResponse>;
+    type CollectStream = RpcStream<v1::CollectOutputsResponse>;
 
-    async fn hello(&self, request: Request<wire::HelloRequest>) -> Answer<wire::HelloResponse> {
+    async fn hello(&self, request: Request<wire::HelloRequest>) -> RpcResult<wire::HelloResponse> {
         let theirs = request.into_inner().generation;
         Ok(Response::new(wire::HelloResponse {
             generation: theirs.min(GENERATION),
@@ -123,49 +130,55 @@ impl GuestService for Service {
         }))
     }
 
-    async fn configure(&self, request: Request<wire::ConfigureRequest>) -> Answer<()> {
+    async fn configure(&self, request: Request<wire::ConfigureRequest>) -> RpcResult<()> {
         self.guest.configure(request.get_ref())?;
-        // Sent on each connection once the daemon serves: only then can others attach again.
+        // The daemon sends Configure on each connection once it serves, so clients can attach again from here on.
         self.guest.connected.send_replace(true);
         Ok(Response::new(()))
     }
 
-    async fn warm_up(&self, request: Request<wire::WarmUpRequest>) -> Answer<()> {
-        warm_up::warm_up(&self.guest, request.into_inner()).await?;
+    async fn warm_up(&self, request: Request<wire::WarmUpRequest>) -> RpcResult<()> {
+        warm_up::run_warm_up(&self.guest, request.into_inner()).await?;
         Ok(Response::new(()))
     }
 
     async fn run_exec(
         &self,
         request: Request<wire::StartExecRequest>,
-    ) -> Answer<Self::RunExecStream> {
+    ) -> RpcResult<Self::RunExecStream> {
         let request = request.into_inner();
         let attach = wire::AttachExecRequest {
             format: request.format,
             ..Default::default()
         };
-        let place = self.place()?;
-        let (exec, settings) = self.guest.start(request)?;
-        self.events(place, &exec, &settings, ReaderKind::Starter, &attach)
+        let permit = self.reserve_stream()?;
+        let (exec, settings) = self.guest.start_exec(request)?;
+        let events =
+            self.open_event_stream(permit, &exec, &settings, ReaderKind::Starter, &attach)?;
+        let mut events = Box::pin(events.into_inner().peekable());
+        // Headers and first event then travel in one write, which wakes the daemon once instead of twice.
+        let _first = events.as_mut().peek().await;
+        Ok(Response::new(events))
     }
 
-    async fn start_exec(&self, request: Request<wire::StartExecRequest>) -> Answer<v1::Exec> {
-        let (exec, _) = self.guest.start(request.into_inner())?;
-        exec.until(|state| state.phase != Phase::Starting).await;
+    async fn start_exec(&self, request: Request<wire::StartExecRequest>) -> RpcResult<v1::Exec> {
+        let (exec, _) = self.guest.start_exec(request.into_inner())?;
+        exec.wait_until(|state| state.phase != ExecPhase::Starting)
+            .await;
         Ok(Response::new(exec.describe()))
     }
 
     async fn attach_exec(
         &self,
         request: Request<wire::AttachExecRequest>,
-    ) -> Answer<Self::AttachExecStream> {
+    ) -> RpcResult<Self::AttachExecStream> {
         let request = request.into_inner();
-        let exec = self.guest.exec(&request.exec_id)?;
-        let (place, settings) = (self.place()?, self.guest.settings()?);
-        self.events(place, &exec, &settings, ReaderKind::Attached, &request)
+        let exec = self.guest.find_exec(&request.exec_id)?;
+        let (permit, settings) = (self.reserve_stream()?, self.guest.settings()?);
+        self.open_event_stream(permit, &exec, &settings, ReaderKind::Attached, &request)
     }
 
-    async fn signal_exec(&self, request: Request<wire::SignalExecRequest>) -> Answer<v1::Exec> {
+    async fn signal_exec(&self, request: Request<wire::SignalExecRequest>) -> RpcResult<v1::Exec> {
         let request = request.into_inner();
         let signal = request.signal;
         if !(1..=SIGNAL_MAX).contains(&signal) {
@@ -173,23 +186,28 @@ impl GuestService for Service {
             return Err(Error::Invalid { field, problem }.into());
         }
         let target = match request.target() {
-            ApiTarget::Unspecified | ApiTarget::Leader => Target::Leader,
-            ApiTarget::Group => Target::Group,
-            ApiTarget::Tree => Target::Tree,
+            ApiTarget::Unspecified | ApiTarget::Leader => SignalTarget::Leader,
+            ApiTarget::Group => SignalTarget::Group,
+            ApiTarget::Tree => SignalTarget::Tree,
         };
-        let exec = self.guest.exec(&request.exec_id)?;
-        exec.until(|state| state.phase != Phase::Starting).await;
-        let ended = exec.state().phase >= Phase::Exited;
-        if ended || !exec.command(Command::Signal { target, signal }).await {
+        let exec = self.guest.find_exec(&request.exec_id)?;
+        exec.wait_until(|state| state.phase != ExecPhase::Starting)
+            .await;
+        let ended = exec.state().phase >= ExecPhase::Exited;
+        if ended
+            || !exec
+                .send_control(ExecControl::Signal { target, signal })
+                .await
+        {
             let id = request.exec_id;
             return Err(Error::ExecNotRunning { id }.into());
         }
         Ok(Response::new(exec.describe()))
     }
 
-    async fn kill_exec(&self, request: Request<wire::KillExecRequest>) -> Answer<v1::Exec> {
+    async fn kill_exec(&self, request: Request<wire::KillExecRequest>) -> RpcResult<v1::Exec> {
         let request = request.into_inner();
-        let exec = self.guest.exec(&request.exec_id)?;
+        let exec = self.guest.find_exec(&request.exec_id)?;
         let mut reason = request.reason();
         if reason == Reason::Unspecified {
             reason = Reason::KilledByClient;
@@ -198,8 +216,8 @@ impl GuestService for Service {
             .grace
             .and_then(|grace| Duration::try_from(grace).ok());
         let grace = grace.map(|grace| grace.min(GRACE_MAX));
-        if exec.command(Command::Kill { grace, reason }).await {
-            exec.until(|state| state.gone).await;
+        if exec.send_control(ExecControl::Kill { grace, reason }).await {
+            exec.wait_until(|state| state.gone).await;
         }
         Ok(Response::new(exec.describe()))
     }
@@ -207,18 +225,18 @@ impl GuestService for Service {
     async fn poll_exec(
         &self,
         request: Request<wire::PollExecRequest>,
-    ) -> Answer<v1::PollExecResponse> {
+    ) -> RpcResult<v1::PollExecResponse> {
         let request = request.into_inner();
-        let exec = self.guest.exec(&request.exec_id)?;
+        let exec = self.guest.find_exec(&request.exec_id)?;
         let offsets = request.offsets.unwrap_or_default();
-        let poll = Poll {
+        let poll = PollRequest {
             offsets: [offsets.stdout, offsets.stderr],
-            style: Style {
+            style: OutputStyle {
                 format: request.format(),
                 gaps: request.gaps(),
             },
-            wait: positive(request.wait).unwrap_or_default(),
-            settle: positive(request.settle_time).unwrap_or_default(),
+            wait: positive_duration(request.wait).unwrap_or_default(),
+            settle: positive_duration(request.settle_time).unwrap_or_default(),
             bytes_max: usize::try_from(request.max_bytes).unwrap_or(usize::MAX),
         };
         Ok(Response::new(poll.answer(exec).await?))
@@ -227,10 +245,10 @@ impl GuestService for Service {
     async fn write_stdin(
         &self,
         request: Request<wire::WriteStdinRequest>,
-    ) -> Answer<v1::WriteStdinResponse> {
+    ) -> RpcResult<v1::WriteStdinResponse> {
         let request = request.get_ref();
-        let exec = self.guest.exec(&request.exec_id)?;
-        let written = stdin::write(&exec, Input::of(request)).await?;
+        let exec = self.guest.find_exec(&request.exec_id)?;
+        let written = stdin::write_stdin(&exec, StdinWrite::from_message(request)).await?;
         Ok(Response::new(v1::WriteStdinResponse {
             committed_offset: written.committed,
             unwritten_bytes: written.left,
@@ -241,11 +259,11 @@ impl GuestService for Service {
     async fn stream_stdin(
         &self,
         request: Request<Streaming<wire::WriteStdinRequest>>,
-    ) -> Answer<v1::WriteStdinResponse> {
+    ) -> RpcResult<v1::WriteStdinResponse> {
         let max = INPUTS_MAX;
-        let place = self.inputs.try_acquire();
-        let _place = place.map_err(|_| Error::TooManyStreams { max })?;
-        let committed_offset = stdin::stream(&self.guest, request.into_inner()).await?;
+        let permit = self.inputs.try_acquire();
+        let _permit = permit.map_err(|_| Error::TooManyStreams { max })?;
+        let committed_offset = stdin::stream_stdin(&self.guest, request.into_inner()).await?;
         Ok(Response::new(v1::WriteStdinResponse {
             committed_offset,
             unwritten_bytes: 0,
@@ -253,7 +271,10 @@ impl GuestService for Service {
         }))
     }
 
-    async fn resize_terminal(&self, request: Request<wire::ResizeTerminalRequest>) -> Answer<()> {
+    async fn resize_terminal(
+        &self,
+        request: Request<wire::ResizeTerminalRequest>,
+    ) -> RpcResult<()> {
         let request = request.into_inner();
         for (field, value) in [("rows", request.rows), ("cols", request.cols)] {
             if !(1..=TERMINAL_MAX).contains(&value) {
@@ -261,39 +282,41 @@ impl GuestService for Service {
                 return Err(Error::Invalid { field, problem }.into());
             }
         }
-        let exec = self.guest.exec(&request.exec_id)?;
+        let exec = self.guest.find_exec(&request.exec_id)?;
         let id = request.exec_id;
         if exec.spec.terminal.is_none() {
             return Err(Error::NoTerminal { id }.into());
         }
-        exec.until(|state| state.phase != Phase::Starting).await;
-        if !exec.resize(size(request.rows, request.cols)) {
+        exec.wait_until(|state| state.phase != ExecPhase::Starting)
+            .await;
+        if !exec.resize(terminal_size(request.rows, request.cols)) {
             return Err(Error::ExecNotRunning { id }.into());
         }
         Ok(Response::new(()))
     }
 
-    async fn delete_exec(&self, request: Request<wire::DeleteExecRequest>) -> Answer<()> {
-        self.guest.delete(&request.get_ref().exec_id).await?;
+    async fn delete_exec(&self, request: Request<wire::DeleteExecRequest>) -> RpcResult<()> {
+        self.guest.delete_exec(&request.get_ref().exec_id).await?;
         Ok(Response::new(()))
     }
 
-    async fn get_exec(&self, request: Request<wire::GetExecRequest>) -> Answer<v1::Exec> {
-        let exec = self.guest.exec(&request.get_ref().exec_id)?;
+    async fn get_exec(&self, request: Request<wire::GetExecRequest>) -> RpcResult<v1::Exec> {
+        let exec = self.guest.find_exec(&request.get_ref().exec_id)?;
         Ok(Response::new(exec.describe()))
     }
 
-    async fn wait_exec(&self, request: Request<wire::WaitExecRequest>) -> Answer<v1::Exec> {
-        let exec = self.guest.exec(&request.get_ref().exec_id)?;
-        exec.until(|state| state.phase == Phase::Closed).await;
-        self.guest.execs.told(&exec);
+    async fn wait_exec(&self, request: Request<wire::WaitExecRequest>) -> RpcResult<v1::Exec> {
+        let exec = self.guest.find_exec(&request.get_ref().exec_id)?;
+        exec.wait_until(|state| state.phase == ExecPhase::Closed)
+            .await;
+        self.guest.execs.report_end(&exec);
         Ok(Response::new(exec.describe()))
     }
 
     async fn list_execs(
         &self,
         request: Request<wire::ListExecsRequest>,
-    ) -> Answer<wire::ListExecsResponse> {
+    ) -> RpcResult<wire::ListExecsResponse> {
         let request = request.into_inner();
         let size = usize::try_from(request.page_size)
             .unwrap_or(PAGE_MAX)
@@ -320,7 +343,7 @@ impl GuestService for Service {
         Ok(Response::new(page))
     }
 
-    async fn shutdown(&self, request: Request<wire::ShutdownRequest>) -> Answer<()> {
+    async fn shutdown(&self, request: Request<wire::ShutdownRequest>) -> RpcResult<()> {
         let mut reason = request.get_ref().reason();
         if reason == Reason::Unspecified {
             reason = Reason::KilledByClient;
@@ -332,38 +355,43 @@ impl GuestService for Service {
     async fn put_files(
         &self,
         request: Request<Streaming<wire::PutFilesRequest>>,
-    ) -> Answer<v1::StageFilesResponse> {
+    ) -> RpcResult<v1::StageFilesResponse> {
         let stream = request.into_inner();
-        put::put(&self.guest, stream).await.map(Response::new)
+        put::put_files(&self.guest.root, stream)
+            .await
+            .map(Response::new)
     }
 
     async fn read_file(
         &self,
         request: Request<wire::ReadFileRequest>,
-    ) -> Answer<Self::ReadFileStream> {
-        let file = read::read(&self.guest, request.get_ref())?;
+    ) -> RpcResult<Self::ReadFileStream> {
+        let file = read::read_file(&self.guest.root, request.get_ref())?;
         Ok(Response::new(Box::pin(file)))
     }
 
     async fn list_files(
         &self,
         request: Request<wire::ListFilesRequest>,
-    ) -> Answer<v1::ListFilesResponse> {
-        let files = list::list(&self.guest, request.get_ref()).await?;
+    ) -> RpcResult<v1::ListFilesResponse> {
+        let files = list::list_files(&self.guest.root, request.get_ref()).await?;
         Ok(Response::new(files))
     }
 
-    async fn collect(&self, request: Request<wire::CollectRequest>) -> Answer<Self::CollectStream> {
+    async fn collect(
+        &self,
+        request: Request<wire::CollectRequest>,
+    ) -> RpcResult<Self::CollectStream> {
         let spec = request.into_inner().spec.unwrap_or_default();
-        let messages = collect::collect(&self.guest, &spec)?;
+        let messages = collect::collect_outputs(&self.guest, &spec)?;
         Ok(Response::new(Box::pin(messages)))
     }
 
     async fn inventory(
         &self,
         request: Request<wire::InventoryRequest>,
-    ) -> Answer<wire::InventoryResponse> {
-        let found = inventory::inventory(request.get_ref()).await;
+    ) -> RpcResult<wire::InventoryResponse> {
+        let found = inventory::scan_image(request.get_ref()).await;
         Ok(Response::new(found))
     }
 }

@@ -1,6 +1,6 @@
-//! Supervisors: small processes, forked ahead of need, each of which runs one exec at a time. A
-//! supervisor is a subreaper, so everything that its exec starts stays below it, can be found there and
-//! be killed; and it outlives the leader for as long as anything of the exec lives.
+//! Supervisors: small processes, forked ahead of need, each of which runs one exec at a time. A supervisor is a
+//! subreaper: everything that its exec starts stays below it, where it can be found and killed. It outlives the leader
+//! for as long as a process of the exec lives.
 //!
 //! ```text
 //! guest ──Start + stdin, stdout, stderr──► supervisor ──spawn──► leader ──► …
@@ -9,12 +9,13 @@
 //!       ◄──Exited (leader), Empty (tree)──  then it is idle again
 //! ```
 //!
-//! This file is the guest's side; `child` is the forked process, `wire` what they say, `walk` how a tree
-//! is found. A tenant may kill or stop a supervisor: the guest sees the socket close, and takes over.
+//! This file is the guest's side, `child` the forked process, `protocol` the messages between them, and `walk` the
+//! search for the processes of a tree. A command may kill or stop a supervisor: the guest sees the socket close and
+//! takes over.
 
 pub(crate) mod child;
+pub(crate) mod protocol;
 pub(crate) mod walk;
-pub(crate) mod wire;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -34,16 +35,16 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::sys;
-use wire::{Launch, Order, Report};
+use protocol::{LaunchSpec, SupervisorOrder, SupervisorReport};
 
-/// Supervisors that are forked ahead of need.
+/// Number of supervisors forked ahead of need.
 const IDLE_MIN: usize = 2;
-/// Supervisors that are kept after a burst.
+/// Maximum number of idle supervisors kept after a burst.
 const IDLE_MAX: usize = 16;
-/// For commands; the guest keeps what the container was given.
+/// OOM score of commands. The guest keeps the container's.
 const OOM_SCORE: &str = "900";
 
-/// One supervisor, busy or idle. Dropping it closes its socket, at which it kills its tree and ends.
+/// Supervisor process, busy or idle. Dropping it closes its socket, upon which it kills its tree and exits.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     pid: Pid,
@@ -51,6 +52,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
+    /// Forks a supervisor process.
     fn fork() -> Result<Self, Errno> {
         let (ours, theirs) = socketpair(
             AddressFamily::Unix,
@@ -60,26 +62,26 @@ impl Supervisor {
         )?;
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         match sys::fork()? {
-            ForkResult::Child => child::run(&theirs),
+            ForkResult::Child => child::run_supervisor(&theirs),
             ForkResult::Parent { child } => {
-                let socket = sys::watch(ours, Interest::READABLE).map_err(|_| Errno::EMFILE)?;
+                let socket =
+                    sys::register_fd(ours, Interest::READABLE).map_err(|_| Errno::EMFILE)?;
                 Ok(Self { pid: child, socket })
             }
         }
     }
 
-    /// Hands over an exec, to be run in the CPU group of commands if there is one. The report that follows says whether it
-    /// was spawned.
+    /// Hands over an exec, to run in `command_group` if there is one. The next report says whether it was spawned.
     pub(crate) fn start(
         &self,
-        launch: &Launch,
+        launch: &LaunchSpec,
         stdio: [BorrowedFd<'_>; 3],
         command_group: Option<&OwnedFd>,
     ) -> Result<(), Errno> {
         let (head, body) = launch.encode(command_group.is_some());
         let mut fds: Vec<i32> = stdio.iter().map(AsRawFd::as_raw_fd).collect();
         fds.extend(command_group.map(AsRawFd::as_raw_fd));
-        if body.len() <= wire::INLINE_MAX {
+        if body.len() <= protocol::INLINE_MAX {
             return self.send(&[IoSlice::new(&head), IoSlice::new(&body)], &fds);
         }
         let mut file = File::from(memfd_create(c"spec", MFdFlags::MFD_CLOEXEC)?);
@@ -90,43 +92,44 @@ impl Supervisor {
         self.send(&[IoSlice::new(&head)], &fds)
     }
 
-    /// Asks for something to be done to the tree. A supervisor that is gone is noticed by [`report`].
+    /// Sends an order for the tree. A supervisor that is gone shows in [`report`].
     ///
     /// [`report`]: Self::report
-    pub(crate) fn order(&self, order: Order) {
-        // A tenant can stop a supervisor; it has to run to obey.
+    pub(crate) fn order(&self, order: SupervisorOrder) {
+        // A command can stop a supervisor, which must run to obey.
         self.wake();
         let message = order.encode();
         let _gone = self.send(&[IoSlice::new(&message)], &[]);
     }
 
-    /// Continues a supervisor that a tenant has stopped.
+    /// Continues a supervisor that a command has stopped.
     pub(crate) fn wake(&self) {
         let _gone = kill(self.pid, Signal::SIGCONT);
     }
 
-    /// Ends a supervisor that does not answer; its tree becomes the guest's.
+    /// Kills a supervisor that does not answer. Its tree becomes the guest's.
     pub(crate) fn end(&self) {
         let _gone = kill(self.pid, Signal::SIGKILL);
     }
 
-    /// The next report; `None` when the supervisor is gone. Safe to cancel.
-    pub(crate) async fn report(&self) -> Option<Report> {
+    /// Returns the next report; `None` when the supervisor is gone. Safe to cancel.
+    pub(crate) async fn report(&self) -> Option<SupervisorReport> {
         loop {
             let mut ready = self.socket.readable().await.ok()?;
-            let mut message = [0; wire::REPORT_BYTES];
+            let mut message = [0; protocol::REPORT_BYTES];
             let read = ready.try_io(|socket| {
                 let fd = socket.get_ref().as_raw_fd();
                 Ok(recv(fd, &mut message, MsgFlags::empty())?)
             });
             match read {
                 Err(_would_block) => {}
-                Ok(Ok(length)) => return Report::decode(message.get(..length)?),
+                Ok(Ok(length)) => return SupervisorReport::decode(message.get(..length)?),
                 Ok(Err(_)) => return None,
             }
         }
     }
 
+    /// Sends a message with descriptors.
     fn send(&self, parts: &[IoSlice<'_>], fds: &[i32]) -> Result<(), Errno> {
         let rights = [ControlMessage::ScmRights(fds)];
         let control = if fds.is_empty() { &[][..] } else { &rights[..] };
@@ -135,24 +138,26 @@ impl Supervisor {
     }
 }
 
-/// The supervisors that wait, and the pids of all.
+/// Pool of idle supervisors, with the pids of all.
 #[derive(Debug)]
-pub(crate) struct Supervisors {
-    state: Mutex<State>,
+pub(crate) struct SupervisorPool {
+    state: Mutex<PoolState>,
 }
 
+/// Mutable state of the pool.
 #[derive(Debug)]
-struct State {
+struct PoolState {
     idle: Vec<Supervisor>,
     pids: HashSet<Pid>,
-    /// Those that were handed an exec, and have not been heard to have started it.
+    /// Supervisors that were handed an exec and have not reported its start.
     starting: HashSet<Pid>,
-    /// Opened before the guest became undumpable, after which it could not be.
+    /// Opened before the guest becomes undumpable, since it cannot be opened afterwards.
     oom_score: Option<OomScore>,
-    /// File of the CPU group that commands run in; `None` where the daemon made none.
+    /// File of the CPU group that commands run in; `None` where the daemon created none.
     command_group: Option<Arc<OwnedFd>>,
 }
 
+/// File of the guest's own OOM score, which children inherit.
 #[derive(Debug)]
 struct OomScore {
     file: File,
@@ -172,9 +177,10 @@ impl OomScore {
         (score < 900).then_some(Self { file, own })
     }
 
+    /// Raises the score for a fork, or restores it.
     fn set(&mut self, raised: bool) {
         let score = if raised { OOM_SCORE } else { self.own.trim() };
-        // Without it commands are as likely a victim as the guest: worse, but no reason not to run.
+        // Without a higher score the kernel is as likely to kill the guest as a command, but commands can run.
         let _best_effort = self
             .file
             .rewind()
@@ -182,11 +188,11 @@ impl OomScore {
     }
 }
 
-impl Supervisors {
-    /// To be called before the guest makes itself undumpable.
+impl SupervisorPool {
+    /// Creates an empty pool. The caller creates it before the guest becomes undumpable.
     pub(crate) fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 idle: Vec::new(),
                 pids: HashSet::new(),
                 starting: HashSet::new(),
@@ -196,33 +202,28 @@ impl Supervisors {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the CPU group that commands run in, if they have one of their own.
+    /// Returns the CPU group that commands run in, if there is one.
     pub(crate) fn command_group(&self) -> Option<Arc<OwnedFd>> {
         self.state().command_group.clone()
     }
 
-    /// Replaces the CPU group that commands are started in from now on.
+    /// Replaces the CPU group for commands that start from now on.
     pub(crate) fn set_command_group(&self, group: OwnedFd) {
         self.state().command_group = Some(Arc::new(group));
     }
 
-    /// One that waited, or a new one.
+    /// Returns an idle supervisor, or forks a new one.
     pub(crate) fn take(&self) -> Result<Supervisor, Errno> {
+        // A command can stop an idle supervisor. The reaper sees that and continues it, so it is not woken here.
         let waiting = self.state().idle.pop();
-        match waiting {
-            Some(supervisor) => {
-                supervisor.wake();
-                Ok(supervisor)
-            }
-            None => self.fresh(),
-        }
+        waiting.map_or_else(|| self.fresh(), Ok)
     }
 
-    /// Takes back one whose tree is empty.
+    /// Takes back a supervisor whose tree is empty.
     pub(crate) fn give_back(&self, supervisor: Supervisor) {
         let mut state = self.state();
         if state.idle.len() < IDLE_MAX {
@@ -230,62 +231,63 @@ impl Supervisors {
         }
     }
 
-    /// Notes that what this one starts is not known, until it is: its leader, if there is one, is among those that are spared.
-    pub(crate) fn starting(&self, supervisor: &Supervisor) -> Starting<'_> {
+    /// Records that a supervisor is starting a leader whose pid is not known yet, until the guard is dropped. The
+    /// leader is by then in `Guest::leaders`.
+    pub(crate) fn starting(&self, supervisor: &Supervisor) -> StartGuard<'_> {
         let pid = supervisor.pid;
         self.state().starting.insert(pid);
-        Starting {
+        StartGuard {
             supervisors: self,
             pid,
         }
     }
 
-    /// Every leader that the guest has not heard of is below a supervisor still. One whose supervisor ended first is the
-    /// guest's child like any orphan, until the report that names it is read.
+    /// Returns `true` if every leader whose pid is not known yet is still below a supervisor. If its supervisor died
+    /// first, the leader looks like any orphan until its report is read.
     pub(crate) fn every_leader_is_known(&self) -> bool {
         let state = self.state();
-        // A pid that is not among them any more was reaped, and may be anybody's.
+        // A pid missing from the set was reaped; the kernel may have reused it.
         let lives = |pid: &Pid| state.pids.contains(pid) && walk::is_running(*pid);
         state.starting.iter().all(lives)
     }
 
-    /// Forks until enough are waiting.
+    /// Forks supervisors until enough are idle.
     pub(crate) fn fill(&self) {
         while self.state().idle.len() < IDLE_MIN {
             match self.fresh() {
                 Ok(supervisor) => self.give_back(supervisor),
-                // No process to be had now; the next exec tries again and reports it.
+                // The pids limit is reached. The next exec tries again and reports it.
                 Err(_) => return,
             }
         }
     }
 
-    /// Says that the kernel reported the end of a child; true if it was a supervisor.
+    /// Records the exit of a child. Returns `true` if it was a supervisor.
     pub(crate) fn ended(&self, pid: Pid) -> bool {
         let mut state = self.state();
         state.idle.retain(|supervisor| supervisor.pid != pid);
         state.pids.remove(&pid)
     }
 
-    /// Forgets one that is gone, or as good as gone: what is still below it is the guest's from here on. The kernel
-    /// closes its socket before it hands its children on.
+    /// Removes a supervisor that is gone or about to be, so that its tree counts as the guest's. The kernel closes its
+    /// socket before it hands over its children.
     pub(crate) fn abandon(&self, supervisor: &Supervisor) {
         self.state().pids.remove(&supervisor.pid);
     }
 
-    /// Continues a supervisor that a tenant has stopped; others may stay stopped.
+    /// Continues a supervisor that a command has stopped. Other processes may stay stopped.
     pub(crate) fn wake(&self, pid: Pid) {
         if self.state().pids.contains(&pid) {
             let _gone = kill(pid, Signal::SIGCONT);
         }
     }
 
-    /// All that live.
+    /// Returns the pids of all supervisors.
     pub(crate) fn pids(&self) -> HashSet<Pid> {
         self.state().pids.clone()
     }
 
-    /// A new one.
+    /// Forks a supervisor.
     pub(crate) fn fresh(&self) -> Result<Supervisor, Errno> {
         let mut state = self.state();
         if let Some(score) = &mut state.oom_score {
@@ -302,20 +304,20 @@ impl Supervisors {
     }
 }
 
-/// The time between the order to start an exec and the answer.
+/// Marks a supervisor as starting an exec, from the order to its report.
 #[derive(Debug)]
-pub(crate) struct Starting<'a> {
-    supervisors: &'a Supervisors,
+pub(crate) struct StartGuard<'a> {
+    supervisors: &'a SupervisorPool,
     pid: Pid,
 }
 
-impl Drop for Starting<'_> {
+impl Drop for StartGuard<'_> {
     fn drop(&mut self) {
         self.supervisors.state().starting.remove(&self.pid);
     }
 }
 
-/// A pipe for one of an exec's streams: the guest's end, which does not block, and the program's.
+/// Creates a pipe for an output stream: the guest's end, which does not block, and the program's.
 pub(crate) fn output_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     fcntl(reader.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;

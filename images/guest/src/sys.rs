@@ -1,5 +1,5 @@
-//! The only unsafe code of the guest: system calls that no safe wrapper offers. Nothing here decides
-//! anything; each function does one thing to the kernel and says what it needs to be sound.
+//! System calls that no safe wrapper offers, in the only unsafe code of the guest. Each function makes one request to
+//! the kernel and states what makes it sound. None takes decisions.
 #![expect(
     unsafe_code,
     reason = "the one module that may talk to the kernel without a safe wrapper"
@@ -19,55 +19,55 @@ use nix::unistd::{ForkResult, Pid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// What a child left behind when it ended.
+/// Exit status and resource usage of a child.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Exit {
-    /// The exit code, or the signal when `signaled`.
+pub(crate) struct ExitStatus {
+    /// Exit code, or the signal's number when `signaled`.
     pub(crate) code: i32,
     pub(crate) signaled: bool,
-    /// CPU time in user mode, of it and the children it waited for, in microseconds.
+    /// CPU time in user mode of the child and the children it waited for, in microseconds.
     pub(crate) user_us: u64,
-    /// CPU time in the kernel, in microseconds.
+    /// CPU time in the kernel of the child and the children it waited for, in microseconds.
     pub(crate) sys_us: u64,
     /// Largest resident set, in bytes.
     pub(crate) peak_bytes: u64,
 }
 
-/// How a program is started; see [`spawn`]. Everything is allocated before the fork.
+/// Arguments of [`spawn_program`]. The supervisor allocates all of them before the fork.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct SpawnPlan {
     pub(crate) cwd: CString,
-    /// Tried in order, as `execvp` would.
+    /// Candidate paths of the program, tried in order as `execvp` does.
     pub(crate) programs: Vec<CString>,
-    /// Pointers into memory that outlives the plan, ended by null.
+    /// Argument pointers into memory that outlives the plan, ended by null.
     pub(crate) argv: Vec<*const c_char>,
     pub(crate) envp: Vec<*const c_char>,
     pub(crate) stdio: [RawFd; 3],
-    /// Stdin is a terminal, which becomes the session's.
+    /// Makes stdin, which is a terminal, the controlling terminal of the new session.
     pub(crate) terminal: bool,
-    /// Resource and limit, soft and hard alike.
+    /// Resource limits: resource and value, which becomes the soft and the hard limit.
     pub(crate) limits: Vec<(c_int, u64)>,
-    /// File of the CPU group that the program is to run in: a thread that writes 0 to it moves there.
+    /// File of the CPU group that the program runs in. A thread that writes 0 to it moves there.
     pub(crate) command_group: Option<RawFd>,
-    /// Nice value of the program and of all that it starts.
+    /// Nice value of the program and its children.
     pub(crate) nice: c_int,
 }
 
-/// A mask of more CPUs than any machine has: the kernel takes those that the container may use.
+/// CPU mask with more CPUs than any machine has. The kernel reduces it to those that the container may use.
 const ALL_CPUS: [u64; 128] = [u64::MAX; 128];
 
-/// Makes this process run on all CPUs of the container again. Every command of the workspace can set the affinity of
-/// any process of its uid.
+/// Allows this process to run on all CPUs of the container again. Every command of the workspace can change the
+/// affinity of any process of its uid.
 pub(crate) fn use_all_cpus() {
     let size = size_of_val(&ALL_CPUS);
     // SAFETY: the kernel reads `size` bytes of a constant.
     unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size, ALL_CPUS.as_ptr()) };
 }
 
-/// Where a start failed. The numbers travel between supervisor and guest.
+/// Step at which a spawn failed. Supervisor and guest exchange the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
-pub(crate) enum Stage {
+pub(crate) enum SpawnStage {
     Fork = 1,
     Cwd = 2,
     Limits = 3,
@@ -75,13 +75,14 @@ pub(crate) enum Stage {
     Terminal = 5,
 }
 
-struct Child<'a> {
-    plan: &'a Plan,
-    failure: Option<(Stage, c_int)>,
+/// Arguments of the child, and the failure that it reports.
+struct SpawnChild<'a> {
+    plan: &'a SpawnPlan,
+    failure: Option<(SpawnStage, c_int)>,
 }
 
-/// Closes every descriptor above 2 but `keep`, whoever owns it: only for a process that has not opened
-/// anything yet, or that uses nothing of what it was forked with.
+/// Closes every descriptor above 2 except `keep`, regardless of its owner. Only for a process that has opened nothing
+/// yet, or that uses nothing it inherited.
 pub(crate) fn close_all_but(keep: Option<RawFd>) {
     let keep = keep.and_then(|fd| libc::c_uint::try_from(fd).ok());
     match keep {
@@ -95,8 +96,8 @@ pub(crate) fn close_all_but(keep: Option<RawFd>) {
     }
 }
 
-/// Largest descriptor number. Linux takes any unsigned bound in `close_range`; gVisor reads it as a signed number and
-/// refuses larger ones, and closing thousands of descriptors one by one takes it 0.1 s.
+/// Largest descriptor number. Linux accepts any unsigned bound in `close_range`. gVisor reads it as a signed number
+/// and refuses larger ones, and closing thousands of descriptors one by one takes it 0.1 s.
 const DESCRIPTOR_MAX: libc::c_uint = c_int::MAX.unsigned_abs();
 
 fn close_range(first: libc::c_uint, last: libc::c_uint) {
@@ -104,7 +105,7 @@ fn close_range(first: libc::c_uint, last: libc::c_uint) {
     // of the guest, and a forked process or a spawned child never comes back to those of its parent.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if done != 0 {
-        // Kernels before 5.9.
+        // Kernels before 5.9 have no close_range.
         for fd in first..=last.min(4096) {
             // SAFETY: as above.
             unsafe { libc::syscall(libc::SYS_close, fd) };
@@ -112,14 +113,14 @@ fn close_range(first: libc::c_uint, last: libc::c_uint) {
     }
 }
 
-/// Forks. Sound because the guest has one thread: the child may do what the parent may.
+/// Forks the process. This is sound because the guest has one thread: the child may do what the parent may.
 pub(crate) fn fork() -> Result<ForkResult, Errno> {
     // SAFETY: the process has a single thread, so no lock can be held by a thread that is gone.
     unsafe { nix::unistd::fork() }
 }
 
-/// Overwrites an environment variable's value where the kernel put it, so that it is neither in
-/// `/proc/PID/environ` nor in the memory of any forked process.
+/// Overwrites an environment variable's value in the process's initial memory, so that neither `/proc/PID/environ` nor
+/// the memory of a forked process shows it.
 pub(crate) fn scrub_environment(name: &str) {
     unsafe extern "C" {
         static environ: *const *mut c_char;
@@ -144,8 +145,8 @@ pub(crate) fn scrub_environment(name: &str) {
     }
 }
 
-/// Gives every signal its default disposition. For processes that will start programs: what is ignored
-/// stays ignored across execve. By system call, because libc refuses for the two signals it uses itself.
+/// Resets every signal to its default disposition, for processes that start programs: ignored signals stay ignored
+/// across execve. Uses the system call, because libc refuses the two signals that it uses itself.
 pub(crate) fn default_signals() {
     // The kernel's struct sigaction: handler (0 is SIG_DFL), flags, restorer, mask.
     let default = [0u64; 4];
@@ -163,23 +164,27 @@ pub(crate) fn default_signals() {
     }
 }
 
-/// Starts a program the way vfork does: the child runs on a stack of its own in this process's memory,
-/// while this process waits until it has called execve or given up. Descriptors, working directory,
-/// signals and limits are the child's own.
-pub(crate) fn spawn(plan: &Plan) -> Result<Pid, (Stage, c_int)> {
-    let mut stack = vec![0u128; 4096];
-    let mut child = Child {
+/// Size of the stack of [`run_child`] in words of 16 bytes: 64 KiB.
+const STACK_WORDS: usize = 4096;
+
+/// Starts a program as vfork does. The child runs on a stack of its own in this process's memory, and this process
+/// waits until the child has called execve or failed. Descriptors, working directory, signals and limits are the
+/// child's own.
+pub(crate) fn spawn_program(plan: &SpawnPlan) -> Result<Pid, (SpawnStage, c_int)> {
+    // Not zeroed: that would cost more than the clone.
+    let mut stack = Vec::<u128>::with_capacity(STACK_WORDS);
+    let mut child = SpawnChild {
         plan,
         failure: None,
     };
-    let range = stack.as_mut_ptr_range();
+    let stack_end = stack.spare_capacity_mut().as_mut_ptr_range().end;
     let argument = ptr::from_mut(&mut child).cast::<c_void>();
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the stack is 64 KiB, aligned to 16, grows down from its end and lives until the child is
     // gone from this memory (CLONE_VFORK); `child` likewise. The child only makes system calls.
-    let pid = unsafe { libc::clone(run_child, range.end.cast::<c_void>(), flags, argument) };
+    let pid = unsafe { libc::clone(run_child, stack_end.cast::<c_void>(), flags, argument) };
     if pid < 0 {
-        return Err((Stage::Fork, Errno::last_raw()));
+        return Err((SpawnStage::Fork, Errno::last_raw()));
     }
     // The child wrote it through a pointer that the compiler cannot follow.
     // SAFETY: a live local, aligned and initialised.
@@ -194,15 +199,15 @@ pub(crate) fn spawn(plan: &Plan) -> Result<Pid, (Stage, c_int)> {
 }
 
 extern "C" fn run_child(argument: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes a pointer to its own Child and does not touch it before the child is gone.
-    let child = unsafe { &mut *argument.cast::<Child<'_>>() };
+    // SAFETY: `spawn` passes a pointer to its own SpawnChild and does not touch it before the child is gone.
+    let child = unsafe { &mut *argument.cast::<SpawnChild<'_>>() };
     child.failure = Some(prepare_and_exec(child.plan));
     // SAFETY: leaves without running destructors of memory that belongs to the parent.
     unsafe { libc::_exit(127) }
 }
 
-/// Returns only on failure.
-fn prepare_and_exec(plan: &Plan) -> (Stage, c_int) {
+/// Prepares the child and calls execve. Returns only on failure.
+fn prepare_and_exec(plan: &SpawnPlan) -> (SpawnStage, c_int) {
     // SAFETY: no memory involved; fails harmlessly.
     unsafe { libc::setsid() };
     for (resource, limit) in &plan.limits {
@@ -213,13 +218,13 @@ fn prepare_and_exec(plan: &Plan) -> (Stage, c_int) {
         let resource = libc::__rlimit_resource_t::try_from(*resource).unwrap_or(u32::MAX);
         // SAFETY: the struct outlives the call.
         if unsafe { libc::setrlimit(resource, &raw const value) } != 0 {
-            return (Stage::Limits, Errno::last_raw());
+            return (SpawnStage::Limits, Errno::last_raw());
         }
     }
     for (target, fd) in (0..).zip(plan.stdio) {
         // SAFETY: numbers only. The supervisor's descriptors are all above 2, so none is overwritten.
         if unsafe { libc::dup2(fd, target) } < 0 {
-            return (Stage::Fork, Errno::last_raw());
+            return (SpawnStage::Fork, Errno::last_raw());
         }
     }
     if let Some(group) = plan.command_group {
@@ -228,19 +233,19 @@ fn prepare_and_exec(plan: &Plan) -> (Stage, c_int) {
     close_all_but(None);
     // SAFETY: numbers only; the session is new, so it has no terminal yet.
     if plan.terminal && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } != 0 {
-        return (Stage::Terminal, Errno::last_raw());
+        return (SpawnStage::Terminal, Errno::last_raw());
     }
     // SAFETY: a NUL-terminated path that lives in the plan.
     if unsafe { libc::chdir(plan.cwd.as_ptr()) } != 0 {
-        return (Stage::Cwd, Errno::last_raw());
+        return (SpawnStage::Cwd, Errno::last_raw());
     }
-    // As late as possible: a command that goes on pinning others may have reached the supervisor or this process.
+    // The affinity is set as late as possible: another command may have pinned the supervisor or this process.
     use_all_cpus();
     worsen_priority(plan.nice);
     // SAFETY: numbers only.
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     unblock_signals();
-    exec(plan)
+    exec_program(plan)
 }
 
 /// Moves this process into a CPU group. Where the kernel refuses, the program still runs, at its nice value alone.
@@ -249,7 +254,7 @@ fn join_group(group: RawFd) {
     unsafe { libc::write(group, c"0".as_ptr().cast(), 1) };
 }
 
-/// Takes a worse nice value for good: every process may do that to itself, and the limit of 0 lets none undo it.
+/// Raises the nice value for good. Any process may raise its own, and a limit of 0 lets none lower it again.
 fn worsen_priority(nice: c_int) {
     let never = libc::rlimit {
         rlim_cur: 0,
@@ -268,7 +273,8 @@ fn unblock_signals() {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, ptr::null_mut()) };
 }
 
-fn exec(plan: &Plan) -> (Stage, c_int) {
+/// Tries each candidate path. Returns only on failure.
+fn exec_program(plan: &SpawnPlan) -> (SpawnStage, c_int) {
     let mut denied = false;
     for program in &plan.programs {
         // SAFETY: path, argv and envp are NUL-terminated strings in arrays ended by null.
@@ -276,16 +282,16 @@ fn exec(plan: &Plan) -> (Stage, c_int) {
         match Errno::last_raw() {
             libc::ENOENT | libc::ENOTDIR => {}
             libc::EACCES => denied = true,
-            errno => return (Stage::Exec, errno),
+            errno => return (SpawnStage::Exec, errno),
         }
     }
     let errno = if denied { libc::EACCES } else { libc::ENOENT };
-    (Stage::Exec, errno)
+    (SpawnStage::Exec, errno)
 }
 
-/// A child that has ended, without reaping it: its status can still be read. `None` when none has;
-/// `ECHILD` when there are no children at all.
-pub(crate) fn peek_exit() -> Result<Option<(Pid, Exit)>, Errno> {
+/// Returns a child that has ended, without reaping it. `None` if no child has ended; `ECHILD` if there are no
+/// children.
+pub(crate) fn peek_exit() -> Result<Option<(Pid, ExitStatus)>, Errno> {
     // SAFETY: all bits zero is a valid siginfo_t; the kernel leaves it so when nothing has ended.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: all bits zero is a valid rusage.
@@ -312,7 +318,7 @@ pub(crate) fn peek_exit() -> Result<Option<(Pid, Exit)>, Errno> {
     }
     // SAFETY: as above.
     let code = unsafe { info.si_status() };
-    let exit = Exit {
+    let exit = ExitStatus {
         code,
         signaled: info.si_code != libc::CLD_EXITED,
         user_us: microseconds(usage.ru_utime),
@@ -327,7 +333,7 @@ fn microseconds(time: libc::timeval) -> u64 {
     seconds * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
 }
 
-/// A child that was stopped since this was asked last.
+/// Returns a child that was stopped since the last call.
 pub(crate) fn next_stopped() -> Option<Pid> {
     // SAFETY: all bits zero is a valid siginfo_t; the kernel leaves it so when nothing was stopped.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -339,14 +345,14 @@ pub(crate) fn next_stopped() -> Option<Pid> {
     (done == 0 && pid != 0).then(|| Pid::from_raw(pid))
 }
 
-/// Reaps one child that [`peek_exit`] reported.
-pub(crate) fn reap(pid: Pid) {
+/// Reaps a child that [`peek_exit`] returned.
+pub(crate) fn reap_child(pid: Pid) {
     // SAFETY: no status is wanted, so no memory is written.
     unsafe { libc::waitpid(pid.as_raw(), ptr::null_mut(), libc::WNOHANG) };
 }
 
-/// Kills every process but PID 1, which must be the caller. Anywhere else it would reach the whole
-/// machine, so there it does nothing and says so.
+/// Kills every process except the caller, which must be PID 1. Returns `false` without a kill in any other process,
+/// where the signal would reach the whole machine.
 pub(crate) fn kill_everything() -> bool {
     if nix::unistd::getpid() != Pid::from_raw(1) {
         return false;
@@ -356,7 +362,7 @@ pub(crate) fn kill_everything() -> bool {
     true
 }
 
-/// Sends any signal, the real-time ones included, to one process. Only ever to one: a pid below 1 means others.
+/// Sends any signal, real-time signals included, to exactly one process. Ignores pids below 1, which address groups.
 pub(crate) fn send_signal(pid: Pid, signal: c_int) {
     if pid.as_raw() > 0 {
         // SAFETY: numbers only; the kernel refuses what is no signal.
@@ -364,7 +370,7 @@ pub(crate) fn send_signal(pid: Pid, signal: c_int) {
     }
 }
 
-/// The same, to the group that a process leads. Never to that of PID 1, whose negative means everybody.
+/// Sends any signal to the group of `leader`. Ignores PID 1, whose negative addresses all processes.
 pub(crate) fn send_signal_to_group(leader: Pid, signal: c_int) {
     if leader.as_raw() > 1 {
         // SAFETY: as above.
@@ -372,7 +378,7 @@ pub(crate) fn send_signal_to_group(leader: Pid, signal: c_int) {
     }
 }
 
-/// Bytes that a pipe holds.
+/// Returns the number of bytes that a pipe holds.
 pub(crate) fn bytes_in_pipe(fd: BorrowedFd<'_>) -> u64 {
     let mut count: c_int = 0;
     // SAFETY: FIONREAD writes one int, which outlives the call.
@@ -384,14 +390,14 @@ pub(crate) fn bytes_in_pipe(fd: BorrowedFd<'_>) -> u64 {
     }
 }
 
-/// Sets the size of a terminal, by either end; its foreground group hears of a change.
+/// Sets the size of a terminal through either end. The kernel signals a change to the foreground group.
 pub(crate) fn set_terminal_size(fd: BorrowedFd<'_>, size: Winsize) -> Result<(), Errno> {
     // SAFETY: TIOCSWINSZ reads the struct, which outlives the call.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
     Errno::result(done).map(drop)
 }
 
-/// Reads at most `most` bytes behind what a buffer holds, whether or not the runtime knows of them yet.
+/// Reads at most `most` bytes and appends them to `buffer`, regardless of what the runtime knows about readiness.
 pub(crate) fn read_behind(
     fd: BorrowedFd<'_>,
     buffer: &mut BytesMut,
@@ -410,7 +416,7 @@ pub(crate) fn read_behind(
 }
 
 /// Takes ownership of the descriptors that came with a message.
-pub(crate) fn adopt(messages: impl Iterator<Item = ControlMessageOwned>) -> Vec<OwnedFd> {
+pub(crate) fn adopt_fds(messages: impl Iterator<Item = ControlMessageOwned>) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
     for message in messages {
         if let ControlMessageOwned::ScmRights(raw) = message {
@@ -421,8 +427,8 @@ pub(crate) fn adopt(messages: impl Iterator<Item = ControlMessageOwned>) -> Vec<
     fds
 }
 
-/// Waits for a descriptor to become readable or writable, with the runtime. For types that own theirs, and keep it.
-pub(crate) fn watch<T: AsRawFd + Into<OwnedFd>>(
+/// Registers a descriptor with the runtime, for types that own their descriptor and keep it.
+pub(crate) fn register_fd<T: AsRawFd + Into<OwnedFd>>(
     owner: T,
     interest: Interest,
 ) -> io::Result<AsyncFd<T>> {
@@ -432,7 +438,7 @@ pub(crate) fn watch<T: AsRawFd + Into<OwnedFd>>(
     watched.map_err(|error| error.into_parts().1)
 }
 
-/// Ends a forked process without running anything of its parent's.
+/// Ends a forked process without running destructors of its parent.
 pub(crate) fn exit_now(code: c_int) -> ! {
     // SAFETY: never returns; no destructor is owed.
     unsafe { libc::_exit(code) }

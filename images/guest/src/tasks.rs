@@ -1,8 +1,8 @@
-//! The one place that spawns: a guest's tasks end with the guest, which ends only with its container.
+//! The only place that spawns tasks. They end with the guest process, which ends with its container.
 
 use std::future::Future;
 
-/// Runs a task beside the others, on the guest's only thread.
+/// Spawns a task on the guest's only thread.
 #[expect(
     clippy::disallowed_methods,
     reason = "PID 1 has no shutdown of its own: no task outlives what owns it, the process"

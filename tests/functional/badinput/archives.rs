@@ -1,18 +1,18 @@
-//! Archives that try something, and streams that do not hold what they say.
+//! Hostile archives, and streams whose contents differ from their headers.
 
 use anyhow::{Context, Result, ensure};
 use skilld_client::v1::stage_files_request::Payload;
 use skilld_client::v1::{Reason, StageFilesHeader, StageFilesRequest};
-use skilld_client::{Client, StageKind, StageTarget};
+use skilld_client::{Client, UploadKind, UploadTarget};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::{gzip, put, read, sha256, stage, tar};
-use skilld_tests::{Daemon, refused};
+use skilld_tests::{Daemon, expect_refusal};
 use tar::{EntryType, Header};
 use tonic::Code;
 
 use super::{contents, still_well};
 
-/// An archive with a good file, then one entry as given, then another good file.
+/// Makes an archive of a good file, one given entry and another good file.
 fn with_entry(name: &[u8], kind: EntryType, link: &str) -> Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     let mut good = Header::new_gnu();
@@ -47,17 +47,17 @@ fn with_entry(name: &[u8], kind: EntryType, link: &str) -> Result<Vec<u8>> {
 /// Stages an archive that must be refused and leave nothing.
 async fn refuse(client: &Client, workspace: &str, archive: Vec<u8>, reason: Reason) -> Result<()> {
     let before = contents(client, workspace).await?;
-    for kind in [StageKind::Tar, StageKind::TarGz] {
-        let bytes = if kind == StageKind::Tar {
+    for kind in [UploadKind::Tar, UploadKind::TarGz] {
+        let bytes = if kind == UploadKind::Tar {
             archive.clone()
         } else {
             gzip(&archive)?
         };
-        let target = StageTarget {
+        let target = UploadTarget {
             kind,
-            ..StageTarget::tar(workspace, "work/unpacked")
+            ..UploadTarget::tar(workspace, "work/unpacked")
         };
-        refused(
+        expect_refusal(
             stage(client, target, bytes).await,
             Code::InvalidArgument,
             reason,
@@ -111,7 +111,7 @@ async fn an_archive_that_climbs_or_links_out_is_refused_whole() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_link_that_is_there_leads_no_archive_out() -> Result<()> {
+async fn an_existing_link_leads_no_archive_out_of_the_workspace() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
@@ -123,8 +123,8 @@ async fn a_link_that_is_there_leads_no_archive_out() -> Result<()> {
     .await?;
     for path in ["away/x", "up/x"] {
         let archive = tar(&[(path, b"evil", 0o644)])?;
-        let answer = stage(client, StageTarget::tar(&name, "work"), archive).await;
-        refused(answer, Code::InvalidArgument, Reason::PathEscapes)
+        let answer = stage(client, UploadTarget::tar(&name, "work"), archive).await;
+        expect_refusal(answer, Code::InvalidArgument, Reason::PathEscapes)
             .with_context(|| path.to_owned())?;
     }
     let there = run(client, &name, shell("ls -A /tmp")).await?;
@@ -154,11 +154,11 @@ async fn a_damaged_archive_leaves_nothing() -> Result<()> {
     let mut zipped = gzip(&whole)?;
     zipped.truncate(zipped.len() / 2);
     for bytes in [zipped, b"not gzip at all".to_vec()] {
-        let target = StageTarget {
-            kind: StageKind::TarGz,
-            ..StageTarget::tar(&name, "work/z")
+        let target = UploadTarget {
+            kind: UploadKind::TarGz,
+            ..UploadTarget::tar(&name, "work/z")
         };
-        refused(
+        expect_refusal(
             stage(client, target, bytes).await,
             Code::InvalidArgument,
             Reason::ArchiveInvalid,
@@ -182,12 +182,12 @@ async fn an_archive_of_100_000_entries_is_refused() -> Result<()> {
     for number in 0..100_000 {
         builder.append_data(&mut header, format!("f{number}"), std::io::empty())?;
     }
-    let target = StageTarget {
-        kind: StageKind::TarGz,
-        ..StageTarget::tar(&name, "work/many")
+    let target = UploadTarget {
+        kind: UploadKind::TarGz,
+        ..UploadTarget::tar(&name, "work/many")
     };
     let answer = stage(client, target, gzip(&builder.into_inner()?)?).await;
-    let failure = refused(answer, Code::ResourceExhausted, Reason::LimitExceeded)?;
+    let failure = expect_refusal(answer, Code::ResourceExhausted, Reason::LimitExceeded)?;
     assert_eq!(
         failure.metadata.get("limit").map(String::as_str),
         Some("20000")
@@ -204,20 +204,20 @@ async fn a_wrong_checksum_leaves_the_old_file() -> Result<()> {
     let name = workspace(client).await?.name;
     put(client, &name, "work/data", "old").await?;
     let before = contents(client, &name).await?;
-    let target = StageTarget {
+    let target = UploadTarget {
         sha256: sha256(b"other"),
-        ..StageTarget::file(&name, "work/data")
+        ..UploadTarget::file(&name, "work/data")
     };
     let answer = stage(client, target, "new").await;
-    let failure = refused(answer, Code::InvalidArgument, Reason::ChecksumMismatch)?;
+    let failure = expect_refusal(answer, Code::InvalidArgument, Reason::ChecksumMismatch)?;
     assert_eq!(failure.metadata.get("sha256"), Some(&sha256(b"new")));
     let archive = tar(&[("a", b"a", 0o644)])?;
-    let target = StageTarget {
+    let target = UploadTarget {
         sha256: sha256(b"other"),
-        ..StageTarget::tar(&name, "work")
+        ..UploadTarget::tar(&name, "work")
     };
     let answer = stage(client, target, archive).await;
-    refused(answer, Code::InvalidArgument, Reason::ChecksumMismatch)?;
+    expect_refusal(answer, Code::InvalidArgument, Reason::ChecksumMismatch)?;
     assert_eq!(read(client, &name, "work/data").await?, b"old");
     assert_eq!(contents(client, &name).await?, before);
     still_well(client, &name).await?;
@@ -270,7 +270,7 @@ async fn a_stream_that_breaks_or_has_no_header_leaves_nothing() -> Result<()> {
             .stage_files(tokio_stream::iter(messages))
             .await;
         let error = skilld_client::Error::from(answer.err().context(count)?);
-        refused::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
+        expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
     }
     // What the first one had begun goes once the guest notices.
     skilld_tests::wait::until(

@@ -1,19 +1,19 @@
-//! Names, ids, paths and messages that are not what they should be.
+//! Malformed names, ids, paths and messages.
 
 use anyhow::{Context, Result, ensure};
 use skilld_client::v1::{
     CreateWorkspaceRequest, DeleteWorkspaceRequest, ExecSpec, GetExecRequest, GetWorkspaceRequest,
     Reason, RunExecRequest, StartExecRequest,
 };
-use skilld_client::{FieldViolation, StageTarget};
+use skilld_client::{FieldViolation, UploadTarget};
 use skilld_tests::exec::{argv, run, shell, workspace};
 use skilld_tests::files::{collect, globs, put, read, stage};
-use skilld_tests::{Daemon, refused, refused_status};
+use skilld_tests::{Daemon, expect_refusal, expect_refused_status};
 use tonic::Code;
 
 use super::{contents, still_well};
 
-/// What no id is.
+/// Texts that are not valid ids.
 fn bad_ids() -> Vec<String> {
     let fixed = [
         "a/b", "..", ".", "a/../b", "a\0b", "A", "-a", "a-", "ü", " a", "a\n", "%2e%2e",
@@ -35,13 +35,13 @@ async fn bad_ids_are_refused_and_named() -> Result<()> {
             name: name.clone(),
             ..CreateWorkspaceRequest::default()
         };
-        let failure = refused(client.create_workspace(request).await, invalid.0, invalid.1)?;
+        let failure = expect_refusal(client.create_workspace(request).await, invalid.0, invalid.1)?;
         let [FieldViolation { field, .. }] = &failure.violations[..] else {
             anyhow::bail!("{id:?}: {failure:?}");
         };
         assert_eq!(field, "name", "{id:?}");
         let request = GetWorkspaceRequest { name: name.clone() };
-        refused_status(
+        expect_refused_status(
             client.workspaces().get_workspace(request).await,
             invalid.0,
             invalid.1,
@@ -50,7 +50,7 @@ async fn bad_ids_are_refused_and_named() -> Result<()> {
             name,
             allow_missing: true,
         };
-        refused_status(
+        expect_refused_status(
             client.workspaces().delete_workspace(request).await,
             invalid.0,
             invalid.1,
@@ -60,7 +60,7 @@ async fn bad_ids_are_refused_and_named() -> Result<()> {
             exec_id: id.clone(),
             spec: Some(shell("true")),
         };
-        refused_status(
+        expect_refused_status(
             client.execs().start_exec(request).await,
             invalid.0,
             invalid.1,
@@ -68,12 +68,12 @@ async fn bad_ids_are_refused_and_named() -> Result<()> {
         let request = GetExecRequest {
             name: format!("{good}/execs/{id}"),
         };
-        refused_status(client.execs().get_exec(request).await, invalid.0, invalid.1)?;
+        expect_refused_status(client.execs().get_exec(request).await, invalid.0, invalid.1)?;
         let pool = CreateWorkspaceRequest {
             pool: id.clone(),
             ..CreateWorkspaceRequest::default()
         };
-        refused(client.create_workspace(pool).await, invalid.0, invalid.1)?;
+        expect_refusal(client.create_workspace(pool).await, invalid.0, invalid.1)?;
     }
     ensure!(
         contents(client, &good)
@@ -101,7 +101,7 @@ async fn names_of_another_form_are_refused() -> Result<()> {
         let request = GetWorkspaceRequest {
             name: name.to_owned(),
         };
-        refused_status(
+        expect_refused_status(
             client.workspaces().get_workspace(request).await,
             invalid.0,
             invalid.1,
@@ -116,24 +116,24 @@ async fn what_does_not_exist_is_not_found() -> Result<()> {
     let client = &daemon.client;
     let good = workspace(client).await?.name;
     let missing = (Code::NotFound, Reason::WorkspaceNotFound);
-    let failure = refused(client.get_workspace("none").await, missing.0, missing.1)?;
+    let failure = expect_refusal(client.get_workspace("none").await, missing.0, missing.1)?;
     assert_eq!(failure.resource.as_deref(), Some("workspaces/none"));
     let error = run(client, "workspaces/none", shell("true"))
         .await
         .expect_err("none")
         .downcast()?;
-    refused::<()>(Err(error), missing.0, missing.1)?;
-    refused(
+    expect_refusal::<()>(Err(error), missing.0, missing.1)?;
+    expect_refusal(
         put(client, "workspaces/none", "work/x", "x").await,
         missing.0,
         missing.1,
     )?;
-    refused(
+    expect_refusal(
         read(client, "workspaces/none", "work/x").await,
         missing.0,
         missing.1,
     )?;
-    refused(
+    expect_refusal(
         client.stage_skills("none", &["csv-report"]).await,
         missing.0,
         missing.1,
@@ -142,22 +142,22 @@ async fn what_does_not_exist_is_not_found() -> Result<()> {
         .await
         .expect_err("none")
         .downcast()?;
-    refused::<()>(Err(error), missing.0, missing.1)?;
+    expect_refusal::<()>(Err(error), missing.0, missing.1)?;
     let pool = CreateWorkspaceRequest {
         pool: "none".to_owned(),
         ..CreateWorkspaceRequest::default()
     };
-    refused(
+    expect_refusal(
         client.create_workspace(pool).await,
         Code::NotFound,
         Reason::PoolNotFound,
     )?;
-    refused(
+    expect_refusal(
         client.get_exec(&format!("{good}/execs/none")).await,
         Code::NotFound,
         Reason::ExecNotFound,
     )?;
-    let failure = refused(
+    let failure = expect_refusal(
         read(client, &good, "work/none").await,
         Code::NotFound,
         Reason::FileNotFound,
@@ -193,7 +193,7 @@ async fn a_message_of_5_mib_is_refused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn all_that_is_wrong_is_said_at_once() -> Result<()> {
+async fn all_violations_of_a_request_are_reported_at_once() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let good = workspace(client).await?.name;
@@ -215,7 +215,7 @@ async fn all_that_is_wrong_is_said_at_once() -> Result<()> {
         .await
         .expect_err("all wrong")
         .downcast()?;
-    let failure = refused::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
+    let failure = expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
     assert!(failure.violations.len() >= 6, "{:?}", failure.violations);
     // One argument over what Linux takes, one environment over what we take.
     for spec in [
@@ -230,7 +230,7 @@ async fn all_that_is_wrong_is_said_at_once() -> Result<()> {
             .await
             .expect_err("too large")
             .downcast()?;
-        refused::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
+        expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
     }
     still_well(client, &good).await?;
     daemon.stop().await
@@ -260,13 +260,13 @@ async fn paths_that_lead_out_or_nowhere_are_refused() -> Result<()> {
         (&endless, invalid),
         ("", invalid),
     ] {
-        refused(put(client, &good, path, "x").await, code, reason)
+        expect_refusal(put(client, &good, path, "x").await, code, reason)
             .with_context(|| path.to_owned())?;
     }
     // A directory where a file is to go, a file on the way.
     put(client, &good, "work/file", "x").await?;
     for path in ["work/inputs", "work/file/x"] {
-        refused(
+        expect_refusal(
             put(client, &good, path, "y").await,
             Code::FailedPrecondition,
             Reason::WrongFileType,
@@ -274,11 +274,11 @@ async fn paths_that_lead_out_or_nowhere_are_refused() -> Result<()> {
         .with_context(|| path.to_owned())?;
     }
     for mode in [0o4755, 0o1777, 0o10_0644] {
-        let target = StageTarget {
+        let target = UploadTarget {
             mode,
-            ..StageTarget::file(&good, "work/mode")
+            ..UploadTarget::file(&good, "work/mode")
         };
-        refused(stage(client, target, "x").await, invalid.0, invalid.1)?;
+        expect_refusal(stage(client, target, "x").await, invalid.0, invalid.1)?;
     }
     assert_eq!(read(client, &good, "work/file").await?, b"x");
     run(client, &good, shell("rm $WORK_DIR/file")).await?;

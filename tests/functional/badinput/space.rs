@@ -1,17 +1,17 @@
-//! A full disk: an error of who writes, and of nobody else.
+//! A full disk fails the call that writes, and no other.
 
 use anyhow::Result;
 use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{Reason, WorkspaceLimits};
-use skilld_client::{Client, StageTarget};
+use skilld_client::{Client, UploadTarget};
 use skilld_tests::exec::{run, shell, sized};
 use skilld_tests::files::{put, read, stage, tar};
-use skilld_tests::{Daemon, refused};
+use skilld_tests::{Daemon, expect_refusal};
 use tonic::Code;
 
 use super::{contents, still_well};
 
-/// A workspace of 8 MiB and 512 inodes.
+/// Creates a workspace of 8 MiB and 512 inodes.
 async fn small(client: &Client) -> Result<String> {
     let limits = WorkspaceLimits {
         disk_bytes: 8 << 20,
@@ -30,12 +30,12 @@ async fn a_full_disk_refuses_what_is_staged_and_keeps_what_was_there() -> Result
     let before = contents(client, &name).await?;
     let large = vec![1; 9 << 20];
     let full = (Code::ResourceExhausted, Reason::DiskFull);
-    refused(
+    expect_refusal(
         put(client, &name, "work/large", large.clone()).await,
         full.0,
         full.1,
     )?;
-    refused(
+    expect_refusal(
         put(client, &name, "work/kept", large.clone()).await,
         full.0,
         full.1,
@@ -45,8 +45,8 @@ async fn a_full_disk_refuses_what_is_staged_and_keeps_what_was_there() -> Result
         ("large", &large, 0o644),
         ("z", b"z", 0o644),
     ])?;
-    refused(
-        stage(client, StageTarget::tar(&name, "work/t"), archive).await,
+    expect_refusal(
+        stage(client, UploadTarget::tar(&name, "work/t"), archive).await,
         full.0,
         full.1,
     )?;
@@ -55,8 +55,8 @@ async fn a_full_disk_refuses_what_is_staged_and_keeps_what_was_there() -> Result
         .iter()
         .map(|name| (name.as_str(), &b""[..], 0o644))
         .collect();
-    refused(
-        stage(client, StageTarget::tar(&name, "work/many"), tar(&many)?).await,
+    expect_refusal(
+        stage(client, UploadTarget::tar(&name, "work/many"), tar(&many)?).await,
         full.0,
         full.1,
     )?;
@@ -93,7 +93,7 @@ async fn a_program_on_a_full_disk_gets_enospc() -> Result<()> {
     );
     // The workspace can be looked at and cleaned up; its neighbour never noticed.
     still_well(client, &name).await?;
-    refused(
+    expect_refusal(
         put(client, &name, "work/x", vec![1; 1 << 20]).await,
         Code::ResourceExhausted,
         Reason::DiskFull,

@@ -1,4 +1,4 @@
-//! A store whose answers come late or not at all: what is done behind the back of whoever asked.
+//! Saves and deletions over a store whose answers come late or never.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use super::*;
 
 type Answer<T> = object_store::Result<T>;
 
-/// Objects in memory. What a gate holds up goes on when the gate lets it, whether or not anyone waits for that.
+/// In-memory objects. A gate holds requests up; they proceed when it opens, even if their caller has gone away.
 #[derive(Debug)]
 struct Slow {
     memory: Arc<InMemory>,
     /// Writes of bytes and deletions of records pass these.
     writes: Arc<Semaphore>,
     deletions: Arc<Semaphore>,
-    /// Markers pass this when they go, if that is asked for.
+    /// Gate for removals of markers; `None` lets them pass.
     ends: Arc<Semaphore>,
     holds_ends: AtomicBool,
     arrived: AtomicUsize,
@@ -46,10 +46,11 @@ impl Slow {
 
     fn open(self: &Arc<Self>, place: &Place) -> Artifacts {
         let config = defaults();
-        let bucket = Kind::Bucket(Arc::clone(&self.memory) as _);
+        let bucket = StoreKind::Bucket(Arc::clone(&self.memory) as _);
         let objects = Arc::clone(self) as _;
         let base = Path::from("a/prefix");
-        let store = Store::over(objects, bucket, base, Duration::from_secs(1), &place.tasks);
+        let store =
+            ArtifactStore::over(objects, bucket, base, Duration::from_secs(1), &place.tasks);
         Artifacts::over(store, &config, Duration::from_secs(5))
     }
 
@@ -164,7 +165,7 @@ fn bucket() -> (Place, Arc<Slow>) {
 async fn a_save_whose_client_goes_away_during_its_last_write_leaves_nothing() {
     let (place, slow) = bucket();
     let (artifacts, scope, of) = (slow.open(&place), scope("", "", ""), name("a"));
-    let saving = artifacts.save(&scope, &of, Save::default(), bytes(b"x"));
+    let saving = artifacts.save(&scope, &of, SaveOptions::default(), bytes(b"x"));
     tokio::select! {
         ended = saving => panic!("{ended:?}"),
         () = slow.arrived(1) => {}
@@ -178,18 +179,20 @@ async fn a_save_whose_client_goes_away_during_its_last_write_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_come_into_place_after_their_save_failed_are_found_and_removed() {
+async fn bytes_that_appear_after_a_failed_save_are_removed() {
     let (place, slow) = bucket();
     let (artifacts, scope) = (slow.open(&place), scope("", "", ""));
     let failed = artifacts
-        .save(&scope, &name("a"), Save::default(), bytes(b"x"))
+        .save(&scope, &name("a"), SaveOptions::default(), bytes(b"x"))
         .await;
     assert!(matches!(failed, Err(Error::Storage { .. })), "{failed:?}");
     slow.writes.add_permits(1);
     slow.late.finished().await;
     assert_eq!((place.count("data/"), place.count("pending/")), (1, 1));
     let store = &artifacts.0.store;
-    garbage::sweep(store, Duration::ZERO).await.expect("swept");
+    garbage::sweep_markers(store, Duration::ZERO)
+        .await
+        .expect("swept");
     assert_eq!(place.files(), [""; 0]);
 }
 
@@ -200,7 +203,7 @@ async fn bytes_of_a_version_that_may_be_published_stay() {
     slow.writes.add_permits(1);
     slow.loses_answers.store(true, Ordering::Relaxed);
     let saved = artifacts
-        .save(&scope, &name("a"), Save::default(), bytes(b"x"))
+        .save(&scope, &name("a"), SaveOptions::default(), bytes(b"x"))
         .await;
     assert!(
         matches!(saved, Err(Error::StorageUnsure { .. })),
@@ -211,9 +214,9 @@ async fn bytes_of_a_version_that_may_be_published_stay() {
     assert_eq!(loaded.expect("it was published"), b"x");
 }
 
-/// Saves more versions than are removed at once.
-async fn save_many(artifacts: &Artifacts, slow: &Slow, scope: &Scope) -> usize {
-    let versions = AT_ONCE + 4;
+/// Saves more versions than one batch of a deletion removes.
+async fn save_many(artifacts: &Artifacts, slow: &Slow, scope: &ArtifactScope) -> usize {
+    let versions = CONCURRENT_MAX + 4;
     slow.writes.add_permits(versions);
     for _ in 0..versions {
         save(artifacts, scope, "a", b"x").await;
@@ -263,7 +266,7 @@ async fn a_deletion_of_many_versions_lets_a_save_have_its_turn() {
     let mut deleting = std::pin::pin!(artifacts.delete(&scope, &of, None));
     tokio::select! {
         ended = &mut deleting => panic!("{ended:?}"),
-        () = place.wait(|files| count(files, "pending/") == AT_ONCE) => {}
+        () = place.wait(|files| count(files, "pending/") == CONCURRENT_MAX) => {}
     }
     let mut saving = std::pin::pin!(save(&artifacts, &scope, "a", b"new"));
     slow.writes.add_permits(1);
@@ -272,7 +275,7 @@ async fn a_deletion_of_many_versions_lets_a_save_have_its_turn() {
         () = place.wait(|files| count(files, "data/") == versions + 1) => {}
     }
     // Some versions are gone and the others cannot go yet.
-    slow.deletions.add_permits(AT_ONCE);
+    slow.deletions.add_permits(CONCURRENT_MAX);
     let saved = tokio::time::timeout(Duration::from_secs(30), saving).await;
     assert_eq!(saved.expect("its turn came").version, versions as u64);
     slow.deletions.add_permits(4);
@@ -290,7 +293,7 @@ async fn a_deletion_of_many_versions_ends_at_the_stop() {
     let mut deleting = std::pin::pin!(artifacts.delete(&scope, &of, None));
     tokio::select! {
         ended = &mut deleting => panic!("{ended:?}"),
-        () = place.wait(|files| count(files, "pending/") == AT_ONCE) => {}
+        () = place.wait(|files| count(files, "pending/") == CONCURRENT_MAX) => {}
     }
     place.tasks.stop.cancel();
     slow.deletions.add_permits(100);
@@ -300,7 +303,7 @@ async fn a_deletion_of_many_versions_ends_at_the_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_save_whose_bytes_hardly_come_gives_its_place_to_others() {
+async fn slow_save_gives_up_its_permit() {
     for place in Place::each() {
         let artifacts = place.open_with(|config| config.saves_max = 1).await;
         let (scope, of) = (scope("", "", ""), name("a"));
@@ -308,7 +311,7 @@ async fn a_save_whose_bytes_hardly_come_gives_its_place_to_others() {
             tokio::time::sleep(Duration::from_secs(50)).await;
             Some((Ok(Bytes::from_static(b"x")), ()))
         });
-        let slow = artifacts.save(&scope, &of, Save::default(), drip);
+        let slow = artifacts.save(&scope, &of, SaveOptions::default(), drip);
         let slow = tokio::time::timeout(Duration::from_secs(600), slow).await;
         let slow = slow.expect("it ends");
         assert!(matches!(slow, Err(Error::Deadline { .. })), "{slow:?}");
@@ -318,7 +321,9 @@ async fn a_save_whose_bytes_hardly_come_gives_its_place_to_others() {
             tokio::time::sleep(Duration::from_secs(50)).await;
             Ok(Bytes::from(vec![1; 300_000]))
         });
-        let saved = artifacts.save(&scope, &of, Save::default(), steady).await;
+        let saved = artifacts
+            .save(&scope, &of, SaveOptions::default(), steady)
+            .await;
         assert_eq!(saved.expect("saved").size, 2_400_000);
     }
 }
@@ -344,7 +349,9 @@ async fn a_save_of_many_small_pieces_keeps_none_of_their_buffers() {
             _held: Arc::clone(&held),
         }))
     });
-    let saved = artifacts.save(&scope, &of, Save::default(), pieces).await;
+    let saved = artifacts
+        .save(&scope, &of, SaveOptions::default(), pieces)
+        .await;
     assert_eq!(saved.expect("saved").size, 1000);
     let most = most.load(Ordering::Relaxed);
     assert!(most < 10, "{most} buffers are held at once");

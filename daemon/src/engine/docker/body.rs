@@ -1,7 +1,7 @@
-//! The configuration of a container: a pure function from what the pool wants to what Docker is told.
+//! Builds the body of Docker's create-container request from a container's settings. Pure.
 //!
-//! Everything that keeps a container in is here and nowhere else; the tests name every field, so that none is
-//! dropped by accident. docs/security.md has the reasons at length.
+//! All restrictions of a container are in this file. The tests name every field, so that none is dropped by accident.
+//! docs/security.md explains the reasons.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,33 +12,34 @@ use bollard::models::{
     MountVolumeOptionsDriverConfig, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 
-use crate::engine::runtime::RuntimeKind;
+use crate::engine::oci_runtime::RuntimeKind;
 use crate::engine::{ContainerSpec, seccomp};
 
-/// The guest, which is PID 1. It needs no argument.
+/// Path of the guest in the container. It runs as PID 1 without arguments.
 const ENTRYPOINT: &str = "/run/skilld/skilld-guest";
 
-/// Inodes of /tmp for each MiB of it, and at least this many MiB's worth: 16,384 for 64 MiB.
+/// Number of inodes of /tmp per MiB of its size: 16,384 for 64 MiB.
 const TMP_INODES_PER_MIB: u64 = 256;
 
-/// Half of what a container gets by default, so that the host's own services come first.
+/// CPU shares of a container: half of Docker's default, so that the host's services get the CPU first.
 const CPU_SHARES: i64 = 512;
 
-/// Period of the CPU limit. What a workspace has used up in a period stops its guest as well until the next one, so the
-/// kernel's default of 100 ms would be the time of an answer.
+/// Period of the CPU limit, in microseconds. A container that has used up its quota stops until the next period, the
+/// guest included. With the kernel's default of 100 ms a response would take that long.
 const CPU_PERIOD_US: i64 = 10_000;
 
-/// The least CPU time in a period that the kernel takes.
+/// Minimum CPU quota that the kernel accepts, in microseconds per period.
 const CPU_QUOTA_MIN_US: i64 = 1_000;
 
-/// Containers go before the daemon when the host runs out of memory; the guest raises its commands further.
+/// Out-of-memory score adjustment of a container. The kernel kills containers before the daemon; the guest raises the
+/// value of its commands further.
 const OOM_SCORE_ADJ: i64 = 500;
 
-/// Open files of one process. The kernel counts those of all processes of the host together (`fs.file-max`), so the
-/// product with the number of processes matters.
+/// Maximum number of open files of one process. The kernel also limits the open files of the whole host
+/// (`fs.file-max`), so the product of this and the number of processes matters.
 const OPEN_FILES_MAX: i64 = 4096;
 
-/// What programs need to read and nobody may write.
+/// Paths that programs read and that no process in the container may write.
 const READONLY_PATHS: [&str; 5] = [
     "/proc/bus",
     "/proc/fs",
@@ -47,33 +48,33 @@ const READONLY_PATHS: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
-/// What the configuration depends on beyond the spec: the same for all containers of one engine.
+/// Features of the host that the configuration of every container depends on.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Host {
-    /// 1 or 2.
+pub(super) struct HostFeatures {
+    /// Version of the host's control groups: 1 or 2.
     pub(super) cgroup_version: u32,
-    /// AppArmor is on.
+    /// `true` if AppArmor is enabled.
     pub(super) apparmor: bool,
-    /// Name of the OCI runtime that the engine uses for containers that name none.
+    /// Name of the engine's default OCI runtime.
     pub(super) default_runtime: String,
-    /// Paths in `/proc` and `/sys` that describe the host.
+    /// Paths in `/proc` and `/sys` that describe the host and must be masked.
     pub(super) masked_paths: Vec<String>,
 }
 
-/// What Docker is told to create.
-pub(super) fn body(spec: &ContainerSpec, host: &Host) -> ContainerCreateBody {
+/// Builds the body of Docker's create-container request.
+pub(super) fn create_body(spec: &ContainerSpec, host: &HostFeatures) -> ContainerCreateBody {
     ContainerCreateBody {
         image: Some(spec.image_id.clone()),
         entrypoint: Some(vec![ENTRYPOINT.to_owned()]),
         cmd: Some(Vec::new()),
-        // The image's own environment is added by Docker; the guest passes none of it on.
+        // Docker adds the image's environment; the guest does not pass it to commands.
         env: Some(spec.env.clone()),
         user: Some(format!("{0}:{0}", spec.uid)),
         working_dir: Some("/".to_owned()),
         hostname: Some("sandbox".to_owned()),
         domainname: Some(String::new()),
         labels: Some(spec.labels.clone()),
-        // A health check runs the OCI runtime inside a container that a tenant controls.
+        // A health check would run the OCI runtime inside a container that a tenant controls.
         healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
@@ -83,19 +84,21 @@ pub(super) fn body(spec: &ContainerSpec, host: &Host) -> ContainerCreateBody {
         attach_stderr: Some(false),
         open_stdin: Some(false),
         tty: Some(false),
-        host_config: Some(host_config(spec, host)),
+        host_config: Some(build_host_config(spec, host)),
         ..ContainerCreateBody::default()
     }
 }
 
-/// Period and CPU time in it, in microseconds. A limit too small for the period gets a longer one.
+/// Returns the period of the CPU limit and the quota in it, both in microseconds. A limit too small for
+/// [`CPU_PERIOD_US`] gets a longer period.
 fn cpu_period_and_quota(cpu_millis: u64) -> (i64, i64) {
-    let millis = int(cpu_millis).max(1);
+    let millis = to_signed(cpu_millis).max(1);
     let period = CPU_PERIOD_US.max((CPU_QUOTA_MIN_US * 1000 + millis - 1) / millis);
     (period, period.saturating_mul(millis) / 1000)
 }
 
-fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
+/// Builds Docker's host configuration: rights, namespaces, mounts and limits.
+fn build_host_config(spec: &ContainerSpec, host: &HostFeatures) -> HostConfig {
     let (cpu_period, cpu_quota) = cpu_period_and_quota(spec.limits.cpu_millis);
     HostConfig {
         // Rights.
@@ -103,10 +106,10 @@ fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
         cap_drop: Some(vec!["ALL".to_owned()]),
         cap_add: Some(Vec::new()),
         group_add: Some(Vec::new()),
-        security_opt: Some(security_opt(host)),
+        security_opt: Some(security_options(host)),
         devices: Some(Vec::new()),
         device_cgroup_rules: Some(Vec::new()),
-        // Giving a list replaces Docker's.
+        // A given list replaces Docker's.
         masked_paths: Some(host.masked_paths.clone()),
         readonly_paths: Some(
             READONLY_PATHS
@@ -115,31 +118,31 @@ fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
                 .collect(),
         ),
         runtime: spec.oci_runtime.clone(),
-        // Namespaces. A private pid and uts namespace is what Docker makes when nothing is said.
+        // Namespaces. Docker's default is a private pid and uts namespace.
         network_mode: Some("none".to_owned()),
         ipc_mode: Some("private".to_owned()),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
-        // Without these Docker copies the host's resolv.conf into the container; nobody answers here.
+        // Without these Docker copies the host's resolv.conf into the container. No server listens at this address.
         dns: Some(vec!["127.0.0.1".to_owned()]),
         dns_search: Some(vec![".".to_owned()]),
         dns_options: Some(vec!["timeout:1".to_owned(), "attempts:1".to_owned()]),
         // Files.
         readonly_rootfs: Some(true),
-        mounts: Some(mounts(spec, host)),
-        tmpfs: Some(tmpfs(spec)),
-        shm_size: Some(int(spec.shm_bytes)),
-        // Sizes.
-        memory: Some(int(spec.limits.memory_bytes)),
-        memory_swap: Some(int(spec.limits.memory_bytes)),
-        // cgroup v2 has no such setting, and Docker refuses it there.
+        mounts: Some(all_mounts(spec, host)),
+        tmpfs: Some(tmpfs_mounts(spec)),
+        shm_size: Some(to_signed(spec.shm_bytes)),
+        // Limits.
+        memory: Some(to_signed(spec.limits.memory_bytes)),
+        memory_swap: Some(to_signed(spec.limits.memory_bytes)),
+        // cgroup v2 has no such setting, and Docker rejects it there.
         memory_swappiness: (host.cgroup_version == 1).then_some(0),
         cpu_period: Some(cpu_period),
         cpu_quota: Some(cpu_quota),
         cpu_shares: Some(CPU_SHARES),
-        pids_limit: Some(int(spec.limits.pids)),
-        ulimits: Some(ulimits(spec)),
+        pids_limit: Some(to_signed(spec.limits.pids)),
+        ulimits: Some(resource_limits(spec)),
         oom_score_adj: Some(OOM_SCORE_ADJ),
-        // Life. What PID 1 prints goes nowhere: the host stores nothing that a tenant makes.
+        // Lifecycle. Docker discards the output of PID 1, because the host must not store data of a tenant.
         init: Some(false),
         auto_remove: Some(false),
         restart_policy: Some(RestartPolicy {
@@ -155,7 +158,8 @@ fn host_config(spec: &ContainerSpec, host: &Host) -> HostConfig {
     }
 }
 
-fn security_opt(host: &Host) -> Vec<String> {
+/// Returns Docker's security options: no new privileges, seccomp and AppArmor.
+fn security_options(host: &HostFeatures) -> Vec<String> {
     let mut options = vec![
         "no-new-privileges:true".to_owned(),
         format!("seccomp={}", seccomp::profile()),
@@ -166,20 +170,25 @@ fn security_opt(host: &Host) -> Vec<String> {
     options
 }
 
-/// All mounts but the two tmpfs.
-fn mounts(spec: &ContainerSpec, host: &Host) -> Vec<Mount> {
+/// Returns all mounts of a container except the two tmpfs.
+fn all_mounts(spec: &ContainerSpec, host: &HostFeatures) -> Vec<Mount> {
     let runtime = spec.oci_runtime.as_ref().unwrap_or(&host.default_runtime);
-    let shares_host_kernel = RuntimeKind::of(runtime).shares_host_kernel();
-    let terminals = shares_host_kernel.then(|| terminals(spec));
-    binds(&spec.slot_dir).into_iter().chain(terminals).collect()
+    let shares_host_kernel = RuntimeKind::from_name(runtime).shares_host_kernel();
+    let terminals = shares_host_kernel.then(|| terminals_mount(spec));
+    bind_mounts(&spec.slot_dir)
+        .into_iter()
+        .chain(terminals)
+        .collect()
 }
 
-/// The read-only binds. Their propagation is `rprivate`: nothing is mounted beneath them later, and `rslave`
-/// is refused by Docker where the state directory lies on a private mount, as it does when the daemon itself runs
-/// in a container. A missing source is an error, not a new directory of root's.
+/// Returns the read-only bind mounts of a slot's directory.
 ///
-/// The metadata is a mount of its own because a mount point cannot be replaced, renamed or removed by a command.
-fn binds(slot_dir: &Path) -> impl IntoIterator<Item = Mount> {
+/// Their propagation is `rprivate`: nothing is mounted beneath them later. Docker rejects `rslave` if the state directory
+/// is on a private mount, for example if the daemon itself runs in a container. With `mounts`, a missing source is an
+/// error; Docker does not create a directory of root.
+///
+/// The metadata file has its own mount, because a command cannot replace, rename or remove a mount point.
+fn bind_mounts(slot_dir: &Path) -> impl IntoIterator<Item = Mount> {
     [
         ("run", "/run/skilld"),
         ("skills", "/workspace/skills"),
@@ -200,9 +209,9 @@ fn binds(slot_dir: &Path) -> impl IntoIterator<Item = Mount> {
     })
 }
 
-/// Terminals of the container, in place of those that Docker mounts without a limit. No mount of Docker's takes the
-/// option, so this is an anonymous volume of the built-in driver, which is removed together with the container.
-fn terminals(spec: &ContainerSpec) -> Mount {
+/// Returns the mount of /dev/pts with a limit of terminals, which replaces Docker's unlimited one. No mount type of Docker
+/// accepts this option, so it is an anonymous volume of the built-in driver. It is removed together with the container.
+fn terminals_mount(spec: &ContainerSpec) -> Mount {
     let options = format!(
         "nosuid,noexec,newinstance,max={},mode=0620,ptmxmode=0666,gid=5",
         spec.terminals
@@ -229,9 +238,9 @@ fn terminals(spec: &ContainerSpec) -> Mount {
     }
 }
 
-/// The two places that can be written. Programs may be run from both: what is built is run, and a `noexec` that the
-/// workspace cannot have buys nothing on /tmp.
-fn tmpfs(spec: &ContainerSpec) -> HashMap<String, String> {
+/// Returns the mount options of the two writable file systems. Both allow execution: commands build programs in the
+/// workspace and run them, and `noexec` on /tmp alone would protect nothing.
+fn tmpfs_mounts(spec: &ContainerSpec) -> HashMap<String, String> {
     let uid = spec.uid;
     let workspace = format!(
         "rw,exec,nosuid,nodev,size={},nr_inodes={},uid={uid},gid={uid},mode=0700",
@@ -250,10 +259,10 @@ fn tmpfs(spec: &ContainerSpec) -> HashMap<String, String> {
     ])
 }
 
-/// Per process, or per uid, which only this slot has. A file may be larger than either tmpfs, so that a full disk
-/// is ENOSPC and not SIGXFSZ, but not so large that a sparse one becomes a weapon against whoever collects it.
-fn ulimits(spec: &ContainerSpec) -> Vec<ResourcesUlimits> {
-    let file_size = int(spec.limits.disk_bytes).saturating_add(int(spec.tmp_bytes));
+/// Returns the resource limits per process, or per uid, which no other slot shares. `fsize` exceeds either tmpfs, so
+/// that a full disk causes ENOSPC and not SIGXFSZ. It still bounds sparse files, which would burden their reader.
+fn resource_limits(spec: &ContainerSpec) -> Vec<ResourcesUlimits> {
+    let file_size = to_signed(spec.limits.disk_bytes).saturating_add(to_signed(spec.tmp_bytes));
     [
         ("core", 0, 0),
         ("fsize", file_size, file_size),
@@ -274,8 +283,8 @@ fn ulimits(spec: &ContainerSpec) -> Vec<ResourcesUlimits> {
     .collect()
 }
 
-/// Docker's numbers are signed. Config refuses what does not fit long before.
-fn int(value: u64) -> i64 {
+/// Converts a number for Docker, whose numbers are signed. The configuration rejects values that do not fit.
+fn to_signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 

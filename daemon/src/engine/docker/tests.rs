@@ -1,4 +1,4 @@
-//! Without Docker: how its absence is told. Docker itself is asked by the end-to-end tests.
+//! Tests with a fake Docker socket: versions, events and connection errors. End-to-end tests use a real Docker.
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixListener;
@@ -7,14 +7,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::engine::ContainerEventKind;
 
-/// Answers each request as Docker would, one per connection, and closes it. `answer` gets `GET /path?query`.
-struct Stand {
+/// Fake Docker that responds to one request per connection. `respond` gets `GET /path?query` and returns a body.
+struct FakeDocker {
     dir: tempfile::TempDir,
     _server: AbortOnDropHandle<()>,
 }
 
-impl Stand {
-    fn new(answer: impl Fn(&str) -> String + Send + 'static) -> Self {
+impl FakeDocker {
+    fn new(respond: impl Fn(&str) -> String + Send + 'static) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let listener = UnixListener::bind(dir.path().join("docker.sock")).expect("bound");
         let server = async move {
@@ -26,7 +26,7 @@ impl Stand {
                 {
                 }
                 let request = head.split(" HTTP/").next().unwrap_or_default();
-                let body = answer(request);
+                let body = respond(request);
                 let reply = format!(
                     "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{body}"
                 );
@@ -46,8 +46,9 @@ impl Stand {
     }
 }
 
-/// A request names no API version, so that an engine that has left ours behind answers in its own.
-fn answer(api_version: &'static str) -> impl Fn(&str) -> String {
+/// Returns a responder for a Docker with this API version. Requests must name no API version, so that newer engines accept
+/// them.
+fn docker_responses(api_version: &'static str) -> impl Fn(&str) -> String {
     move |request| match request.split('?').next().unwrap_or_default() {
         "GET /version" => format!(r#"{{"Version":"99.0","ApiVersion":"{api_version}"}}"#),
         "GET /info" => r#"{"CgroupVersion":"2"}"#.to_owned(),
@@ -60,8 +61,8 @@ fn answer(api_version: &'static str) -> impl Fn(&str) -> String {
 }
 
 #[tokio::test]
-async fn a_docker_that_is_too_old_is_refused_and_a_newer_one_is_not() {
-    let error = Stand::new(answer("1.40"))
+async fn old_docker_is_rejected_and_newer_docker_is_accepted() {
+    let error = FakeDocker::new(docker_responses("1.40"))
         .connect()
         .await
         .expect_err("too old")
@@ -70,8 +71,8 @@ async fn a_docker_that_is_too_old_is_refused_and_a_newer_one_is_not() {
         error.contains("Docker 99.0 with API 1.40") && error.contains("needs API 1.41"),
         "{error}"
     );
-    let stand = Stand::new(answer("1.99"));
-    let info = stand
+    let docker = FakeDocker::new(docker_responses("1.99"));
+    let info = docker
         .connect()
         .await
         .expect("new")
@@ -85,9 +86,9 @@ async fn a_docker_that_is_too_old_is_refused_and_a_newer_one_is_not() {
 }
 
 #[tokio::test]
-async fn the_event_stream_ends_with_an_error_when_docker_goes_away() {
-    let stand = Stand::new(answer("1.41"));
-    let engine = stand.connect().await.expect("connected");
+async fn event_stream_ends_with_an_error_when_docker_stops() {
+    let docker = FakeDocker::new(docker_responses("1.41"));
+    let engine = docker.connect().await.expect("connected");
     let mut events = engine.events("one").await.expect("events");
     let first = events.next().await.expect("an event").expect("fine");
     assert_eq!(
@@ -99,7 +100,7 @@ async fn the_event_stream_ends_with_an_error_when_docker_goes_away() {
         matches!(end, Err(Error::EngineUnavailable { .. })),
         "{end:?}"
     );
-    drop(stand);
+    drop(docker);
     assert!(matches!(
         engine.ping().await,
         Err(Error::EngineUnavailable { .. })
@@ -107,7 +108,7 @@ async fn the_event_stream_ends_with_an_error_when_docker_goes_away() {
 }
 
 #[tokio::test]
-async fn says_what_to_do_when_docker_is_missing_or_stopped() {
+async fn connect_error_says_what_to_do_when_docker_is_missing_or_stopped() {
     let dir = tempfile::tempdir().expect("a directory");
     let missing = dir.path().join("docker.sock");
     let text = |error: Error| {
@@ -123,16 +124,16 @@ async fn says_what_to_do_when_docker_is_missing_or_stopped() {
         .expect_err("no socket");
     assert!(text(error).contains("not running or not installed"));
 
-    // A socket file that nobody listens on any more.
+    // A socket file without a listener.
     drop(std::os::unix::net::UnixListener::bind(&missing).expect("bound"));
     let error = DockerEngine::connect(&path, Duration::from_secs(5))
         .await
-        .expect_err("nobody listens");
-    assert!(text(error).contains("nobody listens"));
+        .expect_err("no process listens");
+    assert!(text(error).contains("no process listens"));
 }
 
 #[tokio::test]
-async fn a_silent_docker_is_given_up_after_the_timeout() {
+async fn connect_to_a_silent_docker_times_out() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("docker.sock");
     let _silent = std::os::unix::net::UnixListener::bind(&path).expect("bound");

@@ -1,4 +1,4 @@
-//! A guest as a plain process of the test, and the end of all that it started.
+//! Guest as a plain child process of the test; kills it together with its descendants.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -15,21 +15,21 @@ use tokio::process::{Child, Command};
 use crate::engine::ContainerSpec;
 use crate::error::{Error, Result};
 
-/// What 128 + SIGKILL looks like in Docker.
+/// Exit code that Docker reports for a process killed by SIGKILL: 128 + 9.
 pub(super) const EXIT_KILLED: i64 = 137;
 
-/// A guest's process. Dropping it unreaped, as the end of a runtime does, kills it and all that descends from it.
+/// Child process of a guest. Dropping it before it was reaped kills it and its descendants; a runtime that ends does that.
 #[derive(Debug)]
-pub(super) struct Guest(Child);
+pub(super) struct GuestProcess(Child);
 
-impl Guest {
-    /// While it is not reaped.
+impl GuestProcess {
+    /// Returns the guest's pid, or `None` once it was reaped.
     pub(super) fn pid(&self) -> Option<i32> {
         self.0.id().and_then(|pid| i32::try_from(pid).ok())
     }
 
-    /// Waits for its end and reaps it. Answers as Docker does: the exit code, or 128 + signal.
-    pub(super) async fn ended(&mut self) -> i64 {
+    /// Waits until the guest ends and reaps it. Returns the exit code, or 128 + signal, as Docker does.
+    pub(super) async fn wait_for_end(&mut self) -> i64 {
         match self.0.wait().await {
             Ok(status) => status
                 .code()
@@ -43,7 +43,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for GuestProcess {
     fn drop(&mut self) {
         if let Some(pid) = self.pid() {
             kill_tree(pid);
@@ -52,11 +52,11 @@ impl Drop for Guest {
 }
 
 /// Starts the slot's guest, which writes its log to `fake-guest.log` in the slot's directory.
-pub(super) async fn spawn(spec: &ContainerSpec) -> Result<Guest> {
+pub(super) async fn spawn_guest(spec: &ContainerSpec) -> Result<GuestProcess> {
     let slot = &spec.slot_dir;
     let io = |operation: String| move |source| Error::Io { operation, source };
     let workspace = slot.join("fake-workspace");
-    prepare(&workspace).map_err(io(format!("make {}", workspace.display())))?;
+    prepare_workspace(&workspace).map_err(io(format!("create {}", workspace.display())))?;
     let log_path = slot.join("fake-guest.log");
     let log = fs::File::create(&log_path).map_err(io(format!("create {}", log_path.display())))?;
     let program = slot.join("run/skilld-guest");
@@ -76,14 +76,14 @@ pub(super) async fn spawn(spec: &ContainerSpec) -> Result<Guest> {
     let mut attempts = 0;
     loop {
         match command.spawn() {
-            // Another thread forked while the binary was being copied, and its child holds the copy open until it
-            // executes something. Nothing tells when that is.
+            // Another thread forked while the binary was being copied. Its child holds the copy open for writing until
+            // it executes a program. No event reports that, so retry.
             Err(error) if error.raw_os_error() == Some(Errno::ETXTBSY as i32) && attempts < 100 => {
                 attempts += 1;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             other => {
-                return other.map(Guest).map_err(|error| Error::Engine {
+                return other.map(GuestProcess).map_err(|error| Error::Engine {
                     operation: "start container",
                     message: format!("{}: {error}", program.display()),
                 });
@@ -92,8 +92,8 @@ pub(super) async fn spawn(spec: &ContainerSpec) -> Result<Guest> {
     }
 }
 
-/// What a container's mounts would give: a workspace with the slot's skills in it.
-fn prepare(workspace: &Path) -> std::io::Result<()> {
+/// Creates what a container's mounts provide: a workspace with the slot's skills.
+fn prepare_workspace(workspace: &Path) -> std::io::Result<()> {
     fs::create_dir_all(workspace)?;
     match std::os::unix::fs::symlink("../skills", workspace.join("skills")) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
@@ -101,37 +101,38 @@ fn prepare(workspace: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Kills a process and all that descends from it, as the end of a PID namespace would. What was reparented away
-/// before cannot be found.
+/// Kills a process and its descendants, as the end of a PID namespace does. It cannot find descendants that were
+/// reparented before.
 pub(super) fn kill_tree(pid: i32) {
-    // Stopped, it starts nothing more and reaps nothing, so that no pid is reused meanwhile.
-    signal(pid, Signal::SIGSTOP);
+    // A stopped process starts no children and reaps none, so no pid is reused in the meantime.
+    send_signal(pid, Signal::SIGSTOP);
     loop {
-        let living = descendants(pid);
+        let living = living_descendants(pid);
         if living.is_empty() {
             break;
         }
         for descendant in living {
-            signal(descendant, Signal::SIGKILL);
+            send_signal(descendant, Signal::SIGKILL);
         }
     }
-    signal(pid, Signal::SIGKILL);
+    send_signal(pid, Signal::SIGKILL);
 }
 
-/// Waits until a killed child is dead. It is left for its owner to reap.
-pub(super) fn wait_dead(pid: i32) {
+/// Waits until a killed child process is dead, without reaping it.
+pub(super) fn wait_until_dead(pid: i32) {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
     while waitid(Id::Pid(Pid::from_raw(pid)), flags) == Err(Errno::EINTR) {}
 }
 
-fn signal(pid: i32, signal: Signal) {
+/// Sends a signal to a process, which may have ended already.
+fn send_signal(pid: i32, signal: Signal) {
     if let Err(error) = kill(Pid::from_raw(pid), signal) {
-        tracing::debug!(pid, %signal, %error, "process was gone already");
+        tracing::debug!(pid, %signal, %error, "process had already ended");
     }
 }
 
-/// Living processes below one, in no order.
-fn descendants(root: i32) -> Vec<i32> {
+/// Returns the pids of living descendants of a process, in no order.
+fn living_descendants(root: i32) -> Vec<i32> {
     let all: Vec<(i32, i32)> = fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -154,7 +155,7 @@ fn descendants(root: i32) -> Vec<i32> {
     found.split_off(1)
 }
 
-/// Parent of a process that is not a zombie.
+/// Returns the parent's pid of a process, or `None` if the process is a zombie or does not exist.
 fn living_parent(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;

@@ -1,4 +1,4 @@
-//! What the fake engine knows: its containers, the script of its faults, and who listens.
+//! State of the fake engine: its containers, injected faults and event subscribers.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,60 +7,75 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::Operation;
+use super::EngineOperation;
 use crate::engine::{ContainerEvent, ContainerEventKind, ContainerSpec, LABEL_INSTANCE};
 use crate::error::Error;
 
-/// Events that a reader may be behind; one that is further behind has to list again.
+/// Maximum number of events that a subscriber may lag behind. A slower subscriber gets an error and lists again.
 const EVENTS_MAX: usize = 1024;
 
+/// State that the engine shares with the tasks that wait for its guests.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) state: Mutex<State>,
-    pub(super) signals: broadcast::Sender<Signal>,
+pub(super) struct SharedState {
+    pub(super) state: Mutex<EngineState>,
+    /// Sends events to the subscribers of all instances.
+    pub(super) signals: broadcast::Sender<EngineSignal>,
 }
 
+/// Containers, call counters and injected faults of the fake engine.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    /// By id; ids grow, so that lists are in the order of creation.
-    pub(super) containers: BTreeMap<String, Container>,
+pub(super) struct EngineState {
+    /// Containers by id. Ids increase, so listings are in the order of creation.
+    pub(super) containers: BTreeMap<String, FakeContainer>,
+    /// Number of containers created so far.
     pub(super) created: u64,
-    pub(super) calls: HashMap<Operation, usize>,
-    pub(super) faults: HashMap<Operation, VecDeque<Error>>,
-    pub(super) delays: HashMap<Operation, Duration>,
-    pub(super) in_flight: HashMap<Operation, InFlightCalls>,
+    /// Number of calls so far, by kind.
+    pub(super) calls: HashMap<EngineOperation, usize>,
+    /// Injected errors for the next calls, by kind and in order.
+    pub(super) faults: HashMap<EngineOperation, VecDeque<Error>>,
+    /// Injected delay of calls, by kind.
+    pub(super) delays: HashMap<EngineOperation, Duration>,
+    /// Number of delayed calls, by kind.
+    pub(super) in_flight: HashMap<EngineOperation, InFlightCalls>,
+    /// `true` while every call fails with `EngineUnavailable`.
     pub(super) unavailable: bool,
+    /// `true` while containers start without a guest.
     pub(super) without_guest: bool,
+    /// Number of further creations whose response is lost.
     pub(super) creations_to_lose: usize,
+    /// Settings of containers that are still to be created.
     pub(super) lost_creations: Vec<ContainerSpec>,
 }
 
-impl State {
-    /// Adds a container that does not run, and returns its id.
-    pub(super) fn add(&mut self, spec: ContainerSpec) -> String {
+impl EngineState {
+    /// Adds a container in the state `Created` and returns its id.
+    pub(super) fn add_container(&mut self, spec: ContainerSpec) -> String {
         self.created += 1;
         let id = format!("{:064x}", self.created);
-        let life = Life::Created;
-        self.containers.insert(id.clone(), Container { spec, life });
+        let life = ContainerLife::Created;
+        self.containers
+            .insert(id.clone(), FakeContainer { spec, life });
         id
     }
 }
 
-/// Calls of one kind that have begun and not ended.
+/// Number of engine calls of one kind that have begun and not ended.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InFlightCalls {
+    /// Current number of calls in flight.
     pub(super) now: usize,
+    /// Largest number of calls in flight so far.
     pub(super) max: usize,
 }
 
-/// Counts a call as in flight until it is dropped.
+/// Guard that counts a call as in flight until it is dropped.
 #[derive(Debug)]
-pub(super) struct CallGuard<'a> {
-    shared: &'a Shared,
-    operation: Operation,
+pub(super) struct InFlightGuard<'a> {
+    shared: &'a SharedState,
+    operation: EngineOperation,
 }
 
-impl Drop for CallGuard<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         if let Some(calls) = state.in_flight.get_mut(&self.operation) {
@@ -69,35 +84,37 @@ impl Drop for CallGuard<'_> {
     }
 }
 
+/// Settings of a container and its position in its lifecycle.
 #[derive(Debug)]
-pub(super) struct Container {
+pub(super) struct FakeContainer {
     pub(super) spec: ContainerSpec,
-    pub(super) life: Life,
+    pub(super) life: ContainerLife,
 }
 
+/// Position of a container in its lifecycle.
 #[derive(Debug, Clone)]
-pub(super) enum Life {
+pub(super) enum ContainerLife {
+    /// The container is created and not started.
     Created,
-    /// `pid` is 0 for a container without a guest. `ended` is cancelled once the process was reaped.
-    Running {
-        pid: i32,
-        ended: CancellationToken,
-    },
-    Ended {
-        exit_code: i64,
-    },
+    /// Running. `pid` is 0 for a container without a guest. `ended` is cancelled once the process was reaped.
+    Running { pid: i32, ended: CancellationToken },
+    /// The container's process ended with this exit code.
+    Ended { exit_code: i64 },
 }
 
+/// Message to the subscribers of container events.
 #[derive(Debug, Clone)]
-pub(super) enum Signal {
+pub(super) enum EngineSignal {
+    /// Event of a container of this instance.
     Event {
         instance: String,
         event: ContainerEvent,
     },
-    Gone,
+    /// The engine became unavailable: event streams end.
+    Unavailable,
 }
 
-impl Shared {
+impl SharedState {
     pub(super) fn new() -> Self {
         Self {
             state: Mutex::default(),
@@ -105,42 +122,50 @@ impl Shared {
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    /// Locks the state of the fake engine.
+    pub(super) fn state(&self) -> MutexGuard<'_, EngineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn begin_call(&self, operation: Operation) -> CallGuard<'_> {
+    /// Counts a call as in flight while the guard lives.
+    pub(super) fn count_in_flight(&self, operation: EngineOperation) -> InFlightGuard<'_> {
         let mut state = self.state();
         let calls = state.in_flight.entry(operation).or_default();
         calls.now += 1;
         calls.max = calls.max.max(calls.now);
-        CallGuard {
+        InFlightGuard {
             shared: self,
             operation,
         }
     }
 
-    /// Nobody may be listening.
-    pub(super) fn send(&self, signal: Signal) {
+    /// Sends a message to all subscribers; there may be none.
+    pub(super) fn send(&self, signal: EngineSignal) {
         drop(self.signals.send(signal));
     }
 
-    pub(super) fn tell(&self, container_id: &str, spec: &ContainerSpec, kind: ContainerEventKind) {
+    /// Publishes an event to the subscribers of the container's instance.
+    pub(super) fn publish_event(
+        &self,
+        container_id: &str,
+        spec: &ContainerSpec,
+        kind: ContainerEventKind,
+    ) {
         if let Some(instance) = spec.labels.get(LABEL_INSTANCE).cloned() {
             let container_id = container_id.to_owned();
-            self.send(Signal::Event {
+            self.send(EngineSignal::Event {
                 instance,
                 event: ContainerEvent { container_id, kind },
             });
         }
     }
 
-    /// A container's process has ended.
-    pub(super) fn ended(&self, container_id: &str, exit_code: i64) {
+    /// Records that a container's process has ended, and publishes the event.
+    pub(super) fn mark_ended(&self, container_id: &str, exit_code: i64) {
         let mut state = self.state();
         if let Some(container) = state.containers.get_mut(container_id) {
-            container.life = Life::Ended { exit_code };
-            self.tell(container_id, &container.spec, ContainerEventKind::Died);
+            container.life = ContainerLife::Ended { exit_code };
+            self.publish_event(container_id, &container.spec, ContainerEventKind::Died);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The fake keeps the engine's promises. Its guest here is a shell script; the real one is used by the tests of the
-//! whole daemon.
+//! Tests that the fake engine keeps the engine's promises. The guest here is a script; tests of the whole daemon use the
+//! real guest.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,9 +13,10 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixListener;
 
 use super::*;
-use crate::engine::Limits;
+use crate::engine::ContainerLimits;
 
-/// Says over the socket what it was given, starts a child in a session of its own, then lives on.
+/// Guest script that starts a child in its own session, reports its arguments and environment over the socket, and keeps
+/// running.
 const GUEST: &str = r#"#!/usr/bin/python3
 import os, socket, subprocess, sys, json, time
 child = subprocess.Popen(["/bin/sleep", "1000"], start_new_session=True)
@@ -49,7 +50,7 @@ fn slot(name: &str) -> Slot {
         image_id: "sha256:0".to_owned(),
         slot_dir: dir.path().to_owned(),
         uid: 900_000,
-        limits: Limits {
+        limits: ContainerLimits {
             memory_bytes: 1,
             cpu_millis: 1,
             pids: 1,
@@ -65,23 +66,23 @@ fn slot(name: &str) -> Slot {
     Slot { dir, spec }
 }
 
-/// Starts a container and returns what its guest said.
+/// Starts a container and returns its id and the report of its guest.
 async fn boot(engine: &FakeEngine, slot: &Slot) -> (String, serde_json::Value) {
     let listener = UnixListener::bind(slot.dir.path().join("run/guest.sock")).expect("bound");
     let id = engine.create(&slot.spec).await.expect("created");
     engine.start(&id).await.expect("started");
     let (mut peer, _) = listener.accept().await.expect("connected");
-    let mut said = String::new();
-    peer.read_to_string(&mut said).await.expect("read");
-    (id, serde_json::from_str(&said).expect("JSON"))
+    let mut report = String::new();
+    peer.read_to_string(&mut report).await.expect("read");
+    (id, serde_json::from_str(&report).expect("JSON"))
 }
 
 fn pid(value: &serde_json::Value) -> i32 {
     i32::try_from(value.as_i64().expect("a number")).expect("a pid")
 }
 
-/// Zombies are dead: whoever inherited one reaps it in its own time.
-fn lives(pid: i32) -> bool {
+/// Returns `true` if a process is running. A zombie counts as dead; its new parent reaps it later.
+fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat
         .rsplit_once(") ")
@@ -90,16 +91,16 @@ fn lives(pid: i32) -> bool {
 }
 
 #[tokio::test]
-async fn a_started_container_is_a_guest_with_its_environment_and_no_other() {
+async fn started_container_runs_the_guest_with_only_its_own_environment() {
     let engine = FakeEngine::new();
     let slot = slot("a");
-    let (id, said) = boot(&engine, &slot).await;
+    let (id, report) = boot(&engine, &slot).await;
     let state = engine
         .inspect(&id)
         .await
         .expect("inspected")
         .expect("there");
-    assert_eq!((state.running, state.pid), (true, pid(&said["pid"])));
+    assert_eq!((state.running, state.pid), (true, pid(&report["pid"])));
     let path = |name: &str| slot.dir.path().join(name).to_string_lossy().into_owned();
     let argv = [
         "--socket",
@@ -107,9 +108,9 @@ async fn a_started_container_is_a_guest_with_its_environment_and_no_other() {
         "--workspace",
         &path("fake-workspace"),
     ];
-    assert_eq!(said["argv"], serde_json::json!(argv));
-    assert_eq!(said["skills"], serde_json::json!(["hello"]));
-    let env: Vec<&String> = said["env"]
+    assert_eq!(report["argv"], serde_json::json!(argv));
+    assert_eq!(report["skills"], serde_json::json!(["hello"]));
+    let env: Vec<&String> = report["env"]
         .as_object()
         .expect("a map")
         .keys()
@@ -123,17 +124,17 @@ async fn a_started_container_is_a_guest_with_its_environment_and_no_other() {
 }
 
 #[tokio::test]
-async fn removing_kills_the_whole_tree_and_tells_it() {
+async fn remove_kills_the_process_tree_and_publishes_events() {
     let engine = FakeEngine::new();
     let slot = slot("a");
     let mut events = engine.events("one").await.expect("events");
     let mut foreign = engine.events("two").await.expect("events");
-    let (id, said) = boot(&engine, &slot).await;
-    assert!(lives(pid(&said["child"])));
+    let (id, report) = boot(&engine, &slot).await;
+    assert!(is_alive(pid(&report["child"])));
     engine.remove(&id).await.expect("removed");
-    assert!(!lives(pid(&said["pid"])) && !lives(pid(&said["child"])));
-    // Reaped, not only dead.
-    assert!(!Path::new(&format!("/proc/{}", pid(&said["pid"]))).exists());
+    assert!(!is_alive(pid(&report["pid"])) && !is_alive(pid(&report["child"])));
+    // The engine has reaped the process.
+    assert!(!Path::new(&format!("/proc/{}", pid(&report["pid"]))).exists());
     for kind in [ContainerEventKind::Died, ContainerEventKind::Removed] {
         let event = events.next().await.expect("an event").expect("fine");
         assert_eq!(
@@ -145,22 +146,25 @@ async fn removing_kills_the_whole_tree_and_tells_it() {
         );
     }
     assert_eq!(engine.inspect(&id).await.expect("inspected"), None);
-    engine.remove(&id).await.expect("gone is fine");
-    engine.unavailable(true);
+    engine
+        .remove(&id)
+        .await
+        .expect("a removed container is fine");
+    engine.set_unavailable(true);
     assert!(
         foreign.next().await.expect("an end").is_err(),
-        "another instance hears nothing"
+        "no event of another instance"
     );
 }
 
 #[tokio::test]
-async fn a_killed_container_is_there_and_does_not_run() {
+async fn killed_container_exists_and_does_not_run() {
     let engine = FakeEngine::new();
     let slot = slot("a");
     let mut events = engine.events("one").await.expect("events");
-    let (id, said) = boot(&engine, &slot).await;
-    engine.kill(&id).await;
-    assert!(!lives(pid(&said["pid"])) && !lives(pid(&said["child"])));
+    let (id, report) = boot(&engine, &slot).await;
+    engine.kill_container(&id).await;
+    assert!(!is_alive(pid(&report["pid"])) && !is_alive(pid(&report["child"])));
     let event = events.next().await.expect("an event").expect("fine");
     assert_eq!(event.kind, ContainerEventKind::Died);
     let state = engine
@@ -173,19 +177,19 @@ async fn a_killed_container_is_there_and_does_not_run() {
 }
 
 #[tokio::test]
-async fn nothing_outlives_the_engine() {
+async fn dropping_the_engine_kills_all_processes() {
     let engine = FakeEngine::new();
     let slot = slot("a");
-    let (_, said) = boot(&engine, &slot).await;
+    let (_, report) = boot(&engine, &slot).await;
     drop(engine);
-    assert!(!lives(pid(&said["pid"])) && !lives(pid(&said["child"])));
+    assert!(!is_alive(pid(&report["pid"])) && !is_alive(pid(&report["child"])));
 }
 
 #[tokio::test]
-async fn nothing_outlives_the_runtime() {
+async fn end_of_the_runtime_kills_all_processes() {
     let slot = slot("a");
     let engine = FakeEngine::new();
-    let said = std::thread::scope(|scope| {
+    let report = std::thread::scope(|scope| {
         let run = || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -195,13 +199,13 @@ async fn nothing_outlives_the_runtime() {
         };
         scope.spawn(run).join().expect("joined")
     });
-    assert!(!lives(pid(&said["child"])));
+    assert!(!is_alive(pid(&report["child"])));
     drop(engine);
-    assert!(!lives(pid(&said["pid"])));
+    assert!(!is_alive(pid(&report["pid"])));
 }
 
 #[tokio::test]
-async fn lists_are_by_instance_and_names_are_unique() {
+async fn containers_are_listed_by_instance_and_have_unique_names() {
     let engine = FakeEngine::new();
     let (first, mut second) = (slot("a"), slot("b"));
     second
@@ -233,11 +237,11 @@ async fn lists_are_by_instance_and_names_are_unique() {
         listed(engine.list(Some("two")).await.expect("listed")),
         ids[1..]
     );
-    assert_eq!(engine.containers(), ids);
+    assert_eq!(engine.container_ids(), ids);
 }
 
 #[tokio::test]
-async fn a_missing_source_or_guest_is_refused() {
+async fn missing_mount_source_or_guest_binary_is_an_error() {
     let engine = FakeEngine::new();
     let slot = slot("a");
     fs::remove_file(slot.dir.path().join("run/skilld-guest")).expect("removed");
@@ -252,10 +256,16 @@ async fn a_missing_source_or_guest_is_refused() {
 }
 
 #[tokio::test]
-async fn faults_come_when_told_and_calls_are_counted() {
+async fn injected_faults_are_returned_in_order_and_calls_are_counted() {
     let engine = FakeEngine::new();
-    engine.fail_next(Operation::Ping, refuse("answer", "first".to_owned()));
-    engine.fail_next(Operation::Ping, refuse("answer", "second".to_owned()));
+    engine.fail_next(
+        EngineOperation::Ping,
+        engine_error("answer", "first".to_owned()),
+    );
+    engine.fail_next(
+        EngineOperation::Ping,
+        engine_error("answer", "second".to_owned()),
+    );
     for expected in ["first", "second"] {
         assert!(
             engine
@@ -268,12 +278,15 @@ async fn faults_come_when_told_and_calls_are_counted() {
     }
     engine.ping().await.expect("fine again");
     assert_eq!(
-        (engine.calls(Operation::Ping), engine.calls(Operation::List)),
+        (
+            engine.call_count(EngineOperation::Ping),
+            engine.call_count(EngineOperation::List)
+        ),
         (3, 0)
     );
 
     let mut events = engine.events("one").await.expect("events");
-    engine.unavailable(true);
+    engine.set_unavailable(true);
     assert!(matches!(
         engine.list(None).await,
         Err(Error::EngineUnavailable { .. })
@@ -283,24 +296,24 @@ async fn faults_come_when_told_and_calls_are_counted() {
         Some(Err(Error::EngineUnavailable { .. }))
     ));
     assert!(events.next().await.is_none(), "the stream ends");
-    engine.unavailable(false);
+    engine.set_unavailable(false);
     engine.list(None).await.expect("back");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delay_is_waited_for() {
+async fn injected_delay_applies_until_it_is_removed() {
     let engine = FakeEngine::new();
-    engine.delay(Operation::Ping, Duration::from_secs(7));
+    engine.set_delay(EngineOperation::Ping, Duration::from_secs(7));
     let began = tokio::time::Instant::now();
     engine.ping().await.expect("fine");
     assert_eq!(began.elapsed(), Duration::from_secs(7));
-    engine.delay(Operation::Ping, Duration::ZERO);
+    engine.set_delay(EngineOperation::Ping, Duration::ZERO);
     engine.ping().await.expect("fine");
     assert_eq!(began.elapsed(), Duration::from_secs(7));
 }
 
 #[tokio::test]
-async fn without_a_guest_it_runs_and_nobody_connects() {
+async fn container_without_guest_runs_and_never_connects() {
     let engine = FakeEngine::new();
     let slot = slot("a");
     engine.start_without_guest();

@@ -1,5 +1,5 @@
-//! The profile's rules, evaluated as the kernel would: entries of one syscall are alternatives, conditions within
-//! one entry must all hold, arguments are 64-bit.
+//! Evaluates the profile's rules as the kernel does: entries of one system call are alternatives, all conditions of an
+//! entry must hold, and arguments have 64 bits.
 
 use super::*;
 use serde::Deserialize;
@@ -71,7 +71,7 @@ impl Profile {
 }
 
 impl Profile {
-    /// Error number that a call gets in place of EPERM. No more than one rule may apply.
+    /// Returns the error number of a denied call, or `None` for EPERM. At most one rule may apply.
     fn errno(&self, name: &str, args: &[u64]) -> Option<u32> {
         let mut all = [0; 6];
         all[..args.len()].copy_from_slice(args);
@@ -87,13 +87,13 @@ impl Profile {
     }
 }
 
-/// The same number to a kernel that reads 32 bits of the register.
+/// Offset that does not change an argument for a kernel that reads only 32 bits of it.
 const UPPER: u64 = 1 << 32;
 
 #[test]
-fn what_is_not_listed_fails_with_eperm_on_two_architectures_only() {
+fn unlisted_calls_fail_with_eperm_and_only_two_architectures_are_allowed() {
     let profile = load();
-    // Without errnoRet this is EPERM, in every version of Docker and runc.
+    // Without errnoRet, all versions of Docker and runc return EPERM.
     assert_eq!(profile.default_action, "SCMP_ACT_ERRNO");
     let names: Vec<_> = profile
         .arch_map
@@ -110,7 +110,7 @@ fn what_is_not_listed_fails_with_eperm_on_two_architectures_only() {
 }
 
 #[test]
-fn what_must_be_denied_is_not_listed() {
+fn dangerous_calls_are_not_listed() {
     let profile = load();
     for name in "ptrace process_vm_readv process_vm_writev kcmp pidfd_getfd name_to_handle_at open_by_handle_at \
                  memfd_secret vmsplice modify_ldt userfaultfd io_uring_setup io_uring_enter io_uring_register \
@@ -127,7 +127,7 @@ fn what_must_be_denied_is_not_listed() {
 }
 
 #[test]
-fn a_name_stands_once_unless_its_arguments_are_checked() {
+fn each_call_is_listed_once_unless_its_arguments_are_checked() {
     let profile = load();
     let mut free = std::collections::BTreeSet::new();
     for entry in profile
@@ -144,7 +144,7 @@ fn a_name_stands_once_unless_its_arguments_are_checked() {
         .iter()
         .filter(|entry| !entry.args.is_empty())
     {
-        // runc takes two conditions on one argument of an entry for alternatives, crun does not.
+        // runc treats two conditions on one argument of an entry as alternatives; crun requires both.
         let mut indices: Vec<_> = entry.args.iter().map(|condition| condition.index).collect();
         indices.dedup();
         assert_eq!(indices.len(), entry.args.len(), "{:?}", entry.names);
@@ -208,7 +208,7 @@ fn what_flushes_the_hosts_disks_succeeds_without_effect() {
 }
 
 #[test]
-fn what_programs_can_do_without_is_told_to_be_missing() {
+fn optional_calls_fail_with_enosys() {
     let profile = load();
     let (enosys, eprotonosupport, eafnosupport) = (38, 93, 97);
     for name in [
@@ -238,14 +238,14 @@ fn what_programs_can_do_without_is_told_to_be_missing() {
             Some(eprotonosupport)
         );
     }
-    // Packets, AF_ALG, AF_VSOCK: EPERM, as everything else.
+    // Packet sockets, AF_ALG and AF_VSOCK fail with EPERM like all other calls.
     for family in [17, 38, 40] {
         assert_eq!(profile.errno("socket", &[family, 3, 0]), None);
     }
 }
 
 #[test]
-fn new_namespaces_are_denied_and_clone3_is_told_to_be_missing() {
+fn new_namespaces_are_denied_and_clone3_fails_with_enosys() {
     let profile = load();
     let (thread, process) = (0x003d_0f00, 17);
     assert!(profile.allows("clone", &[thread]) && profile.allows("clone", &[process]));
@@ -277,7 +277,7 @@ fn new_namespaces_are_denied_and_clone3_is_told_to_be_missing() {
 }
 
 #[test]
-fn limits_are_only_for_oneself() {
+fn prlimit_is_allowed_only_for_the_calling_process() {
     let profile = load();
     assert!(profile.allows("prlimit64", &[0, 7]));
     for pid in [1, 2, 77, UPPER, UPPER | 1] {
@@ -312,7 +312,7 @@ fn commands_change_no_scheduling_but_their_own_and_the_affinity_of_threads() {
         assert!(!allowed, "{upper:x}: pid 1");
     }
     assert!(!profile.allows("sched_setattr", &[0]));
-    // By group or by user they would reach the guest.
+    // With a group or user as the target they would affect the guest.
     for which in [1, 2] {
         assert!(!profile.allows("setpriority", &[which, 0]));
     }
@@ -333,7 +333,7 @@ fn no_command_types_into_a_terminal() {
             );
         }
     }
-    // Making a terminal takes these two.
+    // Creating a terminal requires these two calls.
     let (unlock, number) = (0x4004_5431, 0x8004_5430);
     let others = [0x4004_5412, 0x8004_541c, 0xffff_ffff, 0x5412 << 16];
     for command in (0..0x1_0000).chain(others).chain([unlock, number]) {
@@ -347,7 +347,7 @@ fn no_command_types_into_a_terminal() {
 }
 
 #[test]
-fn what_ordinary_programs_need_is_allowed() {
+fn calls_of_ordinary_programs_are_allowed() {
     let profile = load();
     for name in "read write openat2 execve vfork futex memfd_create splice landlock_create_ruleset landlock_add_rule \
                  landlock_restrict_self rseq membarrier futex_waitv pkey_alloc close_range seccomp fchmodat2 \
@@ -366,7 +366,7 @@ fn what_ordinary_programs_need_is_allowed() {
 }
 
 #[test]
-fn the_digest_is_over_the_bytes() {
+fn digest_is_computed_over_the_profile_bytes() {
     assert!(digest().starts_with("sha256:"));
     assert_eq!(digest().len(), 7 + 64);
     let again: String = Sha256::digest(profile())

@@ -1,4 +1,4 @@
-//! Which program runs what, and what is no script.
+//! Tests of finding scripts and their interpreters.
 
 use std::os::unix::fs::symlink;
 
@@ -14,10 +14,10 @@ fn skill(files: &[(&str, &str)]) -> tempfile::TempDir {
     dir
 }
 
-/// What runs the only file of a skill; `None` if nothing does.
+/// Returns the interpreter of a skill's only file, or `None` if none is known.
 fn runs(name: &str, text: &str) -> Option<String> {
     let dir = skill(&[(name, text)]);
-    match find("s", dir.path(), name) {
+    match find_script("s", dir.path(), name) {
         Ok(program) => Some(program.interpreter.join(" ")),
         Err(Error::Invalid(_)) => None,
         Err(other) => panic!("{name}: {other}"),
@@ -89,7 +89,7 @@ fn a_path_stays_in_the_skill() {
         ("x", "x"),
         ("-x.py", "-x.py"),
     ] {
-        assert_eq!(normalise(path).expect(path), expected);
+        assert_eq!(normalise_script_path(path).expect(path), expected);
     }
     let deep = "d/".repeat(33) + "x";
     let long = "x/".repeat(256) + "x";
@@ -111,7 +111,7 @@ fn a_path_stays_in_the_skill() {
         &long,
         &long_name,
     ] {
-        let error = normalise(path).expect_err(path);
+        let error = normalise_script_path(path).expect_err(path);
         assert!(matches!(error, Error::Invalid(_)), "{path:?}: {error}");
     }
 }
@@ -130,15 +130,17 @@ fn links_are_followed_within_the_skill_only() {
     symlink(dir.path().join("secret.py"), root.join("absolute.py")).expect("link");
     symlink("loop.py", root.join("loop.py")).expect("link");
     assert_eq!(
-        find("s", &root, "inside.py").expect("inside").path,
+        find_script("s", &root, "inside.py").expect("inside").path,
         "inside.py"
     );
     for path in ["out/x.py", "outside.py", "absolute.py", "loop.py"] {
-        let error = find("s", &root, path).expect_err(path);
+        let error = find_script("s", &root, path).expect_err(path);
         assert!(matches!(error, Error::Invalid(_)), "{path}: {error}");
     }
     for folder in ["lib", "lib/."] {
-        let error = find("s", &root, folder).expect_err(folder).to_string();
+        let error = find_script("s", &root, folder)
+            .expect_err(folder)
+            .to_string();
         assert!(error.contains("folder"), "{error}");
     }
 }
@@ -155,7 +157,7 @@ fn a_script_that_is_not_there_is_answered_with_similar_names() {
         "scripts/thumbnial.py",
         "scripts/Thumbnail.py",
     ] {
-        match find("s", dir.path(), wanted) {
+        match find_script("s", dir.path(), wanted) {
             Err(Error::ScriptNotFound { nearest, .. }) => {
                 assert_eq!(
                     nearest.first().map(String::as_str),
@@ -166,6 +168,6 @@ fn a_script_that_is_not_there_is_answered_with_similar_names() {
             other => panic!("{wanted}: {other:?}"),
         }
     }
-    let error = find("s", dir.path(), "SKILL.md/x.py").expect_err("no folder");
+    let error = find_script("s", dir.path(), "SKILL.md/x.py").expect_err("no folder");
     assert!(matches!(error, Error::ScriptNotFound { .. }), "{error}");
 }

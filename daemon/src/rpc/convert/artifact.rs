@@ -1,99 +1,98 @@
-//! Artifact requests → checked values; artifacts → messages.
+//! Conversion of artifact requests and artifacts.
 
 use bytes::Bytes;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::save_artifact_request::Payload;
 
-use super::file::{DATA_BYTES_MAX, read_file, sha256};
-use super::{Faults, int64, page_size, page_token, timestamp};
-use crate::artifacts::{Artifact, Name, Page, Save, Scope};
+use super::file::{DATA_BYTES_MAX, check_read_file};
+use super::{ViolationCollector, int64, timestamp_message};
+use crate::artifacts::{Artifact, ArtifactName, ArtifactPage, ArtifactScope, SaveOptions};
 use crate::error::{Error, Result};
 use crate::mime;
 use crate::workspace::WorkspaceId;
 
-const PREFIX: &str = "artifacts/";
-const PAGE_DEFAULT: usize = 100;
-const PAGE_MAX: usize = 1000;
+/// Prefix of an artifact's resource name.
+const NAME_PREFIX: &str = "artifacts/";
+const PAGE_SIZE_DEFAULT: usize = 100;
+const PAGE_SIZE_MAX: usize = 1000;
 
-/// What to save.
+/// Checked header of a SaveArtifact stream.
 #[derive(Debug)]
-pub struct Wanted {
-    /// Whose it is.
-    pub scope: Scope,
-    /// What it is called.
-    pub name: Name,
-    /// What is known of it.
-    pub save: Save,
-    /// A file of a workspace; `None`: what the client sends.
+pub struct SaveRequest {
+    /// Owner of the artifact.
+    pub scope: ArtifactScope,
+    /// Name without its prefix.
+    pub name: ArtifactName,
+    /// MIME type and expected digest.
+    pub save: SaveOptions,
+    /// Workspace file to save; `None` if the client sends the bytes.
     pub file: Option<(WorkspaceId, guest::ReadFileRequest)>,
 }
 
-/// One artifact, or one version of it.
+/// Checked reference to one artifact.
 #[derive(Debug)]
-pub struct Chosen {
-    /// Whose it is.
-    pub scope: Scope,
-    /// What it is called.
-    pub name: Name,
-    /// `None`: the newest, or all.
+pub struct ArtifactSelector {
+    /// Owner of the artifact.
+    pub scope: ArtifactScope,
+    /// Name without its prefix.
+    pub name: ArtifactName,
+    /// Version number; `None` means the newest one, or all of them.
     pub version: Option<u64>,
 }
 
-/// Checks the first message of a `SaveArtifact` stream.
+/// Checks the first message of a SaveArtifact stream.
 ///
 /// # Errors
-/// `Invalid` with every fault; `PathEscapes`.
-pub fn save(first: pb::SaveArtifactRequest) -> Result<Wanted> {
+/// [`Error::Invalid`] with every violation; otherwise [`Error::PathEscapes`].
+pub fn check_save_header(first: pb::SaveArtifactRequest) -> Result<SaveRequest> {
     let Some(Payload::Header(header)) = first.payload else {
         return Err(Error::invalid(
             "header",
             "is missing: the first message says what is saved",
         ));
     };
-    let mut faults = Faults::default();
-    let name = named(&mut faults, &first.name);
-    let scope = scope(&mut faults, "header.scope", header.scope.as_ref());
-    let mime_type = faults.take("header.mime_type", mime_type(&header.mime_type));
-    let sha256 = faults.take("header.sha256", sha256("header.sha256", &header.sha256));
+    let mut violations = ViolationCollector::default();
+    let name = check_name(&mut violations, &first.name);
+    let scope = check_scope(&mut violations, "header.scope", header.scope.as_ref());
+    if !header.mime_type.is_empty() && !mime::is_type(&header.mime_type) {
+        let rule = format_args!(
+            "is not of the form type/subtype, in at most {} printable bytes",
+            mime::TYPE_BYTES_MAX
+        );
+        violations.add("header.mime_type", rule);
+    }
+    let sha256 = violations.sha256("header.sha256", &header.sha256);
     let file = if header.workspace.is_empty() {
         if !header.path.is_empty() {
-            faults.add("header.path", "needs header.workspace");
+            violations.add("header.path", "needs header.workspace");
         }
-        Ok(None)
+        None
     } else {
         let request = pb::ReadFileRequest {
             workspace: header.workspace,
             path: header.path,
             ..pb::ReadFileRequest::default()
         };
-        read_file(&request).map(Some)
+        violations.take(check_read_file(&request))
     };
-    // A path that leads out has a reason of its own, which counts when nothing else is wrong.
-    let (file, escapes) = match file {
-        Err(error @ Error::PathEscapes { .. }) => (None, Some(error)),
-        file => (faults.take("header.path", file), None),
-    };
-    faults.finish()?;
-    if let Some(error) = escapes {
-        return Err(error);
-    }
-    Ok(Wanted {
-        scope: scope.unwrap_or_default(),
-        name: name.ok_or_else(|| Error::invalid("name", "is missing"))?,
-        save: Save {
-            mime_type,
+    let name = violations.finish_with(name)?;
+    Ok(SaveRequest {
+        scope,
+        name,
+        save: SaveOptions {
+            mime_type: Some(header.mime_type).filter(|mime_type| !mime_type.is_empty()),
             sha256: Some(sha256).filter(|sha256| !sha256.is_empty()),
         },
         file,
     })
 }
 
-/// Checks a later message of the stream.
+/// Checks a later message of a SaveArtifact stream and returns its bytes.
 ///
 /// # Errors
-/// `Invalid`.
-pub fn save_data(message: pb::SaveArtifactRequest) -> Result<Bytes> {
+/// [`Error::Invalid`].
+pub fn check_save_data(message: pb::SaveArtifactRequest) -> Result<Bytes> {
     match message.payload {
         Some(Payload::Data(data)) if data.len() <= DATA_BYTES_MAX => Ok(data),
         Some(Payload::Data(data)) => Err(Error::invalid(
@@ -110,62 +109,104 @@ pub fn save_data(message: pb::SaveArtifactRequest) -> Result<Bytes> {
 /// Checks a `LoadArtifactRequest`.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn load(request: &pb::LoadArtifactRequest) -> Result<Chosen> {
-    chosen(&request.name, request.scope.as_ref(), request.version)
+/// [`Error::Invalid`] with every violation.
+pub fn check_load_artifact(request: &pb::LoadArtifactRequest) -> Result<ArtifactSelector> {
+    check_selector(&request.name, request.scope.as_ref(), request.version)
 }
 
 /// Checks a `DeleteArtifactRequest`.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn delete(request: &pb::DeleteArtifactRequest) -> Result<Chosen> {
-    chosen(&request.name, request.scope.as_ref(), request.version)
+/// [`Error::Invalid`] with every violation.
+pub fn check_delete_artifact(request: &pb::DeleteArtifactRequest) -> Result<ArtifactSelector> {
+    check_selector(&request.name, request.scope.as_ref(), request.version)
 }
 
-/// Checks a `ListArtifactsRequest`: whose, after which name, how many.
+/// Checks a `ListArtifactsRequest`. Returns the scope, the name after which the page begins, and the page's size.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn list(request: &pb::ListArtifactsRequest) -> Result<(Scope, Option<Name>, usize)> {
-    let mut faults = Faults::default();
-    let scope = scope(&mut faults, "scope", request.scope.as_ref());
-    let size = page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
-    let size = faults.take("page_size", size);
-    let token = faults.take("page_token", page_token(&request.page_token));
-    let after = Name::parse("page_token", token).ok();
-    known(&mut faults, token, after.is_some());
-    faults.finish()?;
-    Ok((scope.unwrap_or_default(), after, size))
+/// [`Error::Invalid`] with every violation.
+pub fn check_list_artifacts(
+    request: &pb::ListArtifactsRequest,
+) -> Result<(ArtifactScope, Option<ArtifactName>, usize)> {
+    let mut violations = ViolationCollector::default();
+    let scope = check_scope(&mut violations, "scope", request.scope.as_ref());
+    let size = violations.page_size(request.page_size, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX);
+    let token = violations.page_token(&request.page_token);
+    let after = ArtifactName::parse("page_token", token).ok();
+    if after.is_none() && !token.is_empty() {
+        violations.unknown_page_token();
+    }
+    violations.finish()?;
+    Ok((scope, after, size))
 }
 
-/// Checks a `ListArtifactVersionsRequest`: which, after which version, how many.
+/// Checks a `ListArtifactVersionsRequest`. Returns the artifact, the version after which the page begins, and the
+/// page's size.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn versions(request: &pb::ListArtifactVersionsRequest) -> Result<(Chosen, Option<u64>, usize)> {
-    let mut faults = Faults::default();
-    let name = named(&mut faults, &request.name);
-    let scope = scope(&mut faults, "scope", request.scope.as_ref());
-    let size = page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
-    let size = faults.take("page_size", size);
-    let token = faults.take("page_token", page_token(&request.page_token));
+/// [`Error::Invalid`] with every violation.
+pub fn check_list_artifact_versions(
+    request: &pb::ListArtifactVersionsRequest,
+) -> Result<(ArtifactSelector, Option<u64>, usize)> {
+    let mut violations = ViolationCollector::default();
+    let name = check_name(&mut violations, &request.name);
+    let scope = check_scope(&mut violations, "scope", request.scope.as_ref());
+    let size = violations.page_size(request.page_size, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX);
+    let token = violations.page_token(&request.page_token);
     let after = token.parse().ok();
-    known(&mut faults, token, after.is_some());
-    faults.finish()?;
-    let chosen = Chosen {
-        scope: scope.unwrap_or_default(),
-        name: name.ok_or_else(|| Error::invalid("name", "is missing"))?,
+    if after.is_none() && !token.is_empty() {
+        violations.unknown_page_token();
+    }
+    let selector = ArtifactSelector {
+        scope,
+        name: violations.finish_with(name)?,
         version: None,
     };
-    Ok((chosen, after, size))
+    Ok((selector, after, size))
 }
 
-/// One artifact for the wire.
+fn check_selector(
+    name: &str,
+    scope: Option<&pb::ArtifactScope>,
+    version: Option<i64>,
+) -> Result<ArtifactSelector> {
+    let mut violations = ViolationCollector::default();
+    let name = check_name(&mut violations, name);
+    let scope = check_scope(&mut violations, "scope", scope);
+    let version = version.map(|version| violations.not_negative("version", version));
+    Ok(ArtifactSelector {
+        scope,
+        name: violations.finish_with(name)?,
+        version,
+    })
+}
+
+fn check_name(violations: &mut ViolationCollector, name: &str) -> Option<ArtifactName> {
+    let Some(name) = name.strip_prefix(NAME_PREFIX) else {
+        violations.add("name", "is not of the form artifacts/{name}");
+        return None;
+    };
+    violations.take(ArtifactName::parse("name", name))
+}
+
+fn check_scope(
+    violations: &mut ViolationCollector,
+    field: &str,
+    scope: Option<&pb::ArtifactScope>,
+) -> ArtifactScope {
+    let scope =
+        scope.map(|scope| ArtifactScope::parse(field, &scope.app, &scope.user, &scope.session));
+    scope
+        .and_then(|scope| violations.take(scope))
+        .unwrap_or_default()
+}
+
+/// Makes the message of one artifact.
 #[must_use]
-pub fn artifact(artifact: &Artifact) -> pb::Artifact {
+pub fn artifact_message(artifact: &Artifact) -> pb::Artifact {
     pb::Artifact {
-        name: format!("{PREFIX}{}", artifact.name),
+        name: format!("{NAME_PREFIX}{}", artifact.name),
         scope: Some(pb::ArtifactScope {
             app: artifact.scope.app().to_owned(),
             user: artifact.scope.user().to_owned(),
@@ -175,65 +216,16 @@ pub fn artifact(artifact: &Artifact) -> pb::Artifact {
         size: int64(artifact.size),
         mime_type: artifact.mime_type.clone(),
         sha256: artifact.sha256.clone(),
-        create_time: timestamp(artifact.create_time),
+        create_time: timestamp_message(artifact.create_time),
     }
 }
 
-/// A page for the wire, with its token.
+/// Makes the messages of one page of artifacts, and the token of the next page (empty on the last one).
 #[must_use]
-pub fn page<T: ToString>(page: &Page<T>) -> (Vec<pb::Artifact>, String) {
+pub fn artifact_page_message<T: ToString>(page: &ArtifactPage<T>) -> (Vec<pb::Artifact>, String) {
     let token = page.next.as_ref().map(ToString::to_string);
-    let artifacts = page.artifacts.iter().map(artifact).collect();
+    let artifacts = page.artifacts.iter().map(artifact_message).collect();
     (artifacts, token.unwrap_or_default())
-}
-
-fn chosen(name: &str, given: Option<&pb::ArtifactScope>, version: Option<i64>) -> Result<Chosen> {
-    let mut faults = Faults::default();
-    let name = named(&mut faults, name);
-    let scope = scope(&mut faults, "scope", given);
-    let version = version.map(u64::try_from).transpose();
-    let version = version.map_err(|_| Error::invalid("version", "must not be negative"));
-    let version = faults.take("version", version);
-    faults.finish()?;
-    Ok(Chosen {
-        scope: scope.unwrap_or_default(),
-        name: name.ok_or_else(|| Error::invalid("name", "is missing"))?,
-        version,
-    })
-}
-
-fn named(faults: &mut Faults, name: &str) -> Option<Name> {
-    let Some(name) = name.strip_prefix(PREFIX) else {
-        faults.add("name", "is not of the form artifacts/{name}");
-        return None;
-    };
-    faults.take("name", Name::parse("name", name).map(Some))
-}
-
-fn scope(faults: &mut Faults, field: &str, given: Option<&pb::ArtifactScope>) -> Option<Scope> {
-    let given = given?;
-    let parsed = Scope::parse(field, &given.app, &given.user, &given.session);
-    faults.take(field, parsed.map(Some))
-}
-
-fn known(faults: &mut Faults, token: &str, read: bool) {
-    if !read && !token.is_empty() {
-        faults.add("page_token", "is not one that this server made");
-    }
-}
-
-fn mime_type(text: &str) -> Result<Option<String>> {
-    match text {
-        "" => Ok(None),
-        _ if mime::is_type(text) => Ok(Some(text.to_owned())),
-        _ => Err(Error::invalid(
-            "header.mime_type",
-            format!(
-                "is not of the form type/subtype, in at most {} printable bytes",
-                mime::TYPE_BYTES_MAX
-            ),
-        )),
-    }
 }
 
 #[cfg(test)]
@@ -248,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_of_a_save_are_told_at_once() {
+    fn all_faults_of_a_save_are_reported_at_once() {
         let header = pb::SaveArtifactHeader {
             scope: Some(pb::ArtifactScope {
                 app: "a\0".into(),
@@ -264,7 +256,7 @@ mod tests {
             name: "artifacts/../x".into(),
             payload: Some(Payload::Header(header)),
         };
-        let found = fields(save(request).expect_err("faults"));
+        let found = fields(check_save_header(request).expect_err("faults"));
         let expected = [
             "name",
             "header.scope.app",
@@ -284,20 +276,20 @@ mod tests {
         };
         let data = |bytes: usize| Some(Payload::Data(vec![0; bytes].into()));
         assert_eq!(
-            fields(save(message(data(1))).expect_err("no header")),
+            fields(check_save_header(message(data(1))).expect_err("no header")),
             ["header"]
         );
         assert_eq!(
-            fields(save(message(None)).expect_err("no header")),
+            fields(check_save_header(message(None)).expect_err("no header")),
             ["header"]
         );
-        save_data(message(data(DATA_BYTES_MAX))).expect("the largest");
-        save_data(message(data(0))).expect("the smallest");
-        let large = save_data(message(data(DATA_BYTES_MAX + 1))).expect_err("too large");
+        check_save_data(message(data(DATA_BYTES_MAX))).expect("the largest");
+        check_save_data(message(data(0))).expect("the smallest");
+        let large = check_save_data(message(data(DATA_BYTES_MAX + 1))).expect_err("too large");
         assert_eq!(fields(large), ["data"]);
         let again = Some(Payload::Header(pb::SaveArtifactHeader::default()));
         assert_eq!(
-            fields(save_data(message(again)).expect_err("twice")),
+            fields(check_save_data(message(again)).expect_err("twice")),
             ["header"]
         );
     }
@@ -313,16 +305,19 @@ mod tests {
             name: name.into(),
             payload: Some(Payload::Header(header.clone())),
         };
-        let error = save(request("artifacts/a")).expect_err("leads out");
+        let error = check_save_header(request("artifacts/a")).expect_err("leads out");
         assert!(matches!(error, Error::PathEscapes { .. }), "{error}");
-        // What is malformed is told first.
-        assert_eq!(fields(save(request("a")).expect_err("malformed")), ["name"]);
+        // Violations come first.
+        assert_eq!(
+            fields(check_save_header(request("a")).expect_err("malformed")),
+            ["name"]
+        );
     }
 
     #[test]
     fn tokens_and_versions_are_checked() {
         let list_with = |token: &str| {
-            list(&pb::ListArtifactsRequest {
+            check_list_artifacts(&pb::ListArtifactsRequest {
                 page_token: token.into(),
                 ..pb::ListArtifactsRequest::default()
             })
@@ -330,14 +325,14 @@ mod tests {
         let (_, after, size) = list_with("user:a/b").expect("ours");
         assert_eq!(
             (after.expect("given").as_str(), size),
-            ("user:a/b", PAGE_DEFAULT)
+            ("user:a/b", PAGE_SIZE_DEFAULT)
         );
         assert_eq!(
             fields(list_with("../x").expect_err("not ours")),
             ["page_token"]
         );
         let versions_with = |token: &str| {
-            versions(&pb::ListArtifactVersionsRequest {
+            check_list_artifact_versions(&pb::ListArtifactVersionsRequest {
                 name: "artifacts/a".into(),
                 page_token: token.into(),
                 page_size: 1001,
@@ -346,7 +341,7 @@ mod tests {
         };
         let found = fields(versions_with("-1").expect_err("not ours"));
         assert_eq!(found, ["page_size", "page_token"]);
-        let negative = load(&pb::LoadArtifactRequest {
+        let negative = check_load_artifact(&pb::LoadArtifactRequest {
             name: "artifacts/a".into(),
             version: Some(-1),
             ..pb::LoadArtifactRequest::default()

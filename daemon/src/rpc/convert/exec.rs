@@ -1,158 +1,155 @@
-//! Exec requests → checked specs. What a spec becomes in a workspace is decided in `exec.rs`.
+//! Checks of exec requests, without a look at the workspace. `crate::exec` resolves the checked spec in a workspace.
 
 use std::time::Duration;
 
 use skilld_proto::v1 as pb;
 
-use super::{Faults, duration, env};
+use super::ViolationCollector;
+use super::violations::environment_bytes;
 use crate::config::ExecConfig;
 use crate::error::{Error, Result};
-use crate::exec::{arguments, script};
+use crate::exec::{script, script_arguments};
 
-/// Most arguments.
+/// Maximum number of arguments.
 pub const ARGV_MAX: usize = 4096;
-/// Longest argument, and longest shell text, bytes: Linux's MAX_ARG_STRLEN.
+/// Maximum length of one argument and of a shell text, in bytes: Linux's MAX_ARG_STRLEN.
 pub const ARG_BYTES_MAX: usize = crate::exec::ARG_BYTES_MAX;
-/// Arguments and environment together, bytes.
+/// Maximum size of arguments and environment together, in bytes.
 pub const ARGS_BYTES_MAX: usize = 1 << 20;
-/// Most variables.
+/// Maximum number of environment variables.
 pub const ENV_MAX: usize = 1024;
-/// Largest environment, bytes.
+/// Maximum size of the environment, in bytes.
 pub const ENV_BYTES_MAX: usize = 256 << 10;
-/// Largest stdin that is given with the request, bytes.
+/// Maximum size of a stdin that the request carries, in bytes.
 pub const STDIN_BYTES_MAX: usize = 1 << 20;
-/// Longest time between TERM and KILL.
+/// Longest time between SIGTERM and SIGKILL.
 const GRACE_MAX: Duration = Duration::from_secs(60);
-/// Most rows, and most columns, of a terminal.
+/// Maximum number of rows and of columns of a terminal.
 pub const TERMINAL_MAX: u32 = 10_000;
-/// Longest TERM, bytes.
+/// Maximum length of the variable TERM, in bytes.
 const TERM_BYTES_MAX: usize = 64;
-/// Most entries of a list of programs.
+/// Maximum number of entries in a list of programs.
 pub const PROGRAMS_MAX: usize = 256;
-/// Longest of them, bytes: Linux's PATH_MAX.
+/// Maximum length of one entry, in bytes: Linux's PATH_MAX.
 const PROGRAM_BYTES_MAX: usize = 4096;
-/// Longest name of a skill, bytes.
+/// Maximum length of a skill's name, in bytes.
 const SKILL_BYTES_MAX: usize = 64;
 
-/// Checks a spec on its own: everything that needs no workspace to look at.
+/// Checks a spec as far as that needs no workspace.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecSpec> {
+/// [`Error::Invalid`] with every violation.
+pub fn check_spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecSpec> {
     let spec = spec.ok_or_else(|| Error::invalid("spec", "is missing"))?;
-    let mut faults = Faults::default();
-    command(&mut faults, &spec);
-    env(&mut faults, "spec.env", &spec.env, ENV_MAX, ENV_BYTES_MAX);
+    let mut violations = ViolationCollector::default();
+    check_command(&mut violations, &spec);
+    violations.environment("spec.env", &spec.env, ENV_MAX, ENV_BYTES_MAX);
     if !spec.skill.is_empty() && !is_skill_name(&spec.skill) {
-        faults.add("spec.skill", "is not a skill's name");
+        violations.add("spec.skill", "is not a skill's name");
     }
     if let Some(pb::stdin::Source::Data(data)) =
         spec.stdin.as_ref().and_then(|stdin| stdin.source.as_ref())
         && data.len() > STDIN_BYTES_MAX
     {
-        faults.add(
-            "spec.stdin.data",
-            format!(
-                "{} bytes; at most {STDIN_BYTES_MAX}: stage a file instead",
-                data.len()
-            ),
-        );
+        let bytes = data.len();
+        let message =
+            format_args!("{bytes} bytes; at most {STDIN_BYTES_MAX}: stage a file instead");
+        violations.add("spec.stdin.data", message);
     }
-    terminal(&mut faults, &spec);
-    faults.take("spec.timeout", duration("spec.timeout", spec.timeout));
-    faults.take(
-        "spec.no_output_timeout",
-        duration("spec.no_output_timeout", spec.no_output_timeout),
-    );
-    limits(&mut faults, spec.limits.as_ref());
-    retain(&mut faults, spec.retain.as_ref(), config);
-    enums(&mut faults, &spec);
-    programs(&mut faults, spec.programs.as_ref());
-    faults.finish()?;
+    check_terminal(&mut violations, &spec);
+    violations.positive_duration("spec.timeout", spec.timeout);
+    violations.positive_duration("spec.no_output_timeout", spec.no_output_timeout);
+    check_limits(&mut violations, spec.limits.as_ref());
+    check_retain(&mut violations, spec.retain.as_ref(), config);
+    violations.known_enum::<pb::OnFull>("spec.on_full", spec.on_full);
+    violations.known_enum::<pb::OnDisconnect>("spec.on_disconnect", spec.on_disconnect);
+    violations.known_enum::<pb::Stragglers>("spec.stragglers", spec.stragglers);
+    check_programs(&mut violations, spec.programs.as_ref());
+    violations.finish()?;
     Ok(spec)
 }
 
-fn command(faults: &mut Faults, spec: &pb::ExecSpec) {
+fn check_command(violations: &mut ViolationCollector, spec: &pb::ExecSpec) {
     match (spec.argv.is_empty(), spec.shell.is_empty(), &spec.script) {
-        (true, true, None) => faults.add("spec.argv", "is empty: give argv, shell or script"),
-        (false, false, _) => faults.add("spec.shell", "is given with argv: give one of them"),
-        (false, _, Some(_)) | (_, false, Some(_)) => faults.add(
+        (true, true, None) => {
+            violations.add("spec.argv", "is empty: give argv, shell or script");
+        }
+        (false, false, _) => violations.add("spec.shell", "is given with argv: give one of them"),
+        (false, _, Some(_)) | (_, false, Some(_)) => violations.add(
             "spec.script",
             "is given with argv or shell: give one of them; arguments of a script are in spec.script.argv",
         ),
         _ => {}
     }
-    let env = spec
-        .env
-        .iter()
-        .map(|(name, value)| name.len() + value.len() + 2)
-        .sum();
-    words(faults, "spec.argv", &spec.argv, env);
+    let env_bytes = environment_bytes(&spec.env);
+    check_words(violations, "spec.argv", &spec.argv, env_bytes);
     if spec.argv.first().is_some_and(String::is_empty) {
-        faults.add("spec.argv[0]", "is empty: it names the program");
+        violations.add("spec.argv[0]", "is empty: it names the program");
     }
-    text(faults, || "spec.shell".into(), &spec.shell);
-    if let Some(given) = &spec.script {
-        script(faults, spec, given, env);
+    check_word(violations, || "spec.shell".into(), &spec.shell);
+    if let Some(script) = &spec.script {
+        check_script(violations, spec, script, env_bytes);
     }
 }
 
-/// Checks words of a command line, that have to fit beside `env` bytes of environment.
-fn words(faults: &mut Faults, field: &str, argv: &[String], env: usize) {
+/// Checks the words of a command line, which share the kernel's limit with `env_bytes` of environment.
+fn check_words(
+    violations: &mut ViolationCollector,
+    field: &str,
+    argv: &[String],
+    env_bytes: usize,
+) {
     if argv.len() > ARGV_MAX {
-        let message = format!("{} arguments; at most {ARGV_MAX}", argv.len());
-        faults.add(field, message);
+        let message = format_args!("{} arguments; at most {ARGV_MAX}", argv.len());
+        violations.add(field, message);
         return;
     }
     for (index, arg) in argv.iter().enumerate() {
-        text(faults, || format!("{field}[{index}]"), arg);
+        check_word(violations, || format!("{field}[{index}]"), arg);
     }
-    let bytes: usize = argv.iter().map(|arg| arg.len() + 1).sum();
-    if bytes + env > ARGS_BYTES_MAX {
-        let bytes = bytes + env;
-        let message = format!("{bytes} bytes with the environment; at most {ARGS_BYTES_MAX}");
-        faults.add(field, message);
+    let bytes = argv.iter().map(|arg| arg.len() + 1).sum::<usize>() + env_bytes;
+    if bytes > ARGS_BYTES_MAX {
+        let message = format_args!("{bytes} bytes with the environment; at most {ARGS_BYTES_MAX}");
+        violations.add(field, message);
     }
 }
 
-/// Checks a script, and what its arguments become.
-fn script(faults: &mut Faults, spec: &pb::ExecSpec, script: &pb::Script, env: usize) {
-    if spec.skill.is_empty() {
-        faults.add("spec.skill", "is empty: a script is one of a staged skill");
-    }
-    faults.take("spec.script.path", script::normalise(&script.path));
-    if pb::ScriptCwd::try_from(script.cwd).is_err() {
-        faults.add("spec.script.cwd", "is not a value that this server knows");
-    }
-    words(faults, "spec.script.argv", &script.argv, 0);
-    let made = faults.take("spec.script.args", arguments::arguments(script));
-    for (name, _) in made
-        .env
-        .iter()
-        .filter(|(name, _)| spec.env.contains_key(name))
-    {
-        let message = "is what an argument in spec.script.args becomes: give one of them";
-        faults.add(format!("spec.env[{name:?}]"), message);
-    }
-    let variables = made.env.iter();
-    let variables: usize = variables
-        .map(|(name, value)| name.len() + value.len() + 2)
-        .sum();
-    // The raw ones were looked at above.
-    let made = made.argv.get(script.argv.len()..).unwrap_or_default();
-    words(faults, "spec.script.args", made, env + variables);
-}
-
-fn text(faults: &mut Faults, field: impl Fn() -> String, text: &str) {
+fn check_word(violations: &mut ViolationCollector, field: impl Fn() -> String, text: &str) {
     if text.len() > ARG_BYTES_MAX {
-        faults.add(
-            field(),
-            format!("{} bytes; at most {ARG_BYTES_MAX}", text.len()),
-        );
+        violations.bytes_at_most(&field(), text.len(), ARG_BYTES_MAX);
     }
     if text.contains('\0') {
-        faults.add(field(), "has a NUL byte");
+        violations.add(field(), "has a NUL byte");
     }
+}
+
+/// Checks a script, and the command line and environment that its arguments become.
+fn check_script(
+    violations: &mut ViolationCollector,
+    spec: &pb::ExecSpec,
+    script: &pb::Script,
+    env_bytes: usize,
+) {
+    if spec.skill.is_empty() {
+        violations.add("spec.skill", "is empty: a script is one of a staged skill");
+    }
+    violations.take(script::normalise_script_path(&script.path));
+    violations.known_enum::<pb::ScriptCwd>("spec.script.cwd", script.cwd);
+    check_words(violations, "spec.script.argv", &script.argv, 0);
+    let made = violations
+        .take(script_arguments::build_script_arguments(script))
+        .unwrap_or_default();
+    for (name, _) in &made.env {
+        if spec.env.contains_key(name) {
+            let message = "is what an argument in spec.script.args becomes: give one of them";
+            violations.add(format!("spec.env[{name:?}]"), message);
+        }
+    }
+    let env_bytes =
+        env_bytes + environment_bytes(made.env.iter().map(|(name, value)| (name, value)));
+    // The words of spec.script.argv come first and were checked above.
+    let made = made.argv.get(script.argv.len()..).unwrap_or_default();
+    check_words(violations, "spec.script.args", made, env_bytes);
 }
 
 fn is_skill_name(name: &str) -> bool {
@@ -163,29 +160,21 @@ fn is_skill_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
 }
 
-/// Its size may be left to the defaults; the name becomes a variable of the environment.
-fn terminal(faults: &mut Faults, spec: &pb::ExecSpec) {
+/// Checks a terminal: 0 rows or columns mean the default, and the type becomes the variable TERM.
+fn check_terminal(violations: &mut ViolationCollector, spec: &pb::ExecSpec) {
     let Some(terminal) = &spec.terminal else {
         return;
     };
-    let sizes = [("rows", terminal.rows), ("cols", terminal.cols)];
-    for (field, size) in sizes {
-        if size > TERMINAL_MAX {
-            let field = format!("spec.terminal.{field}");
-            faults.add(field, format!("must be 0 to {TERMINAL_MAX}"));
-        }
-    }
-    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
-    if terminal.term.len() > TERM_BYTES_MAX || !terminal.term.bytes().all(good) {
-        let allowed = "`[A-Za-z0-9._+-]`";
-        faults.add(
-            "spec.terminal.term",
-            format!("must be at most {TERM_BYTES_MAX} bytes of {allowed}"),
-        );
+    violations.number_or("spec.terminal.rows", terminal.rows, 0, TERMINAL_MAX);
+    violations.number_or("spec.terminal.cols", terminal.cols, 0, TERMINAL_MAX);
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
+    if terminal.term.len() > TERM_BYTES_MAX || !terminal.term.bytes().all(is_allowed) {
+        let message = format_args!("must be at most {TERM_BYTES_MAX} bytes of `[A-Za-z0-9._+-]`");
+        violations.add("spec.terminal.term", message);
     }
     let stdin = spec.stdin.as_ref().and_then(|stdin| stdin.source.as_ref());
     if matches!(stdin, Some(pb::stdin::Source::Data(_))) {
-        faults.add(
+        violations.add(
             "spec.stdin.data",
             "cannot be given with a terminal, which is its program's stdin: use stdin.open and WriteStdin",
         );
@@ -195,117 +184,103 @@ fn terminal(faults: &mut Faults, spec: &pb::ExecSpec) {
 /// Checks the new size of a terminal.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn size(rows: u32, cols: u32) -> Result<()> {
-    let mut faults = Faults::default();
+/// [`Error::Invalid`] with every violation.
+pub fn check_terminal_size(rows: u32, cols: u32) -> Result<()> {
+    let mut violations = ViolationCollector::default();
     for (field, size) in [("rows", rows), ("cols", cols)] {
         if !(1..=TERMINAL_MAX).contains(&size) {
-            faults.add(field, format!("must be 1 to {TERMINAL_MAX}"));
+            violations.add(field, format_args!("must be 1 to {TERMINAL_MAX}"));
         }
     }
-    faults.finish()
+    violations.finish()
 }
 
-fn limits(faults: &mut Faults, limits: Option<&pb::ExecLimits>) {
+fn check_limits(violations: &mut ViolationCollector, limits: Option<&pb::ExecLimits>) {
     let limits = limits.copied().unwrap_or_default();
-    let fields = [
+    for (field, value) in [
         ("output_bytes", limits.output_bytes),
         ("cpu_seconds", limits.cpu_seconds),
         ("file_bytes", limits.file_bytes),
         ("open_files", limits.open_files),
         ("processes", limits.processes),
         ("address_space_bytes", limits.address_space_bytes),
-    ];
-    for (field, value) in fields {
-        if value < 0 {
-            faults.add(format!("spec.limits.{field}"), "must not be negative");
-        }
-    }
-}
-
-fn retain(faults: &mut Faults, retain: Option<&pb::Retain>, config: &ExecConfig) {
-    let Some(retain) = retain else { return };
-    for (field, value) in [
-        ("stdout_bytes", retain.stdout_bytes),
-        ("stderr_bytes", retain.stderr_bytes),
     ] {
-        if !u64::try_from(value).is_ok_and(|value| value <= config.retain_bytes_max) {
-            faults.add(
-                format!("spec.retain.{field}"),
-                format!("must be 0 to {}", config.retain_bytes_max),
-            );
-        }
-    }
-    let after = faults.take(
-        "spec.retain.after_exit",
-        duration("spec.retain.after_exit", retain.after_exit),
-    );
-    if after.unwrap_or(Duration::ZERO) > config.retain_after_exit_max {
-        let max = humantime::format_duration(config.retain_after_exit_max);
-        faults.add("spec.retain.after_exit", format!("must be at most {max}"));
+        violations.not_negative(&format!("spec.limits.{field}"), value);
     }
 }
 
-/// An entry that no program can be would permit nothing, or deny nothing, without a word.
-fn programs(faults: &mut Faults, programs: Option<&pb::Programs>) {
+fn check_retain(
+    violations: &mut ViolationCollector,
+    retain: Option<&pb::Retain>,
+    config: &ExecConfig,
+) {
+    let Some(retain) = retain else { return };
+    let max = config.retain_bytes_max;
+    violations.number_or("spec.retain.stdout_bytes", retain.stdout_bytes, 0, max);
+    violations.number_or("spec.retain.stderr_bytes", retain.stderr_bytes, 0, max);
+    let field = "spec.retain.after_exit";
+    let after_exit = violations.positive_duration(field, retain.after_exit);
+    if after_exit.is_some_and(|after_exit| after_exit > config.retain_after_exit_max) {
+        let max = humantime::format_duration(config.retain_after_exit_max);
+        violations.add(field, format_args!("must be at most {max}"));
+    }
+}
+
+/// Checks the lists of programs. An entry that names no program would permit or deny nothing without a message.
+fn check_programs(violations: &mut ViolationCollector, programs: Option<&pb::Programs>) {
     let Some(programs) = programs else { return };
     for (list, entries) in [("allowed", &programs.allowed), ("denied", &programs.denied)] {
         let field = format!("spec.programs.{list}");
         if entries.len() > PROGRAMS_MAX {
-            let message = format!("{} entries; at most {PROGRAMS_MAX}", entries.len());
-            faults.add(field, message);
+            let message = format_args!("{} entries; at most {PROGRAMS_MAX}", entries.len());
+            violations.add(field, message);
             continue;
         }
         for (index, entry) in entries.iter().enumerate() {
-            let is_one = !entry.contains('/') || (entry.starts_with('/') && !entry.ends_with('/'));
+            let is_name = !entry.contains('/') || (entry.starts_with('/') && !entry.ends_with('/'));
             let is_text = !entry.is_empty() && !entry.contains('\0');
-            if !is_one || !is_text || entry.len() > PROGRAM_BYTES_MAX {
-                let allowed = "a name without a slash or an absolute path";
-                let message = format!("must be {allowed}, of at most {PROGRAM_BYTES_MAX} bytes");
-                faults.add(format!("{field}[{index}]"), message);
+            if !is_name || !is_text || entry.len() > PROGRAM_BYTES_MAX {
+                let message = format_args!(
+                    "must be a name without a slash or an absolute path, of at most {PROGRAM_BYTES_MAX} bytes"
+                );
+                violations.add(format!("{field}[{index}]"), message);
             }
         }
     }
 }
 
-fn enums(faults: &mut Faults, spec: &pb::ExecSpec) {
-    let known = [
-        ("spec.on_full", pb::OnFull::try_from(spec.on_full).is_ok()),
-        (
-            "spec.on_disconnect",
-            pb::OnDisconnect::try_from(spec.on_disconnect).is_ok(),
-        ),
-        (
-            "spec.stragglers",
-            pb::Stragglers::try_from(spec.stragglers).is_ok(),
-        ),
-    ];
-    for (field, known) in known {
-        if !known {
-            faults.add(field, "is not a value that this server knows");
-        }
-    }
-}
-
-/// Checks an output format.
+/// Checks the format of an output stream and the handling of gaps in it.
 ///
 /// # Errors
-/// `Invalid`.
-pub fn format(format: i32) -> Result<pb::OutputFormat> {
-    pb::OutputFormat::try_from(format)
-        .map_err(|_| Error::invalid("format", "is not a value that this server knows"))
+/// [`Error::Invalid`] with every violation.
+pub fn check_output_options(format: i32, gaps: i32) -> Result<pb::OutputFormat> {
+    let mut violations = ViolationCollector::default();
+    let format = violations.known_enum("format", format);
+    violations.known_enum::<pb::Gaps>("gaps", gaps);
+    violations.finish_with(format)
 }
 
-/// Checks a kill's grace: unset means the default, 0 is allowed.
+/// Checks the signal and the target of a SignalExec.
 ///
 /// # Errors
-/// `Invalid`.
-pub fn grace(given: Option<prost_types::Duration>) -> Result<Option<prost_types::Duration>> {
-    let Some(given) = given else { return Ok(None) };
-    match Duration::try_from(given) {
-        Ok(grace) if grace <= GRACE_MAX => Ok(Some(given)),
-        _ => Err(Error::invalid("grace", "must be 0 to 60 s")),
+/// [`Error::Invalid`] with every violation.
+pub fn check_signal(request: &pb::SignalExecRequest) -> Result<()> {
+    let mut violations = ViolationCollector::default();
+    if !(1..=64).contains(&request.signal) {
+        violations.add("signal", "must be 1 to 64");
     }
+    violations.known_enum::<pb::signal_exec_request::Target>("target", request.target);
+    violations.finish()
+}
+
+/// Checks the grace period of a KillExec: `None` means the default, 0 kills at once.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub fn check_kill_grace(grace: Option<prost_types::Duration>) -> Result<()> {
+    let mut violations = ViolationCollector::default();
+    violations.duration_within("grace", grace, Duration::ZERO, GRACE_MAX);
+    violations.finish()
 }
 
 #[cfg(test)]
@@ -322,7 +297,7 @@ mod tests {
 
     /// Fields that are refused, in order.
     fn faults(spec: pb::ExecSpec) -> Vec<String> {
-        match super::spec(Some(spec), &config()) {
+        match check_spec(Some(spec), &config()) {
             Ok(_) => vec![],
             Err(Error::Invalid(violations)) => violations
                 .into_iter()
@@ -531,9 +506,9 @@ mod tests {
             ..with(1, 1, "")
         };
         assert_eq!(faults(both), ["spec.stdin.data"]);
-        assert!(size(1, 10_000).is_ok());
+        assert!(check_terminal_size(1, 10_000).is_ok());
         for (rows, cols) in [(0, 1), (1, 0), (10_001, 1), (1, u32::MAX)] {
-            assert!(size(rows, cols).is_err(), "{rows} {cols}");
+            assert!(check_terminal_size(rows, cols).is_err(), "{rows} {cols}");
         }
     }
 }

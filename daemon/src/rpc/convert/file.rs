@@ -1,98 +1,61 @@
-//! File requests → what the guest is asked: paths and globs resolved, limits filled in.
+//! Checks of file requests, converted to requests for the guest: paths and globs resolved, limits filled in.
+
+use std::ops::RangeInclusive;
 
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::stage_files_header::Kind;
 use skilld_proto::v1::stage_files_request::Payload;
 
-use super::{Faults, exec_name, int64, page_size, page_token, workspace_name};
+use super::{ViolationCollector, int64, parse_exec_name};
 use crate::collect::SaveAs;
 use crate::config::FileConfig;
 use crate::error::{Error, Result};
-use crate::paths::{self, Scope};
-use crate::skills::{SkillRef, Staged};
+use crate::paths::{self, PathScope};
+use crate::skills::{SkillRef, StagedSkill};
 use crate::workspace::WorkspaceId;
 
-/// Largest data of one message, bytes.
+/// Maximum data of one message of a stream, in bytes.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
-/// Skills of one request.
+/// Maximum number of skills in one request.
 pub const SKILLS_MAX: usize = 64;
-/// Globs of one request.
+/// Maximum number of globs in one request.
 pub const GLOBS_MAX: usize = 64;
-/// Of one glob, bytes.
+/// Maximum length of one glob, in bytes.
 pub const GLOB_BYTES_MAX: usize = 1024;
-const PAGE_DEFAULT: usize = 1000;
-const PAGE_MAX: usize = 10_000;
-/// All of read, write and execute.
-const PERMISSIONS: u32 = 0o777;
-
-/// Collects faults; a path that leaves the workspace or may not be written has a reason of its own, which is
-/// answered when nothing else is wrong.
-#[derive(Default)]
-pub(super) struct Checks {
-    pub(super) faults: Faults,
-    other: Option<Error>,
-}
-
-impl Checks {
-    pub(super) fn take<T: Default>(&mut self, field: &str, checked: Result<T>) -> T {
-        match checked {
-            Err(error @ (Error::PathEscapes { .. } | Error::ReadOnly { .. })) => {
-                self.other.get_or_insert(error);
-                T::default()
-            }
-            checked => self.faults.take(field, checked),
-        }
-    }
-
-    pub(super) fn workspace(&mut self, name: &str) -> Option<WorkspaceId> {
-        self.take("workspace", workspace_name("workspace", name).map(Some))
-    }
-
-    /// Everything is fine, and `workspace` is there; or all that is wrong.
-    pub(super) fn finish(self, workspace: Option<WorkspaceId>) -> Result<WorkspaceId> {
-        self.faults.finish()?;
-        match (self.other, workspace) {
-            (Some(error), _) => Err(error),
-            (None, Some(workspace)) => Ok(workspace),
-            (None, None) => Err(Error::invalid("workspace", "is missing")),
-        }
-    }
-}
+const PAGE_SIZE_DEFAULT: usize = 1000;
+const PAGE_SIZE_MAX: usize = 10_000;
+/// Permission bits that a staged file may have: read, write and execute for all.
+const PERMISSION_BITS: u32 = 0o777;
 
 /// Checks a `StageSkillsRequest`.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn stage_skills(request: &pb::StageSkillsRequest) -> Result<(WorkspaceId, Vec<SkillRef>)> {
-    let mut checks = Checks::default();
-    let workspace = checks.workspace(&request.workspace);
-    if !(1..=SKILLS_MAX).contains(&request.skills.len()) {
-        let given = request.skills.len();
-        checks.faults.add(
-            "skills",
-            format!("{given} skills; 1 to {SKILLS_MAX} can be staged at once"),
-        );
-    }
+/// `Invalid` with every violation.
+pub fn check_stage_skills(
+    request: &pb::StageSkillsRequest,
+) -> Result<(WorkspaceId, Vec<SkillRef>)> {
+    let mut violations = ViolationCollector::default();
+    let workspace = violations.workspace_name("workspace", &request.workspace);
+    violations.one_to("skills", request.skills.len(), SKILLS_MAX, "skills");
     let mut skills: Vec<SkillRef> = Vec::new();
     for (index, text) in request.skills.iter().enumerate().take(SKILLS_MAX) {
         let field = format!("skills[{index}]");
-        let Some(skill) = checks.take(&field, SkillRef::parse(&field, text).map(Some)) else {
+        let parsed = SkillRef::parse(&field, text).map_err(Error::from);
+        let Some(skill) = violations.take(parsed) else {
             continue;
         };
         if skills.iter().any(|other| other.name == skill.name) {
-            checks
-                .faults
-                .add(field, format!("{} is named twice", skill.name));
+            violations.add(field, format_args!("{} is named twice", skill.name));
         }
         skills.push(skill);
     }
-    Ok((checks.finish(workspace)?, skills))
+    Ok((violations.finish_with(workspace)?, skills))
 }
 
-/// Staged skills for the wire.
+/// Makes the answer of a StageSkills.
 #[must_use]
-pub fn staged(skills: &[Staged]) -> pb::StageSkillsResponse {
+pub fn staged_skills_message(skills: &[StagedSkill]) -> pb::StageSkillsResponse {
     let skills = skills.iter().map(|skill| pb::StagedSkill {
         name: skill.name.clone(),
         digest: format!("sha256:{}", skill.digest),
@@ -114,48 +77,36 @@ pub fn staged(skills: &[Staged]) -> pb::StageSkillsResponse {
 /// Checks the first message of a StageFiles stream.
 ///
 /// # Errors
-/// `Invalid` with every fault; `PathEscapes`; `ReadOnly`.
-pub fn stage_files(
+/// `Invalid` with every violation; otherwise `PathEscapes` or `ReadOnly`.
+pub fn check_stage_files(
     first: pb::StageFilesRequest,
     config: &FileConfig,
 ) -> Result<(WorkspaceId, guest::PutFilesHeader)> {
-    let mut checks = Checks::default();
-    let workspace = checks.workspace(&first.workspace);
+    let mut violations = ViolationCollector::default();
+    let workspace = violations.workspace_name("workspace", &first.workspace);
     let mut header = match first.payload {
         Some(Payload::Header(header)) => header,
         Some(Payload::Data(_)) | None => {
-            checks
-                .faults
-                .add("header", "is missing: it comes in the first message");
+            violations.add("header", "is missing: it comes in the first message");
             pb::StageFilesHeader::default()
         }
     };
-    let kind = Kind::try_from(header.kind);
-    if kind.is_err() {
-        checks
-            .faults
-            .add("header.kind", "is not a value that this server knows");
-    }
-    let archive = matches!(kind, Ok(Kind::Tar | Kind::TarGz));
-    let resolved = paths::resolve("header.path", &header.path, Scope::default());
-    let given = std::mem::take(&mut header.path);
-    let resolved = resolved.and_then(|path| match paths::writable(&path) {
-        Ok(()) if path.is_empty() && !archive => {
-            Err(Error::invalid("header.path", "names no file"))
-        }
-        Ok(()) => Ok(path),
-        Err(_) => Err(Error::ReadOnly { path: given }),
-    });
-    header.path = checks.take("header.path", resolved);
-    if archive && header.mode != 0 {
-        let message = "is for FILE only: an archive has modes of its own";
-        checks.faults.add("header.mode", message);
-    } else if header.mode & !PERMISSIONS != 0 {
+    let kind = violations.known_enum("header.kind", header.kind);
+    let is_archive = matches!(kind, Some(Kind::Tar | Kind::TarGz));
+    header.path = violations
+        .take(resolve_target(&header.path, is_archive))
+        .unwrap_or_default();
+    if is_archive && header.mode != 0 {
+        violations.add(
+            "header.mode",
+            "is for FILE only: an archive has modes of its own",
+        );
+    } else if header.mode & !PERMISSION_BITS != 0 {
         let message = "must be permission bits, at most 0777: set-id and sticky bits are refused";
-        checks.faults.add("header.mode", message);
+        violations.add("header.mode", message);
     }
-    header.sha256 = checks.take("header.sha256", sha256("header.sha256", &header.sha256));
-    let workspace = checks.finish(workspace)?;
+    header.sha256 = violations.sha256("header.sha256", &header.sha256);
+    let workspace = violations.finish_with(workspace)?;
     let header = guest::PutFilesHeader {
         file: Some(header),
         entries_max: config.archive_entries_max,
@@ -164,266 +115,252 @@ pub fn stage_files(
     Ok((workspace, header))
 }
 
-/// Checks any other message of a StageFiles stream.
+/// Resolves the path of a staged file or of the directory for an archive.
+fn resolve_target(given: &str, is_archive: bool) -> Result<String> {
+    let path = paths::resolve_path("header.path", given, PathScope::default())?;
+    paths::check_writable(&path).map_err(|_| Error::ReadOnly {
+        path: given.to_owned(),
+    })?;
+    if path.is_empty() && !is_archive {
+        return Err(Error::invalid("header.path", "names no file"));
+    }
+    Ok(path)
+}
+
+/// Checks a later message of a StageFiles stream.
 ///
 /// # Errors
 /// `Invalid`.
-pub fn stage_data(message: pb::StageFilesRequest) -> Result<guest::PutFilesRequest> {
-    match message.payload {
-        Some(Payload::Data(data)) if data.len() <= DATA_BYTES_MAX => Ok(guest::PutFilesRequest {
-            payload: Some(guest::put_files_request::Payload::Data(data)),
-        }),
-        Some(Payload::Data(data)) => Err(Error::invalid(
-            "data",
-            format!(
-                "{} bytes in one message; at most {DATA_BYTES_MAX}",
-                data.len()
-            ),
-        )),
-        Some(Payload::Header(_)) => {
-            Err(Error::invalid("header", "comes in the first message only"))
+pub fn check_stage_data(message: pb::StageFilesRequest) -> Result<guest::PutFilesRequest> {
+    let mut violations = ViolationCollector::default();
+    let data = match message.payload {
+        Some(Payload::Data(data)) => {
+            violations.bytes_at_most("data", data.len(), DATA_BYTES_MAX);
+            Some(data)
         }
-        None => Err(Error::invalid("data", "is missing")),
-    }
-}
-
-/// 64 hex digits, in lower case, or nothing.
-pub(super) fn sha256(field: &str, text: &str) -> Result<String> {
-    if text.is_empty() || (text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())) {
-        return Ok(text.to_ascii_lowercase());
-    }
-    Err(Error::invalid(field, "must be 64 hex digits"))
+        Some(Payload::Header(_)) => {
+            violations.add("header", "comes in the first message only");
+            None
+        }
+        None => {
+            violations.add("data", "is missing");
+            None
+        }
+    };
+    let data = violations.finish_with(data)?;
+    Ok(guest::PutFilesRequest {
+        payload: Some(guest::put_files_request::Payload::Data(data)),
+    })
 }
 
 /// Checks a `ListFilesRequest`.
 ///
 /// # Errors
-/// `Invalid` with every fault; `PathEscapes`.
-pub fn list_files(
+/// `Invalid` with every violation; otherwise `PathEscapes`.
+pub fn check_list_files(
     request: &pb::ListFilesRequest,
 ) -> Result<(WorkspaceId, guest::ListFilesRequest)> {
-    let mut checks = Checks::default();
-    let workspace = checks.workspace(&request.workspace);
-    let path = checks.take(
+    let mut violations = ViolationCollector::default();
+    let workspace = violations.workspace_name("workspace", &request.workspace);
+    let path = violations.take(paths::resolve_path(
         "path",
-        paths::resolve("path", &request.path, Scope::default()),
-    );
-    let size = page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
-    let size = checks.take("page_size", size);
-    let token = checks.take("page_token", page_token(&request.page_token));
+        &request.path,
+        PathScope::default(),
+    ));
+    let size = violations.page_size(request.page_size, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX);
+    let token = violations.page_token(&request.page_token);
     let request = guest::ListFilesRequest {
-        path,
+        path: path.unwrap_or_default(),
         recursive: request.recursive,
         page_size: u32::try_from(size).unwrap_or(u32::MAX),
         page_token: token.to_owned(),
     };
-    Ok((checks.finish(workspace)?, request))
+    Ok((violations.finish_with(workspace)?, request))
 }
 
 /// Checks a `ReadFileRequest`.
 ///
 /// # Errors
-/// `Invalid` with every fault; `PathEscapes`.
-pub fn read_file(request: &pb::ReadFileRequest) -> Result<(WorkspaceId, guest::ReadFileRequest)> {
-    let mut checks = Checks::default();
-    let workspace = checks.workspace(&request.workspace);
-    let path = checks.take(
+/// `Invalid` with every violation; otherwise `PathEscapes`.
+pub fn check_read_file(
+    request: &pb::ReadFileRequest,
+) -> Result<(WorkspaceId, guest::ReadFileRequest)> {
+    let mut violations = ViolationCollector::default();
+    let workspace = violations.workspace_name("workspace", &request.workspace);
+    let path = violations.take(paths::resolve_path(
         "path",
-        paths::resolve("path", &request.path, Scope::default()),
-    );
-    let mut count = |field: &str, value: i64| {
-        let checked =
-            u64::try_from(value).map_err(|_| Error::invalid(field, "must not be negative"));
-        checks.take(field, checked)
-    };
-    let (offset, length) = (
-        count("offset", request.offset),
-        count("length", request.length),
-    );
+        &request.path,
+        PathScope::default(),
+    ));
     let request = guest::ReadFileRequest {
-        path,
-        offset,
-        length,
+        path: path.unwrap_or_default(),
+        offset: violations.not_negative("offset", request.offset),
+        length: violations.not_negative("length", request.length),
     };
-    Ok((checks.finish(workspace)?, request))
+    Ok((violations.finish_with(workspace)?, request))
 }
 
-/// Checks a `CollectOutputsRequest`: what the guest is asked, and under which names the files are kept.
+/// Checks a `CollectOutputsRequest`. Returns the workspace, the guest's request, and how to save the files as artifacts
+/// (`None` if the request does not ask for that).
 ///
 /// # Errors
-/// `Invalid` with every fault; `PathEscapes`.
-pub fn collect(
+/// `Invalid` with every violation; otherwise `PathEscapes`.
+pub fn check_collect_outputs(
     request: pb::CollectOutputsRequest,
     config: &FileConfig,
 ) -> Result<(WorkspaceId, guest::CollectRequest, Option<SaveAs>)> {
-    let mut checks = Checks::default();
-    let workspace = checks.workspace(&request.workspace);
-    let spec = request
-        .spec
-        .ok_or_else(|| Error::invalid("spec", "is missing"));
-    let mut spec = checks.take("spec", spec);
-    let exec = if spec.changed_since_exec.is_empty() {
-        if spec.until_exec_end {
-            let problem = "needs changed_since_exec";
-            checks.faults.add("spec.until_exec_end", problem);
-        }
-        None
-    } else {
-        let field = "spec.changed_since_exec";
-        let exec = checks.take(field, exec_name(field, &spec.changed_since_exec).map(Some));
-        let here = workspace.as_ref().zip(exec.as_ref());
-        if here.is_some_and(|(workspace, (of, _))| of != workspace) {
-            checks.faults.add(field, "is an exec of another workspace");
-        }
-        exec.map(|(_, exec)| exec)
+    let mut violations = ViolationCollector::default();
+    let workspace = violations.workspace_name("workspace", &request.workspace);
+    let Some(mut spec) = request.spec else {
+        violations.add("spec", "is missing");
+        return violations.finish_with(None);
     };
-    let scope = Scope {
-        exec: exec.as_deref(),
-        ..Scope::default()
-    };
-    let save_as = collect_spec(&mut checks, "spec", &mut spec, scope, config);
-    if spec.skip_empty_after_failure && spec.changed_since_exec.is_empty() {
-        let problem = "needs changed_since_exec";
-        checks.faults.add("spec.skip_empty_after_failure", problem);
+    let is_since_exec = !spec.changed_since_exec.is_empty();
+    for (field, is_set) in [
+        ("spec.until_exec_end", spec.until_exec_end),
+        (
+            "spec.skip_empty_after_failure",
+            spec.skip_empty_after_failure,
+        ),
+    ] {
+        if is_set && !is_since_exec {
+            violations.add(field, "needs changed_since_exec");
+        }
     }
+    let mut exec_id = None;
+    if is_since_exec {
+        let field = "spec.changed_since_exec";
+        let exec = violations.take(parse_exec_name(field, &spec.changed_since_exec));
+        let both = workspace.as_ref().zip(exec.as_ref());
+        if both.is_some_and(|(workspace, (other, _))| other != workspace) {
+            violations.add(field, "is an exec of another workspace");
+        }
+        exec_id = exec.map(|(_, exec)| exec);
+    }
+    let scope = PathScope {
+        exec: exec_id.as_deref(),
+        ..PathScope::default()
+    };
+    let save_as = check_collect_spec(&mut violations, "spec", &mut spec, scope, config);
     spec.save_as_artifacts = None;
-    let workspace = checks.finish(workspace)?;
-    Ok((
-        workspace,
-        guest::CollectRequest { spec: Some(spec) },
-        save_as,
-    ))
+    let workspace = violations.finish_with(workspace)?;
+    let request = guest::CollectRequest { spec: Some(spec) };
+    Ok((workspace, request, save_as))
 }
 
-/// Checks what the caller plans to collect after an exec.
+/// Checks the collection that a caller plans to make after an exec.
 ///
 /// # Errors
-/// `Invalid` with every fault; `PathEscapes`.
-pub fn planned_collect(
+/// `Invalid` with every violation; otherwise `PathEscapes`.
+pub fn check_planned_collect(
     mut spec: pb::CollectSpec,
-    workspace: &WorkspaceId,
     exec: &str,
     config: &FileConfig,
 ) -> Result<()> {
-    let mut checks = Checks::default();
-    let scope = Scope {
+    let mut violations = ViolationCollector::default();
+    let scope = PathScope {
         exec: Some(exec),
-        ..Scope::default()
+        ..PathScope::default()
     };
-    collect_spec(
-        &mut checks,
-        "spec.planned_collect",
-        &mut spec,
-        scope,
-        config,
-    );
-    checks.finish(Some(workspace.clone()))?;
-    Ok(())
+    let field = "spec.planned_collect";
+    check_collect_spec(&mut violations, field, &mut spec, scope, config);
+    violations.finish()
 }
 
-/// Checks and completes what is collected when an exec ends.
+/// Checks and completes the collection that the daemon makes when an exec ends.
 ///
 /// # Errors
-/// `Invalid` with every fault; `PathEscapes`.
-pub fn collect_on_exit(
+/// `Invalid` with every violation; otherwise `PathEscapes`.
+pub fn check_collect_on_exit(
     spec: &mut pb::CollectSpec,
     workspace: &WorkspaceId,
     exec: &str,
     skill: &str,
     config: &FileConfig,
 ) -> Result<()> {
-    let mut checks = Checks::default();
-    let scope = Scope {
+    let mut violations = ViolationCollector::default();
+    let scope = PathScope {
         exec: Some(exec),
         skill: Some(skill).filter(|skill| !skill.is_empty()),
-        ..Scope::default()
+        ..PathScope::default()
     };
-    let field = "spec.collect";
-    collect_spec(&mut checks, field, spec, scope, config);
+    check_collect_spec(&mut violations, "spec.collect", spec, scope, config);
     if spec.save_as_artifacts.is_none() {
         let message = "is missing: nobody else would get the files";
-        checks
-            .faults
-            .add(format!("{field}.save_as_artifacts"), message);
+        violations.add("spec.collect.save_as_artifacts", message);
     }
     let name = format!("{}/execs/{exec}", workspace.name());
     if !spec.changed_since_exec.is_empty() && spec.changed_since_exec != name {
-        let message = "is this exec: leave it out";
-        checks
-            .faults
-            .add(format!("{field}.changed_since_exec"), message);
+        let message = "must be this exec: leave it out";
+        violations.add("spec.collect.changed_since_exec", message);
     }
     spec.changed_since_exec = name;
     spec.set_format(pb::CollectFormat::Files);
-    checks.finish(Some(workspace.clone()))?;
-    Ok(())
+    violations.finish()
 }
 
-/// What both have in common.
-fn collect_spec(
-    checks: &mut Checks,
+/// Checks the fields that all collections share, resolves the globs and fills in the limits.
+fn check_collect_spec(
+    violations: &mut ViolationCollector,
     field: &str,
     spec: &mut pb::CollectSpec,
-    scope: Scope<'_>,
+    scope: PathScope<'_>,
     config: &FileConfig,
 ) -> Option<SaveAs> {
-    globs(checks, field, &mut spec.globs, scope);
-    let mut limit =
-        |name: &str, value: &mut i64, default: u64, max: u64| match u64::try_from(*value) {
-            Ok(0) => *value = int64(default.min(max)),
-            Ok(value) if value <= max => {}
-            _ => checks.faults.add(
-                format!("{field}.{name}"),
-                format!("must be 0 to {max}, this server's maximum"),
-            ),
-        };
-    limit(
-        "max_files",
-        &mut spec.max_files,
-        config.collect_files_default,
-        config.collect_files_max,
+    check_globs(
+        violations,
+        &format!("{field}.globs"),
+        &mut spec.globs,
+        scope,
     );
-    limit(
-        "max_file_bytes",
-        &mut spec.max_file_bytes,
-        config.collect_file_bytes_default,
-        config.collect_file_bytes_max,
-    );
-    limit(
-        "max_total_bytes",
-        &mut spec.max_total_bytes,
-        config.collect_total_bytes_default,
-        config.collect_total_bytes_max,
-    );
-    let format = pb::CollectFormat::try_from(spec.format);
-    if format.is_err() {
-        let message = "is not a value that this server knows";
-        checks.faults.add(format!("{field}.format"), message);
+    // Each range goes from the default to the maximum.
+    let limits: [(&str, &mut i64, RangeInclusive<u64>); 3] = [
+        (
+            "max_files",
+            &mut spec.max_files,
+            config.collect_files_default..=config.collect_files_max,
+        ),
+        (
+            "max_file_bytes",
+            &mut spec.max_file_bytes,
+            config.collect_file_bytes_default..=config.collect_file_bytes_max,
+        ),
+        (
+            "max_total_bytes",
+            &mut spec.max_total_bytes,
+            config.collect_total_bytes_default..=config.collect_total_bytes_max,
+        ),
+    ];
+    for (name, value, range) in limits {
+        let field = format!("{field}.{name}");
+        *value = int64(violations.number_or(&field, *value, *range.start(), *range.end()));
     }
-    let asked = spec.save_as_artifacts.as_ref()?;
+    let format = violations.known_enum(&format!("{field}.format"), spec.format);
+    let requested = spec.save_as_artifacts.as_ref()?;
     let field = format!("{field}.save_as_artifacts");
     if matches!(
         format,
-        Ok(pb::CollectFormat::Tar | pb::CollectFormat::TarGz)
+        Some(pb::CollectFormat::Tar | pb::CollectFormat::TarGz)
     ) {
         let message = "is for FILES only: an archive is one stream";
-        checks.faults.add(field.clone(), message);
+        violations.add(field.clone(), message);
     }
-    checks.take(&field, SaveAs::parse(&field, asked).map(Some))
+    violations.take(SaveAs::parse(&field, requested))
 }
 
-fn globs(checks: &mut Checks, field: &str, globs: &mut [String], scope: Scope<'_>) {
-    if !(1..=GLOBS_MAX).contains(&globs.len()) {
-        let message = format!("{} globs; 1 to {GLOBS_MAX} can be given", globs.len());
-        checks.faults.add(format!("{field}.globs"), message);
-    }
+fn check_globs(
+    violations: &mut ViolationCollector,
+    field: &str,
+    globs: &mut [String],
+    scope: PathScope<'_>,
+) {
+    violations.one_to(field, globs.len(), GLOBS_MAX, "globs");
     for (index, glob) in globs.iter_mut().enumerate().take(GLOBS_MAX) {
-        let field = format!("{field}.globs[{index}]");
+        let field = format!("{field}[{index}]");
         if glob.len() > GLOB_BYTES_MAX {
-            let message = format!("{} bytes; at most {GLOB_BYTES_MAX}", glob.len());
-            checks.faults.add(field, message);
-        } else {
-            *glob = checks.take(&field, paths::glob(&field, glob, scope));
+            violations.bytes_at_most(&field, glob.len(), GLOB_BYTES_MAX);
+        } else if let Some(resolved) = violations.take(paths::resolve_glob(&field, glob, scope)) {
+            *glob = resolved;
         }
     }
 }
@@ -479,7 +416,7 @@ mod tests {
             workspace: "workspaces/w".to_owned(),
             spec: Some(spec),
         };
-        collect(request, &CONFIG).map(|(_, request, _)| request.spec.expect("spec"))
+        check_collect_outputs(request, &CONFIG).map(|(_, request, _)| request.spec.expect("spec"))
     }
 
     fn spec(globs: &[&str]) -> pb::CollectSpec {
@@ -497,7 +434,7 @@ mod tests {
             sha256: sha256.clone(),
             ..header("inputs/a.csv")
         };
-        let (workspace, header) = stage_files(first(given), &CONFIG).expect("good");
+        let (workspace, header) = check_stage_files(first(given), &CONFIG).expect("good");
         assert_eq!(workspace.as_str(), "w");
         assert_eq!((header.entries_max, header.bytes_max), (20_000, 1 << 30));
         let file = header.file.expect("file");
@@ -510,7 +447,7 @@ mod tests {
 
     #[test]
     fn paths_that_may_not_be_written_have_their_reason() {
-        let stage = |path: &str| refused(stage_files(first(header(path)), &CONFIG));
+        let stage = |path: &str| refused(check_stage_files(first(header(path)), &CONFIG));
         assert_eq!(stage("../x"), ["REASON_PATH_ESCAPES"]);
         assert_eq!(stage("/etc/passwd"), ["REASON_PATH_ESCAPES"]);
         assert_eq!(stage("skills/a/x"), ["REASON_READ_ONLY"]);
@@ -521,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_a_header_is_named_at_once() {
+    fn every_violation_of_a_header_is_reported_at_once() {
         let bad = pb::StageFilesHeader {
             kind: 99,
             mode: 0o4755,
@@ -539,13 +476,16 @@ mod tests {
             "header.mode",
             "header.sha256",
         ];
-        assert_eq!(refused(stage_files(request, &CONFIG)), expected);
+        assert_eq!(refused(check_stage_files(request, &CONFIG)), expected);
         let tar = pb::StageFilesHeader {
             kind: Kind::Tar.into(),
             mode: 0o644,
             ..header("")
         };
-        assert_eq!(refused(stage_files(first(tar), &CONFIG)), ["header.mode"]);
+        assert_eq!(
+            refused(check_stage_files(first(tar), &CONFIG)),
+            ["header.mode"]
+        );
     }
 
     #[test]
@@ -554,18 +494,21 @@ mod tests {
             workspace: String::new(),
             payload: Some(Payload::Data(vec![0; len].into())),
         };
-        assert!(stage_data(data(DATA_BYTES_MAX)).is_ok());
-        assert_eq!(refused(stage_data(data(DATA_BYTES_MAX + 1))), ["data"]);
-        assert_eq!(refused(stage_data(first(header("a")))), ["header"]);
+        assert!(check_stage_data(data(DATA_BYTES_MAX)).is_ok());
         assert_eq!(
-            refused(stage_data(pb::StageFilesRequest::default())),
+            refused(check_stage_data(data(DATA_BYTES_MAX + 1))),
             ["data"]
         );
-        assert_eq!(refused(stage_files(data(1), &CONFIG))[1], "header");
+        assert_eq!(refused(check_stage_data(first(header("a")))), ["header"]);
+        assert_eq!(
+            refused(check_stage_data(pb::StageFilesRequest::default())),
+            ["data"]
+        );
+        assert_eq!(refused(check_stage_files(data(1), &CONFIG))[1], "header");
     }
 
     #[test]
-    fn collect_limits_are_filled_in_and_never_cut_silently() {
+    fn collect_limits_are_filled_in_and_never_reduced_silently() {
         let filled = collected(spec(&["$OUTPUT_DIR/**", "inputs/*"])).expect("good");
         assert_eq!(filled.globs, ["out/**", "work/inputs/*"]);
         assert_eq!(
@@ -647,19 +590,19 @@ mod tests {
             offset: -1,
             length: -1,
         };
-        assert_eq!(refused(read_file(&read)), ["offset", "length"]);
+        assert_eq!(refused(check_read_file(&read)), ["offset", "length"]);
         let list = pb::ListFilesRequest {
             workspace: "workspaces/w".to_owned(),
             path: "/workspace/out/".to_owned(),
             ..Default::default()
         };
-        let (_, request) = list_files(&list).expect("good");
+        let (_, request) = check_list_files(&list).expect("good");
         assert_eq!((request.path.as_str(), request.page_size), ("out", 1000));
         let list = pb::ListFilesRequest {
             page_size: 10_001,
             ..list
         };
-        assert_eq!(refused(list_files(&list)), ["page_size"]);
+        assert_eq!(refused(check_list_files(&list)), ["page_size"]);
     }
 
     #[test]
@@ -669,13 +612,19 @@ mod tests {
             skills: skills.iter().map(|skill| (*skill).to_owned()).collect(),
         };
         assert_eq!(
-            stage_skills(&request(&["a", "b@1"])).expect("good").1.len(),
+            check_stage_skills(&request(&["a", "b@1"]))
+                .expect("good")
+                .1
+                .len(),
             2
         );
-        assert_eq!(refused(stage_skills(&request(&[]))), ["skills"]);
-        assert_eq!(refused(stage_skills(&request(&["a"; 65])))[0], "skills");
+        assert_eq!(refused(check_stage_skills(&request(&[]))), ["skills"]);
         assert_eq!(
-            refused(stage_skills(&request(&["a", "../x", "a@1"]))),
+            refused(check_stage_skills(&request(&["a"; 65])))[0],
+            "skills"
+        );
+        assert_eq!(
+            refused(check_stage_skills(&request(&["a", "../x", "a@1"]))),
             ["skills[1]", "skills[2]"]
         );
     }

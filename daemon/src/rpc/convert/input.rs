@@ -1,143 +1,134 @@
-//! StageInputs: references and places → what is staged; what was staged → messages.
+//! Conversion of StageInputs requests and answers: references of inputs and their targets.
 
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::input_spec::Source as Given;
 
-use super::file::{Checks, DATA_BYTES_MAX, sha256};
-use super::int64;
-use crate::artifacts::{ArtifactRef, Scope};
+use super::file::DATA_BYTES_MAX;
+use super::{ViolationCollector, int64};
+use crate::artifacts::{ArtifactRef, ArtifactScope};
 use crate::error::{Error, Result};
 use crate::fetch::{FetchError, WebUrl};
-use crate::inputs::target::{DEFAULT_FOLDER, safe_name};
-use crate::inputs::{Input, Source, Staged, To};
+use crate::inputs::destination::{DEFAULT_FOLDER, safe_name};
+use crate::inputs::{InputDestination, InputSource, InputSpec, StagedInput};
 use crate::paths;
 use crate::skills::is_name;
 use crate::workspace::WorkspaceId;
 
-/// Inputs of one request.
+/// Maximum number of inputs in one request.
 pub const INPUTS_MAX: usize = 256;
-/// Of a reference, bytes.
+/// Maximum length of a reference, in bytes.
 const FROM_BYTES_MAX: usize = 4096;
-/// Of a name that is asked for, bytes; it is then made safe.
+/// Maximum length of a requested name, in bytes, before it is sanitised.
 const NAME_BYTES_MAX: usize = 4096;
-const FORMS: &str = "must be artifact://NAME[@VERSION], host:///PATH, workspace://PATH, skill://NAME/PATH or \
-                     an http(s) URL";
+const SOURCE_FORMS: &str = "must be artifact://NAME[@VERSION], host:///PATH, workspace://PATH, skill://NAME/PATH or \
+                            an http(s) URL";
 
 /// Checks a `StageInputsRequest`.
 ///
 /// # Errors
-/// `Invalid` with every fault; `PathEscapes`; `ReadOnly`.
-pub fn stage_inputs(request: pb::StageInputsRequest) -> Result<(WorkspaceId, Vec<Input>, Scope)> {
-    let mut checks = Checks::default();
-    let workspace = checks.workspace(&request.workspace);
-    let count = request.inputs.len();
-    if !(1..=INPUTS_MAX).contains(&count) {
-        let problem = format!("{count} inputs; 1 to {INPUTS_MAX} can be staged at once");
-        checks.faults.add("inputs", problem);
-    }
+/// `Invalid` with every violation; otherwise `PathEscapes` or `ReadOnly`.
+pub fn check_stage_inputs(
+    request: pb::StageInputsRequest,
+) -> Result<(WorkspaceId, Vec<InputSpec>, ArtifactScope)> {
+    let mut violations = ViolationCollector::default();
+    let workspace = violations.workspace_name("workspace", &request.workspace);
+    violations.one_to("inputs", request.inputs.len(), INPUTS_MAX, "inputs");
     let scope = request.scope.unwrap_or_default();
-    let scope = Scope::parse("scope", &scope.app, &scope.user, &scope.session);
-    let scope = checks.take("scope", scope);
+    let scope = ArtifactScope::parse("scope", &scope.app, &scope.user, &scope.session);
+    let scope = violations.take(scope);
     let specs = request.inputs.into_iter().enumerate().take(INPUTS_MAX);
-    let inputs: Vec<Option<Input>> = specs
-        .map(|(index, spec)| input(&mut checks, format!("inputs[{index}]"), spec))
+    let inputs: Vec<Option<InputSpec>> = specs
+        .map(|(index, spec)| check_input(&mut violations, format!("inputs[{index}]"), spec))
         .collect();
-    let workspace = checks.finish(workspace)?;
+    let (workspace, scope) = violations.finish_with(workspace.zip(scope))?;
     Ok((workspace, inputs.into_iter().flatten().collect(), scope))
 }
 
-fn input(checks: &mut Checks, field: String, spec: pb::InputSpec) -> Option<Input> {
+fn check_input(
+    violations: &mut ViolationCollector,
+    field: String,
+    spec: pb::InputSpec,
+) -> Option<InputSpec> {
     let at = |name: &str| format!("{field}.{name}");
-    let link = match pb::StageMode::try_from(spec.mode) {
-        Ok(mode) => mode == pb::StageMode::Link,
-        Err(_) => {
-            let problem = "is not a value that this server knows";
-            checks.faults.add(at("mode"), problem);
-            false
-        }
-    };
-    let to = checks.take(&at("to"), place(&at("to"), &spec.to).map(Some));
-    let digest = checks.take(&at("sha256"), sha256(&at("sha256"), &spec.sha256));
-    if spec.name.len() > NAME_BYTES_MAX {
-        let problem = format!("is longer than {NAME_BYTES_MAX} bytes");
-        checks.faults.add(at("name"), problem);
-    }
+    let mode = violations.known_enum(&at("mode"), spec.mode);
+    let target = violations.take(parse_target(&at("to"), &spec.to));
+    let sha256 = violations.sha256(&at("sha256"), &spec.sha256);
+    violations.bytes_at_most(&at("name"), spec.name.len(), NAME_BYTES_MAX);
     let (from, source) = match spec.source {
         Some(Given::From(from)) => {
-            let source = source(&at("from"), &from);
-            (from, checks.take(&at("from"), source.map(Some)))
+            let source = violations.take(parse_source(&at("from"), &from));
+            (from, source)
         }
         Some(Given::Data(data)) if data.len() > DATA_BYTES_MAX => {
-            let problem = format!(
-                "has {} bytes; at most {DATA_BYTES_MAX}: StageFiles takes more",
-                data.len()
-            );
-            checks.faults.add(at("data"), problem);
+            let bytes = data.len();
+            let problem =
+                format_args!("has {bytes} bytes; at most {DATA_BYTES_MAX}: StageFiles takes more");
+            violations.add(at("data"), problem);
             return None;
         }
-        Some(Given::Data(data)) => (String::new(), Some(Source::Data(data))),
+        Some(Given::Data(data)) => (String::new(), Some(InputSource::Data(data))),
         None => {
-            let problem = "is missing: give `from` or `data`";
-            checks.faults.add(at("from"), problem);
+            violations.add(at("from"), "is missing: give `from` or `data`");
             return None;
         }
     };
     let source = source?;
-    let from = if let Source::Url(url) = &source {
+    // A URL is shown without its query, which may hold secrets.
+    let from = if let InputSource::Url(url) = &source {
         url.to_string()
     } else {
         from
     };
-    if spec.pin && !matches!(source, Source::Artifact(_)) {
-        checks.faults.add(at("pin"), "is for artifacts");
+    if spec.pin && !matches!(source, InputSource::Artifact(_)) {
+        violations.add(at("pin"), "is for artifacts");
     }
     let name = if spec.name.is_empty() {
         source_name(&source)
     } else {
         &spec.name
     };
-    Some(Input {
+    Some(InputSpec {
         name: safe_name(name),
         field,
         from,
-        to: to?,
-        link,
+        to: target?,
+        link: mode == Some(pb::StageMode::Link),
         pin: spec.pin,
-        sha256: digest,
+        sha256,
         source,
     })
 }
 
-/// What a source is called where it comes from.
-fn source_name(source: &Source) -> &str {
+/// Returns the name that an input has at its source; empty if it has none.
+fn source_name(source: &InputSource) -> &str {
     match source {
-        Source::Data(_) => "",
-        Source::Artifact(artifact) => artifact.name.as_str().trim_start_matches("user:"),
-        Source::Host(path) | Source::Workspace(path) => path,
-        Source::Skill { name, path } if path.is_empty() => name,
-        Source::Skill { path, .. } => path,
-        Source::Url(url) => url.url().path(),
+        InputSource::Data(_) => "",
+        InputSource::Artifact(artifact) => artifact.name.as_str().trim_start_matches("user:"),
+        InputSource::Host(path) | InputSource::Workspace(path) => path,
+        InputSource::Skill { name, path } if path.is_empty() => name,
+        InputSource::Skill { path, .. } => path,
+        InputSource::Url(url) => url.url().path(),
     }
 }
 
-fn source(field: &str, from: &str) -> Result<Source> {
+fn parse_source(field: &str, from: &str) -> Result<InputSource> {
     if from.len() > FROM_BYTES_MAX || from.chars().any(char::is_control) {
         let problem = format!("must be at most {FROM_BYTES_MAX} bytes without control characters");
         return Err(Error::invalid(field, problem));
     }
     let Some((scheme, rest)) = from.split_once("://") else {
-        return Err(Error::invalid(field, FORMS));
+        return Err(Error::invalid(field, SOURCE_FORMS));
     };
     match scheme {
-        "artifact" => ArtifactRef::parse(field, from).map(Source::Artifact),
-        "host" if rest.starts_with('/') => Ok(Source::Host(rest.to_owned())),
+        "artifact" => ArtifactRef::parse(field, from).map(InputSource::Artifact),
+        "host" if rest.starts_with('/') => Ok(InputSource::Host(rest.to_owned())),
         "host" => Err(Error::invalid(
             field,
             "must be host:// and an absolute path",
         )),
         "workspace" => {
-            let path = paths::resolve(field, rest, paths::Scope::default())?;
-            Ok(Source::Workspace(path))
+            let path = paths::resolve_path(field, rest, paths::PathScope::default())?;
+            Ok(InputSource::Workspace(path))
         }
         "skill" => {
             let (name, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -149,49 +140,53 @@ fn source(field: &str, from: &str) -> Result<Source> {
                     path: from.to_owned(),
                 });
             }
-            let base = paths::resolve(
+            let base = paths::resolve_path(
                 field,
                 &format!("skills/{name}/{path}"),
-                paths::Scope::default(),
+                paths::PathScope::default(),
             )?;
             let path = base
                 .strip_prefix(&format!("skills/{name}"))
                 .unwrap_or_default();
-            Ok(Source::Skill {
+            Ok(InputSource::Skill {
                 name: name.to_owned(),
                 path: path.trim_start_matches('/').to_owned(),
             })
         }
         "http" | "https" => {
             let url: Result<WebUrl, FetchError> = from.parse();
-            url.map(Source::Url)
+            url.map(InputSource::Url)
                 .map_err(|error| Error::invalid(field, error.to_string()))
         }
-        _ => Err(Error::invalid(field, FORMS)),
+        _ => Err(Error::invalid(field, SOURCE_FORMS)),
     }
 }
 
-fn place(field: &str, to: &str) -> Result<To> {
-    // Blanks at the end of a name are of the name.
+/// Parses the target of an input: empty for the default folder, with a `/` at the end for a folder.
+fn parse_target(field: &str, to: &str) -> Result<InputDestination> {
+    // Blanks at the end belong to the name, unless there is nothing else.
     let to = if to.trim().is_empty() { "" } else { to };
-    let path = paths::resolve(field, to, paths::Scope::default())?;
+    let path = paths::resolve_path(field, to, paths::PathScope::default())?;
     if to.is_empty() || path == DEFAULT_FOLDER {
-        return Ok(To::Default);
+        return Ok(InputDestination::Default);
     }
-    paths::writable(&path).map_err(|_| Error::ReadOnly {
+    paths::check_writable(&path).map_err(|_| Error::ReadOnly {
         path: to.to_owned(),
     })?;
     // The workspace itself can only be a folder.
     Ok(if to.ends_with('/') || path.is_empty() {
-        To::Folder(path)
+        InputDestination::Folder(path)
     } else {
-        To::Path(path)
+        InputDestination::Path(path)
     })
 }
 
-/// What was staged, for the wire.
+/// Makes the answer of a StageInputs.
 #[must_use]
-pub fn staged(inputs: &[Input], staged: Vec<Staged>) -> pb::StageInputsResponse {
+pub fn staged_inputs_message(
+    inputs: &[InputSpec],
+    staged: Vec<StagedInput>,
+) -> pb::StageInputsResponse {
     let inputs = inputs.iter().zip(staged).map(|(input, staged)| {
         let mode = if staged.linked {
             pb::StageMode::Link
@@ -224,20 +219,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_no_place_at_all_is_the_default_one() {
-        let folder = |path: &str| To::Folder(path.to_owned());
+    fn only_an_empty_target_is_the_default_folder() {
+        let folder = |path: &str| InputDestination::Folder(path.to_owned());
         for (to, expected) in [
-            ("", To::Default),
-            ("work/inputs", To::Default),
-            ("work/inputs/", To::Default),
+            ("", InputDestination::Default),
+            ("work/inputs", InputDestination::Default),
+            ("work/inputs/", InputDestination::Default),
             ("./", folder("")),
             (".", folder("")),
             ("/workspace/", folder("")),
             ("out/", folder("out")),
-            ("out/a", To::Path("out/a".to_owned())),
+            ("out/a", InputDestination::Path("out/a".to_owned())),
         ] {
-            assert_eq!(place("to", to).expect(to), expected, "{to}");
+            assert_eq!(parse_target("to", to).expect(to), expected, "{to}");
         }
-        assert!(place("to", "skills/").is_err());
+        assert!(parse_target("to", "skills/").is_err());
     }
 }

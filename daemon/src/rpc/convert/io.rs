@@ -1,164 +1,137 @@
-//! Requests about an exec's output and stdin → what the guest is asked. Which workspace and exec they name is
-//! resolved by the caller.
+//! Checks of requests about an exec's output and stdin, converted to requests for the guest. The caller resolves the
+//! exec's name and fills in its id.
 
 use std::time::Duration;
 
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
-use super::{Faults, exec_name, id, wire_duration};
+use super::{ViolationCollector, duration_message, parse_exec_name};
 use crate::config::POLL_WAIT_MAX;
 use crate::error::Result;
 
-/// Where PollExec does not say when output has settled.
+const PAGE_SIZE_DEFAULT: u32 = 100;
+const PAGE_SIZE_MAX: u32 = 1000;
+/// Time without output after which PollExec treats it as settled, if the request sets none.
 const SETTLE_DEFAULT: Duration = Duration::from_millis(75);
-/// Longest time for output to settle.
+/// Longest settle time that a request may set.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
-/// Output of one answer of PollExec where it does not say, bytes.
+/// Maximum output of one PollExec answer if the request sets none, in bytes.
 const POLL_BYTES_DEFAULT: u32 = 64 << 10;
-/// Output of one answer of PollExec at most, bytes: three times as many, as text, still fit into a message.
+/// Largest output of one PollExec answer, in bytes. As text it may triple, and still fits into a message.
 const POLL_BYTES_MAX: u32 = 1 << 20;
-/// Data of one WriteStdin, bytes.
+/// Maximum data of one WriteStdin, in bytes.
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Data of one message of StreamStdin, bytes.
+/// Maximum data of one message of StreamStdin, in bytes.
 const STREAM_BYTES_MAX: usize = 256 << 10;
-const UNKNOWN: &str = "is not a value that this server knows";
 
-/// A poll, without the exec's id.
+/// Checks the page of a `ListExecsRequest`. Returns its size and the exec id after which it begins (empty for the first).
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn poll(poll: &pb::PollExecRequest) -> Result<guest::PollExecRequest> {
-    let mut faults = Faults::default();
-    faults.take("name", exec_name("name", &poll.name).map(drop));
-    let wait = up_to(
-        &mut faults,
-        "wait",
-        poll.wait,
-        Duration::ZERO,
-        POLL_WAIT_MAX,
-    );
-    let max_bytes = match u32::try_from(poll.max_bytes) {
-        Ok(0) => POLL_BYTES_DEFAULT,
-        Ok(bytes) if bytes <= POLL_BYTES_MAX => bytes,
-        _ => {
-            faults.add("max_bytes", format!("must be 0 to {POLL_BYTES_MAX}"));
-            0
-        }
+/// `Invalid` with every violation.
+pub fn check_exec_page(size: i32, token: &str) -> Result<(u32, String)> {
+    let mut violations = ViolationCollector::default();
+    let size = violations.number_or("page_size", size, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX);
+    let after = match violations.page_token(token) {
+        "" => None,
+        token => violations.id("page_token", token),
     };
-    if pb::OutputFormat::try_from(poll.format).is_err() {
-        faults.add("format", UNKNOWN);
-    }
-    if pb::Gaps::try_from(poll.gaps).is_err() {
-        faults.add("gaps", UNKNOWN);
-    }
-    let given = poll.settle_time;
-    let settle = up_to(
-        &mut faults,
-        "settle_time",
-        given,
-        SETTLE_DEFAULT,
-        SETTLE_MAX,
+    violations.finish()?;
+    Ok((size, after.unwrap_or_default()))
+}
+
+/// Checks a `PollExecRequest` and converts it, without the exec's id.
+///
+/// # Errors
+/// `Invalid` with every violation.
+pub fn check_poll(poll: &pb::PollExecRequest) -> Result<guest::PollExecRequest> {
+    let mut violations = ViolationCollector::default();
+    let zero = Duration::ZERO;
+    violations.take(parse_exec_name("name", &poll.name));
+    let wait = violations.duration_within("wait", poll.wait, zero, POLL_WAIT_MAX);
+    let max_bytes = violations.number_or(
+        "max_bytes",
+        poll.max_bytes,
+        POLL_BYTES_DEFAULT,
+        POLL_BYTES_MAX,
     );
-    faults.finish()?;
+    violations.known_enum::<pb::OutputFormat>("format", poll.format);
+    violations.known_enum::<pb::Gaps>("gaps", poll.gaps);
+    let settle = violations.duration_within("settle_time", poll.settle_time, zero, SETTLE_MAX);
+    violations.finish()?;
     Ok(guest::PollExecRequest {
         exec_id: String::new(),
         offsets: poll.offsets,
-        wait: wire_duration(wait),
+        wait: duration_message(wait.unwrap_or_default()),
         max_bytes,
         format: poll.format,
         gaps: poll.gaps,
-        settle_time: wire_duration(settle),
+        settle_time: duration_message(settle.unwrap_or(SETTLE_DEFAULT)),
     })
 }
 
-/// A write, without the exec's id.
+/// Checks a `WriteStdinRequest` and converts it, without the exec's id.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn write(write: pb::WriteStdinRequest) -> Result<guest::WriteStdinRequest> {
-    let mut faults = Faults::default();
-    faults.take("name", exec_name("name", &write.name).map(drop));
-    bounded(&mut faults, &write.data, WRITE_BYTES_MAX);
+/// `Invalid` with every violation.
+pub fn check_write(write: pb::WriteStdinRequest) -> Result<guest::WriteStdinRequest> {
+    let mut violations = ViolationCollector::default();
+    violations.take(parse_exec_name("name", &write.name));
+    violations.bytes_at_most("data", write.data.len(), WRITE_BYTES_MAX);
     if !write.write_id.is_empty() {
-        faults.take("write_id", id("write_id", &write.write_id).map(drop));
+        violations.id("write_id", &write.write_id);
         if write.offset.is_some() {
-            faults.add("write_id", "is given instead of an offset");
+            violations.add("write_id", "is given instead of an offset");
         }
     }
-    let wait = write.wait.map(|_| {
-        let unset = Duration::ZERO;
-        up_to(&mut faults, "wait", write.wait, unset, POLL_WAIT_MAX)
-    });
-    faults.finish()?;
+    let wait = violations.duration_within("wait", write.wait, Duration::ZERO, POLL_WAIT_MAX);
+    violations.finish()?;
     Ok(guest::WriteStdinRequest {
         exec_id: String::new(),
         offset: write.offset,
         data: write.data,
         eof: write.eof,
         write_id: write.write_id,
-        wait: wait.and_then(wire_duration),
+        wait: wait.and_then(duration_message),
     })
 }
 
-/// The first message of a stream, without the exec's id.
+/// Checks the first message of a StreamStdin and converts it, without the exec's id.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn first_write(first: pb::StreamStdinRequest) -> Result<guest::WriteStdinRequest> {
-    let mut faults = Faults::default();
-    faults.take("name", exec_name("name", &first.name).map(drop));
-    bounded(&mut faults, &first.data, STREAM_BYTES_MAX);
-    faults.finish()?;
-    Ok(streamed(first))
+/// `Invalid` with every violation.
+pub fn check_first_write(first: pb::StreamStdinRequest) -> Result<guest::WriteStdinRequest> {
+    let mut violations = ViolationCollector::default();
+    violations.take(parse_exec_name("name", &first.name));
+    violations.bytes_at_most("data", first.data.len(), STREAM_BYTES_MAX);
+    violations.finish()?;
+    Ok(stream_write(first))
 }
 
-/// A message that follows: it may say the same name again, or none.
+/// Checks a later message of a StreamStdin and converts it. Its name is empty or that of the first message.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn next_write(next: pb::StreamStdinRequest, name: &str) -> Result<guest::WriteStdinRequest> {
-    let mut faults = Faults::default();
+/// `Invalid` with every violation.
+pub fn check_next_write(
+    next: pb::StreamStdinRequest,
+    name: &str,
+) -> Result<guest::WriteStdinRequest> {
+    let mut violations = ViolationCollector::default();
     if !next.name.is_empty() && next.name != name {
-        faults.add("name", "differs from the first message's");
+        violations.add("name", "differs from the first message's");
     }
-    bounded(&mut faults, &next.data, STREAM_BYTES_MAX);
-    faults.finish()?;
-    Ok(streamed(next))
+    violations.bytes_at_most("data", next.data.len(), STREAM_BYTES_MAX);
+    violations.finish()?;
+    Ok(stream_write(next))
 }
 
-fn streamed(message: pb::StreamStdinRequest) -> guest::WriteStdinRequest {
+fn stream_write(message: pb::StreamStdinRequest) -> guest::WriteStdinRequest {
     guest::WriteStdinRequest {
         exec_id: String::new(),
         offset: message.offset,
         data: message.data,
         eof: message.eof,
         ..guest::WriteStdinRequest::default()
-    }
-}
-
-fn bounded(faults: &mut Faults, data: &[u8], max: usize) {
-    if data.len() > max {
-        faults.add("data", format!("{} bytes; at most {max}", data.len()));
-    }
-}
-
-/// A duration from 0 on; `unset` where none is given.
-fn up_to(
-    faults: &mut Faults,
-    field: &str,
-    given: Option<prost_types::Duration>,
-    unset: Duration,
-    max: Duration,
-) -> Duration {
-    let Some(given) = given else { return unset };
-    match Duration::try_from(given) {
-        Ok(duration) if duration <= max => duration,
-        _ => {
-            let max = humantime::format_duration(max);
-            faults.add(field, format!("must be 0 to {max}"));
-            unset
-        }
     }
 }
 
@@ -172,12 +145,12 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_gets_its_defaults_and_every_fault_is_named_at_once() {
+    fn a_poll_gets_its_defaults_and_reports_every_fault_at_once() {
         let asked = pb::PollExecRequest {
             name: "workspaces/w/execs/e".into(),
             ..Default::default()
         };
-        let request = poll(&asked).expect("good");
+        let request = check_poll(&asked).expect("good");
         assert_eq!(request.max_bytes, 64 << 10);
         assert_eq!(request.wait, seconds(0));
         let settle = Duration::try_from(request.settle_time.expect("set")).expect("positive");
@@ -189,13 +162,13 @@ mod tests {
             settle_time: seconds(10),
             ..asked.clone()
         };
-        let request = poll(&longest).expect("good");
+        let request = check_poll(&longest).expect("good");
         assert_eq!((request.wait, request.max_bytes), (seconds(60), 1 << 20));
         let at_once = pb::PollExecRequest {
             settle_time: seconds(0),
             ..asked
         };
-        assert_eq!(poll(&at_once).expect("good").settle_time, seconds(0));
+        assert_eq!(check_poll(&at_once).expect("good").settle_time, seconds(0));
 
         let wrong = pb::PollExecRequest {
             name: "nonsense".into(),
@@ -206,13 +179,14 @@ mod tests {
             gaps: 99,
             settle_time: seconds(11),
         };
-        let Err(Error::Invalid(violations)) = poll(&wrong) else {
+        let Err(Error::Invalid(violations)) = check_poll(&wrong) else {
             panic!("must be refused")
         };
         let fields: Vec<_> = violations.iter().map(|fault| &*fault.field).collect();
         let all = ["name", "wait", "max_bytes", "format", "gaps", "settle_time"];
         assert_eq!(fields, all);
     }
+
     #[test]
     fn writes_are_bounded_and_stay_with_one_exec() {
         let name = "workspaces/w/execs/e";
@@ -229,32 +203,38 @@ mod tests {
             data: data(bytes),
             ..Default::default()
         };
-        assert_eq!(fields(write(single(name, 1 << 20))), [""; 0]);
-        assert_eq!(fields(write(single("x", (1 << 20) + 1))), ["name", "data"]);
+        assert_eq!(fields(check_write(single(name, 1 << 20))), [""; 0]);
+        assert_eq!(
+            fields(check_write(single("x", (1 << 20) + 1))),
+            ["name", "data"]
+        );
         let known = |write_id: &str, wait| pb::WriteStdinRequest {
             write_id: write_id.into(),
             wait: seconds(wait),
             ..single(name, 1)
         };
-        let checked = write(known("call-1", 60)).expect("good");
+        let checked = check_write(known("call-1", 60)).expect("good");
         assert_eq!((&*checked.write_id, checked.wait), ("call-1", seconds(60)));
-        assert_eq!(fields(write(known("A", 61))), ["write_id", "wait"]);
+        assert_eq!(fields(check_write(known("A", 61))), ["write_id", "wait"]);
         let both = pb::WriteStdinRequest {
             offset: Some(0),
             ..known("a", 0)
         };
-        assert_eq!(fields(write(both)), ["write_id"]);
+        assert_eq!(fields(check_write(both)), ["write_id"]);
         let message = |name: &str, bytes| pb::StreamStdinRequest {
             name: name.into(),
             data: data(bytes),
             ..Default::default()
         };
-        assert_eq!(fields(first_write(message(name, 256 << 10))), [""; 0]);
+        assert_eq!(fields(check_first_write(message(name, 256 << 10))), [""; 0]);
         let large = (256 << 10) + 1;
-        assert_eq!(fields(first_write(message("", large))), ["name", "data"]);
-        assert_eq!(fields(next_write(message("", 1), name)), [""; 0]);
-        assert_eq!(fields(next_write(message(name, 1), name)), [""; 0]);
+        assert_eq!(
+            fields(check_first_write(message("", large))),
+            ["name", "data"]
+        );
+        assert_eq!(fields(check_next_write(message("", 1), name)), [""; 0]);
+        assert_eq!(fields(check_next_write(message(name, 1), name)), [""; 0]);
         let other = message("workspaces/w/execs/f", large);
-        assert_eq!(fields(next_write(other, name)), ["name", "data"]);
+        assert_eq!(fields(check_next_write(other, name)), ["name", "data"]);
     }
 }

@@ -1,23 +1,23 @@
-//! Requests that change what is published → checked values.
+//! Checks of PublishSkill and DeleteSkill requests.
 
 use bytes::Bytes;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::publish_skill_header::Kind as WireKind;
 use skilld_proto::v1::publish_skill_request::Payload;
 
-use super::Faults;
+use super::ViolationCollector;
 use crate::error::{Error, Result};
-use crate::skills::archive::Kind;
-use crate::skills::{Which, is_digest, is_name};
+use crate::skills::archive::ArchiveKind;
+use crate::skills::{VersionSelector, is_digest, is_name};
 
-/// What is to be published.
+/// Checked header of a PublishSkill stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publish {
-    /// Of the skill.
+    /// Name of the skill.
     pub name: String,
-    /// `None`: to be found out.
-    pub kind: Option<Kind>,
-    /// Of the stream, 64 lower-case hex digits; empty if it is not to be checked.
+    /// Format of the archive; `None` means that the daemon detects it.
+    pub kind: Option<ArchiveKind>,
+    /// Expected SHA-256 of the archive, 64 lower-case hex digits; empty means no check.
     pub sha256: String,
 }
 
@@ -26,10 +26,10 @@ pub struct Publish {
 /// # Errors
 /// `Invalid`.
 pub fn publish(first: &pb::PublishSkillRequest) -> Result<Publish> {
-    let mut faults = Faults::default();
+    let mut violations = ViolationCollector::default();
     let name = first.name.strip_prefix("skills/").unwrap_or_default();
     if !is_name(name) {
-        faults.add(
+        violations.add(
             "name",
             "is not of the form skills/{skill}, without a version",
         );
@@ -38,25 +38,18 @@ pub fn publish(first: &pb::PublishSkillRequest) -> Result<Publish> {
     let header = match &first.payload {
         Some(Payload::Header(header)) => header,
         Some(Payload::Data(_)) | None => {
-            faults.add("header", "is missing: it comes in the first message");
+            violations.add("header", "is missing: it comes in the first message");
             &default
         }
     };
-    let kind = match WireKind::try_from(header.kind) {
-        Ok(WireKind::Unspecified) => None,
-        Ok(WireKind::Tar) => Some(Kind::Tar),
-        Ok(WireKind::TarGz) => Some(Kind::TarGz),
-        Ok(WireKind::Zip) => Some(Kind::Zip),
-        Err(_) => {
-            faults.add("header.kind", "is not a value that this server knows");
-            None
-        }
+    let kind = match violations.known_enum("header.kind", header.kind) {
+        Some(WireKind::Tar) => Some(ArchiveKind::Tar),
+        Some(WireKind::TarGz) => Some(ArchiveKind::TarGz),
+        Some(WireKind::Zip) => Some(ArchiveKind::Zip),
+        None | Some(WireKind::Unspecified) => None,
     };
-    let sha256 = header.sha256.to_ascii_lowercase();
-    if !sha256.is_empty() && !is_digest(&sha256) {
-        faults.add("header.sha256", "is not 64 hex digits");
-    }
-    faults.finish()?;
+    let sha256 = violations.sha256("header.sha256", &header.sha256);
+    violations.finish()?;
     Ok(Publish {
         name: name.to_owned(),
         kind,
@@ -64,7 +57,7 @@ pub fn publish(first: &pb::PublishSkillRequest) -> Result<Publish> {
     })
 }
 
-/// The bytes of a later message.
+/// Checks a later message of a PublishSkill stream and returns its bytes.
 ///
 /// # Errors
 /// `Invalid`.
@@ -78,39 +71,39 @@ pub fn data(message: pb::PublishSkillRequest) -> Result<Bytes> {
     }
 }
 
-/// Checks a `DeleteSkillRequest`. A range of versions is not understood here: what goes is named exactly.
+/// Checks a `DeleteSkillRequest`, which names one exact version, one digest, or all versions; never a range.
 ///
 /// # Errors
 /// `Invalid`.
-pub fn delete(request: &pb::DeleteSkillRequest) -> Result<(String, Which)> {
+pub fn delete(request: &pb::DeleteSkillRequest) -> Result<(String, VersionSelector)> {
     let skill = request.name.strip_prefix("skills/").unwrap_or_default();
     let (name, which) = skill
         .split_once('@')
         .map_or((skill, None), |(name, which)| (name, Some(which)));
-    let mut faults = Faults::default();
+    let mut violations = ViolationCollector::default();
     if !is_name(name) {
         let form = "is not of the form skills/{skill}, skills/{skill}@VERSION or skills/{skill}@sha256:DIGEST";
-        faults.add("name", form);
+        violations.add("name", form);
     }
     let which = match which.map(|which| (which, which.strip_prefix("sha256:"))) {
-        None => Which::All,
+        None => VersionSelector::All,
         Some((_, Some(digest))) => {
             if !is_digest(digest) {
-                faults.add("name", "has a digest without 64 lower-case hex digits");
+                violations.add("name", "has a digest without 64 lower-case hex digits");
             }
-            Which::Digest(digest.to_owned())
+            VersionSelector::Digest(digest.to_owned())
         }
         Some((version, None)) => {
             if matches!(version, "" | "*" | "latest") {
-                faults.add(
+                violations.add(
                     "name",
                     "needs the exact version to delete, or none for all of them",
                 );
             }
-            Which::Version(version.to_owned())
+            VersionSelector::Version(version.to_owned())
         }
     };
-    faults.finish()?;
+    violations.finish()?;
     Ok((name.to_owned(), which))
 }
 
@@ -119,22 +112,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_to_be_deleted_is_named_exactly() {
+    fn a_delete_names_one_exact_version() {
         let digest = "a".repeat(64);
         for (name, expected) in [
-            ("skills/csv", Some(("csv", Which::All))),
+            ("skills/csv", Some(("csv", VersionSelector::All))),
             (
                 "skills/csv@1.2.0",
-                Some(("csv", Which::Version("1.2.0".to_owned()))),
+                Some(("csv", VersionSelector::Version("1.2.0".to_owned()))),
             ),
-            // Nothing is published as this, so it finds nothing.
+            // This is an exact version text, which no published skill has.
             (
                 "skills/csv@^1",
-                Some(("csv", Which::Version("^1".to_owned()))),
+                Some(("csv", VersionSelector::Version("^1".to_owned()))),
             ),
             (
                 &format!("skills/csv@sha256:{digest}"),
-                Some(("csv", Which::Digest(digest.clone()))),
+                Some(("csv", VersionSelector::Digest(digest.clone()))),
             ),
             ("skills/csv@*", None),
             ("skills/csv@latest", None),

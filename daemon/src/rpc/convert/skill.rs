@@ -1,35 +1,36 @@
-//! Skill requests → checked values; skills → messages.
+//! Conversion of skill requests, skills and problems.
 
 use prost::Message;
 use prost_types::value::Kind;
 use serde_json::{Map, Value};
 use skilld_proto::v1 as pb;
 
-use super::{Faults, int32, int64, page_size, page_token, timestamp};
+use super::{ViolationCollector, int32, int64, timestamp_message};
 use crate::error::{Error, Result};
 use crate::skills::{
-    Listing, Page, Place, Problem, Profile, Requires, Severity, Skill, SkillRef, SkillState,
+    Listing, PageCursor, Problem, Profile, Requires, Severity, Skill, SkillRef, SkillState,
 };
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
 
-/// Bytes of the skills of a page, whatever was asked for: a message has its limits, and front matter may be long.
+/// Maximum size of the skills of one page, in bytes: front matter may be long, and messages have a limit.
 const PAGE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of one skill without its body. One that has more comes without its card, or its front matter as it is.
+/// Maximum size of one skill without its body, in bytes. A larger one is sent without its card or its raw front matter.
 const SKILL_BYTES_MAX: usize = 1 << 20;
-/// Problems of one answer and their bytes. Where there are more, the last one says how many.
+/// Maximum number of problems in one answer. If there are more, the last one gives their number.
 const PROBLEMS_MAX: usize = 2000;
+/// Maximum size of the problems in one answer, in bytes.
 const PROBLEMS_BYTES_MAX: usize = 1 << 20;
 
-/// What part of all skills is wanted.
+/// Checked `ListSkillsRequest`.
 #[derive(Debug)]
-pub struct Wanted {
-    /// Skills at most.
+pub struct SkillListing {
+    /// Maximum number of skills.
     pub size: usize,
-    /// After this one. `None` is the first page.
-    pub after: Option<Place>,
-    /// Judged so.
+    /// Position after which the page begins; `None` for the first page.
+    pub after: Option<PageCursor>,
+    /// Profile by which skills are judged.
     pub profile: Profile,
 }
 
@@ -37,13 +38,12 @@ pub struct Wanted {
 ///
 /// # Errors
 /// `Invalid`.
-pub fn list(request: &pb::ListSkillsRequest) -> Result<Wanted> {
-    let mut faults = Faults::default();
-    let size = page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
-    let size = faults.take("page_size", size);
-    let token = faults.take("page_token", page_token(&request.page_token));
+pub fn check_list_skills(request: &pb::ListSkillsRequest) -> Result<SkillListing> {
+    let mut violations = ViolationCollector::default();
+    let size = violations.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
+    let token = violations.page_token(&request.page_token);
     let after = serde_json::from_str(token).ok();
-    let after = after.map(|(name, rank, version, source, within)| Place {
+    let after = after.map(|(name, rank, version, source, within)| PageCursor {
         name,
         rank,
         version,
@@ -51,22 +51,21 @@ pub fn list(request: &pb::ListSkillsRequest) -> Result<Wanted> {
         within,
     });
     if after.is_none() && !token.is_empty() {
-        faults.add("page_token", "is not one that this server made");
+        violations.unknown_page_token();
     }
-    let profile = faults.take("profile", profile(request.profile));
-    faults.finish()?;
-    Ok(Wanted {
+    let profile = profile(&mut violations, request.profile);
+    violations.finish()?;
+    Ok(SkillListing {
         size,
         after,
         profile,
     })
 }
 
-fn profile(given: i32) -> Result<Profile> {
-    match pb::SkillProfile::try_from(given) {
-        Ok(pb::SkillProfile::Unspecified | pb::SkillProfile::Lenient) => Ok(Profile::Lenient),
-        Ok(pb::SkillProfile::Spec) => Ok(Profile::Spec),
-        Err(_) => Err(Error::invalid("profile", "is none that this server knows")),
+fn profile(violations: &mut ViolationCollector, given: i32) -> Profile {
+    match violations.known_enum("profile", given) {
+        Some(pb::SkillProfile::Spec) => Profile::Spec,
+        None | Some(pb::SkillProfile::Unspecified | pb::SkillProfile::Lenient) => Profile::Lenient,
     }
 }
 
@@ -74,30 +73,26 @@ fn profile(given: i32) -> Result<Profile> {
 ///
 /// # Errors
 /// `Invalid`.
-pub fn get(request: &pb::GetSkillRequest) -> Result<(SkillRef, Profile)> {
-    let mut faults = Faults::default();
-    let skill = faults.take("name", reference(&request.name).map(Some));
-    let profile = faults.take("profile", profile(request.profile));
-    faults.finish()?;
-    // Without faults there is one.
-    skill
-        .map(|skill| (skill, profile))
-        .ok_or_else(|| Error::invalid("name", "is missing"))
+pub fn check_get_skill(request: &pb::GetSkillRequest) -> Result<(SkillRef, Profile)> {
+    let mut violations = ViolationCollector::default();
+    let skill = violations.take(check_skill_name(&request.name));
+    let profile = profile(&mut violations, request.profile);
+    Ok((violations.finish_with(skill)?, profile))
 }
 
-/// Checks `skills/{skill}`.
+/// Parses `skills/{skill}`.
 ///
 /// # Errors
 /// `Invalid`.
-pub(super) fn reference(name: &str) -> Result<SkillRef> {
+pub(super) fn check_skill_name(name: &str) -> Result<SkillRef> {
     let Some(skill) = name.strip_prefix("skills/") else {
         return Err(Error::invalid("name", "is not of the form skills/{skill}"));
     };
-    SkillRef::parse("name", skill)
+    Ok(SkillRef::parse("name", skill)?)
 }
 
-/// The first of some messages that fit into an answer together, at least one.
-pub(super) fn fitting<M: Message>(messages: impl Iterator<Item = M>) -> Vec<M> {
+/// Returns the first messages that together fit into an answer, at least one.
+pub(super) fn keep_fitting<M: Message>(messages: impl Iterator<Item = M>) -> Vec<M> {
     let (mut taken, mut bytes) = (Vec::new(), 0);
     for message in messages {
         bytes += message.encoded_len();
@@ -109,36 +104,36 @@ pub(super) fn fitting<M: Message>(messages: impl Iterator<Item = M>) -> Vec<M> {
     taken
 }
 
-/// One page of a listing. It may be shorter than was asked for.
+/// Makes one page of a listing. A page of large skills is shorter than requested.
 #[must_use]
-pub fn page(page: &Page) -> pb::ListSkillsResponse {
+pub fn skills_message(page: &Listing) -> pb::ListSkillsResponse {
     let skills = page.skills.iter();
-    let skills = fitting(skills.map(|skill| self::skill(skill, String::new())));
-    let more = page.more || skills.len() < page.skills.len();
+    let skills = keep_fitting(skills.map(|skill| skill_message(skill, String::new())));
+    let more = page.has_more || skills.len() < page.skills.len();
     let last = skills.len().checked_sub(1);
     let last = last.and_then(|last| page.skills.get(last)).filter(|_| more);
     pb::ListSkillsResponse {
         next_page_token: last.map(token).unwrap_or_default(),
         skills,
-        problems: problems(&page.problems),
+        problems: problem_messages(&page.problems),
     }
 }
 
 fn token(skill: &Skill) -> String {
-    let Place {
+    let PageCursor {
         name,
         rank,
         version,
         source,
         within,
-    } = skill.place();
-    // Five values of JSON are always written.
+    } = skill.cursor();
+    // Serializing five plain values cannot fail.
     serde_json::to_string(&(name, rank, version, source, within)).unwrap_or_default()
 }
 
-/// How a refresh went.
+/// Makes the answer of a refresh.
 #[must_use]
-pub fn refreshed(listing: &Listing) -> pb::RefreshSkillsResponse {
+pub fn refreshed_message(listing: &Listing) -> pb::RefreshSkillsResponse {
     let count = |of: &[SkillState]| {
         let skills = listing.skills.iter();
         int32(skills.filter(|skill| of.contains(&skill.state)).count())
@@ -147,13 +142,13 @@ pub fn refreshed(listing: &Listing) -> pb::RefreshSkillsResponse {
         loaded: count(&[SkillState::Loaded, SkillState::LoadedWithWarnings]),
         rejected: count(&[SkillState::Rejected]),
         shadowed: count(&[SkillState::Shadowed]),
-        problems: problems(&listing.problems),
+        problems: problem_messages(&listing.problems),
     }
 }
 
-/// A skill for the wire.
+/// Makes the message of one skill.
 #[must_use]
-pub fn skill(skill: &Skill, body: String) -> pb::Skill {
+pub fn skill_message(skill: &Skill, body: String) -> pb::Skill {
     let front = &skill.front_matter;
     let state = match skill.state {
         SkillState::Loaded => pb::SkillState::Loaded,
@@ -188,15 +183,15 @@ pub fn skill(skill: &Skill, body: String) -> pb::Skill {
         display_name: front.display_name.clone(),
         front_matter: (!front.fields.is_empty()).then(|| structure(&front.fields)),
         body: String::new(),
-        problems: problems(&skill.problems),
-        update_time: skill.update_time.and_then(timestamp),
+        problems: problem_messages(&skill.problems),
+        update_time: skill.update_time.and_then(timestamp_message),
     };
     shorten(&mut wire);
     wire.body = body;
     wire
 }
 
-/// Leaves out what is in other fields already, or is only passed on, if the skill is too long for an answer.
+/// Removes the card and the raw front matter, whose values are in other fields too, from a skill that is too large.
 fn shorten(skill: &mut pb::Skill) {
     let mut left_out = Vec::new();
     let too_long = |skill: &pb::Skill| skill.encoded_len() > SKILL_BYTES_MAX;
@@ -230,11 +225,15 @@ fn requires(requires: &Requires) -> pb::SkillRequirements {
     }
 }
 
-/// Problems for the wire; of very many the first ones.
+/// Makes the messages of problems; of very many only the first ones.
 #[must_use]
-pub fn problems(problems: &[Problem]) -> Vec<pb::Problem> {
+pub fn problem_messages(problems: &[Problem]) -> Vec<pb::Problem> {
     let mut bytes = 0;
-    let mut shown: Vec<_> = problems.iter().take(PROBLEMS_MAX).map(problem).collect();
+    let mut shown: Vec<_> = problems
+        .iter()
+        .take(PROBLEMS_MAX)
+        .map(problem_message)
+        .collect();
     shown.retain(|problem| {
         bytes += problem.encoded_len();
         bytes <= PROBLEMS_BYTES_MAX
@@ -251,17 +250,17 @@ pub fn problems(problems: &[Problem]) -> Vec<pb::Problem> {
     shown
 }
 
-/// How much something matters.
-pub(super) fn severity(severity: Severity) -> pb::problem::Severity {
+/// Converts a severity.
+pub(super) fn severity_message(severity: Severity) -> pb::problem::Severity {
     match severity {
         Severity::Warning => pb::problem::Severity::Warning,
         Severity::Error => pb::problem::Severity::Error,
     }
 }
 
-fn problem(problem: &Problem) -> pb::Problem {
+fn problem_message(problem: &Problem) -> pb::Problem {
     pb::Problem {
-        severity: severity(problem.severity).into(),
+        severity: severity_message(problem.severity).into(),
         code: problem.code.to_owned(),
         subject: problem.subject.clone(),
         message: problem.message.clone(),
@@ -279,7 +278,7 @@ fn structure(fields: &Map<String, Value>) -> prost_types::Struct {
     }
 }
 
-/// Front matter is at most 32 levels deep, so this ends.
+/// Converts a JSON value. The recursion ends because front matter is at most 32 levels deep.
 fn value(json: &Value) -> prost_types::Value {
     let kind = match json {
         Value::Null => Kind::NullValue(0),
@@ -312,23 +311,23 @@ mod tests {
             ..Skill::default()
         };
         let problem = Problem::warning("skill.x", "x");
-        let response = page(&Page {
+        let response = skills_message(&Listing {
             skills: ["a", "b", "c"].map(skill).to_vec(),
-            more: false,
+            has_more: false,
             problems: vec![problem; PROBLEMS_MAX + 7],
         });
         assert_eq!(response.skills.len(), 1);
-        let after = list(&pb::ListSkillsRequest {
+        let after = check_list_skills(&pb::ListSkillsRequest {
             page_token: response.next_page_token,
             ..pb::ListSkillsRequest::default()
         });
-        assert_eq!(after.expect("good").after, Some(skill("a").place()));
+        assert_eq!(after.expect("good").after, Some(skill("a").cursor()));
         assert_eq!(response.problems.len(), PROBLEMS_MAX + 1);
         let last = response.problems.last().expect("there");
         assert!(last.message.contains("7 more"), "{last:?}");
     }
 
-    /// A skill of a SKILL.md and a card, as hostile as they can be.
+    /// Makes a skill with the largest SKILL.md and card that parse.
     fn hostile(name: &str) -> Skill {
         let items = "0,".repeat(19_000);
         let text = "x".repeat(900_000);
@@ -338,8 +337,11 @@ mod tests {
             "---\nname: {name}\ndescription: d\nauthor: &t {long}\nlicense: *t\n---\n{}",
             "b".repeat(500_000)
         );
-        let document =
-            crate::skills::document::read(Some(front.as_bytes()), Some(card.as_bytes()), name);
+        let document = crate::skills::document::parse_documents(
+            Some(front.as_bytes()),
+            Some(card.as_bytes()),
+            name,
+        );
         assert!(
             document.refusal(Profile::Lenient).is_none(),
             "{:?}",
@@ -359,9 +361,9 @@ mod tests {
         let message_bytes_max = 4 << 20;
         let mut problem = Problem::warning("skill.x", "x".repeat(1000));
         problem.subject = "/s".repeat(2000);
-        let listed = page(&Page {
+        let listed = skills_message(&Listing {
             skills: skills.clone(),
-            more: false,
+            has_more: false,
             problems: vec![problem; PROBLEMS_MAX],
         });
         assert!(
@@ -372,7 +374,7 @@ mod tests {
         let one = listed.skills.first().expect("one");
         let codes: Vec<&str> = one.problems.iter().map(|one| one.code.as_str()).collect();
         assert_eq!(codes, ["skill.shortened"]);
-        let got = skill(&skills[0], "b".repeat(1 << 20));
+        let got = skill_message(&skills[0], "b".repeat(1 << 20));
         assert!(
             got.encoded_len() < message_bytes_max,
             "{}",
@@ -386,7 +388,7 @@ mod tests {
     fn the_token_of_a_page_is_taken_back_whatever_a_card_says() {
         let version = "9".repeat(600_000);
         let card = format!("{{\"id\": \"a\", \"description\": \"d\", \"version\": \"{version}\"}}");
-        let document = crate::skills::document::read(None, Some(card.as_bytes()), "a");
+        let document = crate::skills::document::parse_documents(None, Some(card.as_bytes()), "a");
         let path = "/deep".repeat(800);
         let skill = Skill {
             name: "a".to_owned(),
@@ -395,22 +397,22 @@ mod tests {
             front_matter: Arc::new(document.front_matter),
             ..Skill::default()
         };
-        let response = page(&Page {
+        let response = skills_message(&Listing {
             skills: vec![skill.clone(); 3],
-            more: true,
+            has_more: true,
             problems: Vec::new(),
         });
-        let after = list(&pb::ListSkillsRequest {
+        let after = check_list_skills(&pb::ListSkillsRequest {
             page_token: response.next_page_token,
             ..pb::ListSkillsRequest::default()
         });
-        assert_eq!(after.expect("good").after, Some(skill.place()));
+        assert_eq!(after.expect("good").after, Some(skill.cursor()));
     }
 
     #[test]
     fn requests_are_checked() {
         let good = |name: &str| {
-            get(&pb::GetSkillRequest {
+            check_get_skill(&pb::GetSkillRequest {
                 name: name.to_owned(),
                 ..pb::GetSkillRequest::default()
             })
@@ -421,7 +423,7 @@ mod tests {
         for (page_size, page_token) in [(-1, ""), (1001, ""), (0, "x"), (0, "a/0"), (0, "[1,2]")] {
             let page_token = page_token.to_owned();
             assert!(
-                list(&pb::ListSkillsRequest {
+                check_list_skills(&pb::ListSkillsRequest {
                     page_size,
                     page_token,
                     ..pb::ListSkillsRequest::default()

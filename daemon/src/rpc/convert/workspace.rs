@@ -1,4 +1,4 @@
-//! Workspace requests → checked values; views → messages.
+//! Conversion of workspace requests and workspaces.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -6,33 +6,35 @@ use std::time::{Duration, SystemTime};
 use prost::Message;
 use skilld_proto::v1 as pb;
 
-use super::{
-    Faults, digest, duration, env, id, int64, page_size, page_token, remaining, timestamp,
-    wire_duration,
-};
+use super::violations::shown;
+use super::{ViolationCollector, duration_message, int64, parse_id, sha256_hex, timestamp_message};
 use crate::config::WorkspaceConfig;
-use crate::engine::Limits;
+use crate::engine::ContainerLimits;
 use crate::error::Result;
 use crate::paths;
-use crate::workspace::create::Create;
+use crate::workspace::create::WorkspaceRequest;
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record;
-use crate::workspace::state::{Cause, State};
-use crate::workspace::{View, WorkspaceId};
+use crate::workspace::state::{LossCause, SlotState};
+use crate::workspace::{SlotSnapshot, WorkspaceId};
 
+/// Maximum number of labels.
 const LABELS_MAX: usize = 32;
+/// Maximum length of a label's key and of its value, in bytes.
 const LABEL_BYTES_MAX: usize = 128;
+/// Maximum number of environment variables of a workspace.
 const ENV_MAX: usize = 128;
+/// Maximum size of the environment of a workspace, in bytes.
 const ENV_BYTES_MAX: usize = 64 << 10;
-/// Maximum length of `request_id` in bytes.
+/// Maximum length of `request_id`, in bytes.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Shortest idle timeout and lifetime.
-const SHORTEST: Duration = Duration::from_secs(1);
-const PAGE_DEFAULT: usize = 100;
-const PAGE_MAX: usize = 1000;
+const TIMEOUT_MIN: Duration = Duration::from_secs(1);
+const PAGE_SIZE_DEFAULT: usize = 100;
+const PAGE_SIZE_MAX: usize = 1000;
 
-/// The smallest sizes that a container works with, as the API's comments promise.
-const FLOOR: Limits = Limits {
+/// Smallest limits that a container works with, as the API documents them.
+const LIMITS_MIN: ContainerLimits = ContainerLimits {
     memory_bytes: 32 << 20,
     cpu_millis: 100,
     pids: 64,
@@ -43,38 +45,49 @@ const FLOOR: Limits = Limits {
 /// Checks a `CreateWorkspaceRequest`.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn create(request: pb::CreateWorkspaceRequest, config: &WorkspaceConfig) -> Result<Create> {
+/// `Invalid` with every violation.
+pub fn check_create_workspace(
+    request: pb::CreateWorkspaceRequest,
+    config: &WorkspaceConfig,
+) -> Result<WorkspaceRequest> {
     use pb::create_workspace_request::Expiry;
-    let mut faults = Faults::default();
-    let retry_key = retry_key(&mut faults, &request);
+    let mut violations = ViolationCollector::default();
+    let retry_key = retry_key(&mut violations, &request);
     if request.name.is_empty() && request.allow_existing {
-        faults.add("allow_existing", "needs a name");
+        violations.add("allow_existing", "needs a name");
     }
     let id = if request.name.is_empty() {
-        uuid::Uuid::now_v7().to_string()
+        Some(WorkspaceId::new(uuid::Uuid::now_v7().to_string()))
     } else {
-        let checked = super::workspace_name("name", &request.name);
-        faults.take("name", checked.map(|id| id.as_str().to_owned()))
+        violations.workspace_name("name", &request.name)
     };
-    let pool = match request.pool.as_str() {
-        "" => None,
-        name => Some(faults.take("pool", super::id("pool", name))),
+    let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
+    let pool = pool.and_then(|pool| violations.id("pool", pool));
+    check_labels(&mut violations, &request.labels);
+    violations.environment("env", &request.env, ENV_MAX, ENV_BYTES_MAX);
+    let idle = check_idle_timeout(&mut violations, request.idle_timeout, config);
+    let lifetime_max = config.lifetime_max;
+    let lifetime = match request.expiry {
+        None => None,
+        Some(Expiry::MaxLifetime(given)) => {
+            violations.duration_within("max_lifetime", Some(given), TIMEOUT_MIN, lifetime_max)
+        }
+        Some(Expiry::ExpireTime(given)) => {
+            let lifetime = violations.time_until("expire_time", Some(given));
+            lifetime.inspect(|lifetime| {
+                if !(TIMEOUT_MIN..=lifetime_max).contains(lifetime) {
+                    let [min, max] = [TIMEOUT_MIN, lifetime_max].map(humantime::format_duration);
+                    violations.add(
+                        "expire_time",
+                        format_args!("must be {min} to {max} from now"),
+                    );
+                }
+            })
+        }
     };
-    labels(&mut faults, &request.labels);
-    env(&mut faults, "env", &request.env, ENV_MAX, ENV_BYTES_MAX);
-    let idle = duration("idle_timeout", request.idle_timeout);
-    let idle = bounded(&mut faults, "idle_timeout", idle, config.idle_timeout_max);
-    let (field, lifetime) = match request.expiry {
-        None => ("max_lifetime", Ok(None)),
-        Some(Expiry::MaxLifetime(given)) => ("max_lifetime", duration("max_lifetime", Some(given))),
-        Some(Expiry::ExpireTime(given)) => ("expire_time", remaining("expire_time", Some(given))),
-    };
-    let lifetime = bounded(&mut faults, field, lifetime, config.lifetime_max);
-    let limits = limits(&mut faults, request.limits.as_ref());
-    faults.finish()?;
-    Ok(Create {
-        id: WorkspaceId::new(id),
+    let limits = check_limits(&mut violations, request.limits.as_ref());
+    Ok(WorkspaceRequest {
+        id: violations.finish_with(id)?,
         named: !request.name.is_empty(),
         request: retry_key,
         pool,
@@ -87,153 +100,142 @@ pub fn create(request: pb::CreateWorkspaceRequest, config: &WorkspaceConfig) -> 
     })
 }
 
-/// What tells a retry from another request for the same name: a digest of all fields, or something that no other
-/// request has where the client sends no `request_id`.
-fn retry_key(faults: &mut Faults, request: &pb::CreateWorkspaceRequest) -> String {
+/// Returns the key that distinguishes a retry from another request for the same name: a digest of all fields, or a unique
+/// value if the client sends no `request_id`.
+fn retry_key(violations: &mut ViolationCollector, request: &pb::CreateWorkspaceRequest) -> String {
     let id = request.request_id.as_str();
     if id.is_empty() {
         return uuid::Uuid::now_v7().simple().to_string();
     }
     let is_printable = id.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if id.len() > REQUEST_ID_BYTES_MAX || !is_printable {
-        let rule = format!("must be at most {REQUEST_ID_BYTES_MAX} bytes of printable ASCII");
-        faults.add("request_id", rule);
+        let rule = format_args!("must be at most {REQUEST_ID_BYTES_MAX} bytes of printable ASCII");
+        violations.add("request_id", rule);
     }
-    digest(&request.encode_to_vec())
+    sha256_hex(&request.encode_to_vec())
 }
 
-fn labels(faults: &mut Faults, labels: &BTreeMap<String, String>) {
+fn check_labels(violations: &mut ViolationCollector, labels: &BTreeMap<String, String>) {
     if labels.len() > LABELS_MAX {
-        faults.add(
-            "labels",
-            format!("{} labels; at most {LABELS_MAX}", labels.len()),
-        );
+        let message = format_args!("{} labels; at most {LABELS_MAX}", labels.len());
+        violations.add("labels", message);
     }
     for (key, value) in labels {
         if key.is_empty() || key.len() > LABEL_BYTES_MAX || value.len() > LABEL_BYTES_MAX {
-            let shown: String = key.chars().take(80).collect();
-            let rule =
-                format!("key and value have at most {LABEL_BYTES_MAX} bytes, the key at least one");
-            faults.add(format!("labels[{shown:?}]"), rule);
+            let rule = format_args!(
+                "key and value have at most {LABEL_BYTES_MAX} bytes, the key at least one"
+            );
+            violations.add(format!("labels[{:?}]", shown(key)), rule);
         }
     }
 }
 
-fn bounded(
-    faults: &mut Faults,
-    field: &str,
-    given: Result<Option<Duration>>,
-    max: Duration,
+fn check_idle_timeout(
+    violations: &mut ViolationCollector,
+    given: Option<prost_types::Duration>,
+    config: &WorkspaceConfig,
 ) -> Option<Duration> {
-    let given = faults.take(field, given)?;
-    if given < SHORTEST || given > max {
-        faults.add(
-            field,
-            format!(
-                "must be between 1 s and {}",
-                humantime::format_duration(max)
-            ),
-        );
-    }
-    Some(given)
+    let max = config.idle_timeout_max;
+    violations.duration_within("idle_timeout", given, TIMEOUT_MIN, max)
 }
 
-fn limits(faults: &mut Faults, given: Option<&pb::WorkspaceLimits>) -> Limits {
+/// Checks requested limits; 0 leaves a limit to the pool.
+fn check_limits(
+    violations: &mut ViolationCollector,
+    given: Option<&pb::WorkspaceLimits>,
+) -> ContainerLimits {
     let given = given.copied().unwrap_or_default();
-    let mut pick = |field: &str, value: i64, floor: u64| match u64::try_from(value) {
-        Ok(value) if value == 0 || value >= floor => value,
+    let mut check = |field: &str, value: i64, min: u64| match u64::try_from(value) {
+        Ok(value) if value == 0 || value >= min => value,
         _ => {
-            faults.add(
-                format!("limits.{field}"),
-                format!("must be 0 or at least {floor}"),
-            );
+            let rule = format_args!("must be 0 or at least {min}");
+            violations.add(format!("limits.{field}"), rule);
             0
         }
     };
-    Limits {
-        memory_bytes: pick("memory_bytes", given.memory_bytes, FLOOR.memory_bytes),
-        cpu_millis: pick("cpu_millis", given.cpu_millis, FLOOR.cpu_millis),
-        pids: pick("pids", given.pids, FLOOR.pids),
-        disk_bytes: pick("disk_bytes", given.disk_bytes, FLOOR.disk_bytes),
-        inodes: pick("inodes", given.inodes, FLOOR.inodes),
+    ContainerLimits {
+        memory_bytes: check("memory_bytes", given.memory_bytes, LIMITS_MIN.memory_bytes),
+        cpu_millis: check("cpu_millis", given.cpu_millis, LIMITS_MIN.cpu_millis),
+        pids: check("pids", given.pids, LIMITS_MIN.pids),
+        disk_bytes: check("disk_bytes", given.disk_bytes, LIMITS_MIN.disk_bytes),
+        inodes: check("inodes", given.inodes, LIMITS_MIN.inodes),
     }
 }
 
-/// A checked `RenewWorkspaceRequest`.
+/// Checked `RenewWorkspaceRequest`.
 #[derive(Debug)]
-pub struct Renew {
-    /// Which one.
+pub struct RenewRequest {
+    /// Workspace to renew.
     pub id: WorkspaceId,
-    /// New idle timeout.
+    /// New idle timeout; `None` keeps it.
     pub idle: Option<Duration>,
-    /// Time until the new end.
+    /// Time until the new end of the lifetime; `None` keeps it.
     pub remaining: Option<Duration>,
 }
 
 /// Checks a `RenewWorkspaceRequest`.
 ///
 /// # Errors
-/// `Invalid` with every fault.
-pub fn renew(request: &pb::RenewWorkspaceRequest, config: &WorkspaceConfig) -> Result<Renew> {
-    let mut faults = Faults::default();
-    let id = super::workspace_name("name", &request.name);
-    let id = faults.take("name", id.map(Some));
-    let idle = duration("idle_timeout", request.idle_timeout);
-    let idle = bounded(&mut faults, "idle_timeout", idle, config.idle_timeout_max);
-    let remaining = faults.take("expire_time", remaining("expire_time", request.expire_time));
-    faults.finish()?;
-    let id = id.ok_or_else(|| crate::error::Error::invalid("name", "is missing"))?;
-    Ok(Renew {
-        id,
+/// `Invalid` with every violation.
+pub fn check_renew_workspace(
+    request: &pb::RenewWorkspaceRequest,
+    config: &WorkspaceConfig,
+) -> Result<RenewRequest> {
+    let mut violations = ViolationCollector::default();
+    let id = violations.workspace_name("name", &request.name);
+    let idle = check_idle_timeout(&mut violations, request.idle_timeout, config);
+    let remaining = violations.time_until("expire_time", request.expire_time);
+    Ok(RenewRequest {
+        id: violations.finish_with(id)?,
         idle,
         remaining,
     })
 }
 
-/// Checks a `ListWorkspacesRequest`: the page's size and the id it comes after.
+/// Checks a `ListWorkspacesRequest`. Returns the page's size and the id after which it begins.
 ///
 /// # Errors
-/// `Invalid`.
-pub fn list(request: &pb::ListWorkspacesRequest) -> Result<(usize, Option<WorkspaceId>)> {
-    let mut faults = Faults::default();
-    let size = faults.take(
-        "page_size",
-        page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX),
-    );
-    let after = match faults.take("page_token", page_token(&request.page_token)) {
+/// `Invalid` with every violation.
+pub fn check_list_workspaces(
+    request: &pb::ListWorkspacesRequest,
+) -> Result<(usize, Option<WorkspaceId>)> {
+    let mut violations = ViolationCollector::default();
+    let size = violations.page_size(request.page_size, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX);
+    let token = violations.page_token(&request.page_token);
+    let after = match token {
         "" => None,
-        token => Some(WorkspaceId::new(
-            faults.take("page_token", id("page_token", token)),
-        )),
+        token => violations.take(parse_id("page_token", token)),
     };
-    faults.finish()?;
-    Ok((size, after))
+    violations.finish()?;
+    Ok((size, after.map(WorkspaceId::new)))
 }
 
-/// A workspace for the wire.
+/// Makes the message of one workspace.
 #[must_use]
-pub fn workspace(view: &View) -> pb::Workspace {
+pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
     let record = &view.record;
     let lease = view.lease.as_ref();
     let state = match view.state {
-        State::Booting | State::Ready | State::Claimed => pb::WorkspaceState::Ready,
-        State::Closing | State::Quarantined | State::Removed => pb::WorkspaceState::Closing,
-        State::Failed(_) => pb::WorkspaceState::Failed,
+        SlotState::Booting | SlotState::Ready | SlotState::Claimed => pb::WorkspaceState::Ready,
+        SlotState::Closing | SlotState::Quarantined | SlotState::Removed => {
+            pb::WorkspaceState::Closing
+        }
+        SlotState::Failed(_) => pb::WorkspaceState::Failed,
     };
     let failure = view.failure.as_ref().map(|failure| pb::WorkspaceFailure {
-        cause: cause(failure.cause).into(),
+        cause: cause_message(failure.cause).into(),
         message: failure.message.clone(),
-        time: timestamp(failure.time),
+        time: timestamp_message(failure.time),
     });
     let mut message = pb::Workspace {
         pool: record.pool.clone(),
         state: state.into(),
-        expire_time: lease.and_then(|lease| timestamp(lease.expire_time())),
-        idle_timeout: lease.and_then(|lease| wire_duration(lease.idle_timeout())),
-        limits: Some(wire_limits(record.limits)),
+        expire_time: lease.and_then(|lease| timestamp_message(lease.expire_time())),
+        idle_timeout: lease.and_then(|lease| duration_message(lease.idle_timeout())),
+        limits: Some(limits_message(record.limits)),
         image: record.image.clone(),
         guest_version: view.guest_version.clone(),
-        paths: Some(wire_paths()),
+        paths: Some(paths_message()),
         failure,
         ..pb::Workspace::default()
     };
@@ -244,8 +246,8 @@ pub fn workspace(view: &View) -> pb::Workspace {
         );
         message.name = format!("workspaces/{}", claim.workspace);
         message.labels = claim.labels.clone();
-        message.create_time = timestamp(create);
-        message.max_lifetime = wire_duration(end.duration_since(create).unwrap_or_default());
+        message.create_time = timestamp_message(create);
+        message.max_lifetime = duration_message(end.duration_since(create).unwrap_or_default());
         message.env = claim.env.clone();
         let skills = claim
             .skills
@@ -254,25 +256,25 @@ pub fn workspace(view: &View) -> pb::Workspace {
         message.skills = skills
             .map(|(name, digest)| pb::WorkspaceSkill { name, digest })
             .collect();
-        message.inputs = claim.inputs.iter().map(input).collect();
+        message.inputs = claim.inputs.iter().map(input_message).collect();
         message.inputs.sort_by(|a, b| a.path.cmp(&b.path));
     }
     message
 }
 
-fn input(input: &record::Input) -> pb::WorkspaceInput {
+fn input_message(input: &record::InputRecord) -> pb::WorkspaceInput {
     pb::WorkspaceInput {
         path: input.path.clone(),
         from: input.from.clone(),
         version: input.version.map_or(0, int64),
         sha256: input.sha256.clone(),
-        stage_time: timestamp(from_unix_ms(input.time_ms)),
+        stage_time: timestamp_message(from_unix_ms(input.time_ms)),
     }
 }
 
-/// Sizes for the wire.
+/// Makes the message of a container's resource limits.
 #[must_use]
-pub fn wire_limits(limits: Limits) -> pb::WorkspaceLimits {
+pub fn limits_message(limits: ContainerLimits) -> pb::WorkspaceLimits {
     pb::WorkspaceLimits {
         memory_bytes: int64(limits.memory_bytes),
         cpu_millis: int64(limits.cpu_millis),
@@ -282,7 +284,7 @@ pub fn wire_limits(limits: Limits) -> pb::WorkspaceLimits {
     }
 }
 
-fn wire_paths() -> pb::WorkspacePaths {
+fn paths_message() -> pb::WorkspacePaths {
     pb::WorkspacePaths {
         workspace_dir: paths::WORKSPACE_DIR.into(),
         skills_dir: paths::SKILLS_DIR.into(),
@@ -293,18 +295,18 @@ fn wire_paths() -> pb::WorkspacePaths {
     }
 }
 
-fn cause(cause: Cause) -> pb::workspace_failure::Cause {
+fn cause_message(cause: LossCause) -> pb::workspace_failure::Cause {
     match cause {
-        Cause::ContainerLost => pb::workspace_failure::Cause::ContainerLost,
-        Cause::GuestLost => pb::workspace_failure::Cause::GuestLost,
-        Cause::StartFailed => pb::workspace_failure::Cause::StartFailed,
-        Cause::OomKilled => pb::workspace_failure::Cause::OomKilled,
+        LossCause::ContainerLost => pb::workspace_failure::Cause::ContainerLost,
+        LossCause::GuestLost => pb::workspace_failure::Cause::GuestLost,
+        LossCause::StartFailed => pb::workspace_failure::Cause::StartFailed,
+        LossCause::OomKilled => pb::workspace_failure::Cause::OomKilled,
     }
 }
 
-/// Age of a workspace.
+/// Returns the time since a workspace was created.
 #[must_use]
-pub fn age(view: &View) -> Duration {
+pub fn workspace_age(view: &SlotSnapshot) -> Duration {
     let created = view
         .record
         .claim

@@ -1,5 +1,6 @@
-//! The place that a state directory is bound to, so that a copy of it is recognised. Pure but for [`Binding::of`]; never
-//! writes.
+//! Binding of a state directory to its place on the host, by which a copy is recognised.
+//!
+//! Only [`DirectoryBinding::of_directory`] reads the file system; nothing here writes.
 
 use std::fs;
 use std::io;
@@ -7,34 +8,34 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-/// Where the host's id is. A host without one is not told apart from others.
+/// File with the host's id. A host without it is not distinguished from others.
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// Identity of a directory: what differs between it and its copies.
+/// Identity of a directory: the properties that differ between it and its copies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Binding {
+pub(super) struct DirectoryBinding {
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// Time at which the directory was made, in nanoseconds since 1970; `None` where the file system keeps none. All
-    /// file systems of a kind give their root the same inode number, so only this tells the copy of a root.
+    /// Creation time of the directory, in nanoseconds since 1970; `None` if the file system keeps none. File systems of one
+    /// kind give their root the same inode number, so only this value reveals the copy of a root.
     pub(super) birth: Option<u64>,
     /// `/etc/machine-id`; empty if the host has none.
     pub(super) machine: String,
-    /// Canonical, escaped as in Rust's debug format, so that it is one line.
+    /// Canonical path in Rust's debug format, which escapes line breaks.
     pub(super) path: String,
 }
 
-impl Binding {
-    /// Binding of a directory as it is now. Blocks.
+impl DirectoryBinding {
+    /// Reads the current binding of a directory. Blocks the thread.
     ///
     /// # Errors
-    /// When the directory cannot be looked at.
-    pub(super) fn of(dir: &Path) -> io::Result<Self> {
+    /// [`io::Error`] if the directory's metadata cannot be read.
+    pub(super) fn of_directory(dir: &Path) -> io::Result<Self> {
         let metadata = fs::metadata(dir)?;
         Ok(Self {
             device: metadata.dev(),
             inode: metadata.ino(),
-            birth: birth(&metadata),
+            birth: birth_ns(&metadata),
             machine: fs::read_to_string(MACHINE_ID)
                 .unwrap_or_default()
                 .trim()
@@ -43,8 +44,8 @@ impl Binding {
         })
     }
 
-    /// Reads `key value` lines. `None` if one of the keys is missing or damaged; only `birth` may be missing. Unknown lines
-    /// are left for later versions.
+    /// Parses `key value` lines. Returns `None` if a key other than `birth` is missing or damaged. Unknown lines, which later
+    /// versions may write, are ignored.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let value = |key: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -99,7 +100,7 @@ impl Binding {
 }
 
 /// Returns the time at which a file was made, in nanoseconds since 1970.
-fn birth(metadata: &fs::Metadata) -> Option<u64> {
+fn birth_ns(metadata: &fs::Metadata) -> Option<u64> {
     let since = metadata.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
     u64::try_from(since.as_nanos()).ok()
 }
@@ -108,8 +109,8 @@ fn birth(metadata: &fs::Metadata) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn binding() -> Binding {
-        Binding {
+    fn binding() -> DirectoryBinding {
+        DirectoryBinding {
             device: 2049,
             inode: 77,
             birth: Some(5),
@@ -123,68 +124,68 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         let strange = dir.path().join("new\nline \u{e9}");
         fs::create_dir(&strange).expect("mkdir");
-        let without_birth = Binding {
+        let without_birth = DirectoryBinding {
             birth: None,
             ..binding()
         };
-        let here = Binding::of(&strange).expect("there");
+        let here = DirectoryBinding::of_directory(&strange).expect("there");
         for written in [binding(), without_birth, here] {
             let lines = written.to_lines();
             let count = 4 + usize::from(written.birth.is_some());
             assert_eq!(lines.lines().count(), count, "{lines}");
-            assert_eq!(Binding::parse(&lines), Some(written));
+            assert_eq!(DirectoryBinding::parse(&lines), Some(written));
         }
-        assert_eq!(Binding::parse("device 1\ninode x\n"), None);
+        assert_eq!(DirectoryBinding::parse("device 1\ninode x\n"), None);
     }
 
     #[test]
     fn a_moved_or_remounted_directory_is_the_same_and_a_copied_one_is_not() {
         let here = binding;
-        let is_copy = |now: Binding| now.copy_of(&binding()).is_some();
+        let is_copy = |now: DirectoryBinding| now.copy_of(&binding()).is_some();
         assert!(!is_copy(here()), "restarted");
         let path = || "\"/srv/skilld\"".to_owned();
         assert!(
-            !is_copy(Binding {
+            !is_copy(DirectoryBinding {
                 path: path(),
                 ..here()
             }),
             "moved"
         );
         assert!(
-            !is_copy(Binding {
+            !is_copy(DirectoryBinding {
                 device: 3,
                 ..here()
             }),
             "mounted again"
         );
         assert!(
-            !is_copy(Binding {
+            !is_copy(DirectoryBinding {
                 machine: String::new(),
                 ..here()
             }),
             "no machine id"
         );
         assert!(
-            !is_copy(Binding {
+            !is_copy(DirectoryBinding {
                 birth: None,
                 ..here()
             }),
             "no time of birth"
         );
         assert!(
-            is_copy(Binding {
+            is_copy(DirectoryBinding {
                 inode: 78,
                 ..here()
             }),
             "restored in its place"
         );
-        let copied = Binding {
+        let copied = DirectoryBinding {
             inode: 78,
             path: path(),
             ..here()
         };
         assert!(is_copy(copied), "copied beside it");
-        let root = Binding {
+        let root = DirectoryBinding {
             birth: Some(6),
             ..here()
         };
@@ -192,14 +193,14 @@ mod tests {
             is_copy(root),
             "the root of a file system, copied into the root of another one"
         );
-        let snapshot = Binding {
+        let snapshot = DirectoryBinding {
             device: 3,
             path: path(),
             ..here()
         };
         assert!(is_copy(snapshot), "a snapshot mounted elsewhere");
         assert!(
-            is_copy(Binding {
+            is_copy(DirectoryBinding {
                 machine: "aa".into(),
                 ..here()
             }),

@@ -5,15 +5,18 @@ use std::fs;
 use super::*;
 
 fn id(state_dir: &Path) -> String {
-    Instance::take(state_dir).expect("usable").id().to_owned()
+    InstanceLock::acquire(state_dir)
+        .expect("usable")
+        .id()
+        .to_owned()
 }
 
 fn refusal(state_dir: &Path) -> String {
-    let error = Instance::take(state_dir).expect_err("it must be refused");
+    let error = InstanceLock::acquire(state_dir).expect_err("it must be refused");
     error.to_string()
 }
 
-/// As `cp -a` does it: everything but inodes.
+/// Copies a directory like `cp -a`: everything but inodes.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("mkdir");
     for entry in fs::read_dir(from).expect("list") {
@@ -43,9 +46,9 @@ fn the_id_stays_and_the_directory_is_private() {
 }
 
 #[test]
-fn a_second_daemon_is_told_what_to_do() {
+fn a_second_daemon_fails_with_a_remedy() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let _first = Instance::take(dir.path()).expect("first");
+    let _first = InstanceLock::acquire(dir.path()).expect("first");
     let error = refusal(dir.path());
     assert!(error.contains("another skilld runs on it"), "{error}");
     assert!(error.contains("--state-dir"), "{error}");
@@ -55,7 +58,7 @@ fn a_second_daemon_is_told_what_to_do() {
 #[test]
 fn a_removed_instance_file_does_not_unlock_the_state_directory() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let _daemon = Instance::take(dir.path()).expect("first");
+    let _daemon = InstanceLock::acquire(dir.path()).expect("first");
     fs::create_dir_all(dir.path().join("slots/3/run")).expect("mkdir");
     fs::remove_file(dir.path().join("instance")).expect("remove");
 
@@ -183,7 +186,7 @@ fn an_instance_of_the_previous_version_is_taken_over_and_bound() {
     assert_eq!(id(&state), "0123456789ab");
     let text = fs::read_to_string(state.join("instance")).expect("read");
     assert_eq!(text.lines().next(), Some("0123456789ab"));
-    assert!(Binding::parse(&text).is_some(), "{text}");
+    assert!(DirectoryBinding::parse(&text).is_some(), "{text}");
     copy(&state, &other);
     assert!(refusal(&other).contains("is a copy of"));
 }

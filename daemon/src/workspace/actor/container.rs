@@ -1,4 +1,4 @@
-//! The part of a slot's task that deals with its container: making it, removing it, forgetting it.
+//! Container of a slot: its boot, its removal and the end of the slot.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -7,27 +7,31 @@ use skilld_proto::guest::v1 as pb;
 use skilld_proto::v1::exec_result::Reason;
 use tokio::time::Instant;
 
-use super::reconnect::Wait;
-use super::{Actor, answer};
+use super::reconnect::GuestWait;
+use super::{SlotActor, answer};
 use crate::engine::LABEL_UID;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
-use crate::guest::{Link, Socket};
-use crate::workspace::state::{Event, State};
-use crate::workspace::{WorkspaceId, reconcile, slot};
+use crate::guest::{GuestLink, GuestSocket};
+use crate::pool::SlotReport;
+use crate::workspace::state::{SlotEvent, SlotState};
+use crate::workspace::{WorkspaceId, removals, slot};
 
-/// Between tries to remove a container while the engine is away: the first and the longest wait.
-const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
-/// An engine that takes longer to answer a ping is away.
+/// First wait before the next attempt to remove a container.
+const RETRY_WAIT_MIN: Duration = Duration::from_millis(250);
+/// Longest wait between two attempts to remove a container.
+const RETRY_WAIT_MAX: Duration = Duration::from_secs(15);
+/// Time after which an engine that does not answer a ping counts as away.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Least time for the last try to remove a container, which begins when `engine.remove_timeout` is over.
+/// Least time for the last attempt to remove a container, which begins when `engine.remove_timeout` is over.
 const LAST_TRY_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a guest may take to kill what runs. Its container is removed either way.
+/// Longest wait for a guest to kill its execs. The container is removed either way.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Actor {
-    /// Directory, container, guest: each step leaves something that the next start can clean up.
-    pub(super) async fn boot(&mut self) -> Result<Link> {
+impl SlotActor {
+    /// Creates directory and container and connects to the guest. The next start can clean up after an interruption at
+    /// any step.
+    pub(super) async fn boot(&mut self) -> Result<GuestLink> {
         let context = Arc::clone(&self.context);
         let _turn = context.boots.acquire().await.map_err(|_| Error::Draining)?;
         let started = Instant::now();
@@ -36,15 +40,15 @@ impl Actor {
         let guest_path = context.config.engine.guest_path.clone();
         context
             .tasks
-            .blocking(move || slot::prepare(&dir, &record, &guest_path))
+            .blocking(move || slot::create_slot_dir(&dir, &record, &guest_path))
             .await?;
         fault::reach(Point::BootPrepared);
-        let socket = Socket::bind(&self.dir.join("run"))?;
+        let socket = GuestSocket::bind(&self.dir.join("run"))?;
         fault::reach(Point::BootListening);
 
-        let spec = slot::container(&context, self.pool.config(), &self.record);
-        // A daemon that stops waits for this: a container that comes into being afterwards would be missed by the next
-        // start. The engine's deadline bounds it.
+        let spec = slot::container_spec(&context, self.pool.config(), &self.record);
+        // In a task of its own, for which a stopping daemon waits: the next start would miss a container that appears
+        // later. The engine's deadline bounds it.
         let engine = Arc::clone(&context.engine);
         let creating = context
             .tasks
@@ -61,16 +65,19 @@ impl Actor {
         self.check_uid(&id).await?;
         fault::reach(Point::BootUidChecked);
         let timeout = context.config.engine.boot_timeout;
-        let wait = Wait {
+        let wait = GuestWait {
             context: Arc::clone(&context),
             record: self.record.clone(),
             timeout,
             pause_timeout: timeout,
         };
-        let link = wait.link(socket).await.map_err(|lost| Error::GuestLost {
-            workspace: format!("slot {}", self.record.number),
-            why: lost.message,
-        })?;
+        let link = wait
+            .wait_for_link(socket)
+            .await
+            .map_err(|lost| Error::GuestLost {
+                workspace: format!("slot {}", self.record.number),
+                why: lost.message,
+            })?;
         fault::reach(Point::BootConnected);
         self.warm_up(&link).await?;
         fault::reach(Point::BootWarmedUp);
@@ -79,8 +86,8 @@ impl Actor {
         Ok(link)
     }
 
-    /// No other instance's container may have the same uid. Both look after they have made theirs, so at least one of
-    /// two sees the other, and gives up.
+    /// Checks that no container of another instance has the same uid. Every instance checks after it created its
+    /// container, so at least one of two sees the other and gives up.
     async fn check_uid(&self, container_id: &str) -> Result<()> {
         let uid = self.record.uid.to_string();
         let all = self.context.engine.list(None).await?;
@@ -88,8 +95,7 @@ impl Actor {
             .iter()
             .any(|other| other.id != container_id && other.labels.get(LABEL_UID) == Some(&uid));
         if clash {
-            self.context
-                .with_numbers(|numbers| numbers.avoid([self.record.uid]));
+            self.context.slots.avoid_uids([self.record.uid]);
             let message = format!("uid {uid} belongs to another instance's container");
             return Err(Error::Engine {
                 operation: "give a container a uid of its own",
@@ -99,7 +105,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Kills what runs and removes the container. On failure it is tried again until it works.
+    /// Kills running execs and removes the container. A failed attempt is repeated later.
     pub(super) async fn remove_container(&mut self) {
         (self.reconnect, self.pause_over) = (None, None);
         if let Some(link) = self.link.take() {
@@ -112,46 +118,47 @@ impl Actor {
             let asked = guest.shutdown(pb::ShutdownRequest {
                 reason: reason.into(),
             });
-            // The container's end is what counts; this only makes it quick for a guest that is well.
-            let told = tokio::time::timeout(SHUTDOWN_TIMEOUT, asked).await;
+            // Optional: the removal ends everything, but a guest that answers ends its execs with the right reason.
+            let answer = tokio::time::timeout(SHUTDOWN_TIMEOUT, asked).await;
             tracing::trace!(
-                ok = matches!(told, Ok(Ok(_))),
-                "guest was told to shut down"
+                ok = matches!(answer, Ok(Ok(_))),
+                "asked the guest to shut down"
             );
-            if self.state == State::Closing {
+            if self.state == SlotState::Closing {
                 fault::reach(Point::DeleteTold);
             }
         }
-        // A creation whose answer did not come in time may have worked: then the name finds it.
+        // A creation whose answer was lost may have worked; its container is found by name.
         let name = slot::container_name(&self.context, self.record.number);
         let container = self.record.container_id.as_ref().unwrap_or(&name);
         let since = *self.removing_since.get_or_insert_with(Instant::now);
         let limit = self.context.config.engine.remove_timeout;
         let left = limit.saturating_sub(since.elapsed());
         let patience = left.max(LAST_TRY_TIMEOUT.min(limit));
-        match reconcile::remove_within(&self.context, container, patience).await {
+        match removals::remove_within(&*self.context.engine, container, patience).await {
             Ok(()) => {
                 match self.state {
-                    State::Closing => fault::reach(Point::DeleteRemoved),
-                    State::Failed(_) => fault::reach(Point::LossRemoved),
-                    State::Booting
-                    | State::Ready
-                    | State::Claimed
-                    | State::Quarantined
-                    | State::Removed => {}
+                    SlotState::Closing => fault::reach(Point::DeleteRemoved),
+                    SlotState::Failed(_) => fault::reach(Point::LossRemoved),
+                    SlotState::Booting
+                    | SlotState::Ready
+                    | SlotState::Claimed
+                    | SlotState::Quarantined
+                    | SlotState::Removed => {}
                 }
                 (self.retry, self.removal_overdue) = (None, None);
                 self.record.container_id = None;
-                Box::pin(self.apply(Event::ContainerGone)).await;
-                // A failed workspace without a container takes no place in its pool.
-                self.pool.fill();
+                Box::pin(self.apply(SlotEvent::ContainerGone)).await;
+                if let SlotState::Failed(_) = self.state {
+                    self.report(SlotReport::Vacated).await;
+                }
             }
             Err(error) => self.on_not_removed(&error).await,
         }
     }
 
-    /// Tries again later, for ever while the engine is away. An engine that answers and cannot remove the container is given
-    /// `engine.remove_timeout` in all, so that whoever deletes a workspace gets an answer.
+    /// Schedules the next attempt. While the engine is away, attempts go on for ever. An engine that answers gets
+    /// `engine.remove_timeout` in total, so that callers that delete a workspace get an answer.
     async fn on_not_removed(&mut self, error: &Error) {
         let ping = tokio::time::timeout(PING_TIMEOUT, self.context.engine.ping()).await;
         self.engine_away = !matches!(ping, Ok(Ok(())));
@@ -168,8 +175,8 @@ impl Actor {
         }
         let wait = self
             .retry
-            .map_or(RETRY.0, |(_, wait)| (wait * 2).min(RETRY.1));
-        // The last try comes when the time is over, not up to a whole wait later.
+            .map_or(RETRY_WAIT_MIN, |(_, wait)| (wait * 2).min(RETRY_WAIT_MAX));
+        // The last attempt comes exactly when the time is over.
         let next = left.map_or(wait, |left| left.min(wait));
         tracing::warn!(error = %Chain(error), retry_in = ?next, "container was not removed");
         self.retry = Some((Instant::now() + next, wait));
@@ -178,7 +185,7 @@ impl Actor {
         }
     }
 
-    /// Leaves the container to the reconciler. A slot that was closing is quarantined; a failed workspace stays listed.
+    /// Leaves the container to the reconciler. A closing slot is quarantined; a failed workspace stays listed.
     async fn give_up_removal(&mut self, error: &Error) {
         let (uid, id) = (self.record.uid, self.record.container_id.as_deref());
         tracing::error!(
@@ -188,8 +195,8 @@ impl Actor {
             "the engine does not remove a container: its slot and uid are quarantined"
         );
         self.retry = None;
-        if self.state == State::Closing {
-            Box::pin(self.apply(Event::GiveUp)).await;
+        if self.state == SlotState::Closing {
+            Box::pin(self.apply(SlotEvent::GiveUp)).await;
             self.answer_deletes();
         } else {
             self.removal_overdue = Some(SystemTime::now());
@@ -197,22 +204,22 @@ impl Actor {
         }
     }
 
-    /// The reconciler found that the container of a failed workspace is gone.
+    /// Handles the reconciler's report that the container of a failed workspace is gone.
     pub(super) async fn on_overdue_removal(&mut self) {
         tracing::info!("the container of a failed workspace is gone");
         (self.removal_overdue, self.record.container_id) = (None, None);
-        self.apply(Event::ContainerGone).await;
-        self.pool.fill();
+        self.apply(SlotEvent::ContainerGone).await;
+        self.report(SlotReport::Vacated).await;
     }
 
-    /// The workspace is gone for its clients; its container is the operator's business.
+    /// Answers the callers that wait for the end. A quarantined container remains a problem for the operator only.
     pub(super) fn answer_deletes(&mut self) {
         for waiter in self.deleting.drain(..) {
             answer(waiter, Ok(()));
         }
     }
 
-    /// The name can be used again, and nothing of the workspace is listed.
+    /// Frees the name of a quarantined workspace and removes it from listings.
     pub(super) fn release(&mut self) {
         let Some(claim) = self.record.claim.take() else {
             return;
@@ -231,7 +238,12 @@ impl Actor {
 
     pub(super) async fn forget(&mut self) {
         let dir = Arc::clone(&self.dir);
-        if let Err(error) = self.context.tasks.blocking(move || slot::erase(&dir)).await {
+        if let Err(error) = self
+            .context
+            .tasks
+            .blocking(move || slot::erase_slot_dir(&dir))
+            .await
+        {
             // The record says Closing, so the next start tries again.
             tracing::error!(error = %Chain(&error), "slot directory is left");
         }
@@ -242,9 +254,8 @@ impl Actor {
             tracing::info!(workspace_id = %id, "workspace is gone");
         }
         fault::reach(Point::DeleteForgotten);
-        self.context
-            .with_numbers(|numbers| numbers.give_back(self.record.number));
-        self.pool.gone(self.record.number);
+        self.context.slots.remove(self.record.number);
+        self.report(SlotReport::Removed).await;
         fault::reach(Point::DeleteDone);
     }
 }

@@ -1,67 +1,68 @@
-//! The part of a slot's task that deals with its guest: telling it what it is, noticing its loss.
+//! Guest of a slot: its configuration, its warm-up and its loss.
 
 use std::time::{Duration, SystemTime};
 
 use skilld_proto::guest::v1 as pb;
 use tokio::time::Instant;
 
-use super::Actor;
+use super::SlotActor;
 use crate::engine::ContainerState;
 use crate::error::{Error, Result};
-use crate::exec::PATH;
-use crate::guest::Link;
-use crate::workspace::Failure;
-use crate::workspace::record::Claim;
+use crate::exec::DEFAULT_PATH;
+use crate::guest::GuestLink;
+use crate::workspace::WorkspaceFailure;
+use crate::workspace::record::WorkspaceClaim;
 use crate::workspace::slot;
-use crate::workspace::state::{Cause, Event, State};
+use crate::workspace::state::{LossCause, SlotEvent, SlotState};
 
-/// Longest wait for an unary answer of a guest.
+/// Longest wait for the answer of a guest to a unary call.
 pub(super) const GUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How a slot was lost.
+/// Loss of a slot: cause, and message for users.
 #[derive(Debug)]
-pub(super) struct Loss {
-    pub(super) cause: Cause,
+pub(super) struct SlotLoss {
+    pub(super) cause: LossCause,
     pub(super) message: String,
 }
 
-impl Actor {
-    /// The engine said that the container has ended.
+impl SlotActor {
+    /// Handles the engine's report that the container has ended; `None` if it was removed.
     pub(super) async fn on_container_ended(&mut self, state: Option<ContainerState>) {
-        if self.state == State::Quarantined && state.is_none() {
+        if self.state == SlotState::Quarantined && state.is_none() {
             tracing::info!("a quarantined container is gone");
-            self.apply(Event::ContainerGone).await;
+            self.apply(SlotEvent::ContainerGone).await;
             return;
         }
         if self.removal_overdue.is_some() && state.is_none() {
             self.on_overdue_removal().await;
             return;
         }
-        if matches!(self.state, State::Ready | State::Claimed) {
+        if matches!(self.state, SlotState::Ready | SlotState::Claimed) {
             self.link = None;
-            let loss = ended(state);
+            let loss = container_loss(state);
             if let Some(reconnect) = self.reconnect.take() {
-                self.refuse(reconnect, &loss);
+                self.refuse_waiting(reconnect, &loss);
             }
             self.lose(loss.cause, loss.message, SystemTime::now()).await;
         }
     }
 
-    pub(super) async fn lose(&mut self, cause: Cause, message: String, time: SystemTime) {
+    pub(super) async fn lose(&mut self, cause: LossCause, message: String, time: SystemTime) {
         tracing::warn!(?cause, message, "slot is lost");
         let age = time.elapsed().unwrap_or_default();
         let retention = self.context.config.workspaces.failed_retention;
-        self.failure = Some(Failure {
+        self.failure = Some(WorkspaceFailure {
             cause,
             message,
             time,
         });
         self.retention = Some(Instant::now() + retention.saturating_sub(age));
-        self.apply(Event::Lost(cause)).await;
+        self.apply(SlotEvent::Lost(cause)).await;
     }
 
-    /// How long nothing has run: zero while an exec does. `None` if the guest does not say.
-    pub(super) async fn idle_time(&self) -> Option<Duration> {
+    /// Asks the guest for the time since its last exec ended, zero while one runs. Returns `None` if it does not
+    /// answer.
+    pub(super) async fn ask_idle_time(&self) -> Option<Duration> {
         let mut guest = self.link.as_ref()?.client.clone();
         let request = pb::HelloRequest {
             generation: skilld_proto::guest::GENERATION,
@@ -78,8 +79,8 @@ impl Actor {
         Some(since.unwrap_or(Duration::MAX))
     }
 
-    /// Runs the pool's program once, so that the first command finds it in the kernel's caches.
-    pub(super) async fn warm_up(&self, link: &Link) -> Result<()> {
+    /// Runs the pool's `warm_up` command once, so that the kernel's caches have its files before the first exec.
+    pub(super) async fn warm_up(&self, link: &GuestLink) -> Result<()> {
         let argv = self.pool.config().warm_up.clone();
         if argv.is_empty() {
             return Ok(());
@@ -88,14 +89,14 @@ impl Actor {
         let request = pb::WarmUpRequest {
             argv,
             env: vec![
-                format!("PATH={PATH}"),
+                format!("PATH={DEFAULT_PATH}"),
                 "HOME=/tmp".into(),
                 "LANG=C.UTF-8".into(),
             ],
             timeout: timeout.try_into().ok(),
         };
         let mut guest = link.client.clone();
-        // The guest ends it at the timeout; this is for a guest that does not.
+        // The guest itself stops the command at the timeout; this bounds a guest that does not.
         let warmed = tokio::time::timeout(timeout + GUEST_TIMEOUT, guest.warm_up(request)).await;
         let why = match warmed {
             Ok(Ok(_)) => return Ok(()),
@@ -109,11 +110,11 @@ impl Actor {
         })
     }
 
-    /// Tells the guest which workspace it is. Doing it again changes nothing.
+    /// Configures the guest as this workspace. A repetition changes nothing.
     pub(super) fn configure(
         &self,
-        link: Link,
-        claim: &Claim,
+        link: GuestLink,
+        claim: &WorkspaceClaim,
     ) -> impl Future<Output = Result<()>> + use<> {
         let request = slot::configure_request(&self.context, &claim.workspace);
         let workspace = claim.workspace.clone();
@@ -131,23 +132,24 @@ impl Actor {
     }
 }
 
-pub(super) fn ended(state: Option<ContainerState>) -> Loss {
+/// Returns the loss that the end of a container means; `None` stands for a removed container.
+pub(super) fn container_loss(state: Option<ContainerState>) -> SlotLoss {
     let (cause, message) = match state {
         None => (
-            Cause::ContainerLost,
-            "the container was removed by somebody else".to_owned(),
+            LossCause::ContainerLost,
+            "another program removed the container".to_owned(),
         ),
         Some(state) if state.oom_killed => {
             let code = state.exit_code;
             (
-                Cause::OomKilled,
+                LossCause::OomKilled,
                 format!("the container was killed for its memory, exit code {code}"),
             )
         }
         Some(state) => (
-            Cause::ContainerLost,
+            LossCause::ContainerLost,
             format!("the container ended, exit code {}", state.exit_code),
         ),
     };
-    Loss { cause, message }
+    SlotLoss { cause, message }
 }

@@ -1,33 +1,33 @@
-//! The part of a slot's task that writes the slot down: its record, and what the commands see of it.
+//! Writes the record and the metadata file of a slot.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::Actor;
+use super::SlotActor;
 use crate::error::{Chain, Result};
 use crate::fault::{self, Point};
 use crate::workspace::lease::unix_ms;
-use crate::workspace::record::{self, Phase};
+use crate::workspace::record::{self, SlotPhase};
 use crate::workspace::slot;
-use crate::workspace::state::State;
+use crate::workspace::state::SlotState;
 
-impl Actor {
-    /// Phase of the record that this state is.
-    pub(super) fn phase(&self) -> Phase {
+impl SlotActor {
+    /// Returns the phase that the record stores for the current state.
+    pub(super) fn record_phase(&self) -> SlotPhase {
         match self.state {
-            State::Booting => Phase::Booting,
-            State::Ready => Phase::Ready,
-            State::Claimed => Phase::Claimed,
-            State::Closing | State::Removed => Phase::Closing,
-            State::Quarantined => Phase::Quarantined {
+            SlotState::Booting => SlotPhase::Booting,
+            SlotState::Ready => SlotPhase::Ready,
+            SlotState::Claimed => SlotPhase::Claimed,
+            SlotState::Closing | SlotState::Removed => SlotPhase::Closing,
+            SlotState::Quarantined => SlotPhase::Quarantined {
                 time_ms: unix_ms(SystemTime::now()),
             },
-            State::Failed(cause) => {
+            SlotState::Failed(cause) => {
                 let time = self
                     .failure
                     .as_ref()
                     .map_or_else(SystemTime::now, |failure| failure.time);
-                Phase::Failed {
+                SlotPhase::Failed {
                     cause,
                     time_ms: unix_ms(time),
                 }
@@ -35,13 +35,13 @@ impl Actor {
         }
     }
 
-    /// Writes the record, and what the commands see of it. The disk has it a moment later; see `record.rs`.
+    /// Writes the record and the metadata file. The disk has them a moment later; see `record.rs`.
     pub(super) async fn persist(&self) -> Result<()> {
         let (dir, record) = (Arc::clone(&self.dir), self.record.clone());
         let write = move || {
             if let Some(claim) = &record.claim {
-                let metadata = slot::metadata(&record, claim);
-                record::overwrite(&dir.join(slot::METADATA), metadata.as_bytes())?;
+                let metadata = slot::metadata_json(&record, claim);
+                record::overwrite_file(&dir.join(slot::METADATA), metadata.as_bytes())?;
                 fault::reach(Point::ClaimMetadata);
             }
             record.write(&dir)
@@ -50,23 +50,23 @@ impl Actor {
         tasks.blocking(write).await?;
         let (dir, syncing) = (Arc::clone(&self.dir), tasks.clone());
         tasks.spawn(async move {
-            if let Err(error) = syncing.blocking(move || record::sync(&dir)).await {
+            if let Err(error) = syncing.blocking(move || record::sync_record(&dir)).await {
                 tracing::error!(error = %Chain(&error), "slot record may not survive a power cut");
             }
         });
         Ok(())
     }
 
-    /// Writes again what the commands see of the record: the end of a daemon may have left it half written.
-    pub(super) async fn mend_metadata(&self) {
+    /// Writes the metadata file again: the end of an earlier daemon may have interrupted its write.
+    pub(super) async fn rewrite_metadata(&self) {
         let Some(claim) = &self.record.claim else {
             return;
         };
         let (path, text) = (
             self.dir.join(slot::METADATA),
-            slot::metadata(&self.record, claim),
+            slot::metadata_json(&self.record, claim),
         );
-        let write = move || record::overwrite(&path, text.as_bytes());
+        let write = move || record::overwrite_file(&path, text.as_bytes());
         if let Err(error) = self.context.tasks.blocking(write).await {
             tracing::error!(error = %Chain(&error), "the workspace's metadata file was not written");
         }

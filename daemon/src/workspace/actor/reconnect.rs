@@ -1,7 +1,7 @@
-//! The part of a slot's task that waits for a guest: the first time, and again when its connection broke.
+//! Waits for the guest of a slot: after its boot, and again when its connection was lost.
 //!
-//! A container that runs has its guest, so the guest connects again; one that is paused does so when it goes on. The wait
-//! is a task of its own: the slot's task answers everybody else meanwhile.
+//! The guest of a running container connects again; that of a paused one does so when the container is resumed. The
+//! wait is a task of its own, because the slot's task answers other requests meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,120 +11,125 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::link::{GUEST_TIMEOUT, Loss, ended};
-use super::{Actor, answer};
+use super::link::{GUEST_TIMEOUT, SlotLoss, container_loss};
+use super::{SlotActor, answer};
 use crate::error::{Chain, Error, Result};
-use crate::guest::{Expected, Link, Socket};
-use crate::workspace::record::Record;
-use crate::workspace::slot::{self, Context};
-use crate::workspace::state::{Cause, State};
-use crate::workspace::{COMMANDS_MAX, Grant};
+use crate::guest::{ExpectedGuest, GuestLink, GuestSocket};
+use crate::pool::SlotReport;
+use crate::workspace::context::SlotContext;
+use crate::workspace::record::SlotRecord;
+use crate::workspace::slot;
+use crate::workspace::state::{LossCause, SlotState};
+use crate::workspace::{COMMANDS_MAX, WorkspaceGrant};
 
-/// How long requests wait for a guest that is coming back. Then they hear that it is lost.
+/// Longest wait of a request for a guest that reconnects. Then the request fails with [`Error::GuestLost`].
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// How long a guest may take to connect again while its container runs before it counts as lost. It tries every 200 ms
-/// at least, so this is for a host that hardly moves.
+/// Longest wait for a guest to reconnect while its container runs. The guest tries at least every 200 ms, so only an
+/// overloaded host needs this long.
 pub const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A pause that is shorter breaks no call: some of Docker's own commands pause for a moment.
+/// Length of a pause that ends no call: some of Docker's own commands pause a container for a moment.
 const PAUSE_GRACE: Duration = Duration::from_secs(1);
-/// Between looks at a container whose guest is awaited: at first, and once requests do not wait any more.
-const LOOK_INTERVAL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
-/// An engine that takes longer to say how a container is has not said it.
-const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
-/// Looks at a container before its guest is let in without its pid being known.
-const LOOKS_MAX: u32 = 4;
+/// Interval between two inspections of a container while requests wait for its guest.
+const INSPECT_INTERVAL_MIN: Duration = Duration::from_millis(200);
+/// Interval between two inspections of a container once no request waits any more.
+const INSPECT_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// Time limit of one inspection.
+const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum number of inspections before a guest is accepted without knowing its pid.
+const PID_ATTEMPTS_MAX: u32 = 4;
 
-/// A guest that is to connect.
+/// Wait for a guest to connect.
 #[derive(Debug)]
-pub(super) struct Wait {
-    pub(super) context: Arc<Context>,
-    pub(super) record: Record,
-    /// From when on it counts as lost while its container runs.
+pub(super) struct GuestWait {
+    pub(super) context: Arc<SlotContext>,
+    pub(super) record: SlotRecord,
+    /// Longest wait while the container runs.
     pub(super) timeout: Duration,
-    /// The same while its container is paused.
+    /// Longest wait while the container is paused.
     pub(super) pause_timeout: Duration,
 }
 
-/// What is awaited of a guest.
-enum Awaited {
-    Connects(Socket),
-    /// It has connected, and is to answer.
-    Answers(Link),
+/// Step that the daemon awaits from a guest.
+enum AwaitedStep {
+    Connects(GuestSocket),
+    /// The guest is connected and has to answer.
+    Answers(GuestLink),
 }
 
-/// How a container is while its guest is awaited.
-enum Look {
-    /// Its first process, 0 if unknown.
+/// Result of inspecting a container whose guest is awaited.
+enum ContainerProbe {
+    /// The container runs; its first process, 0 if unknown.
     Runs(i32),
-    /// The same.
+    /// The container is paused; its first process, 0 if unknown.
     Paused(i32),
-    /// The engine does not say.
+    /// The engine did not answer.
     Unknown,
 }
 
-/// A guest that is awaited again.
+/// Wait for a guest whose connection was lost.
 #[derive(Debug)]
-pub(super) struct Reconnect {
-    task: AbortOnDropHandle<Result<Link, Loss>>,
-    was_warm: bool,
-    /// Until then requests wait.
+pub(super) struct GuestReconnect {
+    task: AbortOnDropHandle<Result<GuestLink, SlotLoss>>,
+    /// Time until which requests wait.
     patience: Instant,
-    waiting: Vec<oneshot::Sender<Result<Grant>>>,
+    waiting: Vec<oneshot::Sender<Result<WorkspaceGrant>>>,
 }
 
 // === impl Wait ===
 
-impl Wait {
+impl GuestWait {
     /// Waits until the guest has connected, its container has ended, or the time is over. A connection breaks before
-    /// the engine knows that the container died, so this looks more than once.
-    pub(super) async fn link(&self, socket: Socket) -> Result<Link, Loss> {
-        self.guest(Awaited::Connects(socket), None).await
+    /// the engine knows that the container died, so this inspects the container repeatedly.
+    pub(super) async fn wait_for_link(&self, socket: GuestSocket) -> Result<GuestLink, SlotLoss> {
+        self.wait_for_guest(AwaitedStep::Connects(socket), None)
+            .await
     }
 
-    async fn guest(
+    async fn wait_for_guest(
         &self,
-        awaited: Awaited,
+        awaited: AwaitedStep,
         configure: Option<pb::ConfigureRequest>,
-    ) -> Result<Link, Loss> {
+    ) -> Result<GuestLink, SlotLoss> {
         let started = Instant::now();
-        let mut last = self.look().await?;
-        // The pid is half of the proof, and by it commands get their CPU group: a slow engine is asked again.
-        for _ in 1..LOOKS_MAX {
-            if let Look::Unknown = last {
-                last = self.look().await?;
+        let mut last = self.inspect().await?;
+        // The pid is part of the guest's proof and selects the commands' CPU group, so a slow engine is inspection
+        // again.
+        for _ in 1..PID_ATTEMPTS_MAX {
+            if let ContainerProbe::Unknown = last {
+                last = self.inspect().await?;
             }
         }
         let pid = match last {
-            Look::Runs(pid) | Look::Paused(pid) => pid,
-            Look::Unknown => 0,
+            ContainerProbe::Runs(pid) | ContainerProbe::Paused(pid) => pid,
+            ContainerProbe::Unknown => 0,
         };
         let expected = self.context.expected(&self.record, pid).await;
-        let accept = self.accept(awaited, &expected, configure);
+        let accept = self.accept_guest(awaited, &expected, configure);
         tokio::pin!(accept);
-        // Each state has its own clock, and starts anew when it comes back.
+        // Running and paused have separate limits, each counted from the last change.
         let mut since = Instant::now();
         loop {
             let limit = match last {
-                Look::Runs(_) | Look::Unknown => self.timeout,
-                Look::Paused(_) => self.pause_timeout,
+                ContainerProbe::Runs(_) | ContainerProbe::Unknown => self.timeout,
+                ContainerProbe::Paused(_) => self.pause_timeout,
             };
             if since.elapsed() >= limit {
-                return Err(late(&last, limit));
+                return Err(timeout_loss(&last, limit));
             }
             let pause = if started.elapsed() < PATIENCE {
-                LOOK_INTERVAL.0
+                INSPECT_INTERVAL_MIN
             } else {
-                LOOK_INTERVAL.1
+                INSPECT_INTERVAL_MAX
             };
-            let look_again = (since + limit).min(Instant::now() + pause);
+            let inspect_at = (since + limit).min(Instant::now() + pause);
             tokio::select! {
                 link = &mut accept => return link.map_err(|error| {
                     tracing::error!(error = %Chain(&error), "guest's socket failed");
-                    Loss { cause: Cause::GuestLost, message: "the guest's socket failed".to_owned() }
+                    SlotLoss { cause: LossCause::GuestLost, message: "the guest's socket failed".to_owned() }
                 }),
-                () = tokio::time::sleep_until(look_again) => {
-                    let now = self.look().await?;
-                    if matches!(now, Look::Paused(_)) != matches!(last, Look::Paused(_)) {
+                () = tokio::time::sleep_until(inspect_at) => {
+                    let now = self.inspect().await?;
+                    if matches!(now, ContainerProbe::Paused(_)) != matches!(last, ContainerProbe::Paused(_)) {
                         since = Instant::now();
                     }
                     last = now;
@@ -133,135 +138,138 @@ impl Wait {
         }
     }
 
-    async fn look(&self) -> Result<Look, Loss> {
+    async fn inspect(&self) -> Result<ContainerProbe, SlotLoss> {
         let id = self.record.container_id.as_deref().unwrap_or_default();
-        let asked = self.context.engine.inspect(id);
-        match tokio::time::timeout(LOOK_TIMEOUT, asked).await {
-            Ok(Ok(Some(state))) if state.paused => Ok(Look::Paused(state.pid)),
-            Ok(Ok(Some(state))) if state.running => Ok(Look::Runs(state.pid)),
-            Ok(Ok(state)) => Err(ended(state)),
+        let inspection = self.context.engine.inspect(id);
+        match tokio::time::timeout(INSPECT_TIMEOUT, inspection).await {
+            Ok(Ok(Some(state))) if state.paused => Ok(ContainerProbe::Paused(state.pid)),
+            Ok(Ok(Some(state))) if state.running => Ok(ContainerProbe::Runs(state.pid)),
+            Ok(Ok(state)) => Err(container_loss(state)),
             Ok(Err(error)) => {
-                tracing::warn!(error = %Chain(&error), "engine does not say how the container is");
-                Ok(Look::Unknown)
+                tracing::warn!(error = %Chain(&error), "container was not inspected");
+                Ok(ContainerProbe::Unknown)
             }
-            Err(_) => Ok(Look::Unknown),
+            Err(_) => Ok(ContainerProbe::Unknown),
         }
     }
 
-    /// The same for a guest of before, which is told again what it is: it may have missed that.
-    async fn link_again(
+    /// Waits for a guest to reconnect and configures it again, since it may have missed that.
+    async fn wait_for_reconnect(
         self,
-        connected: Option<Link>,
+        connected: Option<GuestLink>,
         configure: Option<pb::ConfigureRequest>,
-    ) -> Result<Link, Loss> {
+    ) -> Result<GuestLink, SlotLoss> {
         let awaited = match connected {
-            Some(link) => Awaited::Answers(link),
-            None => Awaited::Connects(self.bind().map_err(|error| {
-                tracing::error!(error = %Chain(&error), "guest cannot connect again");
-                Loss {
-                    cause: Cause::GuestLost,
+            Some(link) => AwaitedStep::Answers(link),
+            None => AwaitedStep::Connects(self.bind_socket().map_err(|error| {
+                tracing::error!(error = %Chain(&error), "guest's socket was not bound again");
+                SlotLoss {
+                    cause: LossCause::GuestLost,
                     message: "the guest's connection broke".to_owned(),
                 }
             })?),
         };
-        self.guest(awaited, configure).await
+        self.wait_for_guest(awaited, configure).await
     }
 
-    /// A guest that does not answer what it is told is cut, and may connect once more.
-    async fn accept(
+    /// Accepts the guest and configures it. A guest that does not answer is disconnected and may connect once more.
+    async fn accept_guest(
         &self,
-        mut awaited: Awaited,
-        expected: &Expected,
+        mut awaited: AwaitedStep,
+        expected: &ExpectedGuest,
         configure: Option<pb::ConfigureRequest>,
-    ) -> Result<Link> {
+    ) -> Result<GuestLink> {
         loop {
             let link = match awaited {
-                Awaited::Connects(socket) => socket.accept(expected).await?,
-                Awaited::Answers(link) => link,
+                AwaitedStep::Connects(socket) => socket.accept(expected).await?,
+                AwaitedStep::Answers(link) => link,
             };
             let Some(request) = configure.clone() else {
                 return Ok(link);
             };
             let mut guest = link.client.clone();
-            let told = tokio::time::timeout(GUEST_TIMEOUT, guest.configure(request)).await;
-            if let Ok(Ok(_)) = told {
+            let configured = tokio::time::timeout(GUEST_TIMEOUT, guest.configure(request)).await;
+            if let Ok(Ok(_)) = configured {
                 return Ok(link);
             }
-            tracing::warn!(slot = self.record.number, answer = ?told, "guest connected and does not answer");
-            awaited = Awaited::Connects(self.bind()?);
+            tracing::warn!(slot = self.record.number, answer = ?configured, "guest connected, but does not answer");
+            awaited = AwaitedStep::Connects(self.bind_socket()?);
             link.cut();
         }
     }
 
-    fn bind(&self) -> Result<Socket> {
-        Socket::bind(&self.context.slot_dir(self.record.number).join("run"))
+    fn bind_socket(&self) -> Result<GuestSocket> {
+        GuestSocket::bind(&self.context.slot_dir(self.record.number).join("run"))
     }
 }
 
-fn late(look: &Look, limit: Duration) -> Loss {
+fn timeout_loss(look: &ContainerProbe, limit: Duration) -> SlotLoss {
     let message = match look {
-        Look::Runs(_) => format!("the guest did not connect within {limit:?}"),
-        Look::Unknown => {
-            format!("the guest did not connect within {limit:?}, and the engine does not say why")
+        ContainerProbe::Runs(_) => format!("the guest did not connect within {limit:?}"),
+        ContainerProbe::Unknown => {
+            format!("the guest did not connect within {limit:?}, and the engine did not answer")
         }
-        Look::Paused(_) => format!("the container was paused for more than {limit:?}"),
+        ContainerProbe::Paused(_) => format!("the container was paused for more than {limit:?}"),
     };
-    Loss {
-        cause: Cause::GuestLost,
+    SlotLoss {
+        cause: LossCause::GuestLost,
         message,
     }
 }
 
 // === impl Actor ===
 
-impl Actor {
-    /// The guest's connection broke: the container died, or the guest will connect again.
-    pub(super) fn on_link_lost(&mut self) {
+impl SlotActor {
+    /// Handles the loss of the guest's connection: the container died, or the guest will connect again.
+    pub(super) async fn on_link_lost(&mut self) {
         self.link = None;
-        self.wait_for_guest(None);
+        self.start_reconnect(None).await;
     }
 
-    /// Awaits the guest, which may have connected already.
-    pub(super) fn wait_for_guest(&mut self, connected: Option<Link>) {
+    /// Starts to wait for the guest, which may have connected already.
+    pub(super) async fn start_reconnect(&mut self, connected: Option<GuestLink>) {
         if self.record.container_id.is_none() || self.reconnect.is_some() {
             return;
         }
-        // Nobody gets it while it is not known what became of it. One that was handed out is not offered again.
-        let was_warm = self.state == State::Ready && self.pool.withdraw(self.record.number);
-        let wait = Wait {
+        if self.state == SlotState::Ready {
+            self.report(SlotReport::Withdrawn).await;
+        }
+        let wait = GuestWait {
             context: Arc::clone(&self.context),
             record: self.record.clone(),
             timeout: RECONNECT_TIMEOUT,
             pause_timeout: self.context.config.engine.pause_timeout,
         };
-        let claim = self.record.claim.as_ref().filter(|_| !was_warm);
-        let configure = claim.map(|claim| slot::configure_request(&self.context, &claim.workspace));
+        let configure = self
+            .record
+            .claim
+            .as_ref()
+            .map(|claim| slot::configure_request(&self.context, &claim.workspace));
         let stop = self.context.tasks.stop.clone();
         let task = self.context.tasks.spawn(async move {
             tokio::select! {
-                // The slot's task ends as well, and leaves everything as it is.
+                // The slot's task stops as well and leaves everything as it is.
                 () = stop.cancelled() => std::future::pending().await,
-                link = wait.link_again(connected, configure) => link,
+                link = wait.wait_for_reconnect(connected, configure) => link,
             }
         });
-        self.reconnect = Some(Reconnect {
+        self.reconnect = Some(GuestReconnect {
             task: AbortOnDropHandle::new(task),
-            was_warm,
             patience: Instant::now() + PATIENCE,
             waiting: Vec::new(),
         });
     }
 
-    /// The guest is connected and does not answer: its calls end, and it is awaited.
-    pub(super) fn wait_again(&mut self) {
+    /// Disconnects a guest that does not answer, which ends its calls, and waits for it.
+    pub(super) async fn reconnect_silent_guest(&mut self) {
         if let Some(link) = self.link.take() {
             link.cut();
-            self.on_link_lost();
+            self.on_link_lost().await;
         }
     }
 
-    /// The wait is over.
-    pub(super) async fn on_reconnected(&mut self, connected: Result<Link, Loss>) {
+    /// Handles the end of the wait.
+    pub(super) async fn on_reconnected(&mut self, connected: Result<GuestLink, SlotLoss>) {
         let Some(reconnect) = self.reconnect.take() else {
             return;
         };
@@ -270,13 +278,13 @@ impl Actor {
                 tracing::info!("guest connected again");
                 self.link = Some(link);
                 self.publish();
-                if reconnect.was_warm {
-                    self.pool.offer(self.record.number);
+                if self.state == SlotState::Ready {
+                    self.report(SlotReport::Ready).await;
                 }
             }
             Err(loss) => {
-                // First: the engine may take its time to remove what is left.
-                self.refuse(reconnect, &loss);
+                // First, because the engine may take long to remove the container.
+                self.refuse_waiting(reconnect, &loss);
                 self.lose(loss.cause, loss.message, SystemTime::now()).await;
                 return;
             }
@@ -287,21 +295,21 @@ impl Actor {
         }
     }
 
-    /// Tells who waits for the guest that it will not come.
-    pub(super) fn refuse(&self, reconnect: Reconnect, loss: &Loss) {
+    /// Answers the requests that wait for a guest that is lost.
+    pub(super) fn refuse_waiting(&self, reconnect: GuestReconnect, loss: &SlotLoss) {
         for waiter in reconnect.waiting {
-            let lost = self.guest_lost(loss.message.clone());
+            let lost = self.guest_lost_error(loss.message.clone());
             answer(waiter, Err(lost));
         }
     }
 
-    /// A request wants to use the workspace. While its guest is awaited it waits, but not for long.
-    pub(super) fn on_grant(&mut self, reply: oneshot::Sender<Result<Grant>>) {
-        let silent = self.guest_is_silent();
+    /// Answers a request for a grant. While the guest reconnects, the request waits, but not for long.
+    pub(super) fn on_grant(&mut self, reply: oneshot::Sender<Result<WorkspaceGrant>>) {
+        let silent = self.silent_guest_error();
         match &mut self.reconnect {
-            Some(reconnect) if self.state == State::Claimed => {
-                let patient = Instant::now() < reconnect.patience;
-                if patient && reconnect.waiting.len() < COMMANDS_MAX {
+            Some(reconnect) if self.state == SlotState::Claimed => {
+                let may_wait = Instant::now() < reconnect.patience;
+                if may_wait && reconnect.waiting.len() < COMMANDS_MAX {
                     reconnect.waiting.push(reply);
                 } else {
                     answer(reply, Err(silent));
@@ -314,7 +322,7 @@ impl Actor {
         }
     }
 
-    /// The engine says that somebody paused the container, or let it go on.
+    /// Handles the engine's report that the container was paused or resumed.
     pub(super) fn on_paused(&mut self, paused: bool) {
         tracing::info!(paused, "container");
         self.pause_over = match (paused, self.pause_over) {
@@ -324,9 +332,9 @@ impl Actor {
         };
     }
 
-    /// The timers of this part: when requests do not wait any longer, when a pause breaks calls.
+    /// Returns the timers of the reconnect: the end of requests' waits, and the end of calls after a long pause.
     pub(super) fn reconnect_timers(&self) -> [Option<Instant>; 2] {
-        let waiting = |reconnect: &&Reconnect| !reconnect.waiting.is_empty();
+        let waiting = |reconnect: &&GuestReconnect| !reconnect.waiting.is_empty();
         let patience = self.reconnect.as_ref().filter(waiting);
         [
             patience.map(|reconnect| reconnect.patience),
@@ -334,7 +342,7 @@ impl Actor {
         ]
     }
 
-    /// True if one of these timers was due.
+    /// Handles a due timer of the reconnect. Returns `false` if none was due.
     pub(super) async fn on_reconnect_timer(&mut self, now: Instant) -> bool {
         if self.pause_over.is_some_and(|at| at <= now) {
             self.pause_over = None;
@@ -348,39 +356,39 @@ impl Actor {
             return false;
         }
         for waiter in std::mem::take(&mut reconnect.waiting) {
-            answer(waiter, Err(self.guest_is_silent()));
+            answer(waiter, Err(self.silent_guest_error()));
         }
         true
     }
 
-    /// Nobody will hear of this guest for a while: its calls end, and it is awaited. A warm slot is not worth the wait.
+    /// Ends the calls of a paused guest and waits for it. A warm slot is removed instead.
     async fn on_long_pause(&mut self) {
         let id = self.record.container_id.as_deref().unwrap_or_default();
-        let asked = self.context.engine.inspect(id);
-        let known = tokio::time::timeout(LOOK_TIMEOUT, asked).await;
+        let inspection = self.context.engine.inspect(id);
+        let known = tokio::time::timeout(INSPECT_TIMEOUT, inspection).await;
         if matches!(known, Ok(Ok(Some(state))) if state.running && !state.paused) {
-            // That it goes on was not heard.
+            // The report that it was resumed got lost.
             return;
         }
         let Some(link) = self.link.take() else {
             return;
         };
         link.cut();
-        if self.state == State::Ready {
+        if self.state == SlotState::Ready {
             let message = "the container was paused".to_owned();
-            self.lose(Cause::GuestLost, message, SystemTime::now())
+            self.lose(LossCause::GuestLost, message, SystemTime::now())
                 .await;
         } else {
-            self.on_link_lost();
+            self.on_link_lost().await;
         }
     }
 
-    fn guest_is_silent(&self) -> Error {
+    fn silent_guest_error(&self) -> Error {
         let why = "it does not answer now, and may do so again: its container is paused or ending";
-        self.guest_lost(why.to_owned())
+        self.guest_lost_error(why.to_owned())
     }
 
-    fn guest_lost(&self, why: String) -> Error {
+    fn guest_lost_error(&self, why: String) -> Error {
         let claim = self.record.claim.as_ref();
         Error::GuestLost {
             workspace: claim.map_or_else(
@@ -392,15 +400,17 @@ impl Actor {
     }
 }
 
-/// Completes when the wait for a guest is over; never without one.
-pub(super) async fn reconnected(reconnect: Option<&mut Reconnect>) -> Result<Link, Loss> {
+/// Completes when the wait for a guest ends; never without one.
+pub(super) async fn await_reconnect(
+    reconnect: Option<&mut GuestReconnect>,
+) -> Result<GuestLink, SlotLoss> {
     let Some(reconnect) = reconnect else {
         return std::future::pending().await;
     };
     (&mut reconnect.task).await.unwrap_or_else(|error| {
         let message = format!("the wait for the guest broke off: {error}");
-        Err(Loss {
-            cause: Cause::GuestLost,
+        Err(SlotLoss {
+            cause: LossCause::GuestLost,
             message,
         })
     })

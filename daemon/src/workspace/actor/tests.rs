@@ -1,5 +1,5 @@
-//! The lease against the slot's task, on a clock that the test moves: who asks at the moment of the end is either in time
-//! or too late, and never both.
+//! Tests of a slot's task on a paused clock. A request at the moment of the lease's end is either in time or too late,
+//! and never both.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,32 +17,33 @@ use skilld_proto::v1::{ExecSpec, Programs};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::server::NamedService;
-use tonic::transport::{Endpoint, Server, Uri};
+use tonic::transport::Server;
 use tonic::{Code, Status};
 
 use super::*;
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::engine::fake::{FakeEngine, Operation};
-use crate::guest::GuestClient;
+use crate::engine::fake::{EngineOperation, FakeEngine};
+use crate::guest::{GuestChannel, GuestClient};
 use crate::shutdown::Tasks;
-use crate::workspace::directory::Numbers;
+use crate::workspace::launcher::{WorkspaceLauncher, launch_adopted};
 use crate::workspace::{Workspace, WorkspaceId, slot};
 
-/// What idle timeout and lifetime are, as the case needs one or the other.
+/// Idle timeout or lifetime that ends the workspace of a case.
 const SHORT: Duration = Duration::from_secs(1);
+/// Idle timeout or lifetime that a case never reaches.
 const LONG: Duration = Duration::from_secs(3600);
 const CASES: u64 = 10_000;
-/// Threads that share them.
+/// Number of threads that share the cases.
 const PARTS: u64 = 4;
 
-/// A guest that answers everything with: nothing runs, and nothing has for long.
+/// Guest that answers every call with an idle Hello.
 #[derive(Debug, Clone, Default)]
 struct IdleGuest {
     delay_ms: Arc<AtomicU64>,
 }
 
-/// One message and a good end.
+/// Response body of one message with status OK.
 struct Answer {
     message: Option<Bytes>,
     ended: bool,
@@ -121,31 +122,17 @@ async fn client(guest: IdleGuest, tasks: &Tasks) -> GuestClient {
         let served = Server::builder().add_service(guest);
         drop(served.serve_with_incoming(incoming).await);
     });
-    let near = Arc::new(std::sync::Mutex::new(Some(near)));
-    let connect = tower::service_fn(move |_: Uri| {
-        let near = near.lock().expect("lock").take();
-        std::future::ready(
-            near.map(hyper_util::rt::TokioIo::new)
-                .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected)),
-        )
-    });
-    let endpoint = Endpoint::from_static("http://guest");
-    GuestClient::new(
-        endpoint
-            .connect_with_connector(connect)
-            .await
-            .expect("connected"),
-    )
+    GuestClient::new(GuestChannel::connect(near).await.expect("connected"))
 }
 
-/// What all cases share.
+/// Environment that all cases share.
 struct Bench {
     engine: Arc<FakeEngine>,
-    context: Arc<Context>,
+    context: Arc<SlotContext>,
     pool: Arc<Pool>,
     guest: IdleGuest,
     client: GuestClient,
-    record: Record,
+    record: SlotRecord,
 }
 
 async fn bench(dir: &std::path::Path) -> Bench {
@@ -153,27 +140,29 @@ async fn bench(dir: &std::path::Path) -> Bench {
     let config = Arc::new(Config::from_toml(&toml).expect("configuration").config);
     let engine = Arc::new(FakeEngine::new());
     let tasks = Tasks::default();
-    let context = Arc::new(Context {
-        config: Arc::clone(&config),
-        engine: Arc::clone(&engine) as _,
-        info: engine.describe().await.expect("described"),
-        tasks: tasks.clone(),
-        instance: "0123456789ab".to_owned(),
-        numbers: std::sync::Mutex::new(Numbers::new(200_000, 64, LONG, 0)),
-        directory: Arc::default(),
-        boots: tokio::sync::Semaphore::new(1),
-        inventories: Default::default(),
-        reconcile: Default::default(),
-        removals: Default::default(),
-    });
+    let info = engine.describe().await.expect("described");
+    let context = SlotContext::new(
+        &config,
+        Arc::clone(&engine) as _,
+        info,
+        &tasks,
+        "0123456789ab",
+        0,
+    );
+    let context = Arc::new(context);
     let pool_config = config.pools.first().expect("one").clone();
-    let image = engine.image(&pool_config.image).await.expect("image");
-    let mut record = slot::new_record(&pool_config, pool_config.limits, &image.id, 7, 200_007);
+    let image = engine.check_image(&pool_config.image).await.expect("image");
+    let mut record = slot::new_record(&pool_config, pool_config.limits(), &image.id, 7, 200_007);
     record.container_id = Some("c".repeat(64));
     let guest = IdleGuest::default();
     Bench {
         client: client(guest.clone(), &tasks).await,
-        pool: Pool::new(Arc::clone(&context), pool_config, image),
+        pool: Pool::start(
+            &tasks,
+            pool_config,
+            image,
+            Arc::new(WorkspaceLauncher(Arc::clone(&context))),
+        ),
         engine,
         context,
         guest,
@@ -181,17 +170,17 @@ async fn bench(dir: &std::path::Path) -> Bench {
     }
 }
 
-/// A claimed slot whose time is over after [`SHORT`]: unused, or whatever happens.
+/// Starts a claimed slot with this idle timeout and lifetime.
 fn claimed(bench: &Bench, idle: Duration, remaining: Duration) -> Slot {
-    let link = Link::of(bench.client.clone(), CancellationToken::new());
+    let link = GuestLink::for_test(bench.client.clone(), CancellationToken::new());
     claimed_with(bench, link, idle, remaining)
 }
 
-fn claimed_with(bench: &Bench, link: Link, idle: Duration, remaining: Duration) -> Slot {
+fn claimed_with(bench: &Bench, link: GuestLink, idle: Duration, remaining: Duration) -> Slot {
     let mut record = bench.record.clone();
     let ms = |time: Duration| u64::try_from(time.as_millis()).expect("short");
-    record.phase = Phase::Claimed;
-    record.claim = Some(Claim {
+    record.phase = SlotPhase::Claimed;
+    record.claim = Some(WorkspaceClaim {
         workspace: "w".to_owned(),
         request: String::new(),
         labels: BTreeMap::new(),
@@ -204,22 +193,22 @@ fn claimed_with(bench: &Bench, link: Link, idle: Duration, remaining: Duration) 
     });
     std::fs::create_dir_all(bench.context.slot_dir(record.number).join("skills"))
         .expect("directory");
-    let (mut actor, slot) = Actor::new(
+    let (mut actor, slot) = SlotActor::new(
         Arc::clone(&bench.context),
         Arc::clone(&bench.pool),
         record,
-        State::Claimed,
+        SlotState::Claimed,
     );
-    // Nothing is to be collected.
-    slot.collects.known();
-    actor.lease = Some(Lease::new(idle, remaining));
+    // The workspace has nothing to collect.
+    slot.collections.finish_adoption();
+    actor.lease = Some(WorkspaceLease::new(idle, remaining));
     actor.link = Some(link);
     actor.publish();
     bench.context.tasks.spawn(actor.run());
     slot
 }
 
-/// One interleaving: who comes when, in milliseconds around the end.
+/// Runs one interleaving of renewal, use and deletion, in milliseconds around the end of the lease.
 async fn race(bench: &Bench, case: u64) {
     let by_idleness = case.is_multiple_of(2);
     let (idle, remaining) = if by_idleness {
@@ -229,7 +218,7 @@ async fn race(bench: &Bench, case: u64) {
     };
     let around = |digit: u64| SHORT + Duration::from_millis(digit % 7) - Duration::from_millis(3);
     bench.guest.delay_ms.store(case / 2 % 4, Ordering::Relaxed);
-    let removals = bench.engine.calls(Operation::Remove);
+    let removals = bench.engine.call_count(EngineOperation::Remove);
     let slot = claimed(bench, idle, remaining);
     let workspace = Workspace {
         id: WorkspaceId::new("w".to_owned()),
@@ -251,7 +240,7 @@ async fn race(bench: &Bench, case: u64) {
         workspace.grant().await.is_ok().then_some(asked)
     };
     let deleting = async {
-        // In every eighth case somebody deletes it as well.
+        // In every eighth case a client deletes the workspace as well.
         if case / 392 % 8 != 7 {
             return None;
         }
@@ -261,7 +250,7 @@ async fn race(bench: &Bench, case: u64) {
         Some(asked)
     };
     let gone = async {
-        workspace.removed().await;
+        workspace.wait_until_removed().await;
         Instant::now()
     };
     let (renewed, used, deleted, gone) = tokio::join!(renewing, using, deleting, gone);
@@ -285,14 +274,14 @@ async fn race(bench: &Bench, case: u64) {
         late <= SHORT + Duration::from_millis(20),
         "case {case}: gone {late:?} late"
     );
-    let removed = bench.engine.calls(Operation::Remove) - removals;
+    let removed = bench.engine.call_count(EngineOperation::Remove) - removals;
     assert_eq!(removed, 1, "case {case}: removed {removed} times");
     assert!(workspace.grant().await.is_err() && workspace.renew(None, None).await.is_err());
 }
 
-/// Calls `test` on a runtime of its own, whose clock stands still unless everybody waits.
+/// Runs `test` on a runtime of its own with a paused clock.
 fn on_a_clock_of_its_own<F: Future<Output = ()>>(test: impl FnOnce(PathBuf) -> F) {
-    // Records are written for each case: in memory where there is such a directory.
+    // Each case writes records, so they go to memory where the host has such a directory.
     let memory = std::path::Path::new("/dev/shm");
     let dir = match memory.is_dir() {
         true => tempfile::tempdir_in(memory),
@@ -329,13 +318,13 @@ async fn run_without_guest(bench: &mut Bench) {
         std::fs::create_dir_all(slot_dir.join(name)).expect("directory");
     }
     bench.engine.start_without_guest();
-    let spec = slot::container(&bench.context, bench.pool.config(), &bench.record);
+    let spec = slot::container_spec(&bench.context, bench.pool.config(), &bench.record);
     let id = bench.engine.create(&spec).await.expect("created");
     bench.engine.start(&id).await.expect("started");
     bench.record.container_id = Some(id);
 }
 
-/// Nobody knows whether something runs in it, but nobody ever will: it is lost, and not kept to its lifetime's end.
+/// A command may run in it, but no one can ever find out, so the workspace is lost before its lifetime ends.
 #[test]
 fn an_idle_workspace_whose_guest_never_answers_is_lost() {
     on_a_clock_of_its_own(async |dir| {
@@ -345,9 +334,9 @@ fn an_idle_workspace_whose_guest_never_answers_is_lost() {
         let slot = claimed(&bench, SHORT, LONG);
         let start = Instant::now();
         let mut view = slot.view.clone();
-        let lost = view.wait_for(|view| view.state != State::Claimed);
+        let lost = view.wait_for(|view| view.state != SlotState::Claimed);
         let lost = lost.await.expect("published").state;
-        assert_eq!(lost, State::Failed(Cause::GuestLost));
+        assert_eq!(lost, SlotState::Failed(LossCause::GuestLost));
         let took = start.elapsed();
         assert!(
             took > SHORT && took < Duration::from_secs(20),
@@ -356,17 +345,17 @@ fn an_idle_workspace_whose_guest_never_answers_is_lost() {
     });
 }
 
-/// Docker's own commands pause for a moment, and that the container goes on may not be heard.
+/// Docker's own commands pause a container for a moment, and the report that it was resumed may be lost.
 #[test]
 fn a_pause_that_is_over_breaks_no_call() {
     on_a_clock_of_its_own(async |dir| {
         let mut bench = bench(&dir).await;
         run_without_guest(&mut bench).await;
         let slot = claimed(&bench, LONG, LONG);
-        let looks = bench.engine.calls(Operation::Inspect);
+        let looks = bench.engine.call_count(EngineOperation::Inspect);
         slot.container_paused(true);
         tokio::time::sleep(2 * SHORT).await;
-        assert_eq!(bench.engine.calls(Operation::Inspect), looks + 1);
+        assert_eq!(bench.engine.call_count(EngineOperation::Inspect), looks + 1);
         let id = WorkspaceId::new("w".to_owned());
         let workspace = Workspace { id, slot };
         let start = Instant::now();
@@ -397,7 +386,7 @@ fn a_workspace_takes_960_calls_at_once_and_refuses_the_next() {
 }
 
 #[test]
-fn an_old_guest_is_not_asked_for_what_it_would_leave_out() {
+fn unknown_fields_are_not_sent_to_an_old_guest() {
     on_a_clock_of_its_own(async |dir| {
         let bench = bench(&dir).await;
         let asked = ExecSpec {
@@ -405,25 +394,25 @@ fn an_old_guest_is_not_asked_for_what_it_would_leave_out() {
             ..ExecSpec::default()
         };
         for generation in [1, GENERATION] {
-            let mut link = Link::of(bench.client.clone(), CancellationToken::new());
+            let mut link = GuestLink::for_test(bench.client.clone(), CancellationToken::new());
             link.generation = generation;
             let id = WorkspaceId::new("w".to_owned());
             let slot = claimed_with(&bench, link, LONG, LONG);
             let workspace = Workspace { id, slot };
             let grant = workspace.grant().await.expect("usable");
-            assert!(grant.check(&ExecSpec::default()).is_ok());
+            assert!(grant.check_fields(&ExecSpec::default()).is_ok());
             if generation == GENERATION {
-                assert!(grant.check(&asked).is_ok());
+                assert!(grant.check_fields(&asked).is_ok());
                 continue;
             }
-            let refused = Status::from(grant.check(&asked).expect_err("too old"));
+            let refused = Status::from(grant.check_fields(&asked).expect_err("too old"));
             assert_eq!(refused.code(), Code::FailedPrecondition);
             assert!(refused.message().contains("a new workspace"), "{refused}");
         }
     });
 }
 
-/// An engine that answers at once and removes nothing has as long as one that hangs.
+/// An engine that refuses the removal immediately gets as much time as one that hangs.
 #[test]
 fn a_delete_that_the_engine_refuses_is_answered_when_the_time_is_over() {
     on_a_clock_of_its_own(async |dir| {
@@ -433,7 +422,7 @@ fn a_delete_that_the_engine_refuses_is_answered_when_the_time_is_over() {
                 operation: "remove container",
                 message: "device or resource busy".to_owned(),
             };
-            bench.engine.fail_next(Operation::Remove, error);
+            bench.engine.fail_next(EngineOperation::Remove, error);
         }
         let slot = claimed(&bench, LONG, LONG);
         let view = slot.view.clone();
@@ -443,7 +432,7 @@ fn a_delete_that_the_engine_refuses_is_answered_when_the_time_is_over() {
         let took = start.elapsed();
         let limit = bench.context.config.engine.remove_timeout;
         assert!(took >= limit && took < limit + SHORT, "{took:?}");
-        assert_eq!(view.borrow().state, State::Quarantined);
+        assert_eq!(view.borrow().state, SlotState::Quarantined);
     });
 }
 
@@ -453,27 +442,23 @@ fn a_warm_slot_is_handed_out_once() {
         let bench = bench(&dir).await;
         std::fs::create_dir_all(bench.context.slot_dir(bench.record.number)).expect("directory");
         let mut record = bench.record.clone();
-        record.phase = Phase::Ready;
-        let number = record.number;
+        record.phase = SlotPhase::Ready;
         let lost = CancellationToken::new();
-        let link = Link::of(bench.client.clone(), lost);
-        let slot = bench.pool.adopt(record, Adopted::Warm(link));
-        bench.pool.resize(1);
-        let mut view = slot.view.clone();
-        view.wait_for(|view| view.state == State::Ready)
-            .await
-            .expect("ready");
-        while bench.pool.stats().warm == 0 {
+        let link = GuestLink::for_test(bench.client.clone(), lost);
+        bench.pool.resize(1).await;
+        let adopted = AdoptedSlot::Warm(link);
+        let slot = launch_adopted(&bench.context, &bench.pool, record, adopted).await;
+        while bench.pool.snapshot().warm == 0 {
             tokio::task::yield_now().await;
         }
-        assert!(bench.pool.withdraw(number), "nobody has it");
-        // Its guest is back, and somebody who had it did not take it.
-        bench.pool.offer(number);
-        bench.pool.offer(number);
-        let first = bench.pool.claim().await.expect("warm");
-        assert!(!bench.pool.withdraw(number), "somebody has it");
-        let second = futures::FutureExt::now_or_never(bench.pool.claim());
+        assert_eq!(slot.snapshot().state, SlotState::Ready);
+        let limits = bench.pool.config().limits();
+        let first = bench.pool.claim(limits).await.expect("warm");
+        assert_eq!(first.number(), slot.number());
+        let second = futures::FutureExt::now_or_never(bench.pool.claim(limits));
         assert!(!matches!(second, Some(Ok(_))), "it was handed out twice");
         drop(first);
+        let again = bench.pool.claim(limits).await.expect("returned");
+        assert_eq!(again.number(), slot.number());
     });
 }

@@ -1,121 +1,139 @@
-//! Writes a tar, maybe compressed, piece by piece into memory; the collector sends it on.
+//! Tar writer for collected files, plain or gzip, in memory. The collector sends its output on piece by piece.
 
-use std::io::Write;
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use nix::sys::stat::FileStat;
-use tar::{EntryType, Header};
+use tar::{Builder, EntryType, Header};
 use tonic::codegen::Bytes;
 
-use crate::files::mode;
+use crate::files::permission_bits;
 
-const BLOCK: usize = 512;
-/// Of a name in a header.
-const NAME_BYTES: usize = 100;
+/// Size of a tar block, in bytes.
+const BLOCK_BYTES: usize = 512;
 
-/// An archive that is being written.
-#[derive(Debug)]
-pub(crate) struct Archive {
-    sink: Sink,
+/// Archive that is being written.
+pub(crate) struct CollectedArchive {
+    /// Writes headers, long names and the end mark; `None` once the archive has ended.
+    builder: Option<Builder<ArchiveBuffer>>,
+    /// The last bytes, once the archive has ended.
+    rest: Vec<u8>,
 }
 
-#[derive(Debug)]
-enum Sink {
+/// Bytes of the archive that were not sent yet.
+enum ArchiveBuffer {
     Plain(Vec<u8>),
-    Gzip(Option<GzEncoder<Vec<u8>>>, Vec<u8>),
+    Gzip(GzEncoder<Vec<u8>>),
 }
 
-impl Archive {
-    pub(crate) fn plain() -> Self {
-        Self {
-            sink: Sink::Plain(Vec::new()),
+impl Write for ArchiveBuffer {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(buffer) => buffer.write(data),
+            Self::Gzip(encoder) => encoder.write(data),
         }
     }
 
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl CollectedArchive {
+    /// Returns an uncompressed archive.
+    pub(crate) fn plain() -> Self {
+        Self::new(ArchiveBuffer::Plain(Vec::new()))
+    }
+
+    /// Returns an archive that is compressed with gzip.
     pub(crate) fn gzip() -> Self {
         let encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        Self::new(ArchiveBuffer::Gzip(encoder))
+    }
+
+    fn new(buffer: ArchiveBuffer) -> Self {
         Self {
-            sink: Sink::Gzip(Some(encoder), Vec::new()),
+            builder: Some(Builder::new(buffer)),
+            rest: Vec::new(),
         }
     }
 
+    /// Returns `true` if the archive is compressed.
     pub(crate) fn is_gzip(&self) -> bool {
-        matches!(self.sink, Sink::Gzip(..))
+        let buffer = self.builder.as_ref().map(Builder::get_ref);
+        matches!(buffer, Some(ArchiveBuffer::Gzip(_)))
     }
 
-    /// Starts a file of exactly this size; its bytes and its padding follow.
-    pub(crate) fn file(&mut self, path: &[u8], stat: &FileStat, size: u64) {
-        self.long(EntryType::GNULongName, path);
-        let header = header(EntryType::Regular, path, stat, size);
-        self.data(header.as_bytes());
+    /// Starts a file of exactly `size` bytes. The caller then appends that many bytes and ends the file.
+    ///
+    /// # Errors
+    /// Fails for a path that no tar header can name.
+    pub(crate) fn start_file(&mut self, path: &[u8], stat: &FileStat, size: u64) -> io::Result<()> {
+        let Some(builder) = &mut self.builder else {
+            return Ok(());
+        };
+        let mut header = new_header(EntryType::Regular, stat, size);
+        // The contents follow in slices; the builder pads for the none that it is given here.
+        builder.append_data(&mut header, OsStr::from_bytes(path), io::empty())
     }
 
-    pub(crate) fn link(&mut self, path: &[u8], stat: &FileStat, target: &[u8]) {
-        self.long(EntryType::GNULongLink, target);
-        self.long(EntryType::GNULongName, path);
-        let mut header = header(EntryType::Symlink, path, stat, 0);
-        if let Some(gnu) = header.as_gnu_mut() {
-            copy(&mut gnu.linkname, target);
-        }
-        header.set_cksum();
-        self.data(header.as_bytes());
+    /// Appends bytes of the file that was started.
+    pub(crate) fn append(&mut self, data: &[u8]) {
+        // Writing to memory does not fail.
+        let _infallible = self
+            .builder
+            .as_mut()
+            .map(|builder| builder.get_mut().write_all(data));
     }
 
-    /// A name that no header has room for, in an entry of its own.
-    fn long(&mut self, kind: EntryType, name: &[u8]) {
-        if name.len() < NAME_BYTES {
-            return;
-        }
-        let mut header = Header::new_gnu();
-        header.set_entry_type(kind);
-        header.set_size(name.len() as u64 + 1);
-        if let Some(gnu) = header.as_gnu_mut() {
-            copy(&mut gnu.name, b"././@LongLink");
-        }
-        header.set_cksum();
-        self.data(header.as_bytes());
-        self.data(name);
-        self.data(&[0]);
-        self.pad(name.len() as u64 + 1);
-    }
-
-    /// Bytes of the entry that was started.
-    pub(crate) fn data(&mut self, data: &[u8]) {
-        match &mut self.sink {
-            Sink::Plain(buffer) => buffer.extend_from_slice(data),
-            Sink::Gzip(encoder, _) => {
-                // Writing to memory does not fail.
-                let _infallible = encoder.as_mut().map(|encoder| encoder.write_all(data));
-            }
+    /// Ends a file of `size` bytes with its padding.
+    pub(crate) fn end_file(&mut self, size: u64) {
+        let excess = usize::try_from(size % BLOCK_BYTES as u64).unwrap_or(0);
+        if excess > 0 {
+            self.append(&vec![0; BLOCK_BYTES - excess]);
         }
     }
 
-    /// Fills up after an entry of this size.
-    pub(crate) fn pad(&mut self, size: u64) {
-        let over = usize::try_from(size % BLOCK as u64).unwrap_or(0);
-        if over > 0 {
-            self.data(&vec![0; BLOCK - over]);
-        }
+    /// Appends a symbolic link.
+    ///
+    /// # Errors
+    /// Fails for a path that no tar header can name.
+    pub(crate) fn append_link(
+        &mut self,
+        path: &[u8],
+        stat: &FileStat,
+        target: &[u8],
+    ) -> io::Result<()> {
+        let Some(builder) = &mut self.builder else {
+            return Ok(());
+        };
+        let mut header = new_header(EntryType::Symlink, stat, 0);
+        let (path, target) = (OsStr::from_bytes(path), OsStr::from_bytes(target));
+        builder.append_link(&mut header, path, target)
     }
 
-    /// Says that this was all.
-    pub(crate) fn end(&mut self) {
-        self.data(&[0; 2 * BLOCK]);
-        if let Sink::Gzip(encoder, rest) = &mut self.sink {
-            *rest = encoder
-                .take()
-                .and_then(|encoder| encoder.finish().ok())
-                .unwrap_or_default();
-        }
+    /// Writes the end mark.
+    pub(crate) fn finish(&mut self) {
+        let buffer = self.builder.take().map(Builder::into_inner);
+        let rest = match buffer {
+            Some(Ok(ArchiveBuffer::Plain(buffer))) => Ok(buffer),
+            Some(Ok(ArchiveBuffer::Gzip(encoder))) => encoder.finish(),
+            // Writing to memory does not fail.
+            Some(Err(error)) => Err(error),
+            None => return,
+        };
+        self.rest = rest.unwrap_or_default();
     }
 
-    /// At most `most` bytes, if there are more than `keep`.
+    /// Takes at most `most` unsent bytes, if there are more than `keep`.
     pub(crate) fn take(&mut self, keep: usize, most: usize) -> Option<Bytes> {
-        let buffer = match &mut self.sink {
-            Sink::Plain(buffer) => buffer,
-            Sink::Gzip(Some(encoder), _) => encoder.get_mut(),
-            Sink::Gzip(None, rest) => rest,
+        let buffer = match self.builder.as_mut().map(Builder::get_mut) {
+            Some(ArchiveBuffer::Plain(buffer)) => buffer,
+            Some(ArchiveBuffer::Gzip(encoder)) => encoder.get_mut(),
+            None => &mut self.rest,
         };
         if buffer.len() <= keep {
             return None;
@@ -125,24 +143,14 @@ impl Archive {
     }
 }
 
-fn header(kind: EntryType, path: &[u8], stat: &FileStat, size: u64) -> Header {
+/// Header without a name, owned by root, with the permission bits and the modification time of `stat`.
+fn new_header(kind: EntryType, stat: &FileStat, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_size(size);
-    header.set_mode(mode(stat) & 0o777);
+    header.set_mode(permission_bits(stat) & 0o777);
     header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
     header.set_uid(0);
     header.set_gid(0);
-    if let Some(gnu) = header.as_gnu_mut() {
-        copy(&mut gnu.name, path);
-    }
-    header.set_cksum();
     header
-}
-
-/// As much as there is room for; the rest is in a long name.
-fn copy(field: &mut [u8; NAME_BYTES], text: &[u8]) {
-    for (to, from) in field.iter_mut().zip(text) {
-        *to = *from;
-    }
 }

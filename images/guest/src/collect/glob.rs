@@ -1,50 +1,49 @@
-//! Which paths are wanted, and which directories cannot hold any.
+//! Globs of a collection: which paths match, and which directories can hold a match.
 
 use std::collections::HashSet;
 
-use globset::GlobBuilder;
 use regex_automata::meta::{Config, Regex};
 use regex_automata::util::syntax;
 
 use crate::error::Error;
+use pattern::GlobPattern;
+
+mod pattern;
 
 const GLOBS_MAX: usize = 64;
 const GLOB_BYTES_MAX: usize = 1024;
-/// Characters that make a component more than its text.
-const SPECIAL: [char; 5] = ['*', '?', '[', '{', '\\'];
-/// What is in there was not made by a command: it has to be asked for by name.
+/// Characters that make a component more than plain text.
+const WILDCARD_CHARACTERS: [char; 5] = ['*', '?', '[', '{', '\\'];
+/// Directory of the staged skills. Only a glob that names it matches files in it, since no command created them.
 const SKILLS: &str = "skills";
-/// The daemon's record of the workspace, which has to be asked for by name too.
+/// The daemon's record of the workspace. Only a glob that names it matches it.
 const METADATA: &str = "metadata.json";
-/// What globset makes of `?`, and of `*` with a star behind it.
-const BYTE: &str = "[^/]";
-/// Matches a path beneath the one before it.
-const BENEATH: &str = "(?:/.*)?";
-/// Memory that all globs of a request may take together, bytes.
+/// Maximum memory of all globs of a request, in bytes.
 const SIZE_MAX: usize = 10 << 20;
 
-/// The globs of one request.
+/// Compiled globs of one request.
 #[derive(Debug)]
-pub(crate) struct Globs {
-    /// Match outside of skills/.
+pub(crate) struct GlobSet {
+    /// Globs for paths outside of skills/.
     all: Regex,
-    /// Those that name skills/ or metadata.json.
+    /// Globs that name skills/ or metadata.json.
     of_skills: Regex,
-    shapes: Vec<Shape>,
-    /// Paths that a glob without wildcards names.
+    shapes: Vec<GlobShape>,
+    /// Paths that globs without wildcards name.
     literal: HashSet<Vec<u8>>,
 }
 
-/// What a glob says of the directories above its files.
+/// Directories that a glob's matches can be in.
 #[derive(Debug)]
-struct Shape {
-    /// Leading components that are plain text.
+struct GlobShape {
+    /// Leading components without wildcards.
     literal: Vec<String>,
-    /// Components of a match; `None` when there may be any number.
+    /// Number of components of a match; `None` for any number.
     depth: Option<usize>,
 }
 
-impl Globs {
+impl GlobSet {
+    /// Compiles globs. Fails for invalid syntax and for paths that lead out of the workspace.
     pub(crate) fn new(globs: &[String]) -> Result<Self, Error> {
         let invalid = |problem| Error::Invalid {
             field: "spec.globs",
@@ -65,26 +64,17 @@ impl Globs {
                 let path = glob.clone();
                 return Err(Error::PathEscapes { path });
             }
-            let built = GlobBuilder::new(glob)
-                .literal_separator(true)
-                .backslash_escape(true)
-                .empty_alternates(true)
-                .build()
-                .map_err(|_| invalid("has one that is no glob"))?;
-            let mut built = in_characters(built.regex());
-            let mut shape = Shape::of(glob);
-            if ends_in_name(glob)
-                && let Some(before_end) = built.strip_suffix('$')
-            {
-                // The name of a directory stands for everything beneath it.
-                built = format!("{before_end}{BENEATH}$");
-                shape = Shape::of(&format!("{glob}/**"));
-            }
-            literal.extend(literal_path(glob));
+            let pattern = GlobPattern::parse(glob).ok_or(invalid("has one that is no glob"))?;
+            let shape = if pattern.ends_in_name {
+                GlobShape::of(&format!("{glob}/**"))
+            } else {
+                GlobShape::of(glob)
+            };
+            literal.extend(pattern.literal_path.map(String::into_bytes));
             if glob == METADATA || shape.literal.first().is_some_and(|name| name == SKILLS) {
-                of_skills.push(built.clone());
+                of_skills.push(pattern.regex.clone());
             }
-            all.push(built);
+            all.push(pattern.regex);
             shapes.push(shape);
         }
         let build = |globs: &[String]| {
@@ -111,7 +101,7 @@ impl Globs {
         self.literal.contains(path)
     }
 
-    /// For paths relative to the workspace.
+    /// Returns `true` if a path, relative to the workspace, matches.
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
         let set = if is_of_skills(path) || path == METADATA.as_bytes() {
             &self.of_skills
@@ -121,7 +111,7 @@ impl Globs {
         set.is_match(path)
     }
 
-    /// False only if nothing beneath the directory can match.
+    /// Returns `false` only if no path beneath the directory can match.
     pub(crate) fn may_match_beneath(&self, directory: &[u8]) -> bool {
         let of_skills = is_of_skills(directory);
         let names: Vec<&[u8]> = directory.split(|byte| *byte == b'/').collect();
@@ -132,14 +122,17 @@ impl Globs {
     }
 }
 
-impl Shape {
+impl GlobShape {
+    /// Returns the shape of a glob.
     fn of(glob: &str) -> Self {
         let names: Vec<&str> = glob.split('/').filter(|name| !name.is_empty()).collect();
-        let plain = names.iter().take_while(|name| !name.contains(SPECIAL));
+        let plain = names
+            .iter()
+            .take_while(|name| !name.contains(WILDCARD_CHARACTERS));
         let mut literal: Vec<String> = plain.map(|name| (*name).to_owned()).collect();
-        // The last component is a file's name, not a directory's.
+        // The last component is the name of a file.
         literal.truncate(names.len().saturating_sub(1));
-        // Alternatives and classes may have slashes in them.
+        // Alternatives and classes may contain slashes.
         let any_depth = glob.contains("**") || glob.contains(['{', '[', '\\']);
         Self {
             literal,
@@ -147,6 +140,7 @@ impl Shape {
         }
     }
 
+    /// Returns `true` if a match may be beneath the directory with these components.
     fn may_match_beneath(&self, names: &[&[u8]]) -> bool {
         let on_the_way = names
             .iter()
@@ -156,78 +150,7 @@ impl Shape {
     }
 }
 
-/// A glob's regular expression, with characters where globset has bytes: for `?` and for a negated class. What `*`
-/// stands for stays bytes, since names need not be text.
-fn in_characters(regex: &str) -> String {
-    let mut text = String::with_capacity(regex.len());
-    let mut rest = regex;
-    while let Some(at) = rest.find("[^") {
-        let (before, class) = rest.split_at(at);
-        let (class, after) = class.split_at(end_of_class(class));
-        text.push_str(before);
-        if class == BYTE && after.starts_with('*') {
-            text.push_str(class);
-        } else {
-            text.push_str("(?u:");
-            text.push_str(class);
-            text.push(')');
-        }
-        rest = after;
-    }
-    text.push_str(rest);
-    text
-}
-
-/// Returns `true` if no wildcard follows the last slash of a glob.
-fn ends_in_name(glob: &str) -> bool {
-    let mut is_name = true;
-    let mut chars = glob.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '/' => is_name = true,
-            '*' | '?' => is_name = false,
-            '\\' => {
-                chars.next();
-            }
-            '[' => {
-                is_name = false;
-                let class = chars.as_str();
-                let negated = usize::from(class.starts_with(['!', '^']));
-                // A bracket in the first place is a character like others.
-                let closed = chars.by_ref().skip(negated + 1).any(|c| c == ']');
-                debug_assert!(closed, "globset refused classes that are not closed");
-            }
-            _ => {}
-        }
-    }
-    is_name
-}
-
-/// The only path that a glob without wildcards and alternatives matches.
-fn literal_path(glob: &str) -> Option<Vec<u8>> {
-    let mut path = String::with_capacity(glob.len());
-    let mut chars = glob.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '*' | '?' | '[' | '{' => return None,
-            '\\' => path.extend(chars.next()),
-            c => path.push(c),
-        }
-    }
-    Some(path.into_bytes())
-}
-
-/// Behind the bracket that closes it. What is in it is escaped.
-fn end_of_class(class: &str) -> usize {
-    let mut escaped = false;
-    let end = class.find(|c| {
-        let closes = c == ']' && !escaped;
-        escaped = c == '\\' && !escaped;
-        closes
-    });
-    end.map_or(class.len(), |end| end + 1)
-}
-
+/// Returns `true` for skills/ and the paths in it.
 fn is_of_skills(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').next() == Some(SKILLS.as_bytes())
 }
@@ -236,9 +159,9 @@ fn is_of_skills(path: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn globs(globs: &[&str]) -> Globs {
+    fn globs(globs: &[&str]) -> GlobSet {
         let globs: Vec<String> = globs.iter().map(|glob| (*glob).to_owned()).collect();
-        Globs::new(&globs).expect("globs")
+        GlobSet::new(&globs).expect("globs")
     }
 
     #[test]
@@ -361,13 +284,13 @@ mod tests {
 
     #[test]
     fn bad_globs_are_refused() {
-        let check = |glob: &str| assert!(Globs::new(&[glob.to_owned()]).is_err(), "{glob}");
+        let check = |glob: &str| assert!(GlobSet::new(&[glob.to_owned()]).is_err(), "{glob}");
         check("");
         check("/etc/*");
         check("out/../../x");
         check("a[");
         check(&"x".repeat(1025));
-        assert!(Globs::new(&[]).is_err());
-        assert!(Globs::new(&vec!["a".to_owned(); 65]).is_err());
+        assert!(GlobSet::new(&[]).is_err());
+        assert!(GlobSet::new(&vec!["a".to_owned(); 65]).is_err());
     }
 }

@@ -1,16 +1,16 @@
-//! What a file is: by its first bytes where those tell, with its name as tie-breaker.
+//! MIME type of a file, from its first bytes, with its name as tie-breaker.
 //!
-//! The daemon compiles this file too (`mime.rs`), so that a skill's file is the same thing before and after it was staged:
-//! it uses nothing of the guest.
+//! The daemon compiles this file too (`mime.rs`), so that a skill's file has the same type before and after it is
+//! staged. It uses nothing else of the guest.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How much of a file says whether it is text.
+/// Number of leading bytes that decide whether a file is text.
 const TEXT_BYTES: usize = 8 * 1024;
 
-/// What text begins with, blanks aside and in lower case, that is more than text, and what it means.
+/// Prefixes of text documents with a type of their own, in lower case and without leading blanks.
 const MARKUP: &[(&[u8], &str)] = &[
     (b"%pdf-", "application/pdf"),
     (b"%!ps", "application/postscript"),
@@ -21,14 +21,14 @@ const MARKUP: &[(&[u8], &str)] = &[
     (b"<?xml", "text/xml"),
 ];
 
-/// Kinds of RIFF.
+/// Types of RIFF files, by the tag at offset 8.
 const RIFF: &[(&[u8], &str)] = &[
     (b"WEBP", "image/webp"),
     (b"WAVE", "audio/wav"),
     (b"AVI ", "video/x-msvideo"),
 ];
 
-/// Where, what, and what it means, of what is no text.
+/// Signatures of binary files: offset, bytes and type.
 const MAGIC: &[(usize, &[u8], &str)] = &[
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
@@ -66,14 +66,14 @@ const MAGIC: &[(usize, &[u8], &str)] = &[
     (0, b"\0\x01\0\0\0", "font/ttf"),
 ];
 
-/// Containers: what is in them shows in the name.
+/// Container formats. The name of the file decides what a container holds.
 const ZIP: &str = "application/zip";
 const OLE: &str = "application/x-ole-storage";
 const HTML: &str = "text/html";
 const UNKNOWN: &str = "application/octet-stream";
 const TEXT: &str = "text/plain";
 
-/// By the beginning of a file.
+/// Returns `true` if the beginning of a file is UTF-8 text without control characters.
 pub(crate) fn is_text(start: &[u8]) -> bool {
     let start = start.get(..TEXT_BYTES).unwrap_or(start);
     let controls = |byte: &u8| *byte < b' ' && !b"\t\n\r\x0c\x1b\x08".contains(byte);
@@ -84,7 +84,7 @@ pub(crate) fn is_text(start: &[u8]) -> bool {
     str::from_utf8(start).map_or_else(|error| error.error_len().is_none(), |_| true)
 }
 
-/// By the beginning of a file and its path.
+/// Returns the MIME type of a file with this path and beginning.
 pub(crate) fn mime_type(path: &[u8], start: &[u8]) -> &'static str {
     let guess = mime_guess::from_path(Path::new(OsStr::from_bytes(path))).first_raw();
     if start.is_empty() {
@@ -94,9 +94,9 @@ pub(crate) fn mime_type(path: &[u8], start: &[u8]) -> &'static str {
         .iter()
         .any(|mark| start.starts_with(*mark));
     if is_text(start) || utf16 {
-        return of_text(guess, start);
+        return type_of_text(guess, start);
     }
-    match (by_magic(start), guess) {
+    match (type_by_signature(start), guess) {
         (Some(container), Some(guess)) if is_kept_in(guess, container) => guess,
         (Some(found), _) => found,
         (None, Some(guess)) if !is_textual(guess) => guess,
@@ -104,8 +104,8 @@ pub(crate) fn mime_type(path: &[u8], start: &[u8]) -> &'static str {
     }
 }
 
-/// What some text is: documents say so themselves, for the rest its name does.
-fn of_text(guess: Option<&'static str>, start: &[u8]) -> &'static str {
+/// Returns the type of a text. A document's prefix decides, and the name for all other text.
+fn type_of_text(guess: Option<&'static str>, start: &[u8]) -> &'static str {
     let start = start.trim_ascii_start();
     let begins = |mark: &[u8]| {
         start
@@ -121,7 +121,8 @@ fn of_text(guess: Option<&'static str>, start: &[u8]) -> &'static str {
     }
 }
 
-fn by_magic(start: &[u8]) -> Option<&'static str> {
+/// Returns the type whose signature a binary file begins with.
+fn type_by_signature(start: &[u8]) -> Option<&'static str> {
     let has = |at: usize, magic: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(magic));
     if has(0, b"%PDF-") {
         return Some("application/pdf");
@@ -134,6 +135,7 @@ fn by_magic(start: &[u8]) -> Option<&'static str> {
     found.map(|(_, _, found)| *found)
 }
 
+/// Returns `true` if files of the guessed type are containers of this format.
 fn is_kept_in(guess: &str, container: &str) -> bool {
     let office = guess.starts_with("application/vnd.");
     match container {
@@ -146,6 +148,7 @@ fn is_kept_in(guess: &str, container: &str) -> bool {
     }
 }
 
+/// Returns `true` if files of the guessed type are text.
 fn is_textual(guess: &str) -> bool {
     let endings = [
         "json",

@@ -1,5 +1,5 @@
-//! The body of a request, whose reset is an error. tonic takes a stream of requests that its sender reset with
-//! CANCEL for one that ended well; an upload that was given up would be half a file taken for all of it.
+//! Request body that reports a reset as an error. tonic takes a request stream that its sender cancelled for a
+//! complete one, so half of an abandoned upload would pass for a whole file.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 
 use crate::error::Error;
 
-/// What the daemon sends.
+/// Body of a request from the daemon.
 #[derive(Debug)]
 pub(crate) struct RequestBody(pub(crate) Incoming);
 
@@ -23,7 +23,7 @@ impl Body for RequestBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.0).poll_frame(context));
-        Poll::Ready(frame.map(|frame| frame.map_err(broken)))
+        Poll::Ready(frame.map(|frame| frame.map_err(body_error)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -35,7 +35,8 @@ impl Body for RequestBody {
     }
 }
 
-fn broken(error: hyper::Error) -> Status {
+/// Converts a failed read of a request body to a status. A reset becomes an invalid request.
+fn body_error(error: hyper::Error) -> Status {
     let status = Status::from_error(Box::new(error));
     if status.code() == Code::Cancelled {
         return Error::Invalid {

@@ -1,35 +1,39 @@
-//! What a reader takes from a window next: bytes or text from a position on, or the gap in front of them. Streams
-//! (`reader`) and polls (`poll`) hand over the same pieces.
+//! Pieces of output that readers take from a window: bytes or text from an offset on, or the gap before them. Event
+//! streams and polls deliver the same pieces.
 
 use skilld_proto::v1;
 use skilld_proto::v1::exec_event::output::Content;
 use skilld_proto::v1::exec_event::{Gap, Output};
 
-use super::{Phase, STREAMS, State};
+use super::{ExecPhase, ExecState, STREAMS};
 use crate::error::Error;
-use crate::output::{CHUNK_BYTES, Window};
+use crate::output::{CHUNK_BYTES, OutputWindow};
 
-/// Bytes that become one piece of TEXT: each may grow to three when it is replaced.
+/// Maximum bytes that become one piece of TEXT. Each may grow to three bytes when it is replaced.
 const TEXT_BYTES: usize = CHUNK_BYTES / 4;
 /// Length of the longest character, in bytes.
 const CHARACTER_BYTES_MAX: usize = 4;
 
-/// How a reader wants its pieces.
+/// Options for the pieces of a reader.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Style {
+pub(crate) struct OutputStyle {
     pub(crate) format: v1::OutputFormat,
     pub(crate) gaps: v1::Gaps,
 }
 
-/// One of them.
+/// Piece of output, or a gap in it.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub(crate) enum OutputPiece {
     Output(Output),
     Gap(Gap),
 }
 
-/// Refuses positions at which nobody can begin to read.
-pub(crate) fn check(state: &State, offsets: [u64; 2], gaps: v1::Gaps) -> Result<(), Error> {
+/// Refuses offsets at which a reader cannot start.
+pub(crate) fn check_offsets(
+    state: &ExecState,
+    offsets: [u64; 2],
+    gaps: v1::Gaps,
+) -> Result<(), Error> {
     for (stream, (window, offset)) in state.windows.iter().zip(offsets).enumerate() {
         if offset > window.end() {
             return Err(Error::Invalid {
@@ -38,21 +42,21 @@ pub(crate) fn check(state: &State, offsets: [u64; 2], gaps: v1::Gaps) -> Result<
             });
         }
         if offset < window.start() && gaps == v1::Gaps::Refuse {
-            return Err(dropped(stream, window.start()));
+            return Err(output_dropped(stream, window.start()));
         }
     }
     Ok(())
 }
 
-/// The piece of a stream at `from`, of at most `most` bytes, and where the one after it begins; `None` if there
-/// is none yet. At least four bytes are needed to make sure of a character.
-pub(crate) fn take(
-    state: &State,
+/// Returns the piece of a stream at `from`, of at most `most` bytes, and the offset behind it; `None` if there is none
+/// yet. `most` must be at least four, the length of the longest character.
+pub(crate) fn take_piece(
+    state: &ExecState,
     stream: usize,
     from: u64,
-    style: Style,
+    style: OutputStyle,
     most: usize,
-) -> Result<Option<(Piece, u64)>, Error> {
+) -> Result<Option<(OutputPiece, u64)>, Error> {
     let (Some(window), Some(api_stream)) = (state.windows.get(stream), STREAMS.get(stream)) else {
         return Ok(None);
     };
@@ -63,21 +67,21 @@ pub(crate) fn take(
     if from < window.start() {
         let to = window.start();
         if style.gaps == v1::Gaps::Refuse {
-            return Err(dropped(stream, to));
+            return Err(output_dropped(stream, to));
         }
         let stream = api_stream;
-        return Ok(Some((Piece::Gap(Gap { stream, from, to }), to)));
+        return Ok(Some((OutputPiece::Gap(Gap { stream, from, to }), to)));
     }
     let text = style.format == v1::OutputFormat::Text;
     let (content, length, replaced) = if text {
         let bytes = window.read_joined(from, most.min(TEXT_BYTES));
         let whole = from + bytes.len() as u64 == window.end();
-        let last = whole && state.phase == Phase::Closed;
-        let mut piece = decode(&bytes, last);
-        // Exited comes after what the leader wrote, and waits for nobody else to complete it.
+        let last = whole && state.phase == ExecPhase::Closed;
+        let mut piece = decode_text(&bytes, last);
+        // Exited follows what the leader wrote and does not wait for a straggler to complete a character.
         let exit = state.exit_offsets.get(stream).copied().unwrap_or_default();
-        if whole && state.phase == Phase::Exited && from + (piece.1 as u64) < exit {
-            piece = decode(&bytes, true);
+        if whole && state.phase == ExecPhase::Exited && from + (piece.1 as u64) < exit {
+            piece = decode_text(&bytes, true);
         }
         let (text, length, replaced) = piece;
         (Content::Text(text), length, replaced)
@@ -97,25 +101,26 @@ pub(crate) fn take(
         next_offset: if text { next } else { 0 },
         replaced,
     };
-    Ok(Some((Piece::Output(output), next)))
+    Ok(Some((OutputPiece::Output(output), next)))
 }
 
-/// Returns `true` if all that follows `from` is the beginning of a character: a reader of text takes nothing of it until
-/// the rest comes.
-pub(super) fn is_rest_cut_off(window: &Window, from: u64) -> bool {
+/// Returns `true` if the bytes from `from` on are only the beginning of a character. A reader of text takes none of
+/// them until the rest comes.
+pub(super) fn is_rest_incomplete(window: &OutputWindow, from: u64) -> bool {
     let held = window.end().saturating_sub(from);
     let is_short = from >= window.start() && held < CHARACTER_BYTES_MAX as u64;
-    is_short && is_cut_off(&window.read_joined(from, CHARACTER_BYTES_MAX))
+    is_short && is_incomplete_character(&window.read_joined(from, CHARACTER_BYTES_MAX))
 }
 
-fn dropped(stream: usize, oldest: u64) -> Error {
+/// Returns the error for a read of output that was dropped.
+fn output_dropped(stream: usize, oldest: u64) -> Error {
     let stream = if stream == 0 { "stdout" } else { "stderr" };
     Error::OutputDropped { stream, oldest }
 }
 
-/// Bytes as text, how many of them it stands for, and whether some were replaced. A character that is cut
-/// off at the end is left for later, unless these are the last bytes.
-fn decode(bytes: &[u8], last: bool) -> (String, usize, bool) {
+/// Decodes bytes as text. Returns the text, the number of bytes it stands for, and `true` if some were replaced. Keeps
+/// an incomplete character at the end for later, unless these are the last bytes.
+fn decode_text(bytes: &[u8], last: bool) -> (String, usize, bool) {
     let mut text = String::with_capacity(bytes.len());
     let mut length = 0;
     let mut replaced = false;
@@ -127,7 +132,7 @@ fn decode(bytes: &[u8], last: bool) -> (String, usize, bool) {
             continue;
         }
         let at_end = length + invalid.len() == bytes.len();
-        if at_end && !last && is_cut_off(invalid) {
+        if at_end && !last && is_incomplete_character(invalid) {
             break;
         }
         text.push(char::REPLACEMENT_CHARACTER);
@@ -137,8 +142,8 @@ fn decode(bytes: &[u8], last: bool) -> (String, usize, bool) {
     (text, length, replaced)
 }
 
-/// Returns `true` if these bytes could still become one character.
-fn is_cut_off(bytes: &[u8]) -> bool {
+/// Returns `true` if more bytes could complete these to one character.
+fn is_incomplete_character(bytes: &[u8]) -> bool {
     let error = str::from_utf8(bytes).err();
     error.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
 }
@@ -150,7 +155,10 @@ mod tests {
     #[test]
     fn text_is_cut_between_characters_and_says_what_it_replaced() {
         let check = |bytes: &[u8], last, text: &str, length, replaced| {
-            assert_eq!(decode(bytes, last), (text.to_owned(), length, replaced));
+            assert_eq!(
+                decode_text(bytes, last),
+                (text.to_owned(), length, replaced)
+            );
         };
         check("aé".as_bytes(), false, "aé", 3, false);
         check(b"a\xc3", false, "a", 1, false);

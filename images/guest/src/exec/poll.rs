@@ -1,40 +1,40 @@
-//! A long poll: waits for output to settle, for the end, or for its time to be over, and hands over what there is.
-//! It is woken by the exec and by the clock, and looks at nothing in between.
+//! Long poll of an exec's output. It waits until output settles, the exec ends, or the time is over, and returns what
+//! is there. Only the exec and the clock wake it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use skilld_proto::v1;
 
-use super::piece::{self, Piece, Style};
+use super::piece::{self, OutputPiece, OutputStyle};
 use super::readers::{ReaderGuard, ReaderKind};
 use super::run::deadlines::sleep_until;
-use super::{Exec, Phase, State};
+use super::{Exec, ExecPhase, ExecState};
 use crate::error::Error;
 
-/// Bounds of what a request may say.
+/// Limits of a poll request.
 const BYTES_MAX: usize = 1024 * 1024;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const SETTLE_MAX: Duration = Duration::from_secs(10);
-/// Of TEXT at least, so that a character of each stream fits.
+/// Minimum of `bytes_max` for TEXT, so that a character of each stream fits.
 const TEXT_BYTES_MIN: usize = 8;
-/// Enough to see whether there is anything to hand over: the longest character.
+/// Bytes that suffice to find a piece: the length of the longest character.
 const PROBE_BYTES: usize = 4;
 
-/// What a poll asked for.
+/// Poll request with its options.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Poll {
+pub(crate) struct PollRequest {
     pub(crate) offsets: [u64; 2],
-    pub(crate) style: Style,
+    pub(crate) style: OutputStyle,
     pub(crate) wait: Duration,
     pub(crate) settle: Duration,
-    /// Of output, in all.
+    /// Maximum output of the response, in bytes.
     pub(crate) bytes_max: usize,
 }
 
-impl Poll {
-    /// Answers when there is a result, when as much is there as may be handed over or retained, when output has been
-    /// quiet for the settle time, or when the wait is over.
+impl PollRequest {
+    /// Answers once there is a result, enough output for a full response or a full window, output that has been quiet
+    /// for the settle time, or when the wait is over.
     pub(crate) async fn answer(mut self, exec: Arc<Exec>) -> Result<v1::PollExecResponse, Error> {
         let least = match self.style.format {
             v1::OutputFormat::Text => TEXT_BYTES_MIN,
@@ -45,7 +45,7 @@ impl Poll {
         let mut changed = exec.changed.subscribe();
         {
             let mut state = exec.state();
-            piece::check(&state, self.offsets, self.style.gaps)?;
+            piece::check_offsets(&state, self.offsets, self.style.gaps)?;
             state.acknowledge(self.offsets);
         }
         let (kind, format) = (ReaderKind::Poll, self.style.format);
@@ -53,26 +53,26 @@ impl Poll {
         loop {
             changed.mark_unchanged();
             let now = Instant::now();
-            let due = {
+            let due_time = {
                 let state = exec.state();
-                let due = self.due(&state, now)?;
-                let due = due.map_or(over, |due| due.min(over));
-                if due <= now {
+                let due_time = self.due_time(&state, now)?;
+                let due_time = due_time.map_or(over, |due_time| due_time.min(over));
+                if due_time <= now {
                     return self.collect(&state);
                 }
-                due
+                due_time
             };
             tokio::select! {
-                // The sender lives in the exec, which this has.
+                // The exec owns the sender and outlives this poll.
                 _ = changed.changed() => {}
-                () = sleep_until(Some(due)) => {}
+                () = sleep_until(Some(due_time)) => {}
             }
         }
     }
 
-    /// When this is answered if nothing else happens; `None` if nothing has happened yet.
-    fn due(&self, state: &State, now: Instant) -> Result<Option<Instant>, Error> {
-        if state.phase >= Phase::Exited {
+    /// Returns the time at which the poll answers if nothing else happens; `None` without new output.
+    fn due_time(&self, state: &ExecState, now: Instant) -> Result<Option<Instant>, Error> {
+        if state.phase >= ExecPhase::Exited {
             return Ok(Some(now));
         }
         let mut there = false;
@@ -82,7 +82,7 @@ impl Poll {
             if window.room(at) == 0 {
                 return Ok(Some(now));
             }
-            there |= piece::take(state, stream, at, self.style, PROBE_BYTES)?.is_some();
+            there |= piece::take_piece(state, stream, at, self.style, PROBE_BYTES)?.is_some();
         }
         if !there {
             return Ok(None);
@@ -94,8 +94,8 @@ impl Poll {
         Ok(Some(last + self.settle.min(SETTLE_MAX)))
     }
 
-    /// What is there, as far as it fits. stdout leaves half of the room to stderr if that needs it.
-    fn collect(&self, state: &State) -> Result<v1::PollExecResponse, Error> {
+    /// Builds the response from the output that fits. Reserves half of the room for stderr if stderr needs it.
+    fn collect(&self, state: &ExecState) -> Result<v1::PollExecResponse, Error> {
         let ([_, stderr], [_, at]) = (&state.windows, self.offsets);
         let mut left = self.bytes_max;
         let reserved = usize::try_from(stderr.held(at)).unwrap_or(left);
@@ -105,16 +105,16 @@ impl Poll {
         for (stream, at) in next.iter_mut().enumerate() {
             let keep = if stream == 0 { reserved } else { 0 };
             while left > keep {
-                let taken = piece::take(state, stream, *at, self.style, left - keep)?;
+                let taken = piece::take_piece(state, stream, *at, self.style, left - keep)?;
                 let Some((piece, after)) = taken else {
                     break;
                 };
                 match piece {
-                    Piece::Output(output) => {
+                    OutputPiece::Output(output) => {
                         left -= usize::try_from(after - *at).unwrap_or(left).min(left);
                         response.output.push(output);
                     }
-                    Piece::Gap(gap) => response.gaps.push(gap),
+                    OutputPiece::Gap(gap) => response.gaps.push(gap),
                 }
                 *at = after;
             }

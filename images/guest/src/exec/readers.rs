@@ -1,29 +1,29 @@
-//! Who reads an exec now, and which of them a BLOCKing program waits for.
+//! Current readers of an exec, and which of them a BLOCKing program waits for.
 //!
-//! The stream of the RunExec that started the program is always waited for, and so is a reader that is alone. Any
-//! other stream loses its place when it has taken nothing for [`STALL_GRACE`] while the program waited for it and
-//! another reader goes on: it gets a Gap when it reads again. A reader goes on when it has everything that it can take,
-//! or took something meanwhile. A poll goes on by coming: one that does not wait is gone before the program looks.
+//! The program always waits for the stream of the RunExec that started it, and for the only reader. Another stream is
+//! skipped after it took nothing for [`STALL_GRACE`], while the program waited for it and another reader made
+//! progress. It gets a Gap when it reads again. A reader makes progress if it has all the output that it can take, or
+//! took some. A poll makes progress by arriving.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use skilld_proto::v1::OutputFormat;
 
-use super::{Exec, State, piece};
-use crate::output::Window;
+use super::{Exec, ExecState, piece};
+use crate::output::OutputWindow;
 
-/// How long a program waits for an attached reader that takes nothing while another one goes on.
+/// Time that a program waits for an attached reader that takes nothing while another reader makes progress.
 pub(crate) const STALL_GRACE: Duration = Duration::from_secs(5);
 
-/// How a reader reads.
+/// Kind of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReaderKind {
-    /// The stream of a RunExec. What it was given may never arrive.
+    /// Stream of a RunExec. Events that were sent may never arrive.
     Starter,
-    /// The stream of an AttachExec, likewise.
+    /// Stream of an AttachExec. Events that were sent may never arrive.
     Attached,
-    /// A poll. It has everything before the offsets that it asked for.
+    /// Poll. It has everything before the offsets that it asked for.
     Poll,
 }
 
@@ -33,9 +33,9 @@ pub(crate) struct ReaderPosition {
     pub(crate) kind: ReaderKind,
     format: OutputFormat,
     pub(crate) at: [u64; 2],
-    /// When the reader came, or took something last.
+    /// Time of the registration or of the last output taken.
     since: Instant,
-    /// The program does not wait for this reader until it takes something.
+    /// `true` while the program does not wait for this reader, until it takes output again.
     is_skipped: bool,
 }
 
@@ -58,12 +58,12 @@ impl ReaderPosition {
         }
     }
 
-    /// Returns `true` if there is nothing that the reader could take: it has everything, but for the beginning of a
-    /// character if it reads text.
-    fn has_all(&self, windows: &[Window; 2]) -> bool {
-        let waits = |(at, window): (&u64, &Window)| {
+    /// Returns `true` if the reader can take nothing now. A reader of text leaves an incomplete character in the
+    /// window.
+    fn has_all(&self, windows: &[OutputWindow; 2]) -> bool {
+        let waits = |(at, window): (&u64, &OutputWindow)| {
             *at >= window.end()
-                || (self.format == OutputFormat::Text && piece::is_rest_cut_off(window, *at))
+                || (self.format == OutputFormat::Text && piece::is_rest_incomplete(window, *at))
         };
         self.at.iter().zip(windows).all(waits)
     }
@@ -83,7 +83,7 @@ impl ReaderGuard {
         let position = ReaderPosition::new(kind, format, at);
         state.readers.insert(id, position);
         drop(state);
-        // Room may have appeared: without a reader a BLOCKing exec keeps everything.
+        // A BLOCKing exec without a reader keeps everything, so room may have appeared.
         exec.room.notify_one();
         Self { exec, id }
     }
@@ -96,9 +96,8 @@ impl Drop for ReaderGuard {
     }
 }
 
-impl State {
-    /// Returns how many bytes of a stream a BLOCKing exec may take now: it drops nothing that a reader still needs, and
-    /// nothing at all without a reader.
+impl ExecState {
+    /// Returns how many bytes of a stream a BLOCKing exec may read now without dropping bytes that a reader needs.
     pub(crate) fn room(&self, stream: usize) -> u64 {
         let Some(window) = self.windows.get(stream) else {
             return 0;
@@ -106,8 +105,8 @@ impl State {
         window.room(self.needed(stream))
     }
 
-    /// Returns the first byte of a stream that a BLOCKing exec may not drop: what is kept for the slowest reader that it
-    /// waits for; without such a reader what no poll has acknowledged.
+    /// Returns the first offset of a stream that a BLOCKing exec may not drop: what the slowest awaited reader needs,
+    /// or without readers what no poll has acknowledged.
     pub(crate) fn needed(&self, stream: usize) -> u64 {
         let Some(window) = self.windows.get(stream) else {
             return 0;
@@ -141,7 +140,7 @@ impl State {
         }
     }
 
-    /// Records whether the program waits for its readers, and returns when the next of them loses its place.
+    /// Records whether the program waits for its readers. Returns when the next of them is skipped.
     pub(super) fn next_stall(&mut self, is_blocked: bool) -> Option<Instant> {
         if !is_blocked {
             self.blocked_since = None;
@@ -165,7 +164,8 @@ impl State {
         }
     }
 
-    /// Returns the readers that hold the program up while others go on, with the end of each one's grace.
+    /// Returns the readers that hold up the program while others make progress, with the time at which each is
+    /// skipped.
     fn stalls(&self) -> impl Iterator<Item = (u64, Instant)> {
         let blocked = self.blocked_since;
         self.readers.iter().filter_map(move |(id, reader)| {

@@ -1,8 +1,8 @@
-//! All execs of the workspace: which id is whose, how many run, which are still kept.
+//! Registry of all execs of the workspace: running, retained and forgotten ones.
 
-mod forgotten;
+mod forgotten_ids;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,252 +10,314 @@ use skilld_proto::v1;
 use tokio::sync::Notify;
 
 use super::Exec;
-use super::run::deadlines::after;
-use crate::files::root::Root;
-use crate::output::{Budget, Window};
-use forgotten::Forgotten;
+use super::run::deadlines::deadline_after;
+use crate::files::root::WorkspaceRoot;
+use crate::output::{OutputBudget, OutputWindow};
+use forgotten_ids::ForgottenIds;
 
-/// How long to wait for the next end of an exec when none is kept.
-const IDLE: Duration = Duration::from_secs(3600);
+/// Maximum wait for the next end of an exec.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// Running and retained execs.
+/// Running and retained execs by their id.
 #[derive(Debug)]
-pub(crate) struct Registry {
-    state: Mutex<State>,
-    /// An exec ended: there is a new deadline.
-    ended: Notify,
-    pub(crate) budget: Arc<Budget>,
+pub(crate) struct ExecRegistry {
+    state: Mutex<RegistryState>,
+    /// Notified when an exec is to be forgotten earlier than any other.
+    earlier: Notify,
+    pub(crate) budget: Arc<OutputBudget>,
 }
 
 #[derive(Debug)]
-struct State {
-    execs: HashMap<String, (u64, Arc<Exec>)>,
-    /// Execs that clients know to be over, in the order of their end.
-    ended: Vec<EndedExec>,
-    /// Whose output is at its end and may be kept, in the order of that.
-    full: Vec<Arc<Exec>>,
-    forgotten: Forgotten,
+struct RegistryState {
+    execs: HashMap<String, RegisteredExec>,
+    /// Execs whose end clients know, in the order of their ends.
+    ended: BTreeMap<u64, EndedExec>,
+    /// Number of execs in `ended` whose end the daemon awaits.
+    awaited: usize,
+    forgotten: ForgottenIds,
+    /// Ids of forgotten execs whose directories were not removed yet.
+    abandoned: Vec<String>,
+    /// Time at which the next exec is forgotten, as far as the task that does it knows; `None` if it knows none.
+    forget_next: Option<Instant>,
     started: u64,
     retained_max: usize,
-    /// Execs whose leader runs.
+    /// Number of execs whose leader runs.
     running: usize,
-    /// When the last leader ended.
+    /// Time of the most recent exit of a leader.
     idle_since: Option<Instant>,
-    /// Execs of which a process may be left.
+    /// Number of execs of which a process may be left.
     living: usize,
-    root: Arc<Root>,
+    root: Arc<WorkspaceRoot>,
 }
 
-/// An exec whose output is at its end.
+/// Exec that is running or retained.
+#[derive(Debug)]
+struct RegisteredExec {
+    /// Position in the order of starts.
+    number: u64,
+    /// Key in [`RegistryState::ended`]; `None` while its output goes on.
+    end: Option<u64>,
+    exec: Arc<Exec>,
+}
+
+/// Exec whose output has ended.
 #[derive(Debug)]
 struct EndedExec {
-    id: String,
-    /// When it is forgotten; `None` while a process of it may be left, for as long as it can't be forgotten.
+    exec: Arc<Exec>,
+    /// Time at which the exec is forgotten; `None` while a process of it may be left.
     forget_at: Option<Instant>,
+    /// `true` while its output is kept.
+    has_output: bool,
 }
 
-impl State {
-    /// Forgets all but the newest of the ended execs. One of which a process may be left stays, and one whose end the
-    /// daemon awaits; the former takes a place only while it is among the newest, so that it never costs a newer result.
+impl RegistryState {
+    /// Forgets all but the newest of the ended execs. Keeps an exec of which a process may be left, and one whose end
+    /// the daemon awaits. Only the former counts towards the limit, and only while it is among the newest.
     fn forget_surplus(&mut self) {
-        if self.ended.len() <= self.retained_max {
-            return;
-        }
-        let free = self
-            .ended
-            .iter()
-            .rev()
-            .filter(|exec| !self.is_awaited(&exec.id));
-        let older = free.skip(self.retained_max);
-        let surplus = older.filter(|exec| exec.forget_at.is_some());
-        let surplus: Vec<String> = surplus.map(|exec| exec.id.clone()).collect();
-        // The oldest first.
-        for id in surplus.iter().rev() {
-            self.forget(id);
+        // Every exec ends here, so this looks at the oldest and not at all that are kept.
+        let surplus = (self.ended.len() - self.awaited).saturating_sub(self.retained_max);
+        let free = self.ended.values().filter(|ended| !ended.exec.is_awaited());
+        let oldest = free.take(surplus);
+        let oldest = oldest.filter(|ended| ended.forget_at.is_some());
+        let oldest: Vec<String> = oldest.map(|ended| ended.exec.id.clone()).collect();
+        for id in oldest {
+            self.forget(&id);
         }
     }
 
-    fn is_awaited(&self, id: &str) -> bool {
-        self.execs
-            .get(id)
-            .is_some_and(|(_, exec)| exec.is_awaited())
-    }
-
-    /// What an exec left in its own directory is the workspace's; an empty one goes with it, or a workspace would run
-    /// out of inodes by running commands.
+    /// Forgets an exec. Its directory is removed by [`Self::remove_abandoned_directories`].
     fn forget(&mut self, id: &str) {
         self.forgotten.add(id);
-        self.ended.retain(|exec| exec.id != id);
-        self.full.retain(|exec| exec.id != id);
-        if self.execs.remove(id).is_some() {
-            self.root.remove_run_directory(id);
+        let Some(registered) = self.execs.remove(id) else {
+            return;
+        };
+        let ended = registered.end.and_then(|end| self.ended.remove(&end));
+        if ended.is_some() && registered.exec.is_awaited() {
+            self.awaited -= 1;
         }
+        self.abandoned.push(id.to_owned());
+    }
+
+    /// Removes the directories of forgotten execs if they are empty, or a workspace would run out of inodes by running
+    /// commands. Files in them belong to the workspace and stay.
+    fn remove_abandoned_directories(&mut self) {
+        for id in std::mem::take(&mut self.abandoned) {
+            self.root.remove_run_directory(&id);
+        }
+    }
+
+    /// Returns the entry of an exec in `ended`; `None` if its output goes on or it is forgotten.
+    fn find_ended(&mut self, id: &str) -> Option<&mut EndedExec> {
+        let end = self.execs.get(id)?.end?;
+        self.ended.get_mut(&end)
     }
 }
 
-impl Registry {
-    pub(crate) fn new(root: Arc<Root>) -> Self {
+impl ExecRegistry {
+    /// Returns an empty registry. It removes the directories of forgotten execs in `root`.
+    pub(crate) fn new(root: Arc<WorkspaceRoot>) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(RegistryState {
                 root,
                 execs: HashMap::new(),
-                ended: Vec::new(),
-                full: Vec::new(),
-                forgotten: Forgotten::default(),
+                ended: BTreeMap::new(),
+                awaited: 0,
+                forgotten: ForgottenIds::default(),
+                abandoned: Vec::new(),
+                forget_next: None,
                 started: 0,
                 retained_max: usize::MAX,
                 running: 0,
                 idle_since: None,
                 living: 0,
             }),
-            ended: Notify::new(),
-            budget: Budget::new(u64::MAX),
+            earlier: Notify::new(),
+            budget: OutputBudget::new(u64::MAX),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets what is kept: ended execs, and bytes of output in all.
+    /// Sets the limits: number of ended execs, and bytes of output of all execs.
     pub(crate) fn set_limits(&self, retained_max: usize, retain_bytes: u64) {
         self.state().retained_max = retained_max;
         self.budget.set_max(retain_bytes);
         self.make_room();
     }
 
+    /// Returns the exec with this id, if it is running or retained.
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Exec>> {
-        self.state().execs.get(id).map(|(_, exec)| Arc::clone(exec))
+        let state = self.state();
+        let registered = state.execs.get(id)?;
+        Some(Arc::clone(&registered.exec))
     }
 
-    /// There was one with this id, and nothing is known of it any more.
+    /// Returns `true` if an exec with this id existed and was forgotten.
     pub(crate) fn is_forgotten(&self, id: &str) -> bool {
         self.state().forgotten.contains(id)
     }
 
-    /// Forgets one of which nothing is left. Those that read it read on to its end.
+    /// Forgets an exec that has ended. Its current readers read on to the end.
     pub(crate) fn delete(&self, exec: &Exec) {
-        self.state().forget(&exec.id);
+        let mut state = self.state();
+        state.forget(&exec.id);
+        state.remove_abandoned_directories();
     }
 
-    /// Takes a new exec, which counts as running from here on.
+    /// Adds a new exec, which counts as running from here on.
     pub(crate) fn insert(&self, exec: Arc<Exec>) {
         let mut state = self.state();
         state.started += 1;
         state.running += 1;
         state.living += 1;
-        let number = state.started;
-        state.execs.insert(exec.id.clone(), (number, exec));
+        let id = exec.id.clone();
+        let registered = RegisteredExec {
+            number: state.started,
+            end: None,
+            exec,
+        };
+        state.execs.insert(id, registered);
     }
 
-    /// All, in order of their start.
+    /// Returns all execs in the order of their starts.
     pub(crate) fn list(&self) -> Vec<Arc<Exec>> {
         let state = self.state();
-        let mut execs: Vec<_> = state.execs.values().cloned().collect();
+        let execs = state.execs.values();
+        let mut execs: Vec<_> = execs
+            .map(|registered| (registered.number, Arc::clone(&registered.exec)))
+            .collect();
         drop(state);
         execs.sort_unstable_by_key(|(number, _)| *number);
         execs.into_iter().map(|(_, exec)| exec).collect()
     }
 
-    /// Execs whose leader runs.
+    /// Returns the number of execs whose leader runs.
     pub(crate) fn running(&self) -> usize {
         self.state().running
     }
 
-    /// Since the last leader ended; `None` if there was none.
+    /// Returns the time since the last leader exited; `None` if there was none.
     pub(crate) fn idle_time(&self) -> Option<Duration> {
         self.state().idle_since.map(|since| since.elapsed())
     }
 
-    /// Execs of which a process may be left.
+    /// Returns the number of execs of which a process may be left.
     pub(crate) fn living(&self) -> usize {
         self.state().living
     }
 
-    /// Says that the leader of an exec is gone.
+    /// Records that the leader of an exec has exited.
     pub(crate) fn leader_ended(&self) {
         let mut state = self.state();
         state.running = state.running.saturating_sub(1);
         state.idle_since = Some(Instant::now());
     }
 
-    /// Says that nothing is left of an exec, and nothing more will come: it is kept for a while.
+    /// Records that no process of an exec is left. From here on its retention time runs.
     pub(crate) fn exec_ended(&self, exec: &Exec) {
         let mut state = self.state();
         state.living = state.living.saturating_sub(1);
-        let ended = state.ended.iter_mut().rfind(|ended| ended.id == exec.id);
-        if let Some(ended) = ended {
-            ended.forget_at = Some(after(Instant::now(), exec.retain_after_exit()));
+        let forget_at = deadline_after(Instant::now(), exec.retain_after_exit());
+        if let Some(ended) = state.find_ended(&exec.id) {
+            ended.forget_at = Some(forget_at);
+        }
+        // Most execs are kept equally long. The task that forgets them then waits for an older one already.
+        if state.forget_next.is_none_or(|next| forget_at < next) {
+            self.earlier.notify_one();
         }
         drop(state);
         self.make_room();
-        self.ended.notify_one();
+        self.state().remove_abandoned_directories();
     }
 
-    /// Says that the daemon has heard of the end of an exec: it is kept like any other from here on.
-    pub(crate) fn told(&self, exec: &Exec) {
-        exec.told();
+    /// Records that the daemon has received the end of an exec, which is then kept no longer than others.
+    pub(crate) fn report_end(&self, exec: &Exec) {
+        let mut state = self.state();
+        if exec.is_awaited() && state.find_ended(&exec.id).is_some() {
+            state.awaited -= 1;
+        }
+        exec.report_end();
+        drop(state);
         self.make_room();
-        self.ended.notify_one();
+        self.earlier.notify_one();
     }
 
-    /// Says that the output of an exec is at its end: what is kept of it makes room for others. To be called before
-    /// clients can know of the end, so that they never see more ended execs than are kept.
+    /// Records that the output of an exec has ended. Callers do this before clients can see the end, so that no client
+    /// sees more ended execs than the limit.
     pub(crate) fn output_ended(&self, exec: &Arc<Exec>) {
         let mut state = self.state();
-        if state.execs.contains_key(&exec.id) {
-            state.ended.push(EndedExec {
-                id: exec.id.clone(),
+        let end = state.ended.last_key_value().map_or(0, |(last, _)| last + 1);
+        if let Some(registered) = state.execs.get_mut(&exec.id) {
+            registered.end = Some(end);
+            state.awaited += usize::from(exec.is_awaited());
+            let ended = EndedExec {
+                exec: Arc::clone(exec),
                 forget_at: None,
-            });
-            state.full.push(Arc::clone(exec));
+                has_output: true,
+            };
+            state.ended.insert(end, ended);
         }
         drop(state);
         self.make_room();
     }
 
-    /// The oldest first, forgets ended execs while there are too many of them, and empties the windows of those that
-    /// are at their end while all together hold too much: a result is kept for as long as it was promised.
+    /// Forgets surplus execs and, while the windows exceed their budget, empties those of ended execs, oldest first.
+    /// Their results are kept for the promised time.
     pub(crate) fn make_room(&self) {
         let mut state = self.state();
         state.forget_surplus();
-        let full = &mut state.full;
-        full.retain(|exec| !self.budget.is_over() || !empty_windows(exec));
-    }
-
-    /// Forgets what is over its time, for ever.
-    pub(crate) async fn forget_in_time(&self) {
-        loop {
-            let next = self.forget_overdue(Instant::now());
-            let wait = next.map_or(IDLE, |next| next.saturating_duration_since(Instant::now()));
-            let _either = tokio::time::timeout(wait, self.ended.notified()).await;
+        if self.budget.is_over() {
+            let full = state.ended.values_mut().filter(|ended| ended.has_output);
+            for ended in full {
+                ended.has_output = !empty_windows(&ended.exec);
+                if !self.budget.is_over() {
+                    break;
+                }
+            }
         }
     }
 
+    /// Forgets execs whose retention time is over, forever.
+    pub(crate) async fn forget_expired_execs(&self) {
+        loop {
+            let next = self.forget_overdue(Instant::now());
+            let wait = next.map_or(WAIT_MAX, |next| {
+                next.saturating_duration_since(Instant::now())
+            });
+            let _either = tokio::time::timeout(wait, self.earlier.notified()).await;
+        }
+    }
+
+    /// Forgets execs whose retention time is over at `now`. Returns when the next one is due.
     fn forget_overdue(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state();
-        let is_due = |exec: &&EndedExec| {
-            let is_over = exec.forget_at.is_some_and(|at| at <= now);
-            is_over && !state.is_awaited(&exec.id)
+        let is_due = |ended: &&EndedExec| {
+            let is_over = ended.forget_at.is_some_and(|at| at <= now);
+            is_over && !ended.exec.is_awaited()
         };
-        let overdue = state.ended.iter().filter(is_due);
-        let overdue: Vec<String> = overdue.map(|exec| exec.id.clone()).collect();
+        let overdue = state.ended.values().filter(is_due);
+        let overdue: Vec<String> = overdue.map(|ended| ended.exec.id.clone()).collect();
         for id in overdue {
             state.forget(&id);
         }
-        let due = state.ended.iter().filter_map(|exec| exec.forget_at);
-        // The others go when the daemon has been told.
-        due.filter(|at| *at > now).min()
+        state.remove_abandoned_directories();
+        let due = state.ended.values().filter_map(|ended| ended.forget_at);
+        // Awaited execs are forgotten when the daemon has received their end.
+        let next = due.filter(|at| *at > now).min();
+        state.forget_next = next;
+        next
     }
 }
 
-/// Empties the windows of an exec whose output is at its end; false while somebody reads it who may lose nothing.
+/// Empties the windows of an ended exec. Returns `false` if it is BLOCKing and has a reader, which may lose nothing.
 fn empty_windows(exec: &Exec) -> bool {
     let mut state = exec.state();
     if exec.spec.on_full() == v1::OnFull::Block && !state.readers.is_empty() {
         return false;
     }
-    state.windows.iter_mut().for_each(Window::empty);
+    state.windows.iter_mut().for_each(OutputWindow::empty);
     true
 }
 

@@ -1,5 +1,5 @@
-//! The task that runs one exec: starts it through a supervisor, moves its output into the windows, keeps
-//! its deadlines, and ends its tree. It lives until nothing of the exec is left.
+//! Task that runs one exec: spawns it through a supervisor, moves its output into the windows, enforces its deadlines,
+//! and kills its process tree. It lives until no process of the exec is left.
 
 pub(crate) mod deadlines;
 mod program;
@@ -15,66 +15,67 @@ use skilld_proto::v1;
 use skilld_proto::v1::exec_result::Reason;
 use tokio::sync::mpsc;
 
-use super::pressure::Before;
-use super::{Command, Exec, Phase};
-use crate::guest::{Guest, Settings};
+use super::exhaustion::StartSnapshot;
+use super::{Exec, ExecControl, ExecPhase};
+use crate::guest::{Guest, GuestSettings};
 use crate::output::CHUNK_BYTES;
-use crate::supervisor::wire::{Report, Target};
-use crate::sys::Exit;
-use deadlines::{Deadlines, after, sleep_until};
-pub(crate) use spawn::Start;
-use spawn::spawn;
-use stream::{PIPE_BYTES, Source, readable, would_block};
-use tree::Tree;
+use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
+use crate::sys::ExitStatus;
+use deadlines::{ExecDeadlines, deadline_after, sleep_until};
+pub(crate) use spawn::SpawnRequest;
+use spawn::spawn_exec;
+use stream::{OutputSource, PIPE_BYTES, wait_readable, would_block};
+use tree::ProcessTree;
 
-/// Bytes read from one pipe before others get their turn.
+/// Maximum bytes read from one pipe before other tasks get their turn.
 const TURN_BYTES: usize = 4 * CHUNK_BYTES;
 
-struct Run {
+/// Exec whose leader was spawned, as its task sees it.
+struct RunningExec {
     guest: Arc<Guest>,
     exec: Arc<Exec>,
-    settings: Settings,
-    tree: Tree,
-    sources: [Option<Source>; 2],
+    settings: GuestSettings,
+    tree: ProcessTree,
+    sources: [Option<OutputSource>; 2],
     scratch: BytesMut,
-    deadlines: Deadlines,
+    deadlines: ExecDeadlines,
     started: Instant,
-    /// What the workspace was like before the start.
-    before: Before,
-    /// What skilld did to the exec first, if anything.
+    /// Resource counters before the start.
+    before: StartSnapshot,
+    /// First reason for which skilld ended the exec; `None` if it did not.
     cause: Option<Reason>,
-    /// Bytes of output until the limit.
+    /// Output bytes left until the limit.
     output_left: u64,
     block: bool,
-    /// Pipes are read for what is in them, not for what the runtime has heard of.
+    /// Reads go to the pipes directly, without waiting for the runtime's readiness.
     draining: bool,
 }
 
-/// Runs an exec from its start to its last process.
-pub(crate) async fn run(
+/// Runs an exec from its start to the end of its last process.
+pub(crate) async fn run_exec(
     guest: Arc<Guest>,
     exec: Arc<Exec>,
-    settings: Settings,
-    start: Start,
-    mut commands: mpsc::Receiver<Command>,
+    settings: GuestSettings,
+    start: SpawnRequest,
+    mut commands: mpsc::Receiver<ExecControl>,
 ) {
     let started = Instant::now();
-    let before = guest.pressure.begin(guest.execs.living() > 1);
-    match spawn(&guest, start, exec.spec.programs.as_ref()).await {
+    let before = guest.exhaustion.snapshot(guest.execs.living() > 1);
+    match spawn_exec(&guest, start, exec.spec.programs.as_ref()).await {
         Ok(spawned) => {
             let pid = spawned.pid;
             let leader = guest
                 .reaper
                 .leader(nix::unistd::Pid::from_raw(pid), started);
-            exec.begin(pid, spawned.terminal);
+            exec.set_running(pid, spawned.terminal);
             let spec = &exec.spec;
             let limit = spec.limits.unwrap_or_default().output_bytes;
-            let mut run = Run {
+            let mut run = RunningExec {
                 settings,
-                tree: Tree::new(spawned.supervisor, leader),
+                tree: ProcessTree::new(spawned.supervisor, leader),
                 sources: spawned.sources,
                 scratch: BytesMut::new(),
-                deadlines: Deadlines::default(),
+                deadlines: ExecDeadlines::default(),
                 started,
                 before,
                 cause: None,
@@ -87,49 +88,50 @@ pub(crate) async fn run(
                 guest: Arc::clone(&guest),
                 exec: Arc::clone(&exec),
             };
-            // From here on and not from the start: what the result says it took is then never less.
+            // The timeout starts only here, so the reported wall time is never shorter than it.
             let running = Instant::now();
-            run.deadlines.timeout = super::positive(spec.timeout).map(|wait| after(running, wait));
-            run.heard();
-            run.watch(&mut commands).await;
+            run.deadlines.timeout =
+                super::positive_duration(spec.timeout).map(|wait| deadline_after(running, wait));
+            run.reset_silence_deadline();
+            run.run_event_loop(&mut commands).await;
             run.tree.release(&guest);
         }
         Err(result) => {
             let lost = result.reason() == Reason::WorkspaceLost;
-            finish(&guest, &exec, result);
-            close(&guest, &exec);
+            record_exit(&guest, &exec, result);
+            close_exec(&guest, &exec);
             if lost {
                 tree::end_orphans(&guest).await;
             }
         }
     }
     exec.state().gone = true;
-    exec.notify();
+    exec.notify_changed();
     guest.execs.exec_ended(&exec);
 }
 
-/// Records the result: the leader is gone, or never was.
-fn finish(guest: &Guest, exec: &Exec, mut result: v1::ExecResult) {
+/// Records the result once the leader has exited or could not be spawned.
+fn record_exit(guest: &Guest, exec: &Exec, mut result: v1::ExecResult) {
     result.effective_limits = Some(exec.spec.limits.unwrap_or_default());
     let mut state = exec.state();
-    state.phase = Phase::Exited;
+    state.phase = ExecPhase::Exited;
     state.end_time = Some(SystemTime::now());
     let total = state.total();
     state.exit_offsets = [total.stdout, total.stderr];
     state.result = Some(result);
-    // With it the terminal is the stragglers' alone.
+    // From here on only stragglers have the terminal open.
     state.terminal = None;
     drop(state);
     if let Some(stdin) = &exec.stdin {
         stdin.close();
     }
     guest.execs.leader_ended();
-    exec.notify();
+    exec.notify_changed();
 }
 
-/// The result of a leader that ran, and of whose end nothing is known but what skilld did to it.
-fn lost(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
-    let lost = super::lost();
+/// Returns the result of a leader whose exit status is lost.
+fn lost_leader_result(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
+    let lost = super::lost_result();
     v1::ExecResult {
         reason: cause.map_or(lost.reason, i32::from),
         wall_time: wall.try_into().ok(),
@@ -137,16 +139,17 @@ fn lost(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
     }
 }
 
-fn close(guest: &Guest, exec: &Arc<Exec>) {
+/// Records the end of both output streams.
+fn close_exec(guest: &Guest, exec: &Arc<Exec>) {
     guest.execs.output_ended(exec);
-    exec.state().phase = Phase::Closed;
-    exec.notify();
+    exec.state().phase = ExecPhase::Closed;
+    exec.notify_changed();
 }
 
-impl Run {
-    /// The loop. Everything that can happen to a running exec is on this screen.
-    async fn watch(&mut self, commands: &mut mpsc::Receiver<Command>) {
-        while !(self.tree.is_empty() && self.phase() == Phase::Closed) {
+impl RunningExec {
+    /// Handles everything that can happen to a running exec.
+    async fn run_event_loop(&mut self, commands: &mut mpsc::Receiver<ExecControl>) {
+        while !(self.tree.is_empty() && self.phase() == ExecPhase::Closed) {
             let [out_open, err_open] = [0, 1].map(|stream| self.may_read(stream));
             let blocked = self.is_blocked();
             let deadline = self.deadlines.next();
@@ -154,9 +157,9 @@ impl Run {
             let [out, err] = &self.sources;
             tokio::select! {
                 report = self.tree.event() => self.on_report(report),
-                () = readable(out.as_ref()), if out_open => self.read(0).await,
-                () = readable(err.as_ref()), if err_open => self.read(1).await,
-                Some(command) = commands.recv() => self.on_command(command),
+                () = wait_readable(out.as_ref()), if out_open => self.read(0).await,
+                () = wait_readable(err.as_ref()), if err_open => self.read(1).await,
+                Some(command) = commands.recv() => self.on_control(command),
                 () = self.exec.room.notified(), if blocked => {}
                 () = self.guest.execs.budget.relieved(), if blocked => {}
                 () = sleep_until(deadline) => self.on_deadline(Instant::now()),
@@ -168,17 +171,17 @@ impl Run {
         }
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> ExecPhase {
         self.exec.state().phase
     }
 
-    /// A stream is open and has room.
+    /// Returns `true` if a stream is open and its window has room.
     fn may_read(&self, stream: usize) -> bool {
         let open = self.sources.get(stream).is_some_and(Option::is_some);
         open && self.room(stream) > 0
     }
 
-    /// A stream is open and nobody reads what was read of it: the program waits, or soon will.
+    /// Returns `true` if a stream is open and its window is full, so that the program waits or soon will.
     fn is_blocked(&self) -> bool {
         let open = |stream: &usize| self.sources.get(*stream).is_some_and(Option::is_some);
         [0, 1]
@@ -186,10 +189,11 @@ impl Run {
             .any(|stream| open(stream) && self.room(*stream) == 0)
     }
 
+    /// Returns how many bytes of a stream may be read now.
     fn room(&self, stream: usize) -> u64 {
-        // The rest of a pipe that ends here is bounded by the pipe: it comes without a reader, or the exec would wait for
-        // one for ever. What goes beyond the output limit is thrown away, so it always fits.
-        let ends = |source: &Source| source.left.is_some();
+        // A pipe's last bytes are bounded by the pipe. They are read without a reader, or the exec would wait for one
+        // forever. Output beyond the limit is discarded and always fits.
+        let ends = |source: &OutputSource| source.left.is_some();
         let last = self
             .sources
             .get(stream)
@@ -202,7 +206,7 @@ impl Run {
         }
     }
 
-    /// Moves what a pipe holds into its window, for one turn.
+    /// Moves the contents of a pipe into its window, for one turn.
     async fn read(&mut self, stream: usize) {
         let mut moved = 0;
         let mut more = true;
@@ -212,8 +216,8 @@ impl Run {
             moved += read;
         }
         if moved > 0 {
-            self.heard();
-            self.exec.notify();
+            self.reset_silence_deadline();
+            self.exec.notify_changed();
             if self.guest.execs.budget.is_over() {
                 self.guest.execs.make_room();
             }
@@ -221,7 +225,7 @@ impl Run {
         }
     }
 
-    /// One read; 0 when there is nothing to be had now, or ever.
+    /// Reads once and returns the number of bytes; 0 if there are none now, or at the end.
     fn read_once(&mut self, stream: usize) -> usize {
         let room = self.room(stream);
         let Some(slot) = self.sources.get_mut(stream) else {
@@ -241,7 +245,7 @@ impl Run {
             return 0;
         }
         self.scratch.reserve(CHUNK_BYTES);
-        // The runtime may not have heard yet of bytes that came before the end.
+        // The runtime may not have noticed yet the bytes that came before the end.
         let all = self.draining || source.left.is_some();
         let read = source.read(&mut self.scratch, most, all);
         let count = match &read {
@@ -255,17 +259,17 @@ impl Run {
         if count == CHUNK_BYTES {
             source.enlarge();
         }
-        self.keep(stream, count as u64);
+        self.keep_output(stream, count as u64);
         count
     }
 
-    /// Puts what was read into the window; what is beyond the output limit ends the exec.
-    fn keep(&mut self, stream: usize, count: u64) {
+    /// Appends the bytes that were read to the window. Terminates the exec if they exceed the output limit.
+    fn keep_output(&mut self, stream: usize, count: u64) {
         if count > self.output_left {
             let keep = usize::try_from(self.output_left).unwrap_or(usize::MAX);
             self.scratch.truncate(keep);
             if self.cause != Some(Reason::OutputLimit) {
-                self.end(Reason::OutputLimit, self.settings.kill_grace);
+                self.terminate(Reason::OutputLimit, self.settings.kill_grace);
             }
         }
         self.output_left -= count.min(self.output_left);
@@ -281,40 +285,42 @@ impl Run {
         }
     }
 
-    /// The program gave a sign of life.
-    fn heard(&mut self) {
-        let silence = super::positive(self.exec.spec.no_output_timeout);
-        self.deadlines.silence = silence.map(|silence| after(Instant::now(), silence));
+    /// Restarts the deadline for silence.
+    fn reset_silence_deadline(&mut self) {
+        let silence = super::positive_duration(self.exec.spec.no_output_timeout);
+        self.deadlines.silence = silence.map(|silence| deadline_after(Instant::now(), silence));
     }
 
-    fn on_report(&mut self, report: Option<Report>) {
+    /// Handles a report of the supervisor; `None` means that the supervisor is gone.
+    fn on_report(&mut self, report: Option<SupervisorReport>) {
         match report {
-            Some(Report::Exited { exit, wall }) => self.leader_ended(exit, wall),
-            Some(Report::Empty) => {
+            Some(SupervisorReport::Exited { exit, wall }) => self.leader_ended(exit, wall),
+            Some(SupervisorReport::Empty) => {
                 self.tree.set_empty();
                 self.deadlines.patience = None;
-                // No supervisor of ours forgets the leader: if it did not end, its status is lost.
+                // A healthy supervisor reports the leader's exit before this. Otherwise the exit status is lost.
                 self.lose_leader();
                 self.limit_sources();
                 self.exec.state().gone = true;
-                self.exec.notify();
+                self.exec.notify_changed();
             }
-            // Said once, at the start; anything else is nonsense.
-            Some(Report::Started { .. } | Report::Failed { .. }) => {}
+            // Valid only at the start; the supervisor is not healthy.
+            Some(SupervisorReport::Started { .. } | SupervisorReport::Failed { .. }) => {}
             None => {
                 self.tree.take_over(&self.guest);
-                if self.phase() >= Phase::Exited || self.tree.is_lost() {
-                    self.nothing_left_to_hear();
+                if self.phase() >= ExecPhase::Exited || self.tree.is_lost() {
+                    self.end_orphaned_tree();
                 }
             }
         }
     }
 
-    fn leader_ended(&mut self, exit: Exit, wall: Duration) {
-        if self.phase() >= Phase::Exited {
+    /// Drains the pipes and records the leader's exit.
+    fn leader_ended(&mut self, exit: ExitStatus, wall: Duration) {
+        if self.phase() >= ExecPhase::Exited {
             return;
         }
-        // What it wrote before its end comes before Exited, as far as there is room.
+        // Output that the leader wrote before its exit precedes Exited, as far as there is room.
         self.draining = true;
         for stream in [0, 1] {
             let mut left = PIPE_BYTES.unsigned_abs() as usize;
@@ -334,77 +340,79 @@ impl Run {
         } else {
             wall
         };
-        // What skilld did to it comes first.
+        // A reason that skilld caused takes precedence.
         let ran_out = || {
             let workspace = self.guest.root.as_fd();
-            self.guest.pressure.reason(exit, self.before, workspace)
+            self.guest.exhaustion.reason(exit, self.before, workspace)
         };
         let cause = self.cause.or_else(ran_out);
-        let result = super::ended(exit, wall, cause);
+        let result = super::exited_result(exit, wall, cause);
         self.deadlines.timeout = None;
         self.deadlines.silence = None;
-        self.deadlines.leak = Some(after(Instant::now(), self.settings.leak_grace));
+        self.deadlines.leak = Some(deadline_after(Instant::now(), self.settings.leak_grace));
         self.tree.leader_ended(&self.guest);
-        finish(&self.guest, &self.exec, result);
+        record_exit(&self.guest, &self.exec, result);
         if self.tree.is_orphaned() {
-            self.nothing_left_to_hear();
+            self.end_orphaned_tree();
         }
     }
 
-    /// How the leader ended will never be known, if it is not known by now.
+    /// Records an unknown exit status, unless the leader's exit is known.
     fn lose_leader(&mut self) {
-        if self.phase() < Phase::Exited {
-            self.deadlines = Deadlines::default();
+        if self.phase() < ExecPhase::Exited {
+            self.deadlines = ExecDeadlines::default();
             self.tree.leader_ended(&self.guest);
-            let result = lost(self.cause, self.started.elapsed());
-            finish(&self.guest, &self.exec, result);
+            let result = lost_leader_result(self.cause, self.started.elapsed());
+            record_exit(&self.guest, &self.exec, result);
         }
     }
 
-    /// The supervisor is gone and so is the leader: what they left behind goes too, and is gone when the guest sees so.
-    fn nothing_left_to_hear(&mut self) {
+    /// Kills the rest of the tree after supervisor and leader are gone. The guest itself checks that nothing is left.
+    fn end_orphaned_tree(&mut self) {
         self.lose_leader();
         self.kill();
     }
 
-    /// Reads of the streams what is in them now, and no more.
+    /// Limits both streams to the bytes that they hold now.
     fn limit_sources(&mut self) {
         for source in self.sources.iter_mut().flatten() {
             source.limit();
         }
         for stream in [0, 1] {
-            // Closes those that hold nothing.
+            // A read of an empty stream closes it.
             while self.read_once(stream) > 0 {}
         }
     }
 
+    /// Closes the exec once the leader has exited and both streams have ended.
     fn close_when_done(&mut self) {
-        if self.phase() == Phase::Exited && self.sources.iter().all(Option::is_none) {
+        if self.phase() == ExecPhase::Exited && self.sources.iter().all(Option::is_none) {
             self.scratch = BytesMut::new();
-            // One that could not start has none: it has no files of its own that could be told from others'.
-            self.exec.state().end_of_files = Some(super::now());
-            close(&self.guest, &self.exec);
+            // Unset for an exec that could not start, since it has no files of its own.
+            self.exec.state().end_file_time = Some(super::wall_clock_now());
+            close_exec(&self.guest, &self.exec);
         }
     }
 
-    fn on_command(&mut self, command: Command) {
+    /// Handles a signal or kill request of an RPC.
+    fn on_control(&mut self, command: ExecControl) {
         match command {
-            Command::Signal { target, signal } => self.tree.signal(&self.guest, target, signal),
-            Command::Kill { grace, reason } => {
-                self.end(reason, grace.unwrap_or(self.settings.kill_grace));
+            ExecControl::Signal { target, signal } => self.tree.signal(&self.guest, target, signal),
+            ExecControl::Kill { grace, reason } => {
+                self.terminate(reason, grace.unwrap_or(self.settings.kill_grace));
             }
         }
     }
 
-    /// TERM to the whole tree, and KILL after the grace.
-    fn end(&mut self, reason: Reason, grace: Duration) {
+    /// Sends SIGTERM to the whole tree, and SIGKILL after the grace.
+    fn terminate(&mut self, reason: Reason, grace: Duration) {
         if self.tree.is_empty() {
             return;
         }
         self.cause = self.cause.or(Some(reason));
         self.deadlines.timeout = None;
         self.deadlines.silence = None;
-        let kill_at = after(Instant::now(), grace);
+        let kill_at = deadline_after(Instant::now(), grace);
         if self.deadlines.patience.is_some() {
             return;
         }
@@ -414,29 +422,31 @@ impl Run {
             self.kill();
         } else if first {
             self.tree
-                .signal(&self.guest, Target::Tree, nix::libc::SIGTERM);
+                .signal(&self.guest, SignalTarget::Tree, nix::libc::SIGTERM);
             self.tree
-                .signal(&self.guest, Target::Tree, nix::libc::SIGCONT);
+                .signal(&self.guest, SignalTarget::Tree, nix::libc::SIGCONT);
         }
     }
 
+    /// Kills the whole tree and sets a deadline for its end.
     fn kill(&mut self) {
         self.deadlines.kill = None;
         self.deadlines.patience = Some(Instant::now() + self.tree.patience());
         self.tree.kill(&self.guest);
     }
 
+    /// Handles all deadlines that are due at `now`.
     fn on_deadline(&mut self, now: Instant) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.deadlines.timeout) {
-            self.end(Reason::Timeout, self.settings.kill_grace);
+            self.terminate(Reason::Timeout, self.settings.kill_grace);
         }
         if due(self.deadlines.silence) {
             if self.is_blocked() {
-                // It is not silent: nobody reads what it says.
-                self.heard();
+                // The program is not silent; it waits for a reader.
+                self.reset_silence_deadline();
             } else {
-                self.end(Reason::NoOutputTimeout, self.settings.kill_grace);
+                self.terminate(Reason::NoOutputTimeout, self.settings.kill_grace);
             }
         }
         if due(self.deadlines.kill) {
@@ -455,17 +465,17 @@ impl Run {
         }
     }
 
-    /// The tree was killed, and its supervisor has not said that nothing is left.
+    /// Escalates after a kill that the supervisor did not confirm in time.
     fn on_patience_over(&mut self) {
         if self.tree.is_lost() {
             self.lose_leader();
         }
         if self.tree.is_swept(&self.guest) {
-            self.on_report(Some(Report::Empty));
+            self.on_report(Some(SupervisorReport::Empty));
             return;
         }
         self.tree.insist(&self.guest);
-        // Counted from the end of what may have taken long.
+        // The wait starts here, because the kill itself may have taken long.
         self.deadlines.patience = Some(Instant::now() + self.tree.patience());
     }
 }
@@ -477,11 +487,11 @@ mod tests {
     #[test]
     fn a_lost_status_hides_neither_what_was_done_nor_how_long_it_took() {
         let wall = Duration::from_millis(1500);
-        let timed_out = lost(Some(Reason::Timeout), wall);
+        let timed_out = lost_leader_result(Some(Reason::Timeout), wall);
         assert_eq!(timed_out.reason(), Reason::Timeout);
         assert_eq!(timed_out.wall_time, wall.try_into().ok());
         assert_eq!(timed_out.outcome, None);
-        let result = lost(None, wall);
+        let result = lost_leader_result(None, wall);
         assert_eq!(result.reason(), Reason::WorkspaceLost);
         assert_eq!(result.wall_time, wall.try_into().ok());
     }

@@ -1,5 +1,5 @@
-//! The stdin of an exec that others write to: where it leads, and how far it was written. What it leads to is any
-//! descriptor: the write end of a pipe, or the guest's side of a terminal.
+//! Stdin of an exec that clients write to, and how far it was written. Its target is the write end of a pipe or the
+//! guest's side of a terminal.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,75 +14,77 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Semaphore;
 use tonic::{Status, Streaming};
 
-use super::run::deadlines::{after, sleep_until};
-use super::{Exec, Phase};
+use super::run::deadlines::{deadline_after, sleep_until};
+use super::{Exec, ExecPhase};
 use crate::error::Error;
 use crate::guest::Guest;
 use crate::sys;
 
-/// A program that ends closes its stdin a moment before anybody knows that it has ended.
+/// Wait for an exec's end after its stdin broke. A program that exits closes its stdin a moment before the guest
+/// notices the exit.
 const END_PATIENCE: Duration = Duration::from_millis(50);
-/// A program that has read all it wants ends before its writer has said that this was all.
+/// Wait for the rest of a stdin stream after the exec's end. A program may exit before its writer closes the stream.
 const STREAM_PATIENCE: Duration = Duration::from_millis(500);
-/// Writes to one exec that are under way or wait for their turn: each holds its data.
+/// Maximum number of writes to one exec that run or wait. Each holds its data.
 const WRITES_MAX: usize = 8;
-/// Ends, and writes with an id, that are known when they are repeated; nobody has as many under way.
+/// Maximum number of remembered ends, and of remembered writes with an id, in case they are repeated.
 const KNOWN_MAX: usize = 64;
-/// What `eof` becomes for a terminal.
+/// Character that stands for end of file on a terminal.
 const VEOF: u8 = 0x04;
 
-/// One exec's.
+/// Stdin of one exec.
 #[derive(Debug)]
-pub(crate) struct Stdin {
-    state: Mutex<State>,
-    /// Whose turn it is to write.
+pub(crate) struct ExecStdin {
+    state: Mutex<StdinState>,
+    /// Lock of the write that runs.
     turn: tokio::sync::Mutex<()>,
-    /// For writes that are under way.
-    places: Semaphore,
-    end: End,
+    /// Permits for writes that run or wait.
+    write_permits: Semaphore,
+    end: EndStyle,
 }
 
-/// How its end is written.
+/// Way to signal end of file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// By closing it; nothing can follow.
+enum EndStyle {
+    /// Closes the target. No write can follow.
     Close,
-    /// By a character; what follows is the next that a terminal's program reads.
+    /// Writes this character. Later writes are the next input that the terminal's program reads.
     Character(u8),
 }
 
+/// Mutable state of an exec's stdin.
 #[derive(Debug)]
-struct State {
-    /// Not there before a terminal is made, and gone once it is closed.
+struct StdinState {
+    /// Target of writes; `None` before a terminal is opened, and after the target is closed.
     target: Option<Arc<AsyncFd<OwnedFd>>>,
-    /// Bytes that the target has taken.
+    /// Number of bytes that the target has taken.
     committed: u64,
-    /// Where ends were written, the last ones: a pipe has one, a terminal any number.
+    /// Offsets of the most recent ends. A pipe has one end, a terminal any number.
     ends: VecDeque<u64>,
-    /// Writes with an id, the last ones.
-    writes: VecDeque<Write>,
+    /// The most recent writes with an id.
+    writes: VecDeque<KnownWrite>,
 }
 
-/// What is known of a write, should it be repeated.
+/// Progress of a write with an id, for its repetition.
 #[derive(Debug)]
-struct Write {
+struct KnownWrite {
     id: String,
-    /// Bytes of it that the target has taken.
+    /// Number of its bytes that the target has taken.
     taken: u64,
-    /// Its end was written.
+    /// `true` once its end was written.
     ended: bool,
 }
 
-impl State {
-    /// Where a write begins. What is left of one that has an id begins where all that was written ends.
-    fn place(&self, input: &Input<'_>) -> u64 {
+impl StdinState {
+    /// Returns the offset at which a write begins. The rest of a write with an id is appended.
+    fn start_offset(&self, input: &StdinWrite<'_>) -> u64 {
         let write = self.writes.iter().find(|write| write.id == input.id);
         let taken = write.map_or(0, |write| write.taken);
         input.offset.unwrap_or(self.committed - taken)
     }
 
-    /// What is known of a write with an id from here on.
-    fn write(&mut self, id: &str) -> Option<&mut Write> {
+    /// Returns the progress of the write with this id and creates its entry if there is none; `None` for an empty id.
+    fn known_write(&mut self, id: &str) -> Option<&mut KnownWrite> {
         if id.is_empty() {
             return None;
         }
@@ -90,7 +92,7 @@ impl State {
             return self.writes.get_mut(at);
         }
         self.writes.truncate(KNOWN_MAX - 1);
-        self.writes.push_front(Write {
+        self.writes.push_front(KnownWrite {
             id: id.to_owned(),
             taken: 0,
             ended: false,
@@ -98,92 +100,92 @@ impl State {
         self.writes.front_mut()
     }
 
-    /// How far a write has come that begins and ends there.
-    fn written(&self, input: &Input<'_>, end: u64, by: End) -> Written {
-        Written {
+    /// Returns the progress of a write whose data ends at offset `end`.
+    fn written(&self, input: &StdinWrite<'_>, end: u64, by: EndStyle) -> WriteProgress {
+        WriteProgress {
             committed: self.committed,
             left: end.saturating_sub(self.committed),
             eof_left: input.eof && !self.has_ended(input, end, by),
         }
     }
 
-    /// Whether this end was written before. Only who says which write it is, or where it lies, can repeat one after
-    /// which something can follow.
-    fn has_ended(&self, input: &Input<'_>, end: u64, by: End) -> bool {
+    /// Returns `true` if this end was written before. After an end that more input may follow, only a write with an id
+    /// or an offset can be recognised as a repetition.
+    fn has_ended(&self, input: &StdinWrite<'_>, end: u64, by: EndStyle) -> bool {
         let mut writes = self.writes.iter();
-        let repeats = input.offset.is_some() || by == End::Close;
+        let repeats = input.offset.is_some() || by == EndStyle::Close;
         writes.any(|write| write.id == input.id && write.ended)
             || (repeats && self.ends.contains(&end))
     }
 }
 
-impl Stdin {
-    /// A pipe's write end.
+impl ExecStdin {
+    /// Returns the stdin of a program that reads from a pipe, given its write end.
     pub(crate) fn pipe(writer: OwnedFd) -> io::Result<Self> {
-        let stdin = Self::new(End::Close);
-        stdin.lead_to(writer)?;
+        let stdin = Self::new(EndStyle::Close);
+        stdin.connect(writer)?;
         Ok(stdin)
     }
 
-    /// A terminal, which is made when the exec is spawned.
+    /// Returns the stdin of a program that reads from a terminal, which is opened when the exec is spawned.
     pub(crate) fn terminal() -> Self {
-        Self::new(End::Character(VEOF))
+        Self::new(EndStyle::Character(VEOF))
     }
 
-    fn new(end: End) -> Self {
+    fn new(end: EndStyle) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(StdinState {
                 target: None,
                 committed: 0,
                 ends: VecDeque::new(),
                 writes: VecDeque::new(),
             }),
             turn: tokio::sync::Mutex::new(()),
-            places: Semaphore::new(WRITES_MAX),
+            write_permits: Semaphore::new(WRITES_MAX),
             end,
         }
     }
 
-    /// Says what it leads to. From here on that does not block.
-    pub(crate) fn lead_to(&self, target: OwnedFd) -> io::Result<()> {
+    /// Sets the target of writes and makes it non-blocking.
+    pub(crate) fn connect(&self, target: OwnedFd) -> io::Result<()> {
         let flags = OFlag::from_bits_retain(fcntl(target.as_fd(), FcntlArg::F_GETFL)?);
         let flags = FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK);
         fcntl(target.as_fd(), flags)?;
-        let target = sys::watch(target, Interest::WRITABLE)?;
+        let target = sys::register_fd(target, Interest::WRITABLE)?;
         self.state().target = Some(Arc::new(target));
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StdinState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody writes to it any more.
+    /// Closes the target for writing.
     pub(crate) fn close(&self) {
         self.state().target = None;
     }
 
-    /// Writes what of `data` is new, for as long as the input says. Safe to cancel: what was committed until then stays
-    /// so.
-    async fn write(&self, input: &Input<'_>) -> Result<Written, Failure> {
+    /// Writes the part of the data that was not written before, until the input's deadline. Safe to cancel: committed
+    /// bytes stay committed.
+    async fn write(&self, input: &StdinWrite<'_>) -> Result<WriteProgress, WriteFailure> {
         let length = input.data.len() as u64;
         let _turn = tokio::select! {
             biased;
             turn = self.turn.lock() => turn,
             () = sleep_until(input.until) => {
                 let state = self.state();
-                let at = state.place(input);
+                let at = state.start_offset(input);
                 if at > state.committed {
-                    return Err(Failure::Beyond);
+                    return Err(WriteFailure::Beyond);
                 }
                 return Ok(state.written(input, at.saturating_add(length), self.end));
             }
         };
         let (at, committed) = {
             let state = self.state();
-            (state.place(input), state.committed)
+            (state.start_offset(input), state.committed)
         };
-        let skip = committed.checked_sub(at).ok_or(Failure::Beyond)?;
+        let skip = committed.checked_sub(at).ok_or(WriteFailure::Beyond)?;
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let new = input.data.get(skip..).unwrap_or_default();
         let end = at.saturating_add(length);
@@ -191,28 +193,30 @@ impl Stdin {
         if new.is_empty() && !end_is_new {
             return Ok(self.state().written(input, end, self.end));
         }
-        let is_whole = self.put(new, input.until, Some(input.id)).await?;
+        let is_whole = self.write_target(new, input.until, Some(input.id)).await?;
         if end_is_new && is_whole {
-            // Others wrote on: this cannot be the end any more.
+            // Other writes have gone beyond this offset, so it can no longer be the end.
             if end < committed {
-                return Err(Failure::Beyond);
+                return Err(WriteFailure::Beyond);
             }
             let has_ended = match self.end {
-                End::Close => {
+                EndStyle::Close => {
                     self.close();
                     true
                 }
-                End::Character(character) => self.put(&[character], input.until, None).await?,
+                EndStyle::Character(character) => {
+                    self.write_target(&[character], input.until, None).await?
+                }
             };
             if has_ended {
                 let mut state = self.state();
                 state.ends.truncate(KNOWN_MAX - 1);
                 state.ends.push_front(end);
-                if let Some(write) = state.write(input.id) {
+                if let Some(write) = state.known_write(input.id) {
                     write.ended = true;
                 }
             }
-            return Ok(Written {
+            return Ok(WriteProgress {
                 eof_left: !has_ended,
                 ..self.state().written(input, end, self.end)
             });
@@ -220,15 +224,15 @@ impl Stdin {
         Ok(self.state().written(input, end, self.end))
     }
 
-    /// Puts bytes into the target: those of a write with this id, which are counted, or others. False if some had to be
-    /// left when the time was over.
-    async fn put(
+    /// Writes bytes to the target, and counts them for the write with the id `counted`. Returns `false` if the time
+    /// was over before all were written.
+    async fn write_target(
         &self,
         mut data: &[u8],
         until: Option<Instant>,
         counted: Option<&str>,
-    ) -> Result<bool, Failure> {
-        let target = self.state().target.clone().ok_or(Failure::Closed)?;
+    ) -> Result<bool, WriteFailure> {
+        let target = self.state().target.clone().ok_or(WriteFailure::Closed)?;
         while !data.is_empty() {
             let write = |fd: &OwnedFd| Ok(nix::unistd::write(fd, data)?);
             let put = tokio::select! {
@@ -241,16 +245,16 @@ impl Stdin {
                     if let Some(id) = counted {
                         let mut state = self.state();
                         state.committed += count as u64;
-                        if let Some(write) = state.write(id) {
+                        if let Some(write) = state.known_write(id) {
                             write.taken += count as u64;
                         }
                     }
                     data = data.get(count..).unwrap_or_default();
                 }
-                // Nobody has the other end open.
+                // No process has the reading end open.
                 Err(_) => {
                     self.close();
-                    return Err(Failure::Closed);
+                    return Err(WriteFailure::Closed);
                 }
             }
         }
@@ -258,68 +262,74 @@ impl Stdin {
     }
 }
 
-/// What is to be written.
+/// Data, end of file, or both, to be written to an exec's stdin.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Input<'a> {
-    /// Of the first byte of data; unset appends.
+pub(crate) struct StdinWrite<'a> {
+    /// Offset of the first byte of `data`; `None` appends.
     pub(crate) offset: Option<u64>,
-    /// Which write it is, where no offset tells; empty for none.
+    /// Client-chosen id that identifies a repeated write without an offset; empty for none.
     pub(crate) id: &'a str,
     pub(crate) data: &'a [u8],
     pub(crate) eof: bool,
-    /// How long the target is waited for to take data; unset means as long as it takes.
+    /// Deadline for the target to take the data; `None` waits without limit.
     pub(crate) until: Option<Instant>,
 }
 
-impl<'a> Input<'a> {
-    pub(crate) fn of(message: &'a wire::WriteStdinRequest) -> Self {
+impl<'a> StdinWrite<'a> {
+    /// Converts a WriteStdin message.
+    pub(crate) fn from_message(message: &'a wire::WriteStdinRequest) -> Self {
         let wait = message.wait.and_then(|wait| Duration::try_from(wait).ok());
         Self {
             offset: message.offset,
             id: &message.write_id,
             data: &message.data,
             eof: message.eof,
-            until: wait.map(|wait| after(Instant::now(), wait)),
+            until: wait.map(|wait| deadline_after(Instant::now(), wait)),
         }
     }
 }
 
-/// How far a write has come.
+/// Progress of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Written {
-    /// All that the target has taken, of whomever.
+pub(crate) struct WriteProgress {
+    /// Number of bytes that the target has taken from all writes.
     pub(crate) committed: u64,
-    /// The last bytes of this write, which it has not.
+    /// Number of bytes at the end of this write that the target has not taken.
     pub(crate) left: u64,
-    /// Its end is to be written and is not.
+    /// `true` if the end of file was requested and not written.
     pub(crate) eof_left: bool,
 }
 
-enum Failure {
-    /// The offset lies beyond what is committed, or the end before it.
+/// Reason for which a write failed.
+enum WriteFailure {
+    /// The offset lies beyond the committed bytes, or the end before them.
     Beyond,
     Closed,
 }
 
-/// Writes to an exec's stdin; how far it has come then. Fails as soon as the exec ends. What is not new is not
-/// written again, and is no failure even then.
-pub(crate) async fn write(exec: &Exec, input: Input<'_>) -> Result<Written, Error> {
+/// Writes to an exec's stdin and returns the progress. Fails as soon as the exec ends, except for a repetition, which
+/// writes nothing.
+pub(crate) async fn write_stdin(
+    exec: &Exec,
+    input: StdinWrite<'_>,
+) -> Result<WriteProgress, Error> {
     let id = exec.id.clone();
     let Some(stdin) = &exec.stdin else {
-        return Err(if exec.state().phase < Phase::Exited {
+        return Err(if exec.state().phase < ExecPhase::Exited {
             Error::NoStdin { id }
         } else {
             Error::ExecNotRunning { id }
         });
     };
     let max = WRITES_MAX;
-    let place = stdin.places.try_acquire();
+    let place = stdin.write_permits.try_acquire();
     let _place = place.map_err(|_| Error::TooManyWrites { max })?;
-    exec.until(|state| state.phase != Phase::Starting).await;
+    exec.wait_until(|state| state.phase != ExecPhase::Starting)
+        .await;
     let written = tokio::select! {
         biased;
         written = stdin.write(&input) => written,
-        () = exec.ended() => Err(Failure::Closed),
+        () = exec.wait_for_end() => Err(WriteFailure::Closed),
     };
     let failure = match written {
         Ok(written) => return Ok(written),
@@ -329,22 +339,22 @@ pub(crate) async fn write(exec: &Exec, input: Input<'_>) -> Result<Written, Erro
         let state = stdin.state();
         (
             state.committed,
-            stdin.end == End::Close && !state.ends.is_empty(),
+            stdin.end == EndStyle::Close && !state.ends.is_empty(),
         )
     };
-    if let Failure::Beyond = failure {
+    if let WriteFailure::Beyond = failure {
         return Err(Error::StdinOffset { committed });
     }
     let patience = if closed { Duration::ZERO } else { END_PATIENCE };
-    match tokio::time::timeout(patience, exec.ended()).await {
+    match tokio::time::timeout(patience, exec.wait_for_end()).await {
         Ok(()) => Err(Error::ExecNotRunning { id }),
         Err(_) => Err(Error::StdinClosed { id, committed }),
     }
 }
 
-/// Writes one message after the other. Where the first says its offset, the next ones follow it, so that a stream
-/// that is sent again writes nothing twice.
-pub(crate) async fn stream(
+/// Writes the messages of a stream in order. If the first has an offset the others follow it, so a repeated stream
+/// writes nothing twice.
+pub(crate) async fn stream_stdin(
     guest: &Guest,
     mut messages: Streaming<wire::WriteStdinRequest>,
 ) -> Result<u64, Status> {
@@ -353,16 +363,16 @@ pub(crate) async fn stream(
         let (field, problem) = ("exec_id", "is missing: the stream is empty");
         return Err(Error::Invalid { field, problem }.into());
     };
-    let exec = guest.exec(&message.exec_id)?;
+    let exec = guest.find_exec(&message.exec_id)?;
     let mut follows = None;
     loop {
-        let input = Input {
+        let input = StdinWrite {
             offset: message.offset.or(follows),
             id: "",
             until: None,
-            ..Input::of(&message)
+            ..StdinWrite::from_message(&message)
         };
-        let committed = write(&exec, input).await?.committed;
+        let committed = write_stdin(&exec, input).await?.committed;
         let length = message.data.len() as u64;
         follows = input.offset.map(|offset| offset.saturating_add(length));
         message = tokio::select! {
@@ -371,7 +381,7 @@ pub(crate) async fn stream(
                 Some(next) => next,
                 None => return Ok(committed),
             },
-            () = outlived(&exec) => {
+            () = wait_past_end(&exec) => {
                 let id = exec.id.clone();
                 return Err(Error::ExecNotRunning { id }.into());
             }
@@ -379,8 +389,8 @@ pub(crate) async fn stream(
     }
 }
 
-/// The exec has ended, and the end of a stream that was its last would have come.
-async fn outlived(exec: &Exec) {
-    exec.ended().await;
+/// Waits until the exec has ended and the end of its stdin stream is overdue.
+async fn wait_past_end(exec: &Exec) {
+    exec.wait_for_end().await;
     tokio::time::sleep(STREAM_PATIENCE).await;
 }

@@ -8,21 +8,21 @@ use proptest::prelude::*;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_event::output::Content;
 
-use super::piece::{self, Piece, Style};
+use super::piece::{self, OutputPiece, OutputStyle};
 use super::readers::{ReaderGuard, ReaderKind};
-use super::{Exec, Phase, State};
-use crate::output::{Budget, CHUNK_BYTES};
+use super::{Exec, ExecPhase, ExecState};
+use crate::output::{CHUNK_BYTES, OutputBudget};
 
-/// What happens to an exec.
+/// Event in the life of an exec.
 #[derive(Debug, Clone)]
 enum Step {
     /// The program writes so much to a stream, as far as it may.
     Write(usize, usize),
     /// A reader comes, this far into what is retained of each stream, in percent; a poll if so.
     Join(u64, bool),
-    /// One of the readers goes.
+    /// A reader ends.
     Leave(usize),
-    /// One of the readers reads at most so much of a stream.
+    /// A reader reads at most this many bytes of a stream.
     Read(usize, usize, usize),
     /// A poll acknowledges this much of what is retained, in percent.
     Acknowledge(u64),
@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 struct Model {
     exec: Arc<Exec>,
-    budget: Arc<Budget>,
+    budget: Arc<OutputBudget>,
     budget_max: u64,
     capacity: u64,
     block: bool,
@@ -51,14 +51,14 @@ struct Model {
     acknowledged: [u64; 2],
 }
 
-const STYLE: Style = Style {
+const STYLE: OutputStyle = OutputStyle {
     format: v1::OutputFormat::Bytes,
     gaps: v1::Gaps::Accept,
 };
 
 impl Model {
     fn new(block: bool, capacity: u64, budget_max: u64) -> Self {
-        let budget = Budget::new(budget_max);
+        let budget = OutputBudget::new(budget_max);
         let bytes = i64::try_from(capacity).expect("small");
         let spec = v1::ExecSpec {
             retain: Some(v1::Retain {
@@ -70,7 +70,7 @@ impl Model {
         };
         let text = String::new;
         let (exec, _commands) = Exec::new(text(), text(), Vec::new().into(), spec, None, &budget);
-        exec.state().phase = Phase::Running;
+        exec.state().phase = ExecPhase::Running;
         Self {
             exec,
             budget,
@@ -83,7 +83,7 @@ impl Model {
         }
     }
 
-    /// As far into what is retained of each stream.
+    /// Returns offsets this far into the retained output of each stream.
     fn percent(&self, percent: u64) -> [u64; 2] {
         let state = self.exec.state();
         state
@@ -152,14 +152,15 @@ impl Model {
         let mut state = self.exec.state();
         let (_, at) = self.readers.get_mut(&id).expect("a reader");
         let from = at[stream];
-        let taken = piece::take(&state, stream, from, STYLE, most).expect("gaps are accepted");
+        let taken =
+            piece::take_piece(&state, stream, from, STYLE, most).expect("gaps are accepted");
         let written = &self.written[stream];
         let Some((piece, next)) = taken else {
             assert_eq!(from, written.len() as u64, "there is more");
             return;
         };
         match piece {
-            Piece::Output(output) => {
+            OutputPiece::Output(output) => {
                 let Some(Content::Data(data)) = output.content else {
                     panic!("bytes");
                 };
@@ -169,7 +170,7 @@ impl Model {
                 assert!(written[whole..].starts_with(&data), "other bytes");
                 assert_eq!(next, from + data.len() as u64);
             }
-            Piece::Gap(gap) => {
+            OutputPiece::Gap(gap) => {
                 assert!(!self.block, "a reader that is waited for loses nothing");
                 assert_eq!((gap.from, gap.to), (from, state.windows[stream].start()));
                 assert_eq!(next, gap.to);
@@ -181,7 +182,7 @@ impl Model {
     }
 
     fn check(&self) {
-        let state: &State = &self.exec.state();
+        let state: &ExecState = &self.exec.state();
         let mut held = 0;
         for (stream, window) in state.windows.iter().enumerate() {
             let (start, end) = (window.start(), window.end());

@@ -1,5 +1,5 @@
-//! A program run once before the container becomes a workspace, so that the first command does not pay for
-//! finding its interpreter, libraries and modules in a file system that nobody has looked at yet.
+//! Warm-up: runs a program once before the container becomes a workspace, so that the kernel has cached its
+//! interpreter, libraries and modules for the first command.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -10,24 +10,24 @@ use skilld_proto::guest::v1 as wire;
 use crate::error::Error;
 use crate::guest::Guest;
 use crate::supervisor::Supervisor;
-use crate::supervisor::wire::{Launch, Order, Report};
+use crate::supervisor::protocol::{LaunchSpec, SupervisorOrder, SupervisorReport};
 
-/// What the daemon does not bound is bounded here.
+/// Default time limit of a warm-up.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// For a killed tree to be gone.
+/// Time limit for a killed tree to be gone.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs it to its end and throws its output away; how it ends does not matter, that nothing of it is left does.
-pub(crate) async fn warm_up(guest: &Guest, request: wire::WarmUpRequest) -> Result<(), Error> {
+/// Runs a program to its end and discards its output. Fails only if a process of it is left.
+pub(crate) async fn run_warm_up(guest: &Guest, request: wire::WarmUpRequest) -> Result<(), Error> {
     if !guest.workspace().is_empty() {
         return Err(Error::NotReady);
     }
-    let timeout = super::positive(request.timeout).unwrap_or(TIMEOUT_DEFAULT);
-    let launch = Launch {
+    let timeout = super::positive_duration(request.timeout).unwrap_or(TIMEOUT_DEFAULT);
+    let launch = LaunchSpec {
         cwd: "/".to_owned(),
         argv: request.argv,
         env: request.env,
-        ..Launch::default()
+        ..LaunchSpec::default()
     };
     let null = File::options().read(true).write(true).open("/dev/null");
     let null = null.map_err(|_| Error::NotReady)?;
@@ -36,10 +36,10 @@ pub(crate) async fn warm_up(guest: &Guest, request: wire::WarmUpRequest) -> Resu
     supervisor
         .start(&launch, stdio, guest.supervisors.command_group().as_deref())
         .map_err(|_| Error::NotReady)?;
-    let mut clean = tokio::time::timeout(timeout, gone(&supervisor)).await;
+    let mut clean = tokio::time::timeout(timeout, wait_until_gone(&supervisor)).await;
     if clean.is_err() {
-        supervisor.order(Order::Kill);
-        clean = tokio::time::timeout(KILL_PATIENCE, gone(&supervisor)).await;
+        supervisor.order(SupervisorOrder::Kill);
+        clean = tokio::time::timeout(KILL_PATIENCE, wait_until_gone(&supervisor)).await;
     }
     if clean != Ok(true) {
         return Err(Error::NotReady);
@@ -48,12 +48,12 @@ pub(crate) async fn warm_up(guest: &Guest, request: wire::WarmUpRequest) -> Resu
     Ok(())
 }
 
-/// Waits until nothing of the program is left; false if the supervisor is gone. Safe to cancel.
-async fn gone(supervisor: &Supervisor) -> bool {
+/// Waits until no process of the program is left. Returns `false` if the supervisor is gone. Safe to cancel.
+async fn wait_until_gone(supervisor: &Supervisor) -> bool {
     loop {
         match supervisor.report().await {
-            Some(Report::Started { .. } | Report::Exited { .. }) => {}
-            Some(Report::Failed { .. } | Report::Empty) => return true,
+            Some(SupervisorReport::Started { .. } | SupervisorReport::Exited { .. }) => {}
+            Some(SupervisorReport::Failed { .. } | SupervisorReport::Empty) => return true,
             None => return false,
         }
     }

@@ -1,4 +1,4 @@
-//! ListFiles: what lstat says of the entries of a directory, a page at a time.
+//! ListFiles: status of the entries of a directory, one page at a time.
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
@@ -8,27 +8,26 @@ use skilld_proto::v1::{FileEntry, FileType, ListFilesResponse};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
-use super::root::{plain, show, split};
-use super::walk::{Step, Walk};
-use super::{ANSWER_BYTES_MAX, entry, file_type, hex};
+use super::root::{WorkspaceRoot, display_path, normalise_path, split_path};
+use super::walk::{DirectoryWalk, WalkStep};
+use super::{ANSWER_BYTES_MAX, encode_hex, file_entry, file_type};
 use crate::error::Error;
-use crate::guest::Guest;
 
 const PAGE_DEFAULT: usize = 1000;
 const PAGE_MAX: usize = 10_000;
-/// Entries described before others get their turn.
+/// Number of entries described before other tasks get their turn.
 const SLICE: usize = 128;
 
-/// One page.
-pub(crate) async fn list(
-    guest: &Guest,
+/// Returns one page of a listing.
+pub(crate) async fn list_files(
+    root: &WorkspaceRoot,
     request: &ListFilesRequest,
 ) -> Result<ListFilesResponse, Error> {
-    let path = plain(&request.path)?;
-    let failed = |errno| Error::file(&show(&path), errno);
+    let path = normalise_path(&request.path)?;
+    let failed = |errno| Error::file(&display_path(&path), errno);
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-    let directory = match guest.root.openat(&path, flags) {
-        Err(Errno::ENOTDIR) => return one(guest, &path).map_err(failed),
+    let directory = match root.openat(&path, flags) {
+        Err(Errno::ENOTDIR) => return list_single(root, &path).map_err(failed),
         opened => opened.map_err(failed)?,
     };
     let prefix = if path.is_empty() {
@@ -37,33 +36,35 @@ pub(crate) async fn list(
         [&path, b"/".as_slice()].concat()
     };
     let recursive = request.recursive;
-    let mut walk = Walk::new(directory, prefix, Box::new(move |_| recursive)).map_err(failed)?;
-    walk.start_after(unhex(&request.page_token)?);
+    let mut walk =
+        DirectoryWalk::new(directory, prefix, Box::new(move |_| recursive)).map_err(failed)?;
+    walk.start_after(decode_page_token(&request.page_token)?);
     let size = match usize::try_from(request.page_size) {
         Ok(0) => PAGE_DEFAULT,
         Ok(size) => size.min(PAGE_MAX),
         Err(_) => PAGE_MAX,
     };
-    page(&mut walk, size).await
+    read_page(&mut walk, size).await
 }
 
-async fn page(walk: &mut Walk, size: usize) -> Result<ListFilesResponse, Error> {
+/// Reads at most `size` entries from the walk.
+async fn read_page(walk: &mut DirectoryWalk, size: usize) -> Result<ListFilesResponse, Error> {
     let mut response = ListFilesResponse::default();
     let mut last = Vec::new();
     let mut bytes = 0;
     while let Some(step) = walk.next().await {
-        // A directory that cannot be entered is listed itself; what is beneath it is nobody's to see.
-        let Step::Entry { path, .. } = step else {
+        // A directory that cannot be entered is listed itself, without its contents.
+        let WalkStep::Entry { path, .. } = step else {
             continue;
         };
         if response.files.len() == size || bytes > ANSWER_BYTES_MAX {
-            response.next_page_token = hex(&last);
+            response.next_page_token = encode_hex(&last);
             break;
         }
-        // Gone meanwhile.
+        // A command has removed the entry in the meantime.
         let Some(entry) = walk
             .parent()
-            .and_then(|parent| describe(parent, &path).ok())
+            .and_then(|parent| describe_entry(parent, &path).ok())
         else {
             continue;
         };
@@ -77,9 +78,9 @@ async fn page(walk: &mut Walk, size: usize) -> Result<ListFilesResponse, Error> 
     Ok(response)
 }
 
-/// An entry of a directory.
-pub(crate) fn describe(parent: impl AsFd, path: &[u8]) -> Result<FileEntry, Errno> {
-    let (_, name) = split(path);
+/// Describes the entry of a directory.
+pub(crate) fn describe_entry(parent: impl AsFd, path: &[u8]) -> Result<FileEntry, Errno> {
+    let (_, name) = split_path(path);
     let parent = parent.as_fd();
     let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
     let mut target = String::new();
@@ -87,24 +88,23 @@ pub(crate) fn describe(parent: impl AsFd, path: &[u8]) -> Result<FileEntry, Errn
         let read = readlinkat(parent, name)?;
         target = String::from_utf8_lossy(read.as_bytes()).into_owned();
     }
-    Ok(entry(path, &stat, target))
+    Ok(file_entry(path, &stat, target))
 }
 
-fn one(guest: &Guest, path: &[u8]) -> Result<ListFilesResponse, Errno> {
-    let (parent, _) = split(path);
-    let parent = guest
-        .root
-        .openat(parent, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+/// Describes a path that is no directory.
+fn list_single(root: &WorkspaceRoot, path: &[u8]) -> Result<ListFilesResponse, Errno> {
+    let (parent, _) = split_path(path);
+    let parent = root.openat(parent, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
     fstat(&parent)?;
-    let files = vec![describe(parent, path)?];
+    let files = vec![describe_entry(parent, path)?];
     Ok(ListFilesResponse {
         files,
         next_page_token: String::new(),
     })
 }
 
-/// A token is the last path, in hex because paths are bytes.
-fn unhex(token: &str) -> Result<Vec<u8>, Error> {
+/// Decodes a page token: the last path in hexadecimal digits, because paths are bytes.
+fn decode_page_token(token: &str) -> Result<Vec<u8>, Error> {
     let bad = Error::Invalid {
         field: "page_token",
         problem: "is not one of ours",

@@ -1,5 +1,4 @@
-//! PutFiles: one file or an archive, into the staging directory while it comes, into place when it has
-//! come whole.
+//! PutFiles: receives a file or an archive into a staging directory and installs it once it is complete.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,54 +13,54 @@ use tokio::sync::oneshot;
 use tonic::codegen::Bytes;
 use tonic::{Status, Streaming};
 
-use super::archive::{Entries, Limits, Staged, Unpacker};
-use super::place::{Placing, join};
-use super::root::{plain, writable};
-use super::staging::Staging;
-use super::{ANSWER_BYTES_MAX, SLICE_BYTES, hex};
+use super::archive::{ArchiveLimits, StagedEntries, StagedEntry, TarUnpacker};
+use super::install::{AtomicInstall, join_path};
+use super::root::{WorkspaceRoot, check_writable, normalise_path};
+use super::staging::StagingDirectory;
+use super::{ANSWER_BYTES_MAX, SLICE_BYTES, encode_hex};
 use crate::error::Error;
-use crate::guest::Guest;
 use crate::tasks;
 
-/// Of an archive, where a request says nothing.
+/// Default limit of an archive's entries.
 const ENTRIES_MAX: u64 = 20_000;
-/// Named in the answer.
+/// Maximum number of files that the response lists.
 const LISTED_MAX: usize = 10_000;
-/// Of an archive at a time: some sixty small files.
+/// Bytes of an archive unpacked before other tasks get their turn: some sixty small files.
 const TAR_SLICE: usize = 32 * 1024;
-/// Of a compressed archive at a time: it may become a thousand times as much.
+/// Bytes of a compressed archive unpacked before other tasks get their turn. They may expand a thousandfold.
 const GZIP_SLICE: usize = 1024;
-type Incoming = Streaming<PutFilesRequest>;
+type UploadStream = Streaming<PutFilesRequest>;
 
-/// Receives a stream and puts it into place. When this answers, nothing that waited is left: what failed takes no room
-/// from what comes next.
-pub(crate) async fn put(
-    guest: &Arc<Guest>,
-    stream: Incoming,
+/// Receives a stream and installs its files. Returns only after the staging directory is removed, so that a failed
+/// upload takes no space from the next one.
+pub(crate) async fn put_files(
+    root: &Arc<WorkspaceRoot>,
+    stream: UploadStream,
 ) -> Result<StageFilesResponse, Status> {
     let (cleared, is_cleared) = oneshot::channel();
-    let answer = receive(guest, stream, cleared).await;
-    // Nothing is sent: it is closed once the staging directory is gone, or if there was none.
+    let answer = receive_upload(root, stream, cleared).await;
+    // The channel closes without a message once the staging directory is removed, or if there was none.
     let _closed = is_cleared.await;
     answer
 }
 
-async fn receive(
-    guest: &Arc<Guest>,
-    mut stream: Incoming,
+/// Receives a stream into a staging directory and installs it. Drops `cleared` when the staging directory is removed.
+async fn receive_upload(
+    root: &Arc<WorkspaceRoot>,
+    mut stream: UploadStream,
     cleared: oneshot::Sender<()>,
 ) -> Result<StageFilesResponse, Status> {
     let Some(Payload::Header(header)) = stream.message().await?.and_then(|first| first.payload)
     else {
-        return Err(invalid("header", "must be the first message").into());
+        return Err(invalid_field("header", "must be the first message").into());
     };
     let file = header.file.clone().unwrap_or_default();
-    let path = plain(&file.path)?;
-    writable(&path)?;
+    let path = normalise_path(&file.path)?;
+    check_writable(&path)?;
     let kind = file.kind();
     let (base, (staging, entries)) = match kind {
         Kind::Unspecified | Kind::File => {
-            let staging = || Staging::new(guest, cleared);
+            let staging = || StagingDirectory::new(root, cleared);
             let received = receive_file(staging, &mut stream, &header, &file, &path).await?;
             (Vec::new(), received)
         }
@@ -70,85 +69,93 @@ async fn receive(
                 .split(|byte| *byte == b'/')
                 .filter(|name| !name.is_empty())
                 .count();
-            let unpacker = Unpacker::new(Staging::new(guest, cleared)?, depth, limits(&header));
+            let unpacker = TarUnpacker::new(
+                StagingDirectory::new(root, cleared)?,
+                depth,
+                archive_limits(&header),
+            );
             let received = receive_archive(&mut stream, unpacker, kind, &file.sha256).await?;
             (path, received)
         }
     };
-    in_place(guest, staging, base, entries).await
+    install_entries(root, staging, base, entries).await
 }
 
-/// Puts into place what has come whole, also when nobody waits for it any more: one that stopped halfway would leave
-/// half of it, without what it replaced.
-async fn in_place(
-    guest: &Arc<Guest>,
-    staging: Staging,
+/// Installs the entries in a task of its own. It completes even if the caller is cancelled, because half of an
+/// installation would lose replaced files.
+async fn install_entries(
+    root: &Arc<WorkspaceRoot>,
+    staging: StagingDirectory,
     base: Vec<u8>,
-    entries: Entries,
+    entries: StagedEntries,
 ) -> Result<StageFilesResponse, Status> {
-    let guest = Arc::clone(guest);
+    let root = Arc::clone(root);
     let (done, is_done) = oneshot::channel();
     tasks::spawn(async move {
-        let mut placing = Placing::new(&guest, staging, &base);
-        let placed = placing.place(&entries).await;
-        placing.clear().await;
-        let _nobody_waits = done.send(placed.map(|()| answer(&base, &entries)));
+        let mut install = AtomicInstall::new(&root, staging, &base);
+        let placed = install.install(&entries).await;
+        install.clear().await;
+        let _nobody_waits = done.send(placed.map(|()| describe_entries(&base, &entries)));
     });
-    // It is dropped only by a panic, which is the end of the process.
+    // The task drops the sender early only in a panic, which ends the process.
     Ok(is_done.await.unwrap_or(Err(Error::NotReady))?)
 }
 
-fn invalid(field: &'static str, problem: &'static str) -> Error {
+fn invalid_field(field: &'static str, problem: &'static str) -> Error {
     Error::Invalid { field, problem }
 }
 
-fn limits(header: &PutFilesHeader) -> Limits {
+/// Returns the limits of a request, or their defaults.
+fn archive_limits(header: &PutFilesHeader) -> ArchiveLimits {
     let or = |value, default| if value == 0 { default } else { value };
-    Limits {
+    ArchiveLimits {
         entries: or(header.entries_max, ENTRIES_MAX),
         bytes: or(header.bytes_max, u64::MAX),
     }
 }
 
-async fn next_data(stream: &mut Incoming) -> Result<Option<Bytes>, Status> {
+/// Returns the next chunk of data; `None` at the end of the stream.
+async fn next_chunk(stream: &mut UploadStream) -> Result<Option<Bytes>, Status> {
     match stream.message().await? {
         None => Ok(None),
         Some(message) => match message.payload {
             Some(Payload::Data(data)) => Ok(Some(data)),
             Some(Payload::Header(_)) | None => {
-                Err(invalid("data", "must follow the header").into())
+                Err(invalid_field("data", "must follow the header").into())
             }
         },
     }
 }
 
+/// Compares a digest with the wanted one, which may be empty.
 fn check_sha256(wanted: &str, digest: &[u8]) -> Result<(), Error> {
-    let sha256 = hex(digest);
+    let sha256 = encode_hex(digest);
     if wanted.is_empty() || wanted.eq_ignore_ascii_case(&sha256) {
         return Ok(());
     }
     Err(Error::ChecksumMismatch { sha256 })
 }
 
+/// Receives one file.
 async fn receive_file(
-    staging: impl FnOnce() -> Result<Staging, Error>,
-    stream: &mut Incoming,
+    staging: impl FnOnce() -> Result<StagingDirectory, Error>,
+    stream: &mut UploadStream,
     header: &PutFilesHeader,
     file: &StageFilesHeader,
     path: &[u8],
-) -> Result<(Staging, Entries), Status> {
+) -> Result<(StagingDirectory, StagedEntries), Status> {
     if path.is_empty() {
-        return Err(invalid("path", "must name a file").into());
+        return Err(invalid_field("path", "must name a file").into());
     }
     if file.mode & !0o777 != 0 {
-        return Err(invalid("mode", "must be permission bits only").into());
+        return Err(invalid_field("mode", "must be permission bits only").into());
     }
     let mode = if file.mode == 0 { 0o644 } else { file.mode };
-    let limit = limits(header).bytes;
+    let limit = archive_limits(header).bytes;
     let mut staging = staging()?;
     let mut writing = staging.create(path)?;
     let mut left = limit;
-    while let Some(data) = next_data(stream).await? {
+    while let Some(data) = next_chunk(stream).await? {
         let rest = left.checked_sub(data.len() as u64);
         left = rest.ok_or(Error::LimitExceeded {
             what: "bytes",
@@ -161,19 +168,20 @@ async fn receive_file(
     }
     let written = writing.finish(path, mode)?;
     check_sha256(&file.sha256, &written.sha256)?;
-    let entries = Entries::from([(path.to_vec(), Staged::File(written))]);
+    let entries = StagedEntries::from([(path.to_vec(), StagedEntry::File(written))]);
     Ok((staging, entries))
 }
 
+/// Receives an archive and unpacks it.
 async fn receive_archive(
-    stream: &mut Incoming,
-    mut unpacker: Unpacker,
+    stream: &mut UploadStream,
+    mut unpacker: TarUnpacker,
     kind: Kind,
     wanted: &str,
-) -> Result<(Staging, Entries), Status> {
+) -> Result<(StagingDirectory, StagedEntries), Status> {
     let mut sha256 = Sha256::new();
     if kind == Kind::Tar {
-        while let Some(data) = next_data(stream).await? {
+        while let Some(data) = next_chunk(stream).await? {
             for slice in data.chunks(TAR_SLICE) {
                 sha256.update(slice);
                 unpacker.feed(slice)?;
@@ -182,48 +190,51 @@ async fn receive_archive(
         }
     } else {
         let mut gzip = MultiGzDecoder::new(unpacker);
-        while let Some(data) = next_data(stream).await? {
+        while let Some(data) = next_chunk(stream).await? {
             sha256.update(&data);
             for slice in data.chunks(GZIP_SLICE) {
                 if gzip.write_all(slice).is_err() {
-                    return Err(not_gzip(&mut gzip).into());
+                    return Err(gzip_error(&mut gzip).into());
                 }
                 tokio::task::yield_now().await;
             }
         }
         if gzip.try_finish().is_err() {
-            return Err(not_gzip(&mut gzip).into());
+            return Err(gzip_error(&mut gzip).into());
         }
-        unpacker = gzip.finish().map_err(|_| damaged())?;
+        unpacker = gzip.finish().map_err(|_| damaged_gzip())?;
     }
     check_sha256(wanted, &sha256.finalize())?;
     Ok(unpacker.finish()?)
 }
 
-fn damaged() -> Error {
+/// Returns the error for a damaged gzip stream.
+fn damaged_gzip() -> Error {
     Error::ArchiveInvalid {
         entry: String::new(),
-        problem: "the gzip stream is damaged or cut off",
+        problem: "the gzip stream is damaged_gzip or cut off",
     }
 }
 
-fn not_gzip(gzip: &mut MultiGzDecoder<Unpacker>) -> Error {
-    gzip.get_mut().failure().unwrap_or_else(damaged)
+/// Returns the cause of a failed write to the decoder: the unpacker's error, or damaged gzip data.
+fn gzip_error(gzip: &mut MultiGzDecoder<TarUnpacker>) -> Error {
+    gzip.get_mut().failure().unwrap_or_else(damaged_gzip)
 }
 
-fn answer(base: &[u8], entries: &Entries) -> StageFilesResponse {
+/// Lists the installed files for the response.
+fn describe_entries(base: &[u8], entries: &StagedEntries) -> StageFilesResponse {
     let mut response = StageFilesResponse::default();
     let mut bytes = 0;
     for (path, staged) in entries {
         let (size, mode, sha256) = match staged {
-            Staged::Directory { .. } => continue,
-            Staged::Link(_) => (0, 0o777, String::new()),
-            Staged::File(written) => (written.size, written.mode, hex(&written.sha256)),
+            StagedEntry::Directory { .. } => continue,
+            StagedEntry::Link(_) => (0, 0o777, String::new()),
+            StagedEntry::File(written) => (written.size, written.mode, encode_hex(&written.sha256)),
         };
         let size = i64::try_from(size).unwrap_or(i64::MAX);
         response.files_total += 1;
         response.bytes_total += size;
-        let path = String::from_utf8_lossy(&join(base, path)).into_owned();
+        let path = String::from_utf8_lossy(&join_path(base, path)).into_owned();
         bytes += path.len() + 128;
         if response.files.len() < LISTED_MAX && bytes < ANSWER_BYTES_MAX {
             response.files.push(StagedFile {

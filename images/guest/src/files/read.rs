@@ -1,8 +1,7 @@
-//! ReadFile: one file, from an offset, in slices.
+//! ReadFile: streams one file from an offset.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::sync::Arc;
 
 use futures::Stream;
 use nix::errno::Errno;
@@ -13,12 +12,12 @@ use skilld_proto::v1::read_file_response::Payload;
 use skilld_proto::v1::{FileType, ReadFileResponse};
 use tonic::Status;
 
-use super::root::{Root, plain, show};
-use super::{SLICE_BYTES, entry, file_type};
+use super::root::{WorkspaceRoot, display_path, normalise_path};
+use super::{SLICE_BYTES, file_entry, file_type};
 use crate::error::Error;
-use crate::guest::Guest;
 
-struct Reading {
+/// File that is being streamed.
+struct FileReader {
     file: File,
     path: Vec<u8>,
     left: u64,
@@ -26,14 +25,14 @@ struct Reading {
     broken: bool,
 }
 
-/// Opens a file and describes it; the stream's later messages are its bytes.
-pub(crate) fn read(
-    guest: &Arc<Guest>,
+/// Opens a file. The stream's first message describes it and the others are its bytes.
+pub(crate) fn read_file(
+    root: &WorkspaceRoot,
     request: &ReadFileRequest,
 ) -> Result<impl Stream<Item = Result<ReadFileResponse, Status>> + Send + use<>, Error> {
-    let path = plain(&request.path)?;
-    let failed = |errno| Error::file(&show(&path), errno);
-    let mut file = open_file(&guest.root, &path)?;
+    let path = normalise_path(&request.path)?;
+    let failed = |errno| Error::file(&display_path(&path), errno);
+    let mut file = open_file(root, &path)?;
     let length = if request.length == 0 {
         u64::MAX
     } else {
@@ -41,29 +40,29 @@ pub(crate) fn read(
     };
     file.seek(SeekFrom::Start(request.offset.min(i64::MAX.unsigned_abs())))
         .map_err(|_| failed(Errno::EINVAL))?;
-    let reading = Reading {
+    let reader = FileReader {
         file,
         path,
         left: length,
         first: true,
         broken: false,
     };
-    Ok(futures::stream::unfold(reading, |mut reading| async move {
+    Ok(futures::stream::unfold(reader, |mut reader| async move {
         tokio::task::yield_now().await;
-        let message = reading.next()?;
-        reading.broken = message.is_err();
-        Some((message.map_err(Status::from), reading))
+        let message = reader.next()?;
+        reader.broken = message.is_err();
+        Some((message.map_err(Status::from), reader))
     }))
 }
 
-/// Opens a regular file for reading. What a tenant put there is looked at before: opening a FIFO waits,
-/// opening a device may do anything.
-pub(crate) fn open_file(root: &Root, path: &[u8]) -> Result<File, Error> {
-    let failed = |errno| Error::file(&show(path), errno);
+/// Opens a regular file for reading. Checks the type first, because opening a FIFO waits and opening a device may have
+/// any effect.
+pub(crate) fn open_file(root: &WorkspaceRoot, path: &[u8]) -> Result<File, Error> {
+    let failed = |errno| Error::file(&display_path(path), errno);
     for flags in [OFlag::O_PATH, OFlag::O_RDONLY | OFlag::O_NONBLOCK] {
         let opened = root.openat(path, flags).map_err(failed)?;
         if file_type(&fstat(&opened).map_err(failed)?) != FileType::File {
-            let path = show(path);
+            let path = display_path(path);
             return Err(Error::WrongFileType {
                 path,
                 wanted: "a file",
@@ -76,17 +75,18 @@ pub(crate) fn open_file(root: &Root, path: &[u8]) -> Result<File, Error> {
     Err(failed(Errno::EIO))
 }
 
-impl Reading {
+impl FileReader {
+    /// Returns the next message; `None` at the end.
     fn next(&mut self) -> Option<Result<ReadFileResponse, Error>> {
         if self.broken {
             return None;
         }
         let payload = if std::mem::take(&mut self.first) {
             fstat(&self.file)
-                .map(|stat| Some(Payload::File(entry(&self.path, &stat, String::new()))))
-                .map_err(|errno| Error::file(&show(&self.path), errno))
+                .map(|stat| Some(Payload::File(file_entry(&self.path, &stat, String::new()))))
+                .map_err(|errno| Error::file(&display_path(&self.path), errno))
         } else {
-            self.slice()
+            self.read_slice()
         };
         let payload = payload.transpose()?;
         Some(payload.map(|payload| ReadFileResponse {
@@ -94,7 +94,8 @@ impl Reading {
         }))
     }
 
-    fn slice(&mut self) -> Result<Option<Payload>, Error> {
+    /// Reads the next slice of the file.
+    fn read_slice(&mut self) -> Result<Option<Payload>, Error> {
         let length = self.left.min(SLICE_BYTES as u64);
         let mut data = Vec::with_capacity(usize::try_from(length).unwrap_or(SLICE_BYTES));
         let read = (&self.file)
@@ -102,7 +103,7 @@ impl Reading {
             .read_to_end(&mut data)
             .map_err(|error| {
                 let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-                Error::file(&show(&self.path), errno)
+                Error::file(&display_path(&self.path), errno)
             })?;
         self.left -= read as u64;
         Ok((read > 0).then(|| Payload::Data(data.into())))

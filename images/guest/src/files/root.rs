@@ -1,5 +1,5 @@
-//! The workspace's root and the only way to open something in it: nothing resolves to a place outside,
-//! whatever links a tenant has laid, and however it moves them meanwhile.
+//! Root directory of the workspace, and the only way to open files in it. No path resolves to a file outside, whatever
+//! links a command creates or moves in the meantime.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,28 +14,28 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use crate::error::Error;
 
-/// Bytes of a path.
+/// Maximum length of a path, in bytes.
 const PATH_MAX: usize = 4096;
-/// Bytes of one component.
+/// Maximum length of a path component, in bytes.
 pub(crate) const NAME_MAX: usize = 255;
-/// Links followed on one way, as in the kernel.
+/// Maximum number of links followed in one path, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// A directory that is only needed to name what is in it.
+/// Flags for a directory that is opened only to reach its entries.
 const DIRECTORY: OFlag = OFlag::O_PATH
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC);
 
-/// The workspace.
+/// Root directory of the workspace.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub(crate) struct WorkspaceRoot {
     directory: OwnedFd,
-    /// Where commands find it.
+    /// Path of the workspace for commands.
     path: PathBuf,
-    /// Older gVisor has no openat2.
+    /// `true` if the kernel has no openat2, as in older gVisor.
     walks: AtomicBool,
 }
 
-impl Root {
+impl WorkspaceRoot {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let directory = nix::fcntl::open(path, DIRECTORY, Mode::empty());
         let directory =
@@ -56,15 +56,15 @@ impl Root {
         self.directory.as_fd()
     }
 
-    /// Opens a path, empty for the workspace itself. Links are followed as long as they stay beneath the
-    /// workspace, the last one unless `flags` has O_NOFOLLOW. EXDEV for a way out.
+    /// Opens a path; an empty one is the workspace itself. Follows links that stay beneath the workspace, the last one
+    /// unless `flags` has O_NOFOLLOW. Fails with EXDEV for a path that leads out.
     pub(crate) fn openat(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlag::O_CLOEXEC;
         let path = if path.is_empty() { b"." } else { path };
         if !self.walks.load(Ordering::Relaxed) {
             let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
             let how = OpenHow::new().flags(flags).resolve(resolve);
-            let opened = retry(|| openat2(&self.directory, path, how));
+            let opened = retry_open(|| openat2(&self.directory, path, how));
             if opened.as_ref().err() != Some(&Errno::ENOSYS) {
                 return opened;
             }
@@ -73,13 +73,13 @@ impl Root {
         self.walk(path, flags)
     }
 
-    /// The same without openat2: one component after the other, never through a link but by its text.
+    /// Opens a path without openat2, one component at a time. Resolves links by their text.
     fn walk(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
         if path.starts_with(b"/") {
             return Err(Errno::EXDEV);
         }
         let mut above: Vec<OwnedFd> = Vec::new();
-        let mut ahead: VecDeque<Vec<u8>> = components(path);
+        let mut ahead: VecDeque<Vec<u8>> = path_components(path);
         let mut links = 0;
         while let Some(name) = ahead.pop_front() {
             if name == b".." {
@@ -97,7 +97,7 @@ impl Root {
                 if target.as_bytes().starts_with(b"/") {
                     return Err(Errno::EXDEV);
                 }
-                for name in components(target.as_bytes()).into_iter().rev() {
+                for name in path_components(target.as_bytes()).into_iter().rev() {
                     ahead.push_front(name);
                 }
                 continue;
@@ -113,9 +113,9 @@ impl Root {
         openat(here, ".", flags, Mode::empty())
     }
 
-    /// Refuses an absolute path that begins in the workspace and whose links lead out of it. What else may be wrong
-    /// with it shows itself where it is used.
-    pub(crate) fn refuse_way_out(&self, path: &str) -> Result<(), Error> {
+    /// Refuses an absolute path that begins in the workspace and leads out of it through links. Other faults of the
+    /// path show when it is used.
+    pub(crate) fn check_beneath(&self, path: &str) -> Result<(), Error> {
         let Ok(beneath) = Path::new(path).strip_prefix(&self.path) else {
             return Ok(());
         };
@@ -127,25 +127,25 @@ impl Root {
         }
     }
 
-    /// A directory, with those on its way made where they are missing.
+    /// Opens a directory, creating it and its parents where they are missing.
     pub(crate) fn make_directories(&self, path: &[u8]) -> Result<OwnedFd, Error> {
-        self.make_directories_noting(path, &mut Vec::new())
+        self.make_directories_recording(path, &mut Vec::new())
     }
 
-    /// The same; `made` gets the paths of those that were missing.
-    pub(crate) fn make_directories_noting(
+    /// Opens a directory like [`Self::make_directories`] and adds the paths that it created to `made`.
+    pub(crate) fn make_directories_recording(
         &self,
         path: &[u8],
         made: &mut Vec<Vec<u8>>,
     ) -> Result<OwnedFd, Error> {
-        let failed = |errno| Error::file(&show(path), errno);
+        let failed = |errno| Error::file(&display_path(path), errno);
         match self.openat(path, DIRECTORY) {
             Err(Errno::ENOENT) => {}
             opened => return opened.map_err(failed),
         }
         let mut here = self.openat(b"", DIRECTORY).map_err(failed)?;
         let mut so_far = Vec::with_capacity(path.len());
-        for name in components(path) {
+        for name in path_components(path) {
             if !so_far.is_empty() {
                 so_far.push(b'/');
             }
@@ -160,7 +160,7 @@ impl Root {
         Ok(here)
     }
 
-    /// `runs/{exec}`, with two calls where all is as it should be: every exec waits for this.
+    /// Creates `runs/{exec}`, in the usual case with two system calls: every exec waits for this.
     pub(crate) fn make_run_directory(&self, exec: &str) -> Result<(), Error> {
         let made = self
             .openat(b"runs", DIRECTORY)
@@ -173,24 +173,25 @@ impl Root {
         }
     }
 
-    /// `runs/{exec}`, if nothing is in it.
+    /// Removes `runs/{exec}` if it is empty.
     pub(crate) fn remove_run_directory(&self, exec: &str) {
         if let Ok(runs) = self.openat(b"runs", DIRECTORY) {
             let _not_empty = unlinkat(&runs, exec, UnlinkatFlags::RemoveDir);
         }
     }
 
-    /// Takes back what [`Self::make_directories_noting`] made, if it is still empty.
+    /// Removes directories that [`Self::make_directories_recording`] created, if they are empty.
     pub(crate) fn remove_directories(&self, made: &[Vec<u8>]) {
         for path in made.iter().rev() {
-            let (parent, name) = split(path);
+            let (parent, name) = split_path(path);
             if let Ok(parent) = self.openat(parent, DIRECTORY) {
                 let _not_empty = unlinkat(&parent, name, UnlinkatFlags::RemoveDir);
             }
         }
     }
 
-    /// Links to the daemon's record where it is not mounted: in a container that an earlier version made.
+    /// Creates a link to the daemon's metadata record, for a container of an earlier version in which it is not
+    /// mounted.
     pub(crate) fn link_metadata(&self) -> Result<(), Error> {
         match symlinkat(c"skills/.metadata.json", &self.directory, c"metadata.json") {
             Ok(()) | Err(Errno::EEXIST) => Ok(()),
@@ -199,8 +200,8 @@ impl Root {
     }
 }
 
-/// Concurrent renames can make openat2 give up on `..`.
-fn retry(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+/// Retries an openat2 that concurrent renames interrupted.
+fn retry_open(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     for _ in 0..16 {
         match open() {
             Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -210,15 +211,15 @@ fn retry(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Er
     Err(Errno::EAGAIN)
 }
 
-fn components(path: &[u8]) -> VecDeque<Vec<u8>> {
+fn path_components(path: &[u8]) -> VecDeque<Vec<u8>> {
     path.split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty() && *name != b".")
         .map(<[u8]>::to_vec)
         .collect()
 }
 
-/// A path's directory and its last component.
-pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+/// Splits a path into its directory and its last component.
+pub(crate) fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (
             path.get(..slash).unwrap_or_default(),
@@ -228,14 +229,14 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// A path for messages, cut to a length that fits into them.
-pub(crate) fn show(path: &[u8]) -> String {
+/// Returns a path as text for messages, cut to a length that fits into them.
+pub(crate) fn display_path(path: &[u8]) -> String {
     let text = String::from_utf8_lossy(path);
     text.chars().take(1024).collect()
 }
 
-/// A path of a request, in its plain form: no empty components, no dots.
-pub(crate) fn plain(path: &str) -> Result<Vec<u8>, Error> {
+/// Normalises the path of a request: no empty components, no dots.
+pub(crate) fn normalise_path(path: &str) -> Result<Vec<u8>, Error> {
     let invalid = |problem| Error::Invalid {
         field: "path",
         problem,
@@ -246,9 +247,9 @@ pub(crate) fn plain(path: &str) -> Result<Vec<u8>, Error> {
     if path.contains('\0') {
         return Err(invalid("has a NUL in it"));
     }
-    let names = components(path.as_bytes());
+    let names = path_components(path.as_bytes());
     if path.starts_with('/') || names.iter().any(|name| name == b"..") {
-        let path = show(path.as_bytes());
+        let path = display_path(path.as_bytes());
         return Err(Error::PathEscapes { path });
     }
     if names.iter().any(|name| name.len() > NAME_MAX) {
@@ -257,13 +258,15 @@ pub(crate) fn plain(path: &str) -> Result<Vec<u8>, Error> {
     Ok(names.into_iter().collect::<Vec<_>>().join(&b'/'))
 }
 
-/// Refuses what would change skills/ or metadata.json, which the daemon writes.
-pub(crate) fn writable(path: &[u8]) -> Result<(), Error> {
+/// Refuses paths in skills/ and metadata.json, which only the daemon writes.
+pub(crate) fn check_writable(path: &[u8]) -> Result<(), Error> {
     if matches!(
         path.split(|byte| *byte == b'/').next(),
         Some(b"skills" | b"metadata.json")
     ) {
-        return Err(Error::ReadOnly { path: show(path) });
+        return Err(Error::ReadOnly {
+            path: display_path(path),
+        });
     }
     Ok(())
 }
@@ -275,7 +278,7 @@ mod tests {
     use std::io::Read;
     use std::os::unix::fs::symlink;
 
-    /// Both ways of opening must agree.
+    /// Checks that both ways of opening agree.
     fn check(path: &str, expected: Result<&str, Errno>) {
         let place = tempfile::tempdir().expect("a directory");
         let root = place.path().join("root");
@@ -294,7 +297,7 @@ mod tests {
             symlink(target, root.join(link)).expect("a link");
         }
         for walks in [false, true] {
-            let root = Root::open(&root).expect("the root");
+            let root = WorkspaceRoot::open(&root).expect("the root");
             root.walks.store(walks, Ordering::Relaxed);
             let opened = root.openat(path.as_bytes(), OFlag::O_RDONLY);
             let read = opened.map(|fd| {
@@ -332,34 +335,45 @@ mod tests {
 
     #[test]
     fn request_paths_are_made_plain_or_refused() {
-        assert_eq!(plain("a//./b/").expect("good"), b"a/b");
-        assert_eq!(plain("").expect("good"), b"");
-        assert!(matches!(plain("/a"), Err(Error::PathEscapes { .. })));
-        assert!(matches!(plain("a/../b"), Err(Error::PathEscapes { .. })));
-        assert!(matches!(plain("a\0"), Err(Error::Invalid { .. })));
+        assert_eq!(normalise_path("a//./b/").expect("good"), b"a/b");
+        assert_eq!(normalise_path("").expect("good"), b"");
         assert!(matches!(
-            plain(&"x".repeat(256)),
+            normalise_path("/a"),
+            Err(Error::PathEscapes { .. })
+        ));
+        assert!(matches!(
+            normalise_path("a/../b"),
+            Err(Error::PathEscapes { .. })
+        ));
+        assert!(matches!(normalise_path("a\0"), Err(Error::Invalid { .. })));
+        assert!(matches!(
+            normalise_path(&"x".repeat(256)),
             Err(Error::Invalid { .. })
         ));
         assert!(matches!(
-            plain(&"x/".repeat(4096)),
+            normalise_path(&"x/".repeat(4096)),
             Err(Error::Invalid { .. })
         ));
-        assert!(matches!(writable(b"skills/x"), Err(Error::ReadOnly { .. })));
         assert!(matches!(
-            writable(b"metadata.json"),
+            check_writable(b"skills/x"),
             Err(Error::ReadOnly { .. })
         ));
-        assert!(writable(b"skillset").is_ok() && writable(b"out/metadata.json").is_ok());
+        assert!(matches!(
+            check_writable(b"metadata.json"),
+            Err(Error::ReadOnly { .. })
+        ));
+        assert!(
+            check_writable(b"skillset").is_ok() && check_writable(b"out/metadata.json").is_ok()
+        );
     }
 
     #[test]
     fn missing_directories_are_made_beneath_only() {
         let place = tempfile::tempdir().expect("a directory");
         symlink("..", place.path().join("up")).expect("a link");
-        let root = Root::open(place.path()).expect("the root");
+        let root = WorkspaceRoot::open(place.path()).expect("the root");
         let mut made = Vec::new();
-        root.make_directories_noting(b"x/y", &mut made)
+        root.make_directories_recording(b"x/y", &mut made)
             .expect("made");
         assert_eq!(made, [b"x".to_vec(), b"x/y".to_vec()]);
         assert!(matches!(

@@ -1,6 +1,5 @@
-//! Where bytes wait until all of them have come: a hidden directory in the workspace, so that a rename
-//! puts a file into place. What is in it has numbers for names; whatever a stream calls its files is
-//! looked at only when they are placed.
+//! Staging directories for incoming files: hidden directories in the workspace, so that one rename installs a file.
+//! Entries have numbers for names. The names that a stream gives to its files matter only when they are installed.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,76 +14,81 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
-use super::root::show;
+use super::root::{WorkspaceRoot, display_path};
 use crate::error::Error;
-use crate::guest::Guest;
 use crate::tasks;
 
-/// Not listed, not collected.
-pub(crate) const DIRECTORY: &str = ".stage";
-/// Names that are tried, when others have made files of theirs.
+/// Parent of all staging directories. Listings and collections leave it out.
+pub(crate) const STAGING_PARENT: &str = ".stage";
+/// Maximum number of names tried when commands have created files of the same name.
 const NAMES_TRIED: u32 = 4096;
-/// Removed at a time.
+/// Number of files removed before other tasks get their turn.
 const REMOVE_SLICE: u64 = 128;
 
-static NEXT: AtomicU64 = AtomicU64::new(0);
+static NEXT_STAGING_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// One stream's files. What is left in it goes when it is dropped.
+/// Staging directory of one stream. Dropping it removes the directory.
 #[derive(Debug)]
-pub(crate) struct Staging {
-    inner: Option<Inner>,
+pub(crate) struct StagingDirectory {
+    inner: Option<StagingState>,
 }
 
+/// Directory of a stream's files, until it is removed.
 #[derive(Debug)]
-struct Inner {
-    guest: Arc<Guest>,
+struct StagingState {
+    root: Arc<WorkspaceRoot>,
     directory: OwnedFd,
     path: String,
     count: u64,
     _cleared: oneshot::Sender<()>,
 }
 
-/// A file that is being written.
+/// Writer of a staged file.
 #[derive(Debug)]
-pub(crate) struct Writing {
+pub(crate) struct StagedFileWriter {
     file: File,
     name: String,
     sha256: Sha256,
     size: u64,
 }
 
-/// A file that is complete.
+/// Staged file that is complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Written {
-    /// In the staging directory.
+pub(crate) struct FinishedFile {
+    /// Name in the staging directory.
     pub(crate) name: String,
     pub(crate) size: u64,
     pub(crate) mode: u32,
     pub(crate) sha256: [u8; 32],
 }
 
-impl Staging {
-    /// `cleared` is dropped when nothing is left of it.
-    pub(crate) fn new(guest: &Arc<Guest>, cleared: oneshot::Sender<()>) -> Result<Self, Error> {
-        let failed = |errno| Error::file(DIRECTORY, errno);
+impl StagingDirectory {
+    /// Creates a staging directory. It drops `cleared` when it is removed.
+    pub(crate) fn new(
+        root: &Arc<WorkspaceRoot>,
+        cleared: oneshot::Sender<()>,
+    ) -> Result<Self, Error> {
+        let failed = |errno| Error::file(STAGING_PARENT, errno);
         let mut tries = 0;
         let path = loop {
-            let parent = guest.root.make_directories(DIRECTORY.as_bytes())?;
-            let name = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
+            let parent = root.make_directories(STAGING_PARENT.as_bytes())?;
+            let name = NEXT_STAGING_NUMBER
+                .fetch_add(1, Ordering::Relaxed)
+                .to_string();
             tries += 1;
             match mkdirat(parent, name.as_str(), Mode::S_IRWXU) {
-                Ok(()) => break format!("{DIRECTORY}/{name}"),
-                // Another stream's end may remove the directory in between; then it is made again. A command may have
-                // made one of that name; then the next one is taken.
+                Ok(()) => break format!("{STAGING_PARENT}/{name}"),
+                // The end of another stream may remove the parent, which is then created again. A command may have
+                // created this name; then the next one is tried.
                 Err(Errno::ENOENT | Errno::EEXIST) if tries < NAMES_TRIED => {}
                 Err(errno) => return Err(failed(errno)),
             }
         };
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-        let directory = guest.root.openat(path.as_bytes(), flags).map_err(failed)?;
+        let directory = root.openat(path.as_bytes(), flags).map_err(failed)?;
         Ok(Self {
-            inner: Some(Inner {
-                guest: Arc::clone(guest),
+            inner: Some(StagingState {
+                root: Arc::clone(root),
                 directory,
                 path,
                 count: 0,
@@ -93,7 +97,7 @@ impl Staging {
         })
     }
 
-    fn inner(&mut self) -> Result<&mut Inner, Error> {
+    fn inner(&mut self) -> Result<&mut StagingState, Error> {
         self.inner.as_mut().ok_or(Error::NotReady)
     }
 
@@ -103,12 +107,12 @@ impl Staging {
         Ok(inner.count.to_string())
     }
 
-    /// The directory, to rename from.
+    /// Returns the directory, for renames from it.
     pub(crate) fn directory(&mut self) -> Result<BorrowedFd<'_>, Error> {
         Ok(self.inner()?.directory.as_fd())
     }
 
-    /// Makes something under the next name that is free.
+    /// Creates an entry under the next free name.
     fn make<T>(
         &mut self,
         path: &[u8],
@@ -120,20 +124,20 @@ impl Staging {
             tries += 1;
             match make(self.directory()?, &name) {
                 Ok(made) => return Ok((name, made)),
-                // A command may have made one of that name: the directory is its owner's too.
+                // A command may have created this name, since the directory belongs to its uid.
                 Err(Errno::EEXIST) if tries < NAMES_TRIED => {}
-                Err(errno) => return Err(Error::file(&show(path), errno)),
+                Err(errno) => return Err(Error::file(&display_path(path), errno)),
             }
         }
     }
 
-    /// A new, empty file. `path` is for messages.
-    pub(crate) fn create(&mut self, path: &[u8]) -> Result<Writing, Error> {
+    /// Creates an empty file. `path` is for error messages.
+    pub(crate) fn create(&mut self, path: &[u8]) -> Result<StagedFileWriter, Error> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         let open = |directory: BorrowedFd<'_>, name: &str| openat(directory, name, flags, mode);
         let (name, file) = self.make(path, open)?;
-        Ok(Writing {
+        Ok(StagedFileWriter {
             file: file.into(),
             name,
             sha256: Sha256::new(),
@@ -141,13 +145,13 @@ impl Staging {
         })
     }
 
-    /// A new symbolic link; its name in the directory.
+    /// Creates a symbolic link and returns its name in the directory.
     pub(crate) fn link(&mut self, path: &[u8], target: &[u8]) -> Result<String, Error> {
         let link = |directory: BorrowedFd<'_>, name: &str| symlinkat(target, directory, name);
         Ok(self.make(path, link)?.0)
     }
 
-    /// Removes what is left, in slices.
+    /// Removes the directory with what is left in it, in slices.
     pub(crate) async fn clear(mut self) {
         if let Some(inner) = self.inner.take() {
             inner.remove().await;
@@ -155,7 +159,7 @@ impl Staging {
     }
 }
 
-impl Drop for Staging {
+impl Drop for StagingDirectory {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
             tasks::spawn(inner.remove());
@@ -163,7 +167,8 @@ impl Drop for Staging {
     }
 }
 
-impl Inner {
+impl StagingState {
+    /// Removes all files and the directory.
     async fn remove(self) {
         for number in 1..=self.count {
             let name = number.to_string();
@@ -172,28 +177,29 @@ impl Inner {
                 tokio::task::yield_now().await;
             }
         }
-        for path in [self.path.as_str(), DIRECTORY] {
-            let _others_use_it = unlinkat(self.guest.root.as_fd(), path, UnlinkatFlags::RemoveDir);
+        for path in [self.path.as_str(), STAGING_PARENT] {
+            let _others_use_it = unlinkat(self.root.as_fd(), path, UnlinkatFlags::RemoveDir);
         }
     }
 }
 
-impl Writing {
-    /// Appends. `path` is for messages.
+impl StagedFileWriter {
+    /// Appends data. `path` is for error messages.
     pub(crate) fn write(&mut self, path: &[u8], data: &[u8]) -> Result<(), Error> {
         self.file.write_all(data).map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-            Error::file(&show(path), errno)
+            Error::file(&display_path(path), errno)
         })?;
         self.sha256.update(data);
         self.size += data.len() as u64;
         Ok(())
     }
 
-    pub(crate) fn finish(self, path: &[u8], mode: u32) -> Result<Written, Error> {
+    /// Sets the file's mode and completes it.
+    pub(crate) fn finish(self, path: &[u8], mode: u32) -> Result<FinishedFile, Error> {
         let bits = Mode::from_bits_truncate(mode & 0o777);
-        fchmod(&self.file, bits).map_err(|errno| Error::file(&show(path), errno))?;
-        Ok(Written {
+        fchmod(&self.file, bits).map_err(|errno| Error::file(&display_path(path), errno))?;
+        Ok(FinishedFile {
             name: self.name,
             size: self.size,
             mode,

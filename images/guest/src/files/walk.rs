@@ -1,6 +1,5 @@
-//! Walks a directory, or all that is beneath it, in the order of the bytes of the paths, following no
-//! link. Memory is bounded whatever a tenant puts there: a directory is read in batches of its smallest
-//! names, again for each batch, and the depth has an end.
+//! Walks a directory, or everything beneath it, in the byte order of the paths. Follows no links. Memory is bounded
+//! for any directory: it is read in batches of its smallest names, once per batch, and the depth is limited.
 //!
 //! A directory `a` has two places in the order: its own, and that of what is beneath it, `a/`. Between
 //! them lies for instance `a-b`.
@@ -16,67 +15,68 @@ use skilld_proto::v1::FileType;
 
 use super::{file_type, staging};
 
-/// Directories below one another.
+/// Maximum depth of nested directories.
 pub(crate) const DEPTH_MAX: usize = 128;
-/// Names held of one directory: all that a workspace of the default size can have.
-const BATCH: usize = 64 * 1024;
-/// The same in bytes, with what holding a name takes.
-const BATCH_BYTES: usize = 4 * 1024 * 1024;
-/// What holding a name takes beside its bytes.
+/// Maximum number of names held per directory: all that a workspace of the default size can have.
+const BATCH_NAMES_MAX: usize = 64 * 1024;
+/// Maximum size of the names held per directory, in bytes, with their overhead.
+const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Overhead of a held name, in bytes.
 const KEY_BYTES: usize = 48;
-/// Names read before others get their turn.
+/// Number of names read before other tasks get their turn.
 const READ_SLICE: usize = 1024;
 
-/// What a walk comes by.
+/// Step of a walk.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Beneath `Walk::parent`, with its last component as name there.
+pub(crate) enum WalkStep {
+    /// Entry of the directory that `DirectoryWalk::parent` returns, under the last component of `path`.
     Entry { path: Vec<u8>, kind: FileType },
-    /// A directory that could not be entered.
+    /// Directory that could not be entered.
     Closed { path: Vec<u8>, errno: Errno },
-    /// A directory below too many others.
+    /// Directory that is nested too deeply to be entered.
     TooDeep { path: Vec<u8> },
 }
 
-/// What is done with a directory.
-pub(crate) type Descend = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
+/// Predicate that returns `true` for directories to enter.
+pub(crate) type DescendFilter = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
-/// A walk, and where it is.
-pub(crate) struct Walk {
-    frames: Vec<Frame>,
-    /// Whether to look beneath a directory.
-    descend: Descend,
-    /// Start behind this path.
+/// Walk with its current position.
+pub(crate) struct DirectoryWalk {
+    frames: Vec<WalkFrame>,
+    /// Predicate for directories to enter.
+    descend: DescendFilter,
+    /// Path behind which the walk starts; empty for all.
     after: Vec<u8>,
 }
 
-struct Frame {
+/// Directory on the path from the top to the current position.
+struct WalkFrame {
     directory: Dir,
-    /// Empty, or ending with a slash.
+    /// Path of the directory with a slash at its end; empty for the top.
     prefix: Vec<u8>,
-    /// The next keys, the smallest last.
-    batch: Vec<Key>,
-    /// The greatest key that was in a batch.
+    /// Keys that come next, the smallest last.
+    batch: Vec<SortKey>,
+    /// Greatest key of the previous batches.
     last: Option<Vec<u8>>,
-    /// There was more than one batch holds.
+    /// `true` if the directory has more names than the batch holds.
     more: bool,
 }
 
-/// A name; with a slash at its end it stands for what is beneath.
+/// Name of an entry. With a slash at its end it is the position of what lies beneath the directory.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct SortKey {
     name: Vec<u8>,
     kind: u8,
 }
 
-impl Walk {
-    /// From an open directory. `prefix` is its path and a slash, or empty.
+impl DirectoryWalk {
+    /// Starts a walk at an open directory. `prefix` is its path with a slash at its end, or empty.
     pub(crate) fn new(
         directory: OwnedFd,
         prefix: Vec<u8>,
-        descend: Descend,
+        descend: DescendFilter,
     ) -> Result<Self, Errno> {
-        let frame = Frame {
+        let frame = WalkFrame {
             directory: Dir::from_fd(directory)?,
             prefix,
             batch: Vec::new(),
@@ -90,18 +90,18 @@ impl Walk {
         })
     }
 
-    /// Leaves out all up to a path, and the path.
+    /// Skips all paths up to and including `path`.
     pub(crate) fn start_after(&mut self, path: Vec<u8>) {
         self.after = path;
     }
 
-    /// Where the entry of the last step is.
+    /// Returns the directory that holds the entry of the last step.
     pub(crate) fn parent(&self) -> Option<BorrowedFd<'_>> {
         self.frames.last().map(|frame| frame.directory.as_fd())
     }
 
-    /// The next one; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Option<Step> {
+    /// Returns the next step; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Option<WalkStep> {
         loop {
             let frame = self.frames.last_mut()?;
             let Some(key) = frame.batch.pop() else {
@@ -110,14 +110,14 @@ impl Walk {
                 } else if let Err(errno) = frame.fill(&self.after, &self.descend).await {
                     let closed = self.frames.pop()?;
                     let path = without_slash(&closed.prefix).to_vec();
-                    return Some(Step::Closed { path, errno });
+                    return Some(WalkStep::Closed { path, errno });
                 }
                 continue;
             };
             let path = [frame.prefix.as_slice(), &key.name].concat();
             if !path.ends_with(b"/") {
                 let kind = FileType::try_from(i32::from(key.kind)).unwrap_or(FileType::Other);
-                return Some(Step::Entry { path, kind });
+                return Some(WalkStep::Entry { path, kind });
             }
             if let Some(problem) = self.enter(path, &key.name) {
                 return Some(problem);
@@ -125,19 +125,20 @@ impl Walk {
         }
     }
 
-    fn enter(&mut self, prefix: Vec<u8>, name: &[u8]) -> Option<Step> {
+    /// Enters a directory. Returns the step that reports a failure, if any.
+    fn enter(&mut self, prefix: Vec<u8>, name: &[u8]) -> Option<WalkStep> {
         let path = without_slash(&prefix).to_vec();
         if self.frames.len() >= DEPTH_MAX {
-            return Some(Step::TooDeep { path });
+            return Some(WalkStep::TooDeep { path });
         }
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let parent = self.parent()?;
         let opened =
             openat(parent, without_slash(name), flags, Mode::empty()).and_then(Dir::from_fd);
         match opened {
-            Err(errno) => Some(Step::Closed { path, errno }),
+            Err(errno) => Some(WalkStep::Closed { path, errno }),
             Ok(directory) => {
-                self.frames.push(Frame {
+                self.frames.push(WalkFrame {
                     directory,
                     prefix,
                     batch: Vec::new(),
@@ -150,10 +151,10 @@ impl Walk {
     }
 }
 
-impl Frame {
-    /// Reads the directory for the smallest names behind the last batch.
-    async fn fill(&mut self, after: &[u8], descend: &Descend) -> Result<(), Errno> {
-        let mut batch = Batch {
+impl WalkFrame {
+    /// Reads the smallest names behind the last batch.
+    async fn fill(&mut self, after: &[u8], descend: &DescendFilter) -> Result<(), Errno> {
+        let mut batch = NameBatch {
             prefix: &self.prefix,
             after,
             last: self.last.as_deref(),
@@ -161,7 +162,8 @@ impl Frame {
             bytes: 0,
             more: false,
         };
-        // O_PATH would not do: the copy is only there to name entries while the iterator is borrowed.
+        // The iterator borrows the directory, so entries are looked up through a copy. An O_PATH copy would not
+        // suffice.
         let here = self
             .directory
             .as_fd()
@@ -172,10 +174,11 @@ impl Frame {
         for entry in self.directory.iter() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." || (top && name == staging::DIRECTORY.as_bytes()) {
+            if name == b"." || name == b".." || (top && name == staging::STAGING_PARENT.as_bytes())
+            {
                 continue;
             }
-            let kind = kind(&here, name, entry.file_type());
+            let kind = entry_kind(&here, name, entry.file_type());
             batch.offer(name, kind);
             if kind == FileType::Directory && descend(&[&self.prefix, name].concat()) {
                 batch.offer(&[name, b"/"].concat(), kind);
@@ -198,32 +201,33 @@ impl Frame {
     }
 }
 
-/// The smallest names behind `last`, and behind the path `after`.
-struct Batch<'a> {
+/// Batch of the smallest names behind `last` and behind the path `after`.
+struct NameBatch<'a> {
     prefix: &'a [u8],
     after: &'a [u8],
     last: Option<&'a [u8]>,
-    smallest: BinaryHeap<Key>,
+    smallest: BinaryHeap<SortKey>,
     bytes: usize,
     more: bool,
 }
 
-impl Batch<'_> {
+impl NameBatch<'_> {
+    /// Adds a name to the batch if it is among the smallest.
     fn offer(&mut self, name: &[u8], kind: FileType) {
         if self.last.is_some_and(|last| name <= last) || self.is_over(name) {
             return;
         }
-        let full = self.smallest.len() >= BATCH || self.bytes >= BATCH_BYTES;
+        let full = self.smallest.len() >= BATCH_NAMES_MAX || self.bytes >= BATCH_BYTES_MAX;
         if full && self.smallest.peek().is_some_and(|key| *key.name <= *name) {
             self.more = true;
             return;
         }
         self.bytes += name.len() + KEY_BYTES;
-        self.smallest.push(Key {
+        self.smallest.push(SortKey {
             name: name.to_vec(),
             kind: u8::try_from(i32::from(kind)).unwrap_or(0),
         });
-        while self.smallest.len() > BATCH || self.bytes > BATCH_BYTES {
+        while self.smallest.len() > BATCH_NAMES_MAX || self.bytes > BATCH_BYTES_MAX {
             let Some(largest) = self.smallest.pop() else {
                 break;
             };
@@ -232,7 +236,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Whether it comes before the place where the walk starts.
+    /// Returns `true` if a name comes before the position at which the walk starts.
     fn is_over(&self, name: &[u8]) -> bool {
         if self.after.is_empty() {
             return false;
@@ -242,7 +246,7 @@ impl Batch<'_> {
     }
 }
 
-fn kind(here: &OwnedFd, name: &[u8], known: Option<Type>) -> FileType {
+fn entry_kind(here: &OwnedFd, name: &[u8], known: Option<Type>) -> FileType {
     match known {
         Some(Type::File) => FileType::File,
         Some(Type::Directory) => FileType::Directory,
@@ -268,11 +272,12 @@ mod tests {
     async fn walked(place: &Path, recursive: bool, after: &[u8]) -> Vec<String> {
         let directory = fs::File::open(place).expect("a directory");
         let mut walk =
-            Walk::new(directory.into(), Vec::new(), Box::new(move |_| recursive)).expect("a walk");
+            DirectoryWalk::new(directory.into(), Vec::new(), Box::new(move |_| recursive))
+                .expect("a walk");
         walk.start_after(after.to_vec());
         let mut paths = Vec::new();
         while let Some(step) = walk.next().await {
-            let Step::Entry { path, .. } = step else {
+            let WalkStep::Entry { path, .. } = step else {
                 panic!("{step:?}");
             };
             paths.push(String::from_utf8(path).expect("text"));
@@ -311,7 +316,7 @@ mod tests {
     async fn a_directory_larger_than_a_batch_comes_whole_and_sorted() {
         let place = tempfile::tempdir().expect("a directory");
         let mut expected: Vec<String> = (0..40_000).map(|n| format!("{n:0>200}")).collect();
-        assert!(expected.len() * 200 > BATCH_BYTES);
+        assert!(expected.len() * 200 > BATCH_BYTES_MAX);
         for name in &expected {
             fs::write(place.path().join(name), "").expect("made");
         }

@@ -1,5 +1,5 @@
-//! The forked supervisor process: waits for an exec, spawns its leader, reaps everything, kills what it
-//! is told to. It runs none of the guest's code but this, on plain blocking system calls.
+//! Forked supervisor process: waits for an exec, spawns its leader, reaps all of its processes and kills them on
+//! order. It uses blocking system calls and no other code of the guest.
 
 use std::collections::HashSet;
 use std::ffi::{CString, c_char};
@@ -17,30 +17,34 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, recvmsg, send};
 use nix::unistd::{Pid, getpid};
 
+use super::protocol::{
+    HEAD_WORDS, INLINE_MAX, LaunchHeader, SignalTarget, SupervisorOrder, SupervisorReport,
+    SupervisorRequest,
+};
 use super::walk;
-use super::wire::{HEAD_WORDS, INLINE_MAX, Order, Report, Request, Start, Target};
-use crate::sys::{self, Plan, Stage};
+use crate::sys::{self, SpawnPlan, SpawnStage};
 
-/// Milliseconds between passes over a tree that is being killed.
+/// Pause between passes over a tree that is being killed, in milliseconds.
 const KILL_PASS: u16 = 3;
-/// Nice value of commands: the lowest weight, so that the guest and the supervisors, which stay at the default, get the
-/// CPU before them where commands have no CPU group of their own.
+/// Nice value of commands, the lowest weight. Guest and supervisors stay at the default and so get the CPU first,
+/// where commands have no CPU group of their own.
 const COMMAND_NICE: libc::c_int = 19;
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-struct Supervised<'a> {
+/// State of the supervisor process.
+struct SupervisorProcess<'a> {
     socket: &'a OwnedFd,
-    /// An exec was spawned and something of it is left.
+    /// `true` while a process of the exec is left.
     busy: bool,
-    /// Until it is reaped.
+    /// Pid of the leader until it is reaped.
     leader: Option<Pid>,
-    /// When the last exec was spawned.
+    /// Time of the most recent spawn.
     started: Instant,
     killing: bool,
 }
 
-/// The life of a supervisor; ends when the guest closes its side.
-pub(crate) fn run(socket: &OwnedFd) -> ! {
+/// Runs a supervisor until the guest closes its side.
+pub(crate) fn run_supervisor(socket: &OwnedFd) -> ! {
     sys::close_all_but(Some(socket.as_raw_fd()));
     sys::default_signals();
     let _already_leader = nix::unistd::setsid();
@@ -52,7 +56,7 @@ pub(crate) fn run(socket: &OwnedFd) -> ! {
     else {
         sys::exit_now(1);
     };
-    let mut state = Supervised {
+    let mut state = SupervisorProcess {
         socket,
         busy: false,
         leader: None,
@@ -64,8 +68,8 @@ pub(crate) fn run(socket: &OwnedFd) -> ! {
     state.end()
 }
 
-impl Supervised<'_> {
-    /// Waits for one thing and does it. False when the guest is gone.
+impl SupervisorProcess<'_> {
+    /// Waits for one event and handles it. Returns `false` when the guest is gone.
     fn turn(&mut self, signals: &SignalFd, buffer: &mut [u8]) -> bool {
         let mut fds = [
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
@@ -79,7 +83,9 @@ impl Supervised<'_> {
         let _interrupted = poll(&mut fds, timeout);
         let [socket, signal] = fds.map(|fd| fd.any().unwrap_or(false));
         if signal {
-            while let Ok(Some(_)) = signals.read_signal() {}
+            // SIGCHLD is pending at most once, so one read clears it. It comes before the reap: the signal of a child
+            // that ends in between must stay.
+            let _cleared = signals.read_signal();
         }
         self.reap();
         if socket && !self.receive(buffer) {
@@ -91,13 +97,14 @@ impl Supervised<'_> {
         true
     }
 
-    fn tell(&self, report: Report) {
+    /// Sends a report to the guest.
+    fn send_report(&self, report: SupervisorReport) {
         let fd = self.socket.as_raw_fd();
         let _guest_gone = send(fd, &report.encode(), MsgFlags::MSG_NOSIGNAL);
     }
 
-    /// Reaps whatever has ended. The leader's end is reported before it is reaped: should this process be
-    /// killed in between, the guest inherits it and reads its status itself.
+    /// Reaps all children that have ended. Reports the leader's exit before reaping it: if this process is killed in
+    /// between, the guest inherits the leader and reads its status.
     fn reap(&mut self) {
         loop {
             match sys::peek_exit() {
@@ -105,9 +112,9 @@ impl Supervised<'_> {
                     if self.leader == Some(pid) {
                         let wall = self.started.elapsed();
                         self.leader = None;
-                        self.tell(Report::Exited { exit, wall });
+                        self.send_report(SupervisorReport::Exited { exit, wall });
                     }
-                    sys::reap(pid);
+                    sys::reap_child(pid);
                 }
                 Ok(None) => return,
                 Err(Errno::EINTR) => {}
@@ -115,7 +122,7 @@ impl Supervised<'_> {
                     if self.busy {
                         self.busy = false;
                         self.killing = false;
-                        self.tell(Report::Empty);
+                        self.send_report(SupervisorReport::Empty);
                     }
                     return;
                 }
@@ -123,6 +130,7 @@ impl Supervised<'_> {
         }
     }
 
+    /// Receives one message and handles it. Returns `false` when the guest is gone.
     fn receive(&mut self, buffer: &mut [u8]) -> bool {
         let mut control = nix::cmsg_space!([i32; 5]);
         let mut parts = [IoSliceMut::new(buffer)];
@@ -134,25 +142,31 @@ impl Supervised<'_> {
             Ok(message) if message.bytes == 0 => return false,
             Ok(message) => (
                 message.bytes,
-                sys::adopt(message.cmsgs().ok().into_iter().flatten()),
+                sys::adopt_fds(message.cmsgs().ok().into_iter().flatten()),
             ),
         };
         let (head, inline) = buffer
             .get(..length)
             .and_then(|message| message.split_at_checked(HEAD_WORDS * 8))
             .unwrap_or((buffer.get(..length).unwrap_or_default(), &[]));
+        let request = SupervisorRequest::decode(head);
+        if let Some(SupervisorRequest::Start(start)) = &request {
+            self.start(start, inline, fds);
+        }
+        // Another command may have pinned this process. The program sets its own affinity, so a start does not wait.
         sys::use_all_cpus();
-        match Request::decode(head) {
-            Some(Request::Start(start)) => self.start(&start, inline, fds),
-            Some(Request::Order(order)) if self.busy => self.obey(order),
-            // Too late: what it was about is gone.
-            Some(Request::Order(_)) => {}
+        match request {
+            Some(SupervisorRequest::Start(_)) => {}
+            Some(SupervisorRequest::Order(order)) if self.busy => self.carry_out_order(order),
+            // The order came after the end of its exec.
+            Some(SupervisorRequest::Order(_)) => {}
             None => return false,
         }
         true
     }
 
-    fn start(&mut self, start: &Start, inline: &[u8], mut fds: Vec<OwnedFd>) {
+    /// Starts an exec and reports the outcome.
+    fn start(&mut self, start: &LaunchHeader, inline: &[u8], mut fds: Vec<OwnedFd>) {
         let mut rest = fds.split_off(fds.len().min(3)).into_iter();
         let group = start.has_command_group.then(|| rest.next()).flatten();
         let mut spilled = Vec::new();
@@ -164,35 +178,38 @@ impl Supervised<'_> {
             None => inline,
         };
         self.started = Instant::now();
-        let report = match launch(start, body, &fds, group.as_ref()) {
+        let report = match launch_program(start, body, &fds, group.as_ref()) {
             Ok(pid) => {
                 self.busy = true;
                 self.killing = false;
                 self.leader = Some(pid);
-                Report::Started { pid: pid.as_raw() }
+                SupervisorReport::Started { pid: pid.as_raw() }
             }
-            Err((stage, errno)) => Report::Failed { stage, errno },
+            Err((stage, errno)) => SupervisorReport::Failed { stage, errno },
         };
         drop(fds);
-        self.tell(report);
+        self.send_report(report);
     }
 
-    fn obey(&mut self, order: Order) {
+    /// Carries out an order for the tree.
+    fn carry_out_order(&mut self, order: SupervisorOrder) {
         match order {
-            Order::Kill => self.killing = true,
-            Order::Signal { target, signal } => {
-                // While the leader is not reaped its pid, and so its group's, cannot be another's.
+            SupervisorOrder::Kill => self.killing = true,
+            SupervisorOrder::Signal { target, signal } => {
+                // Until the leader is reaped, no other process can get its pid or its group.
                 match (target, self.leader) {
-                    (Target::Leader, Some(leader)) => sys::send_signal(leader, signal),
-                    (Target::Group, Some(leader)) => sys::send_signal_to_group(leader, signal),
-                    (Target::Tree, _) => walk::signal_tree(getpid(), &HashSet::new(), signal),
+                    (SignalTarget::Leader, Some(leader)) => sys::send_signal(leader, signal),
+                    (SignalTarget::Group, Some(leader)) => {
+                        sys::send_signal_to_group(leader, signal);
+                    }
+                    (SignalTarget::Tree, _) => walk::signal_tree(getpid(), &HashSet::new(), signal),
                     (_, None) => {}
                 }
             }
         }
     }
 
-    /// The guest is gone or gave this process up: nothing of the exec may stay.
+    /// Kills the tree and exits, because the guest is gone or has abandoned this process.
     fn end(&mut self) -> ! {
         while self.busy {
             walk::kill_tree(getpid(), &HashSet::new());
@@ -203,13 +220,14 @@ impl Supervised<'_> {
     }
 }
 
-fn launch(
-    start: &Start,
+/// Decodes a launch and spawns its program.
+fn launch_program(
+    start: &LaunchHeader,
     body: &[u8],
     fds: &[OwnedFd],
     command_group: Option<&OwnedFd>,
-) -> Result<Pid, (Stage, i32)> {
-    let malformed = (Stage::Fork, libc::EINVAL);
+) -> Result<Pid, (SpawnStage, i32)> {
+    let malformed = (SpawnStage::Fork, libc::EINVAL);
     let [stdin, stdout, stderr] = fds else {
         return Err(malformed);
     };
@@ -225,38 +243,39 @@ fn launch(
         return Err(malformed);
     }
     let name = argv.first().ok_or(malformed)?;
-    let program = text(program);
-    let plan = Plan {
-        cwd: text(cwd),
+    let program = c_string(program);
+    let plan = SpawnPlan {
+        cwd: c_string(cwd),
         programs: match program.is_empty() {
-            true => programs(name, envp),
+            true => program_candidates(name, envp),
             false => vec![program],
         },
-        argv: pointers(argv),
-        envp: pointers(envp),
+        argv: pointer_array(argv),
+        envp: pointer_array(envp),
         stdio: [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()],
         terminal: start.terminal,
         limits: start.limits.clone(),
         command_group: command_group.map(AsRawFd::as_raw_fd),
         nice: COMMAND_NICE,
     };
-    sys::spawn(&plan)
+    sys::spawn_program(&plan)
 }
 
-/// Of strings that end with their NUL, for execve.
-fn pointers(strings: &[&[u8]]) -> Vec<*const c_char> {
+/// Returns pointers to NUL-terminated strings, ended by null, for execve.
+fn pointer_array(strings: &[&[u8]]) -> Vec<*const c_char> {
     let pointers = strings.iter().map(|text| text.as_ptr().cast());
     pointers.chain(std::iter::once(std::ptr::null())).collect()
 }
 
-fn text(string: &[u8]) -> CString {
+/// Converts a string that ends with its NUL.
+fn c_string(string: &[u8]) -> CString {
     let bytes = string.strip_suffix(&[0]).unwrap_or(string);
     CString::new(bytes).unwrap_or_default()
 }
 
-/// Where the program may be: as it is if it has a slash, else in each directory of PATH.
-fn programs(name: &[u8], env: &[&[u8]]) -> Vec<CString> {
-    let name = text(name);
+/// Returns the paths to try for a program: the name itself if it has a slash, else one per directory of PATH.
+fn program_candidates(name: &[u8], env: &[&[u8]]) -> Vec<CString> {
+    let name = c_string(name);
     if name.is_empty() || name.as_bytes().contains(&b'/') {
         return vec![name];
     }

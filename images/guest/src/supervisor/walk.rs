@@ -1,5 +1,5 @@
-//! Finds and ends process trees by `/proc`. A snapshot of it is never atomic, so ending a tree is a loop:
-//! stop what is seen until nothing new appears (what is stopped cannot fork), then kill it all.
+//! Finds and kills process trees through `/proc`. No snapshot of `/proc` is atomic, so a kill is a loop: stop all
+//! processes found until no new one appears, since a stopped process cannot fork, then kill them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -10,22 +10,22 @@ use nix::unistd::Pid;
 
 use crate::sys;
 
-/// Of `/proc/PID/stat`'s flags (include/linux/sched.h).
+/// Flag in `/proc/PID/stat` of a process that exits (include/linux/sched.h).
 const PF_EXITING: u32 = 0x4;
-/// Rounds of stopping before the first kill; a fork bomb has run into the pids limit by then.
+/// Maximum number of rounds of stops before the first kill. By then a fork bomb has reached the pids limit.
 const STOP_ROUNDS_MAX: usize = 32;
 
-/// What is read of one process.
-struct Stat {
+/// Fields of `/proc/PID/stat`.
+struct ProcessStat {
     parent: Pid,
-    /// It has ended or is about to.
+    /// `true` if the process has ended or is about to.
     ends: bool,
 }
 
-/// Every process below `root`, without those in `skip` and what is below them.
-pub(crate) fn descendants(root: Pid, skip: &HashSet<Pid>) -> Vec<Pid> {
+/// Returns every process below `root`, except those in `skip` and the processes below them.
+pub(crate) fn find_descendants(root: Pid, skip: &HashSet<Pid>) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
-    for (pid, parent) in processes() {
+    for (pid, parent) in list_processes() {
         children.entry(parent).or_default().push(pid);
     }
     let mut found = Vec::new();
@@ -41,24 +41,25 @@ pub(crate) fn descendants(root: Pid, skip: &HashSet<Pid>) -> Vec<Pid> {
     found
 }
 
-/// Sends a signal to everything below `root`.
+/// Sends a signal to every process below `root`.
 pub(crate) fn signal_tree(root: Pid, skip: &HashSet<Pid>, signal: c_int) {
-    for pid in descendants(root, skip) {
+    for pid in find_descendants(root, skip) {
         sys::send_signal(pid, signal);
     }
 }
 
-/// One pass of ending everything below `root`; to be repeated until there are no children.
+/// Makes one pass of killing all processes below `root`. Callers repeat it until there are no children.
 pub(crate) fn kill_tree(root: Pid, skip: &HashSet<Pid>) {
     kill_tree_if(root, skip, || true);
 }
 
-/// The same, of what was found before `sure` said that all of it is meant: at a no it looks no further.
+/// Makes one pass like [`kill_tree`], but kills only processes found before a `sure` that returned `true`. Stops
+/// looking at the first `false`.
 pub(crate) fn kill_tree_if(root: Pid, skip: &HashSet<Pid>, sure: impl Fn() -> bool) {
     let mut stopped = HashSet::new();
     for _ in 0..STOP_ROUNDS_MAX {
         let mut any_new = false;
-        let found = descendants(root, skip);
+        let found = find_descendants(root, skip);
         if !sure() {
             break;
         }
@@ -77,8 +78,8 @@ pub(crate) fn kill_tree_if(root: Pid, skip: &HashSet<Pid>, sure: impl Fn() -> bo
     }
 }
 
-/// All processes that can be seen, with their parents.
-fn processes() -> Vec<(Pid, Pid)> {
+/// Returns all visible processes with their parents.
+fn list_processes() -> Vec<(Pid, Pid)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -86,30 +87,30 @@ fn processes() -> Vec<(Pid, Pid)> {
         .filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let pid = Pid::from_raw(pid);
-            Some((pid, stat(pid)?.parent))
+            Some((pid, read_process_stat(pid)?.parent))
         })
         .collect()
 }
 
-/// It does not end yet: what is below it was not handed on before this looked.
+/// Returns `true` if the process is not about to end, so that its children are still its own.
 pub(crate) fn is_running(pid: Pid) -> bool {
-    stat(pid).is_some_and(|stat| !stat.ends)
+    read_process_stat(pid).is_some_and(|stat| !stat.ends)
 }
 
-fn stat(pid: Pid) -> Option<Stat> {
-    Stat::of(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+fn read_process_stat(pid: Pid) -> Option<ProcessStat> {
+    ProcessStat::of(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-impl Stat {
-    /// The second field of `/proc/PID/stat` is the program's name in parentheses, which may itself have spaces and
-    /// parentheses in it; the state, the parent and, four fields on, the flags follow.
+impl ProcessStat {
+    /// Parses `/proc/PID/stat`. Its second field is the program's name in parentheses, which may itself contain spaces
+    /// and parentheses. State, parent and, four fields on, flags follow.
     fn of(stat: &[u8]) -> Option<Self> {
         let end = stat.iter().rposition(|byte| *byte == b')')?;
         let rest = str::from_utf8(stat.get(end + 1..)?).ok()?;
         let mut fields = rest.split_ascii_whitespace();
         let state = fields.next()?;
         let parent = fields.next()?.parse().ok()?;
-        // The kernel sets the flag before it hands children on, and the state after it; not every kernel tells flags.
+        // The kernel sets the flag before it hands children on, and the state after it. Some kernels report no flags.
         let flags: u32 = fields
             .nth(4)
             .and_then(|flags| flags.parse().ok())
@@ -128,7 +129,8 @@ mod tests {
     #[test]
     fn a_hostile_program_name_does_not_hide_the_parent() {
         let check = |stat: &str, expected: Option<(i32, bool)>| {
-            let found = Stat::of(stat.as_bytes()).map(|found| (found.parent.as_raw(), found.ends));
+            let found =
+                ProcessStat::of(stat.as_bytes()).map(|found| (found.parent.as_raw(), found.ends));
             assert_eq!(found, expected, "{stat}");
         };
         check("12 (sh) S 7 12 12 0", Some((7, false)));

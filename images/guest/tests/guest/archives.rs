@@ -1,4 +1,4 @@
-//! Archives in: round trips, and hostile ones that must leave nothing.
+//! Uploaded archives: round trips, and hostile archives that must leave nothing in the workspace.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use tar::{Builder, EntryType, Header};
 use crate::files::{header, sha256};
 use crate::support::{Guest, reason};
 
-/// An entry with any name, also those that `tar` itself refuses to write.
+/// Builds an entry with any name, including those that `tar` refuses to write.
 fn entry(kind: EntryType, name: &[u8], link: &[u8], data: &[u8], mode: u32) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -103,7 +103,7 @@ async fn archives_of_real_tar_unpack_as_they_were() {
     assert!(!guest.workspace().join(".stage").exists());
 }
 
-/// Puts an archive, plain and compressed: refused for this reason, and nothing is left.
+/// Uploads an archive, plain and compressed, and checks that it is refused for this reason and leaves nothing.
 async fn check(guest: &Guest, name: &str, bytes: &[u8], expected: &str) {
     let before = guest.tree();
     for (kind, bytes) in [(Kind::Tar, bytes.to_vec()), (Kind::TarGz, gzip(bytes))] {
@@ -126,7 +126,7 @@ fn link(name: &str, target: &str) -> Vec<u8> {
     )
 }
 
-/// A PAX header that names the next entry.
+/// Builds a PAX header that names the next entry.
 fn pax(path: &str) -> Vec<u8> {
     let record = |length: usize| format!("{length} path={path}\n");
     let mut length = record(0).len();
@@ -354,7 +354,7 @@ fn run(program: &str, args: &[&str], path: &std::path::Path) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// A file system that does not outlive the test.
+/// Mounted file system, unmounted when the test ends.
 struct Unmount(std::path::PathBuf);
 
 impl Drop for Unmount {
@@ -363,9 +363,9 @@ impl Drop for Unmount {
     }
 }
 
-/// Another file system in the workspace is met only when files are moved: some are in place by then.
+/// The move of a file reveals another file system in the workspace only after other files are installed.
 #[tokio::test]
-async fn what_was_replaced_comes_back_when_a_later_file_fails() {
+async fn replaced_files_come_back_when_a_later_file_fails() {
     let guest = Guest::start().await;
     let work = guest.workspace().join("work");
     let other = work.join("other");
@@ -391,7 +391,7 @@ async fn what_was_replaced_comes_back_when_a_later_file_fails() {
     assert_eq!(link.as_os_str(), "nowhere");
 }
 
-/// Puts an archive: refused, and the workspace is as before.
+/// Uploads an archive and checks that it is refused and leaves the workspace as it was.
 async fn check_at(guest: &Guest, name: &str, base: &str, bytes: &[u8]) {
     let before = guest.tree();
     let refused = guest.put(header(Kind::Tar, base), bytes).await;

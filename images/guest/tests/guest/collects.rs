@@ -1,4 +1,4 @@
-//! Collecting: what matches, in which order, under which limits, in which form.
+//! Collections: matches, their order, limits and formats.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,13 +14,13 @@ use crate::files::sha256;
 use crate::support::{Guest, reason};
 
 #[derive(Debug, Default)]
-pub(crate) struct Collected {
+pub(crate) struct CollectedFiles {
     pub(crate) files: Vec<(v1::CollectedFile, Vec<u8>, Option<v1::FileEnd>)>,
     pub(crate) archive: Vec<u8>,
     pub(crate) summary: v1::CollectSummary,
 }
 
-impl Collected {
+impl CollectedFiles {
     pub(crate) fn paths(&self) -> Vec<&str> {
         self.files
             .iter()
@@ -29,10 +29,13 @@ impl Collected {
     }
 }
 
-pub(crate) async fn collect(guest: &Guest, spec: v1::CollectSpec) -> Result<Collected, Status> {
+pub(crate) async fn collect(
+    guest: &Guest,
+    spec: v1::CollectSpec,
+) -> Result<CollectedFiles, Status> {
     let request = wire::CollectRequest { spec: Some(spec) };
     let mut stream = guest.client.clone().collect(request).await?.into_inner();
-    let mut collected = Collected::default();
+    let mut collected = CollectedFiles::default();
     let mut summaries = 0;
     while let Some(message) = stream.message().await? {
         assert_eq!(summaries, 0, "the summary is last");
@@ -228,7 +231,7 @@ async fn changed_since_exec_leaves_out_what_was_there() {
 }
 
 #[tokio::test]
-async fn what_was_not_changed_is_counted_and_named_if_it_was_asked_for_by_name() {
+async fn unchanged_files_are_counted_and_literal_globs_name_them() {
     let guest = Guest::start().await;
     guest
         .sh(

@@ -1,4 +1,4 @@
-//! How execs are let go: deleted, forgotten, abandoned by their last stream.
+//! Ends of execs: deletion, retention limits, and the kill after the last stream breaks.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
 use tonic::{Code, Status, Streaming};
 
-use crate::support::{Guest, Seen, alive, duration, reason, until};
+use crate::support::{Guest, SeenEvents, alive, duration, reason, until};
 
 async fn get(guest: &Guest, id: &str) -> Result<v1::Exec, Status> {
     let exec_id = id.to_owned();
@@ -34,7 +34,7 @@ fn assert_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, why
     assert_eq!((status.code(), &*reason(&status)), (code, why), "{status}");
 }
 
-/// What a command wrote to a file of the workspace.
+/// Returns what a command wrote to a file of the workspace.
 async fn written(guest: &Guest, name: &str) -> String {
     let file = guest.workspace().join(name);
     let read = || std::fs::read_to_string(&file).unwrap_or_default();
@@ -50,7 +50,7 @@ async fn delete_exec() {
     start(&guest, request.clone()).await.expect("started");
     let child = written(&guest, "child").await;
     let reader = guest.attach("doomed", 0).await;
-    let (seen, deleted) = tokio::join!(Seen::all(reader), delete(&guest, "doomed"));
+    let (seen, deleted) = tokio::join!(SeenEvents::all(reader), delete(&guest, "doomed"));
     deleted.expect("deleted");
     // Whoever was attached hears how it ended.
     let seen = seen.expect("ends well");
@@ -127,7 +127,7 @@ async fn a_command_never_runs_twice_under_one_id() {
     assert_eq!(runs.expect("a file"), "run\n");
 }
 
-/// Runs a program that does not survive its streams, until it has said something.
+/// Runs a program with on_disconnect KILL until its first output.
 async fn run_abandoned(guest: &Guest, id: &str) -> Streaming<v1::ExecEvent> {
     let script = "echo up; sleep 100";
     let mut request = guest.request(id, &["bash", "-c", script]);
@@ -149,7 +149,7 @@ async fn says_something(stream: &mut Streaming<v1::ExecEvent>) {
     panic!("it ended");
 }
 
-/// How long it takes until an exec ends.
+/// Waits until an exec ends and returns how long that took.
 async fn ends(guest: &Guest, id: &str) -> Duration {
     let begin = Instant::now();
     let request = wire::PollExecRequest {

@@ -8,7 +8,7 @@ use skilld_proto::v1::exec_result::{Outcome, Reason};
 use skilld_proto::v1::spawn_failure::Stage;
 use tonic::Code;
 
-use crate::support::{Guest, Seen, alive, duration, reason, until};
+use crate::support::{Guest, SeenEvents, alive, duration, reason, until};
 
 #[tokio::test]
 async fn outcomes_are_the_programs_own() {
@@ -121,7 +121,7 @@ async fn large_stdin_and_large_specs_arrive_whole() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_spawned_says_where_and_why() {
+async fn spawn_failures_report_their_step_and_errno() {
     let guest = Guest::start().await;
     std::fs::write(guest.workspace().join("plain"), "x").expect("a file");
     std::fs::write(guest.workspace().join("garbage"), "\x01\x02").expect("a file");
@@ -392,7 +392,7 @@ async fn kill(guest: &Guest, id: &str, grace: u64) -> v1::Exec {
         .into_inner()
 }
 
-/// A child that left the session twice, ignores TERM, and says who it is.
+/// Shell text for a child that left the session twice, ignores SIGTERM and prints its pid.
 const ESCAPEE: &str = "trap '' TERM; \
     setsid bash -c 'trap \"\" TERM; (setsid bash -c \"trap : TERM; echo \\$\\$ > $0; while :; do sleep 1; done\" &) ; sleep 100' \"$PWD/$1\" & \
     while :; do sleep 1; done";
@@ -549,7 +549,7 @@ async fn signals_reach_whom_they_are_for() {
     let script = "trap 'echo usr1' USR1; echo ready; while :; do sleep 0.02; done";
     let request = guest.request("sig", &["bash", "-c", script]);
     let mut stream = client.run_exec(request).await.expect("runs").into_inner();
-    let mut seen = Seen::default();
+    let mut seen = SeenEvents::default();
     let begin = Instant::now();
     while seen.out != b"ready\n" {
         seen.take(

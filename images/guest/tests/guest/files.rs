@@ -1,4 +1,4 @@
-//! Files in, listed, read: round trips and refusals.
+//! Uploads, listings and reads of files: round trips and refusals.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,7 +13,7 @@ use tonic::Status;
 use crate::support::{Guest, reason};
 
 impl Guest {
-    /// Puts data under a header, in pieces.
+    /// Uploads data under a header, in several messages.
     pub(crate) async fn put(
         &self,
         header: wire::PutFilesHeader,
@@ -61,7 +61,7 @@ impl Guest {
         Ok(bytes)
     }
 
-    /// Everything in the workspace, by path; directories end with a slash.
+    /// Returns all paths of the workspace; directories end with a slash.
     pub(crate) fn tree(&self) -> Vec<String> {
         fn walk(directory: &std::path::Path, prefix: &str, found: &mut Vec<String>) {
             for entry in fs::read_dir(directory).expect("a directory").flatten() {
@@ -150,7 +150,7 @@ async fn a_file_goes_in_and_comes_out() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_written_is_refused_and_leaves_nothing() {
+async fn refused_uploads_leave_nothing() {
     let guest = Guest::start().await;
     let ws = guest.workspace();
     symlink("/tmp", ws.join("work/abs")).expect("a link");

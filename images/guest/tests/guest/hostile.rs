@@ -1,4 +1,4 @@
-//! Files that a tenant laid out to harm: what is collected and staged meanwhile stays in the workspace, and in time.
+//! Files that a hostile command creates: collections and uploads stay in the workspace and within their time.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -32,7 +32,7 @@ fn unlimited(globs: &[&str]) -> v1::CollectSpec {
     }
 }
 
-/// Exchanges two names until told to stop, and counts.
+/// Exchanges two names until it is stopped, and counts the exchanges.
 fn swapping(one: &Path, other: &Path) -> (Arc<AtomicBool>, std::thread::JoinHandle<u64>) {
     let stop = Arc::new(AtomicBool::new(false));
     let (one, other, stopped) = (one.to_owned(), other.to_owned(), Arc::clone(&stop));
@@ -149,7 +149,7 @@ async fn a_sparse_tebibyte_costs_no_more_than_its_limit() {
     assert!(begin.elapsed() < Duration::from_secs(20));
 }
 
-/// The time of a file's contents can be set to anything; that of its change cannot.
+/// A command can set the modification time of a file, but not its change time.
 #[tokio::test]
 async fn what_an_exec_changed_is_told_by_a_time_that_nobody_sets() {
     let guest = Guest::start().await;
@@ -168,7 +168,7 @@ async fn what_an_exec_changed_is_told_by_a_time_that_nobody_sets() {
     );
 }
 
-/// GNU tar and Python both read names with anything in them.
+/// GNU tar and Python both read names with any bytes.
 #[tokio::test]
 async fn an_archive_holds_any_name() {
     let guest = Guest::start().await;
@@ -221,7 +221,7 @@ async fn an_archive_holds_any_name() {
     }
 }
 
-/// The guest has one thread: a call that takes no time must not wait for one that takes long.
+/// The guest has one thread. A short call must not wait for a long one.
 #[tokio::test]
 async fn a_huge_collect_lets_others_have_their_turn() {
     let guest = Guest::start().await;
@@ -291,10 +291,10 @@ async fn waiting_for_the_end_of_an_exec_reads_nothing_of_it() {
     assert_eq!(waiting("one").await.state(), v1::ExecState::Closed);
 }
 
-/// A name, a mode and what is in it.
+/// Name, mode and contents of a file.
 type Tree = std::collections::BTreeMap<String, (u32, Vec<u8>)>;
 
-/// Names that sort in all ways around a slash, in directories that never have a file's name.
+/// Generates names that sort before and after a slash, and directories that never have the name of a file.
 fn trees() -> impl Strategy<Value = Tree> {
     let name = "(d[!-.ab]{0,2}/){0,2}f[ !.\u{e9}\u{65e5}a-z]{0,8}";
     let mode = prop_oneof![
@@ -325,7 +325,7 @@ fn tar(tree: &Tree) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_was_staged_is_collected_with_its_bytes_and_modes() {
+async fn uploaded_files_are_collected_with_their_bytes_and_modes() {
     let guest = Guest::start().await;
     let mut runner = TestRunner::new(ProptestConfig::default());
     for turn in 0..24 {

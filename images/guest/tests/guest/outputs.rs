@@ -1,4 +1,4 @@
-//! Output: nothing lost, nothing twice, gaps said, across readers and connections.
+//! Output across readers and connections: no byte is lost or sent twice, and gaps are reported.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_result::Outcome;
 use tonic::Code;
 
-use crate::support::{Guest, Seen, configuration, duration, reason, until};
+use crate::support::{Guest, SeenEvents, configuration, duration, reason, until};
 
 const MEBI: usize = 1024 * 1024;
 
-/// Deterministic and without a period that windows could hide.
+/// Returns deterministic bytes without a period that a window could hide.
 const SOURCE: &str = "openssl enc -aes-128-ctr -K 00 -iv 00 -nosalt -in /dev/zero 2>/dev/null";
 
 #[tokio::test]
@@ -62,15 +62,16 @@ async fn a_slow_reader_of_a_blocking_exec_loses_nothing() {
         !guest.workspace().join("done").exists(),
         "the program waits for its reader"
     );
-    let seen = Seen::all(stream).await.expect("ends well");
+    let seen = SeenEvents::all(stream).await.expect("ends well");
     assert_eq!(seen.out.len(), 20_000_004);
     assert!(seen.gaps.is_empty());
     assert!(seen.out.ends_with(b"\0end\n"));
 }
 
-/// What a stream has been given and its client has not got yet is in the buffers of connections, and gone with them.
+/// Events that a stream has sent and its client has not received are in the buffers of connections, and are lost with
+/// them.
 #[tokio::test]
-async fn what_is_under_way_on_a_stream_that_breaks_is_kept() {
+async fn output_in_flight_on_a_broken_stream_is_retained() {
     let guest = Guest::start().await;
     let mut client = guest.client.clone();
     let argv = ["bash", "-c", "head -c 20000000 /dev/zero; echo end"];
@@ -91,7 +92,7 @@ async fn what_is_under_way_on_a_stream_that_breaks_is_kept() {
     }
     assert!(total < 20_000_000, "the program waits for its reader");
     drop(stream);
-    let seen = Seen::all(guest.attach("under-way", 0).await).await;
+    let seen = SeenEvents::all(guest.attach("under-way", 0).await).await;
     let seen = seen.expect("ends well");
     assert_eq!((seen.gaps.len(), seen.out.len()), (0, 20_000_004));
 }
@@ -125,7 +126,7 @@ async fn without_a_reader_a_blocking_exec_waits_and_loses_nothing() {
     }
     assert_eq!(total, 70_000);
     assert!(!guest.workspace().join("done").exists());
-    let seen = Seen::all(guest.attach("wait", 0).await)
+    let seen = SeenEvents::all(guest.attach("wait", 0).await)
         .await
         .expect("ends well");
     assert_eq!((seen.out.len(), seen.gaps.len()), (3_000_000, 0));
@@ -165,7 +166,7 @@ async fn drop_oldest_reports_a_gap_with_offsets() {
         .and_then(|result| result.dropped_bytes)
         .expect("a count");
     assert_eq!(dropped.stdout, 930_003);
-    let seen = Seen::all(guest.attach("drop", 0).await)
+    let seen = SeenEvents::all(guest.attach("drop", 0).await)
         .await
         .expect("ends well");
     assert_eq!(seen.gaps, [(0, 930_003)]);
@@ -196,7 +197,7 @@ async fn a_broken_connection_changes_nothing_for_the_exec() {
         .await
         .expect("runs")
         .into_inner();
-    let mut first = Seen::default();
+    let mut first = SeenEvents::default();
     while first.out.len() < 500 {
         let event = stream.message().await.expect("an event").expect("open");
         first.take(event, Instant::now());
@@ -255,7 +256,7 @@ async fn readers_at_different_offsets_get_the_same_bytes() {
     let whole = guest.sh("many", "seq 20000; seq 100 >&2").await;
     for at in [0, 1, 4096, 65536, whole.out.len() as u64] {
         let mut stream = guest.attach("many", at).await;
-        let mut seen = Seen {
+        let mut seen = SeenEvents {
             out: whole.out[..usize::try_from(at).expect("small")].to_vec(),
             ..Default::default()
         };
@@ -325,13 +326,13 @@ async fn a_spent_budget_drops_nothing_of_a_blocking_exec() {
         .await
         .expect("started");
     total_reaches(&guest, "tight", 100_000).await;
-    let seen = Seen::all(guest.attach("tight", 0).await)
+    let seen = SeenEvents::all(guest.attach("tight", 0).await)
         .await
         .expect("ends well");
     assert_eq!((seen.out.len(), seen.gaps.len()), (4_000_000, 0));
 }
 
-/// Waits until a stream of an exec that nobody reads has grown to a size; the exec as it is then.
+/// Waits until a stream of an exec without readers has grown to a size, and returns the exec.
 async fn total_reaches(guest: &Guest, id: &str, bytes: u64) -> v1::Exec {
     let request = wire::GetExecRequest {
         exec_id: id.to_owned(),
@@ -370,7 +371,7 @@ async fn a_blocked_exec_that_nobody_reads_is_killed_and_keeps_what_it_wrote() {
     assert_eq!(killed.state(), v1::ExecState::Closed);
     let total = killed.total.expect("offsets").stdout;
     assert!(total > 100_000, "what was in the pipe: {killed:?}");
-    let seen = Seen::all(guest.attach("yes", 0).await)
+    let seen = SeenEvents::all(guest.attach("yes", 0).await)
         .await
         .expect("ends well");
     assert_eq!((seen.out.len() as u64, seen.gaps.len()), (total, 0));
@@ -399,7 +400,7 @@ async fn text_that_is_larger_than_its_window_does_not_wait_for_ever() {
     assert!(seen.expect("ends").text == "a\u{20ac}\n".repeat(60_000));
 }
 
-/// A workspace has so many inodes, and an exec takes one.
+/// The inodes of a workspace are limited, and an exec takes one.
 #[tokio::test]
 async fn a_forgotten_exec_takes_its_empty_directory_along() {
     let guest = Guest::configured(wire::ConfigureRequest {

@@ -1,4 +1,4 @@
-//! Long polls: when they answer, and that every byte comes once.
+//! Long polls: the time of the answer, and output without loss or repetition.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use tonic::{Code, Status};
 
 use crate::support::{Guest, duration, reason, until};
 
-/// What many polls brought together.
+/// Output of many polls, joined.
 #[derive(Debug, Default)]
-struct Polled {
+struct PolledOutput {
     out: Vec<u8>,
     err: Vec<u8>,
     text: String,
@@ -22,7 +22,7 @@ struct Polled {
     last: v1::PollExecResponse,
 }
 
-/// One that waits for up to ten seconds.
+/// Builds a poll that waits for up to ten seconds.
 fn request(id: &str, offsets: v1::StreamOffsets) -> wire::PollExecRequest {
     wire::PollExecRequest {
         exec_id: id.to_owned(),
@@ -57,7 +57,7 @@ async fn start_with(guest: &Guest, id: &str, script: &str, change: impl FnOnce(&
     client.start_exec(request).await.expect("started");
 }
 
-impl Polled {
+impl PolledOutput {
     fn take(&mut self, answer: v1::PollExecResponse) {
         for output in &answer.output {
             let (at, to) = match output.stream() {
@@ -86,7 +86,7 @@ impl Polled {
         self.last = answer;
     }
 
-    /// Polls until there is nothing more to come.
+    /// Polls until the exec is closed.
     async fn all(guest: &Guest, mut request: wire::PollExecRequest) -> Self {
         let mut polled = Self::default();
         while polled.last.state() != v1::ExecState::Closed || !polled.last.output.is_empty() {
@@ -215,7 +215,7 @@ async fn a_poll_ends_when_its_wait_is_over() {
 async fn a_prompt_without_a_newline_comes_once() {
     let guest = Guest::start().await;
     start(&guest, "prompt", "printf 'name? '; sleep 10").await;
-    let mut polled = Polled::default();
+    let mut polled = PolledOutput::default();
     let begin = Instant::now();
     polled.take(poll(&guest, request("prompt", polled.next)).await);
     let took = begin.elapsed();
@@ -291,7 +291,7 @@ async fn each_byte_comes_once_over_many_polls() {
             settle_time: duration(5),
             ..request(&id, v1::StreamOffsets::default())
         };
-        let polled = Polled::all(&guest, wish).await;
+        let polled = PolledOutput::all(&guest, wish).await;
         let expect =
             |word: &str| -> String { (1..=300).map(|i| format!("{word} {i}\n")).collect() };
         assert_eq!(String::from_utf8_lossy(&polled.out), expect("line"));
@@ -313,8 +313,8 @@ async fn two_pollers_get_the_same_bytes() {
         ..request("two", v1::StreamOffsets::default())
     };
     let (small, large) = tokio::join!(
-        Polled::all(&guest, wish(11)),
-        Polled::all(&guest, wish(65536))
+        PolledOutput::all(&guest, wish(11)),
+        PolledOutput::all(&guest, wish(65536))
     );
     let expected: String = (1..=200).map(|i| format!("line {i}\n")).collect();
     assert_eq!(String::from_utf8_lossy(&small.out), expected);
@@ -333,7 +333,7 @@ async fn a_polled_text_is_never_cut_inside_a_character() {
         settle_time: duration(20),
         ..request(id, offsets)
     };
-    let mut polled = Polled::default();
+    let mut polled = PolledOutput::default();
     polled.take(poll(&guest, text("cut", polled.next)).await);
     assert_eq!((&*polled.text, polled.next.stdout), ("a", 1));
     polled.take(poll(&guest, text("cut", polled.next)).await);
@@ -347,7 +347,7 @@ async fn a_polled_text_is_never_cut_inside_a_character() {
             max_bytes,
             ..text("few", v1::StreamOffsets::default())
         };
-        let polled = Polled::all(&guest, wish).await;
+        let polled = PolledOutput::all(&guest, wish).await;
         let out: String = polled
             .text
             .chars()
@@ -359,7 +359,7 @@ async fn a_polled_text_is_never_cut_inside_a_character() {
 
     // The last bytes are no character, and come all the same.
     start(&guest, "half", r"printf 'a\xe2\x82'").await;
-    let polled = Polled::all(&guest, text("half", v1::StreamOffsets::default())).await;
+    let polled = PolledOutput::all(&guest, text("half", v1::StreamOffsets::default())).await;
     assert_eq!((&*polled.text, polled.next.stdout), ("a\u{fffd}", 3));
 }
 
@@ -368,7 +368,7 @@ async fn a_poll_wakes_as_soon_as_there_is_something() {
     let guest = Guest::start().await;
     let script = "while read -r line; do date +%s%N; done < <(for i in $(seq 30); do sleep 0.02; echo; done)";
     start(&guest, "wake", script).await;
-    let mut polled = Polled::default();
+    let mut polled = PolledOutput::default();
     let mut delays = Vec::new();
     while polled.last.result.is_none() {
         let wish = wire::PollExecRequest {
@@ -466,7 +466,7 @@ async fn a_blocking_exec_goes_on_as_far_as_polls_acknowledge() {
     }
     assert!(!guest.workspace().join("done").exists());
     let begin = Instant::now();
-    let polled = Polled::all(&guest, wish).await;
+    let polled = PolledOutput::all(&guest, wish).await;
     assert_eq!((polled.out.len(), polled.gaps.len()), (3_000_000, 0));
     assert!(
         begin.elapsed() < Duration::from_secs(5),

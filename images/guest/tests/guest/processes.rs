@@ -1,4 +1,4 @@
-//! The guest as a process: its size, its zombies, what a hostile command can do to it.
+//! The guest process: its memory, its children, and attacks by a hostile command.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use skilld_proto::v1::exec_result::{Outcome, Reason};
 
 use crate::support::{Guest, duration, status_kib, until};
 
-/// Direct children of a process, zombies included, with their states.
+/// Returns the direct children of a process, zombies included, with their states.
 fn children(pid: u32) -> Vec<(u32, char)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
@@ -215,7 +215,7 @@ async fn shutdown_kills_everything_and_refuses_what_comes_after() {
     }
 }
 
-/// A debug build is not what is shipped; its idle size still has a bound.
+/// A debug build is larger than the shipped one, but its idle size has a bound too.
 #[tokio::test]
 async fn an_idle_guest_is_small() {
     let guest = Guest::start().await;

@@ -1,4 +1,4 @@
-//! stdin that others write to: nothing twice, nothing lost, no write that waits for a program that has ended.
+//! Writes to stdin: no byte is lost or written twice, and no write waits for a program that has ended.
 
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use crate::support::{Guest, Seen, reason, status_kib, until};
+use crate::support::{Guest, SeenEvents, reason, status_kib, until};
 
 /// Starts a program whose stdin is open.
 async fn start(guest: &Guest, id: &str, argv: &[&str]) {
@@ -35,7 +35,7 @@ fn message(id: &str, offset: Option<u64>, data: &[u8], eof: bool) -> wire::Write
     }
 }
 
-/// One that can be repeated wherever it lies, and waits a moment at most.
+/// Builds a write that can be repeated at any offset and waits only a moment.
 fn known(id: &str, write_id: &str, data: &[u8]) -> wire::WriteStdinRequest {
     wire::WriteStdinRequest {
         write_id: write_id.to_owned(),
@@ -74,9 +74,9 @@ async fn stream(guest: &Guest, messages: Vec<wire::WriteStdinRequest>) -> Result
     Ok(answer.into_inner().committed_offset)
 }
 
-async fn all(guest: &Guest, id: &str) -> Seen {
+async fn all(guest: &Guest, id: &str) -> SeenEvents {
     let stream = guest.attach(id, 0).await;
-    Seen::all(stream).await.expect("ends well")
+    SeenEvents::all(stream).await.expect("ends well")
 }
 
 async fn kill(guest: &Guest, id: &str) -> v1::Exec {
@@ -617,7 +617,7 @@ async fn writes_that_wait_are_bounded() {
     assert!(again.is_err(), "it waits as the others did");
 }
 
-/// Shell text on a terminal that is typed into.
+/// Runs shell text on a terminal with an open stdin.
 async fn start_terminal(guest: &Guest, id: &str, script: &str) {
     let mut request = guest.request(id, &["bash", "-c", script]);
     if let Some(spec) = &mut request.spec {

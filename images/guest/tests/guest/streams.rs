@@ -1,4 +1,4 @@
-//! How many streams there may be: each that stalls costs the guest its buffers.
+//! Limits of the number of streams. A stalled stream costs the guest its buffers.
 
 use futures::StreamExt;
 use futures::stream::{self, pending};

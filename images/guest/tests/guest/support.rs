@@ -1,4 +1,4 @@
-//! A daemon's side of the guest's socket, and short ways to say what tests say often.
+//! The daemon's side of the guest's socket, and helpers that most tests use.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -28,9 +28,9 @@ pub(crate) struct Guest {
     place: TempDir,
 }
 
-/// Everything that one stream of events said.
+/// All events of one stream, joined.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct SeenEvents {
     pub(crate) out: Vec<u8>,
     pub(crate) err: Vec<u8>,
     pub(crate) text: String,
@@ -39,18 +39,18 @@ pub(crate) struct Seen {
     pub(crate) result: Option<v1::ExecResult>,
     pub(crate) total: Option<v1::StreamOffsets>,
     pub(crate) heartbeats: usize,
-    /// When Exited came.
+    /// Time from the start of the stream to Exited.
     pub(crate) exited_after: Option<Duration>,
     pub(crate) seqs: Vec<u64>,
 }
 
 impl Guest {
-    /// Started, greeted and configured.
+    /// Starts a guest, connects to it and configures it.
     pub(crate) async fn start() -> Self {
         Self::configured(configuration()).await
     }
 
-    /// The same, started by another program that is given it and its arguments.
+    /// Starts a guest through another program, which gets the guest and its arguments as arguments.
     pub(crate) async fn launched(by: &[&str]) -> Self {
         let mut guest = Self::started(by).await;
         let configured = guest.client.configure(configuration()).await;
@@ -64,7 +64,7 @@ impl Guest {
         guest
     }
 
-    /// Connected, and told nothing yet.
+    /// Starts a guest and connects to it without configuring it.
     pub(crate) async fn bare() -> Self {
         Self::started(&[]).await
     }
@@ -97,7 +97,7 @@ impl Guest {
         }
     }
 
-    /// Drops the connection, as a daemon that is killed.
+    /// Drops the connection, as a killed daemon does.
     pub(crate) fn disconnect(&mut self) {
         let unlinked = std::fs::remove_file(self.place.path().join("guest.sock"));
         drop(unlinked);
@@ -106,7 +106,7 @@ impl Guest {
             GuestServiceClient::new(Endpoint::from_static("http://nobody").connect_lazy());
     }
 
-    /// Drops the connection and takes the next one, as a daemon that was restarted.
+    /// Drops the connection and accepts the next one, as a restarted daemon does.
     pub(crate) async fn reconnect(&mut self) {
         let socket = self.place.path().join("guest.sock");
         self.disconnect();
@@ -121,7 +121,7 @@ impl Guest {
         self.place.path().join("ws")
     }
 
-    /// A request that runs `argv` in the workspace.
+    /// Builds a request that runs `argv` in the workspace.
     pub(crate) fn request(&self, id: &str, argv: &[&str]) -> wire::StartExecRequest {
         wire::StartExecRequest {
             exec_id: id.to_owned(),
@@ -138,13 +138,15 @@ impl Guest {
     }
 
     /// Runs a request to its end.
-    pub(crate) async fn run(&self, request: wire::StartExecRequest) -> Seen {
+    pub(crate) async fn run(&self, request: wire::StartExecRequest) -> SeenEvents {
         let stream = self.client.clone().run_exec(request).await.expect("runs");
-        Seen::all(stream.into_inner()).await.expect("ends well")
+        SeenEvents::all(stream.into_inner())
+            .await
+            .expect("ends well")
     }
 
     /// Runs shell text to its end.
-    pub(crate) async fn sh(&self, id: &str, text: &str) -> Seen {
+    pub(crate) async fn sh(&self, id: &str, text: &str) -> SeenEvents {
         self.run(self.request(id, &["bash", "-c", text])).await
     }
 
@@ -195,7 +197,7 @@ async fn channel(stream: UnixStream) -> Channel {
         .expect("a channel")
 }
 
-impl Seen {
+impl SeenEvents {
     /// Reads a stream to its end.
     pub(crate) async fn all(mut stream: Streaming<v1::ExecEvent>) -> Result<Self, Status> {
         let begin = Instant::now();
@@ -262,7 +264,7 @@ impl Seen {
     }
 }
 
-/// What a daemon says by default, with shorter graces.
+/// Returns the default configuration of a daemon, with shorter graces.
 pub(crate) fn configuration() -> wire::ConfigureRequest {
     wire::ConfigureRequest {
         workspace: "workspaces/test".to_owned(),
@@ -280,14 +282,14 @@ pub(crate) fn duration(millis: u64) -> Option<prost_types::Duration> {
     prost_types::Duration::try_from(Duration::from_millis(millis)).ok()
 }
 
-/// The reason in a status's ErrorInfo.
+/// Returns the reason in the ErrorInfo of a status.
 pub(crate) fn reason(status: &Status) -> String {
     let info = status.get_details_error_info().expect("an ErrorInfo");
     assert_eq!(info.domain, "skilld.dev");
     info.reason
 }
 
-/// A process's field of /proc/PID/status, in KiB.
+/// Returns a field of /proc/PID/status, in KiB.
 pub(crate) fn status_kib(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
     let line = status
@@ -307,7 +309,7 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process is there and not a zombie.
+/// Returns `true` if a process exists and is no zombie.
 pub(crate) fn alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))

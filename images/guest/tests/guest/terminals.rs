@@ -1,4 +1,4 @@
-//! Pseudo-terminals: what the program sees of one, and that no byte of its output is lost or held back.
+//! Pseudo-terminals: what a program sees, and output without loss or delay.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use skilld_proto::v1::exec_result::{Outcome, Reason};
 use skilld_proto::v1::spawn_failure::Stage;
 use tonic::{Code, Streaming};
 
-use crate::support::{Guest, Seen, alive, configuration, duration, reason, until};
+use crate::support::{Guest, SeenEvents, alive, configuration, duration, reason, until};
 
-/// A request with a terminal of 30 rows and 100 columns.
+/// Builds a request with a terminal of 30 rows and 100 columns.
 fn request(guest: &Guest, id: &str, script: &str) -> wire::StartExecRequest {
     let mut request = guest.request(id, &["bash", "-c", script]);
     if let Some(spec) = &mut request.spec {
@@ -35,7 +35,7 @@ async fn resize(guest: &Guest, id: &str, rows: u32, cols: u32) -> Result<(), ton
 }
 
 /// Reads on until the output ends with `end`.
-async fn read_to(seen: &mut Seen, stream: &mut Streaming<v1::ExecEvent>, end: &str) {
+async fn read_to(seen: &mut SeenEvents, stream: &mut Streaming<v1::ExecEvent>, end: &str) {
     let begin = Instant::now();
     while !seen.out.ends_with(end.as_bytes()) {
         let left = Duration::from_secs(15).saturating_sub(begin.elapsed());
@@ -119,7 +119,7 @@ async fn pty_resize_is_seen_by_the_program() {
         .await
         .expect("runs")
         .into_inner();
-    let mut seen = Seen::default();
+    let mut seen = SeenEvents::default();
     read_to(&mut seen, &mut stream, "30 100\r\nready\r\n").await;
     resize(&guest, "size", 50, 132).await.expect("resized");
     read_to(&mut seen, &mut stream, "ready\r\n50 132\r\n").await;
@@ -233,7 +233,7 @@ async fn a_full_window_holds_the_terminals_program_back() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(total().await, 64 * 1024);
     assert!(!guest.workspace().join("over").exists(), "it did not wait");
-    let seen = Seen::all(guest.attach("block", 0).await)
+    let seen = SeenEvents::all(guest.attach("block", 0).await)
         .await
         .expect("ends well");
     assert_eq!(seen.out.len(), 200_000);
@@ -304,7 +304,7 @@ async fn pty_idle_costs_nothing_and_stays_up() {
         .await
         .expect("runs")
         .into_inner();
-    let mut seen = Seen::default();
+    let mut seen = SeenEvents::default();
     read_to(&mut seen, &mut stream, "up\r\n").await;
     let pid = guest.child.id();
     let before = (cpu_ticks(pid), Instant::now());
@@ -322,7 +322,7 @@ async fn pty_idle_costs_nothing_and_stays_up() {
     assert!(seen.result.is_none());
 }
 
-/// What a process has used of the processors, in hundredths of a second.
+/// Returns the CPU time of a process, in hundredths of a second.
 fn cpu_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
     let rest = stat.rsplit(") ").next().expect("fields");
@@ -379,8 +379,8 @@ async fn write(guest: &Guest, id: &str, data: &[u8]) {
     written.expect("written");
 }
 
-/// A request with a terminal that is typed into.
-async fn typed(guest: &Guest, id: &str, argv: &[&str]) -> (Streaming<v1::ExecEvent>, Seen) {
+/// Builds a request with a terminal and an open stdin.
+async fn typed(guest: &Guest, id: &str, argv: &[&str]) -> (Streaming<v1::ExecEvent>, SeenEvents) {
     let mut request = guest.request(id, argv);
     request
         .env
@@ -391,10 +391,10 @@ async fn typed(guest: &Guest, id: &str, argv: &[&str]) -> (Streaming<v1::ExecEve
         spec.stdin = Some(v1::Stdin { source });
     }
     let stream = guest.client.clone().run_exec(request).await;
-    (stream.expect("runs").into_inner(), Seen::default())
+    (stream.expect("runs").into_inner(), SeenEvents::default())
 }
 
-async fn read_all(seen: &mut Seen, stream: &mut Streaming<v1::ExecEvent>) {
+async fn read_all(seen: &mut SeenEvents, stream: &mut Streaming<v1::ExecEvent>) {
     while let Some(event) = stream.message().await.expect("an event") {
         seen.take(event, Instant::now());
     }
@@ -458,7 +458,7 @@ async fn pty_echo_comes_back_at_once_and_only_once() {
     assert_eq!(seen.outcome(), Outcome::ExitCode(0));
 }
 
-/// A program with this command line is of its terminal's foreground group.
+/// Returns `true` if a program with this command line is in its terminal's foreground group.
 fn in_front(command: &str) -> bool {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     processes.map(|entry| entry.path()).any(|path| {

@@ -1,4 +1,4 @@
-//! Trees that lost their supervisor, which tenants can kill: nothing of them stays, and nobody else's suffers.
+//! Process trees whose supervisor a command killed: no process of them stays, and other trees are not affected.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use skilld_proto::v1::signal_exec_request::Target;
 
 use crate::support::{Guest, duration, until};
 
-/// What a command wrote to a file of the workspace.
+/// Returns what a command wrote to a file of the workspace.
 async fn written(guest: &Guest, name: &str) -> String {
     let file = guest.workspace().join(name);
     let read = || std::fs::read_to_string(&file).unwrap_or_default();
@@ -46,13 +46,13 @@ async fn kill(guest: &Guest, id: &str, grace: u64) -> v1::ExecResult {
     exec.expect("killed").into_inner().result.expect("a result")
 }
 
-/// Those of these processes that exist, if only as zombies.
+/// Returns the processes that exist, zombies included.
 fn existing(pids: &str) -> Vec<&str> {
     let exists = |pid: &&str| Path::new("/proc").join(pid).exists();
     pids.split_whitespace().filter(exists).collect()
 }
 
-/// Processes with this text in their command line.
+/// Returns the processes with this text in their command line.
 fn with_text(text: &str) -> usize {
     let mut count = 0;
     for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
@@ -62,7 +62,7 @@ fn with_text(text: &str) -> usize {
     count
 }
 
-/// Leaves its tree's processes in `pids`.
+/// Shell text that starts a process tree and writes its pids to the file `pids`.
 const MANY: &str = "for n in {1..60}; do setsid sleep 1000 > /dev/null 2>&1 & echo $!; done > list; \
                     mv list pids; ";
 
@@ -177,7 +177,9 @@ async fn the_end_of_one_orphaned_tree_spares_the_leader_of_another() {
         delete(&guest, &victim).await;
         std::fs::write(guest.workspace().join("go"), "").expect("written");
         let stream = guest.attach(&survivor, 0).await;
-        let seen = crate::support::Seen::all(stream).await.expect("ends well");
+        let seen = crate::support::SeenEvents::all(stream)
+            .await
+            .expect("ends well");
         assert_eq!(seen.outcome(), Outcome::ExitCode(7), "round {round}");
         assert_eq!(seen.reason(), Reason::Exited);
         for name in ["go", "parent"] {
@@ -186,7 +188,7 @@ async fn the_end_of_one_orphaned_tree_spares_the_leader_of_another() {
     }
 }
 
-/// Looking through `/proc` takes as long as there are processes: with a crowd a look spans another's start.
+/// A look through `/proc` takes longer with more processes. With many, it overlaps the start of another exec.
 #[tokio::test]
 async fn the_end_of_an_orphaned_tree_spares_a_leader_that_has_just_orphaned_itself() {
     let guest = Guest::start().await;

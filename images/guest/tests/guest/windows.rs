@@ -1,4 +1,4 @@
-//! What is retained: each stream for itself, each reader for itself, all of it within a bound.
+//! Retained output: a window per stream, a position per reader, and a limit for all windows.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::Outcome;
 
-use crate::support::{Guest, Seen, configuration, duration, status_kib, until};
+use crate::support::{Guest, SeenEvents, configuration, duration, status_kib, until};
 
 const MEBI: u64 = 1024 * 1024;
 
-/// Bash with windows of this size.
+/// Builds a request for bash with windows of this size.
 fn request(
     guest: &Guest,
     id: &str,
@@ -84,7 +84,7 @@ async fn stdout_and_stderr_have_windows_of_their_own() {
     let drop = request(&guest, "drop", script, v1::OnFull::DropOldest, 70_000);
     start(&guest, drop).await;
     closed(&guest, "drop").await;
-    let seen = Seen::all(guest.attach("drop", 0).await).await;
+    let seen = SeenEvents::all(guest.attach("drop", 0).await).await;
     let seen = seen.expect("ends well");
     assert_eq!(seen.stdout(), "first\nlast\n");
     assert_eq!(
@@ -114,10 +114,10 @@ async fn stalled_reader_is_isolated() {
         get(&guest, "waiting").await.expect("there").state(),
         v1::ExecState::Running
     );
-    let seen = Seen::all(waiting).await.expect("ends well");
+    let seen = SeenEvents::all(waiting).await.expect("ends well");
     assert_eq!((seen.out.len(), seen.gaps.len()), (50_000_004, 0));
     // The stalled one gets what was on its way, is told of all that it missed, and gets the rest.
-    let seen = Seen::all(stalled).await.expect("ends well");
+    let seen = SeenEvents::all(stalled).await.expect("ends well");
     let lost: u64 = seen.gaps.iter().map(|(from, to)| to - from).sum();
     assert!(lost > 40_000_000, "{lost}");
     assert_eq!(seen.out.len() as u64 + lost, 50_000_004);
@@ -125,7 +125,7 @@ async fn stalled_reader_is_isolated() {
     assert_eq!(seen.outcome(), Outcome::ExitCode(0));
 }
 
-/// Bytes that no window and no connection holds for a reader that stalls.
+/// Number of bytes that exceeds the window and the buffers of a connection.
 const MUCH: u64 = 50_000_000;
 
 #[tokio::test]
@@ -138,13 +138,13 @@ async fn a_stalled_second_reader_does_not_stop_a_blocking_program() {
     let stalled = guest.attach("both", 0).await;
     std::fs::write(guest.workspace().join("go"), "").expect("written");
     let begin = Instant::now();
-    let seen = Seen::all(starter).await.expect("ends well");
+    let seen = SeenEvents::all(starter).await.expect("ends well");
     assert_eq!((seen.out.len() as u64, seen.gaps.len()), (MUCH, 0));
     let took = begin.elapsed();
     let grace = Duration::from_secs(5);
     assert!(took > grace && took < 3 * grace, "{took:?}");
     // It gets what was on its way, is told of all that it missed, and gets the rest.
-    let seen = Seen::all(stalled).await.expect("ends well");
+    let seen = SeenEvents::all(stalled).await.expect("ends well");
     let lost: u64 = seen.gaps.iter().map(|(from, to)| to - from).sum();
     assert!(lost > 0, "no gap");
     assert_eq!(seen.out.len() as u64 + lost, MUCH);
@@ -159,7 +159,7 @@ async fn a_stalled_run_exec_loses_nothing_to_a_second_reader() {
     let starter = client.run_exec(block).await.expect("runs").into_inner();
     let mut second = guest.attach("both", 0).await;
     std::fs::write(guest.workspace().join("go"), "").expect("written");
-    let (begin, mut seen) = (Instant::now(), Seen::default());
+    let (begin, mut seen) = (Instant::now(), SeenEvents::default());
     // Longer than the grace of a reader that may lose its place.
     let grace = Duration::from_millis(6500);
     while let Ok(event) = tokio::time::timeout(grace, second.message()).await {
@@ -173,7 +173,7 @@ async fn a_stalled_run_exec_loses_nothing_to_a_second_reader() {
         }
         seen
     };
-    let (starter, second) = tokio::join!(Seen::all(starter), rest);
+    let (starter, second) = tokio::join!(SeenEvents::all(starter), rest);
     for seen in [starter.expect("ends well"), second] {
         assert_eq!((seen.out.len() as u64, seen.gaps.len()), (MUCH, 0));
     }
@@ -231,7 +231,7 @@ async fn all_output_together_is_bounded() {
     assert!(grown < 24 * 1024, "{grown} KiB more");
 }
 
-/// A guest whose windows together may hold one MiB.
+/// Starts a guest whose windows together may hold one MiB.
 async fn tight() -> Guest {
     Guest::configured(wire::ConfigureRequest {
         retain_bytes_total: MEBI,
@@ -240,7 +240,7 @@ async fn tight() -> Guest {
     .await
 }
 
-/// Starts an exec that holds all that is left of one MiB while it runs.
+/// Starts an exec whose output fills the rest of one MiB while it runs.
 async fn hold(guest: &Guest, id: &str) {
     let script = "head -c 4000000 /dev/zero; sleep 100";
     let holder = request(guest, id, script, v1::OnFull::Block, 4_000_000);

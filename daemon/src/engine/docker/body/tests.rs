@@ -1,7 +1,7 @@
-//! Every field that keeps a container in, named.
+//! Tests that name every field of the create-container body that restricts a container.
 
 use super::*;
-use crate::engine::Limits;
+use crate::engine::ContainerLimits;
 
 fn spec() -> ContainerSpec {
     ContainerSpec {
@@ -10,7 +10,7 @@ fn spec() -> ContainerSpec {
         image_id: "sha256:abc".to_owned(),
         slot_dir: "/state/slots/s".into(),
         uid: 900_001,
-        limits: Limits {
+        limits: ContainerLimits {
             memory_bytes: 512 << 20,
             cpu_millis: 1500,
             pids: 512,
@@ -25,8 +25,8 @@ fn spec() -> ContainerSpec {
     }
 }
 
-fn made(host: &Host) -> (ContainerCreateBody, HostConfig) {
-    let mut body = body(&spec(), host);
+fn build_body(host: &HostFeatures) -> (ContainerCreateBody, HostConfig) {
+    let mut body = create_body(&spec(), host);
     let host_config = body.host_config.take().expect("a host config");
     (body, host_config)
 }
@@ -36,8 +36,8 @@ fn strings(values: Option<&Vec<String>>) -> Vec<&str> {
 }
 
 #[test]
-fn the_process_is_the_guest_as_the_slots_user_with_nothing_else() {
-    let (body, _) = made(&Host::default());
+fn container_runs_only_the_guest_as_the_slots_user() {
+    let (body, _) = build_body(&HostFeatures::default());
     assert_eq!(body.image.as_deref(), Some("sha256:abc"));
     assert_eq!(
         strings(body.entrypoint.as_ref()),
@@ -69,8 +69,8 @@ fn the_process_is_the_guest_as_the_slots_user_with_nothing_else() {
 }
 
 #[test]
-fn there_are_no_rights() {
-    let (_, host) = made(&Host::default());
+fn container_has_no_capabilities_devices_or_privileges() {
+    let (_, host) = build_body(&HostFeatures::default());
     assert_eq!(host.privileged, Some(false));
     assert_eq!(strings(host.cap_drop.as_ref()), ["ALL"]);
     assert_eq!(strings(host.cap_add.as_ref()), Vec::<&str>::new());
@@ -89,10 +89,10 @@ fn there_are_no_rights() {
 }
 
 #[test]
-fn apparmor_is_used_where_there_is_one() {
-    let (_, host) = made(&Host {
+fn apparmor_profile_is_set_if_the_host_has_apparmor() {
+    let (_, host) = build_body(&HostFeatures {
         apparmor: true,
-        ..Host::default()
+        ..HostFeatures::default()
     });
     assert_eq!(
         strings(host.security_opt.as_ref()).last(),
@@ -101,15 +101,15 @@ fn apparmor_is_used_where_there_is_one() {
 }
 
 #[test]
-fn the_namespaces_are_its_own_and_there_is_no_network() {
-    let (_, host) = made(&Host::default());
+fn namespaces_are_private_and_there_is_no_network() {
+    let (_, host) = build_body(&HostFeatures::default());
     assert_eq!(host.network_mode.as_deref(), Some("none"));
     assert_eq!(host.ipc_mode.as_deref(), Some("private"));
     assert_eq!(
         host.cgroupns_mode,
         Some(HostConfigCgroupnsModeEnum::PRIVATE)
     );
-    // Docker's default for these is a namespace of its own (userns: the engine's).
+    // By default Docker creates private namespaces of these types (userns: that of the engine).
     assert_eq!(
         (host.pid_mode, host.uts_mode, host.userns_mode),
         (None, None, None)
@@ -133,8 +133,8 @@ fn the_namespaces_are_its_own_and_there_is_no_network() {
 }
 
 #[test]
-fn only_two_bounded_places_can_be_written() {
-    let (_, host) = made(&Host::default());
+fn only_two_size_limited_tmpfs_are_writable() {
+    let (_, host) = build_body(&HostFeatures::default());
     assert_eq!(host.readonly_rootfs, Some(true));
     assert_eq!(host.binds, None);
     let mut mounts = host.mounts.expect("mounts");
@@ -184,7 +184,7 @@ fn only_two_bounded_places_can_be_written() {
 }
 
 #[test]
-fn a_cpu_limit_has_a_short_period_and_a_quota_that_the_kernel_takes() {
+fn cpu_limit_has_a_short_period_and_a_quota_that_the_kernel_accepts() {
     for (millis, expected) in [
         (1000, (10_000, 10_000)),
         (64_000, (10_000, 640_000)),
@@ -199,15 +199,15 @@ fn a_cpu_limit_has_a_short_period_and_a_quota_that_the_kernel_takes() {
 
 #[test]
 fn everything_has_a_size() {
-    let (_, host) = made(&Host {
+    let (_, host) = build_body(&HostFeatures {
         cgroup_version: 1,
-        ..Host::default()
+        ..HostFeatures::default()
     });
     assert_eq!(host.memory, Some(512 << 20));
     assert_eq!(host.memory_swap, host.memory);
     assert_eq!(host.memory_swappiness, Some(0));
     assert_eq!(host.oom_kill_disable, None);
-    // Docker takes either these two or nano_cpus.
+    // Docker accepts either these two or nano_cpus.
     assert_eq!(host.nano_cpus, None);
     assert_eq!(host.cpu_period, Some(10_000));
     assert_eq!(host.cpu_quota, Some(15_000));
@@ -244,24 +244,24 @@ fn everything_has_a_size() {
 }
 
 #[test]
-fn swappiness_is_left_out_on_cgroup_v2() {
-    let (_, host) = made(&Host {
+fn swappiness_is_omitted_on_cgroup_v2() {
+    let (_, host) = build_body(&HostFeatures {
         cgroup_version: 2,
-        ..Host::default()
+        ..HostFeatures::default()
     });
     assert_eq!(host.memory_swappiness, None);
 }
 
 #[test]
-fn terminals_are_limited_where_the_kernel_is_shared() {
+fn terminals_are_limited_if_the_kernel_is_shared() {
     let terminals = |oci_runtime: Option<&str>, default_runtime: &str| {
         let mut spec = spec();
         spec.oci_runtime = oci_runtime.map(str::to_owned);
-        let host = Host {
+        let host = HostFeatures {
             default_runtime: default_runtime.to_owned(),
-            ..Host::default()
+            ..HostFeatures::default()
         };
-        let mounts = body(&spec, &host)
+        let mounts = create_body(&spec, &host)
             .host_config
             .expect("a host config")
             .mounts;
@@ -291,11 +291,11 @@ fn terminals_are_limited_where_the_kernel_is_shared() {
 }
 
 #[test]
-fn the_hosts_paths_are_masked_and_what_programs_read_is_read_only() {
+fn host_paths_are_masked_and_needed_paths_are_read_only() {
     let paths = vec!["/proc/pressure".to_owned(), "/sys/class".to_owned()];
-    let (_, host) = made(&Host {
+    let (_, host) = build_body(&HostFeatures {
         masked_paths: paths.clone(),
-        ..Host::default()
+        ..HostFeatures::default()
     });
     assert_eq!(host.masked_paths, Some(paths));
     assert_eq!(
@@ -311,8 +311,8 @@ fn the_hosts_paths_are_masked_and_what_programs_read_is_read_only() {
 }
 
 #[test]
-fn nothing_outlives_it_and_the_host_stores_nothing_of_it() {
-    let (_, host) = made(&Host::default());
+fn container_is_never_restarted_and_its_output_is_not_stored() {
+    let (_, host) = build_body(&HostFeatures::default());
     assert_eq!(host.init, Some(false));
     assert_eq!(host.auto_remove, Some(false));
     assert_eq!(
@@ -324,10 +324,10 @@ fn nothing_outlives_it_and_the_host_stores_nothing_of_it() {
 }
 
 #[test]
-fn the_pools_runtime_is_used() {
+fn oci_runtime_of_the_pool_is_used() {
     let mut spec = spec();
     spec.oci_runtime = Some("runsc".to_owned());
-    let host = body(&spec, &Host::default())
+    let host = create_body(&spec, &HostFeatures::default())
         .host_config
         .expect("a host config");
     assert_eq!(host.runtime.as_deref(), Some("runsc"));

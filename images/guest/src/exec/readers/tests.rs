@@ -3,11 +3,11 @@
 use bytes::BytesMut;
 use skilld_proto::v1;
 
-use super::super::piece::Style;
-use super::super::poll::Poll;
-use super::super::{Exec, Phase};
+use super::super::piece::OutputStyle;
+use super::super::poll::PollRequest;
+use super::super::{Exec, ExecPhase};
 use super::*;
-use crate::output::{Budget, CHUNK_BYTES};
+use crate::output::{CHUNK_BYTES, OutputBudget};
 
 /// Returns a BLOCKing exec whose window of stdout is full of `bytes`.
 fn blocked_exec(bytes: &[u8]) -> Arc<Exec> {
@@ -28,10 +28,10 @@ fn blocked_exec(bytes: &[u8]) -> Arc<Exec> {
         Vec::new().into(),
         spec,
         None,
-        &Budget::new(u64::MAX),
+        &OutputBudget::new(u64::MAX),
     );
     let mut state = exec.state();
-    state.phase = Phase::Running;
+    state.phase = ExecPhase::Running;
     let [stdout, _stderr] = &mut state.windows;
     stdout.push(&mut BytesMut::from(bytes), 0);
     drop(state);
@@ -58,9 +58,9 @@ fn room_after_grace(exec: &Exec) -> u64 {
 }
 
 async fn poll_now(exec: &Arc<Exec>, at: usize) {
-    let poll = Poll {
+    let poll = PollRequest {
         offsets: [at as u64, 0],
-        style: Style {
+        style: OutputStyle {
             format: OutputFormat::Bytes,
             gaps: v1::Gaps::Accept,
         },

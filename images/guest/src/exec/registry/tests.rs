@@ -2,17 +2,17 @@
 
 use super::*;
 
-/// Registry of a workspace that keeps `retained_max` ended execs, and the workspace's directory.
-fn registry(retained_max: usize) -> (Registry, tempfile::TempDir) {
+/// ExecRegistry of a workspace that keeps `retained_max` ended execs, and the workspace's directory.
+fn registry(retained_max: usize) -> (ExecRegistry, tempfile::TempDir) {
     let place = tempfile::tempdir().expect("a directory");
-    let root = Root::open(place.path()).expect("a root");
-    let registry = Registry::new(Arc::new(root));
+    let root = WorkspaceRoot::open(place.path()).expect("a root");
+    let registry = ExecRegistry::new(Arc::new(root));
     registry.set_limits(retained_max, u64::MAX);
     (registry, place)
 }
 
 /// Starts an exec and lets its output end; processes of it may be left.
-fn close(registry: &Registry, id: &str, spec: v1::ExecSpec) -> Arc<Exec> {
+fn close(registry: &ExecRegistry, id: &str, spec: v1::ExecSpec) -> Arc<Exec> {
     let (name, digest) = (format!("workspaces/w/execs/{id}"), Vec::new().into());
     let budget = &registry.budget;
     let (exec, _commands) = Exec::new(name, id.to_owned(), digest, spec, None, budget);
@@ -23,12 +23,12 @@ fn close(registry: &Registry, id: &str, spec: v1::ExecSpec) -> Arc<Exec> {
 }
 
 /// The same, with nothing left.
-fn end(registry: &Registry, id: &str) {
+fn end(registry: &ExecRegistry, id: &str) {
     let exec = close(registry, id, v1::ExecSpec::default());
     registry.exec_ended(&exec);
 }
 
-fn kept(registry: &Registry) -> Vec<String> {
+fn kept(registry: &ExecRegistry) -> Vec<String> {
     let execs = registry.list();
     execs.iter().map(|exec| exec.id.clone()).collect()
 }
@@ -72,7 +72,7 @@ fn an_exec_whose_end_the_daemon_awaits_takes_no_place() {
     end(&registry, "e1");
     end(&registry, "e2");
     assert_eq!(kept(&registry), ["a", "e2"]);
-    registry.told(&awaited);
+    registry.report_end(&awaited);
     assert_eq!(kept(&registry), ["e2"]);
 }
 

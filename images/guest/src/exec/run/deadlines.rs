@@ -1,25 +1,25 @@
-//! What a running exec waits for beside its processes: the times at which something is due.
+//! Deadlines of a running exec.
 
 use std::time::{Duration, Instant};
 
-/// Longer than any exec lives.
+/// Longer than the life of any exec.
 const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Unset, it is not due.
+/// Deadlines of an exec. `None` means that none is set.
 #[derive(Default)]
-pub(super) struct Deadlines {
+pub(super) struct ExecDeadlines {
     pub(super) timeout: Option<Instant>,
     pub(super) silence: Option<Instant>,
-    /// TERM was sent; KILL follows.
+    /// Time of SIGKILL after SIGTERM.
     pub(super) kill: Option<Instant>,
-    /// The leader is gone; its pipes are given up.
+    /// Time at which the pipes are closed after the leader's exit.
     pub(super) leak: Option<Instant>,
-    /// KILL was sent; something is still there.
+    /// Time at which a killed tree must be gone.
     pub(super) patience: Option<Instant>,
 }
 
-impl Deadlines {
-    /// The first of all.
+impl ExecDeadlines {
+    /// Returns the earliest deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         let all = [
             self.timeout,
@@ -32,12 +32,12 @@ impl Deadlines {
     }
 }
 
-/// `wait` after `from`; what lies beyond what a clock can show is far away.
-pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
+/// Returns `from` plus `wait`, or a time far in the future if the clock cannot represent that.
+pub(crate) fn deadline_after(from: Instant, wait: Duration) -> Instant {
     from.checked_add(wait).unwrap_or(from + FAR)
 }
 
-/// Waits until then; without a time for ever.
+/// Sleeps until a deadline; forever if it is `None`.
 pub(crate) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,

@@ -1,6 +1,7 @@
-//! Which programs an exec may be started with, where its spec says so. Programs are files here, whatever they are called
-//! on the way. What was looked at is what runs: by a path without links, on a file system where no command can put
-//! another file in its place.
+//! Check of an exec's program against the programs that its spec allows and denies.
+//!
+//! A rule applies to a file, whatever the path or link that leads to it. The checked file is the one that runs: the
+//! check returns a path without links, on a read-only file system where no command can replace the file.
 
 use std::fs::metadata;
 use std::os::unix::fs::MetadataExt;
@@ -14,37 +15,40 @@ use skilld_proto::v1;
 use skilld_proto::v1::spawn_failure::Stage;
 
 use super::spawn::describe_directory;
-use crate::supervisor::wire::Launch;
+use crate::supervisor::protocol::LaunchSpec;
 
-/// Directories of PATH that are looked into: each entry of the rules costs a look into each.
+/// Maximum number of directories of PATH that are searched. Each rule costs a lookup in each of them.
 const DIRECTORIES_MAX: usize = 64;
-/// Somebody may run it.
+/// Execute permission bits.
 const EXECUTABLE: u32 = 0o111;
 
-/// A program where it lies.
+/// Program file that a name resolves to.
 #[derive(Debug, Clone)]
-struct Found {
+struct FoundProgram {
     path: String,
-    file: File,
-    /// No command can change it, or put another one there.
+    file: FileIdentity,
+    /// `true` if no command can change or replace the file.
     is_read_only: bool,
 }
 
-/// What makes two paths one file.
+/// Identity of a file. Two paths with the same identity lead to the same file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct File {
+struct FileIdentity {
     device: u64,
     inode: u64,
 }
 
-/// The path of a launch's program, if it may be started; else why not.
-pub(super) fn permitted(rules: &v1::Programs, launch: &Launch) -> Result<String, v1::SpawnFailure> {
+/// Returns the path of the launch's program if the rules permit it, and the failure otherwise.
+pub(super) fn check_program(
+    rules: &v1::Programs,
+    launch: &LaunchSpec,
+) -> Result<String, v1::SpawnFailure> {
     let called = launch.argv.first().map_or("", String::as_str);
-    let way = Way::of(launch);
-    let Some(found) = way.find(called) else {
+    let search = ProgramSearch::of(launch);
+    let Some(found) = search.find(called) else {
         let errno = Errno::ENOENT;
         // A relative program is missing because its directory is.
-        let (stage, about) = match way.directory.try_exists() {
+        let (stage, about) = match search.directory.try_exists() {
             Ok(false) => (Stage::Cwd, describe_directory(&launch.cwd)),
             _ => (Stage::Exec, called.to_owned()),
         };
@@ -54,7 +58,7 @@ pub(super) fn permitted(rules: &v1::Programs, launch: &Launch) -> Result<String,
             message: format!("{errno:?} ({}): {about}", errno.desc()),
         });
     };
-    match refusal(rules, &way, called, &found) {
+    match refusal_reason(rules, &search, called, &found) {
         None => Ok(found.path),
         Some(why) => Err(v1::SpawnFailure {
             stage: Stage::Program.into(),
@@ -64,47 +68,62 @@ pub(super) fn permitted(rules: &v1::Programs, launch: &Launch) -> Result<String,
     }
 }
 
-fn refusal(rules: &v1::Programs, way: &Way<'_>, called: &str, found: &Found) -> Option<String> {
+/// Returns why the rules refuse a program; `None` if they permit it.
+fn refusal_reason(
+    rules: &v1::Programs,
+    search: &ProgramSearch<'_>,
+    called: &str,
+    found: &FoundProgram,
+) -> Option<String> {
     if !found.is_read_only {
         return Some("commands can write: it could be any program".to_owned());
     }
     let denies = |entry: &&String| {
         let is_name = !entry.contains('/');
-        (is_name && [called, &found.path].map(last).contains(&entry.as_str()))
-            || way.all(entry).any(|path| file(&path) == Some(found.file))
+        (is_name
+            && [called, &found.path]
+                .map(file_name)
+                .contains(&entry.as_str()))
+            || search
+                .candidates(entry)
+                .any(|path| file_identity(&path) == Some(found.file))
     };
     if let Some(entry) = rules.denied.iter().find(denies) {
         return Some(format!("{entry:?} denies"));
     }
-    // A file may be many programs, by what it is called.
+    // A multi-call binary behaves by the name that it is called with, so the names must agree too.
     let allows = |entry: &String| {
-        last(called) == last(entry) && way.find(entry).is_some_and(|it| it.file == found.file)
+        file_name(called) == file_name(entry)
+            && search.find(entry).is_some_and(|it| it.file == found.file)
     };
     let is_allowed = rules.allowed.is_empty() || rules.allowed.iter().any(allows);
     (!is_allowed).then(|| "is none of those that are allowed".to_owned())
 }
 
-fn last(path: &str) -> &str {
+/// Returns the last component of a path.
+fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-fn file(path: &Path) -> Option<File> {
+/// Returns the identity of the file at a path, after links.
+fn file_identity(path: &Path) -> Option<FileIdentity> {
     let metadata = metadata(path).ok()?;
-    Some(File {
+    Some(FileIdentity {
         device: metadata.dev(),
         inode: metadata.ino(),
     })
 }
 
-/// How names become paths, as execve's callers do it.
-struct Way<'a> {
+/// Resolves program names through PATH, as execvp does.
+struct ProgramSearch<'a> {
     directory: &'a Path,
-    /// PATH as the command has it.
+    /// Value of PATH in the command's environment.
     path: &'a str,
 }
 
-impl<'a> Way<'a> {
-    fn of(launch: &'a Launch) -> Self {
+impl<'a> ProgramSearch<'a> {
+    /// Returns the search that the launch's working directory and environment define.
+    fn of(launch: &'a LaunchSpec) -> Self {
         let path = launch.env.iter().rev();
         let path = path.filter_map(|entry| entry.strip_prefix("PATH=")).next();
         Self {
@@ -113,8 +132,8 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Where a program of this name may lie, in the order of looking.
-    fn all(&self, name: &str) -> impl Iterator<Item = PathBuf> {
+    /// Returns the paths at which a program of this name may be, in search order.
+    fn candidates(&self, name: &str) -> impl Iterator<Item = PathBuf> {
         let is_path = name.contains('/');
         let directories = if is_path { "" } else { self.path };
         directories
@@ -124,15 +143,17 @@ impl<'a> Way<'a> {
             .map(move |directory| self.directory.join(directory).join(name))
     }
 
-    fn find(&self, name: &str) -> Option<Found> {
-        self.all(name).find_map(|path| look(&path))
+    /// Returns the first program of this name in search order.
+    fn find(&self, name: &str) -> Option<FoundProgram> {
+        self.candidates(name)
+            .find_map(|path| look_up_program(&path))
     }
 }
 
-/// A program at a path, wherever links on the way lead.
-fn look(path: &Path) -> Option<Found> {
+/// Returns the program at a path, after resolving all links.
+fn look_up_program(path: &Path) -> Option<FoundProgram> {
     let path = path.canonicalize().ok()?;
-    // Commands may lay links meanwhile: from here on none is followed.
+    // Commands may create links in the meantime, so the kernel follows none from here on.
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let how = OpenHow::new().flags(flags);
     let how = how.resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
@@ -141,9 +162,9 @@ fn look(path: &Path) -> Option<Found> {
     let is_file = status.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
     let is_program = is_file && status.st_mode & EXECUTABLE != 0;
     let flags = fstatvfs(&opened).ok()?.flags();
-    is_program.then_some(Found {
+    is_program.then_some(FoundProgram {
         path: path.into_os_string().into_string().ok()?,
-        file: File {
+        file: FileIdentity {
             device: status.st_dev,
             inode: status.st_ino,
         },
@@ -158,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// `bin/` and `sbin/` in PATH, `other/` not, with programs under many names.
+    /// Creates an image with `bin/` and `sbin/` in PATH, `other/` outside of it, and programs under many names.
     fn image() -> tempfile::TempDir {
         let image = tempfile::tempdir().expect("a directory");
         let at = |path: &str| image.path().join(path);
@@ -177,17 +198,17 @@ mod tests {
         image
     }
 
-    fn launch(image: &Path, program: &str) -> Launch {
+    fn launch(image: &Path, program: &str) -> LaunchSpec {
         let image = image.to_str().expect("UTF-8");
-        Launch {
+        LaunchSpec {
             cwd: format!("{image}/other"),
             argv: vec![program.replace('@', image)],
             env: vec![format!("PATH={image}/none:{image}/bin:{image}/sbin")],
-            ..Launch::default()
+            ..LaunchSpec::default()
         }
     }
 
-    /// As if nobody could write there.
+    /// Checks a program as if its file system were read-only.
     fn runs(image: &Path, allowed: &[&str], denied: &[&str], program: &str) -> Result<(), String> {
         let launch = launch(image, program);
         let list = |entries: &[&str]| {
@@ -199,11 +220,11 @@ mod tests {
             allowed: list(allowed),
             denied: list(denied),
         };
-        let way = Way::of(&launch);
+        let search = ProgramSearch::of(&launch);
         let called = launch.argv[0].as_str();
-        let mut found = way.find(called).ok_or("not found")?;
+        let mut found = search.find(called).ok_or("not found")?;
         found.is_read_only = true;
-        refusal(&rules, &way, called, &found).map_or(Ok(()), Err)
+        refusal_reason(&rules, &search, called, &found).map_or(Ok(()), Err)
     }
 
     #[test]
@@ -255,7 +276,7 @@ mod tests {
     fn what_commands_can_write_is_not_started() {
         let image = image();
         let launch = launch(image.path(), "wc");
-        let failure = permitted(&v1::Programs::default(), &launch).expect_err("it is writable");
+        let failure = check_program(&v1::Programs::default(), &launch).expect_err("it is writable");
         assert_eq!(
             (failure.stage(), failure.errno),
             (Stage::Program, Errno::EACCES as i32)
@@ -267,11 +288,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_not_found() {
+    fn files_that_are_no_programs_are_not_found() {
         let image = image();
         for program in ["text", "none", "@/bin", "@/none/x", ""] {
             let rules = v1::Programs::default();
-            let failure = permitted(&rules, &launch(image.path(), program)).expect_err(program);
+            let failure = check_program(&rules, &launch(image.path(), program)).expect_err(program);
             assert_eq!(
                 (failure.stage(), failure.errno),
                 (Stage::Exec, Errno::ENOENT as i32),

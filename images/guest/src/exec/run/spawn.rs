@@ -1,4 +1,4 @@
-//! The start of an exec: whether it may be, its streams, its supervisor, and what that says of the start.
+//! Spawns an exec: checks its program, opens its streams, hands it to a supervisor and reads the outcome.
 
 use std::fs::metadata;
 use std::io::{self, ErrorKind::NotFound};
@@ -14,78 +14,78 @@ use nix::unistd::Pid;
 use skilld_proto::v1;
 
 use super::program;
-use super::stream::Source;
+use super::stream::OutputSource;
 use crate::exec;
 use crate::guest::Guest;
-use crate::supervisor::wire::Launch;
+use crate::supervisor::protocol::LaunchSpec;
 use crate::supervisor::{Supervisor, output_pipe};
-use crate::sys::{self, Stage};
+use crate::sys::{self, SpawnStage};
 
-/// For a supervisor to say how a start went.
+/// Time limit for a supervisor's report on a spawn.
 const SPAWN_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is needed to start an exec, resolved.
+/// Resolved arguments of a spawn.
 #[derive(Debug)]
-pub(crate) struct Start {
-    pub(crate) launch: Launch,
+pub(crate) struct SpawnRequest {
+    pub(crate) launch: LaunchSpec,
     pub(crate) stdin: OwnedFd,
-    /// Unset for pipes; else stdin and both outputs are a terminal of this size.
+    /// Size of the terminal that becomes stdin and both outputs; `None` for pipes.
     pub(crate) terminal: Option<Winsize>,
 }
 
-/// An exec that runs.
-pub(super) struct Spawned {
+/// Running exec with the guest's ends of its streams.
+pub(super) struct SpawnedExec {
     pub(super) supervisor: Supervisor,
     pub(super) pid: i32,
-    pub(super) sources: [Option<Source>; 2],
-    /// The guest's end of its terminal, to be written to and resized.
+    pub(super) sources: [Option<OutputSource>; 2],
+    /// Copy of the guest's end of the terminal, for writes and resizes.
     pub(super) terminal: Option<OwnedFd>,
 }
 
-/// Where a start failed; `None` if the supervisor was killed before it could say anything.
-type Failure = Option<(Stage, i32)>;
+/// Step and errno of a failed spawn; `None` if the supervisor was killed before it could report.
+type SpawnError = Option<(SpawnStage, i32)>;
 
-/// The guest's ends and the program's.
-struct Streams {
-    sources: [Option<Source>; 2],
+/// Guest's ends and program's ends of an exec's streams.
+struct ExecStreams {
+    sources: [Option<OutputSource>; 2],
     terminal: Option<OwnedFd>,
     stdio: [OwnedFd; 3],
 }
 
-/// Starts it, if its program is one of `programs`; else the result that it has.
-pub(super) async fn spawn(
+/// Spawns an exec, if `programs` permits its program. Returns the exec's result if it does not start.
+pub(super) async fn spawn_exec(
     guest: &Guest,
-    mut start: Start,
+    mut start: SpawnRequest,
     programs: Option<&v1::Programs>,
-) -> Result<Spawned, v1::ExecResult> {
+) -> Result<SpawnedExec, v1::ExecResult> {
     let mut launch = std::mem::take(&mut start.launch);
     if let Some(programs) = programs {
-        let permitted = program::permitted(programs, &launch);
+        let permitted = program::check_program(programs, &launch);
         launch.program = permitted.map_err(|failure| v1::ExecResult {
             reason: v1::exec_result::Reason::SpawnFailed.into(),
             spawn_failure: Some(failure),
             ..Default::default()
         })?;
     }
-    let spawned = match streams(start) {
-        Ok(streams) => with_streams(guest, &launch, streams).await,
+    let spawned = match open_streams(start) {
+        Ok(streams) => spawn_with_streams(guest, &launch, streams).await,
         Err(failure) => Err(Some(failure)),
     };
     spawned.map_err(|failure| {
         let Some((stage, errno)) = failure else {
-            return exec::lost();
+            return exec::lost_result();
         };
         let about = match stage {
-            Stage::Cwd => describe_directory(&launch.cwd),
-            Stage::Exec => launch.argv.first().cloned().unwrap_or_default(),
-            Stage::Terminal => "a terminal".to_owned(),
-            Stage::Fork | Stage::Limits => "starting".to_owned(),
+            SpawnStage::Cwd => describe_directory(&launch.cwd),
+            SpawnStage::Exec => launch.argv.first().cloned().unwrap_or_default(),
+            SpawnStage::Terminal => "a terminal".to_owned(),
+            SpawnStage::Fork | SpawnStage::Limits => "starting".to_owned(),
         };
-        exec::not_spawned(stage, errno, &about)
+        exec::spawn_failed_result(stage, errno, &about)
     })
 }
 
-/// Names a working directory that could not be entered, and the first directory on the way to it that is missing.
+/// Describes a working directory that could not be entered, with the first missing directory on its path.
 pub(super) fn describe_directory(cwd: &str) -> String {
     let missing = |path: &&Path| metadata(path).is_err_and(|error| error.kind() == NotFound);
     let ways: Vec<&Path> = Path::new(cwd).ancestors().collect();
@@ -97,32 +97,34 @@ pub(super) fn describe_directory(cwd: &str) -> String {
     }
 }
 
-fn streams(start: Start) -> Result<Streams, (Stage, i32)> {
+/// Opens pipes, or a terminal if the request has its size.
+fn open_streams(start: SpawnRequest) -> Result<ExecStreams, (SpawnStage, i32)> {
     match start.terminal {
-        Some(size) => terminal(size).map_err(|errno| (Stage::Terminal, errno as i32)),
-        None => pipes(start.stdin).map_err(|errno| (Stage::Fork, errno as i32)),
+        Some(size) => open_terminal(size).map_err(|errno| (SpawnStage::Terminal, errno as i32)),
+        None => open_pipes(start.stdin).map_err(|errno| (SpawnStage::Fork, errno as i32)),
     }
 }
 
-async fn with_streams(
+/// Hands the launch to a supervisor and waits for its report.
+async fn spawn_with_streams(
     guest: &Guest,
-    launch: &Launch,
-    streams: Streams,
-) -> Result<Spawned, Failure> {
+    launch: &LaunchSpec,
+    streams: ExecStreams,
+) -> Result<SpawnedExec, SpawnError> {
     let supervisor = hand_over(guest, launch, &streams.stdio);
-    let supervisor = supervisor.map_err(|errno| Some((Stage::Fork, errno as i32)))?;
-    // The program's ends are the program's alone from here on.
+    let supervisor = supervisor.map_err(|errno| Some((SpawnStage::Fork, errno as i32)))?;
+    // From here on only the program holds its ends.
     drop(streams.stdio);
     let starting = guest.supervisors.starting(&supervisor);
     let report = tokio::time::timeout(SPAWN_PATIENCE, supervisor.report()).await;
-    let spawned = report.ok().flatten().and_then(exec::spawned);
+    let spawned = report.ok().flatten().and_then(exec::spawn_outcome);
     if let Some(Ok(pid)) = spawned {
-        // Others are to spare it from here on: its supervisor may be dead long before the guest hears of it.
+        // Sweeps must spare the leader from here on: its supervisor may be dead long before the guest notices.
         guest.leaders.lock().insert(Pid::from_raw(pid));
     }
     drop(starting);
     match spawned {
-        Some(Ok(pid)) => Ok(Spawned {
+        Some(Ok(pid)) => Ok(SpawnedExec {
             supervisor,
             pid,
             sources: streams.sources,
@@ -140,14 +142,19 @@ async fn with_streams(
     }
 }
 
-fn hand_over(guest: &Guest, launch: &Launch, stdio: &[OwnedFd; 3]) -> Result<Supervisor, Errno> {
+/// Hands a launch to an idle supervisor, or to a new one if a command killed the idle one.
+fn hand_over(
+    guest: &Guest,
+    launch: &LaunchSpec,
+    stdio: &[OwnedFd; 3],
+) -> Result<Supervisor, Errno> {
     let stdio = stdio.each_ref().map(AsFd::as_fd);
     let group = guest.supervisors.command_group();
     let group = group.as_deref();
     let supervisor = guest.supervisors.take()?;
     match supervisor.start(launch, stdio, group) {
         Ok(()) => Ok(supervisor),
-        // A tenant killed the one that waited; nothing was started.
+        // A command killed the idle supervisor, and nothing was started.
         Err(Errno::EPIPE | Errno::ECONNRESET) => {
             let supervisor = guest.supervisors.fresh()?;
             supervisor.start(launch, stdio, group)?;
@@ -157,36 +164,41 @@ fn hand_over(guest: &Guest, launch: &Launch, stdio: &[OwnedFd; 3]) -> Result<Sup
     }
 }
 
-fn pipes(stdin: OwnedFd) -> Result<Streams, Errno> {
+/// Opens pipes for both outputs.
+fn open_pipes(stdin: OwnedFd) -> Result<ExecStreams, Errno> {
     let (out, out_writer) = output_pipe()?;
     let (err, err_writer) = output_pipe()?;
-    let source = |fd| Source::pipe(fd).map(Some).map_err(|error| errno(&error));
-    Ok(Streams {
+    let source = |fd| {
+        OutputSource::pipe(fd)
+            .map(Some)
+            .map_err(|error| errno_of(&error))
+    };
+    Ok(ExecStreams {
         sources: [source(out)?, source(err)?],
         terminal: None,
         stdio: [stdin, out_writer, err_writer],
     })
 }
 
-/// Neither end becomes the guest's own terminal, though it leads a session.
-fn terminal(size: Winsize) -> Result<Streams, Errno> {
+/// Opens a terminal. O_NOCTTY keeps it from becoming the guest's own, although the guest leads a session.
+fn open_terminal(size: Winsize) -> Result<ExecStreams, Errno> {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let master = posix_openpt(flags | OFlag::O_NONBLOCK)?;
     unlockpt(&master)?;
     let slave = open(ptsname_r(&master)?.as_str(), flags, Mode::empty())?;
     let master = OwnedFd::from(master);
     sys::set_terminal_size(master.as_fd(), size)?;
-    let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno(&error));
+    let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let stdio = [copy(&slave)?, copy(&slave)?, copy(&slave)?];
     let ours = copy(&master)?;
-    let source = Source::terminal(master, slave).map_err(|error| errno(&error))?;
-    Ok(Streams {
+    let source = OutputSource::terminal(master, slave).map_err(|error| errno_of(&error))?;
+    Ok(ExecStreams {
         sources: [Some(source), None],
         terminal: Some(ours),
         stdio,
     })
 }
 
-fn errno(error: &io::Error) -> Errno {
+fn errno_of(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }

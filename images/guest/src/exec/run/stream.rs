@@ -1,4 +1,4 @@
-//! Where one stream of an exec comes from, as the task that runs it reads it: a pipe, or a terminal.
+//! Source of one output stream of an exec: a pipe or a terminal.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,78 +11,79 @@ use tokio::net::unix::pipe;
 
 use crate::sys;
 
-/// A pipe that was found full gets this size, where the kernel permits it.
+/// Capacity that a full pipe is enlarged to, in bytes, where the kernel permits it.
 pub(super) const PIPE_BYTES: i32 = 1024 * 1024;
-/// More than the kernel holds of what was written to a terminal, which it does not tell exactly.
+/// Upper bound of the bytes that the kernel buffers for a terminal. The kernel does not tell the exact number.
 const TERMINAL_BYTES: u64 = 64 * 1024;
 
-/// The guest's end of one of an exec's streams.
-pub(super) struct Source {
-    from: From,
-    /// What is still read of it; unset, everything.
+/// Guest's end of one output stream.
+pub(super) struct OutputSource {
+    kind: SourceKind,
+    /// Bytes that are still read; `None` for all.
     pub(super) left: Option<u64>,
     enlarged: bool,
 }
 
-enum From {
+/// Kind of an output source with its descriptors.
+enum SourceKind {
     Pipe(pipe::Receiver),
     Terminal {
         master: AsyncFd<OwnedFd>,
-        /// Held while the leader runs: it may close its terminal and open it again, which is no hangup.
+        /// Held while the leader runs, so that a leader that closes and reopens its terminal causes no hangup.
         slave: Option<OwnedFd>,
     },
 }
 
-impl Source {
-    fn new(from: From) -> Self {
+impl OutputSource {
+    fn new(kind: SourceKind) -> Self {
         Self {
-            from,
+            kind,
             left: None,
             enlarged: false,
         }
     }
 
-    /// Takes the end that `output_pipe` made.
+    /// Takes the reading end that `output_pipe` made.
     pub(super) fn pipe(fd: OwnedFd) -> io::Result<Self> {
-        // It is a pipe and does not block: `output_pipe` made it so.
-        pipe::Receiver::from_owned_fd_unchecked(fd).map(|pipe| Self::new(From::Pipe(pipe)))
+        // `output_pipe` returns a pipe that does not block, so the check is not needed.
+        pipe::Receiver::from_owned_fd_unchecked(fd).map(|pipe| Self::new(SourceKind::Pipe(pipe)))
     }
 
-    /// Takes the ends of a terminal.
+    /// Takes both ends of a terminal.
     pub(super) fn terminal(master: OwnedFd, slave: OwnedFd) -> io::Result<Self> {
-        let master = sys::watch(master, Interest::READABLE)?;
+        let master = sys::register_fd(master, Interest::READABLE)?;
         let slave = Some(slave);
-        Ok(Self::new(From::Terminal { master, slave }))
+        Ok(Self::new(SourceKind::Terminal { master, slave }))
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        match &self.from {
-            From::Pipe(pipe) => pipe.as_fd(),
-            From::Terminal { master, .. } => master.get_ref().as_fd(),
+        match &self.kind {
+            SourceKind::Pipe(pipe) => pipe.as_fd(),
+            SourceKind::Terminal { master, .. } => master.get_ref().as_fd(),
         }
     }
 
-    /// Waits until it holds something, or is at its end. Safe to cancel.
-    async fn readable(&self) {
-        // An error shows itself in the read that follows.
-        match &self.from {
-            From::Pipe(pipe) => drop(pipe.readable().await),
-            From::Terminal { master, .. } => drop(master.readable().await),
+    /// Waits until the stream holds bytes or is at its end. Safe to cancel.
+    async fn wait_readable(&self) {
+        // The following read reports the error.
+        match &self.kind {
+            SourceKind::Pipe(pipe) => drop(pipe.readable().await),
+            SourceKind::Terminal { master, .. } => drop(master.readable().await),
         }
     }
 
-    /// Reads at most `most` bytes behind what a buffer holds. With `all` also what the runtime may not have heard of
-    /// yet. An error that is not [`would_block`] is the end: a terminal says EIO when nobody has it open any more, and
-    /// only after its last byte.
+    /// Reads at most `most` bytes and appends them to `buffer`. With `all` it also reads bytes that the runtime has
+    /// not noticed. An error other than [`would_block`] is the end: a terminal returns EIO after its last byte, when
+    /// no process has it open.
     pub(super) fn read(
         &mut self,
         buffer: &mut BytesMut,
         most: usize,
         all: bool,
     ) -> io::Result<usize> {
-        let read = match &self.from {
-            From::Pipe(pipe) => pipe.try_read_buf(&mut (&mut *buffer).limit(most)),
-            From::Terminal { master, .. } => master.try_io(Interest::READABLE, |master| {
+        let read = match &self.kind {
+            SourceKind::Pipe(pipe) => pipe.try_read_buf(&mut (&mut *buffer).limit(most)),
+            SourceKind::Terminal { master, .. } => master.try_io(Interest::READABLE, |master| {
                 sys::read_behind(master.as_fd(), buffer, most)
             }),
         };
@@ -97,7 +98,7 @@ impl Source {
         read
     }
 
-    /// Makes the pipe larger, once: its program writes more than it holds.
+    /// Enlarges the pipe, once, after a read that found it full.
     pub(super) fn enlarge(&mut self) {
         if !self.enlarged {
             self.enlarged = true;
@@ -105,35 +106,35 @@ impl Source {
         }
     }
 
-    /// Says that the leader is gone: whoever has the terminal now is the last to have it.
+    /// Drops the guest's copy of the program's end. The terminal then ends when the last straggler closes it.
     pub(super) fn leader_ended(&mut self) {
-        if let From::Terminal { slave, .. } = &mut self.from {
+        if let SourceKind::Terminal { slave, .. } = &mut self.kind {
             *slave = None;
         }
     }
 
-    /// From now on only what is in it is read.
+    /// Limits further reads to the bytes that the stream holds now.
     pub(super) fn limit(&mut self) {
         self.leader_ended();
         if self.left.is_none() {
-            self.left = Some(match &self.from {
-                From::Pipe(pipe) => sys::bytes_in_pipe(pipe.as_fd()),
-                From::Terminal { .. } => TERMINAL_BYTES,
+            self.left = Some(match &self.kind {
+                SourceKind::Pipe(pipe) => sys::bytes_in_pipe(pipe.as_fd()),
+                SourceKind::Terminal { .. } => TERMINAL_BYTES,
             });
         }
     }
 }
 
-/// There is nothing to be had now.
+/// Returns `true` if a read found no bytes yet.
 pub(super) fn would_block(read: &io::Result<usize>) -> bool {
     let error = read.as_ref().err();
     error.is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Waits until a stream holds something, or is at its end.
-pub(super) async fn readable(source: Option<&Source>) {
+/// Waits until the stream holds bytes or is at its end; forever without a stream.
+pub(super) async fn wait_readable(source: Option<&OutputSource>) {
     match source {
-        Some(source) => source.readable().await,
+        Some(source) => source.wait_readable().await,
         None => std::future::pending().await,
     }
 }

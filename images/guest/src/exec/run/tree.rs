@@ -1,5 +1,5 @@
-//! The process tree of a running exec: below its supervisor, or, when a tenant has killed that, the
-//! guest's own orphans.
+//! Process tree of a running exec. It hangs below its supervisor or, after a command has killed that, among the
+//! guest's own children.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -7,41 +7,42 @@ use std::time::Duration;
 use nix::unistd::{Pid, getpid};
 
 use crate::guest::Guest;
-use crate::reaper::Leader;
-use crate::supervisor::wire::{Order, Report, Target};
+use crate::reaper::LeaderGuard;
+use crate::supervisor::protocol::{SignalTarget, SupervisorOrder, SupervisorReport};
 use crate::supervisor::{Supervisor, walk};
 use crate::sys;
 
-/// Times that a supervisor is asked again before it is killed for not answering, and that the guest sweeps before it
-/// kills everything.
+/// Maximum number of repeated kill orders before the supervisor itself is killed, and of sweeps before the guest kills
+/// everything.
 const INSIST_MAX: u32 = 6;
-/// A healthy supervisor has killed its tree long before; after it the guest does what only it can.
+/// Time limit for a supervisor to kill its tree. A healthy one needs far less.
 const KILL_PATIENCE: Duration = Duration::from_millis(150);
-/// Between two sweeps of what has no supervisor: what was killed needs a moment to end and be reaped.
+/// Pause between two sweeps of orphans, in which killed processes end and are reaped.
 const SWEEP_PAUSE: Duration = Duration::from_millis(5);
 
-/// A tree and who watches it.
+/// Process tree with its watcher and its leader.
 #[derive(Debug)]
-pub(super) struct Tree {
-    watcher: Watcher,
-    leader: Leader,
+pub(super) struct ProcessTree {
+    watcher: TreeWatcher,
+    leader: LeaderGuard,
     leader_over: bool,
     insisted: u32,
     empty: bool,
 }
 
+/// Process that watches the tree and reports its end.
 #[derive(Debug)]
-enum Watcher {
+enum TreeWatcher {
     Supervisor(Supervisor),
-    /// The supervisor was killed: what it had is below the guest now.
+    /// The guest itself, after the supervisor was killed and its processes became the guest's children.
     Guest,
 }
 
-impl Tree {
-    /// Begins with a leader that is among those that others spare.
-    pub(super) fn new(supervisor: Supervisor, leader: Leader) -> Self {
+impl ProcessTree {
+    /// Returns the tree of a leader that is already registered in `Guest::leaders`.
+    pub(super) fn new(supervisor: Supervisor, leader: LeaderGuard) -> Self {
         Self {
-            watcher: Watcher::Supervisor(supervisor),
+            watcher: TreeWatcher::Supervisor(supervisor),
             leader,
             leader_over: false,
             insisted: 0,
@@ -49,7 +50,7 @@ impl Tree {
         }
     }
 
-    /// Nothing is left of it.
+    /// Returns `true` if no process of the tree is left.
     pub(super) fn is_empty(&self) -> bool {
         self.empty
     }
@@ -58,71 +59,76 @@ impl Tree {
         self.empty = true;
     }
 
+    /// Returns `true` if the supervisor is gone and the guest watches the tree itself.
     pub(super) fn is_orphaned(&self) -> bool {
-        matches!(self.watcher, Watcher::Guest)
+        matches!(self.watcher, TreeWatcher::Guest)
     }
 
-    /// Its supervisor is gone, and how the leader ended will never be known.
+    /// Returns `true` if the supervisor is gone and the leader's exit status is lost.
     pub(super) fn is_lost(&self) -> bool {
         self.is_orphaned() && self.leader.is_lost()
     }
 
-    /// What happens next; `None` when the supervisor is gone. Safe to cancel.
-    pub(super) async fn event(&self) -> Option<Report> {
+    /// Waits for the next report; `None` when the supervisor is gone. Safe to cancel.
+    pub(super) async fn event(&self) -> Option<SupervisorReport> {
         if self.empty || self.is_orphaned() && self.leader_over {
             return std::future::pending().await;
         }
         match &self.watcher {
-            Watcher::Supervisor(supervisor) => supervisor.report().await,
-            Watcher::Guest => {
+            TreeWatcher::Supervisor(supervisor) => supervisor.report().await,
+            TreeWatcher::Guest => {
                 let exit = self.leader.ended().await;
-                // The run knows how long it took.
+                // The caller measures the wall time itself.
                 let wall = Duration::ZERO;
-                Some(Report::Exited { exit, wall })
+                Some(SupervisorReport::Exited { exit, wall })
             }
         }
     }
 
-    /// Takes the place of a supervisor that is gone.
+    /// Makes the guest the watcher of a tree whose supervisor is gone.
     pub(super) fn take_over(&mut self, guest: &Guest) {
-        if let Watcher::Supervisor(supervisor) = &self.watcher {
+        if let TreeWatcher::Supervisor(supervisor) = &self.watcher {
             guest.supervisors.abandon(supervisor);
         }
-        self.watcher = Watcher::Guest;
+        self.watcher = TreeWatcher::Guest;
     }
 
-    /// The leader is gone, or nobody will ever know: a tree without its supervisor has nothing more to say.
+    /// Records that the leader has exited or is lost. A tree without a supervisor has no further reports.
     pub(super) fn leader_ended(&mut self, guest: &Guest) {
         self.leader_over = true;
         guest.leaders.lock().remove(&self.leader.pid());
     }
 
-    /// How long it may take until more is to be done about a tree that was killed.
+    /// Returns how long to wait after a kill before the next step.
     pub(super) fn patience(&self) -> Duration {
         match self.watcher {
-            Watcher::Supervisor(_) => KILL_PATIENCE,
-            Watcher::Guest => SWEEP_PAUSE,
+            TreeWatcher::Supervisor(_) => KILL_PATIENCE,
+            TreeWatcher::Guest => SWEEP_PAUSE,
         }
     }
 
-    /// The guest itself sees that nothing is left of it.
+    /// Returns `true` if the guest itself finds no process of the tree.
     pub(super) fn is_swept(&self, guest: &Guest) -> bool {
         self.is_orphaned() && self.leader_over && no_orphans(guest)
     }
 
-    pub(super) fn signal(&self, guest: &Guest, target: Target, signal: i32) {
+    /// Sends a signal to the leader, its group or the whole tree.
+    pub(super) fn signal(&self, guest: &Guest, target: SignalTarget, signal: i32) {
         match &self.watcher {
-            Watcher::Supervisor(supervisor) => supervisor.order(Order::Signal { target, signal }),
-            Watcher::Guest => {
-                // It may be reaped though the exec has not heard of it yet: its pid is anybody's then.
+            TreeWatcher::Supervisor(supervisor) => {
+                supervisor.order(SupervisorOrder::Signal { target, signal });
+            }
+            TreeWatcher::Guest => {
+                // The guest may have reaped the leader before the exec's task noticed. The kernel may have reused its
+                // pid.
                 if self.leader_over || self.leader.has_ended() {
                     return;
                 }
                 let leader = self.leader.pid();
                 match target {
-                    Target::Leader => sys::send_signal(leader, signal),
-                    Target::Group => sys::send_signal_to_group(leader, signal),
-                    Target::Tree => {
+                    SignalTarget::Leader => sys::send_signal(leader, signal),
+                    SignalTarget::Group => sys::send_signal_to_group(leader, signal),
+                    SignalTarget::Tree => {
                         walk::signal_tree(leader, &guest.supervisors.pids(), signal);
                         sys::send_signal(leader, signal);
                     }
@@ -131,11 +137,12 @@ impl Tree {
         }
     }
 
+    /// Kills the whole tree.
     pub(super) fn kill(&self, guest: &Guest) {
         match &self.watcher {
-            Watcher::Supervisor(supervisor) => supervisor.order(Order::Kill),
-            Watcher::Guest => {
-                // Once it is over its pid may be that of another's leader.
+            TreeWatcher::Supervisor(supervisor) => supervisor.order(SupervisorOrder::Kill),
+            TreeWatcher::Guest => {
+                // After its exit the leader's pid may belong to the leader of another exec.
                 if !self.leader_over {
                     guest.leaders.lock().remove(&self.leader.pid());
                 }
@@ -144,8 +151,8 @@ impl Tree {
         }
     }
 
-    /// The tree is still there long after it was killed: it forks faster than it is found, or its
-    /// supervisor was stopped. `kill(-1)` by PID 1 outruns anything, if nothing else is running.
+    /// Repeats or escalates a kill. The tree forks faster than it is found, or its supervisor was stopped. `kill(-1)`
+    /// by PID 1 outruns any tree, but only if no other exec runs.
     pub(super) fn insist(&mut self, guest: &Guest) {
         self.insisted += 1;
         let last = self.insisted > INSIST_MAX;
@@ -153,28 +160,28 @@ impl Tree {
             return;
         }
         match &self.watcher {
-            Watcher::Supervisor(supervisor) if last => supervisor.end(),
-            Watcher::Supervisor(_) | Watcher::Guest => self.kill(guest),
+            TreeWatcher::Supervisor(supervisor) if last => supervisor.end(),
+            TreeWatcher::Supervisor(_) | TreeWatcher::Guest => self.kill(guest),
         }
     }
 
-    /// The exec is over: its supervisor is free for the next one.
+    /// Returns the supervisor to the pool.
     pub(super) fn release(self, guest: &Guest) {
-        if let Watcher::Supervisor(supervisor) = self.watcher {
+        if let TreeWatcher::Supervisor(supervisor) = self.watcher {
             guest.supervisors.give_back(supervisor);
         }
         guest.supervisors.fill();
     }
 }
 
-/// Kills what fell to the guest from supervisors that are gone, without the leaders that still run and
-/// what is below them. None of it while one of those may look like an orphan: its turn comes again.
+/// Kills processes that the guest inherited from dead supervisors, except running leaders and their trees. Kills
+/// nothing while a leader may still look like an orphan; the caller tries again.
 fn sweep_orphans(guest: &Guest) {
     let sure = || guest.supervisors.every_leader_is_known();
-    walk::kill_tree_if(getpid(), &not_orphans(guest), sure);
+    walk::kill_tree_if(getpid(), &non_orphans(guest), sure);
 }
 
-/// Kills it until nothing is left of it.
+/// Kills orphans until none is left.
 pub(super) async fn end_orphans(guest: &Guest) {
     let mut passes = 0;
     while !no_orphans(guest) {
@@ -182,20 +189,20 @@ pub(super) async fn end_orphans(guest: &Guest) {
         if passes <= INSIST_MAX || guest.execs.living() != 1 || !sys::kill_everything() {
             sweep_orphans(guest);
         }
-        // Reaping is the reaper's; its turn comes when this waits.
+        // The reaper's task runs while this task sleeps.
         tokio::time::sleep(SWEEP_PAUSE).await;
     }
 }
 
-/// Looks twice: what forks and ends at once can be missed by one look.
+/// Returns `true` if two looks find no orphan. One look can miss a process that forks and exits at once.
 fn no_orphans(guest: &Guest) -> bool {
-    let skip = not_orphans(guest);
+    let skip = non_orphans(guest);
     [(), ()]
         .iter()
-        .all(|()| walk::descendants(getpid(), &skip).is_empty())
+        .all(|()| walk::find_descendants(getpid(), &skip).is_empty())
 }
 
-fn not_orphans(guest: &Guest) -> HashSet<Pid> {
+fn non_orphans(guest: &Guest) -> HashSet<Pid> {
     let mut skip = guest.supervisors.pids();
     skip.extend(guest.leaders.lock().iter().copied());
     skip

@@ -1,0 +1,180 @@
+//! Input of a followed exec: this program's stdin, keys and the size of the terminal.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::bail;
+use skilld_client::v1::{Reason, ResizeTerminalRequest};
+use skilld_client::{Client, Error, StdinWriter};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+
+use crate::interrupt::InterruptSignals;
+use crate::output;
+use crate::terminal::{self, RawTerminal};
+use crate::terminal_keys::{DetachKeys, TerminalKeys};
+
+/// Time in which keys typed before the detach keys must be sent.
+const DETACH_GRACE: Duration = Duration::from_secs(1);
+
+/// The other way of one exec.
+#[derive(Debug)]
+pub(crate) enum AttachInput {
+    /// No input.
+    None,
+    /// Bytes as they come, and end of file when ours ends.
+    Stream(StdinWriter),
+    /// A keyboard in raw mode.
+    Keyboard(TerminalAttach),
+    /// Size of the terminal only; no keys.
+    Watch(TerminalAttach),
+}
+
+/// A terminal of ours for one of theirs.
+#[derive(Debug)]
+pub(crate) struct TerminalAttach {
+    pub(crate) client: Client,
+    /// Name of the exec, `workspaces/{workspace}/execs/{exec}`.
+    pub(crate) name: String,
+    pub(crate) detach_keys: DetachKeys,
+    /// Size of the exec's terminal, as far as we know; none to set it in any case.
+    pub(crate) size: Option<(u32, u32)>,
+}
+
+/// The user wants to leave the exec to itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DetachHandle;
+
+impl AttachInput {
+    /// Returns the signals that end the program while this input is open.
+    pub(crate) fn interrupt(&self) -> io::Result<InterruptSignals> {
+        match self {
+            Self::Keyboard(_) => InterruptSignals::with_hangup(),
+            Self::None | Self::Stream(_) | Self::Watch(_) => InterruptSignals::new(),
+        }
+    }
+
+    /// Does it, once the exec is there. Ends when there is nothing left to do, which only detaching is.
+    pub(crate) async fn go(self, started: oneshot::Receiver<()>) -> anyhow::Result<DetachHandle> {
+        // Without a start there is nothing to write to.
+        if started.await.is_ok() {
+            match self {
+                Self::None => {}
+                Self::Stream(writer) => send_stdin(writer).await?,
+                Self::Keyboard(session) => return session.run().await,
+                Self::Watch(session) => match session.watch_size().await? {},
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+async fn send_stdin(mut writer: StdinWriter) -> anyhow::Result<()> {
+    let written = async {
+        writer.copy(tokio::io::stdin()).await?;
+        writer.end().await
+    };
+    match written.await {
+        // A program need not read what it is given; how it ends is told by its events.
+        Err(error) if is_over(&error) => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+/// Returns `true` if nothing reads the exec's stdin any more.
+fn is_over(error: &Error) -> bool {
+    matches!(
+        error.reason(),
+        Some(
+            Reason::ExecNotRunning
+                | Reason::StdinClosed
+                | Reason::ExecNotFound
+                | Reason::WorkspaceNotFound
+                | Reason::WorkspaceNotReady
+        )
+    )
+}
+
+impl TerminalAttach {
+    async fn run(self) -> anyhow::Result<DetachHandle> {
+        let _raw = RawTerminal::enter()?;
+        let (tell, mut detached) = oneshot::channel();
+        let keys = TerminalKeys::new(tokio::io::stdin(), self.detach_keys.clone(), tell);
+        let mut writer = self.client.stdin_end(&self.name);
+        let typing = async {
+            match writer.copy(keys).await {
+                // The keyboard is gone; if that is to end something, a signal says so.
+                Ok(_) | Err(Error::Io { .. }) => Ok(()),
+                Err(error) if is_over(&error) => Ok(()),
+                Err(error) => Err(error),
+            }
+        };
+        let (mut typing, mut typed) = (pin!(typing), false);
+        let mut sizes = pin!(self.watch_size());
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut typing, if !typed => {
+                    done?;
+                    typed = true;
+                    if detached.try_recv().is_ok() {
+                        return Ok(DetachHandle);
+                    }
+                }
+                Ok(()) = &mut detached, if !typed => {
+                    drop(tokio::time::timeout(DETACH_GRACE, &mut typing).await);
+                    return Ok(DetachHandle);
+                }
+                never = &mut sizes => match never? {},
+            }
+        }
+    }
+
+    /// Gives the exec's terminal the size of ours, now and whenever that changes. Signals that come while a size is
+    /// under way count as one. If we do not know the exec's size it changes in any case, so that a program that fills the
+    /// screen draws it again.
+    async fn watch_size(&self) -> anyhow::Result<Infallible> {
+        let mut changed = signal(SignalKind::window_change())?;
+        let mut known = self.size;
+        loop {
+            let size = terminal::terminal_size();
+            if known != Some(size) && size.0 > 0 && size.1 > 0 {
+                if known.is_none() {
+                    self.resize((size.0 + 1, size.1)).await?;
+                }
+                self.resize(size).await?;
+                known = Some(size);
+            }
+            if changed.recv().await.is_none() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    async fn resize(&self, (rows, cols): (u32, u32)) -> anyhow::Result<()> {
+        let request = ResizeTerminalRequest {
+            name: self.name.clone(),
+            rows,
+            cols,
+        };
+        match self.client.resize_terminal(request).await {
+            Err(error) if is_over(&error) => std::future::pending().await,
+            resized => Ok(resized?),
+        }
+    }
+}
+
+/// Checks that stdin and stdout are a terminal, which an interactive command needs.
+pub(crate) fn need_terminal(instead: &str) -> anyhow::Result<()> {
+    if !terminal::stdin_is_terminal() {
+        bail!("a terminal session needs a terminal, and our stdin is none: {instead}");
+    }
+    if output::is_json() {
+        bail!(
+            "a terminal session has no JSON form: leave out -o json, or read the output with `skillctl poll`"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! The command line: flags of every command, the list of commands, and how each is run.
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+use skilld_client::{Client, DEFAULT_ENDPOINT};
+
+use crate::output::{self, OutputFormat, OutputStyle};
+use crate::{
+    artifact, attach, collect, complete, copy, exec, execs, files, logs, mcp, poll, remove, run,
+    server, skill, stage, stdin, tool, version, wait, workspace,
+};
+
+/// Run Agent Skills in warm, locked-down containers.
+#[derive(Debug, Parser)]
+#[command(name = "skillctl", version, disable_help_subcommand = true, after_help = EXAMPLE)]
+pub(crate) struct Cli {
+    /// Endpoint of the daemon: unix:/path or http://127.0.0.1:PORT.
+    #[arg(long, global = true, env = "SKILLD_ENDPOINT", default_value = DEFAULT_ENDPOINT)]
+    endpoint: String,
+    /// Format of results.
+    #[arg(short, long, global = true, value_enum, default_value_t = OutputFormat::Text)]
+    output: OutputFormat,
+    /// Print no remarks on stderr, and only the ids of lists.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLE: &str = "\
+Paths: every path in a workspace is relative to /workspace, which is also where commands start. With --skill a command
+starts in the skill's root, where out/, work/ and inputs/ lead to the workspace's; inputs/ is short for work/inputs/.
+
+Example:
+  skillctl run csv-report --input sales.csv --to results -- \\
+      'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv'
+
+Exit codes: 0 ok, 1 failed, 2 usage; exec, run, attach and wait pass on the program's own code, or
+128 + the signal that killed it.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Run),
+    #[command(subcommand, visible_alias = "ws")]
+    Workspace(workspace::Workspace),
+    Stage(stage::Stage),
+    Cp(copy::Cp),
+    Exec(exec::Exec),
+    Ps(execs::Ps),
+    Logs(logs::Logs),
+    Attach(attach::Attach),
+    Poll(poll::Poll),
+    Wait(wait::Wait),
+    Stdin(stdin::Stdin),
+    Signal(execs::Signal),
+    Kill(execs::Kill),
+    Forget(remove::Forget),
+    Rm(remove::Rm),
+    Ls(files::Ls),
+    Cat(files::Cat),
+    Collect(collect::Collect),
+    #[command(subcommand)]
+    Skill(skill::Skill),
+    #[command(subcommand)]
+    Artifact(artifact::Artifact),
+    #[command(subcommand)]
+    Tool(tool::Tool),
+    Mcp(mcp::Mcp),
+    #[command(subcommand)]
+    Pool(server::Pool),
+    #[command(subcommand)]
+    Server(server::Server),
+    Problems(server::Problems),
+    Drain(server::Drain),
+    Version(version::Version),
+    Completion(complete::Completion),
+}
+
+/// Returns `true` if the words ask for JSON, for errors that occur before they have been parsed.
+pub(crate) fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
+    // A word that is not UTF-8 is no format.
+    let words = words.take_while(|word| word != "--");
+    let mut words = words.filter_map(|word| word.into_string().ok());
+    while let Some(word) = words.next() {
+        let format = match format_of(&word) {
+            Some("") => words.next(),
+            Some(format) => Some(format.to_owned()),
+            None => continue,
+        };
+        if matches!(format.as_deref(), Some("json" | "jsonl")) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Returns the value of `--output` or `-o`, also in a word like `-qojson`; empty if the next word has it.
+fn format_of(word: &str) -> Option<&str> {
+    if let Some(rest) = word.strip_prefix("--output") {
+        return match rest {
+            "" => Some(""),
+            rest => rest.strip_prefix('='),
+        };
+    }
+    let letters = word.strip_prefix('-')?;
+    let (before, format) = letters.split_once('o')?;
+    let is_flags = before.bytes().all(|byte| byte.is_ascii_alphabetic());
+    is_flags.then(|| format.strip_prefix('=').unwrap_or(format))
+}
+
+impl Cli {
+    /// Runs the command; returns the code to exit with.
+    pub(crate) async fn run(self) -> anyhow::Result<u8> {
+        output::set_style(OutputStyle {
+            format: self.output,
+            quiet: self.quiet,
+        });
+        // These two work without a daemon.
+        if let Command::Completion(command) = &self.command {
+            return command.run();
+        }
+        if let Command::Version(command) = &self.command {
+            return command.run(&self.endpoint).await;
+        }
+        let client = Client::connect(&self.endpoint).await?;
+        match self.command {
+            Command::Run(command) => command.run(&client).await,
+            Command::Workspace(command) => command.run(&client).await,
+            Command::Stage(command) => command.run(&client).await,
+            Command::Cp(command) => command.run(&client).await,
+            Command::Exec(command) => command.run(&client).await,
+            Command::Ps(command) => command.run(&client).await,
+            Command::Logs(command) => command.run(&client).await,
+            Command::Attach(command) => command.run(&client).await,
+            Command::Poll(command) => command.run(&client).await,
+            Command::Wait(command) => command.run(&client).await,
+            Command::Stdin(command) => command.run(&client).await,
+            Command::Signal(command) => command.run(&client).await,
+            Command::Kill(command) => command.run(&client).await,
+            Command::Forget(command) => command.run(&client).await,
+            Command::Rm(command) => command.run(&client).await,
+            Command::Ls(command) => command.run(&client).await,
+            Command::Cat(command) => command.run(&client).await,
+            Command::Collect(command) => command.run(&client).await,
+            Command::Skill(command) => command.run(&client).await,
+            Command::Artifact(command) => command.run(&client).await,
+            Command::Tool(command) => command.run(&client).await,
+            Command::Mcp(command) => command.run(&client).await,
+            Command::Pool(command) => command.run(&client).await,
+            Command::Server(command) => command.run(&client).await,
+            Command::Problems(command) => command.run(&client).await,
+            Command::Drain(command) => command.run(&client).await,
+            Command::Version(_) | Command::Completion(_) => Ok(0),
+        }
+    }
+}

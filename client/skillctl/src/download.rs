@@ -1,0 +1,56 @@
+//! Files and artifacts that the daemon sends: printed, or written to a local file.
+
+use futures::TryStreamExt;
+use serde_json::json;
+use skilld_client::Download;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use crate::transfer_bar::TransferBar;
+use crate::{output, proto_json, values};
+
+/// Maximum size of a file in a JSON object, in bytes.
+const JSON_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Prints a file on stdout, byte for byte; in JSON `{"path": …, "text": …, "base64": …}`. Returns the exit code.
+pub(crate) async fn print_download<H>(mut file: Download<H>, path: &str) -> anyhow::Result<u8> {
+    if !output::is_json() {
+        // Without a bar, which would stand between the lines on a terminal.
+        let mut stdout = tokio::io::stdout();
+        while let Some(data) = file.next().await? {
+            stdout.write_all(&data).await?;
+        }
+        stdout.flush().await?;
+        return Ok(0);
+    }
+    let mut bytes = Vec::new();
+    while let Some(data) = file.next().await? {
+        bytes.extend_from_slice(&data);
+        if bytes.len() as u64 > JSON_FILE_BYTES_MAX {
+            anyhow::bail!(
+                "the file has more than {}: leave out -o json, or read a part with --length",
+                values::format_bytes(JSON_FILE_BYTES_MAX)
+            );
+        }
+    }
+    let (text, base64) = proto_json::from_bytes(&bytes);
+    output::print_value(&json!({"path": path, "text": text, "base64": base64}))?;
+    Ok(0)
+}
+
+/// Writes a file with a bar that has its name; returns its metadata and the number of bytes.
+pub(crate) async fn write_download<H>(
+    file: Download<H>,
+    name: &str,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> anyhow::Result<(H, u64)> {
+    let bar = TransferBar::new(name);
+    let (header, mut data) = file.into_parts();
+    let mut bytes = 0;
+    while let Some(data) = data.try_next().await? {
+        writer.write_all(&data).await?;
+        bytes += data.len() as u64;
+        bar.add(data.len());
+    }
+    writer.flush().await?;
+    Ok((header, bytes))
+}

@@ -1,0 +1,170 @@
+//! Error messages and exit codes of the program.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+use skilld_client::Failure;
+use skilld_client::v1::Reason;
+
+use crate::interrupt::{self, InterruptedError};
+use crate::output::{self, plain_line};
+
+/// Code of a program that its reader left, as if SIGPIPE had ended it.
+pub(crate) const PIPE_CLOSED: u8 = 141;
+
+/// Error of a write to a terminal that is gone.
+const EIO: i32 = 5;
+
+/// Advice on how to get a larger workspace.
+const POOL_LIMITS: &str = "`workspace create` and `run` give a workspace all of its pool without `--memory`, `--disk` and `--cpus`; `--pool` takes a larger pool";
+
+/// Prints what went wrong and what to do next to stderr; returns the code to exit with.
+pub(crate) fn report_error(error: &anyhow::Error) -> u8 {
+    if is_broken_pipe(error) {
+        return PIPE_CLOSED;
+    }
+    let interrupted = error.is::<InterruptedError>();
+    let mut stderr = io::stderr().lock();
+    // A stderr without a reader cannot be reported anywhere.
+    if output::is_json() {
+        drop(writeln!(stderr, "{}", to_json(error)));
+    } else if !interrupted {
+        drop(writeln!(
+            stderr,
+            "error: {}",
+            plain_line(&error.to_string())
+        ));
+        if let Some(command) = next_command(error) {
+            drop(writeln!(stderr, "hint: {command}"));
+        }
+    }
+    if interrupted { interrupt::EXIT_CODE } else { 1 }
+}
+
+/// Prints a usage error of the command line as JSON.
+pub(crate) fn report_usage_error(message: &str) {
+    let message = message.trim().trim_start_matches("error: ");
+    let error = json!({"error": {"message": message, "code": "USAGE"}});
+    drop(writeln!(io::stderr().lock(), "{error}"));
+}
+
+/// Returns `{"error": …}`: always a message, the rest as far as the daemon sent it.
+fn to_json(error: &anyhow::Error) -> Value {
+    let mut fields = Map::new();
+    fields.insert("message".into(), error.to_string().into());
+    let failure = error
+        .downcast_ref::<skilld_client::Error>()
+        .and_then(skilld_client::Error::failure);
+    if let Some(failure) = failure {
+        add_failure(&mut fields, failure);
+    }
+    if let Some(command) = next_command(error) {
+        fields.insert("hint".into(), command.into());
+    }
+    json!({ "error": fields })
+}
+
+fn add_failure(fields: &mut Map<String, Value>, failure: &Failure) {
+    let violations = failure
+        .violations
+        .iter()
+        .map(|violation| json!({"field": violation.field, "description": violation.description}));
+    let reason = failure.reason.map(|reason| {
+        let name = reason.as_str_name();
+        name.strip_prefix("REASON_").unwrap_or(name)
+    });
+    let retry_after = failure.retry_after.map(|wait| wait.as_secs_f64());
+    fields.insert("code".into(), code_name(failure.code).into());
+    fields.insert("reason".into(), reason.into());
+    fields.insert("metadata".into(), json!(failure.metadata));
+    fields.insert("violations".into(), violations.collect());
+    fields.insert("retryAfterSeconds".into(), retry_after.into());
+}
+
+/// `NOT_FOUND` for `Code::NotFound`.
+fn code_name(code: tonic::Code) -> String {
+    let mut name = String::new();
+    for c in format!("{code:?}").chars() {
+        if c.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(c.to_ascii_uppercase());
+    }
+    name
+}
+
+/// Returns `true` if stdout or stderr has no reader any more: the pipe is closed, or the terminal is gone.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| {
+        error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(EIO)
+    })
+}
+
+/// The command that helps, where one does.
+fn next_command(error: &anyhow::Error) -> Option<&'static str> {
+    let failure = error.downcast_ref::<skilld_client::Error>()?.failure()?;
+    match failure.reason? {
+        Reason::SkillNotFound => Some("`skillctl skill list` shows all skills"),
+        Reason::SkillInvalid => Some("`skillctl skill show NAME` lists its problems"),
+        Reason::WorkspaceNotFound => Some("`skillctl workspace list` shows all workspaces"),
+        Reason::ExecNotFound | Reason::ExecNotRunning | Reason::StdinClosed => {
+            Some("`skillctl ps ID` shows a workspace's execs")
+        }
+        Reason::PoolNotFound => Some("`skillctl pool list` shows all pools"),
+        Reason::PoolExhausted => Some(
+            "`skillctl pool list` shows how full it is, `skillctl pool resize NAME N` keeps more warm",
+        ),
+        // Only of a skill's files nearest ones are named, or that there are none.
+        Reason::FileNotFound if failure.metadata.contains_key("nearest") => {
+            Some("`skillctl skill files NAME` shows what there is")
+        }
+        Reason::FileNotFound => Some("`skillctl ls ID PATH` shows what is there"),
+        Reason::ArtifactNotFound => Some(
+            "`skillctl artifact list` and `skillctl artifact versions NAME` show what there is in a scope",
+        ),
+        Reason::IdTaken if names_workspace(failure) => Some(
+            "--allow-existing takes the workspace that exists; without --id the workspace gets a new id",
+        ),
+        Reason::DiskFull => Some(POOL_LIMITS),
+        Reason::LimitUnsupported if is_size(failure) => Some(POOL_LIMITS),
+        Reason::EngineUnavailable => Some("`skillctl problems` shows what the daemon knows"),
+        Reason::Unspecified
+        | Reason::InvalidRequest
+        | Reason::Unauthenticated
+        | Reason::PermissionDenied
+        | Reason::IdTaken
+        | Reason::WorkspaceNotReady
+        | Reason::LimitUnsupported
+        | Reason::PathEscapes
+        | Reason::ReadOnly
+        | Reason::OutputDropped
+        | Reason::QuotaExceeded
+        | Reason::Draining
+        | Reason::GuestLost
+        | Reason::Internal
+        | Reason::NotImplemented
+        | Reason::ArchiveInvalid
+        | Reason::ChecksumMismatch
+        | Reason::WrongFileType
+        | Reason::Deadline
+        | Reason::FilePermission
+        | Reason::LimitExceeded
+        | Reason::StorageUnavailable
+        | Reason::StateDiskFull
+        | Reason::StateDiskReadOnly
+        | Reason::TooManyFiles
+        | Reason::FetchFailed => None,
+    }
+}
+
+/// Returns `true` if the failure is about a workspace itself.
+fn names_workspace(failure: &Failure) -> bool {
+    let name = failure.resource.as_deref().unwrap_or_default();
+    name.starts_with("workspaces/") && !name.contains("/execs/")
+}
+
+/// Returns `true` if a refused limit is one of a workspace's sizes.
+fn is_size(failure: &Failure) -> bool {
+    let field = failure.metadata.get("field");
+    field.is_some_and(|field| field.starts_with("limits"))
+}

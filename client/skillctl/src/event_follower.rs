@@ -1,0 +1,370 @@
+//! An exec's events onto this program's stdout and stderr, byte for byte and as they come.
+
+use std::pin::{Pin, pin};
+use std::time::Instant;
+
+use serde_json::{Map, Value};
+use skilld_client::v1::exec_event::{Event, Output as Piece};
+use skilld_client::v1::{ExecEvent, ExecResult, OutputStream, Reason, StreamOffsets};
+use skilld_client::{Client, Error, ExecStream};
+use tokio::io::{AsyncWriteExt, Stderr, Stdout};
+use tokio::sync::oneshot;
+
+use crate::attach_input::{AttachInput, DetachHandle};
+use crate::interrupt::{self, InterruptSignals, InterruptedError};
+use crate::output;
+use crate::transcript::{Transcript, output_bytes};
+use crate::{error_report, exec_result, proto_json, values};
+
+/// Outcome of following an exec.
+#[derive(Debug)]
+pub(crate) enum FollowOutcome {
+    /// The exec did.
+    Finished(Box<ExecResult>),
+    /// Ctrl-C, and whatever that was to do to the exec is done.
+    Interrupted,
+    /// The reader of this program's output is gone.
+    PipeClosed,
+    /// The keys that leave a terminal session were typed. All before these offsets was written.
+    Detached(StreamOffsets),
+}
+
+/// Effect of Ctrl-C, and of a reader that leaves, on the exec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnLeave {
+    /// The exec is killed.
+    Kill,
+    /// The exec continues.
+    Detach,
+}
+
+/// Form in which events are printed.
+#[derive(Debug)]
+enum EventFormat {
+    /// Output as it is, to stdout and stderr.
+    Text,
+    /// Prints each event as a JSON object on a line.
+    Events,
+    /// Prints one JSON object at the end.
+    Transcript(Box<Transcript>),
+}
+
+/// Follows one exec.
+#[derive(Debug)]
+pub(crate) struct EventFollower<'a> {
+    client: &'a Client,
+    printing: EventFormat,
+    on_leave: OnLeave,
+    stdout: Stdout,
+    stderr: Stderr,
+    /// Time of the first byte of output; `None` before it.
+    pub(crate) first_output: Option<Instant>,
+    /// Told when the exec is there.
+    started: Option<oneshot::Sender<()>>,
+    /// Offsets up to which output was written.
+    reached: StreamOffsets,
+}
+
+impl<'a> EventFollower<'a> {
+    pub(crate) fn new(client: &'a Client, on_leave: OnLeave) -> Self {
+        let printing = match (output::is_json(), output::is_event_stream()) {
+            (_, true) => EventFormat::Events,
+            (true, false) => EventFormat::Transcript(Box::default()),
+            (false, false) => EventFormat::Text,
+        };
+        Self {
+            client,
+            printing,
+            on_leave,
+            stdout: tokio::io::stdout(),
+            stderr: tokio::io::stderr(),
+            first_output: None,
+            started: None,
+            reached: StreamOffsets::default(),
+        }
+    }
+
+    /// Collects everything for one JSON object, also where events would be printed as they come.
+    pub(crate) fn without_event_lines(mut self) -> Self {
+        if matches!(self.printing, EventFormat::Events) {
+            self.printing = EventFormat::Transcript(Box::default());
+        }
+        self
+    }
+
+    /// Takes what was collected for one JSON object; `None` if events were printed as they came.
+    pub(crate) fn take_transcript(&mut self) -> Option<Transcript> {
+        match &mut self.printing {
+            EventFormat::Transcript(transcript) => Some(std::mem::take(transcript)),
+            EventFormat::Text | EventFormat::Events => None,
+        }
+    }
+
+    /// Prints what was collected for one JSON object, if anything was.
+    pub(crate) fn print_transcript(&mut self, name: &str) -> anyhow::Result<()> {
+        match self.take_transcript() {
+            Some(transcript) => output::print_value(&transcript.into_json(name)?.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Prints the collected object once following has ended, and returns how it ended. After a failure the object is printed
+    /// only if it holds output, which may be nowhere else. An error in printing hides no failure before it.
+    pub(crate) fn print_transcript_after(
+        &mut self,
+        ended: anyhow::Result<FollowOutcome>,
+        name: &str,
+    ) -> anyhow::Result<FollowOutcome> {
+        let object = self.transcript_after(&ended, name);
+        let printed = object.and_then(|object| match object {
+            Some(object) => output::print_value(&object.into()),
+            None => Ok(()),
+        });
+        let ending = ended?;
+        printed?;
+        Ok(ending)
+    }
+
+    /// Takes the collected object once following has ended; after a failure only if it holds output.
+    pub(crate) fn transcript_after(
+        &mut self,
+        ended: &anyhow::Result<FollowOutcome>,
+        name: &str,
+    ) -> anyhow::Result<Option<Map<String, Value>>> {
+        let transcript = self.take_transcript();
+        let kept = transcript.filter(|kept| ended.is_ok() || kept.has_output());
+        kept.map(|kept| kept.into_json(name)).transpose()
+    }
+
+    /// Sets how the exec ended, where no event says so.
+    pub(crate) fn set_result(&mut self, result: Option<ExecResult>) {
+        if let EventFormat::Transcript(transcript) = &mut self.printing {
+            transcript.set_result(result);
+        }
+    }
+
+    /// Follows the exec while `input` goes the other way.
+    pub(crate) async fn converse(
+        &mut self,
+        events: ExecStream,
+        input: AttachInput,
+        interrupt: &mut InterruptSignals,
+    ) -> anyhow::Result<FollowOutcome> {
+        let (started, start) = oneshot::channel();
+        self.started = Some(started);
+        self.reached = events.offsets();
+        {
+            // Neither waits for the other: output without a reader does not hold up input.
+            let following = pin!(self.follow(events, interrupt));
+            let talking = pin!(input.go(start));
+            tokio::select! {
+                biased;
+                ending = following => return ending,
+                left = talking => {
+                    let DetachHandle = left?;
+                }
+            }
+        }
+        // What was taken comes before what is said next.
+        if let Ok(flushed) = interrupt.race(self.stdout.flush()).await {
+            flushed?;
+        }
+        Ok(FollowOutcome::Detached(self.reached))
+    }
+
+    /// Writes everything until the exec has ended, is left, or cannot be followed any more. After the first
+    /// Ctrl-C it goes on reading what the killed exec still says; a second one ends that.
+    pub(crate) async fn follow(
+        &mut self,
+        mut events: ExecStream,
+        interrupt: &mut InterruptSignals,
+    ) -> anyhow::Result<FollowOutcome> {
+        let name = events.name().to_owned();
+        let mut result = None;
+        let mut kill: Option<Pin<Box<_>>> = None;
+        let mut interrupted = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = interrupt.wait() => {
+                    if interrupted || self.on_leave == OnLeave::Detach {
+                        return Ok(FollowOutcome::Interrupted);
+                    }
+                    interrupted = true;
+                    events.give_up_start();
+                    kill = Some(Box::pin(kill_exec(self.client, &name)));
+                }
+                killed = poll_optional(&mut kill) => {
+                    // From here the stream brings what is left of the output, and the end.
+                    kill = None;
+                    killed?;
+                }
+                event = events.next() => match event? {
+                    Some(event) => {
+                        if interrupted && matches!(event.event, Some(Event::Started(_))) {
+                            // It may have started after the server looked for it.
+                            kill = Some(Box::pin(kill_exec(self.client, &name)));
+                        }
+                        if let Some(started) = self.started.take() {
+                            // Without input there is no receiver.
+                            let _ = started.send(());
+                        }
+                        if let Some(ending) = self.hand_over(&event, interrupt).await? {
+                            // A stream without a reader could block the program, and so its end.
+                            drop(events);
+                            if self.on_leave == OnLeave::Kill {
+                                finish_kill(interrupt, kill_exec(self.client, &name)).await?;
+                            }
+                            return Ok(ending);
+                        }
+                        if let Some(Event::Exited(exited)) = event.event {
+                            result = exited.result;
+                        }
+                    }
+                    None if interrupted => {
+                        if let Some(kill) = kill {
+                            finish_kill(interrupt, kill).await?;
+                        }
+                        return Ok(FollowOutcome::Interrupted);
+                    }
+                    None => return Ok(FollowOutcome::Finished(Box::new(result.unwrap_or_default()))),
+                }
+            }
+        }
+    }
+
+    /// Writes an event; how it ended if that could not be done.
+    async fn hand_over(
+        &mut self,
+        event: &ExecEvent,
+        interrupt: &mut InterruptSignals,
+    ) -> anyhow::Result<Option<FollowOutcome>> {
+        match interrupt.race(self.write(event)).await {
+            Ok(Ok(())) => Ok(None),
+            Ok(Err(error)) if !error_report::is_broken_pipe(&error) => Err(error),
+            Ok(Err(_)) => Ok(Some(FollowOutcome::PipeClosed)),
+            Err(InterruptedError) => Ok(Some(FollowOutcome::Interrupted)),
+        }
+    }
+
+    async fn write(&mut self, event: &ExecEvent) -> anyhow::Result<()> {
+        if let Some(Event::Output(_)) = &event.event {
+            self.first_output.get_or_insert_with(Instant::now);
+        }
+        match &mut self.printing {
+            EventFormat::Events => {
+                let line = format!("{}\n", proto_json::from_message("ExecEvent", event)?);
+                self.stdout.write_all(line.as_bytes()).await?;
+                self.stdout.flush().await?;
+            }
+            EventFormat::Transcript(transcript) => {
+                if let Some(event) = &event.event {
+                    transcript.add(event);
+                }
+            }
+            EventFormat::Text => {
+                if let Some(event) = &event.event {
+                    self.write_event(event).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints or collects one event that did not come from an event stream.
+    pub(crate) async fn write_event(&mut self, event: &Event) -> anyhow::Result<()> {
+        if let EventFormat::Transcript(transcript) = &mut self.printing {
+            transcript.add(event);
+            return Ok(());
+        }
+        match event {
+            Event::Output(piece) => self.write_piece(piece).await?,
+            Event::Gap(gap) => {
+                let stream = values::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
+                let lost = gap.to.saturating_sub(gap.from);
+                output::note!("{lost} bytes of {stream} are lost: they were not read in time");
+                *self.reached_on(gap.stream()) = gap.to;
+            }
+            Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn write_piece(&mut self, piece: &Piece) -> std::io::Result<()> {
+        let bytes = output_bytes(piece);
+        if piece.stream() == OutputStream::Stderr {
+            self.stderr.write_all(bytes).await?;
+        } else {
+            self.stdout.write_all(bytes).await?;
+        }
+        // It is taken, and will be written even if this program does not wait.
+        *self.reached_on(piece.stream()) = piece.offset + bytes.len() as u64;
+        if piece.stream() == OutputStream::Stderr {
+            self.stderr.flush().await
+        } else {
+            self.stdout.flush().await
+        }
+    }
+
+    fn reached_on(&mut self, stream: OutputStream) -> &mut u64 {
+        match stream {
+            OutputStream::Stderr => &mut self.reached.stderr,
+            OutputStream::Stdout | OutputStream::Unspecified => &mut self.reached.stdout,
+        }
+    }
+}
+
+/// Says how it ended where that is not plain; the code to exit with.
+pub(crate) fn exit_code(ending: &FollowOutcome) -> u8 {
+    match ending {
+        FollowOutcome::Finished(ended) => {
+            if let Some(reason) = exec_result::end_reason(ended) {
+                output::print_note(&reason);
+            }
+            exec_result::exit_code(ended)
+        }
+        FollowOutcome::Interrupted => interrupt::EXIT_CODE,
+        FollowOutcome::PipeClosed => error_report::PIPE_CLOSED,
+        FollowOutcome::Detached(_) => 0,
+    }
+}
+
+/// Says how to come back to an exec that was left in the middle of a line, with everything that it says meanwhile.
+pub(crate) fn note_detached(name: &str, at: StreamOffsets) {
+    drop(std::io::Write::write_all(
+        &mut std::io::stderr().lock(),
+        b"\n",
+    ));
+    output::note!(
+        "{name} goes on; `skillctl attach -i {name} --offset {}` returns to it",
+        at.stdout
+    );
+}
+
+/// Kills an exec; one that was never started is as good as killed.
+async fn kill_exec(client: &Client, name: &str) -> Result<(), Error> {
+    match client.kill_exec(name).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.reason() == Some(Reason::ExecNotFound) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits for the end of a kill, unless Ctrl-C says not to.
+async fn finish_kill(
+    interrupt: &mut InterruptSignals,
+    kill: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
+    match interrupt.race(kill).await {
+        Ok(killed) => killed,
+        Err(InterruptedError) => Ok(()),
+    }
+}
+
+/// Waits for a future if there is one, else for ever.
+pub(crate) async fn poll_optional<F: Future>(future: &mut Option<Pin<Box<F>>>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,213 @@
+//! `skillctl exec`: one command in a workspace.
+
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
+use prost_types::Duration;
+use skilld_client::v1::{
+    ExecSpec, ExecState, RunExecRequest, StartExecRequest, Stdin, stdin::Source,
+};
+use skilld_client::{Client, short_id};
+
+use crate::attach_input::{self, AttachInput, TerminalAttach};
+use crate::event_follower::{self, EventFollower, FollowOutcome, OnLeave};
+use crate::script_args::ScriptArgs;
+use crate::terminal_keys::DetachKeys;
+use crate::values::{self, CommandLine};
+use crate::{complete, exec_result, output, terminal};
+
+/// Time limit of a terminal session that sets none: longer than any server allows, so the server's maximum applies.
+const SESSION_TIMEOUT: Duration = Duration {
+    seconds: 365 * 24 * 3600,
+    nanos: 0,
+};
+
+/// Working directory of commands without a skill and without --cwd; other paths of the command line begin there too.
+const WORKSPACE_ROOT: &str = ".";
+
+/// Run a command in a workspace. Passes through its stdin, stdout, stderr and exit code.
+///
+/// It starts in /workspace, or with --skill in the skill's root: `> out/report.txt` writes a result in both. Several
+/// words are a program and its arguments, passed as they are. One word with spaces or other characters that a shell
+/// understands is run by bash. Flags of this program come before the command; -- is needed only before a command that
+/// begins with a dash. Ctrl-C kills the command with everything that it started. With -it the command runs in this
+/// terminal: all keys go to it, Ctrl-C too, and the detach keys leave it running.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  skillctl exec job-7 ls -l work
+  skillctl exec job-7 'ls work | wc -l > out/count.txt'
+  skillctl exec job-7 --skill csv-report --timeout 2m python3 scripts/csv_report.py inputs/in.csv
+  skillctl exec job-7 --skill csv-report --script scripts/csv_report.py \\
+      --arg-style named --arg group-by=region --arg top=3 -- inputs/in.csv
+  skillctl exec job-7 -i sort < names.txt
+  skillctl exec job-7 -it bash
+  skillctl exec job-7 -di --id python python3 -i")]
+pub(crate) struct Exec {
+    /// Workspace to run in.
+    #[arg(add = ArgValueCompleter::new(complete::offer_workspaces))]
+    id: String,
+    /// Run in the root of this staged skill, with its environment.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true,
+        add = ArgValueCompleter::new(complete::offer_skills)
+    )]
+    skill: String,
+    /// Start in this directory: relative to the skill's root, else to /workspace.
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    cwd: String,
+    /// Environment; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::parse_pair)]
+    env: Vec<(String, String)>,
+    /// Kill it after this long. The server's default is 5 minutes, and its maximum with -t.
+    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    timeout: Option<Duration>,
+    /// Give it our stdin, as it comes. With -d its stdin is kept open instead, for `skillctl stdin` and `attach -i`.
+    #[arg(short = 'i', long)]
+    stdin: bool,
+    /// Give it a terminal, like ours in size and kind; with -i our keys go there.
+    #[arg(short = 't', long = "tty")]
+    terminal: bool,
+    /// Kind of the terminal.
+    #[arg(
+        long,
+        env = "TERM",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true
+    )]
+    term: String,
+    /// Keys that leave a terminal: `ctrl-` and a letter or one of @[\]^_, or a plain key, with commas in between;
+    /// none for none.
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
+    detach_keys: DetachKeys,
+    /// Start it, print its id and leave; `skillctl attach` follows it later.
+    #[arg(short, long)]
+    detach: bool,
+    /// Id of the exec. The same id with the same command does not start it again, it attaches; input that it has
+    /// got before is not sent again.
+    #[arg(
+        long = "id",
+        value_name = "EXEC",
+        default_value = "",
+        hide_default_value = true
+    )]
+    exec_id: String,
+    #[command(flatten)]
+    script: ScriptArgs,
+    #[arg(
+        trailing_var_arg = true,
+        required_unless_present = "script",
+        value_name = "COMMAND"
+    )]
+    command: Vec<String>,
+}
+
+impl Exec {
+    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let spec = self.spec();
+        if self.detach {
+            let request = StartExecRequest {
+                workspace: self.id,
+                exec_id: self.exec_id,
+                spec: Some(spec),
+            };
+            return start_exec(client, request).await;
+        }
+        if self.terminal {
+            let instead = "leave out -t, or start it with -d and write to it with `skillctl stdin`";
+            attach_input::need_terminal(instead)?;
+        }
+        let size = spec.terminal.as_ref();
+        let size = size.map(|terminal| (terminal.rows, terminal.cols));
+        let events = client.run_resuming(RunExecRequest {
+            workspace: self.id,
+            exec_id: self.exec_id,
+            spec: Some(spec),
+            ..Default::default()
+        });
+        let name = events.name().to_owned();
+        let session = || TerminalAttach {
+            client: client.clone(),
+            name: name.clone(),
+            detach_keys: self.detach_keys,
+            size,
+        };
+        let input = match (self.stdin, self.terminal) {
+            (true, true) => AttachInput::Keyboard(session()),
+            (false, true) => AttachInput::Watch(session()),
+            (true, false) => AttachInput::Stream(client.stdin_at(&name, 0)),
+            (false, false) => AttachInput::None,
+        };
+        let mut interrupt = input.interrupt()?;
+        let mut follower = EventFollower::new(client, OnLeave::Kill);
+        let mut ended = follower.converse(events, input, &mut interrupt).await;
+        if !matches!(ended, Ok(FollowOutcome::PipeClosed)) {
+            ended = follower.print_transcript_after(ended, &name);
+        }
+        let ending = ended?;
+        if let FollowOutcome::Detached(at) = ending {
+            event_follower::note_detached(&short_id(&name), at);
+        }
+        Ok(event_follower::exit_code(&ending))
+    }
+
+    fn spec(&self) -> ExecSpec {
+        let timeout = match self.terminal {
+            true => Some(self.timeout.unwrap_or(SESSION_TIMEOUT)),
+            false => self.timeout,
+        };
+        let mut spec = exec_spec(self.command.clone(), &self.env, timeout);
+        self.script.apply(&mut spec, &self.command);
+        spec.skill.clone_from(&self.skill);
+        spec.cwd.clone_from(&self.cwd);
+        if spec.skill.is_empty() && spec.cwd.is_empty() {
+            WORKSPACE_ROOT.clone_into(&mut spec.cwd);
+        }
+        if self.stdin {
+            let source = Some(Source::Open(true));
+            spec.stdin = Some(Stdin { source });
+        }
+        if self.terminal {
+            spec.terminal = Some(terminal::terminal_like_ours(&self.term));
+        }
+        spec
+    }
+}
+
+/// A spec with what `exec` and `run` have in common.
+pub(crate) fn exec_spec(
+    command: Vec<String>,
+    env: &[(String, String)],
+    timeout: Option<Duration>,
+) -> ExecSpec {
+    let mut spec = ExecSpec {
+        env: values::to_map(env),
+        timeout,
+        ..Default::default()
+    };
+    match values::parse_command(command) {
+        CommandLine::Shell(text) => spec.shell = text,
+        CommandLine::Argv(words) => spec.argv = words,
+    }
+    spec
+}
+
+async fn start_exec(client: &Client, request: StartExecRequest) -> anyhow::Result<u8> {
+    let exec = client.start_exec(request).await?;
+    output::print_message("Exec", &exec, &format!("{}\n", short_id(&exec.name)))?;
+    match &exec.result {
+        // Started or not is what the code says here; how a program ends is asked later.
+        Some(ended) if exec.pid == 0 && exec.state() != ExecState::Running => {
+            output::print_note(&exec_result::end_reason(ended).unwrap_or_default());
+            Ok(exec_result::exit_code(ended))
+        }
+        Some(_) | None => Ok(0),
+    }
+}

@@ -1,0 +1,117 @@
+//! Files as MCP resources: `skill://NAME/PATH`, `workspace://PATH` and `artifact://NAME@VERSION`.
+
+mod file;
+mod listing;
+
+pub(crate) use file::{ResourceFile, ResourceLocation, read_file};
+pub(crate) use listing::list_resources;
+
+use data_encoding::BASE64;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rmcp::ErrorData;
+use rmcp::model::{
+    ErrorCode, ListResourceTemplatesResult, ReadResourceResponse, ReadResourceResult,
+    ResourceContents, ResourceTemplate,
+};
+use skilld_client::v1::Reason;
+use skilld_client::{Client, Error};
+use skilld_tools::{Session, ToolOptions};
+
+/// Maximum size of a file that is read or written, in bytes. A message of MCP holds it whole, and some clients take no line
+/// over 16 MiB.
+pub(crate) const FILE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Characters to percent-encode: all but those that a URI may hold unencoded (RFC 3986, 2.3).
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// Scope of the resources that a client sees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResourceScope<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) options: &'a ToolOptions,
+    pub(crate) session: &'a Session,
+    /// The tools run commands, so there may be files in a workspace.
+    pub(crate) has_workspace: bool,
+}
+
+/// Returns the forms of the URIs.
+pub(crate) fn resource_templates(has_workspace: bool) -> ListResourceTemplatesResult {
+    let mut templates = vec![
+        ResourceTemplate::new("skill://{skill}/{+path}", "a file of a skill")
+            .with_description("SKILL.md is its instructions; the other files are named there."),
+    ];
+    if has_workspace {
+        templates.push(
+            ResourceTemplate::new("workspace://{+path}", "a file of the workspace")
+                .with_description("Commands leave their results beneath out/."),
+        );
+        templates.push(
+            ResourceTemplate::new("artifact://{+name}", "a saved artifact")
+                .with_description("NAME is the newest version, NAME@VERSION a certain one."),
+        );
+    }
+    ListResourceTemplatesResult::with_all_items(templates)
+}
+
+/// Reads one resource.
+pub(crate) async fn read_resource(
+    scope: ResourceScope<'_>,
+    uri: &str,
+) -> Result<ReadResourceResponse, ErrorData> {
+    let unknown = || ErrorData::resource_not_found(format!("there is no resource {uri}"), None);
+    let location = ResourceLocation::from_uri(uri).ok_or_else(unknown)?;
+    if !location.is_visible(scope) {
+        return Err(unknown());
+    }
+    let file = read_file(scope, &location)
+        .await
+        .map_err(|error| resource_error(&error))?;
+    let Some(file) = file else {
+        return Err(ErrorData::invalid_params(
+            format!("{uri} has more than {FILE_BYTES_MAX} bytes"),
+            None,
+        ));
+    };
+    Ok(ReadResourceResult::new(vec![resource_contents(file, uri)]).into())
+}
+
+/// Returns the content of a file as text if it is text, else as base64.
+pub(crate) fn resource_contents(file: ResourceFile, uri: &str) -> ResourceContents {
+    let contents = match String::from_utf8(file.bytes) {
+        Ok(text) if file.is_text => ResourceContents::text(text, uri),
+        Ok(text) => ResourceContents::blob(BASE64.encode(text.as_bytes()), uri),
+        Err(error) => ResourceContents::blob(BASE64.encode(error.as_bytes()), uri),
+    };
+    contents.with_mime_type(file.mime_type)
+}
+
+/// Percent-encodes each segment of a path.
+fn encode_path(path: &str) -> String {
+    let parts = path
+        .split('/')
+        .map(|part| utf8_percent_encode(part, ESCAPED).to_string());
+    parts.collect::<Vec<_>>().join("/")
+}
+
+fn resource_error(error: &Error) -> ErrorData {
+    let code = match error.reason() {
+        Some(
+            Reason::SkillNotFound
+            | Reason::FileNotFound
+            | Reason::WorkspaceNotFound
+            | Reason::ArtifactNotFound,
+        ) => ErrorCode::RESOURCE_NOT_FOUND,
+        Some(
+            Reason::InvalidRequest
+            | Reason::PathEscapes
+            | Reason::SkillInvalid
+            | Reason::WrongFileType,
+        ) => ErrorCode::INVALID_PARAMS,
+        _ => ErrorCode::INTERNAL_ERROR,
+    };
+    ErrorData::new(code, error.to_string(), None)
+}

@@ -1,0 +1,258 @@
+//! Location of a resource, and its bytes.
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use futures::stream::BoxStream;
+use percent_encoding::percent_decode_str;
+use skilld_client::v1::{LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest};
+use skilld_client::{Error, split_version, workspace_name};
+
+use super::{FILE_BYTES_MAX, ResourceScope, encode_path};
+
+/// Types of media by the first bytes of a file, for files of a workspace, which have no recorded type.
+const SIGNATURES: [(&[u8], &str); 7] = [
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+];
+
+/// Location of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ResourceLocation {
+    /// Name of a skill, with a version or not, and a path in it.
+    Skill(String, String),
+    /// Path in the workspace.
+    Workspace(String),
+    /// Name and version of an artifact; `None` is the newest one.
+    Artifact(String, Option<i64>),
+}
+
+/// A file that was read.
+#[derive(Debug)]
+pub(crate) struct ResourceFile {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) mime_type: String,
+    /// The file may be shown as text.
+    pub(crate) is_text: bool,
+}
+
+impl ResourceLocation {
+    /// Parses a URI, whose path is percent-encoded.
+    pub(crate) fn from_uri(uri: &str) -> Option<Self> {
+        let (scheme, path) = uri.split_once("://")?;
+        let path = percent_decode_str(path).decode_utf8().ok()?;
+        Self::new(scheme, &path)
+    }
+
+    /// Parses a reference as the tools take it: a path without a scheme is in the workspace, and nothing is encoded.
+    pub(crate) fn from_reference(reference: &str) -> Option<Self> {
+        match reference.trim().split_once("://") {
+            Some((scheme, path)) => Self::new(scheme, path),
+            None => Self::new("workspace", reference.trim()),
+        }
+    }
+
+    fn new(scheme: &str, path: &str) -> Option<Self> {
+        if path.is_empty() {
+            return None;
+        }
+        match scheme {
+            "skill" => {
+                let (skill, path) = path.split_once('/')?;
+                let is_whole = !(skill.is_empty() || path.is_empty());
+                is_whole.then(|| Self::Skill(skill.to_owned(), path.to_owned()))
+            }
+            "workspace" => Some(Self::Workspace(path.to_owned())),
+            "artifact" => {
+                let (name, version) = split_version(path);
+                let version = version.map(str::parse).transpose().ok()?;
+                Some(Self::Artifact(name.to_owned(), version))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the URI.
+    pub(crate) fn uri(&self) -> String {
+        match self {
+            Self::Skill(skill, path) => format!("skill://{skill}/{}", encode_path(path)),
+            Self::Workspace(path) => format!("workspace://{}", encode_path(path)),
+            Self::Artifact(name, None) => format!("artifact://{}", encode_path(name)),
+            Self::Artifact(name, Some(version)) => {
+                format!("artifact://{}@{version}", encode_path(name))
+            }
+        }
+    }
+
+    /// Returns the name that people know the file by.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Skill(skill, path) => format!("{skill}/{path}"),
+            Self::Workspace(path) => path.clone(),
+            Self::Artifact(name, None) => name.clone(),
+            Self::Artifact(name, Some(version)) => format!("{name}@{version}"),
+        }
+    }
+
+    /// Returns `true` if the options let the client see the file, provided that it exists.
+    pub(crate) fn is_visible(&self, scope: ResourceScope<'_>) -> bool {
+        match self {
+            Self::Skill(skill, _) => scope.options.shows(skill),
+            Self::Workspace(_) | Self::Artifact(..) => scope.has_workspace,
+        }
+    }
+}
+
+/// Download of a resource, with the metadata that all kinds share.
+struct ResourceDownload {
+    size: i64,
+    /// Media type that the daemon knows; empty if it knows none.
+    mime_type: String,
+    /// `false` if the daemon knows that the file is no text.
+    is_text: bool,
+    data: BoxStream<'static, Result<Bytes, Error>>,
+}
+
+impl ResourceDownload {
+    async fn open(scope: ResourceScope<'_>, location: &ResourceLocation) -> Result<Self, Error> {
+        let client = scope.client;
+        let (size, mime_type, is_text, data) = match location {
+            ResourceLocation::Skill(skill, path) => {
+                let request = ReadSkillFileRequest {
+                    name: skill.clone(),
+                    path: path.clone(),
+                    workspace_paths: true,
+                    ..ReadSkillFileRequest::default()
+                };
+                let (file, data) = client.read_skill_file(request).await?.into_parts();
+                (file.size, file.mime_type, file.is_text, data)
+            }
+            ResourceLocation::Workspace(path) => {
+                let request = ReadFileRequest {
+                    workspace: workspace_name(&scope.session.workspace_id()),
+                    path: path.clone(),
+                    ..ReadFileRequest::default()
+                };
+                let (file, data) = client.read_file(request).await?.into_parts();
+                (file.size, String::new(), true, data)
+            }
+            ResourceLocation::Artifact(name, version) => {
+                let request = LoadArtifactRequest {
+                    name: name.clone(),
+                    scope: Some(scope.session.scope()),
+                    version: *version,
+                };
+                let (artifact, data) = client.load_artifact(request).await?.into_parts();
+                (artifact.size, artifact.mime_type, true, data)
+            }
+        };
+        Ok(Self {
+            size,
+            mime_type,
+            is_text,
+            data,
+        })
+    }
+}
+
+/// Reads a whole file; `None` if it has more than [`FILE_BYTES_MAX`] bytes.
+pub(crate) async fn read_file(
+    scope: ResourceScope<'_>,
+    location: &ResourceLocation,
+) -> Result<Option<ResourceFile>, Error> {
+    let mut download = ResourceDownload::open(scope, location).await?;
+    if usize::try_from(download.size).is_ok_and(|size| size > FILE_BYTES_MAX) {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    while let Some(data) = download.data.try_next().await? {
+        bytes.extend_from_slice(&data);
+        // A command may be writing to it.
+        if bytes.len() > FILE_BYTES_MAX {
+            return Ok(None);
+        }
+    }
+    let mut file = recognise_type(bytes);
+    if !download.mime_type.is_empty() {
+        file.mime_type = download.mime_type;
+    }
+    file.is_text &= download.is_text;
+    Ok(Some(file))
+}
+
+/// Finds out the type of a file from its bytes.
+fn recognise_type(bytes: Vec<u8>) -> ResourceFile {
+    let is_text = is_text(&bytes);
+    let signature = SIGNATURES
+        .iter()
+        .find(|(first, _)| bytes.starts_with(first))
+        .map(|(_, mime_type)| *mime_type);
+    let is_webp = bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP");
+    let mime_type = match signature {
+        Some(mime_type) => mime_type,
+        None if is_webp => "image/webp",
+        None if is_text => "text/plain",
+        None => "application/octet-stream",
+    };
+    ResourceFile {
+        bytes,
+        mime_type: mime_type.to_owned(),
+        is_text,
+    }
+}
+
+fn is_text(bytes: &[u8]) -> bool {
+    !bytes.contains(&0) && std::str::from_utf8(bytes).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_names_the_file_that_it_was_made_of() {
+        for location in [
+            ResourceLocation::Skill("s".into(), "a b/ü.md".into()),
+            ResourceLocation::Workspace("out/100 %.txt".into()),
+            ResourceLocation::Artifact("out/r@final.pdf".into(), None),
+            ResourceLocation::Artifact("out/r@final.pdf".into(), Some(3)),
+        ] {
+            assert_eq!(ResourceLocation::from_uri(&location.uri()), Some(location));
+        }
+        for uri in [
+            "skill://s",
+            "skill:///a",
+            "workspace://",
+            "file:///etc/passwd",
+            "artifact://a@99999999999999999999",
+            "x",
+        ] {
+            assert_eq!(ResourceLocation::from_uri(uri), None, "{uri}");
+        }
+        let plain = ResourceLocation::from_reference("out/100 %.png");
+        assert_eq!(
+            plain,
+            Some(ResourceLocation::Workspace("out/100 %.png".into()))
+        );
+    }
+
+    #[test]
+    fn images_are_recognised_by_their_first_bytes() {
+        for (bytes, mime_type, is_text) in [
+            (&b"\x89PNG\r\n\x1a\n\0"[..], "image/png", false),
+            (b"RIFF\0\0\0\0WEBP", "image/webp", false),
+            (b"RIFF\0\0\0\0WAVE", "application/octet-stream", false),
+            (b"a,b\n", "text/plain", true),
+        ] {
+            let file = recognise_type(bytes.to_vec());
+            assert_eq!(
+                (file.mime_type.as_str(), file.is_text),
+                (mime_type, is_text)
+            );
+        }
+    }
+}

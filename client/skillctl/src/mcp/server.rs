@@ -1,0 +1,356 @@
+//! MCP server over one session of the skill tools.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ContentBlock, Implementation,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ProgressNotificationParam, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
+    ServerConfig, SubscriptionFilter, Tool,
+};
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::{Value, json};
+use skilld_client::{Client, new_exec_id};
+use skilld_tools::state::SessionState;
+use skilld_tools::{
+    CancelOutcome, Family, Profile, Session, ToolAnswer, ToolCall, ToolDefinition, ToolError,
+    ToolOptions, Toolset,
+};
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::event_follower::poll_optional;
+use crate::interrupt::InterruptSignals;
+use crate::mcp::resources::{self, ResourceScope};
+use crate::mcp::tool_listeners::{ToolListener, ToolListeners};
+use crate::mcp::{annotations, content, upload};
+use crate::output;
+use crate::tool::{self, SessionFile};
+
+/// Between two words to a client that asked for progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// A session's tools and state. Clones are of the same session.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    tools: Toolset,
+    client: Client,
+    kept: Arc<Mutex<SessionFile>>,
+    listeners: Arc<ToolListeners>,
+    /// The calls under way, which are given up when the server ends.
+    calls: TaskTracker,
+    stop: CancellationToken,
+    /// Place of this handler among several, as long as it lasts.
+    _place: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+impl Server {
+    pub(crate) fn new(tools: Toolset, client: Client, kept: SessionFile) -> Self {
+        Self {
+            tools,
+            client,
+            kept: Arc::new(Mutex::new(kept)),
+            listeners: Arc::default(),
+            calls: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            _place: None,
+        }
+    }
+
+    /// Returns the server for one handler of several.
+    pub(crate) fn at(&self, place: OwnedSemaphorePermit) -> Self {
+        Self {
+            _place: Some(Arc::new(place)),
+            ..self.clone()
+        }
+    }
+
+    /// Gives up what is under way and ends the session, unless it is kept. A signal ends that.
+    pub(crate) async fn end(&self, interrupt: &mut InterruptSignals) -> anyhow::Result<()> {
+        self.stop.cancel();
+        self.calls.close();
+        let waiting = timeout(tool::END_TIMEOUT, self.calls.wait());
+        if interrupt.race(waiting).await?.is_err() {
+            output::note!("what some calls started may go on");
+        }
+        let kept = self.kept.lock().await;
+        tool::end_session(&self.tools, &kept, interrupt).await
+    }
+
+    async fn definitions(&self) -> Result<Vec<ToolDefinition>, ToolError> {
+        let (session, state) = self.snapshot().await;
+        self.tools.definitions(&session, &state).await
+    }
+
+    /// Returns whose resources the client of a session sees.
+    fn scope<'a>(&'a self, session: &'a Session) -> ResourceScope<'a> {
+        ResourceScope {
+            client: &self.client,
+            options: self.tools.options(),
+            session,
+            has_workspace: has_workspace(self.tools.options()),
+        }
+    }
+
+    async fn snapshot(&self) -> (Session, SessionState) {
+        let kept = self.kept.lock().await;
+        (kept.session().clone(), kept.state().clone())
+    }
+
+    /// Makes a call, telling how long it takes, and ends what it started if the client gives it up or goes.
+    async fn make(
+        &self,
+        call: ToolCall,
+        (session, state): (&Session, &SessionState),
+        context: &RequestContext<RoleServer>,
+    ) -> CancelOutcome {
+        let name = call.name.clone();
+        let cancelled = async {
+            tokio::select! {
+                () = context.ct.cancelled() => {}
+                () = self.stop.cancelled() => {}
+            }
+        };
+        let calling = self.tools.call_cancellable(session, state, call, cancelled);
+        let mut calling = pin!(calling);
+        let began = Instant::now();
+        let mut ticks = interval_at(began + PROGRESS_EVERY, PROGRESS_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let token = context.meta.get_progress_token();
+        let mut telling = None;
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut calling => return ended,
+                // A closed connection gets no notification, and a slow one does not hold up the others.
+                _ = poll_optional(&mut telling) => telling = None,
+                _ = ticks.tick(), if telling.is_none() && !context.ct.is_cancelled() => {
+                    let Some(token) = token.clone() else { continue };
+                    let seconds = began.elapsed().as_secs_f64();
+                    let told = ProgressNotificationParam::new(token, seconds)
+                        .with_message(format!("{name} runs for {seconds:.0} s"));
+                    telling = Some(Box::pin(context.peer.notify_progress(told)));
+                }
+            }
+        }
+    }
+
+    /// Keeps what a call changed, and says so if that changes what is offered.
+    async fn keep(&self, base: &SessionState, answer: &ToolAnswer) -> anyhow::Result<()> {
+        if answer.delta.is_empty() {
+            return Ok(());
+        }
+        let mut kept = self.kept.lock().await;
+        let changed = kept.merge_delta(&self.tools, base, &answer.delta).await;
+        drop(kept);
+        self.listeners.notify_changes(self.definitions()).await;
+        changed
+    }
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_tool_list_changed()
+            .enable_resources()
+            .build();
+        ServerConfig::new(capabilities)
+            .with_server_info(Implementation::new("skilld", env!("CARGO_PKG_VERSION")))
+            .with_instructions(server_instructions(self.tools.options()))
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.listeners.add(ToolListener::Peer(context.peer)).await;
+    }
+
+    fn accepted_subscription_filter(&self, _: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(SubscriptionFilter::builder().tools_list_changed().build())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let (sink, open) = (context.sink().clone(), Arc::new(()));
+        let listener = ToolListener::Subscription(sink, Arc::downgrade(&open));
+        self.listeners.add(listener).await;
+        tokio::select! {
+            () = context.cancelled() => {}
+            () = self.stop.cancelled() => {}
+        }
+        drop(open);
+        Ok(())
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let listed = self.listeners.list(self.definitions()).await;
+        let mut definitions = listed.map_err(|error| internal_error(&error))?;
+        let family = self.tools.family();
+        if has_workspace(self.tools.options()) {
+            // A tool of that name that a skill brings cannot be called.
+            definitions.retain(|definition| definition.name != upload::NAME);
+            definitions.push(upload::tool_definition());
+        }
+        Ok(ListToolsResult::with_all_items(
+            definitions
+                .into_iter()
+                .map(|definition| mcp_tool(family, definition))
+                .collect(),
+        ))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let _under_way = self.calls.token();
+        if self.stop.is_cancelled() {
+            return Err(ErrorData::internal_error("the server ends", None));
+        }
+        let call = ToolCall {
+            id: new_exec_id(),
+            name: request.name.into_owned(),
+            arguments: Value::Object(request.arguments.unwrap_or_default()),
+        };
+        let (session, state) = self.snapshot().await;
+        let scope = self.scope(&session);
+        if scope.has_workspace && call.name == upload::NAME {
+            let written = upload::call_tool(&self.tools, &session, call.arguments).await;
+            return Ok(match written {
+                Ok(result) => content::success_result(result).into(),
+                Err(error) => content::error_result(&error.to_json()).into(),
+            });
+        }
+        let arguments = call.arguments.clone();
+        let answer = match self.make(call, (&session, &state), &context).await {
+            CancelOutcome::Finished(Ok(answer)) => answer,
+            CancelOutcome::Finished(Err(error @ ToolError::UnknownTool { .. })) => {
+                let (said, error) = (error.to_string(), error.to_json());
+                return Err(ErrorData::invalid_params(said, Some(error)));
+            }
+            CancelOutcome::Finished(Err(error)) => {
+                let file = if let ToolError::NotText { path, .. } = &error {
+                    content::binary_file(scope, path).await
+                } else {
+                    None
+                };
+                return Ok(file
+                    .unwrap_or_else(|| content::error_result(&error.to_json()))
+                    .into());
+            }
+            CancelOutcome::Cancelled(Ok(())) => {
+                return Err(ErrorData::invalid_request("the call was cancelled", None));
+            }
+            CancelOutcome::Cancelled(Err(error)) => return Err(internal_error(&error)),
+        };
+        let kept = self.keep(&state, &answer).await;
+        let file = content::described_file(scope, &arguments, &answer.result).await;
+        let saved = match self.kept.lock().await.is_kept() {
+            true => None,
+            false => tool::saved_artifacts_note(&session, &answer.result),
+        };
+        let mut result = content::success_result(answer.result);
+        result.content.extend(file);
+        result.content.extend(saved.map(ContentBlock::text));
+        if let Err(error) = kept {
+            // What was done is said in any case.
+            let fault = format!("The session's state could not be kept: {error:#}");
+            output::print_note(&fault);
+            result.content.push(ContentBlock::text(fault));
+        }
+        Ok(result.into())
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let cursor = request.and_then(|request| request.cursor);
+        let (session, _) = self.snapshot().await;
+        resources::list_resources(self.scope(&session), cursor).await
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(resources::resource_templates(has_workspace(
+            self.tools.options(),
+        )))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let (session, _) = self.snapshot().await;
+        resources::read_resource(self.scope(&session), &request.uri).await
+    }
+}
+
+fn internal_error(error: &ToolError) -> ErrorData {
+    ErrorData::internal_error(error.to_string(), Some(error.to_json()))
+}
+
+/// Returns `true` if a tool that runs commands is offered, so that the session can have a workspace.
+fn has_workspace(options: &ToolOptions) -> bool {
+    let has_shell = options.family == Family::Trpc
+        && options.profile == Profile::Full
+        && options.lists("workspace_exec");
+    has_shell || runs_scripts(options)
+}
+
+/// Returns `true` if a tool that runs scripts of skills is offered.
+fn runs_scripts(options: &ToolOptions) -> bool {
+    options.profile == Profile::Full
+        && match options.family {
+            Family::Trpc => options.lists("skill_run") || options.lists("skill_exec"),
+            Family::Sherma => options.additions && options.lists("run_skill_script"),
+            Family::AgentZero => true,
+        }
+}
+
+/// Returns the instructions that a client may give its model about the tools.
+fn server_instructions(options: &ToolOptions) -> &'static str {
+    if runs_scripts(options) {
+        "Skills are folders with instructions and scripts. List them, load the one that fits the task, read what it says, \
+         then run its scripts. They run in a sandbox without network; files are kept between calls. \
+         workspace_write_file puts files of yours there."
+    } else {
+        "Skills are folders with instructions. List them, load the one that fits the task, and read what it says."
+    }
+}
+
+/// A result must be an object to be structured, and a schema must be one's. Of a result that may be anything there is none.
+fn mcp_tool(family: Family, definition: ToolDefinition) -> Tool {
+    let object = |schema: Value| schema.as_object().cloned().unwrap_or_default();
+    let annotations = annotations::of_tool(family, &definition.name);
+    let mut tool = Tool::new(
+        definition.name,
+        definition.description,
+        Arc::new(object(definition.parameters)),
+    );
+    tool.title = annotations.as_ref().and_then(|known| known.title.clone());
+    tool.annotations = annotations;
+    let returns = match definition.returns.get("type").and_then(Value::as_str) {
+        Some("object") => definition.returns,
+        Some(_) => json!({
+            "type": "object",
+            "properties": {"result": definition.returns},
+            "required": ["result"],
+        }),
+        None => return tool,
+    };
+    tool.with_raw_output_schema(Arc::new(object(returns)))
+}

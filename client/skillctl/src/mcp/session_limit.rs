@@ -1,0 +1,221 @@
+//! Limit of sessions over HTTP. A client that dies does not say so: at the maximum, the least
+//! recently used session without an open stream is evicted. Its client has to connect anew.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::streamable_http_server::session::local::{
+    LocalSessionManager, LocalSessionManagerError,
+};
+use rmcp::transport::streamable_http_server::session::{
+    ServerSseMessage, SessionId, SessionManager,
+};
+use tokio::time::{Instant, sleep_until};
+
+/// Maximum number of sessions at once.
+pub(super) const SESSIONS_MAX: usize = 256;
+/// Minimum time since the last use of a session before it is evicted: its client may be about to listen.
+const EVICTION_AGE_MIN: Duration = Duration::from_secs(2);
+
+/// Session manager with a maximum number of sessions.
+#[derive(Debug)]
+pub(super) struct LimitedSessions {
+    sessions: LocalSessionManager,
+    uses: SessionUses,
+    /// Lock that lets one client in at a time, so that two cannot take one place.
+    entrance: tokio::sync::Mutex<()>,
+}
+
+/// Sessions by id and their use.
+#[derive(Clone, Debug, Default)]
+struct SessionUses(Arc<Mutex<HashMap<SessionId, SessionUse>>>);
+
+#[derive(Debug)]
+struct SessionUse {
+    last: Instant,
+    /// Streams on which the client waits for a result or a notification.
+    streams: usize,
+}
+
+/// Room for one more session.
+#[derive(Debug)]
+enum SessionRoom {
+    Free,
+    /// Room after this session was evicted.
+    Of(SessionId),
+    /// No room before this time.
+    Soon(Instant),
+}
+
+/// Guard that counts a stream as open until it is dropped.
+#[derive(Debug)]
+struct OpenStreamGuard {
+    uses: SessionUses,
+    id: SessionId,
+}
+
+/// Reason why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionLimitError {
+    #[error(
+        "{SESSIONS_MAX} clients have a session, and all of them wait or listen: end one, or start another server"
+    )]
+    Full,
+    #[error(transparent)]
+    Session(#[from] LocalSessionManagerError),
+}
+
+impl LimitedSessions {
+    pub(super) fn new(sessions: LocalSessionManager) -> Self {
+        Self {
+            sessions,
+            uses: SessionUses::default(),
+            entrance: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Makes room if there is none.
+    async fn make_room(&self) -> Result<(), SessionLimitError> {
+        loop {
+            match self.uses.room()? {
+                SessionRoom::Free => return Ok(()),
+                SessionRoom::Of(oldest) => self.sessions.close_session(&oldest).await?,
+                SessionRoom::Soon(at) => sleep_until(at).await,
+            }
+        }
+    }
+}
+
+impl SessionUses {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, SessionUse>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the room for another session; evicts the least recently used session without an open stream if there is
+    /// none.
+    fn room(&self) -> Result<SessionRoom, SessionLimitError> {
+        let mut uses = self.lock();
+        if uses.len() < SESSIONS_MAX {
+            return Ok(SessionRoom::Free);
+        }
+        let deserted = uses.iter().filter(|(_, used)| used.streams == 0);
+        let oldest = deserted.min_by_key(|(_, used)| used.last);
+        let (id, used) = oldest.ok_or(SessionLimitError::Full)?;
+        if used.last.elapsed() < EVICTION_AGE_MIN {
+            return Ok(SessionRoom::Soon(used.last + EVICTION_AGE_MIN));
+        }
+        let id = SessionId::clone(id);
+        uses.remove(&id);
+        Ok(SessionRoom::Of(id))
+    }
+
+    /// Records a use; returns `false` for an unknown session.
+    fn change(&self, id: &SessionId, change: impl FnOnce(&mut SessionUse)) -> bool {
+        let mut uses = self.lock();
+        let used = uses.get_mut(id);
+        let known = used.is_some();
+        if let Some(used) = used {
+            used.last = Instant::now();
+            change(used);
+        }
+        known
+    }
+
+    fn listen(&self, id: &SessionId) -> OpenStreamGuard {
+        self.change(id, |used| used.streams += 1);
+        OpenStreamGuard {
+            uses: self.clone(),
+            id: SessionId::clone(id),
+        }
+    }
+}
+
+impl Drop for OpenStreamGuard {
+    fn drop(&mut self) {
+        self.uses.change(&self.id, |used| used.streams -= 1);
+    }
+}
+
+/// Returns the stream with a guard that lives as long as it does.
+fn with_guard<S: Stream>(guard: OpenStreamGuard, stream: S) -> impl Stream<Item = S::Item> {
+    stream.map(move |item| {
+        let _until_dropped = &guard;
+        item
+    })
+}
+
+impl SessionManager for LimitedSessions {
+    type Error = SessionLimitError;
+    type Transport = <LocalSessionManager as SessionManager>::Transport;
+
+    async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
+        let _entrance = self.entrance.lock().await;
+        self.make_room().await?;
+        let (id, transport) = self.sessions.create_session().await?;
+        let used = SessionUse {
+            last: Instant::now(),
+            streams: 0,
+        };
+        self.uses.lock().insert(SessionId::clone(&id), used);
+        Ok((id, transport))
+    }
+
+    async fn initialize_session(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<ServerJsonRpcMessage, Self::Error> {
+        let _guard = self.uses.listen(id);
+        Ok(self.sessions.initialize_session(id, message).await?)
+    }
+
+    async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
+        // The library asks before each use.
+        Ok(self.uses.change(id, |_| {}) && self.sessions.has_session(id).await?)
+    }
+
+    async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
+        self.uses.lock().remove(id);
+        Ok(self.sessions.close_session(id).await?)
+    }
+
+    async fn create_stream(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        let guard = self.uses.listen(id);
+        let stream = self.sessions.create_stream(id, message).await?;
+        Ok(with_guard(guard, stream))
+    }
+
+    async fn accept_message(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<(), Self::Error> {
+        Ok(self.sessions.accept_message(id, message).await?)
+    }
+
+    async fn create_standalone_stream(
+        &self,
+        id: &SessionId,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        let guard = self.uses.listen(id);
+        let stream = self.sessions.create_standalone_stream(id).await?;
+        Ok(with_guard(guard, stream))
+    }
+
+    async fn resume(
+        &self,
+        id: &SessionId,
+        last_event_id: String,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        let guard = self.uses.listen(id);
+        let stream = self.sessions.resume(id, last_event_id).await?;
+        Ok(with_guard(guard, stream))
+    }
+}

@@ -1,0 +1,185 @@
+//! Printing: results on stdout, as text for people or JSON for programs, and notes on stderr.
+
+use std::io::{self, Write};
+use std::sync::OnceLock;
+
+use clap::ValueEnum;
+use prost::Message;
+use serde_json::{Value, json};
+
+use crate::{proto_json, terminal};
+
+/// Output format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// Text for people.
+    #[default]
+    Text,
+    /// JSON: one object per command on stdout; errors and remarks are JSON lines on stderr.
+    Json,
+    /// Like json, but exec, run and attach print each event when it comes, one object per line.
+    Jsonl,
+}
+
+/// Style of everything that the program prints.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OutputStyle {
+    pub(crate) format: OutputFormat,
+    /// Prints no notes, and only the ids of lists.
+    pub(crate) quiet: bool,
+}
+
+/// Style of this process, which runs one command.
+static STYLE: OnceLock<OutputStyle> = OnceLock::new();
+
+fn style() -> OutputStyle {
+    STYLE.get().copied().unwrap_or_default()
+}
+
+/// Sets the style of the process, once.
+pub(crate) fn set_style(style: OutputStyle) {
+    // A second command in one process would be a fault of the program; the first style stays.
+    let _ = STYLE.set(style);
+}
+
+/// Returns `true` if results and errors are printed as JSON.
+pub(crate) fn is_json() -> bool {
+    style().format != OutputFormat::Text
+}
+
+/// Returns `true` if an exec's events are printed as they come, one JSON object per line.
+pub(crate) fn is_event_stream() -> bool {
+    style().format == OutputFormat::Jsonl
+}
+
+/// Prints a message of the API as JSON, or its text for people, without terminal control characters.
+pub(crate) fn print_message<M: Message>(kind: &str, message: &M, text: &str) -> anyhow::Result<()> {
+    if is_json() {
+        return print_value(&proto_json::from_message(kind, message)?);
+    }
+    Ok(print_text(text)?)
+}
+
+/// Prints a listing: the answer as JSON, with --quiet the ids, one per line, else a table.
+pub(crate) fn print_list<M: Message>(
+    kind: &str,
+    answer: &M,
+    ids: impl Iterator<Item = String>,
+    table: &str,
+) -> anyhow::Result<()> {
+    match style().quiet {
+        true => print_message(kind, answer, &text_lines(ids)),
+        false => print_message(kind, answer, table),
+    }
+}
+
+/// Prints one JSON object on one line.
+pub(crate) fn print_value(value: &Value) -> anyhow::Result<()> {
+    print_bytes(format!("{}\n", serde_json::to_string(value)?).as_bytes())?;
+    Ok(())
+}
+
+/// Prints text without terminal control characters.
+pub(crate) fn print_text(text: &str) -> io::Result<()> {
+    print_bytes(plain_text(text).as_bytes())
+}
+
+/// Prints bytes as they are.
+pub(crate) fn print_bytes(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
+/// Returns one line per item, without terminal control characters.
+pub(crate) fn text_lines(items: impl Iterator<Item = impl AsRef<str>>) -> String {
+    items
+        .map(|item| format!("{}\n", plain_line(item.as_ref())))
+        .collect()
+}
+
+/// Prints a note for people on one line of stderr; takes the arguments of `format!`. In JSON it is `{"note": …}`.
+macro_rules! note {
+    ($($argument:tt)*) => {
+        $crate::output::print_note(&format!($($argument)*))
+    };
+}
+pub(crate) use note;
+
+/// Prints a note; failure to print it is ignored.
+pub(crate) fn print_note(text: &str) {
+    if style().quiet {
+        return;
+    }
+    let end = if terminal::is_raw() { "\r\n" } else { "\n" };
+    let line = match is_json() {
+        true => json!({ "note": text }).to_string(),
+        false => format!("skillctl: {}", plain_line(text)),
+    };
+    drop(write!(io::stderr().lock(), "{line}{end}"));
+}
+
+/// Prints each line as a note, unless results are JSON, which has them already.
+pub(crate) fn print_text_notes(lines: &[String]) {
+    if !is_json() {
+        lines.iter().for_each(|line| print_note(line));
+    }
+}
+
+/// Returns text from skills, servers or programs as one line without terminal control characters.
+pub(crate) fn plain_line(text: &str) -> String {
+    replace_controls(text, |_| false)
+}
+
+/// Like [`plain_line`], but keeps line ends and tabs.
+fn plain_text(text: &str) -> String {
+    replace_controls(text, |c| matches!(c, '\n' | '\t'))
+}
+
+fn replace_controls(text: &str, keep: fn(char) -> bool) -> String {
+    let shown = |c: char| match c.is_control() && !keep(c) {
+        true => char::REPLACEMENT_CHARACTER,
+        false => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// Returns a table: rows beneath a header, columns as wide as their widest cell.
+pub(crate) fn text_table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let rows = rows.into_iter();
+    let rows = rows.map(|row| row.map(|cell| plain_line(&cell)));
+    let rows: Vec<[String; N]> = std::iter::once(header.map(str::to_owned))
+        .chain(rows)
+        .collect();
+    let mut widths = [0; N];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in &rows {
+        let cells = widths.iter().zip(row);
+        let line: String = cells
+            .map(|(width, cell)| format!("{cell:<width$}  "))
+            .collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns `key: value` lines with aligned values; empty values are left out.
+pub(crate) fn text_fields(fields: &[(&str, String)]) -> String {
+    let width = fields.iter().map(|(key, _)| key.len()).max().unwrap_or(0) + 1;
+    let mut text = String::new();
+    for (key, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
+        let key = format!("{key}:");
+        let value = plain_line(value);
+        text.push_str(&format!("{key:<width$} {value}\n"));
+    }
+    text
+}

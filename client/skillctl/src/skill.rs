@@ -1,0 +1,159 @@
+//! `skillctl skill`: what can be staged.
+
+use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
+use skilld_client::v1::{ListSkillsRequest, ListSkillsResponse, Problem, Skill as Message};
+use skilld_client::{Client, short_id};
+
+use crate::pages::read_all_pages;
+use crate::{complete, output, values};
+
+pub(crate) mod check;
+mod publish;
+mod read;
+
+/// List, show, read, search, check and publish skills.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Example:\n  skillctl skill list")]
+pub(crate) enum Skill {
+    #[command(visible_alias = "ls")]
+    List(List),
+    Show(Show),
+    Files(read::Files),
+    Read(read::Read),
+    Search(read::Search),
+    Problems(read::Problems),
+    Check(check::Check),
+    Publish(publish::Publish),
+    #[command(visible_alias = "rm")]
+    Delete(publish::Delete),
+    Refresh(publish::Refresh),
+}
+
+/// List the skills that the daemon knows.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl skill list")]
+pub(crate) struct List {}
+
+/// Show one skill: what it is for and how to use it.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl skill show csv-report")]
+pub(crate) struct Show {
+    /// name, name@version or name@sha256:DIGEST.
+    #[arg(add = ArgValueCompleter::new(complete::offer_skills))]
+    name: String,
+}
+
+impl Skill {
+    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        match self {
+            Self::List(List {}) => print_skills(client).await,
+            Self::Show(Show { name }) => {
+                let skill = client.get_skill(&name).await?;
+                output::print_message("Skill", &skill, &skill_details(&skill))?;
+                Ok(0)
+            }
+            Self::Files(command) => command.run(client).await,
+            Self::Read(command) => command.run(client).await,
+            Self::Search(command) => command.run(client).await,
+            Self::Problems(command) => command.run(client).await,
+            Self::Check(command) => command.run(client).await,
+            Self::Publish(command) => command.run(client).await,
+            Self::Delete(command) => command.run(client).await,
+            Self::Refresh(command) => command.run(client).await,
+        }
+    }
+}
+
+/// Lists the skills of all pages, and the problems of roots.
+async fn list_all_skills(client: &Client) -> anyhow::Result<ListSkillsResponse> {
+    let all = read_all_pages(async |page_token| {
+        let request = ListSkillsRequest {
+            page_size: 1000,
+            page_token,
+            ..Default::default()
+        };
+        client.list_skills(request).await
+    });
+    Ok(all.await?)
+}
+
+async fn print_skills(client: &Client) -> anyhow::Result<u8> {
+    let all = list_all_skills(client).await?;
+    let ids = all.skills.iter().map(|skill| short_id(&skill.name));
+    let rows = all.skills.iter().map(|skill| {
+        let (name, version) = (short_id(&skill.name), skill.version.clone());
+        [
+            name,
+            version,
+            skill_state(skill),
+            description_summary(&skill.description),
+        ]
+    });
+    let table = output::text_table(["NAME", "VERSION", "STATE", "DESCRIPTION"], rows);
+    output::print_list("ListSkillsResponse", &all, ids, &table)?;
+    output::print_text_notes(&problem_lines(&all.problems));
+    Ok(0)
+}
+
+fn skill_state(skill: &Message) -> String {
+    values::enum_words(skill.state().as_str_name(), "SKILL_STATE_")
+}
+
+/// Joins the lines of a description, which may be folded or written in paragraphs.
+fn one_line(description: &str) -> String {
+    description.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the part of a description that fits on a line.
+fn description_summary(description: &str) -> String {
+    const CHARS_MAX: usize = 80;
+    let line = one_line(description);
+    match line.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line,
+    }
+}
+
+/// Returns each problem on a line of its own.
+pub(crate) fn problem_lines(problems: &[Problem]) -> Vec<String> {
+    let lines = problems.iter().map(|problem| {
+        let severity = values::enum_words(problem.severity().as_str_name(), "SEVERITY_");
+        let line = match problem.line {
+            0 => String::new(),
+            line => format!(":{line}"),
+        };
+        output::plain_line(&format!(
+            "{severity} {} {}{line}: {}",
+            problem.code, problem.subject, problem.message
+        ))
+    });
+    lines.collect()
+}
+
+fn skill_details(skill: &Message) -> String {
+    let size = values::format_size(skill.bytes);
+    let mut fields = vec![
+        ("name", short_id(&skill.name)),
+        ("description", one_line(&skill.description)),
+        ("version", skill.version.clone()),
+        ("state", skill_state(skill)),
+        ("digest", skill.digest.clone()),
+        ("size", format!("{} files, {size}", skill.files)),
+        ("root", skill.root.clone()),
+        ("tags", skill.tags.join(", ")),
+        ("author", skill.author.clone()),
+        ("license", skill.license.clone()),
+        ("compatibility", skill.compatibility.clone()),
+        ("tools", skill.tools.join(", ")),
+    ];
+    let problems = problem_lines(&skill.problems).into_iter();
+    fields.extend(problems.map(|problem| ("problem", problem)));
+    let mut text = output::text_fields(&fields);
+    if !skill.body.is_empty() {
+        text.push('\n');
+        text.push_str(skill.body.trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,161 @@
+//! Our own terminal: its size, raw mode, and the mode it had before on every way out.
+//!
+//! The old mode is kept here and not by whoever asked for raw mode, so that a panic can put it back before it says
+//! anything.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+use skilld_client::v1::Terminal;
+
+/// Nearly the largest side of a terminal that the API takes: one more must do, too.
+const SIDE_MAX: u16 = 9_999;
+/// Longest TERM that the API takes.
+const TERM_BYTES_MAX: usize = 64;
+
+static SAVED: Mutex<Option<SavedTerminal>> = Mutex::new(None);
+static HOOK: Once = Once::new();
+
+struct SavedTerminal {
+    terminal: OwnedFd,
+    mode: Termios,
+}
+
+/// Raw mode, until this is dropped: each byte that is typed is read at once and means nothing to our own kernel, and
+/// nothing is done to what is written.
+#[derive(Debug)]
+pub(crate) struct RawTerminal(());
+
+impl RawTerminal {
+    /// Raw mode for the terminal on our stdin. What was typed before is not lost.
+    pub(crate) fn enter() -> io::Result<Self> {
+        Self::enter_on(&io::stdin())
+    }
+
+    fn enter_on(terminal: &impl AsFd) -> io::Result<Self> {
+        HOOK.call_once(|| {
+            let inner = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                restore_mode();
+                inner(panic);
+            }));
+        });
+        let mode = tcgetattr(terminal)?;
+        let mut raw = mode.clone();
+        raw.make_raw();
+        *lock_saved_mode() = Some(SavedTerminal {
+            terminal: terminal.as_fd().try_clone_to_owned()?,
+            mode,
+        });
+        // From here on a failure restores it, too.
+        let entered = Self(());
+        tcsetattr(terminal, OptionalActions::Now, &raw)?;
+        Ok(entered)
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        restore_mode();
+    }
+}
+
+/// Returns `true` if lines must end with a carriage return now.
+pub(crate) fn is_raw() -> bool {
+    lock_saved_mode().is_some()
+}
+
+fn restore_mode() {
+    if let Some(SavedTerminal { terminal, mode }) = lock_saved_mode().take() {
+        // Not waiting for output: a terminal that takes none must not keep us. One that is gone has no mode.
+        let _ = tcsetattr(terminal, OptionalActions::Now, &mode);
+    }
+}
+
+fn lock_saved_mode() -> MutexGuard<'static, Option<SavedTerminal>> {
+    SAVED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns `true` if a user sits at the keyboard.
+pub(crate) fn stdin_is_terminal() -> bool {
+    isatty(io::stdin())
+}
+
+/// Rows and columns of our terminal; zeros if there is none or it does not say.
+pub(crate) fn terminal_size() -> (u32, u32) {
+    let size = tcgetwinsize(io::stdin())
+        .or_else(|_| tcgetwinsize(io::stdout()))
+        .or_else(|_| tcgetwinsize(io::stderr()));
+    size.map_or((0, 0), |size| {
+        let side = |cells: u16| u32::from(cells.min(SIDE_MAX));
+        (side(size.ws_row), side(size.ws_col))
+    })
+}
+
+/// A terminal for an exec: as large as ours and of this kind, if the server can know it.
+pub(crate) fn terminal_like_ours(term: &str) -> Terminal {
+    let (rows, cols) = terminal_size();
+    let known = term.len() <= TERM_BYTES_MAX
+        && term
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte));
+    Terminal {
+        rows,
+        cols,
+        term: if known {
+            term.to_owned()
+        } else {
+            String::new()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pty() -> (OwnedFd, OwnedFd) {
+        use rustix::fs::{Mode, OFlags, open};
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pty");
+        grantpt(&master).expect("grants");
+        unlockpt(&master).expect("unlocks");
+        let name = ptsname(&master, Vec::new()).expect("has a name");
+        let flags = OFlags::RDWR | OFlags::NOCTTY;
+        (master, open(name, flags, Mode::empty()).expect("opens"))
+    }
+
+    fn mode(terminal: &OwnedFd) -> String {
+        format!("{:?}", tcgetattr(terminal).expect("is a terminal"))
+    }
+
+    // One test: there is one terminal in a process.
+    #[test]
+    fn a_terminal_is_restored_by_whatever_ends_raw_mode() {
+        let (_master, terminal) = pty();
+        let before = mode(&terminal);
+        let raw = RawTerminal::enter_on(&terminal).expect("enters");
+        assert!(is_raw());
+        assert_ne!(mode(&terminal), before);
+        drop(raw);
+        assert!(!is_raw());
+        assert_eq!(mode(&terminal), before);
+
+        let raw = RawTerminal::enter_on(&terminal).expect("enters");
+        let during = std::panic::catch_unwind(|| panic!("as tested"));
+        assert!(during.is_err());
+        assert_eq!(
+            mode(&terminal),
+            before,
+            "before anything else a panic restores it"
+        );
+        drop(raw);
+        assert_eq!(mode(&terminal), before);
+
+        let nothing = std::fs::File::open("/dev/null").expect("opens");
+        RawTerminal::enter_on(&nothing).expect_err("is no terminal");
+        assert!(!is_raw());
+    }
+}

@@ -1,0 +1,52 @@
+//! Bars and counters on stderr, and only when it is a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use skilld_client::TransferProgress;
+
+/// A bar that goes away when it is dropped. Without a terminal it does nothing.
+#[derive(Debug)]
+pub(crate) struct TransferBar(ProgressBar);
+
+impl TransferBar {
+    /// Creates a bar for something whose size may become known.
+    pub(crate) fn new(what: &str) -> Self {
+        let bar = ProgressBar::no_length();
+        let template = "{msg} {bytes} {bytes_per_sec} {spinner}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_message(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self(bar)
+    }
+
+    /// Returns the progress that moves the bar.
+    pub(crate) fn progress(&self) -> TransferProgress {
+        let bar = self.0.clone();
+        TransferProgress::new(move |done, total| {
+            if let Some(total) = total
+                && bar.length() != Some(total)
+            {
+                bar.set_length(total);
+                let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}";
+                if let Ok(style) = ProgressStyle::with_template(template) {
+                    bar.set_style(style.progress_chars("=> "));
+                }
+            }
+            bar.set_position(done);
+        })
+    }
+
+    /// Adds bytes that no [`TransferProgress`] counts.
+    pub(crate) fn add(&self, bytes: usize) {
+        self.0.inc(bytes as u64);
+    }
+}
+
+impl Drop for TransferBar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

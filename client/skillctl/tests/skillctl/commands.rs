@@ -1,0 +1,384 @@
+//! `skillctl` as a process: what it prints, and its exit codes.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use prost_types::Timestamp;
+use skilld_client::v1::collect_outputs_response::Payload;
+use skilld_client::v1::{
+    CollectOutputsResponse, CollectSummary, FileEntry, Workspace, WorkspaceFailure, WorkspaceState,
+};
+use tokio::process::Command;
+
+use skilld_testing::collected::{file, skipping, summary};
+use skilld_testing::{Fake, PRINTED};
+
+pub(crate) fn skillctl(fake: &Fake, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skillctl"));
+    command
+        .args(words)
+        .env("SKILLD_ENDPOINT", fake.endpoint())
+        .current_dir(fake.dir.path())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+async fn run(fake: &Fake, words: &[&str]) -> Output {
+    skillctl(fake, words).output().await.expect("runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("utf-8")
+}
+
+pub(crate) fn fake() -> Fake {
+    let fake = Fake::start();
+    let workspace = Workspace {
+        name: "workspaces/w".into(),
+        ..Default::default()
+    };
+    fake.state
+        .lock()
+        .workspaces
+        .insert("workspaces/w".into(), workspace);
+    fake
+}
+
+#[tokio::test]
+async fn exec_passes_on_the_programs_code_and_says_why_it_was_killed() {
+    let fake = fake();
+    for (program, code, why) in [
+        (vec!["exit", "0"], 0, ""),
+        (vec!["exit", "7"], 7, ""),
+        (vec!["exit", "255"], 255, ""),
+        (vec!["timeout", "x"], 137, "timeout"),
+        (vec!["segv"], 139, "SIGSEGV"),
+        (vec!["missing"], 127, "ENOENT"),
+    ] {
+        let words = [vec!["exec", "w", "--"], program.clone()].concat();
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(code), "{program:?}");
+        let said = text(&output.stderr);
+        assert!(
+            said.contains(why) && said.is_empty() == why.is_empty(),
+            "{program:?}: {said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn output_comes_through_byte_for_byte() {
+    let fake = fake();
+    let output = run(&fake, &["exec", "w", "--", "print"]).await;
+    assert_eq!(output.stdout, *PRINTED);
+    assert_eq!(output.stderr.get(..32_768), PRINTED.get(..32_768));
+}
+
+#[tokio::test]
+async fn a_command_is_for_a_shell_or_not() {
+    let fake = fake();
+    let output = run(&fake, &["exec", "w", "--env", "A=b", "--", "spec a|b"]).await;
+    assert_eq!(text(&output.stdout), "[] spec a|b {\"A\": \"b\"}\n");
+    let output = run(&fake, &["exec", "w", "--", "spec", "a b"]).await;
+    assert_eq!(text(&output.stdout), "[\"spec\", \"a b\"]  {}\n");
+}
+
+#[tokio::test]
+async fn tables_are_aligned_and_pages_are_one_list() {
+    let fake = fake();
+    for id in ["a", "b", "c", "d"] {
+        let output = run(
+            &fake,
+            &["workspace", "create", "--id", id, "--label", "k=v"],
+        )
+        .await;
+        assert_eq!(text(&output.stdout), format!("{id}\n"));
+    }
+    let output = run(&fake, &["workspace", "list"]).await;
+    let ids: Vec<_> = text(&output.stdout)
+        .lines()
+        .skip(1)
+        .map(|line| &line[..1])
+        .collect();
+    assert_eq!(ids, ["a", "b", "c", "d", "w"]);
+    let output = run(&fake, &["pool", "list"]).await;
+    let columns: Vec<_> = text(&output.stdout)
+        .lines()
+        .map(|line| line.find("/4").or(line.find("WARM")))
+        .collect();
+    assert_eq!(columns, [Some(20), Some(21), Some(21)]);
+    let output = run(&fake, &["workspace", "delete", "a", "nope", "b"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("skillctl workspace list"));
+    assert!(
+        !fake.state.lock().workspaces.contains_key("workspaces/b"),
+        "the others are deleted"
+    );
+}
+
+#[tokio::test]
+async fn files_go_in_and_come_out() {
+    let fake = fake();
+    std::fs::write(fake.path("sales.csv"), "a,b\n").expect("writes");
+    let output = run(
+        &fake,
+        &[
+            "stage",
+            "w",
+            "--skill",
+            "csv-report",
+            "sales.csv",
+            "sales.csv=work/x/",
+        ],
+    )
+    .await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = run(&fake, &["cat", "w", "work/x/sales.csv"]).await;
+    assert_eq!(text(&output.stdout), "a,b\n");
+    let output = run(&fake, &["ls", "w"]).await;
+    assert!(
+        text(&output.stdout).contains("-rw-r--r--  4"),
+        "{}",
+        text(&output.stdout)
+    );
+
+    fake.state.lock().collect = [file("out/report.md", b"# Report"), vec![summary()]].concat();
+    let output = run(&fake, &["collect", "w", "out/**", "--to", "results"]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = std::fs::read_to_string(fake.path("results/out/report.md"));
+    assert_eq!(report.expect("reads"), "# Report");
+    let spec = fake.state.lock().collect_spec.clone().expect("was asked");
+    assert_eq!(
+        spec.max_files, 9999,
+        "the server's maximum unless told otherwise"
+    );
+}
+
+#[tokio::test]
+async fn files_of_any_time_are_listed() {
+    let fake = fake();
+    let times = [-62_135_596_800, -1, 0, 253_402_300_800, 99_999_999_999_999];
+    fake.state.lock().listed = times
+        .iter()
+        .map(|seconds| FileEntry {
+            path: "out/f".into(),
+            mtime: Some(Timestamp {
+                seconds: *seconds,
+                nanos: 0,
+            }),
+            ..Default::default()
+        })
+        .collect();
+    let output = run(&fake, &["ls", "w", "out"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let shown: Vec<_> = text(&output.stdout)
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "@-62135596800",
+            "@-1",
+            "1970-01-01T00:00:00Z",
+            "@253402300800",
+            "@99999999999999"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_a_directory_keeps_out_is_a_failure() {
+    let fake = fake();
+    std::fs::create_dir_all(fake.path("to/r")).expect("makes");
+    fake.state.lock().collect = [file("r", b"x"), vec![summary()]].concat();
+    for words in [
+        vec!["collect", "w", "r", "--to", "to"],
+        vec!["run", "ok", "--to", "to", "--", "exit", "0"],
+    ] {
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(text(&output.stderr).contains("left out r: it has the name of a directory"));
+    }
+}
+
+/// A terminal obeys none of it; `lines` is how many there are to be, so that nothing makes up a line either.
+fn assert_plain(what: &str, bytes: &[u8], lines: usize) {
+    let text = text(bytes);
+    assert!(text.contains("EVIL"), "{what}: {text:?}");
+    assert!(
+        !text.contains(|c: char| c.is_control() && c != '\n' && c != '\t'),
+        "{what}: {text:?}"
+    );
+    assert_eq!(text.lines().count(), lines, "{what}: {text:?}");
+}
+
+#[tokio::test]
+async fn what_others_wrote_does_not_command_the_terminal() {
+    const EVIL: &str = "a\x1b]0;EVIL\x07\u{9b}2J\r\nb";
+    let fake = fake();
+    {
+        let mut state = fake.state.lock();
+        state.listed = vec![FileEntry {
+            path: EVIL.into(),
+            ..Default::default()
+        }];
+        let workspace = state.workspaces.get_mut("workspaces/w").expect("is there");
+        workspace.failure = Some(WorkspaceFailure {
+            message: EVIL.into(),
+            ..Default::default()
+        });
+        workspace.pool = EVIL.into();
+        workspace.state = WorkspaceState::Failed.into();
+        state.skill_body = format!("{EVIL}\n\tcode");
+        state.collect = [file(EVIL, b"x"), vec![skipping(EVIL)]].concat();
+    }
+    for (words, lines) in [
+        (vec!["ls", "w"], 2),
+        (vec!["workspace", "get", "w"], 5),
+        (vec!["workspace", "list"], 2),
+        (vec!["collect", "w", "x", "--to", "to"], 1),
+    ] {
+        let output = run(&fake, &words).await;
+        assert_plain(&format!("{words:?}"), &output.stdout, lines);
+    }
+    let output = run(&fake, &["collect", "w", "x", "--to", "to"]).await;
+    assert_plain("a note", &output.stderr, 2);
+    let (damaged, other) = (file(EVIL, b"x"), file(EVIL, b"y"));
+    fake.state.lock().collect = [&damaged[..2], &other[2..]].concat();
+    let output = run(&fake, &["collect", "w", "x", "--to", "to"]).await;
+    assert_plain("an error", &output.stderr, 1);
+    // A body keeps its lines and its tabs.
+    let output = run(&fake, &["skill", "show", "x"]).await;
+    let body = text(&output.stdout).replace('\u{fffd}', "");
+    assert!(body.ends_with("\na]0;EVIL2J\nb\n\tcode\n"), "{body:?}");
+    // The program's own bytes pass as they are.
+    let output = run(&fake, &["exec", "w", "--", "echo", EVIL]).await;
+    assert_eq!(text(&output.stdout), format!("echo {EVIL}\n"));
+}
+
+#[tokio::test]
+async fn files_that_nothing_collects_are_noted() {
+    let fake = fake();
+    for (outside, is_cut, noted) in [
+        (
+            vec!["/tmp/a"],
+            true,
+            "skillctl: not collected: /tmp/a is outside of out/ and work/\n\
+             skillctl: not collected: perhaps more files outside of out/ and work/\n",
+        ),
+        // No file was found in the part that was looked at.
+        (
+            vec![],
+            true,
+            "skillctl: not collected: perhaps files outside of out/ and work/\n",
+        ),
+        (vec![], false, ""),
+    ] {
+        let summary = CollectSummary {
+            matched: 1,
+            outside: outside.into_iter().map(str::to_owned).collect(),
+            outside_cut: is_cut,
+            ..Default::default()
+        };
+        fake.state.lock().collect = vec![CollectOutputsResponse {
+            payload: Some(Payload::Summary(summary)),
+        }];
+        let output = run(&fake, &["collect", "w", "out/**"]).await;
+        assert_eq!(text(&output.stderr), noted);
+    }
+}
+
+#[tokio::test]
+async fn failures_say_what_to_do_next() {
+    let fake = fake();
+    for (words, said) in [
+        (
+            vec!["stage", "w", "--skill", "csv"],
+            "did you mean csv-report or csv-merge?",
+        ),
+        (
+            vec!["stage", "w", "--skill", "csv"],
+            "`skillctl skill list`",
+        ),
+        (
+            vec!["exec", "nope", "--", "ls"],
+            "`skillctl workspace list`",
+        ),
+        (vec!["kill", "w/nope"], "`skillctl ps ID`"),
+        (
+            vec!["workspace", "create", "--pool", "full"],
+            "try again in 3s",
+        ),
+        (vec!["cat", "w", "nope"], "FILE_NOT_FOUND"),
+        (vec!["stage", "w"], "nothing to stage"),
+        (
+            vec!["--endpoint", "unix:/nowhere.sock", "ps", "w"],
+            "start the daemon",
+        ),
+        (vec!["--endpoint", "https://x", "ps", "w"], "TLS"),
+    ] {
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(output.stdout.is_empty());
+        let text = text(&output.stderr);
+        assert!(
+            text.starts_with("error: ") && text.contains(said),
+            "{words:?}: {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn run_stages_executes_collects_and_deletes() {
+    let fake = fake();
+    std::fs::write(fake.path("in.txt"), "x").expect("writes");
+    fake.state.lock().collect = [file("out/r", b"result"), vec![summary()]].concat();
+    let words = [
+        "run",
+        "csv-report@1",
+        "--input",
+        "in.txt",
+        "--to",
+        "res",
+        "--timing",
+        "--",
+        "exit",
+        "3",
+    ];
+    let output = run(&fake, &words).await;
+    assert_eq!(output.status.code(), Some(3));
+    let said = text(&output.stderr);
+    for step in ["claim", "stage", "exec", "collect", "delete"] {
+        assert!(said.contains(&format!("{step} took ")), "{said}");
+    }
+    assert_eq!(
+        std::fs::read_to_string(fake.path("res/out/r")).expect("reads"),
+        "result"
+    );
+    let state = fake.state.lock();
+    assert!(state.staged.contains_key("inputs/in.txt"));
+    assert_eq!(state.workspaces.len(), 1, "its own workspace is gone");
+    assert_eq!(
+        state.execs.values().next().expect("one").spec.skill,
+        "csv-report"
+    );
+}
+
+#[tokio::test]
+async fn run_deletes_its_workspace_after_a_failure_too() {
+    let fake = fake();
+    let output = run(&fake, &["run", "csv", "--", "ls"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(fake.state.lock().workspaces.len(), 1);
+    let output = run(&fake, &["run", "ok", "--input", "missing.txt", "--", "ls"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("missing.txt"));
+    assert_eq!(fake.state.lock().workspaces.len(), 1);
+    let output = run(&fake, &["run", "ok", "--keep", "--", "ls"]).await;
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(fake.state.lock().workspaces.len(), 2);
+    assert!(Path::new(&fake.path("s")).exists());
+}

@@ -1,0 +1,323 @@
+//! `skillctl mcp --http`: who may connect, how many, and what all of them are told.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use reqwest::header::HeaderValue;
+use rmcp::model::CallToolRequestParams;
+use rmcp::service::{NotificationContext, RunningService};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::{ClientHandler, RoleClient, ServiceExt as _};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Child;
+use tokio::sync::watch;
+
+use crate::commands::skillctl;
+use crate::commands_tool::fake;
+use skilld_testing::Fake;
+use skilld_testing::mcp::{ON_STDIO_TOOLS, on_stdio};
+use skilld_testing::skills::Kit;
+
+/// A server; ends with this value.
+struct Server {
+    url: String,
+    http: reqwest::Client,
+    _child: Child,
+}
+
+impl Server {
+    async fn start(fake: &Fake, words: &[&str]) -> Self {
+        // Of HTTP clients, which make themselves ready for TLS; another test may have been first.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let mut command = skillctl(fake, &[&["mcp", "--http"], words].concat());
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("starts");
+        let mut said = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let line = said
+            .next_line()
+            .await
+            .expect("is read")
+            .expect("says where");
+        let url = line
+            .strip_prefix("skillctl: serving ")
+            .expect(&line)
+            .to_owned();
+        Self {
+            url,
+            http: reqwest::Client::new(),
+            _child: child,
+        }
+    }
+
+    /// The first request of a client.
+    async fn hello(&self, headers: &[(&str, &str)]) -> reqwest::Response {
+        let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        }});
+        let mut request = self
+            .http
+            .post(&self.url)
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .body(hello.to_string());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.send().await.expect("answers")
+    }
+}
+
+/// A client that counts how often it was told of other tools.
+struct Listener(watch::Sender<u32>);
+
+impl ClientHandler for Listener {
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.0.send_modify(|count| *count += 1);
+    }
+}
+
+async fn connect(server: &Server) -> (RunningService<RoleClient, Listener>, watch::Receiver<u32>) {
+    let (told, heard) = watch::channel(0);
+    let transport = StreamableHttpClientTransport::from_uri(server.url.clone());
+    let client = Listener(told).serve(transport).await.expect("a session");
+    (client, heard)
+}
+
+async fn call(client: &RunningService<RoleClient, Listener>, name: &'static str, arguments: Value) {
+    let arguments = arguments.as_object().expect("an object").clone();
+    let request = CallToolRequestParams::new(name).with_arguments(arguments);
+    client.call_tool(request).await.expect("answers");
+}
+
+#[tokio::test]
+async fn a_change_of_the_tools_is_told_to_every_client() {
+    let fake = fake();
+    let command = on_stdio();
+    let entry = json!({"transport": "stdio", "command": command[0], "args": command[1..]});
+    fake.state
+        .lock()
+        .kits
+        .push(Kit::new("local", "1.0.0").card(json!({"mcps": {"s": entry}})));
+    let options = json!({"family": "sherma", "mcp": {"card_commands": true}});
+    std::fs::write(fake.path("o.json"), options.to_string()).expect("writes");
+    let server = Server::start(&fake, &["127.0.0.1:0", "--options", "o.json"]).await;
+    let (one, mut one_heard) = connect(&server).await;
+    let (other, mut other_heard) = connect(&server).await;
+    for client in [&one, &other] {
+        assert_eq!(client.list_all_tools().await.expect("tools").len(), 7);
+    }
+    // A client that has only just come may not listen yet.
+    let mut heard = false;
+    for _ in 0..20 {
+        call(&one, "load_skill_md", json!({"skill_id": "local"})).await;
+        let wait = Duration::from_secs(1);
+        let told = tokio::time::timeout(wait, other_heard.wait_for(|count| *count > 0)).await;
+        if told.is_ok() {
+            heard = true;
+            break;
+        }
+        call(&one, "unload_skill", json!({"skill_id": "local"})).await;
+    }
+    assert!(heard, "the other client is told nothing");
+    one_heard
+        .wait_for(|count| *count > 0)
+        .await
+        .expect("is kept");
+    let tools = other.list_all_tools().await.expect("tools");
+    assert_eq!(tools.len(), 7 + ON_STDIO_TOOLS.len());
+}
+
+#[tokio::test]
+async fn requests_of_other_hosts_and_pages_are_refused() {
+    let fake = fake();
+    for (address, own) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "[::1]")] {
+        let server = Server::start(&fake, &[address]).await;
+        assert!(
+            server.url.starts_with(&format!("http://{own}:")),
+            "{}",
+            server.url
+        );
+        for (headers, status) in [
+            (&[][..], StatusCode::OK),
+            (&[("host", "evil.example")], StatusCode::FORBIDDEN),
+            (&[("host", "127.0.0.1.evil.example")], StatusCode::FORBIDDEN),
+            (&[("origin", "http://evil.example")], StatusCode::FORBIDDEN),
+            (
+                &[("origin", "http://localhost.evil.example:80")],
+                StatusCode::FORBIDDEN,
+            ),
+            (&[("origin", "null")], StatusCode::FORBIDDEN),
+            (&[("origin", "http://localhost:4321")], StatusCode::OK),
+            (&[("origin", "http://127.0.0.1:4321")], StatusCode::OK),
+            (&[("origin", "http://[::1]:4321")], StatusCode::OK),
+        ] {
+            let answer = server.hello(headers).await;
+            assert_eq!(answer.status(), status, "{own}: {headers:?}");
+        }
+    }
+}
+
+/// A client's session.
+fn session(answer: &reqwest::Response) -> HeaderValue {
+    assert_eq!(answer.status(), StatusCode::OK);
+    let id = answer.headers().get("mcp-session-id");
+    id.expect("a session").clone()
+}
+
+impl Server {
+    /// The stream on which a client listens.
+    async fn listen(&self, session: &HeaderValue) -> reqwest::Response {
+        let request = self.http.get(&self.url);
+        let request = request.header("accept", "text/event-stream");
+        let request = request.header("mcp-session-id", session);
+        request.send().await.expect("answers")
+    }
+
+    /// Says something in a session.
+    async fn say(&self, session: &HeaderValue, message: Value) -> reqwest::Response {
+        let request = self.http.post(&self.url).body(message.to_string());
+        let request = request.header("content-type", "application/json");
+        let request = request.header("accept", "application/json, text/event-stream");
+        let request = request.header("mcp-session-id", session);
+        request.send().await.expect("answers")
+    }
+
+    /// Connects a client when there is a place, of which nobody tells.
+    async fn wait_for_a_place(&self) -> HeaderValue {
+        let again = async {
+            loop {
+                let answer = self.hello(&[]).await;
+                if answer.status() == StatusCode::OK {
+                    return session(&answer);
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let within = Duration::from_secs(20);
+        tokio::time::timeout(within, again).await.expect("a place")
+    }
+}
+
+const CLIENTS_MAX: usize = 256;
+
+#[tokio::test]
+async fn clients_that_listen_are_bounded_and_one_that_goes_makes_room() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS_MAX {
+        let session = session(&server.hello(&[]).await);
+        let listening = server.listen(&session).await;
+        assert_eq!(listening.status(), StatusCode::OK);
+        clients.push((session, listening));
+    }
+    let refused = server.hello(&[]).await;
+    assert!(refused.status().is_server_error());
+    let why = refused.text().await.expect("is read");
+    assert!(why.contains("256 clients have a session"), "{why}");
+
+    let (ended, _listening) = clients.pop().expect("a client");
+    let delete = server.http.delete(&server.url);
+    let delete = delete.header("mcp-session-id", ended).send();
+    assert!(delete.await.expect("answers").status().is_success());
+    let other = server.wait_for_a_place().await;
+    let _listening = server.listen(&other).await;
+
+    // One that dies says nothing; its connection breaks.
+    let (dead, listening) = clients.swap_remove(7);
+    drop(listening);
+    server.wait_for_a_place().await;
+    assert_eq!(server.listen(&dead).await.status(), StatusCode::NOT_FOUND);
+    for (session, _listening) in &clients {
+        assert_eq!(server.listen(session).await.status(), StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_nobody_heard_of_for_the_longest_time_makes_room() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let mut sessions = Vec::new();
+    for _ in 0..CLIENTS_MAX {
+        sessions.push(session(&server.hello(&[]).await));
+    }
+    // The first one says something: the second is the oldest then.
+    drop(server.listen(&sessions[0]).await);
+    session(&server.hello(&[]).await);
+    for (number, status) in [
+        (1, StatusCode::NOT_FOUND),
+        (0, StatusCode::OK),
+        (2, StatusCode::OK),
+    ] {
+        let answer = server.listen(&sessions[number]).await;
+        assert_eq!(answer.status(), status, "client {number}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_a_result_keeps_its_place() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let waits = session(&server.hello(&[]).await);
+    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    let ready = server.say(&waits, ready).await;
+    assert_eq!(ready.status(), StatusCode::ACCEPTED);
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
+        "name": "skill_run",
+        "arguments": {"skill": "alpha", "command": "forever"},
+    }});
+    let result = server.say(&waits, call).await;
+    assert_eq!(result.status(), StatusCode::OK);
+    let mut others = Vec::new();
+    for _ in 0..CLIENTS_MAX {
+        others.push(session(&server.hello(&[]).await));
+    }
+    let first = server.listen(&others[0]).await;
+    assert_eq!(first.status(), StatusCode::NOT_FOUND, "the oldest other");
+    assert_eq!(server.listen(&waits).await.status(), StatusCode::OK);
+    drop(result);
+}
+
+#[tokio::test]
+async fn requests_without_a_session_are_bounded_too() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let listen = json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {
+        "notifications": {"toolsListChanged": true},
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
+    }});
+    let mut open = Vec::new();
+    loop {
+        let request = server.http.post(&server.url).body(listen.to_string());
+        let request = request.header("content-type", "application/json");
+        let request = request.header("accept", "application/json, text/event-stream");
+        let request = request.header("mcp-protocol-version", "2026-07-28");
+        let request = request.header("mcp-method", "subscriptions/listen");
+        let answer = request.send().await.expect("answers");
+        if answer.status() != StatusCode::OK {
+            assert!(answer.status().is_server_error(), "{answer:?}");
+            break;
+        }
+        open.push(answer);
+        assert!(open.len() <= 2 * CLIENTS_MAX);
+    }
+    assert_eq!(open.len(), 2 * CLIENTS_MAX);
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_is_answered_with_204_and_its_id_is_unknown_then() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let id = session(&server.hello(&[]).await);
+    let delete = server.http.delete(&server.url);
+    let ended = delete.header("mcp-session-id", &id).send().await;
+    assert_eq!(ended.expect("answers").status(), StatusCode::NO_CONTENT);
+    assert_eq!(server.listen(&id).await.status(), StatusCode::NOT_FOUND);
+}

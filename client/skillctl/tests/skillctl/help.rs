@@ -1,0 +1,99 @@
+//! Every command explains itself.
+
+use std::process::Command;
+
+pub(crate) fn help(words: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_skillctl"))
+        .args(words)
+        .arg("--help")
+        .output()
+        .expect("runs");
+    assert!(output.status.success(), "{words:?}");
+    String::from_utf8(output.stdout).expect("utf-8")
+}
+
+/// Names in the list of commands that a help text has.
+pub(crate) fn commands(help: &str) -> Vec<String> {
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    list.take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_command_has_an_example_that_is_of_it() {
+    let mut seen = 0;
+    let mut open = vec![Vec::new()];
+    while let Some(words) = open.pop() {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let text = help(&words);
+        let example = text.split("Example:").nth(1).unwrap_or_default();
+        let call = format!("skillctl {}", words.join(" "));
+        assert!(
+            example.contains(call.trim_end()),
+            "{words:?} has no example:\n{text}"
+        );
+        seen += 1;
+        for name in commands(&text) {
+            open.push(
+                words
+                    .iter()
+                    .map(|word| (*word).to_owned())
+                    .chain([name])
+                    .collect(),
+            );
+        }
+    }
+    assert_eq!(seen, 55, "commands, groups and the program itself");
+}
+
+#[test]
+fn the_documents_table_has_every_command() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/skillctl.md");
+    let document = std::fs::read_to_string(path).expect("reads");
+    let (_, table) = document.split_once("## Commands").expect("has the table");
+    let (table, _) = table.split_once("\n## ").expect("has more");
+    let listed = |words: &str| {
+        table.contains(&format!("`{words}`")) || table.contains(&format!("`{words} "))
+    };
+    for noun in commands(&help(&[])) {
+        let verbs = commands(&help(&[&noun]));
+        for verb in &verbs {
+            let both = format!("{noun} {verb}");
+            assert!(listed(verb) || listed(&both), "{both}");
+        }
+        assert!(!verbs.is_empty() || listed(&noun), "{noun}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_a_usage_error() {
+    for words in [
+        vec!["frobnicate"],
+        vec!["exec", "w"],
+        vec!["exec", "w", "--timeout", "soon", "--", "ls"],
+        vec!["signal", "w/x", "NOPE"],
+        vec!["run", "s", "--input", "ftp://x", "--", "ls"],
+        vec!["-o", "yaml", "ps", "w"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_skillctl"))
+            .args(&words)
+            .output()
+            .expect("runs");
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn completion_needs_no_daemon() {
+    let output = Command::new(env!("CARGO_BIN_EXE_skillctl"))
+        .args(["completion", "bash"])
+        .output()
+        .expect("runs");
+    assert!(output.status.success());
+    let script = String::from_utf8(output.stdout).expect("utf-8");
+    assert!(script.contains("_clap_complete_skillctl") && script.contains("SKILLCTL_COMPLETE"));
+}

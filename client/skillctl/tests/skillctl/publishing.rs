@@ -1,0 +1,581 @@
+//! Folders of skills become archives, the same ones each time, and what must not be packed is refused before anything
+//! is sent.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use sha2::{Digest, Sha256};
+use skilld_client::v1::problem::Severity;
+use skilld_client::v1::{Problem, Reason, RefreshSkillsResponse};
+use skilld_client::{Error, PackLimits, SkillArchive, TransferProgress};
+use tempfile::TempDir;
+use tonic::Code;
+
+use crate::commands::skillctl;
+use skilld_testing::{Fake, noise, refusal};
+
+const DOCUMENT: &str = "---\nname: csv\ndescription: d\n---\n";
+
+/// A skill with what should be packed and what should not.
+fn skill() -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    write(dir.path(), "SKILL.md", DOCUMENT);
+    write(dir.path(), "scripts/run.sh", "echo 1\n");
+    let script = dir.path().join("scripts/run.sh");
+    fs::set_permissions(script, PermissionsExt::from_mode(0o711)).expect("chmod");
+    write(dir.path(), "dist/built.js", "1");
+    dir
+}
+
+fn write(dir: &Path, path: &str, data: impl AsRef<[u8]>) {
+    let path = dir.join(path);
+    fs::create_dir_all(path.parent().expect("a parent")).expect("makes");
+    fs::write(path, data).expect("writes");
+}
+
+fn pack(dir: &Path) -> Result<SkillArchive, Error> {
+    SkillArchive::pack(dir, PackLimits::default())
+}
+
+fn refusal_of(dir: &Path) -> String {
+    match pack(dir) {
+        Err(error @ Error::Pack { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Entries of the archive that the server gets.
+async fn sent(archive: &SkillArchive) -> Vec<u8> {
+    let fake = Fake::start();
+    let client = fake.client().await;
+    let skill = client
+        .publish_skill("csv", archive, TransferProgress::none())
+        .await;
+    assert_eq!(skill.expect("published").name, "skills/csv");
+    let (name, sha256, bytes) = fake.state.lock().published.remove(0);
+    assert_eq!(name, "skills/csv");
+    let hash: String = Sha256::digest(&bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!(
+        (sha256.as_str(), archive.sha256()),
+        (hash.as_str(), hash.as_str())
+    );
+    assert_eq!(archive.bytes(), bytes.len() as u64);
+    bytes
+}
+
+/// Path → contents and mode of all entries, in order.
+fn entries(bytes: &[u8]) -> Vec<(String, String, u32)> {
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(bytes));
+    let entries = archive.entries().expect("a tar");
+    let entries = entries.map(|entry| {
+        let mut entry = entry.expect("an entry");
+        let header = entry.header();
+        assert_eq!(header.entry_type(), tar::EntryType::Regular);
+        let same = (header.mtime(), header.uid(), header.gid());
+        assert_eq!(
+            same.0.expect("a time") + same.1.expect("a uid") + same.2.expect("a gid"),
+            0
+        );
+        let mode = header.mode().expect("a mode");
+        let path = entry.path().expect("a path").display().to_string();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).expect("text");
+        (path, text, mode)
+    });
+    entries.collect()
+}
+
+fn paths(bytes: &[u8]) -> Vec<String> {
+    entries(bytes)
+        .into_iter()
+        .map(|(path, _, _)| path)
+        .collect()
+}
+
+#[tokio::test]
+async fn an_archive_is_published_by_many_at_once() {
+    let dir = skill();
+    write(dir.path(), "data.bin", noise(2 << 20));
+    let archive = pack(dir.path()).expect("packs");
+    let all: Vec<_> = futures::future::join_all((0..3).map(|_| sent(&archive))).await;
+    assert!(all.iter().all(|bytes| *bytes == all[0]));
+}
+
+#[tokio::test]
+async fn the_same_folder_makes_the_same_bytes() {
+    let (one, two) = (skill(), tempfile::tempdir().expect("a directory"));
+    // The same files, made in another order, at another time, with other modes and links.
+    write(two.path(), "dist/built.js", "1");
+    write(two.path(), "other.sh", "echo 1\n");
+    fs::set_permissions(
+        two.path().join("other.sh"),
+        PermissionsExt::from_mode(0o775),
+    )
+    .expect("chmod");
+    write(two.path(), "SKILL.md", DOCUMENT);
+    fs::create_dir(two.path().join("scripts")).expect("makes");
+    symlink("../other.sh", two.path().join("scripts/run.sh")).expect("links");
+    write(two.path(), ".skillignore", "/other.sh\n");
+    fs::create_dir(two.path().join("empty")).expect("makes");
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = fs::File::options()
+        .append(true)
+        .open(two.path().join("SKILL.md"));
+    file.expect("opens").set_modified(old).expect("touches");
+    let first = sent(&pack(one.path()).expect("packs")).await;
+    for dir in [one.path(), two.path()] {
+        assert!(sent(&pack(dir).expect("packs")).await == first);
+    }
+    let expected = [
+        ("SKILL.md", DOCUMENT, 0o644),
+        ("dist/built.js", "1", 0o644),
+        ("scripts/run.sh", "echo 1\n", 0o755),
+    ];
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(path, text, mode)| ((*path).to_owned(), (*text).to_owned(), *mode))
+        .collect();
+    assert_eq!(entries(&first), expected);
+}
+
+#[tokio::test]
+async fn what_does_not_belong_to_a_skill_is_left_out() {
+    let dir = skill();
+    for path in [
+        ".git/config",
+        "sub/.git/config",
+        "scripts/__pycache__/a.pyc",
+        "node_modules/a/index.js",
+        ".venv/bin/python",
+        ".DS_Store",
+        "SKILL.md~",
+        "scripts/.run.sh.swp",
+        "data/huge.csv",
+        "data/keep.csv",
+        ".idea/x",
+    ] {
+        write(dir.path(), path, "x");
+    }
+    // Nobody looks into what is left out.
+    symlink("/etc", dir.path().join(".venv/etc")).expect("links");
+    write(dir.path(), ".skillignore", "*.csv\n!keep.csv\n# dist\n");
+    let packed = sent(&pack(dir.path()).expect("packs")).await;
+    assert_eq!(
+        paths(&packed),
+        [
+            "SKILL.md",
+            "data/keep.csv",
+            "dist/built.js",
+            "scripts/run.sh"
+        ]
+    );
+    write(dir.path(), ".skillignore", "!node_modules/\ndist/\n*.csv");
+    let packed = sent(&pack(dir.path()).expect("packs")).await;
+    assert_eq!(
+        paths(&packed),
+        ["SKILL.md", "node_modules/a/index.js", "scripts/run.sh"]
+    );
+    write(dir.path(), ".skillignore", "SKILL.md");
+    assert!(refusal_of(dir.path()).contains("there is no SKILL.md in it"));
+}
+
+#[tokio::test]
+async fn links_within_become_what_they_lead_to_and_others_are_named() {
+    let dir = skill();
+    write(dir.path(), "shared/lib/a.py", "a");
+    symlink("../shared/lib", dir.path().join("scripts/lib")).expect("links");
+    symlink("lib/../lib/a.py", dir.path().join("scripts/again")).expect("links");
+    symlink("SKILL.md", dir.path().join("README.md")).expect("links");
+    let packed: BTreeMap<String, (String, u32)> =
+        entries(&sent(&pack(dir.path()).expect("packs")).await)
+            .into_iter()
+            .map(|(path, text, mode)| (path, (text, mode)))
+            .collect();
+    assert_eq!(packed["scripts/lib/a.py"].0, "a");
+    assert_eq!(packed["README.md"].0, DOCUMENT);
+    // As the kernel reads it: `..` is what lies around the link's target.
+    assert_eq!(packed["scripts/again"].0, "a");
+}
+
+/// A skill that `make` adds to is refused, with these words.
+fn check_refused(make: impl FnOnce(&Path), expected: &[&str]) {
+    let dir = skill();
+    make(dir.path());
+    let refused = refusal_of(dir.path());
+    for part in expected {
+        assert!(refused.contains(part), "no {part:?} in {refused:?}");
+    }
+}
+
+#[test]
+fn links_that_lead_out_or_nowhere_are_refused_with_their_targets() {
+    let canary = tempfile::tempdir().expect("a directory");
+    write(canary.path(), "secret", "secret");
+    let secret = canary.path().join("secret");
+    let outside = Path::new("..").join(canary.path().file_name().expect("a name"));
+    let linked = |target: &Path, link: &'static str| {
+        let target = target.to_owned();
+        move |dir: &Path| symlink(target, dir.join(link)).expect("links")
+    };
+    let absolute = format!(
+        "scripts/link is a link to {}, which is an absolute",
+        secret.display()
+    );
+    check_refused(linked(&secret, "scripts/link"), &[&absolute]);
+    let out = format!(
+        "link is a link to {}/secret, out of the skill",
+        outside.display()
+    );
+    check_refused(linked(&outside.join("secret"), "link"), &[&out]);
+    for (target, link, expected) in [
+        ("..", "up", "up is a link to .., out of the skill"),
+        (
+            "nothing",
+            "link",
+            "link is a link to nothing, where nothing is",
+        ),
+        ("link", "link", "link is a link to link, in a circle"),
+        (
+            "..",
+            "scripts/round",
+            "scripts/round is a link to a folder around it",
+        ),
+    ] {
+        check_refused(linked(Path::new(target), link), &[expected]);
+    }
+}
+
+#[test]
+fn what_is_no_file_or_has_no_portable_name_is_refused() {
+    let pipe = |dir: &Path| {
+        let made = mknodat(CWD, dir.join("pipe"), FileType::Fifo, Mode::RWXU, 0);
+        made.expect("makes");
+    };
+    check_refused(pipe, &["pipe is a FIFO"]);
+    let linked = |dir: &Path| {
+        pipe(dir);
+        symlink("../pipe", dir.join("scripts/a")).expect("links");
+        write(dir, ".skillignore", "/pipe");
+    };
+    check_refused(linked, &["scripts/a is a FIFO"]);
+    let named = |dir: &Path| {
+        let name = std::ffi::OsStr::from_bytes(b"\xff\n");
+        fs::write(dir.join(name), "x").expect("writes");
+    };
+    check_refused(named, &[r"\xFF\n", "not UTF-8"]);
+}
+
+#[test]
+fn a_skill_keeps_within_the_limits_or_is_refused_unread() {
+    let dir = skill();
+    let huge = fs::File::create(dir.path().join("huge")).expect("creates");
+    huge.set_len(1 << 40).expect("grows");
+    let refused = refusal_of(dir.path());
+    assert!(
+        refused.contains("1073741824 bytes in all, with huge"),
+        "{refused}"
+    );
+    fs::remove_file(dir.path().join("huge")).expect("removes");
+    let limits = PackLimits {
+        files: 2,
+        ..PackLimits::default()
+    };
+    let refused = SkillArchive::pack(dir.path(), limits)
+        .expect_err("too many")
+        .to_string();
+    assert!(refused.contains("more than 2 files"), "{refused}");
+    let mut deep = dir.path().to_owned();
+    deep.extend(std::iter::repeat_n("d", 40));
+    fs::create_dir_all(&deep).expect("makes");
+    assert!(refusal_of(dir.path()).contains("deeper than 32 folders"));
+}
+
+#[test]
+fn links_that_multiply_are_bounded() {
+    let dir = skill();
+    write(dir.path(), "d0/f", "x");
+    for level in 1..30 {
+        for link in ["a", "b"] {
+            let folder = dir.path().join(format!("d{level}"));
+            fs::create_dir_all(&folder).expect("makes");
+            symlink(format!("../d{}", level - 1), folder.join(link)).expect("links");
+        }
+    }
+    assert!(refusal_of(dir.path()).contains("it has more than"));
+}
+
+#[test]
+fn what_is_no_skill_says_what_there_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    write(dir.path(), "README.md", "x");
+    assert!(refusal_of(dir.path()).ends_with("there is no SKILL.md in it"));
+    write(dir.path(), "skills/csv/SKILL.md", DOCUMENT);
+    let refused = refusal_of(dir.path());
+    assert!(
+        refused.contains("there is skills/csv/SKILL.md: publish each"),
+        "{refused}"
+    );
+    for document in ["skill.md", "skill-card.json"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        write(dir.path(), document, "{}");
+        pack(dir.path()).expect("packs");
+    }
+    let dir = skill();
+    write(dir.path(), "Dist/built.js", "1");
+    assert!(refusal_of(dir.path()).contains("in case only"));
+    let missing = pack(&dir.path().join("missing")).expect_err("missing");
+    assert!(matches!(missing, Error::Io { .. }), "{missing}");
+}
+
+#[test]
+fn a_skill_is_called_as_it_says_itself() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let folder = dir.path().join("folder");
+    let name = |files: &[(&str, &str)]| {
+        for (path, text) in files {
+            write(&folder, path, text);
+        }
+        pack(&folder).expect("packs").name().to_owned()
+    };
+    assert_eq!(name(&[("SKILL.md", "no front matter")]), "folder");
+    assert_eq!(name(&[("SKILL.md", DOCUMENT)]), "csv");
+    assert_eq!(
+        name(&[("SKILL.md", "---\nname: My Skill\n---\n")]),
+        "folder"
+    );
+    assert_eq!(
+        name(&[("skill-card.json", r#"{"id": "carded"}"#)]),
+        "carded"
+    );
+}
+
+/// A folder whose files are replaced all the time is packed as it was at some moment for each file, or refused; never
+/// anything else than what lies in it.
+#[test]
+fn a_folder_that_changes_meanwhile_is_never_left() {
+    let canary = tempfile::tempdir().expect("a directory");
+    write(canary.path(), "file", "secret");
+    let dir = skill();
+    write(dir.path(), "sub/file", "x");
+    let [sub, aside] = ["sub", "aside"].map(|name| dir.path().join(name));
+    write(dir.path(), ".skillignore", "/aside\n/stop");
+    let stop: PathBuf = dir.path().join("stop");
+    let mut packed = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.exists() {
+                fs::rename(&sub, &aside).expect("moves");
+                symlink(canary.path(), &sub).expect("links");
+                fs::remove_file(&sub).expect("removes");
+                fs::rename(&aside, &sub).expect("moves");
+            }
+        });
+        for _ in 0..300 {
+            match pack(dir.path()) {
+                Ok(archive) => {
+                    packed += 1;
+                    let mut bytes = Vec::new();
+                    bytes_of(&archive, &mut bytes);
+                    for (path, text, _) in entries(&bytes) {
+                        assert!(path != "sub/file" || text == "x", "{text}");
+                    }
+                }
+                Err(Error::Pack { .. } | Error::Io { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        write(dir.path(), "stop", "");
+    });
+    println!("{packed} of 300 were packed");
+}
+
+fn bytes_of(archive: &SkillArchive, bytes: &mut Vec<u8>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    *bytes = runtime.expect("a runtime").block_on(sent(archive));
+}
+
+#[tokio::test]
+async fn a_publish_is_repeated_only_when_nothing_was_started() {
+    let fake = Fake::start();
+    let client = fake.client().await;
+    let dir = skill();
+    write(dir.path(), "big", noise(3 << 20));
+    let archive = pack(dir.path()).expect("packs");
+    let told = Arc::new(AtomicU64::new(0));
+    let progress = TransferProgress::new({
+        let told = Arc::clone(&told);
+        let bytes = archive.bytes();
+        move |done, total| {
+            assert_eq!(total, Some(bytes));
+            told.store(done, Ordering::Relaxed);
+        }
+    });
+    let refusals = (0..2).map(|_| refusal(Code::Unavailable, "DRAINING", &[]));
+    fake.state.lock().publish_refusals.extend(refusals);
+    client
+        .publish_skill("csv", &archive, progress)
+        .await
+        .expect("published");
+    assert_eq!(told.load(Ordering::Relaxed), archive.bytes());
+    let published = std::mem::take(&mut fake.state.lock().published);
+    assert_eq!(published.len(), 3);
+    assert!(
+        published.iter().all(|it| *it == published[0]),
+        "all of it each time"
+    );
+    let no = refusal(Code::PermissionDenied, "PERMISSION_DENIED", &[]);
+    fake.state.lock().publish_refusals.push_back(no);
+    let error = client
+        .publish_skill("csv", &archive, TransferProgress::none())
+        .await;
+    assert_eq!(
+        error.expect_err("refused").reason(),
+        Some(Reason::PermissionDenied)
+    );
+    assert_eq!(fake.state.lock().published.len(), 1);
+}
+
+// === skillctl ===
+
+async fn run(fake: &Fake, words: &[&str]) -> (Option<i32>, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = skillctl(fake, words).output().await.expect("runs");
+    let text = |bytes| String::from_utf8(bytes).expect("utf-8");
+    (status.code(), text(stdout), text(stderr))
+}
+
+#[tokio::test]
+async fn skillctl_publishes_folders_and_archives() {
+    let fake = Fake::start();
+    let dir = skill();
+    let folder = dir.path().display().to_string();
+    let (code, said, noted) = run(&fake, &["skill", "publish", &folder]).await;
+    assert_eq!(
+        (code, said.as_str()),
+        (Some(0), "csv 1.0 sha256:0f (2 files, 2.0 KiB)\n"),
+        "{noted}"
+    );
+    assert_eq!(
+        noted,
+        "skillctl: warning skill.long_description SKILL.md:3: use less\n"
+    );
+    let first = fake.state.lock().published.remove(0);
+    assert_eq!(first.0, "skills/csv");
+    let archive = dir.path().join("other-1.0.tar.gz");
+    fs::write(&archive, &first.2).expect("writes");
+    let archive = archive.display().to_string();
+    let words = ["-o", "json", "skill", "publish", &archive, "--name", "csv"];
+    let (code, said, noted) = run(&fake, &words).await;
+    assert_eq!((code, noted.as_str()), (Some(0), ""));
+    assert!(said.contains(r#""digest":"sha256:0f""#), "{said}");
+    assert_eq!(fake.state.lock().published.remove(0), first);
+    // Without a name it has its file's, and the server says what is wrong with that.
+    run(&fake, &["skill", "publish", &archive]).await;
+    assert_eq!(fake.state.lock().published.remove(0).0, "skills/other-1.0");
+}
+
+#[tokio::test]
+async fn skillctl_says_why_nothing_was_published() {
+    let fake = Fake::start();
+    let dir = skill();
+    let folder = dir.path().display().to_string();
+    let problem = "skill.nul (line 4): remove it; skill.no_description: write one";
+    let message = [("problem", problem)];
+    for (refusal, expected) in [
+        (
+            refusal(Code::FailedPrecondition, "SKILL_INVALID", &message),
+            problem,
+        ),
+        (
+            refusal(Code::PermissionDenied, "PERMISSION_DENIED", &[]),
+            "PERMISSION_DENIED",
+        ),
+        (
+            refusal(Code::AlreadyExists, "ID_TAKEN", &[("digest", "sha256:1")]),
+            "another version",
+        ),
+    ] {
+        fake.state.lock().publish_refusals.push_back(refusal);
+        let (code, said, noted) = run(&fake, &["skill", "publish", &folder]).await;
+        assert_eq!((code, said.as_str()), (Some(1), ""));
+        assert!(
+            noted.starts_with("error: ") && noted.contains(expected),
+            "{noted}"
+        );
+        assert!(!noted.contains("skill show"), "{noted}");
+    }
+    fake.state.lock().published.clear();
+    symlink("/etc/passwd", dir.path().join("link")).expect("links");
+    for path in [folder.as_str(), "/dev/null", "missing"] {
+        let (code, _, noted) = run(&fake, &["skill", "publish", path]).await;
+        assert_eq!(code, Some(1), "{noted}");
+    }
+    assert!(fake.state.lock().published.is_empty(), "nothing was sent");
+}
+
+#[tokio::test]
+async fn skillctl_deletes_one_version_or_all_when_told_so() {
+    let fake = Fake::start();
+    for (words, code, printed) in [
+        (vec!["csv"], 1, ""),
+        (vec!["csv@1.0"], 0, "csv@1.0\n"),
+        (vec!["csv@sha256:0f"], 0, "csv@sha256:0f\n"),
+        (vec!["csv", "--all"], 0, "csv\n"),
+        (vec!["csv@1.0", "--all"], 1, ""),
+    ] {
+        let words = [vec!["skill", "delete"], words].concat();
+        let (ended, said, noted) = run(&fake, &words).await;
+        assert_eq!((ended, said.as_str()), (Some(code), printed), "{noted}");
+    }
+    let deleted = ["skills/csv@1.0", "skills/csv@sha256:0f", "skills/csv"];
+    assert_eq!(fake.state.lock().deleted, deleted);
+}
+
+#[tokio::test]
+async fn skillctl_refresh_fails_when_not_all_is_there() {
+    let fake = Fake::start();
+    fake.state.lock().refreshed = RefreshSkillsResponse {
+        loaded: 3,
+        ..Default::default()
+    };
+    let (code, said, _) = run(&fake, &["skill", "refresh"]).await;
+    assert_eq!(
+        (code, said.as_str()),
+        (Some(0), "3 loaded, 0 rejected, 0 shadowed\n")
+    );
+    for (severity, problem, expected) in [
+        (Severity::Warning, "root.skill_skipped", 0),
+        (Severity::Warning, "root.pending", 1),
+        (Severity::Error, "root.unreachable", 1),
+    ] {
+        fake.state.lock().refreshed.problems = vec![Problem {
+            severity: severity.into(),
+            code: problem.into(),
+            subject: "https://example.com/".into(),
+            ..Default::default()
+        }];
+        let (code, _, noted) = run(&fake, &["skill", "refresh"]).await;
+        assert_eq!(code, Some(expected), "{problem}");
+        assert!(noted.contains(problem), "{noted}");
+        let (code, said, _) = run(&fake, &["-o", "json", "skill", "refresh"]).await;
+        assert_eq!(code, Some(expected));
+        assert!(said.contains(problem), "{said}");
+    }
+}

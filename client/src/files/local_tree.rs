@@ -1,0 +1,256 @@
+//! Local file or directory as a stream of bytes: a file as it is, a directory as a tar that is made on the way, so that
+//! nothing is held in memory or written to disk.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::vec;
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, stream};
+use tokio::fs::{self, File};
+use tokio::io::{AsyncReadExt, Take};
+
+use crate::Error;
+
+/// Maximum number of entries, more than any server takes; it ends a walk over `/`.
+const ENTRIES_MAX: usize = 1_000_000;
+/// Size of a tar's header in bytes; contents are padded to a multiple of it.
+const BLOCK_BYTES: u64 = 512;
+/// Number of zeros that end an archive.
+const END_BYTES: usize = 1024;
+
+/// Local file, or directory with everything beneath it.
+#[derive(Debug)]
+pub(crate) struct LocalTree {
+    entries: Vec<TreeEntry>,
+    single: bool,
+}
+
+#[derive(Debug)]
+struct TreeEntry {
+    local: PathBuf,
+    /// Path in the archive.
+    path: PathBuf,
+    kind: EntryKind,
+    mode: u32,
+    mtime: u64,
+}
+
+#[derive(Debug)]
+enum EntryKind {
+    Directory,
+    File { size: u64 },
+    Link { target: PathBuf },
+}
+
+impl LocalTree {
+    /// Lists a file, or everything beneath a directory. A link given by name is followed, links beneath it are not.
+    pub(crate) async fn walk(root: &Path) -> Result<Self, Error> {
+        let metadata = fs::metadata(root).await.map_err(io_error(root))?;
+        if metadata.is_file() {
+            let entry = TreeEntry::of(root, PathBuf::new(), &metadata).await?;
+            return Ok(Self {
+                entries: vec![entry],
+                single: true,
+            });
+        }
+        let mut entries = Vec::new();
+        let mut open = vec![PathBuf::new()];
+        while let Some(directory) = open.pop() {
+            let local = root.join(&directory);
+            let mut listing = fs::read_dir(&local).await.map_err(io_error(&local))?;
+            while let Some(found) = listing.next_entry().await.map_err(io_error(&local))? {
+                let metadata = found.metadata().await.map_err(io_error(&found.path()))?;
+                let path = directory.join(found.file_name());
+                if metadata.is_dir() {
+                    open.push(path.clone());
+                }
+                entries.push(TreeEntry::of(&found.path(), path, &metadata).await?);
+                if entries.len() > ENTRIES_MAX {
+                    let problem = format!("more than {ENTRIES_MAX} files");
+                    return Err(io_error(root)(io::Error::other(problem)));
+                }
+            }
+        }
+        // The same directory always makes the same archive, and a directory comes before what is in it.
+        entries.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Self {
+            entries,
+            single: false,
+        })
+    }
+
+    /// Returns the permission bits if this is one file.
+    pub(crate) fn single_file_mode(&self) -> Option<u32> {
+        self.entries
+            .first()
+            .filter(|_| self.single)
+            .map(|entry| entry.mode)
+    }
+
+    /// Returns the approximate number of bytes of the stream; long names add a few.
+    pub(crate) fn bytes(&self) -> u64 {
+        let sizes = self.entries.iter().map(|entry| match entry.kind {
+            EntryKind::File { size } if self.single => size,
+            EntryKind::File { size } => BLOCK_BYTES + size.next_multiple_of(BLOCK_BYTES),
+            EntryKind::Directory | EntryKind::Link { .. } => BLOCK_BYTES,
+        });
+        sizes.sum::<u64>() + if self.single { 0 } else { END_BYTES as u64 }
+    }
+
+    /// Returns the bytes, in pieces of about `chunk_bytes`.
+    pub(crate) fn into_chunks(
+        self,
+        chunk_bytes: usize,
+    ) -> impl Stream<Item = Result<Bytes, Error>> + Send {
+        let packer = TarStream {
+            entries: self.entries.into_iter(),
+            archive: !self.single,
+            current: None,
+            ended: false,
+        };
+        stream::try_unfold(packer, move |mut packer| async move {
+            let chunk = packer.fill(chunk_bytes).await?;
+            Ok((!chunk.is_empty()).then_some((chunk, packer)))
+        })
+    }
+}
+
+impl TreeEntry {
+    async fn of(local: &Path, path: PathBuf, metadata: &std::fs::Metadata) -> Result<Self, Error> {
+        let kind = if metadata.is_dir() {
+            EntryKind::Directory
+        } else if metadata.is_file() {
+            EntryKind::File {
+                size: metadata.len(),
+            }
+        } else if metadata.is_symlink() {
+            EntryKind::Link {
+                target: fs::read_link(local).await.map_err(io_error(local))?,
+            }
+        } else {
+            let problem = "is not a file, directory or link, and cannot be sent";
+            return Err(io_error(local)(io::Error::other(problem)));
+        };
+        Ok(Self {
+            local: local.to_owned(),
+            path,
+            kind,
+            mode: metadata.mode() & 0o777,
+            mtime: u64::try_from(metadata.mtime()).unwrap_or(0),
+        })
+    }
+
+    /// Returns the blocks that come before the contents.
+    fn header(&self) -> io::Result<Vec<u8>> {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(self.mode);
+        header.set_mtime(self.mtime);
+        header.set_size(0);
+        let mut builder = tar::Builder::new(Vec::new());
+        match &self.kind {
+            EntryKind::Directory => {
+                header.set_entry_type(tar::EntryType::Directory);
+                builder.append_data(&mut header, self.path.join(""), io::empty())?;
+            }
+            EntryKind::File { size } => {
+                header.set_entry_type(tar::EntryType::Regular);
+                header.set_size(*size);
+                // The contents follow from `TarStream`.
+                builder.append_data(&mut header, &self.path, io::empty())?;
+            }
+            EntryKind::Link { target } => {
+                header.set_entry_type(tar::EntryType::Symlink);
+                builder.append_link(&mut header, &self.path, target)?;
+            }
+        }
+        Ok(std::mem::take(builder.get_mut()))
+    }
+}
+
+/// State of the stream: entries to come, and the file that is being read.
+struct TarStream {
+    entries: vec::IntoIter<TreeEntry>,
+    archive: bool,
+    current: Option<FileContents>,
+    ended: bool,
+}
+
+/// A file that is being sent.
+struct FileContents {
+    path: PathBuf,
+    file: Take<File>,
+    padding: usize,
+}
+
+impl TarStream {
+    /// Returns at least `chunk_bytes` bytes unless the archive ends; empty at the end.
+    async fn fill(&mut self, chunk_bytes: usize) -> Result<Bytes, Error> {
+        let mut chunk = BytesMut::with_capacity(chunk_bytes);
+        while chunk.len() < chunk_bytes && !self.ended {
+            match self.current.take() {
+                Some(contents) => self.current = contents.read(&mut chunk, chunk_bytes).await?,
+                None => self.next_entry(&mut chunk).await?,
+            }
+        }
+        Ok(chunk.freeze())
+    }
+
+    async fn next_entry(&mut self, chunk: &mut BytesMut) -> Result<(), Error> {
+        let Some(entry) = self.entries.next() else {
+            self.ended = true;
+            if self.archive {
+                chunk.resize(chunk.len() + END_BYTES, 0);
+            }
+            return Ok(());
+        };
+        if self.archive {
+            chunk.extend_from_slice(&entry.header().map_err(io_error(&entry.local))?);
+        }
+        if let EntryKind::File { size } = entry.kind {
+            let file = File::open(&entry.local)
+                .await
+                .map_err(io_error(&entry.local))?;
+            let padding = if self.archive {
+                size.next_multiple_of(BLOCK_BYTES) - size
+            } else {
+                0
+            };
+            self.current = Some(FileContents {
+                path: entry.local,
+                file: file.take(size),
+                padding: usize::try_from(padding).unwrap_or(0),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl FileContents {
+    /// Reads on; `None` when everything was read. A file that became shorter is an error, one that became longer is sent
+    /// as long as it was.
+    async fn read(
+        mut self,
+        chunk: &mut BytesMut,
+        chunk_bytes: usize,
+    ) -> Result<Option<Self>, Error> {
+        while self.file.limit() > 0 && chunk.len() < chunk_bytes {
+            let read = self.file.read_buf(chunk).await;
+            if read.map_err(io_error(&self.path))? == 0 {
+                let problem = io::Error::other("became shorter while it was sent");
+                return Err(io_error(&self.path)(problem));
+            }
+        }
+        if self.file.limit() > 0 {
+            return Ok(Some(self));
+        }
+        chunk.resize(chunk.len() + self.padding, 0);
+        Ok(None)
+    }
+}
+
+pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    |source| Error::Io { path, source }
+}

@@ -1,0 +1,276 @@
+//! Sending files into a workspace: bytes, a local file, a local directory, an archive.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use skilld_proto::v1::stage_files_header::Kind;
+use skilld_proto::v1::stage_files_request::Payload;
+use skilld_proto::v1::{StageFilesHeader, StageFilesRequest, StageFilesResponse};
+use tokio::io::AsyncRead;
+use tokio::sync::oneshot;
+use tokio_util::io::ReaderStream;
+use tonic::{Response, Status};
+
+use crate::files::local_tree::LocalTree;
+use crate::resource_names::workspace_name;
+use crate::{Client, Error};
+
+/// Bytes of one data message; the server takes up to 1 MiB.
+pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
+
+/// Function that is called after each message with the number of bytes sent so far, and of all bytes if that is known.
+#[derive(Clone)]
+pub struct TransferProgress(Arc<dyn Fn(u64, Option<u64>) + Send + Sync>);
+
+impl TransferProgress {
+    /// Creates a progress from a function of bytes so far and bytes in all. The function is called often and must not
+    /// block.
+    pub fn new(tell: impl Fn(u64, Option<u64>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
+    pub(crate) fn tell(&self, done: u64, total: Option<u64>) {
+        (self.0)(done, total);
+    }
+
+    /// Returns a progress that reports nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::new(|_, _| {})
+    }
+}
+
+impl fmt::Debug for TransferProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TransferProgress")
+    }
+}
+
+/// Kind of an upload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadKind {
+    /// A single file.
+    File,
+    /// A tar to unpack.
+    Tar,
+    /// A gzipped tar to unpack.
+    TarGz,
+}
+
+/// Destination and kind of an upload.
+#[derive(Clone, Debug)]
+pub struct UploadTarget {
+    /// Id or name of the workspace.
+    pub workspace: String,
+    /// Path of the file, or directory that an archive is unpacked into; empty for the workspace itself.
+    pub path: String,
+    /// Kind of the bytes.
+    pub kind: UploadKind,
+    /// Permission bits of a file; 0 means 0644. Not used for archives.
+    pub mode: u32,
+    /// SHA-256 that the server checks against the file, or against the archive's own bytes; empty if it should not.
+    pub sha256: String,
+    /// Reports the bytes that were sent.
+    pub progress: TransferProgress,
+}
+
+impl UploadTarget {
+    /// Returns the target of a single file at `path`.
+    #[must_use]
+    pub fn file(workspace: &str, path: &str) -> Self {
+        Self::new(workspace, path, UploadKind::File)
+    }
+
+    /// Returns the target of a tar that is unpacked into `directory`.
+    #[must_use]
+    pub fn tar(workspace: &str, directory: &str) -> Self {
+        Self::new(workspace, directory, UploadKind::Tar)
+    }
+
+    /// Returns the target of a gzipped tar that is unpacked into `directory`.
+    #[must_use]
+    pub fn tar_gz(workspace: &str, directory: &str) -> Self {
+        Self::new(workspace, directory, UploadKind::TarGz)
+    }
+
+    fn new(workspace: &str, path: &str, kind: UploadKind) -> Self {
+        Self {
+            workspace: workspace.to_owned(),
+            path: path.to_owned(),
+            kind,
+            mode: 0,
+            sha256: String::new(),
+            progress: TransferProgress::none(),
+        }
+    }
+
+    fn header(&self) -> StageFilesRequest {
+        let kind = match self.kind {
+            UploadKind::File => Kind::File,
+            UploadKind::Tar => Kind::Tar,
+            UploadKind::TarGz => Kind::TarGz,
+        };
+        StageFilesRequest {
+            workspace: workspace_name(&self.workspace),
+            payload: Some(Payload::Header(StageFilesHeader {
+                kind: kind.into(),
+                path: self.path.clone(),
+                mode: self.mode,
+                sha256: self.sha256.clone(),
+            })),
+        }
+    }
+}
+
+impl Client {
+    /// Sends bytes as one file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if a local file cannot be read, [`Error::Status`] if the daemon refuses.
+    pub async fn upload_bytes(
+        &self,
+        workspace: &str,
+        path: &str,
+        data: impl Into<Bytes>,
+    ) -> Result<StageFilesResponse, Error> {
+        let source = io::Cursor::new(data.into());
+        self.upload(UploadTarget::file(workspace, path), source)
+            .await
+    }
+
+    /// Sends everything that `source` has, as one file or as an archive. If reading fails, the server sees a broken stream
+    /// and keeps nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if a local file cannot be read, [`Error::Status`] if the daemon refuses.
+    pub async fn upload(
+        &self,
+        target: UploadTarget,
+        source: impl AsyncRead + Send + Unpin + 'static,
+    ) -> Result<StageFilesResponse, Error> {
+        self.upload_chunks(target, read_chunks(source), None).await
+    }
+
+    /// Sends a local file, which becomes `target`, or a local directory, which becomes a directory of that
+    /// name. Links in a directory are sent as links; the server refuses those that leave the workspace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if a local file cannot be read, [`Error::Status`] if the daemon refuses.
+    pub async fn upload_path(
+        &self,
+        workspace: &str,
+        local: &Path,
+        target: &str,
+        progress: TransferProgress,
+    ) -> Result<StageFilesResponse, Error> {
+        let tree = LocalTree::walk(local).await?;
+        let total = Some(tree.bytes());
+        let mut to = match tree.single_file_mode() {
+            Some(mode) => UploadTarget {
+                mode,
+                ..UploadTarget::file(workspace, target)
+            },
+            None => UploadTarget::tar(workspace, target),
+        };
+        to.progress = progress;
+        self.upload_chunks(to, tree.into_chunks(CHUNK_BYTES), total)
+            .await
+    }
+
+    async fn upload_chunks(
+        &self,
+        target: UploadTarget,
+        chunks: impl Stream<Item = Result<Bytes, Error>> + Send + 'static,
+        total: Option<u64>,
+    ) -> Result<StageFilesResponse, Error> {
+        let header = target.header();
+        let message = |data| StageFilesRequest {
+            workspace: String::new(),
+            payload: Some(Payload::Data(data)),
+        };
+        let upload = Upload {
+            header,
+            message,
+            progress: target.progress,
+            total,
+        };
+        let (messages, failure) = upload.into_messages(chunks);
+        let mut stub = self.files();
+        finish_upload(stub.stage_files(messages), failure).await
+    }
+}
+
+/// Reads a source in chunks of one message each.
+pub(crate) fn read_chunks(
+    source: impl AsyncRead + Send + Unpin + 'static,
+) -> impl Stream<Item = Result<Bytes, Error>> + Send + 'static {
+    let chunks = ReaderStream::with_capacity(source, CHUNK_BYTES);
+    chunks.map_err(|source| Error::Io {
+        path: PathBuf::from("-"),
+        source,
+    })
+}
+
+/// Call that sends a header and then bytes.
+pub(crate) struct Upload<M> {
+    /// First message.
+    pub(crate) header: M,
+    /// Makes a message of bytes.
+    pub(crate) message: fn(Bytes) -> M,
+    pub(crate) progress: TransferProgress,
+    /// Number of bytes to send, if it is known.
+    pub(crate) total: Option<u64>,
+}
+
+impl<M: Send + 'static> Upload<M> {
+    /// Returns the messages of the call. If a chunk is an error, they neither go on nor end, and the receiver gets the error.
+    pub(crate) fn into_messages(
+        self,
+        chunks: impl Stream<Item = Result<Bytes, Error>> + Send + 'static,
+    ) -> (
+        impl Stream<Item = M> + Send + 'static,
+        oneshot::Receiver<Error>,
+    ) {
+        let (failed, failure) = oneshot::channel();
+        let start = (Box::pin(chunks), failed, 0_u64);
+        let (message, progress, total) = (self.message, self.progress, self.total);
+        let data = stream::unfold(start, move |(mut chunks, failed, sent)| {
+            let progress = progress.clone();
+            async move {
+                match chunks.next().await? {
+                    Ok(data) => {
+                        let sent = sent + data.len() as u64;
+                        progress.tell(sent, total);
+                        Some((message(data), (chunks, failed, sent)))
+                    }
+                    Err(error) => {
+                        // The receiver is gone only if the call is over, and then this stream is not polled.
+                        drop(failed.send(error));
+                        std::future::pending().await
+                    }
+                }
+            }
+        });
+        (stream::iter([self.header]).chain(data), failure)
+    }
+}
+
+/// Waits for the answer to an upload, or for the error that its messages met.
+pub(crate) async fn finish_upload<R>(
+    call: impl Future<Output = Result<Response<R>, Status>>,
+    failure: oneshot::Receiver<Error>,
+) -> Result<R, Error> {
+    tokio::select! {
+        biased;
+        // Leaving the call unfinished resets the stream: the server must not take half for all.
+        Ok(error) = failure => Err(error),
+        answer = call => Ok(answer?.into_inner()),
+    }
+}

@@ -1,0 +1,358 @@
+//! Walk over a skill's folder that decides what is packed. Every path is opened beneath the folder (openat2), so that no
+//! link leads out of it even if the folder changes meanwhile; a file that changes before it is packed is noticed by its
+//! [`FileStamp`].
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2,
+    readlinkat, statat,
+};
+use rustix::io::Errno;
+
+use super::ignore_rules::{self, IgnoreRules};
+use super::{PackLimits, is_document, refused};
+use crate::Error;
+use crate::files::local_tree::io_error;
+
+/// Maximum depth of folders, which is the server's.
+const DEPTH_MAX: usize = 32;
+/// Maximum number of folders.
+const FOLDERS_MAX: usize = 10_000;
+/// Maximum number of documents that an error names when none is at the top.
+const SHOWN_MAX: usize = 3;
+/// Maximum number of attempts to open one path. Each takes microseconds and fails if any process of the host renames or mounts meanwhile.
+const TRIES: usize = 1000;
+
+/// Folder of a skill, opened once.
+#[derive(Debug)]
+pub(super) struct SkillFolder {
+    dir: OwnedFd,
+    shown: PathBuf,
+}
+
+/// Folder and the files in it that go into the archive.
+#[derive(Debug)]
+pub(super) struct PackedFolder {
+    pub(super) root: SkillFolder,
+    /// Sorted by the bytes of their paths.
+    pub(super) entries: Vec<PackedEntry>,
+}
+
+/// File of the archive.
+#[derive(Debug)]
+pub(super) struct PackedEntry {
+    /// Path in the archive; in the folder the same path leads to the file, through links or not.
+    pub(super) path: String,
+    pub(super) executable: bool,
+    pub(super) stamp: FileStamp,
+}
+
+/// Metadata of a file that changes when the file does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileStamp {
+    id: (u64, u64),
+    pub(super) size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        Ok(Self::new(&fstat(file)?))
+    }
+
+    fn new(stat: &Stat) -> Self {
+        let nanos = |nanos| i64::try_from(nanos).unwrap_or_default();
+        Self {
+            id: (stat.st_dev, stat.st_ino),
+            size: u64::try_from(stat.st_size).unwrap_or_default(),
+            modified: (stat.st_mtime, nanos(stat.st_mtime_nsec)),
+            changed: (stat.st_ctime, nanos(stat.st_ctime_nsec)),
+        }
+    }
+}
+
+impl PackedFolder {
+    /// Opens a file; fails if it has changed since the walk.
+    pub(super) fn open(&self, entry: &PackedEntry) -> Result<File, Error> {
+        let path = Path::new(&entry.path);
+        let opened = self.root.open_beneath(path, OFlags::empty());
+        let file = File::from(opened.map_err(|errno| self.root.open_error(path, errno))?);
+        let now = FileStamp::of(&file).map_err(io_error(&self.root.shown.join(path)))?;
+        if now != entry.stamp {
+            return Err(self.root.changed_error(path));
+        }
+        Ok(file)
+    }
+
+    /// Returns the first bytes of a file.
+    pub(super) fn start_of(&self, entry: &PackedEntry, bytes: u64) -> Result<Vec<u8>, Error> {
+        let mut start = Vec::new();
+        let read = self.open(entry)?.take(bytes).read_to_end(&mut start);
+        read.map_err(io_error(&self.root.shown.join(&entry.path)))?;
+        Ok(start)
+    }
+}
+
+impl SkillFolder {
+    pub(super) fn open(folder: &Path) -> Result<Self, Error> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(CWD, folder, flags, Mode::empty());
+        Ok(Self {
+            dir: dir.map_err(|errno| io_error(folder)(errno.into()))?,
+            shown: folder.to_owned(),
+        })
+    }
+
+    /// Returns the path of the folder as the caller gave it.
+    pub(super) fn shown(&self) -> &Path {
+        &self.shown
+    }
+
+    /// Opens a path, empty for the folder itself. Links are followed as long as they stay beneath the folder.
+    fn open_beneath(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
+        // O_PATH opens nothing, so it does not block either.
+        let nonblocking = match flags.contains(OFlags::PATH) {
+            true => OFlags::empty(),
+            false => OFlags::NONBLOCK | OFlags::NOCTTY,
+        };
+        let flags = flags | nonblocking | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        for _ in 0..TRIES {
+            match openat2(&self.dir, path, flags, Mode::empty(), within) {
+                // A rename anywhere meanwhile can make it give up on `..`.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                opened => return opened,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Returns all files that belong to the skill.
+    pub(super) fn walk(self, limits: PackLimits) -> Result<PackedFolder, Error> {
+        let mut walk = FolderWalk {
+            ignored: IgnoreRules::new(&self.shown, &self.read_ignore_list()?)?,
+            root: &self,
+            limits,
+            entries: Vec::new(),
+            folders: 0,
+            bytes: 0,
+            ancestors: Vec::new(),
+        };
+        walk.visit_folder(Path::new(""))?;
+        let mut entries = walk.entries;
+        entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        let packed = PackedFolder {
+            root: self,
+            entries,
+        };
+        packed.check_names()?;
+        Ok(packed)
+    }
+
+    /// Returns the text of the folder's `.skillignore`; empty if it has none.
+    fn read_ignore_list(&self) -> Result<String, Error> {
+        let path = Path::new(ignore_rules::FILE_NAME);
+        let opened = match self.open_beneath(path, OFlags::empty()) {
+            Ok(opened) => File::from(opened),
+            Err(Errno::NOENT) => return Ok(String::new()),
+            Err(errno) => return Err(self.open_error(path, errno)),
+        };
+        let shown = self.shown.join(path);
+        if !opened.metadata().map_err(io_error(&shown))?.is_file() {
+            return Err(self.refused(path, "is no file"));
+        }
+        let mut text = String::new();
+        let mut bounded = opened.take(ignore_rules::BYTES_MAX + 1);
+        bounded
+            .read_to_string(&mut text)
+            .map_err(io_error(&shown))?;
+        if text.len() as u64 > ignore_rules::BYTES_MAX {
+            return Err(self.refused(path, "has more than 64 KiB"));
+        }
+        Ok(text)
+    }
+
+    fn refused(&self, path: &Path, problem: &str) -> Error {
+        refused(&self.shown, format!("{} {problem}", path.display()))
+    }
+
+    fn changed_error(&self, path: &Path) -> Error {
+        self.refused(
+            path,
+            "changed while it was packed: try again when nobody writes there",
+        )
+    }
+
+    /// Describes a path that could not be opened; for a link it says where the link leads.
+    fn open_error(&self, path: &Path, errno: Errno) -> Error {
+        let link = || readlinkat(&self.dir, path, Vec::new()).ok();
+        match (errno, link()) {
+            // A part of the path may be a link that was not one before.
+            (Errno::XDEV | Errno::LOOP, None) => self.changed_error(path),
+            (_, Some(target)) => {
+                let target = Path::new(OsStr::from_bytes(target.to_bytes()))
+                    .display()
+                    .to_string();
+                let problem = match errno {
+                    Errno::XDEV if target.starts_with('/') => "which is an absolute path: \
+                        write a relative one, or put a copy in its place"
+                        .to_owned(),
+                    Errno::XDEV => "out of the skill: put a copy in its place".to_owned(),
+                    Errno::NOENT => "where nothing is".to_owned(),
+                    Errno::LOOP => "in a circle".to_owned(),
+                    errno => format!("which cannot be opened: {}", io::Error::from(errno)),
+                };
+                self.refused(path, &format!("is a link to {target}, {problem}"))
+            }
+            (_, None) => io_error(&self.shown.join(path))(errno.into()),
+        }
+    }
+}
+
+impl PackedFolder {
+    /// Refuses names that the server would refuse.
+    fn check_names(&self) -> Result<(), Error> {
+        let mut seen = HashSet::new();
+        for entry in &self.entries {
+            if !seen.insert(entry.path.to_lowercase()) {
+                let problem = "differs from another file in case only";
+                return Err(self.root.refused(Path::new(&entry.path), problem));
+            }
+        }
+        let documents = || {
+            let paths = self.entries.iter().map(|entry| Path::new(&entry.path));
+            paths.filter(|path| path.file_name().is_some_and(is_document))
+        };
+        if documents().any(|path| path.parent() == Some(Path::new(""))) {
+            return Ok(());
+        }
+        let mut problem = "there is no SKILL.md in it".to_owned();
+        for path in documents().take(SHOWN_MAX) {
+            problem.push_str(&format!("; there is {}", path.display()));
+        }
+        if documents().next().is_some() {
+            problem.push_str(": publish each of these folders by itself");
+        }
+        Err(refused(&self.root.shown, problem))
+    }
+}
+
+/// State of the walk.
+struct FolderWalk<'a> {
+    root: &'a SkillFolder,
+    ignored: IgnoreRules,
+    limits: PackLimits,
+    entries: Vec<PackedEntry>,
+    folders: usize,
+    bytes: u64,
+    /// Device and inode of each folder from the root to the current one.
+    ancestors: Vec<(u64, u64)>,
+}
+
+impl FolderWalk<'_> {
+    fn visit_folder(&mut self, at: &Path) -> Result<(), Error> {
+        let root = self.root;
+        let failed = |errno| root.open_error(at, errno);
+        let opened = root.open_beneath(at, OFlags::DIRECTORY).map_err(failed)?;
+        let id = FileStamp::new(&fstat(&opened).map_err(failed)?).id;
+        if self.ancestors.contains(&id) {
+            return Err(self.root.refused(at, "is a link to a folder around it"));
+        }
+        self.folders += 1;
+        if self.ancestors.len() > DEPTH_MAX {
+            let problem = format!("is deeper than {DEPTH_MAX} folders");
+            return Err(self.root.refused(at, &problem));
+        }
+        if self.folders > FOLDERS_MAX {
+            let problem =
+                format!("it has more than {FOLDERS_MAX} folders, links to folders followed");
+            return Err(refused(&self.root.shown, problem));
+        }
+        self.ancestors.push(id);
+        for entry in Dir::read_from(&opened).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                self.visit_entry(&opened, at, name)?;
+            }
+        }
+        self.ancestors.pop();
+        Ok(())
+    }
+
+    fn visit_entry(&mut self, dir: &OwnedFd, at: &Path, name: &OsStr) -> Result<(), Error> {
+        let path = at.join(name);
+        let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        let stat = stat.map_err(|errno| self.root.open_error(&path, errno))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if self.ignored.has(&path, kind == FileType::Directory) {
+            return Ok(());
+        }
+        let (stat, kind) = if kind == FileType::Symlink {
+            // Without opening it: the target may be a FIFO.
+            let target = self.root.open_beneath(&path, OFlags::PATH);
+            let target = target.and_then(fstat);
+            let stat = target.map_err(|errno| self.root.open_error(&path, errno))?;
+            (stat, FileType::from_raw_mode(stat.st_mode))
+        } else {
+            (stat, kind)
+        };
+        match kind {
+            FileType::Directory if self.ignored.has(&path, true) => Ok(()),
+            FileType::Directory => self.visit_folder(&path),
+            FileType::RegularFile => self.visit_file(&path, &stat),
+            FileType::Fifo => Err(self.root.refused(&path, "is a FIFO; a skill has none")),
+            FileType::Socket => Err(self.root.refused(&path, "is a socket; a skill has none")),
+            FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Symlink
+            | FileType::Unknown => Err(self.root.refused(&path, "is a device; a skill has none")),
+        }
+    }
+
+    fn visit_file(&mut self, path: &Path, stat: &Stat) -> Result<(), Error> {
+        let Some(name) = path.to_str().filter(|name| is_portable(name)) else {
+            let problem = "has a name that is not UTF-8, or a backslash or control character in it";
+            return Err(self.root.refused(Path::new(&format!("{path:?}")), problem));
+        };
+        let stamp = FileStamp::new(stat);
+        self.bytes = self.bytes.saturating_add(stamp.size);
+        let limit = if self.entries.len() as u64 >= self.limits.files {
+            Some(format!("{} files", self.limits.files))
+        } else if self.bytes > self.limits.bytes {
+            Some(format!("{} bytes in all, with {name}", self.limits.bytes))
+        } else {
+            None
+        };
+        if let Some(limit) = limit {
+            let problem = format!(
+                "it has more than {limit}; name what does not belong to it in .skillignore"
+            );
+            return Err(refused(&self.root.shown, problem));
+        }
+        self.entries.push(PackedEntry {
+            path: name.to_owned(),
+            executable: stat.st_mode & 0o111 != 0,
+            stamp,
+        });
+        Ok(())
+    }
+}
+
+/// Returns `true` if the server accepts a name.
+fn is_portable(name: &str) -> bool {
+    !name.chars().any(|c| c.is_control() || c == '\\')
+}

@@ -1,0 +1,102 @@
+//! Rules for the files of a folder that are no part of the skill: a built-in list, and the folder's `.skillignore`.
+
+use std::path::Path;
+
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+
+use super::refused;
+use crate::Error;
+
+/// Name of the folder's own list.
+pub(super) const FILE_NAME: &str = ".skillignore";
+/// Maximum size of a `.skillignore` in bytes; a larger one is an error.
+pub(super) const BYTES_MAX: u64 = 64 << 10;
+
+/// Patterns of files that are left out unless a `.skillignore` takes them back in. `dist` is not among them: built scripts of a skill lie there.
+const ALWAYS: &str = "\
+.git
+.hg
+.svn
+__pycache__/
+.venv/
+node_modules/
+.mypy_cache/
+.pytest_cache/
+.ruff_cache/
+.idea/
+.vscode/
+.DS_Store
+._*
+Thumbs.db
+*.swp
+*.swo
+*~
+.#*
+/.skillignore
+";
+
+/// Patterns of the files that are left out, in the order in which they apply.
+#[derive(Debug)]
+pub(super) struct IgnoreRules(Gitignore);
+
+impl IgnoreRules {
+    /// Compiles the built-in list and then `own`, whose lines come later and so win.
+    pub(super) fn new(folder: &Path, own: &str) -> Result<Self, Error> {
+        let mut builder = GitignoreBuilder::new("");
+        for (number, line) in ALWAYS
+            .lines()
+            .map(|line| (0, line))
+            .chain((1..).zip(own.lines()))
+        {
+            let malformed = |error| format!("line {number} is no pattern: {error}");
+            let added = builder.add_line(None, line).map_err(malformed);
+            added.map_err(|problem| refused(&folder.join(FILE_NAME), problem))?;
+        }
+        let rules = builder.build().map_err(|error| error.to_string());
+        let rules = rules.map_err(|problem| refused(&folder.join(FILE_NAME), problem))?;
+        Ok(Self(rules))
+    }
+
+    /// Returns `true` if a path in the folder is left out. The caller does not ask about paths beneath such a folder.
+    pub(super) fn has(&self, path: &Path, is_dir: bool) -> bool {
+        self.0.matched(path, is_dir).is_ignore()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_the_folder_comes_after_ours() {
+        let check = |own: &str, path: &str, is_dir, expected| {
+            let ignored = IgnoreRules::new(Path::new("x"), own).expect("patterns");
+            assert_eq!(
+                ignored.has(Path::new(path), is_dir),
+                expected,
+                "{own:?}: {path}"
+            );
+        };
+        check("", ".git", true, true);
+        check("", "sub/.git", false, true);
+        check("", "a/__pycache__", true, true);
+        check("", "__pycache__", false, false);
+        check("", "node_modules", true, true);
+        check("!node_modules/", "node_modules", true, false);
+        check("", "dist", true, false);
+        check("dist/", "dist", true, true);
+        check("*.csv\n!keep.csv", "data/big.csv", false, true);
+        check("*.csv\n!keep.csv", "data/keep.csv", false, false);
+        check("/tests", "tests", true, true);
+        check("/tests", "a/tests", true, false);
+        check("# a comment\n\n", "# a comment", false, false);
+        check("", "SKILL.md~", false, true);
+        check("", ".skillignore", false, true);
+    }
+
+    #[test]
+    fn a_line_that_is_no_pattern_is_named() {
+        let error = IgnoreRules::new(Path::new("x"), "*.csv\n[b-a]").expect_err("no pattern");
+        assert!(error.to_string().contains("line 2"), "{error}");
+    }
+}

@@ -1,0 +1,438 @@
+//! ExecService of the fake: starting once per id, attaching at offsets, breaking off where told.
+
+use std::pin::Pin;
+
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt, stream};
+use skilld_client::v1::exec_event::{Event, Output, output::Content};
+use skilld_client::v1::exec_service_server::ExecService;
+use skilld_client::v1::{
+    AttachExecRequest, DeleteExecRequest, Exec, ExecEvent, ExecResult, ExecSpec, ExecState,
+    GetExecRequest, KillExecRequest, ListExecsRequest, ListExecsResponse, OutputStream,
+    PollExecRequest, PollExecResponse, ResizeTerminalRequest, RunExecRequest, SignalExecRequest,
+    StartExecRequest, StreamOffsets, StreamStdinRequest, WriteStdinRequest, WriteStdinResponse,
+};
+use tokio::sync::watch;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::live::{self, Fault};
+use super::program::{Program, event};
+use super::{Break, RunExec, Running, Shared, refusal};
+
+type Events = Pin<Box<dyn Stream<Item = Result<ExecEvent, Status>> + Send>>;
+
+impl Shared {
+    fn start(&self, workspace: &str, id: &str, mut spec: ExecSpec) -> Result<String, Status> {
+        let mut state = self.lock();
+        if let (Some(timeout), Some(most)) = (&mut spec.timeout, state.timeout_max) {
+            timeout.seconds = timeout.seconds.min(most);
+        }
+        if !state.workspaces.contains_key(workspace) {
+            return Err(refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]));
+        }
+        if id.is_empty() {
+            return Err(Status::internal("the client chooses the id"));
+        }
+        let name = format!("{workspace}/execs/{id}");
+        if let Some(running) = state.execs.get(&name) {
+            return match running.spec == spec {
+                true => Ok(name),
+                false => Err(refusal(Code::AlreadyExists, "ID_TAKEN", &[])),
+            };
+        }
+        state.starts += 1;
+        let running = Running {
+            spec,
+            killed: watch::Sender::new(false),
+            input: watch::Sender::default(),
+            readers: watch::Sender::new(0),
+        };
+        state.execs.insert(name.clone(), running);
+        Ok(name)
+    }
+
+    /// Applies the test's fault for a RunExec or StartExec.
+    async fn asked_to_start(&self) -> Result<(), Status> {
+        self.run_calls.send_modify(|count| *count += 1);
+        let mut missed = self.missed_kills.subscribe();
+        if let Some(status) = self.lock().run_refusals.pop_front() {
+            return Err(status);
+        }
+        let run_exec = self.lock().run_exec;
+        match run_exec {
+            RunExec::Refused if *missed.borrow() == 0 => {
+                return Err(refusal(Code::Unavailable, "DRAINING", &[]));
+            }
+            RunExec::Late => {
+                missed.wait_for(|count| *count > 0).await.expect("is kept");
+            }
+            RunExec::Refused | RunExec::Starts => {}
+        }
+        Ok(())
+    }
+
+    fn running(&self, name: &str) -> Result<Running, Status> {
+        let state = self.lock();
+        let running = state.execs.get(name).cloned();
+        running.ok_or_else(|| refusal(Code::NotFound, "EXEC_NOT_FOUND", &[]))
+    }
+
+    fn events(&self, name: &str, from: StreamOffsets) -> Result<Events, Status> {
+        let running = self.running(name)?;
+        let events = match live::is_live(&running.spec) {
+            true => live::events(name.to_owned(), &running, from.stdout).boxed(),
+            false => Self::told(name, &running, from),
+        };
+        let reader = Reader::new(running.readers);
+        let events = events.enumerate().map(move |(seq, next)| {
+            let _ = &reader;
+            Ok(event(seq, next))
+        });
+        let mut state = self.lock();
+        state.opened_at.push(from);
+        Ok(match state.breaks.pop_front() {
+            None => events.boxed(),
+            Some(Break { after, status }) => {
+                let end = stream::iter(status.map(Err));
+                events.take(after).chain(end).boxed()
+            }
+        })
+    }
+
+    /// Returns the events of a program that reads no stdin.
+    fn told(name: &str, running: &Running, from: StreamOffsets) -> BoxStream<'static, Event> {
+        let program = Program::of(&running.spec);
+        let first = program.events(name, &running.spec, from);
+        let (last, waits) = (program.end(), program.result.is_none());
+        let mut killed = running.killed.subscribe();
+        let end = stream::once(async move {
+            if waits {
+                killed
+                    .wait_for(|killed| *killed)
+                    .await
+                    .expect("the exec is kept");
+            }
+            stream::iter(last)
+        });
+        stream::iter(first).chain(end.flatten()).boxed()
+    }
+
+    /// Returns all output of an exec so far, and its result if it has ended.
+    fn so_far(running: &Running) -> (Vec<u8>, Vec<u8>, Option<ExecResult>) {
+        if live::is_live(&running.spec) {
+            let (bytes, end) = live::output(&running.spec, &running.input.borrow());
+            return (bytes, live::errors(&running.spec), end);
+        }
+        let program = Program::of(&running.spec);
+        let over = *running.killed.borrow() || program.result.is_some();
+        let of = |wanted| {
+            let pieces = program.pieces.iter();
+            let pieces = pieces.filter(|(stream, _)| *stream == wanted);
+            pieces.flat_map(|(_, data)| data.iter().copied()).collect()
+        };
+        (
+            of(OutputStream::Stdout),
+            of(OutputStream::Stderr),
+            program.ended().filter(|_| over),
+        )
+    }
+
+    fn poll(running: &Running, request: &PollExecRequest) -> PollExecResponse {
+        let (stdout, stderr, result) = Self::so_far(running);
+        let mut at = request.offsets.unwrap_or_default();
+        let mut room = match usize::try_from(request.max_bytes).expect("not negative") {
+            0 => 64 * 1024,
+            max => max,
+        };
+        let mut output = Vec::new();
+        for (stream, bytes, at) in [
+            (OutputStream::Stdout, stdout, &mut at.stdout),
+            (OutputStream::Stderr, stderr, &mut at.stderr),
+        ] {
+            let rest = bytes.get(usize::try_from(*at).expect("small")..);
+            let rest = rest.expect("not beyond the end");
+            let piece = rest.get(..room.min(rest.len())).expect("is there");
+            if !piece.is_empty() {
+                output.push(Output {
+                    stream: stream.into(),
+                    offset: *at,
+                    content: Some(Content::Data(piece.to_vec().into())),
+                    ..Default::default()
+                });
+            }
+            *at += piece.len() as u64;
+            room -= piece.len();
+        }
+        let state = match result {
+            Some(_) => ExecState::Closed,
+            None => ExecState::Running,
+        };
+        PollExecResponse {
+            output,
+            next_offsets: Some(at),
+            state: state.into(),
+            result,
+            ..Default::default()
+        }
+    }
+
+    fn exec(&self, name: &str) -> Result<Exec, Status> {
+        let running = self.running(name)?;
+        let (stdout, stderr, result) = Self::so_far(&running);
+        let total = Some(StreamOffsets {
+            stdout: stdout.len() as u64,
+            stderr: stderr.len() as u64,
+        });
+        if live::is_live(&running.spec) {
+            let state = match result {
+                Some(_) => ExecState::Closed,
+                None => ExecState::Running,
+            };
+            return Ok(Exec {
+                name: name.to_owned(),
+                state: state.into(),
+                pid: 7,
+                effective_spec: Some(running.spec),
+                result,
+                total,
+                start_time: self.lock().start_time,
+                ..Default::default()
+            });
+        }
+        let program = Program::of(&running.spec);
+        let killed = *running.killed.borrow();
+        let over = killed || program.result.is_some();
+        let result = program.ended();
+        Ok(Exec {
+            name: name.to_owned(),
+            state: if over {
+                ExecState::Closed
+            } else {
+                ExecState::Running
+            }
+            .into(),
+            pid: if result
+                .as_ref()
+                .is_some_and(|result| result.spawn_failure.is_some())
+            {
+                0
+            } else {
+                7
+            },
+            effective_spec: Some(running.spec),
+            result: result.filter(|_| over),
+            total,
+            start_time: self.lock().start_time,
+            ..Default::default()
+        })
+    }
+}
+
+/// A stream of events; over when it is dropped.
+struct Reader(watch::Sender<u32>);
+
+impl Reader {
+    fn new(readers: watch::Sender<u32>) -> Self {
+        readers.send_modify(|count| *count += 1);
+        Self(readers)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+#[tonic::async_trait]
+impl ExecService for Shared {
+    type RunExecStream = Events;
+    type AttachExecStream = Events;
+
+    async fn run_exec(&self, request: Request<RunExecRequest>) -> Result<Response<Events>, Status> {
+        let request = request.into_inner();
+        self.asked_to_start().await?;
+        let spec = request.spec.unwrap_or_default();
+        let name = self.start(&request.workspace, &request.exec_id, spec)?;
+        Ok(Response::new(self.events(&name, StreamOffsets::default())?))
+    }
+
+    async fn start_exec(
+        &self,
+        request: Request<StartExecRequest>,
+    ) -> Result<Response<Exec>, Status> {
+        let request = request.into_inner();
+        self.asked_to_start().await?;
+        let spec = request.spec.unwrap_or_default();
+        let name = self.start(&request.workspace, &request.exec_id, spec)?;
+        Ok(Response::new(self.exec(&name)?))
+    }
+
+    async fn attach_exec(
+        &self,
+        request: Request<AttachExecRequest>,
+    ) -> Result<Response<Events>, Status> {
+        let request = request.into_inner();
+        let from = request.offsets.unwrap_or_default();
+        Ok(Response::new(self.events(&request.name, from)?))
+    }
+
+    /// Answers when no stream of the exec is left.
+    async fn kill_exec(&self, request: Request<KillExecRequest>) -> Result<Response<Exec>, Status> {
+        let KillExecRequest { name, grace } = request.into_inner();
+        let running = self.running(&name).inspect_err(|_| {
+            self.missed_kills.send_modify(|count| *count += 1);
+        })?;
+        self.lock().grace = grace;
+        running.killed.send_replace(true);
+        running.input.send_modify(|input| input.killed = true);
+        // A program that its readers hold up ends when they read or leave.
+        let mut readers = running.readers.subscribe();
+        readers
+            .wait_for(|count| *count == 0)
+            .await
+            .expect("is kept");
+        Ok(Response::new(self.exec(&name)?))
+    }
+
+    async fn signal_exec(
+        &self,
+        request: Request<SignalExecRequest>,
+    ) -> Result<Response<Exec>, Status> {
+        let name = request.into_inner().name;
+        Ok(Response::new(self.exec(&name)?))
+    }
+
+    async fn get_exec(&self, request: Request<GetExecRequest>) -> Result<Response<Exec>, Status> {
+        let name = request.into_inner().name;
+        Ok(Response::new(self.exec(&name)?))
+    }
+
+    async fn list_execs(
+        &self,
+        request: Request<ListExecsRequest>,
+    ) -> Result<Response<ListExecsResponse>, Status> {
+        let prefix = format!("{}/", request.into_inner().workspace);
+        let names: Vec<String> = self.lock().execs.keys().cloned().collect();
+        let names = names.iter().filter(|name| name.starts_with(&prefix));
+        let execs = names
+            .map(|name| self.exec(name))
+            .collect::<Result<_, _>>()?;
+        Ok(Response::new(ListExecsResponse {
+            execs,
+            ..Default::default()
+        }))
+    }
+
+    async fn delete_exec(
+        &self,
+        request: Request<DeleteExecRequest>,
+    ) -> Result<Response<()>, Status> {
+        let name = request.into_inner().name;
+        let running = self.running(&name)?;
+        running.input.send_modify(|input| input.killed = true);
+        self.lock().execs.remove(&name);
+        Ok(Response::new(()))
+    }
+
+    async fn poll_exec(
+        &self,
+        request: Request<PollExecRequest>,
+    ) -> Result<Response<PollExecResponse>, Status> {
+        let request = request.into_inner();
+        let running = self.running(&request.name)?;
+        if let Some(status) = self.lock().poll_refusals.pop_front() {
+            return Err(status);
+        }
+        self.lock().polls.push(request.clone());
+        let (stdout, stderr, _) = Self::so_far(&running);
+        let at = request.offsets.unwrap_or_default();
+        if at.stdout > stdout.len() as u64 || at.stderr > stderr.len() as u64 {
+            return Err(refusal(Code::InvalidArgument, "INVALID_REQUEST", &[]));
+        }
+        let news = |_: &live::Input| {
+            let answer = Self::poll(&running, &request);
+            !answer.output.is_empty() || answer.result.is_some()
+        };
+        let wait = request.wait.and_then(|wait| wait.try_into().ok());
+        let mut input = running.input.subscribe();
+        // Over or not, it says what there is.
+        drop(tokio::time::timeout(wait.unwrap_or_default(), input.wait_for(news)).await);
+        Ok(Response::new(Self::poll(&running, &request)))
+    }
+
+    async fn write_stdin(
+        &self,
+        request: Request<WriteStdinRequest>,
+    ) -> Result<Response<WriteStdinResponse>, Status> {
+        let mut request = request.into_inner();
+        let running = self.running(&request.name)?;
+        let fault = {
+            let mut state = self.lock();
+            let write = (request.offset, request.data.len(), request.eof);
+            state.writes.push(write);
+            // Only what writes something can go wrong.
+            match request.data.is_empty() && !request.eof {
+                true => None,
+                false => state.faults.pop_front(),
+            }
+        };
+        match fault {
+            Some(Fault::Half | Fault::Deadline) => {
+                request.data.truncate(request.data.len() / 2);
+                request.eof = false;
+            }
+            Some(Fault::Refused) => return Err(refusal(Code::Unavailable, "DRAINING", &[])),
+            Some(Fault::Lost) | None => {}
+        }
+        let written = live::write(&running, &request).await?;
+        match fault {
+            // As tonic says it when a connection breaks.
+            Some(Fault::Lost | Fault::Half) => Err(Status::unknown("transport error")),
+            Some(Fault::Deadline) => Err(refusal(Code::DeadlineExceeded, "DEADLINE", &[])),
+            Some(Fault::Refused) | None => Ok(Response::new(written)),
+        }
+    }
+
+    async fn stream_stdin(
+        &self,
+        request: Request<Streaming<StreamStdinRequest>>,
+    ) -> Result<Response<WriteStdinResponse>, Status> {
+        let mut messages = request.into_inner();
+        let first = messages.message().await?;
+        let first = first.ok_or_else(|| Status::invalid_argument("no message"))?;
+        let running = self.running(&first.name)?;
+        self.lock().streamed.clear();
+        let mut offset = first.offset;
+        let mut next = Some(first);
+        let mut written = WriteStdinResponse::default();
+        while let Some(message) = next {
+            let length = message.data.len();
+            self.lock().streamed.push(length);
+            let write = WriteStdinRequest {
+                offset,
+                data: message.data,
+                eof: message.eof,
+                ..WriteStdinRequest::default()
+            };
+            written = live::write(&running, &write).await?;
+            offset = offset.map(|offset| offset + length as u64);
+            next = messages.message().await?;
+        }
+        Ok(Response::new(written))
+    }
+
+    async fn resize_terminal(
+        &self,
+        request: Request<ResizeTerminalRequest>,
+    ) -> Result<Response<()>, Status> {
+        let request = request.into_inner();
+        let running = self.running(&request.name)?;
+        if running.spec.terminal.is_none() {
+            return Err(refusal(Code::FailedPrecondition, "EXEC_NOT_RUNNING", &[]));
+        }
+        let size = (request.rows, request.cols);
+        running.input.send_modify(|input| input.sizes.push(size));
+        Ok(Response::new(()))
+    }
+}

@@ -1,0 +1,225 @@
+//! FileService of the fake: keeps what is staged, lists and reads it, collects what the test put there.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
+use prost_types::Timestamp;
+use skilld_client::v1::file_service_server::FileService;
+use skilld_client::v1::{
+    CollectOutputsRequest, CollectOutputsResponse, FileEntry, FileType, ListFilesRequest,
+    ListFilesResponse, ReadFileRequest, ReadFileResponse, StageFilesHeader, StageFilesRequest,
+    StageFilesResponse, StageInputsRequest, StageInputsResponse, StageSkillsRequest,
+    StageSkillsResponse, StagedSkill, read_file_response, stage_files_request,
+};
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::{Shared, refusal};
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl FileService for Shared {
+    type ReadFileStream = Answers<ReadFileResponse>;
+    type CollectOutputsStream = Answers<CollectOutputsResponse>;
+
+    async fn stage_skills(
+        &self,
+        request: Request<StageSkillsRequest>,
+    ) -> Result<Response<StageSkillsResponse>, Status> {
+        let request = request.into_inner();
+        self.lock().asked.extend(request.skills.clone());
+        self.lock().staged_skills.push(request.clone());
+        let stages_anywhere = {
+            let state = self.lock();
+            state.skills.is_empty() && state.kits.is_empty()
+        };
+        let is_there = self.lock().workspaces.contains_key(&request.workspace);
+        if !(is_there || stages_anywhere) {
+            return Err(refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]));
+        }
+        let skills = request.skills;
+        let mut names = Vec::new();
+        for skill in &skills {
+            let known = self.usable_skill(skill)?.map(|skill| skill.name);
+            let name = known.unwrap_or_else(|| skill.clone());
+            let name = name.trim_start_matches("skills/");
+            names.push(name.split('@').next().unwrap_or(name).to_owned());
+        }
+        if skills.iter().any(|skill| skill == "csv") {
+            let near = [("nearest", "csv-report,csv-merge")];
+            return Err(refusal(Code::NotFound, "SKILL_NOT_FOUND", &near));
+        }
+        let skills = skills.iter().zip(names).map(|(skill, name)| StagedSkill {
+            name,
+            path: format!("/workspace/skills/{skill}"),
+            ..Default::default()
+        });
+        Ok(Response::new(StageSkillsResponse {
+            skills: skills.collect(),
+        }))
+    }
+
+    async fn stage_files(
+        &self,
+        request: Request<Streaming<StageFilesRequest>>,
+    ) -> Result<Response<StageFilesResponse>, Status> {
+        let mut messages = request.into_inner();
+        match receive(&mut messages).await {
+            Ok((header, bytes)) if header.path.starts_with("skills/") => {
+                drop(bytes);
+                let path = [("path", header.path.as_str())];
+                Err(refusal(Code::FailedPrecondition, "READ_ONLY", &path))
+            }
+            Ok((header, bytes)) => {
+                let answer = StageFilesResponse {
+                    files_total: 1,
+                    bytes_total: i64::try_from(bytes.len()).expect("small"),
+                    ..Default::default()
+                };
+                self.lock().staged.insert(header.path, bytes);
+                Ok(Response::new(answer))
+            }
+            Err(status) => {
+                self.aborted.send_modify(|count| *count += 1);
+                Err(status)
+            }
+        }
+    }
+
+    async fn list_files(
+        &self,
+        request: Request<ListFilesRequest>,
+    ) -> Result<Response<ListFilesResponse>, Status> {
+        let request = request.into_inner();
+        let within = request.path;
+        let state = self.lock();
+        if state.pages_are_endless {
+            return Ok(Response::new(ListFilesResponse {
+                next_page_token: "next".to_owned(),
+                ..Default::default()
+            }));
+        }
+        let wanted = |path: &str| match path.strip_prefix(&within) {
+            Some(rest) => within.is_empty() || rest.is_empty() || rest.starts_with('/'),
+            None => false,
+        };
+        let files = state.staged.iter().filter(|(path, _)| wanted(path));
+        let files = files.map(|(path, bytes)| FileEntry {
+            mtime: state.modified.get(path).map(|seconds| Timestamp {
+                seconds: *seconds,
+                nanos: 0,
+            }),
+            ..entry(path, bytes)
+        });
+        let listed = state.listed.iter().cloned();
+        let first: usize = request.page_token.parse().unwrap_or(0);
+        let page_size = usize::try_from(request.page_size).ok();
+        let page_size = page_size.filter(|size| *size > 0).unwrap_or(1000);
+        let mut rest = files.chain(listed).skip(first);
+        let files: Vec<FileEntry> = rest.by_ref().take(page_size).collect();
+        let next = first + files.len();
+        let next_page_token = match rest.next() {
+            Some(_) => next.to_string(),
+            None => String::new(),
+        };
+        Ok(Response::new(ListFilesResponse {
+            files,
+            next_page_token,
+        }))
+    }
+
+    async fn read_file(
+        &self,
+        request: Request<ReadFileRequest>,
+    ) -> Result<Response<Self::ReadFileStream>, Status> {
+        let path = request.into_inner().path;
+        let state = self.lock();
+        let wrong = |reason| Err(refusal(Code::InvalidArgument, reason, &[("path", &path)]));
+        if path.contains("..") {
+            return wrong("PATH_ESCAPES");
+        }
+        if state
+            .staged
+            .keys()
+            .any(|it| it.starts_with(&format!("{path}/")))
+        {
+            return wrong("WRONG_FILE_TYPE");
+        }
+        let Some(bytes) = state.staged.get(&path) else {
+            return Err(refusal(
+                Code::NotFound,
+                "FILE_NOT_FOUND",
+                &[("path", &path)],
+            ));
+        };
+        let mut payloads = vec![read_file_response::Payload::File(entry(&path, bytes))];
+        for chunk in bytes.chunks(256 * 1024) {
+            payloads.push(read_file_response::Payload::Data(Bytes::copy_from_slice(
+                chunk,
+            )));
+        }
+        let answers = payloads.into_iter().map(|payload| {
+            Ok(ReadFileResponse {
+                payload: Some(payload),
+            })
+        });
+        Ok(Response::new(stream::iter(answers).boxed()))
+    }
+
+    async fn collect_outputs(
+        &self,
+        request: Request<CollectOutputsRequest>,
+    ) -> Result<Response<Self::CollectOutputsStream>, Status> {
+        let mut state = self.lock();
+        if let Some(status) = state.collect_refusals.pop_front() {
+            return Err(status);
+        }
+        state.collect_spec = request.into_inner().spec;
+        let mut answers: Vec<_> = state.collect.clone().into_iter().map(Ok).collect();
+        if let Some(status) = state.collect_breaks.pop_front() {
+            answers.pop();
+            answers.push(Err(status));
+        }
+        let answers = stream::iter(answers);
+        Ok(Response::new(match state.collect_hangs {
+            true => answers.chain(stream::pending()).boxed(),
+            false => answers.boxed(),
+        }))
+    }
+
+    async fn stage_inputs(
+        &self,
+        request: Request<StageInputsRequest>,
+    ) -> Result<Response<StageInputsResponse>, Status> {
+        let request = request.into_inner();
+        let staged = self.bring(&request)?;
+        self.lock().inputs.push(request);
+        Ok(Response::new(staged))
+    }
+}
+
+/// Reads a stream of StageFiles to its end.
+async fn receive(
+    messages: &mut Streaming<StageFilesRequest>,
+) -> Result<(StageFilesHeader, Vec<u8>), Status> {
+    let (mut header, mut bytes) = (StageFilesHeader::default(), Vec::new());
+    while let Some(message) = messages.message().await? {
+        match message.payload {
+            Some(stage_files_request::Payload::Header(given)) => header = given,
+            Some(stage_files_request::Payload::Data(data)) => bytes.extend_from_slice(&data),
+            None => return Err(Status::invalid_argument("a message without payload")),
+        }
+    }
+    Ok((header, bytes))
+}
+
+fn entry(path: &str, bytes: &[u8]) -> FileEntry {
+    FileEntry {
+        path: path.to_owned(),
+        r#type: FileType::File.into(),
+        size: i64::try_from(bytes.len()).expect("small"),
+        mode: 0o644,
+        ..Default::default()
+    }
+}

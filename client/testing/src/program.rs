@@ -1,0 +1,189 @@
+//! Programs of the fake daemon, by their first word.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use skilld_client::v1::exec_event::{Closed, Event, Exited, Output, Started, output::Content};
+use skilld_client::v1::exec_result::{Outcome, Reason};
+use skilld_client::v1::spawn_failure::Stage;
+use skilld_client::v1::{
+    ExecEvent, ExecResult, ExecSpec, OutputStream, SpawnFailure, StreamOffsets, stdin::Source,
+};
+
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Output of `print` on stdout; stderr gets the first half of it.
+pub static PRINTED: LazyLock<Bytes> = LazyLock::new(|| super::noise(1024 * 1024 + 17));
+
+/// Output of a program in its order, and its end; a program without an end waits to be killed.
+pub(crate) struct Program {
+    pub(crate) pieces: Vec<(OutputStream, Bytes)>,
+    pub(crate) result: Option<ExecResult>,
+}
+
+impl Program {
+    pub(crate) fn of(spec: &ExecSpec) -> Self {
+        let words: Vec<&str> = if let Some(script) = &spec.script {
+            script.argv.iter().map(String::as_str).collect()
+        } else if spec.shell.is_empty() {
+            spec.argv.iter().map(String::as_str).collect()
+        } else {
+            spec.shell.split_whitespace().collect()
+        };
+        let number = || words.get(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+        let line = |text: String| vec![(OutputStream::Stdout, Bytes::from(text + "\n"))];
+        let exit = |code| ended(Some(Outcome::ExitCode(code)), Reason::Exited);
+        match words.first().copied().unwrap_or_default() {
+            "exit" => Self::new(Vec::new(), exit(number())),
+            "timeout" => Self::new(
+                line("so far".into()),
+                ended(Some(Outcome::Signal(9)), Reason::Timeout),
+            ),
+            "segv" => Self::new(
+                Vec::new(),
+                ended(Some(Outcome::Signal(11)), Reason::Signaled),
+            ),
+            "print" => Self::new(print(), exit(0)),
+            "flood" => Self::new(flood(), exit(0)),
+            "spec" => Self::new(
+                line(format!("{:?} {} {:?}", spec.argv, spec.shell, spec.env)),
+                exit(0),
+            ),
+            "cat" => Self::new(stdin(spec), exit(0)),
+            "forever" => Self {
+                pieces: line("started".into()),
+                result: None,
+            },
+            "missing" => Self::new(
+                Vec::new(),
+                Some(ExecResult {
+                    reason: Reason::SpawnFailed.into(),
+                    spawn_failure: Some(SpawnFailure {
+                        stage: Stage::Exec.into(),
+                        errno: 2,
+                        message: "ENOENT: missing".into(),
+                    }),
+                    ..Default::default()
+                }),
+            ),
+            "forbidden" => Self::new(
+                Vec::new(),
+                Some(ExecResult {
+                    reason: Reason::SpawnFailed.into(),
+                    spawn_failure: Some(SpawnFailure {
+                        stage: Stage::Program.into(),
+                        errno: 13,
+                        message: "\"forbidden\" is /bin/f, which nobody permits".into(),
+                    }),
+                    ..Default::default()
+                }),
+            ),
+            _ => Self::new(line(words.join(" ")), exit(0)),
+        }
+    }
+
+    fn new(pieces: Vec<(OutputStream, Bytes)>, result: Option<ExecResult>) -> Self {
+        Self { pieces, result }
+    }
+
+    fn total(&self) -> StreamOffsets {
+        let mut total = StreamOffsets::default();
+        for (stream, data) in &self.pieces {
+            *end(&mut total, *stream) += data.len() as u64;
+        }
+        total
+    }
+
+    /// The events of a reader that starts at `from`, up to its end.
+    pub(crate) fn events(&self, name: &str, spec: &ExecSpec, from: StreamOffsets) -> Vec<Event> {
+        let mut events = vec![Event::Started(Started {
+            name: name.to_owned(),
+            pid: 7,
+            effective_spec: Some(spec.clone()),
+            start_time: None,
+        })];
+        let mut at = StreamOffsets::default();
+        for (stream, data) in &self.pieces {
+            let start = *end(&mut at, *stream);
+            *end(&mut at, *stream) += data.len() as u64;
+            let mut wanted = from;
+            let skip = end(&mut wanted, *stream)
+                .saturating_sub(start)
+                .min(data.len() as u64);
+            let rest = data.slice(usize::try_from(skip).expect("small")..);
+            if !rest.is_empty() {
+                events.push(Event::Output(Output {
+                    stream: (*stream).into(),
+                    offset: start + skip,
+                    content: Some(Content::Data(rest)),
+                    ..Default::default()
+                }));
+            }
+        }
+        events
+    }
+
+    /// Returns the result of the program, which is killed if it does not end by itself.
+    pub(crate) fn ended(&self) -> Option<ExecResult> {
+        let killed = || ended(Some(Outcome::Signal(15)), Reason::KilledByClient);
+        self.result.clone().or_else(killed)
+    }
+
+    pub(crate) fn end(&self) -> [Event; 2] {
+        [
+            Event::Exited(Exited {
+                result: self.ended(),
+            }),
+            Event::Closed(Closed {
+                total: Some(self.total()),
+            }),
+        ]
+    }
+}
+
+pub(crate) fn event(seq: usize, event: Event) -> ExecEvent {
+    ExecEvent {
+        seq: seq as u64,
+        event: Some(event),
+    }
+}
+
+fn end(offsets: &mut StreamOffsets, stream: OutputStream) -> &mut u64 {
+    match stream {
+        OutputStream::Stderr => &mut offsets.stderr,
+        OutputStream::Stdout | OutputStream::Unspecified => &mut offsets.stdout,
+    }
+}
+
+fn ended(outcome: Option<Outcome>, reason: Reason) -> Option<ExecResult> {
+    Some(ExecResult {
+        outcome,
+        reason: reason.into(),
+        ..Default::default()
+    })
+}
+
+fn print() -> Vec<(OutputStream, Bytes)> {
+    let mut pieces = Vec::new();
+    for (index, start) in (0..PRINTED.len()).step_by(CHUNK_BYTES).enumerate() {
+        let chunk = PRINTED.slice(start..(start + CHUNK_BYTES).min(PRINTED.len()));
+        if index % 2 == 0 {
+            pieces.push((OutputStream::Stderr, chunk.slice(..chunk.len() / 2)));
+        }
+        pieces.push((OutputStream::Stdout, chunk));
+    }
+    pieces
+}
+
+/// More than any pipe holds.
+fn flood() -> Vec<(OutputStream, Bytes)> {
+    let line = Bytes::from("y\n".repeat(CHUNK_BYTES / 2));
+    vec![(OutputStream::Stdout, line); 1024]
+}
+
+fn stdin(spec: &ExecSpec) -> Vec<(OutputStream, Bytes)> {
+    match spec.stdin.as_ref().and_then(|stdin| stdin.source.clone()) {
+        Some(Source::Data(data)) => vec![(OutputStream::Stdout, data)],
+        Some(Source::Open(_)) | None => Vec::new(),
+    }
+}

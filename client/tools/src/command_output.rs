@@ -1,0 +1,248 @@
+//! Buffers of a command's output as a result shows it: whole, or its beginning and its end. The memory use is bounded,
+//! however much the command prints.
+
+use std::collections::VecDeque;
+
+use skilld_client::v1::OutputStream;
+use skilld_client::v1::exec_event::{Event, Output, output};
+
+/// Output streams of a command.
+#[derive(Debug)]
+pub(crate) struct OutputStreams {
+    pub(crate) stdout: OutputBuffer,
+    pub(crate) stderr: OutputBuffer,
+}
+
+impl OutputStreams {
+    /// Creates buffers that hold at most `bytes_max` bytes of each stream.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            stdout: OutputBuffer::new(bytes_max),
+            stderr: OutputBuffer::new(bytes_max),
+        }
+    }
+
+    /// Adds the output, or the gap in it, that an event reports.
+    pub(crate) fn take(&mut self, event: &Event) {
+        match event {
+            Event::Output(piece) => self.stream_mut(piece.stream()).push(output_bytes(piece)),
+            Event::Gap(gap) => self
+                .stream_mut(gap.stream())
+                .add_gap(gap.to.saturating_sub(gap.from)),
+            Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_) => {}
+        }
+    }
+
+    fn stream_mut(&mut self, stream: OutputStream) -> &mut OutputBuffer {
+        match stream {
+            OutputStream::Stderr => &mut self.stderr,
+            OutputStream::Stdout | OutputStream::Unspecified => &mut self.stdout,
+        }
+    }
+}
+
+/// Returns the bytes of a piece of output.
+pub(crate) fn output_bytes(piece: &Output) -> &[u8] {
+    match &piece.content {
+        Some(output::Content::Data(data)) => data,
+        Some(output::Content::Text(text)) => text.as_bytes(),
+        None => &[],
+    }
+}
+
+/// Buffer of one stream: its beginning and its end.
+#[derive(Debug)]
+pub(crate) struct OutputBuffer {
+    head_max: usize,
+    tail_max: usize,
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    /// Bytes that came or were lost.
+    total: u64,
+    lost: u64,
+}
+
+impl OutputBuffer {
+    /// Creates a buffer that holds at most `bytes_max` bytes.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        let tail_max = bytes_max / 2;
+        Self {
+            head_max: bytes_max - tail_max,
+            tail_max,
+            head: Vec::new(),
+            tail: VecDeque::new(),
+            total: 0,
+            lost: 0,
+        }
+    }
+
+    /// Adds printed bytes and keeps the first and the last of them.
+    pub(crate) fn push(&mut self, data: &[u8]) {
+        self.total += data.len() as u64;
+        let room = self.head_max.saturating_sub(self.head.len());
+        let (first, rest) = data.split_at(room.min(data.len()));
+        self.head.extend_from_slice(first);
+        let skipped = rest.len().saturating_sub(self.tail_max);
+        let last = rest.get(skipped..).unwrap_or_default();
+        let over = (self.tail.len() + last.len()).saturating_sub(self.tail_max);
+        self.tail.drain(..over.min(self.tail.len()));
+        self.tail.extend(last);
+    }
+
+    /// Counts bytes that the daemon has dropped.
+    pub(crate) fn add_gap(&mut self, bytes: u64) {
+        self.total += bytes;
+        self.lost += bytes;
+    }
+
+    /// Returns the number of bytes that were printed.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Returns `true` if bytes were dropped.
+    pub(crate) fn is_cut(&self) -> bool {
+        (self.head.len() + self.tail.len()) as u64 != self.total
+    }
+
+    /// Returns the output as text; adds a warning for bytes that are left out and one for bytes that are no text.
+    pub(crate) fn into_text(mut self, name: &str, warnings: &mut Vec<String>) -> String {
+        let tail: Vec<u8> = std::mem::take(&mut self.tail).into();
+        let held = (self.head.len() + tail.len()) as u64;
+        let is_whole = held + self.lost == self.total;
+        let (bytes, text);
+        if is_whole {
+            bytes = [self.head, tail].concat();
+            text = String::from_utf8_lossy(&bytes).into_owned();
+        } else {
+            let head = self.head.get(..whole_end(&self.head)).unwrap_or_default();
+            let tail = tail.get(whole_start(&tail)..).unwrap_or_default();
+            let left = self.total - self.lost - (head.len() + tail.len()) as u64;
+            let shown = head.len() + tail.len();
+            let all = self.total;
+            warnings.push(format!(
+                "{name} truncated: its first and last bytes are shown, {shown} of {all}"
+            ));
+            text = format!(
+                "{}\n[… {left} bytes of {name} left out …]\n{}",
+                String::from_utf8_lossy(head),
+                String::from_utf8_lossy(tail)
+            );
+            bytes = [head, tail].concat();
+        }
+        if self.lost > 0 {
+            let lost = self.lost;
+            warnings.push(format!("{lost} bytes of {name} are no longer kept"));
+        }
+        if std::str::from_utf8(&bytes).is_err() {
+            warnings.push(format!(
+                "{name} is not all UTF-8: other bytes show as U+FFFD"
+            ));
+        }
+        text
+    }
+}
+
+/// Returns the end of the bytes without an incomplete character.
+pub(crate) fn whole_end(bytes: &[u8]) -> usize {
+    let back = (1..=bytes.len().min(3)).find(|back| {
+        let byte = bytes.get(bytes.len() - back).copied().unwrap_or_default();
+        // The first byte of a character of more bytes than there are.
+        let length = match byte {
+            0xC2..=0xDF => 2,
+            0xE0..=0xEF => 3,
+            0xF0..=0xF4 => 4,
+            _ => 1,
+        };
+        length > *back
+    });
+    let is_continued = |back: &usize| {
+        let rest = bytes.get(bytes.len() - back + 1..).unwrap_or_default();
+        rest.iter().all(|byte| matches!(byte, 0x80..=0xBF))
+    };
+    bytes.len() - back.filter(is_continued).unwrap_or(0)
+}
+
+/// Returns the start of the bytes without the rest of a character.
+pub(crate) fn whole_start(bytes: &[u8]) -> usize {
+    let rest = bytes.iter().take(3);
+    rest.take_while(|byte| matches!(byte, 0x80..=0xBF)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn shown(max: usize, pieces: &[&[u8]]) -> (String, Vec<String>) {
+        let mut shown = OutputBuffer::new(max);
+        for piece in pieces {
+            shown.push(piece);
+        }
+        let mut warnings = Vec::new();
+        (shown.into_text("stdout", &mut warnings), warnings)
+    }
+
+    #[test]
+    fn what_fits_is_shown_as_it_is() {
+        assert_eq!(shown(8, &[b"12345", b"678"]), ("12345678".into(), vec![]));
+        assert_eq!(shown(8, &[]), (String::new(), vec![]));
+    }
+
+    #[test]
+    fn beginning_and_end_are_shown_and_the_rest_is_said() {
+        let (text, warnings) = shown(8, &[b"abcdefghij", b"klmn"]);
+        assert_eq!(text, "abcd\n[… 6 bytes of stdout left out …]\nklmn");
+        let said = "stdout truncated: its first and last bytes are shown, 8 of 14";
+        assert_eq!(warnings, [said]);
+    }
+
+    #[test]
+    fn characters_are_never_cut() {
+        let text = "ü€😀".repeat(50);
+        for max in 2..60 {
+            let (text, warnings) = shown(max, &[text.as_bytes()]);
+            assert!(!text.contains('\u{fffd}'), "{max}: {text}");
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_replaced_and_said() {
+        let (text, warnings) = shown(8, &[b"a\xff"]);
+        assert_eq!(text, "a\u{fffd}");
+        assert_eq!(warnings.len(), 1);
+    }
+
+    #[test]
+    fn lost_bytes_are_said() {
+        let mut lossy = OutputBuffer::new(8);
+        lossy.add_gap(100);
+        lossy.push(b"end");
+        let mut warnings = Vec::new();
+        assert_eq!(lossy.into_text("stderr", &mut warnings), "end");
+        assert_eq!(warnings, ["100 bytes of stderr are no longer kept"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_is_held_than_asked_for(
+            max in 1_usize..64,
+            pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 0..20),
+        ) {
+            let mut shown = OutputBuffer::new(max);
+            for piece in &pieces {
+                shown.push(piece);
+                prop_assert!(shown.head.len() + shown.tail.len() <= max);
+            }
+            let all = pieces.concat();
+            prop_assert!(all.starts_with(&shown.head));
+            let tail: Vec<u8> = shown.tail.iter().copied().collect();
+            prop_assert!(all.ends_with(&tail));
+            if all.len() <= max {
+                prop_assert_eq!([shown.head, tail].concat(), all);
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Hooks of the host application around loading and unloading a skill, whether a call of the model, a preload or an
+//! eviction causes it. Skills that end with their prompt or turn, as the load mode says, call no hooks: the host itself ends
+//! those.
+
+use futures::future::{BoxFuture, ready};
+
+use crate::session::Session;
+
+/// Skill and version that a load or unload is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SkillChoice {
+    /// Id of the skill.
+    pub skill_id: String,
+    /// A version or a range of them; empty, `*` and `latest` stand for the current one.
+    pub version: String,
+}
+
+/// A skill that is about to be loaded: everything that can fail has succeeded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadedSkill {
+    /// Id of the skill.
+    pub skill_id: String,
+    /// Version that was chosen.
+    pub version: String,
+    /// Digest of its content.
+    pub digest: String,
+    /// Text for the model; empty if the prompt brings it and not the result of the call.
+    pub content: String,
+    /// Names of the tools that it brings.
+    pub tools_loaded: Vec<String>,
+}
+
+/// A skill that is about to be unloaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnloadedSkill {
+    /// Id of the skill.
+    pub skill_id: String,
+    /// The one that was loaded; empty where the state does not have it, as for the current version of a skill.
+    pub version: String,
+    /// Names of the tools that go with it; not those that another skill brings too.
+    pub tools_unloaded: Vec<String>,
+}
+
+/// Future of a hook. An error fails the call with this message for the model, and nothing changes.
+pub type HookFuture<'a> = BoxFuture<'a, Result<(), String>>;
+
+/// Hooks of the host. The default of each does nothing.
+pub trait Hooks: Send + Sync {
+    /// Called before a skill is looked up; may choose another one.
+    fn before_skill_load<'a>(
+        &'a self,
+        _session: &'a Session,
+        _choice: &'a mut SkillChoice,
+    ) -> HookFuture<'a> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Called when every step of a load has succeeded; may change the content.
+    fn after_skill_load<'a>(
+        &'a self,
+        _session: &'a Session,
+        _loaded: &'a mut LoadedSkill,
+    ) -> HookFuture<'a> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Called before a skill is unloaded; may choose another one, unless the skill is evicted or another version
+    /// takes its place.
+    fn before_skill_unload<'a>(
+        &'a self,
+        _session: &'a Session,
+        _choice: &'a mut SkillChoice,
+    ) -> HookFuture<'a> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Called when a loaded skill is unloaded.
+    fn after_skill_unload<'a>(
+        &'a self,
+        _session: &'a Session,
+        _unloaded: &'a UnloadedSkill,
+    ) -> HookFuture<'a> {
+        Box::pin(ready(Ok(())))
+    }
+}
+
+/// Hooks that do nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHooks;
+
+impl Hooks for NoHooks {}

@@ -1,0 +1,132 @@
+//! Collects the files that a command left. The daemon sends them in a stream, of which no more is kept than is shown.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use skilld_client::v1::collect_outputs_response::Payload;
+use skilld_client::v1::skipped_file::Reason;
+use skilld_client::v1::{
+    CollectOutputsRequest, CollectSpec, CollectSummary, CollectedFile, FileEnd,
+};
+
+use crate::context::ToolContext;
+use crate::session::Session;
+use skilld_client::Error;
+
+/// Paths that one warning names.
+const NAMED_MAX: usize = 5;
+
+/// Collected file or link with the text that was kept of it.
+#[derive(Debug)]
+pub(crate) struct CollectedOutput {
+    pub(crate) file: CollectedFile,
+    /// End of the file; `None` for a link.
+    pub(crate) end: Option<FileEnd>,
+    /// Beginning of a text file.
+    pub(crate) text: Vec<u8>,
+}
+
+/// Owner of saved artifacts: a request with another app, user or session does not find them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct SavedScope {
+    pub(crate) app: String,
+    pub(crate) user: String,
+    pub(crate) session: String,
+}
+
+impl From<&Session> for SavedScope {
+    fn from(session: &Session) -> Self {
+        Self {
+            app: session.app.clone(),
+            user: session.user.clone(),
+            session: session.session.clone(),
+        }
+    }
+}
+
+/// Returns a warning about the files that were asked to be saved and were not, if there are any.
+pub(crate) fn unsaved_warning(summary: &CollectSummary) -> Option<String> {
+    let unsaved = |reason| {
+        matches!(
+            reason,
+            Reason::NotSaved | Reason::NotWhole | Reason::EmptyAfterFailure
+        )
+    };
+    let paths = skipped_paths(summary, unsaved);
+    (!paths.is_empty()).then(|| format!("not saved as artifacts: {}", join_paths(&paths)))
+}
+
+/// Returns the paths that a collection skipped for one of these reasons.
+pub(crate) fn skipped_paths(
+    summary: &CollectSummary,
+    is_wanted: impl Fn(Reason) -> bool,
+) -> Vec<&str> {
+    let skipped = summary.skipped.iter();
+    let skipped = skipped.filter(|skipped| is_wanted(skipped.reason()));
+    skipped.map(|skipped| skipped.path.as_str()).collect()
+}
+
+/// Joins the first of some paths, and adds the number of the others.
+pub(crate) fn join_paths(paths: &[&str]) -> String {
+    let (first, others) = paths.split_at(paths.len().min(NAMED_MAX));
+    let first = first.join(", ");
+    match others.len() {
+        0 => first,
+        count => format!("{first} and {count} more"),
+    }
+}
+
+/// Returns the warning for files that a command left, or may have left, where nothing collects them.
+pub(crate) fn outside_warning(summary: &CollectSummary) -> Option<String> {
+    let paths: Vec<&str> = summary.outside.iter().map(String::as_str).collect();
+    let left = match (paths.is_empty(), summary.outside_cut) {
+        (true, false) => return None,
+        (true, true) => "perhaps left files".to_owned(),
+        (false, false) => format!("left {}", join_paths(&paths)),
+        (false, true) => format!("left {}, and perhaps more,", join_paths(&paths)),
+    };
+    Some(format!(
+        "the command {left} outside of out/ and work/, where files are not collected: write to $OUTPUT_DIR"
+    ))
+}
+
+/// Collects what an exec, named in full, made or changed. Of each text at most `text_max` bytes are kept.
+pub(crate) async fn collect_outputs(
+    tools: &ToolContext,
+    exec: &str,
+    spec: CollectSpec,
+    text_max: usize,
+) -> Result<(Vec<CollectedOutput>, CollectSummary), Error> {
+    let request = CollectOutputsRequest {
+        workspace: exec.split("/execs/").next().unwrap_or_default().to_owned(),
+        spec: Some(CollectSpec {
+            changed_since_exec: exec.to_owned(),
+            until_exec_end: true,
+            ..spec
+        }),
+    };
+    let mut messages = tools.client.collect(request).await?;
+    let mut files: Vec<CollectedOutput> = Vec::new();
+    while let Some(message) = messages.next().await? {
+        match (message.payload, files.last_mut()) {
+            (Some(Payload::File(file)), _) => files.push(CollectedOutput {
+                file,
+                end: None,
+                text: Vec::new(),
+            }),
+            (Some(Payload::Data(data)), Some(last)) if last.file.is_text => {
+                let room = text_max.saturating_sub(last.text.len());
+                last.text.extend(data.iter().take(room));
+            }
+            // A link may be closed like a file.
+            (Some(Payload::FileEnd(end)), Some(last)) if last.file.link_target.is_empty() => {
+                last.end = Some(end);
+            }
+            (Some(Payload::Summary(summary)), _) => return Ok((files, summary)),
+            // Nothing is one of a newer server's.
+            (Some(Payload::Data(_) | Payload::FileEnd(_)) | None, _) => {}
+        }
+    }
+    Err(Error::Protocol {
+        problem: "it ended the files without a summary".into(),
+    })
+}

@@ -1,0 +1,105 @@
+//! Session of a user with an agent, and the ids derived from it.
+
+use data_encoding::HEXLOWER;
+use sha2::{Digest, Sha256};
+use skilld_client::v1::ArtifactScope;
+
+use skilld_client::new_exec_id;
+
+/// Conversation of a user with an agent. App, user and session together own a workspace and artifacts; the agent's name
+/// scopes the loaded skills, since agents of one session share the workspace and not their skills.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Session {
+    /// Name of the application.
+    pub app: String,
+    /// Name of its user.
+    pub user: String,
+    /// Name of the conversation.
+    pub session: String,
+    /// The agent; empty where there is only one.
+    pub agent: String,
+}
+
+impl Session {
+    /// The id of the session's workspace: the same for the same app, user and session, on every machine, and never
+    /// that of another session, whatever characters the names have.
+    #[must_use]
+    pub fn workspace_id(&self) -> String {
+        let digest = digest([&self.app, &self.user, &self.session]);
+        format!("session-{digest}")
+    }
+
+    /// The id of the exec that a call starts: the same for the same call of the same tool, so that a call that is repeated
+    /// runs nothing twice, and one that is given up can be ended. A new one where the call has no id.
+    #[must_use]
+    pub fn exec_id(&self, tool: &str, call: &str) -> String {
+        if call.is_empty() {
+            return new_exec_id();
+        }
+        // Agents of one session share its workspace.
+        format!("call-{}", digest([&self.agent, tool, call]))
+    }
+
+    /// The scope of the session's artifacts.
+    #[must_use]
+    pub fn scope(&self) -> ArtifactScope {
+        ArtifactScope {
+            app: self.app.clone(),
+            user: self.user.clone(),
+            session: self.session.clone(),
+        }
+    }
+}
+
+/// 160 bits in hex.
+fn digest(parts: [&str; 3]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        // With its length before it, no part runs into the next.
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    let mut digest = HEXLOWER.encode(&hash.finalize());
+    digest.truncate(40);
+    digest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(app: &str, user: &str, session: &str) -> Session {
+        Session {
+            app: app.into(),
+            user: user.into(),
+            session: session.into(),
+            agent: String::new(),
+        }
+    }
+
+    #[test]
+    fn equal_session_ids_of_two_users_are_two_workspaces() {
+        let one = session("app", "ann", "1").workspace_id();
+        assert_eq!(one, session("app", "ann", "1").workspace_id());
+        assert_ne!(one, session("app", "bob", "1").workspace_id());
+        assert_ne!(
+            session("a", "bc", "d").workspace_id(),
+            session("ab", "c", "d").workspace_id()
+        );
+        assert_eq!(one.len(), "session-".len() + 40);
+    }
+
+    #[test]
+    fn a_call_has_one_exec_whoever_makes_it_again() {
+        let one = session("a", "b", "c");
+        let id = one.exec_id("skill_run", "call_1");
+        assert_eq!(id, one.exec_id("skill_run", "call_1"));
+        assert_ne!(id, one.exec_id("skill_exec", "call_1"));
+        let other = Session {
+            agent: "other".into(),
+            ..session("a", "b", "c")
+        };
+        assert_ne!(id, other.exec_id("skill_run", "call_1"));
+        assert_ne!(one.exec_id("skill_run", ""), one.exec_id("skill_run", ""));
+    }
+}

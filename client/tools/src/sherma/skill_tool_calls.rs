@@ -1,0 +1,52 @@
+//! Calls the tools that loaded skills brought, of the host and of MCP servers. A tool of a skill that is not loaded cannot
+//! be called, whatever its name.
+
+use super::{card, loaded_skill, read_loaded};
+use crate::arguments::argument_object;
+use crate::context::{CallResult, SessionContext, ToolAnswer, ToolContext};
+use crate::error::ToolResult;
+use crate::lookup;
+use crate::state::sherma::{LoadedSkills, McpServer, ServerAddress};
+use crate::tool::ToolCall;
+
+/// Calls a tool of the host or of a server.
+pub(super) async fn call_skill_tool(context: SessionContext<'_>, call: ToolCall) -> CallResult {
+    let (tools, loaded) = (context.tools, read_loaded(context));
+    let is_host = tools.host.definition(&call.name).is_some();
+    let is_offered =
+        loaded.owners(&call.name).next().is_some() || !tools.options.only_active_skills;
+    let result = if is_host && is_offered {
+        let arguments = argument_object(call.arguments)?.into();
+        tools.host.call(&call.name, arguments).await
+    } else if let Some((skill, remote)) = loaded.remote(&call.name) {
+        let arguments = argument_object(call.arguments)?.into();
+        check_program(tools, &loaded, skill, &remote.server).await?;
+        let (session, server) = (context.session, &remote.server);
+        tools.mcp.call(session, server, &call.name, arguments).await
+    } else {
+        return Err(super::unknown_tool(context, call.name));
+    };
+    result.map(ToolAnswer::of)
+}
+
+/// Refuses a program that the loaded skill's card does not name. The option that lets cards name programs means the
+/// catalogue's cards, and a state is data that travels: a program that only the state names is not started.
+async fn check_program(
+    tools: &ToolContext,
+    loaded: &LoadedSkills,
+    id: &str,
+    server: &McpServer,
+) -> ToolResult<()> {
+    let (ServerAddress::Program(_), Some(load)) = (&server.at, loaded.get(id)) else {
+        return Ok(());
+    };
+    let reference = loaded_skill::loaded_reference(id, load);
+    let found = lookup::find_usable_skill(tools, &reference).await?;
+    let found = found.filter(|found| loaded_skill::is_loaded(loaded, found));
+    if found.is_some_and(|found| card::names_server(&found, &server.at)) {
+        return Ok(());
+    }
+    Err(server.failed(format!(
+        "its program is named by the session's state and not by the card of {id} as it was loaded"
+    )))
+}

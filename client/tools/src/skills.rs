@@ -1,0 +1,229 @@
+//! A conversation with skills in four calls: `prepare` a request, `answer` the model's reply, and `end`. The calls keep the
+//! session's state in memory; hosts that store sessions elsewhere use [`Toolset`] and [`crate::prompt`] themselves.
+//!
+//! ```no_run
+//! # async fn llm(_: &serde_json::Value) -> Result<serde_json::Value, std::io::Error> { unimplemented!() }
+//! # async fn chat(question: &str) -> Result<(), Box<dyn std::error::Error>> {
+//! use serde_json::json;
+//! use skilld_tools::Skills;
+//! use skilld_tools::prompt::Provider::OpenAiChat;
+//!
+//! let skills = Skills::connect_default().await?.session("chat-42");
+//! let mut messages = vec![json!({"role": "user", "content": question})];
+//! loop {
+//!     let mut body = json!({"model": "…", "messages": messages});
+//!     skills.prepare(OpenAiChat, &mut body).await?;
+//!     let reply = llm(&body).await?;
+//!     messages.push(reply.clone());
+//!     let results = skills.answer(OpenAiChat, &reply).await?;
+//!     if results.is_empty() {
+//!         break;
+//!     }
+//!     messages.extend(results);
+//! }
+//! skills.end().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use skilld_client::{Client, DEFAULT_ENDPOINT};
+use tokio::sync::Mutex;
+
+use crate::error::ToolError;
+use crate::host::HostTools;
+use crate::options::ToolOptions;
+use crate::prompt::{Guidance, MalformedRequest, PromptOptions, Provider, inject};
+use crate::session::Session;
+use crate::state::SessionState;
+use crate::toolset::Toolset;
+
+/// Variable that names the daemon's endpoint.
+const ENDPOINT_VARIABLE: &str = "SKILLD_ENDPOINT";
+
+/// The skills of one daemon, for any number of conversations.
+#[derive(Clone, Debug)]
+pub struct Skills {
+    tools: Toolset,
+}
+
+/// Conversation with skills. Its state lives as long as this value; its workspace until [`end`](Self::end).
+#[derive(Debug)]
+pub struct SkillSession {
+    tools: Toolset,
+    session: Session,
+    /// State of the conversation; the lock serialises calls.
+    memory: Mutex<SessionMemory>,
+}
+
+/// State that a conversation keeps between calls.
+#[derive(Debug, Default)]
+struct SessionMemory {
+    state: SessionState,
+    /// Names of tools in the last request that the host answers itself.
+    host_tools: BTreeSet<String>,
+}
+
+impl Skills {
+    /// Connects to the daemon at `SKILLD_ENDPOINT`, else at [`DEFAULT_ENDPOINT`], with the default options and no tools of
+    /// the host.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Daemon`] if no connection is made within 5 s.
+    pub async fn connect_default() -> Result<Self, ToolError> {
+        let endpoint = std::env::var_os(ENDPOINT_VARIABLE);
+        let endpoint = endpoint.and_then(|endpoint| endpoint.into_string().ok());
+        let client = Client::connect(endpoint.as_deref().unwrap_or(DEFAULT_ENDPOINT)).await?;
+        Ok(Self::new(Toolset::new(
+            client,
+            ToolOptions::default(),
+            HostTools::new(),
+        )?))
+    }
+
+    /// Returns the skills of a toolset, with its options, host tools and hooks.
+    #[must_use]
+    pub fn new(tools: Toolset) -> Self {
+        Self { tools }
+    }
+
+    /// Starts or continues the conversation with this name. The same name leads to the same workspace.
+    #[must_use]
+    pub fn session(&self, name: &str) -> SkillSession {
+        self.session_of(Session {
+            app: "skilld-tools".to_owned(),
+            user: "default".to_owned(),
+            session: name.to_owned(),
+            agent: String::new(),
+        })
+    }
+
+    /// Starts or continues a conversation of a certain app, user and agent.
+    #[must_use]
+    pub fn session_of(&self, session: Session) -> SkillSession {
+        SkillSession {
+            tools: self.tools.clone(),
+            session,
+            memory: Mutex::default(),
+        }
+    }
+}
+
+impl SkillSession {
+    /// Prepares a request body: inserts the overview and the text of loaded skills into its messages and adds the skill
+    /// tools to its `tools`. The rest of the body stays as it is. A body whose last message is the user's begins a turn.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Request`] if the body is no request of this provider, [`ToolError::Daemon`] if the daemon cannot be
+    /// asked for the skills.
+    pub async fn prepare(&self, provider: Provider, body: &mut Value) -> Result<(), ToolError> {
+        provider.check(body)?;
+        let mut memory = self.memory.lock().await;
+        let (tools, session) = (&self.tools, &self.session);
+        let ready = match provider.ends_with_user_message(body) {
+            true => tools.begin_turn(session, &memory.state, provider, body),
+            false => tools.before_prompt(session, &memory.state, provider, body),
+        };
+        memory.state.apply(&ready.delta);
+        let material = tools.material(session, &memory.state).await?;
+        let definitions = tools.definitions(session, &memory.state).await?;
+        let options = PromptOptions {
+            guidance: Guidance::BuiltIn(tools.family(), tools.options().profile),
+            ..tools.prompt_options(session)
+        };
+        let report = inject(provider, body, &material, &memory.state, &options)?;
+        let shown = tools.after_prompt(session, &memory.state, &report.shown);
+        memory.state.apply(&shown);
+        let offered = definitions.iter();
+        let offered: Vec<Value> = offered.map(|tool| provider.tool_definition(tool)).collect();
+        memory.host_tools = add_tools(provider, body, offered)?;
+        Ok(())
+    }
+
+    /// Makes the calls of a model's reply and returns the messages that answer them, for the conversation; empty if the
+    /// reply makes none. A call that fails is answered with the error, for the model to read. Calls of tools that were in
+    /// the request before [`prepare`](Self::prepare) are left to the host.
+    ///
+    /// `reply` is the assistant's message; for OpenAI Responses the response or its `output`.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Request`] if the reply is no message of this provider.
+    pub async fn answer(&self, provider: Provider, reply: &Value) -> Result<Vec<Value>, ToolError> {
+        let calls = provider.reply_calls(reply)?;
+        let mut memory = self.memory.lock().await;
+        let mut results = Vec::new();
+        for call in calls {
+            if memory.host_tools.contains(&call.name) {
+                continue;
+            }
+            let id = call.id.clone();
+            let (result, is_error) = match self.tools.call(&self.session, &memory.state, call).await
+            {
+                Ok(answer) => {
+                    memory.state.apply(&answer.delta);
+                    (answer.result, false)
+                }
+                Err(error) => (error.to_json(), true),
+            };
+            results.push((id, result.to_string(), is_error));
+        }
+        Ok(provider.result_messages(&results))
+    }
+
+    /// Returns a copy of the session's state, for a host that stores it.
+    pub async fn state(&self) -> SessionState {
+        self.memory.lock().await.state.clone()
+    }
+
+    /// Replaces the session's state by one that the host stored.
+    pub async fn restore(&self, state: SessionState) {
+        self.memory.lock().await.state = state;
+    }
+
+    /// Ends the conversation: its workspace is deleted and its connections are closed.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Daemon`] if the daemon cannot delete the workspace.
+    pub async fn end(self) -> Result<(), ToolError> {
+        self.tools.end(&self.session).await
+    }
+}
+
+/// Adds tools to a body; one whose name is there already is not added. Returns the names of the other tools.
+fn add_tools(
+    provider: Provider,
+    body: &mut Value,
+    offered: Vec<Value>,
+) -> Result<BTreeSet<String>, MalformedRequest> {
+    let name = |tool: &Value| {
+        let function = match provider {
+            Provider::OpenAiChat => tool.get("function")?,
+            Provider::OpenAiResponses | Provider::Anthropic => tool,
+        };
+        Some(function.get("name")?.as_str()?.to_owned())
+    };
+    let Some(body) = body.as_object_mut() else {
+        return Ok(BTreeSet::new());
+    };
+    let tools = body.entry("tools").or_insert_with(|| json!([]));
+    let tools = tools.as_array_mut().ok_or(MalformedRequest {
+        place: "tools".to_owned(),
+        problem: "not a list",
+    })?;
+    let mut present: BTreeSet<String> = tools.iter().filter_map(name).collect();
+    for tool in offered {
+        // A prepared body may be prepared again.
+        let is_there =
+            name(&tool).is_some_and(|name| tools.contains(&tool) && present.remove(&name));
+        if !is_there && name(&tool).is_none_or(|name| !present.contains(&name)) {
+            tools.push(tool);
+        }
+    }
+    Ok(present)
+}

@@ -1,0 +1,136 @@
+//! The trpc family: its sixteen tools, under the names and with the arguments of trpc-agent-go and trpc-agent-python.
+//!
+//! ```text
+//! tool_table ──► listing, load, selection            skills that exist or are loaded    SkillService, session state
+//!            ──► skill_run, skill_exec,  ──► policy       commands that may run         this crate, daemon
+//!                workspace_exec          ──► inputs       files that a command needs    FileService
+//!                                        ──► output_files files that a command changed  FileService
+//!            ──► session_tools ──► session_poll      commands that go on after a call   ExecService, session state
+//!            ──► read_file, save_artifact            files by reference                 FileService, ArtifactService
+//! ```
+
+mod argument_names;
+mod editor;
+mod input_prompt;
+mod inputs;
+mod line_selection;
+mod listing;
+mod load;
+mod output_delivery;
+mod output_files;
+mod policy;
+mod read_file;
+mod run_result;
+mod save_artifact;
+mod schemas;
+mod selection;
+mod session_commands;
+mod session_poll;
+mod session_tools;
+mod skill_command;
+mod skill_exec;
+mod skill_run;
+mod tool_table;
+mod uploads;
+mod workspace_exec;
+
+pub(crate) use tool_table::{check, has_tool};
+pub(crate) use uploads::stage_uploads;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::arguments::{self, argument_object};
+use crate::context::{CallResult, SessionContext, ToolAnswer};
+use crate::error::{ToolError, ToolResult};
+use crate::tool::{ToolCall, ToolDefinition};
+use crate::tool_row::{find_tool, list_offered};
+use crate::{host_tools, lookup};
+use tool_table::TOOLS;
+
+/// Names of fields in other systems, valid wherever a tool has the field.
+const ALIASES: &[(&str, &str)] = &[
+    ("skill_name", "skill"),
+    ("src", "from"),
+    ("dst", "to"),
+    ("cmd", "command"),
+    ("yield_time_ms", "yield_ms"),
+    ("yield_ms", "yield_time_ms"),
+    ("timeout_sec", "timeout"),
+    ("timeout", "timeout_sec"),
+    ("pty", "tty"),
+    ("append_newline", "submit"),
+    ("path", "file_name"),
+    ("file_path", "file_name"),
+    ("file_name", "path"),
+];
+
+/// Returns the definitions of the offered tools, those of the host included.
+pub(crate) async fn definitions(context: SessionContext<'_>) -> ToolResult<Vec<ToolDefinition>> {
+    let tools = context.tools;
+    let names = lookup::list_skill_names(tools).await?;
+    let own = list_offered(&TOOLS, &tools.options);
+    let mut definitions: Vec<ToolDefinition> = own
+        .map(|tool| schemas::build_definition(tool, &tools.options, &names))
+        .collect();
+    for name in host_tools::list_offered_tools(context, Some(&names)).await? {
+        // A host's tool never takes the place of one of the family.
+        if find_tool(&TOOLS, &name).is_none() {
+            definitions.extend(tools.host.definition(&name).cloned());
+        }
+    }
+    Ok(definitions)
+}
+
+/// Makes one call.
+pub(crate) async fn call(context: SessionContext<'_>, call: ToolCall) -> CallResult {
+    let tools = context.tools;
+    let own = find_tool(&TOOLS, &call.name).filter(|own| own.is_offered(&tools.options));
+    let Some(own) = own else {
+        return call_host_tool(context, call).await;
+    };
+    let mut answer = own.call(context, call).await?;
+    if tool_table::COMMAND_TOOLS.contains(&own.name) {
+        add_warnings(&mut answer, tools.workspaces.take_warning(context.session));
+    }
+    Ok(answer)
+}
+
+/// Reads the arguments of a call, with the names of other systems.
+fn decode<T: DeserializeOwned + schemars::JsonSchema>(arguments: Value) -> ToolResult<T> {
+    arguments::decode(arguments, ALIASES)
+}
+
+/// Adds warnings to a result.
+fn add_warnings(answer: &mut ToolAnswer, more: impl IntoIterator<Item = String>) {
+    let more: Vec<Value> = more.into_iter().map(Value::from).collect();
+    if !more.is_empty()
+        && let Some(result) = answer.result.as_object_mut()
+        && let Value::Array(warnings) = result.entry("warnings").or_insert_with(|| json!([]))
+    {
+        warnings.extend(more);
+    }
+}
+
+/// Calls a tool of the host, if a loaded skill brought it.
+async fn call_host_tool(context: SessionContext<'_>, call: ToolCall) -> CallResult {
+    let tools = context.tools;
+    let is_own = find_tool(&TOOLS, &call.name).is_some();
+    let offered = match is_own || tools.host.definition(&call.name).is_none() {
+        true => Vec::new(),
+        false => host_tools::list_offered_tools(context, None).await?,
+    };
+    if offered.contains(&call.name) {
+        let arguments = argument_object(call.arguments)?.into();
+        return tools
+            .host
+            .call(&call.name, arguments)
+            .await
+            .map(ToolAnswer::of);
+    }
+    let own = list_offered(&TOOLS, &tools.options).map(|tool| tool.name.to_owned());
+    Err(ToolError::UnknownTool {
+        name: call.name,
+        known: own.chain(offered).collect(),
+    })
+}

@@ -1,0 +1,155 @@
+//! Converts refusals of the daemon into the words of the tool: the model knows its arguments, not the API's fields.
+
+use skilld_client::v1::Reason;
+
+use crate::error::ToolError;
+
+/// Names of a tool's arguments, for messages about the fields of the daemon's requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ArgumentNames<'a> {
+    /// Globs as they were sent.
+    globs: &'a [String],
+    /// Argument that the globs come from.
+    globs_argument: &'static str,
+    /// Argument that the prefix of the artifacts' names comes from.
+    prefix_argument: &'static str,
+    /// Argument that bounds the time of a command.
+    timeout: &'static str,
+}
+
+/// Prefixes of the fields of a request.
+const PREFIXES: [&str; 3] = ["spec.planned_collect.", "spec.collect.", "spec."];
+
+impl<'a> ArgumentNames<'a> {
+    /// Names of a tool that collects no files and has this argument for the time of a command.
+    pub(super) const fn with_timeout(timeout: &'static str) -> Self {
+        Self {
+            globs: &[],
+            globs_argument: "output_files",
+            prefix_argument: "artifact_prefix",
+            timeout,
+        }
+    }
+
+    /// Names of a tool that collects files with these globs. The globs, and the prefix of artifacts, may be within
+    /// `outputs`.
+    pub(super) fn for_outputs(
+        globs: &'a [String],
+        is_nested: bool,
+        has_nested_prefix: bool,
+    ) -> Self {
+        let mut names = Self {
+            globs,
+            ..Self::with_timeout("timeout")
+        };
+        if is_nested {
+            names.globs_argument = "outputs.globs";
+        }
+        if has_nested_prefix {
+            names.prefix_argument = "outputs.name_template";
+        }
+        names
+    }
+
+    /// Returns the glob that a field of a request names.
+    pub(super) fn glob(&self, field: &str) -> Option<&'a String> {
+        let index = strip_prefix(field)
+            .strip_prefix("globs[")?
+            .strip_suffix(']')?;
+        self.globs.get(index.parse::<usize>().ok()?)
+    }
+
+    /// Returns the name of the argument that a field of a request comes from.
+    pub(super) fn name(&self, field: &str) -> String {
+        if let Some(glob) = self.glob(field) {
+            return format!("{} {glob:?}", self.globs_argument);
+        }
+        let path = strip_prefix(field);
+        let end = path.find(['.', '[']).unwrap_or(path.len());
+        let (first, rest) = path.split_at(end);
+        match (first, rest) {
+            ("globs", _) => self.globs_argument.to_owned(),
+            ("save_as_artifacts", ".prefix") => self.prefix_argument.to_owned(),
+            ("max_files" | "max_file_bytes" | "max_total_bytes", _) => format!("outputs.{first}"),
+            ("shell" | "argv", _) => "command".to_owned(),
+            ("stdin", _) => "stdin".to_owned(),
+            ("timeout", _) => self.timeout.to_owned(),
+            _ => path.to_owned(),
+        }
+    }
+
+    /// Converts a refusal by the daemon into a mistake in the arguments, if it is one; returns any other error unchanged.
+    pub(super) fn translate(&self, error: ToolError) -> ToolError {
+        let ToolError::Daemon(daemon) = &error else {
+            return error;
+        };
+        let Some(failure) = daemon.failure() else {
+            return error;
+        };
+        let shown = failure.metadata.get("path").cloned().unwrap_or_default();
+        let problem = match failure.reason {
+            Some(Reason::InvalidRequest) if is_of_arguments(failure) => {
+                let violations = failure.violations.iter();
+                let said = violations
+                    .map(|fault| format!("{}: {}", self.name(&fault.field), fault.description));
+                said.collect::<Vec<_>>().join("; ")
+            }
+            Some(Reason::PathEscapes) if self.globs.contains(&shown) => {
+                let argument = self.globs_argument;
+                format!("{argument} {shown:?}: leads out of the workspace")
+            }
+            Some(Reason::PathEscapes) => {
+                format!("{shown:?} leads out of the workspace: paths are relative to it")
+            }
+            Some(Reason::ReadOnly) => {
+                format!("{shown:?} is read-only: write to work/ or out/ instead")
+            }
+            _ => return error,
+        };
+        ToolError::arguments(problem)
+    }
+}
+
+/// Returns `true` if all faults are about what a call can choose, and none about the host's options.
+fn is_of_arguments(failure: &skilld_client::Failure) -> bool {
+    let of_call = |field: &str| {
+        let is_known = field.starts_with("spec.") || field.starts_with("inputs");
+        is_known && !field.starts_with("spec.programs")
+    };
+    let mut violations = failure.violations.iter();
+    !failure.violations.is_empty() && violations.all(|fault| of_call(&fault.field))
+}
+
+/// Returns a field without its prefix.
+fn strip_prefix(field: &str) -> &str {
+    let mut prefixes = PREFIXES.iter();
+    let path = prefixes.find_map(|prefix| field.strip_prefix(prefix));
+    path.unwrap_or(field)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_of_a_request_is_named_as_the_argument_that_it_comes_from() {
+        let globs = ["out/a".to_owned(), "$NOPE/b".to_owned()];
+        let names = ArgumentNames::for_outputs(&globs, false, false);
+        for (field, wanted) in [
+            ("spec.planned_collect.globs[1]", "output_files \"$NOPE/b\""),
+            ("spec.globs[0]", "output_files \"out/a\""),
+            ("spec.collect.globs[7]", "output_files"),
+            ("spec.save_as_artifacts.prefix", "artifact_prefix"),
+            ("spec.planned_collect.max_files", "outputs.max_files"),
+            ("spec.shell", "command"),
+            ("spec.argv[0]", "command"),
+            ("spec.stdin.data", "stdin"),
+            ("spec.cwd", "cwd"),
+            ("spec.env[\"A=B\"]", "env[\"A=B\"]"),
+            ("spec.timeout", "timeout"),
+            ("inputs[2].to", "inputs[2].to"),
+        ] {
+            assert_eq!(names.name(field), wanted);
+        }
+    }
+}

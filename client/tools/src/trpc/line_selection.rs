@@ -1,0 +1,233 @@
+//! Selection of lines from a text that comes in pieces. The reader stops after the last selected line.
+
+use crate::command_output::{whole_end, whole_start};
+
+/// Selection of a number of lines from a given one on.
+#[derive(Debug)]
+pub(super) struct LineSelection {
+    first: u64,
+    count: u64,
+    /// Offset in the first line at which the selection begins, in bytes.
+    first_byte: u64,
+    /// Bytes of the first line that are still to be left out.
+    skip: u64,
+    bytes_max: usize,
+    /// The line that the next byte belongs to.
+    line: u64,
+    bytes: Vec<u8>,
+    /// Start of the last line, which is not complete.
+    line_start: usize,
+    /// Bytes of the line under way were left out.
+    truncated: bool,
+    full: bool,
+    /// A byte of a line beyond was seen.
+    beyond: bool,
+}
+
+/// Selected lines.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SelectedLines {
+    pub(super) bytes: Vec<u8>,
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) next: Option<u64>,
+    /// Set if the last line is too long: where it goes on, in bytes of it.
+    pub(super) next_byte: Option<u64>,
+}
+
+impl LineSelection {
+    pub(super) fn new(first: u64, count: u64, bytes_max: usize) -> Self {
+        Self {
+            first,
+            count,
+            first_byte: 0,
+            skip: 0,
+            bytes_max,
+            line: 1,
+            bytes: Vec::new(),
+            line_start: 0,
+            truncated: false,
+            full: false,
+            beyond: false,
+        }
+    }
+
+    /// Begins within the first line.
+    pub(super) fn starting_at(self, first_byte: u64) -> Self {
+        Self {
+            first_byte,
+            skip: first_byte,
+            ..self
+        }
+    }
+
+    /// Takes the part of a piece that is selected. Returns `false` when nothing more is needed.
+    pub(super) fn push(&mut self, data: &[u8]) -> bool {
+        for line in data.split_inclusive(|byte| *byte == b'\n') {
+            if self.full || self.line >= self.first.saturating_add(self.count) {
+                self.beyond = true;
+                return false;
+            }
+            if self.line >= self.first {
+                let wanted = self.after_skipped(line);
+                if !self.keep(wanted) {
+                    return false;
+                }
+            }
+            if line.ends_with(b"\n") {
+                self.line += 1;
+                self.line_start = self.bytes.len();
+                // The rest of a line that was too long is passed over.
+                self.full = self.truncated;
+            }
+        }
+        true
+    }
+
+    /// Returns the part of a piece of the first line that is not skipped; the end of the line always is in it.
+    fn after_skipped<'a>(&mut self, line: &'a [u8]) -> &'a [u8] {
+        if self.skip == 0 || self.line > self.first {
+            return line;
+        }
+        let text = line.strip_suffix(b"\n").unwrap_or(line);
+        let skipped = usize::try_from(self.skip).map_or(text.len(), |skip| skip.min(text.len()));
+        self.skip -= skipped as u64;
+        line.get(skipped..).unwrap_or_default()
+    }
+
+    /// Keeps a selected piece of a line; returns `false` if the selection ends before it.
+    fn keep(&mut self, line: &[u8]) -> bool {
+        let room = self.bytes_max.saturating_sub(self.bytes.len());
+        if line.len() <= room {
+            self.bytes.extend_from_slice(line);
+            return true;
+        }
+        if self.line_start > 0 {
+            // The lines before it are enough.
+            self.bytes.truncate(self.line_start);
+            self.full = true;
+            self.beyond = true;
+            return false;
+        }
+        self.bytes
+            .extend_from_slice(line.get(..room).unwrap_or_default());
+        self.truncated = true;
+        true
+    }
+
+    /// Returns the selected lines.
+    pub(super) fn take(mut self) -> SelectedLines {
+        if self.truncated {
+            let end = whole_end(&self.bytes);
+            self.bytes.truncate(end);
+        }
+        let next_byte = self.first_byte.saturating_add(self.bytes.len() as u64);
+        let next_byte = self.truncated.then_some(next_byte);
+        if self.first_byte > 0 {
+            // The offset may lie within a character.
+            self.bytes.drain(..whole_start(&self.bytes));
+        }
+        let newlines = self.bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let open = !self.bytes.is_empty() && !self.bytes.ends_with(b"\n");
+        let lines = newlines + u64::from(open);
+        let last = self.first + lines.saturating_sub(1);
+        SelectedLines {
+            next: self.beyond.then_some(last + 1),
+            first: if lines == 0 { 0 } else { self.first },
+            last: if lines == 0 { 0 } else { last },
+            next_byte,
+            bytes: self.bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(
+        text: &str,
+        first: u64,
+        count: u64,
+        bytes_max: usize,
+    ) -> (String, u64, u64, Option<u64>, Option<u64>) {
+        take_from(text, first, 0, count, bytes_max)
+    }
+
+    fn take_from(
+        text: &str,
+        first: u64,
+        first_byte: u64,
+        count: u64,
+        bytes_max: usize,
+    ) -> (String, u64, u64, Option<u64>, Option<u64>) {
+        // In pieces of any size the same.
+        let mut all: Vec<SelectedLines> = (1..=text.len().max(1))
+            .map(|size| {
+                let mut lines = LineSelection::new(first, count, bytes_max).starting_at(first_byte);
+                let _ = text.as_bytes().chunks(size).all(|piece| lines.push(piece));
+                lines.take()
+            })
+            .collect();
+        let taken = all.pop().expect("one at least");
+        for other in all {
+            assert_eq!(other, taken, "{text:?} {first} {count} {bytes_max}");
+        }
+        let text = String::from_utf8(taken.bytes).expect("text");
+        (text, taken.first, taken.last, taken.next, taken.next_byte)
+    }
+
+    #[test]
+    fn lines_are_taken_from_one_on() {
+        let text = "1\n2\n3\n4";
+        let max = u64::MAX;
+        for (first, count, wanted) in [
+            (1, max, (text, 1, 4, None, None)),
+            (2, 2, ("2\n3\n", 2, 3, Some(4), None)),
+            (4, 1, ("4", 4, 4, None, None)),
+            (4, 9, ("4", 4, 4, None, None)),
+            (9, 1, ("", 0, 0, None, None)),
+        ] {
+            let (text, first_line, last, next, cut) = wanted;
+            assert_eq!(
+                take("1\n2\n3\n4", first, count, 100),
+                (text.to_owned(), first_line, last, next, cut)
+            );
+        }
+        assert_eq!(take("", 1, max, 100), (String::new(), 0, 0, None, None));
+    }
+
+    #[test]
+    fn what_is_too_much_ends_at_a_line_and_says_where_to_go_on() {
+        let taken = take("aaaa\nbbbb\ncccc\n", 1, u64::MAX, 12);
+        assert_eq!(taken, ("aaaa\nbbbb\n".into(), 1, 2, Some(3), None));
+        let taken = take("aaaaaaaaaa\nb\n", 1, u64::MAX, 4);
+        assert_eq!(taken, ("aaaa".into(), 1, 1, Some(2), Some(4)));
+        let taken = take("€€€\nb\n", 1, u64::MAX, 4);
+        assert_eq!(taken, ("€".into(), 1, 1, Some(2), Some(3)));
+    }
+
+    #[test]
+    fn a_line_of_any_length_is_read_piece_by_piece() {
+        let max = u64::MAX;
+        let text = "first\naä€😀bcdefgh\nlast";
+        let (mut whole, mut from) = (String::new(), 0);
+        loop {
+            let (piece, first, last, next, next_byte) = take_from(text, 2, from, 1, 5);
+            assert_eq!((first, last, next), (2, 2, Some(3)));
+            whole.push_str(&piece);
+            match next_byte {
+                Some(byte) => from = byte,
+                None => break,
+            }
+        }
+        assert_eq!(whole, "aä€😀bcdefgh\n");
+        let rest = take_from(text, 2, 10, max, 100);
+        assert_eq!(rest, ("bcdefgh\nlast".into(), 2, 3, None, None));
+        // The middle of a character, and beyond the end of the line.
+        let taken = take_from("ab€c", 1, 3, max, 100);
+        assert_eq!(taken, ("c".into(), 1, 1, None, None));
+        let taken = take_from("ab\nc", 1, 9, max, 100);
+        assert_eq!(taken, ("\nc".into(), 1, 2, None, None));
+    }
+}

@@ -1,0 +1,117 @@
+//! `workspace_save_artifact`: saves one file of the workspace as an artifact. Its bytes go from the guest to the store, not
+//! through this process.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use skilld_client::v1::Reason;
+use skilld_client::{Error, SaveTarget};
+
+use super::run_result::{ArtifactFile, record_artifacts};
+use super::{decode, inputs};
+use crate::context::{CallContext, CallResult, ToolAnswer};
+use crate::error::{ToolError, ToolResult};
+use crate::output_collection::SavedScope;
+use crate::workspace_path;
+
+/// Directories of the workspace that files may be saved from.
+const AREAS: [&str; 3] = ["work", "out", "runs"];
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct SaveArguments {
+    /// A file beneath work/, out/ or runs/: `out/report.md`, `$OUTPUT_DIR/report.md`, `workspace://out/report.md`.
+    pub(super) path: String,
+}
+
+/// Description of the saved artifact.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SaveResult {
+    /// In the workspace.
+    path: String,
+    /// The artifact's name.
+    saved_as: String,
+    version: i64,
+    /// `artifact://NAME@VERSION`.
+    #[serde(rename = "ref")]
+    reference: String,
+    /// Owner of the artifact, without which it cannot be found.
+    scope: SavedScope,
+    mime_type: String,
+    size_bytes: u64,
+    sha256: String,
+}
+
+pub(super) async fn save_artifact(call: CallContext<'_>, arguments: Value) -> CallResult {
+    let asked: SaveArguments = decode(arguments)?;
+    let (client, session) = (&call.tools.client, call.session);
+    let path = artifact_path(&asked.path)?;
+    let target = SaveTarget::new(&path, session.scope());
+    let saved = client
+        .save_artifact_from(target, &session.workspace_id(), &path)
+        .await;
+    let saved = saved.map_err(|error| translate_error(error, &path))?;
+    let artifact = ArtifactFile {
+        name: path.clone(),
+        version: saved.version,
+        reference: format!("artifact://{path}@{}", saved.version),
+    };
+    let delta = record_artifacts(call, std::slice::from_ref(&artifact));
+    let result = SaveResult {
+        scope: session.into(),
+        saved_as: artifact.name,
+        path,
+        version: saved.version,
+        reference: artifact.reference,
+        mime_type: saved.mime_type,
+        size_bytes: u64::try_from(saved.size).unwrap_or_default(),
+        sha256: saved.sha256,
+    };
+    Ok(ToolAnswer::with(&result, delta))
+}
+
+/// Normalises the path of the one file to save.
+fn artifact_path(given: &str) -> ToolResult<String> {
+    let path = workspace_path::file_path(given, &AREAS, "work/, out/ or runs/")?;
+    if path.contains(['*', '?', '[', '{']) {
+        let problem = format!("path {given:?} must name one file, without glob patterns");
+        return Err(ToolError::arguments(problem));
+    }
+    Ok(path)
+}
+
+fn translate_error(error: Error, path: &str) -> ToolError {
+    match error.reason() {
+        // A session that has run nothing has no files.
+        Some(Reason::WorkspaceNotFound) => ToolError::FileNotFound {
+            path: path.to_owned(),
+            nearest_names: Vec::new(),
+        },
+        Some(Reason::WrongFileType) => {
+            ToolError::arguments(format!("path {path:?} is a folder, not a file"))
+        }
+        _ => inputs::translate_missing(error, &[path.to_owned()]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_of_the_workspace_can_be_saved() {
+        for (given, wanted) in [
+            ("$RUN_DIR/x/log", "runs/x/log"),
+            ("inputs/a", "work/inputs/a"),
+        ] {
+            assert_eq!(
+                artifact_path(given).ok().as_deref(),
+                Some(wanted),
+                "{given}"
+            );
+        }
+        for given in ["out/*", "out/{a,b}", "skills/x/SKILL.md"] {
+            assert!(artifact_path(given).is_err(), "{given:?}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Polls a command that continues between calls: its output since the last poll, and its result when it has ended. A poll
+//! is one wait in the daemon, and hands over each byte once, by offsets in the session's state.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use skilld_client::v1::{
+    AttachExecRequest, Exec, PollExecRequest, Reason, StreamOffsets, WriteStdinResponse,
+    exec_collection,
+};
+use skilld_client::{Error, short_id};
+use tonic::Code;
+
+use super::input_prompt::{InputPrompt, find_prompt};
+use super::output_delivery::deliver_output;
+use super::output_files::CollectPlan;
+use super::run_result::{RunResult, record_artifacts};
+use super::session_commands::{SessionCommand, forget_commands, next_order};
+use crate::command_output::output_bytes;
+use crate::context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolContext};
+use crate::error::{ToolError, ToolResult};
+use crate::exec_run::{follow_exec, is_unknown_exec};
+
+/// Longest wait in milliseconds; the daemon's maximum.
+const YIELD_MS_MAX: u64 = 60_000;
+/// Maximum size of an answer in bytes; the daemon's maximum.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// Minimum size of an answer in bytes: a character of each stream fits, so that there is always some to hand over.
+const ANSWER_BYTES_MIN: usize = 8;
+
+/// Result of a poll of a session's command.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct SessionResult {
+    /// `running` or `exited`.
+    pub(super) status: &'static str,
+    /// Id of the session of a command that goes on.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) session_id: String,
+    /// Output on stdout since the last call, each byte once.
+    pub(super) output: String,
+    /// The same of stderr.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) stderr: String,
+    /// Bytes of both streams together that were handed over before this call.
+    pub(super) offset: u64,
+    /// The same after it.
+    pub(super) next_offset: u64,
+    /// `true` if a poll may give more output.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) more: bool,
+    /// Bytes that were printed and are not kept any more.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) lost_bytes: u64,
+    /// Bytes at the end of what was to be typed that it has not taken, and with them the end of its input: type these
+    /// when it reads again.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) unwritten_bytes: u64,
+    /// Exit code of an ended command; -1 if it reached none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) exit_code: Option<i32>,
+    /// Outcome: exited, signaled, timeout and so on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
+    /// Prompt of a command that seems to wait for input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) interaction: Option<InputPrompt>,
+    /// Result of a skill's command that has ended, as skill_run gives it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) result: Option<RunResult>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) warnings: Vec<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Request for the next output of a command.
+pub(super) struct SessionPollRequest {
+    /// Resource name of the command.
+    pub(super) name: String,
+    pub(super) wait: Duration,
+    /// Maximum number of lines to hand over.
+    pub(super) lines: Option<usize>,
+    /// `true` if output before the offset was left out, so that the output may begin within a character.
+    pub(super) is_tail: bool,
+}
+
+impl SessionPollRequest {
+    /// Creates a request with the wait in milliseconds and the lines that a call asks for; 0 and less for the default.
+    pub(super) fn new(name: String, wait_ms: i64, default_ms: u64, lines: i64) -> Self {
+        let asked = u64::try_from(wait_ms).ok().filter(|asked| *asked > 0);
+        let wait_ms = asked.unwrap_or(default_ms).min(YIELD_MS_MAX);
+        Self {
+            name,
+            wait: Duration::from_millis(wait_ms),
+            lines: usize::try_from(lines).ok().filter(|asked| *asked > 0),
+            is_tail: false,
+        }
+    }
+
+    /// Returns the id that the model knows.
+    fn id(&self) -> String {
+        let short = short_id(&self.name);
+        short.rsplit('/').next().unwrap_or(&short).to_owned()
+    }
+}
+
+/// Command, and what a call did to it before it polls.
+#[derive(Debug, Default)]
+pub(super) struct TouchedCommand {
+    pub(super) command: SessionCommand,
+    /// `true` if the call started the command or typed something, which the result must report even if the poll fails.
+    pub(super) is_changed: bool,
+    /// Bytes at the end of the typed text that the command has not taken.
+    pub(super) unwritten: u64,
+    pub(super) warnings: Vec<String>,
+}
+
+impl TouchedCommand {
+    /// Records what the command has taken of a write.
+    pub(super) fn record_write(&mut self, written: &WriteStdinResponse) {
+        self.unwritten = written.unwritten_bytes;
+        // Unwritten bytes imply that the end was not taken either.
+        if written.eof_unwritten && written.unwritten_bytes == 0 {
+            let warning = "the end of its input was not taken: give eof again when it reads again";
+            self.warnings.push(warning.to_owned());
+        }
+    }
+}
+
+/// Returns the number of bytes of output that one poll hands over.
+pub(super) fn answer_bytes_max(tools: &ToolContext) -> usize {
+    let asked = tools.options.output_bytes_max;
+    asked.clamp(ANSWER_BYTES_MIN, ANSWER_BYTES_MAX)
+}
+
+/// Polls a command and answers the call. The state remembers what was handed over.
+pub(super) async fn answer_poll(
+    call: CallContext<'_>,
+    request: SessionPollRequest,
+    touched: TouchedCommand,
+) -> CallResult {
+    let mut command = touched.command;
+    if command.order == 0 {
+        command.order = next_order(call.state);
+    }
+    let before = command.clone();
+    let mut seen = match poll_command(*call, &request, &mut command).await {
+        Err(error) if touched.is_changed && !matches!(error, ToolError::UnknownExec { .. }) => {
+            command = before.clone();
+            let mut unseen = SessionResult::running(request.id(), &command);
+            let warning = format!("its output could not be had yet: {error}");
+            unseen.warnings.push(warning);
+            unseen
+        }
+        seen => seen?,
+    };
+    seen.unwritten_bytes = touched.unwritten;
+    seen.warnings.extend(touched.warnings);
+    let mut delta = forget_commands(call.state);
+    delta.then(command.remember(&seen.session_id));
+    if before.result.is_none()
+        && let Some(result) = &seen.result
+    {
+        delta.then(record_artifacts(call, &result.artifact_files));
+    }
+    Ok(ToolAnswer::with(&seen, delta))
+}
+
+/// Polls a command once, and advances the offsets by what is handed over.
+pub(super) async fn poll_command(
+    context: SessionContext<'_>,
+    poll: &SessionPollRequest,
+    command: &mut SessionCommand,
+) -> ToolResult<SessionResult> {
+    let id = poll.id();
+    let max_bytes = answer_bytes_max(context.tools);
+    let request = PollExecRequest {
+        name: poll.name.clone(),
+        offsets: Some(StreamOffsets {
+            stdout: command.stdout,
+            stderr: command.stderr,
+        }),
+        wait: poll.wait.try_into().ok(),
+        max_bytes: i32::try_from(max_bytes).unwrap_or_default(),
+        ..PollExecRequest::default()
+    };
+    let answered = context.tools.client.poll_exec(request).await;
+    let mut seen = SessionResult::running(id, command);
+    let answered = match (answered, &command.result) {
+        (Ok(answered), _) => answered,
+        // It ended so long ago that only the state knows of it.
+        (Err(error), Some(result)) if is_unknown_exec(&error) => {
+            seen.set_end(result);
+            seen.result = Some(result.clone());
+            return Ok(seen);
+        }
+        (Err(error), _) => return Err(translate_session_error(error, &seen.session_id)),
+    };
+    let lengths = answered.output.iter();
+    let lengths = lengths.map(|piece| output_bytes(piece).len());
+    let is_full = lengths.sum::<usize>() >= max_bytes;
+    let delivered = deliver_output(command, &answered, poll, is_full);
+    seen.next_offset = command.handed();
+    seen.more = delivered.more || is_full;
+    seen.lost_bytes = delivered.lost;
+    (seen.output, seen.stderr) = (delivered.stdout, delivered.stderr);
+    if let Some(end) = answered.result {
+        seen.set_end(&RunResult::new(&end));
+        match finish_command(context, poll, command).await {
+            Ok(result) => seen.result = result,
+            // The output is handed over all the same.
+            Err(error) => seen
+                .warnings
+                .push(format!("its result could not be had: {error}")),
+        }
+        let has_all = command.plan.is_none() || command.result.is_some();
+        command.ended = has_all && !seen.more;
+    } else if !seen.more {
+        seen.interaction = find_prompt(&seen.output).or_else(|| find_prompt(&seen.stderr));
+    }
+    Ok(seen)
+}
+
+impl SessionResult {
+    /// Creates the result of a running command without new output.
+    fn running(session_id: String, command: &SessionCommand) -> Self {
+        Self {
+            status: "running",
+            session_id,
+            offset: command.handed(),
+            next_offset: command.handed(),
+            ..Self::default()
+        }
+    }
+
+    fn set_end(&mut self, result: &RunResult) {
+        self.status = "exited";
+        self.exit_code = Some(result.exit_code);
+        self.reason = Some(result.reason.clone());
+    }
+}
+
+/// Returns the result of a skill's command that has ended. It is made once and stays the same from then on.
+async fn finish_command(
+    context: SessionContext<'_>,
+    poll: &SessionPollRequest,
+    command: &mut SessionCommand,
+) -> ToolResult<Option<RunResult>> {
+    let (Some(plan), None) = (command.plan.clone(), &command.result) else {
+        return Ok(command.result.clone());
+    };
+    let tools = context.tools;
+    let events = tools.client.attach_resuming(AttachExecRequest {
+        name: poll.name.clone(),
+        ..AttachExecRequest::default()
+    });
+    let finished = follow_exec(events, tools.options.output_bytes_max, "").await?;
+    let mut result = RunResult::with_output(finished, command.staged.clone());
+    let saves = plan.saves();
+    let mut is_final = true;
+    if let Err(error) = plan.collect(context, &poll.name, saves, &mut result).await {
+        // A request that the daemon refuses now is refused later, too.
+        is_final = error.code() == Some(Code::InvalidArgument);
+        let warning = format!("its files could not be collected: {error}");
+        result.warnings.push(warning);
+    }
+    if saves {
+        let exec = tools.client.get_exec(&poll.name).await;
+        let exec = exec.map_err(|error| translate_session_error(error, &poll.id()))?;
+        is_final &= report_collection(context, &exec, &plan, &mut result);
+    }
+    if is_final {
+        command.result = Some(result.clone());
+    }
+    Ok(Some(result))
+}
+
+/// Adds to a result what the daemon has saved by itself. Returns `false` if the daemon has not finished that.
+fn report_collection(
+    context: SessionContext<'_>,
+    exec: &Exec,
+    plan: &CollectPlan,
+    result: &mut RunResult,
+) -> bool {
+    let collection = exec.collection.clone().unwrap_or_default();
+    if let Some(summary) = &collection.summary {
+        let mut files = std::mem::take(&mut result.output_files);
+        plan.report_saved(context, summary, &mut files, result);
+        result.output_files = files;
+        result.limits_hit |= summary.limits_hit;
+    }
+    let (is_finished, warning) = match collection.state() {
+        exec_collection::State::Done => return true,
+        exec_collection::State::Failed => {
+            let error = collection.error;
+            (true, format!("its files could not be saved: {error}"))
+        }
+        exec_collection::State::Pending | exec_collection::State::Unspecified => {
+            let warning = "its files are being saved as artifacts: poll once more to see them";
+            (false, warning.to_owned())
+        }
+    };
+    result.warnings.push(warning);
+    is_finished
+}
+
+/// Converts the daemon's error about a command.
+pub(super) fn translate_session_error(error: Error, id: &str) -> ToolError {
+    let id = id.to_owned();
+    let problem = match error.reason() {
+        _ if is_unknown_exec(&error) => return ToolError::UnknownExec { id },
+        Some(Reason::ExecNotRunning) => "it has ended, or its input has",
+        Some(Reason::StdinClosed) => "its stdin is closed",
+        _ => return error.into(),
+    };
+    ToolError::ExecNotRunning { id, problem }
+}

@@ -1,0 +1,153 @@
+//! `skill_exec`: starts a command in a skill that goes on after the call, for programs that ask or that take long.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use skilld_client::v1::{
+    ExecSpec, OnFull, Reason, StartExecRequest, Stdin, Terminal, WriteStdinRequest, stdin,
+};
+
+use super::output_files::CollectPlan;
+use super::session_commands::{SessionCommand, exec_name};
+use super::session_poll::{SessionPollRequest, TouchedCommand, answer_poll};
+use super::skill_command::{RunArguments, prepare_command};
+use super::{add_warnings, decode, policy};
+use crate::context::{CallContext, CallResult, ToolContext};
+use crate::error::{ToolError, ToolResult};
+use crate::exec_run::{is_unknown_exec, text_stdin, timeout_warning, translate_exec_error};
+
+/// Default wait of the first call for output, in milliseconds.
+pub(super) const YIELD_MS: u64 = 1000;
+/// Longest wait for a program to read the text that is typed first.
+const TYPE_WAIT: Duration = Duration::from_secs(1);
+/// Maximum size of a typed text in bytes; the daemon's maximum of a write.
+const TYPED_BYTES_MAX: usize = 1024 * 1024;
+/// Timeout that no server permits, so that the server's own maximum is in force.
+const UNLIMITED: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value) -> CallResult {
+    let run: RunArguments = decode(arguments)?;
+    check_typed_text(&run.stdin)?;
+    let prepared = prepare_command(call, &run).await?;
+    let plan = CollectPlan::new(call, &run);
+    let mut spec = prepared.spec;
+    if plan.saves() {
+        // The daemon collects at the command's end, once, whether or not a call asks for the result.
+        spec.collect = Some(plan.to_spec(*call, false));
+    } else {
+        spec.planned_collect = plan.planned_spec(*call);
+    }
+    let mut typed = TypedInput {
+        text: &run.stdin,
+        eof: run.eof,
+    };
+    if run.eof && !run.tty {
+        // Nothing can follow: no need to type it.
+        spec.stdin = Some(text_stdin(&run.stdin));
+        typed = TypedInput::default();
+    }
+    make_interactive(call.tools, &mut spec, run.timeout, run.tty);
+    let names = plan.argument_names();
+    let request = StartExecRequest {
+        workspace: prepared.workspace,
+        exec_id: prepared.exec_id,
+        spec: Some(spec),
+    };
+    let name = exec_name(&request.workspace, &request.exec_id);
+    let command =
+        SessionCommand::read(call.state, &request.exec_id).unwrap_or_else(|| SessionCommand {
+            plan: Some(plan.clone()),
+            staged: prepared.staged,
+            ..SessionCommand::default()
+        });
+    let started = start_command(call, request, command, typed).await;
+    let touched = started.map_err(|error| names.translate(error))?;
+    let request = SessionPollRequest::new(name, run.yield_ms, YIELD_MS, run.poll_lines);
+    let mut answer = answer_poll(call, request, touched).await?;
+    add_warnings(&mut answer, prepared.warnings);
+    Ok(answer)
+}
+
+/// Text that is typed at the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TypedInput<'a> {
+    pub(super) text: &'a str,
+    pub(super) eof: bool,
+}
+
+/// Gives a command a stdin that stays open unless it has one, a terminal if `tty`, and a timeout long enough for a dialogue
+/// unless the call gives one: `timeout`, in seconds.
+pub(super) fn make_interactive(tools: &ToolContext, spec: &mut ExecSpec, timeout: i64, tty: bool) {
+    spec.stdin.get_or_insert(Stdin {
+        source: Some(stdin::Source::Open(true)),
+    });
+    spec.terminal = tty.then(Terminal::default);
+    // A model that reads no output must not block the program; lost output is reported.
+    spec.set_on_full(OnFull::DropOldest);
+    if timeout <= 0 {
+        let whole = tools.options.session_timeout.unwrap_or(UNLIMITED);
+        let idle = tools.options.session_idle_timeout;
+        spec.timeout = whole.try_into().ok();
+        spec.no_output_timeout = idle.and_then(|idle| idle.try_into().ok());
+    }
+}
+
+/// Refuses text that is too long to be typed.
+pub(super) fn check_typed_text(text: &str) -> ToolResult<()> {
+    let bytes = text.len();
+    if bytes <= TYPED_BYTES_MAX {
+        return Ok(());
+    }
+    Err(ToolError::arguments(format!(
+        "{bytes} bytes are too many to be typed, {TYPED_BYTES_MAX} at most: give the program a file"
+    )))
+}
+
+/// Starts a command and types its first text. Repeated with the same id it starts and types nothing. Once it has started
+/// every outcome is a result, so that no started command is left without an owner.
+pub(super) async fn start_command(
+    call: CallContext<'_>,
+    request: StartExecRequest,
+    command: SessionCommand,
+    typed: TypedInput<'_>,
+) -> ToolResult<TouchedCommand> {
+    check_typed_text(typed.text)?;
+    let client = &call.tools.client;
+    let asked = request.spec.as_ref().and_then(|spec| spec.timeout);
+    let asked = asked.filter(|asked| asked.seconds.unsigned_abs() < UNLIMITED.as_secs());
+    let write_id = request.exec_id.clone();
+    let started = client.start_exec(request).await;
+    let started = started.map_err(|error| translate_exec_error(error, false, call.id))?;
+    policy::check_start(call, started.result.as_ref())?;
+    let in_force = started.effective_spec.and_then(|spec| spec.timeout);
+    let mut touched = TouchedCommand {
+        command,
+        is_changed: true,
+        unwritten: 0,
+        warnings: timeout_warning(asked, in_force).into_iter().collect(),
+    };
+    if typed.text.is_empty() && !typed.eof {
+        return Ok(touched);
+    }
+    let write = WriteStdinRequest {
+        name: started.name,
+        data: typed.text.as_bytes().to_vec().into(),
+        eof: typed.eof,
+        write_id,
+        wait: TYPE_WAIT.try_into().ok(),
+        ..WriteStdinRequest::default()
+    };
+    match client.write_stdin(write).await {
+        Ok(written) => touched.record_write(&written),
+        Err(error) => match error.reason() {
+            // It ended without reading: no fault of its result.
+            Some(Reason::ExecNotRunning | Reason::StdinClosed) => {}
+            _ if is_unknown_exec(&error) => return Err(ToolError::WorkspaceLost),
+            _ => {
+                let warning = format!("nobody knows how much of its stdin was written: {error}");
+                touched.warnings.push(warning);
+            }
+        },
+    }
+    Ok(touched)
+}

@@ -1,0 +1,168 @@
+//! `workspace_exec`: a command in the session's workspace, in no skill. To its end, or going on like those of skill_exec.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use skilld_client::v1::{ExecSpec, StartExecRequest};
+
+use super::argument_names::ArgumentNames;
+use super::run_result::RunResult;
+use super::session_commands::{SessionCommand, exec_name};
+use super::session_poll::{SessionPollRequest, SessionResult, answer_poll};
+use super::skill_command::{choose_timeout, normalise_cwd};
+use super::skill_exec::{TypedInput, YIELD_MS, make_interactive, start_command};
+use super::{add_warnings, decode, policy};
+use crate::context::{CallContext, CallResult, ToolAnswer};
+use crate::environment::add_host_variables;
+use crate::error::{ToolError, ToolResult};
+use crate::exec_run::{FinishedExec, run_exec, text_stdin};
+use crate::state::StateDelta;
+
+/// Wait for a command in the background, to see whether it starts, in milliseconds.
+const BACKGROUND_MS: u64 = 1;
+/// Names of the tool's arguments for messages.
+const NAMES: ArgumentNames<'_> = ArgumentNames::with_timeout("timeout_sec");
+
+/// Arguments of `workspace_exec`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct ShellArguments {
+    /// Shell command, run by bash in the workspace.
+    pub(super) command: String,
+    /// Where to start: `work/…`, `out/…`, `$WORK_DIR/…`. The workspace's root if it is left out.
+    pub(super) cwd: String,
+    /// Environment variables.
+    pub(super) env: BTreeMap<String, String>,
+    /// Text for the standard input of the command.
+    pub(super) stdin: String,
+    /// Seconds; 300 if it is left out, of a session as long as the host permits.
+    pub(super) timeout_sec: i64,
+    /// Milliseconds to wait for the command; if it still runs, it goes on as a session. Without it: to the end.
+    pub(super) yield_time_ms: i64,
+    /// Return at once while the command goes on as a session.
+    pub(super) background: bool,
+    /// Run the command in a terminal, as a session.
+    pub(super) tty: bool,
+}
+
+/// Result of a command of the workspace: that of a session while it goes on. `output` of an ended one is stdout, then
+/// stderr.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ShellResult {
+    #[serde(flatten)]
+    session: SessionResult,
+    /// The output's beginning and end are shown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+    /// Bytes that it printed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    timed_out: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+}
+
+pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallResult {
+    let asked: ShellArguments = decode(arguments)?;
+    let (mut spec, warnings) = build_spec(call, &asked)?;
+    let exec_id = call.exec_id();
+    if asked.background || asked.tty || asked.yield_time_ms > 0 {
+        let mut answer = start_session(call, &asked, spec, exec_id).await?;
+        add_warnings(&mut answer, warnings);
+        return Ok(answer);
+    }
+    spec.stdin = (!asked.stdin.is_empty()).then(|| text_stdin(&asked.stdin));
+    let finished = call
+        .in_workspace(|workspace| run_exec(call, workspace, exec_id.clone(), spec.clone()))
+        .await;
+    let finished = finished.map_err(|error| NAMES.translate(error))?;
+    policy::check_start(call, Some(&finished.result))?;
+    let mut result = ended_result(finished);
+    result.session.warnings.extend(warnings);
+    Ok(ToolAnswer::with(&result, StateDelta::new()))
+}
+
+/// Returns the specification of the command, and warnings about its environment.
+fn build_spec(
+    call: CallContext<'_>,
+    asked: &ShellArguments,
+) -> ToolResult<(ExecSpec, Vec<String>)> {
+    if asked.command.trim().is_empty() {
+        return Err(ToolError::arguments("command is required"));
+    }
+    let cwd = normalise_cwd(&asked.cwd);
+    if cwd.contains(['*', '?', '[']) {
+        return Err(ToolError::arguments("cwd must not contain glob patterns"));
+    }
+    let mut spec = ExecSpec {
+        env: asked.env.clone(),
+        timeout: choose_timeout(call.tools, asked.timeout_sec),
+        cwd: match cwd.as_str() {
+            "" => "$WORKSPACE_DIR".to_owned(),
+            _ => cwd,
+        },
+        ..ExecSpec::default()
+    };
+    policy::set_command(call, &asked.command, &mut spec)?;
+    let warnings = add_host_variables(&call.tools.options.env, &mut spec.env);
+    Ok((spec, warnings))
+}
+
+/// Starts a command that goes on after the call.
+async fn start_session(
+    call: CallContext<'_>,
+    asked: &ShellArguments,
+    mut spec: ExecSpec,
+    exec_id: String,
+) -> CallResult {
+    make_interactive(call.tools, &mut spec, asked.timeout_sec, asked.tty);
+    let typed = TypedInput {
+        text: &asked.stdin,
+        eof: false,
+    };
+    let started = call.in_workspace(|workspace| {
+        let name = exec_name(&workspace, &exec_id);
+        let command = SessionCommand::read(call.state, &exec_id).unwrap_or_default();
+        let request = StartExecRequest {
+            workspace,
+            exec_id: exec_id.clone(),
+            spec: Some(spec.clone()),
+        };
+        async move {
+            let touched = start_command(call, request, command, typed).await?;
+            Ok((name, touched))
+        }
+    });
+    let (name, touched) = started.await.map_err(|error| NAMES.translate(error))?;
+    let default_ms = match asked.background {
+        true => BACKGROUND_MS,
+        false => YIELD_MS,
+    };
+    let request = SessionPollRequest::new(name, asked.yield_time_ms, default_ms, 0);
+    answer_poll(call, request, touched).await
+}
+
+fn ended_result(finished: FinishedExec) -> ShellResult {
+    let output = &finished.output;
+    let total = output.stdout.total() + output.stderr.total();
+    let truncated = output.stdout.is_cut() || output.stderr.is_cut();
+    let result = RunResult::with_output(finished, Vec::new());
+    ShellResult {
+        truncated,
+        total_bytes: truncated.then_some(total),
+        timed_out: result.timed_out,
+        duration_ms: Some(result.duration_ms),
+        session: SessionResult {
+            status: "exited",
+            output: result.stdout + &result.stderr,
+            next_offset: total,
+            exit_code: Some(result.exit_code),
+            reason: Some(result.reason),
+            warnings: result.warnings,
+            ..SessionResult::default()
+        },
+    }
+}

@@ -1,0 +1,11 @@
+//! The skill tools against a fake daemon in this process, over a real socket.
+
+mod agent_zero;
+mod cancelling;
+mod conversation;
+mod conversations;
+mod schema;
+mod servers;
+mod sherma;
+mod stdio_servers;
+mod tools_trpc;

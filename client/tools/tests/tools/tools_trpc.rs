@@ -1,0 +1,212 @@
+//! The trpc family of skill tools: JSON in, JSON out, and what goes to the daemon for it.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value without the key is how a test fails"
+)]
+
+mod errors;
+mod fields;
+mod files;
+mod hooks;
+mod knowledge;
+mod material;
+mod mistakes;
+mod offer;
+mod policy;
+mod running;
+mod sessions;
+mod turns;
+mod versions;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use skilld_client::v1;
+use skilld_tools::host::HostTools;
+use skilld_tools::state::SessionState;
+use skilld_tools::{Session, ToolCall, ToolError, ToolOptions, Toolset};
+
+use crate::schema::fits;
+use skilld_testing::Fake;
+
+/// A conversation with the fake server.
+pub(crate) struct Talk {
+    pub(crate) fake: Fake,
+    pub(crate) tools: Toolset,
+    pub(crate) session: Session,
+    pub(crate) state: SessionState,
+    /// The id of the next call.
+    pub(crate) id: String,
+    /// Result schemas of the tools, by name.
+    returns: BTreeMap<String, Value>,
+}
+
+impl Talk {
+    pub(crate) async fn new(options: ToolOptions) -> Self {
+        Self::with(options, HostTools::new()).await
+    }
+
+    pub(crate) async fn with(options: ToolOptions, host: HostTools) -> Self {
+        let fake = Fake::start();
+        {
+            let mut state = fake.state.lock();
+            state.skills = vec![skill("demo", &["look", "touch"]), skill("other", &[])];
+            for (path, bytes) in [
+                ("demo/SKILL.md", b"# demo".as_slice()),
+                ("demo/USAGE.md", b"one\ntwo\nthree\n"),
+                ("demo/.hidden.md", b"no"),
+                ("demo/references/a.md", b"a"),
+                ("demo/references/skill.md", b"no"),
+                ("demo/references/picture.png", b"\0"),
+                ("demo/scripts/run.sh", b"#!/bin/sh"),
+                ("demo/assets/logo.svg", b"<svg/>"),
+            ] {
+                state.skill_files.insert(path.to_owned(), bytes.to_vec());
+            }
+            state.collect = vec![summary(v1::CollectSummary::default())];
+        }
+        let client = fake.client().await;
+        let tools = Toolset::new(client, options, host).expect("options that fit");
+        let session = Session {
+            app: "app".into(),
+            user: "ann".into(),
+            session: "1".into(),
+            agent: "a".into(),
+        };
+        let state = SessionState::new();
+        let offered = tools.definitions(&session, &state).await;
+        let offered = offered.expect("definitions").into_iter();
+        let returns = offered.map(|tool| (tool.name, tool.returns)).collect();
+        fake.state.lock().calls.clear();
+        Self {
+            fake,
+            tools,
+            session,
+            state,
+            id: String::new(),
+            returns,
+        }
+    }
+
+    pub(crate) async fn try_call(
+        &mut self,
+        name: &str,
+        arguments: Value,
+    ) -> Result<Value, ToolError> {
+        let call = ToolCall {
+            id: self.id.clone(),
+            name: name.into(),
+            arguments,
+        };
+        let answer = self.tools.call(&self.session, &self.state, call).await?;
+        if let Some(schema) = self.returns.get(name)
+            && let Err(error) = fits(&answer.result, schema)
+        {
+            panic!("{name}: {error}: {}", answer.result);
+        }
+        self.state.apply(&answer.delta);
+        Ok(answer.result)
+    }
+
+    pub(crate) async fn call(&mut self, name: &str, arguments: Value) -> Value {
+        let made = format!("{name} {arguments}");
+        match self.try_call(name, arguments).await {
+            Ok(result) => result,
+            Err(error) => panic!("{made}: {error}"),
+        }
+    }
+
+    /// Makes a call that fails. Returns the code and the message of the error.
+    pub(crate) async fn refused(&mut self, name: &str, arguments: Value) -> (String, String) {
+        let made = format!("{name} {arguments}");
+        let before = self.state.clone();
+        let error = self.try_call(name, arguments).await.expect_err(&made);
+        assert_eq!(self.state, before, "an error changes no state");
+        let error = error.to_json();
+        assert_eq!(error["status"], "failed");
+        let text = |key: &str| error[key].as_str().expect("text").to_owned();
+        (text("error"), text("message"))
+    }
+
+    /// The specification of the command that was started last.
+    pub(crate) fn spec(&self) -> v1::ExecSpec {
+        let state = self.fake.state.lock();
+        let last = state.execs.values().next_back().expect("a command");
+        last.spec.clone()
+    }
+
+    /// The calls that an action makes.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.fake.state.lock().calls)
+    }
+
+    /// Forgets the commands so far.
+    pub(crate) fn forget(&self) {
+        self.fake.state.lock().execs.clear();
+    }
+}
+
+pub(crate) fn skill(name: &str, tools: &[&str]) -> v1::Skill {
+    v1::Skill {
+        name: format!("skills/{name}"),
+        digest: format!("sha256:{}", "0f".repeat(32)),
+        description: format!("What {name} does."),
+        state: v1::SkillState::Loaded.into(),
+        tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn summary(summary: v1::CollectSummary) -> v1::CollectOutputsResponse {
+    payload(v1::collect_outputs_response::Payload::Summary(summary))
+}
+
+pub(crate) fn payload(
+    payload: v1::collect_outputs_response::Payload,
+) -> v1::CollectOutputsResponse {
+    v1::CollectOutputsResponse {
+        payload: Some(payload),
+    }
+}
+
+/// A file as it is collected.
+pub(crate) fn file(
+    path: &str,
+    data: &[u8],
+    size: i64,
+    is_text: bool,
+) -> Vec<v1::CollectOutputsResponse> {
+    use v1::collect_outputs_response::Payload;
+    let file = v1::CollectedFile {
+        path: path.into(),
+        size,
+        mime_type: if is_text {
+            "text/plain"
+        } else {
+            "application/octet-stream"
+        }
+        .into(),
+        is_text,
+        ..Default::default()
+    };
+    let sent = i64::try_from(data.len()).expect("small");
+    let end = v1::FileEnd {
+        sha256: "5a".repeat(32),
+        sent_bytes: sent,
+        truncated: sent < size,
+        ..Default::default()
+    };
+    [
+        Payload::File(file),
+        Payload::Data(data.to_vec().into()),
+        Payload::FileEnd(end),
+    ]
+    .map(payload)
+    .into()
+}
+
+/// A run of the skill `demo`.
+pub(crate) fn run(command: &str) -> Value {
+    json!({"skill": "demo", "command": command})
+}

@@ -1,0 +1,325 @@
+//! Tools that run nothing: what they answer, and what they leave in the state.
+
+use serde_json::{Value, json};
+use skilld_client::v1;
+use skilld_tools::{LoadMode, ToolOptions};
+
+use super::{Talk, skill};
+
+#[tokio::test]
+async fn what_there_is_is_listed() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    let mut rejected = skill("bad", &[]);
+    rejected.set_state(v1::SkillState::Rejected);
+    talk.fake.state.lock().skills.push(rejected);
+    let demo = json!({"name": "demo", "description": "What demo does."});
+    let other = json!({"name": "other", "description": "What other does."});
+    for (tool, arguments, wanted) in [
+        ("skill_list", json!({}), json!(["demo", "other"])),
+        (
+            "skill_list",
+            json!({"mode": "available"}),
+            json!(["demo", "other"]),
+        ),
+        (
+            "skill_list",
+            json!("{\"details\": true}"),
+            json!([demo, other]),
+        ),
+        (
+            "skill_list_tools",
+            json!({"skill": "demo"}),
+            json!({"available_tools": ["look", "touch"]}),
+        ),
+        (
+            "skill_list_tools",
+            json!({"skill_name": " other "}),
+            json!({"available_tools": []}),
+        ),
+        (
+            "skill_list_docs",
+            json!({"skill": "demo"}),
+            json!(["USAGE.md", "references/a.md", "scripts/run.sh"]),
+        ),
+        ("skill_list_docs", json!({"Skill": "other"}), json!([])),
+    ] {
+        assert_eq!(
+            talk.call(tool, arguments.clone()).await,
+            wanted,
+            "{tool} {arguments}"
+        );
+    }
+    assert!(
+        talk.state.iter().next().is_none(),
+        "looking changes nothing"
+    );
+}
+
+#[tokio::test]
+async fn loading_says_what_is_loaded_and_keeps_what_was_chosen() {
+    let mut talk = Talk::with(ToolOptions::default(), super::offer::host(&["touch"])).await;
+    let docs =
+        json!({"skill_name": "demo", "docs": ["USAGE.md", " references/a.md ", "", "nope.md"]});
+    let loaded = talk.call("skill_load", docs).await;
+    let digest = format!("sha256:{}", "0f".repeat(32));
+    let wanted = json!({
+        "skill": "demo",
+        "message": "loaded: demo",
+        "digest": digest,
+        "selected_docs": ["USAGE.md", "references/a.md"],
+        "include_all_docs": false,
+        "selected_tools": ["touch"],
+        "unknown_docs": ["nope.md"],
+        // The skill declares it, and the host has none of that name.
+        "unknown_tools": ["look"],
+    });
+    assert_eq!(loaded, wanted);
+    let key = |family: &str| format!("temp:skill:{family}_by_agent:a/demo");
+    let get = |talk: &Talk, family: &str| talk.state.get(&key(family)).cloned();
+    assert_eq!(get(&talk, "loaded"), Some(json!("1")));
+    assert_eq!(
+        get(&talk, "docs"),
+        Some(json!("[\"USAGE.md\",\"references/a.md\"]"))
+    );
+    let tools = json!({"skill": "demo", "tools": ["touch"]});
+    talk.call("skill_select_tools", tools).await;
+    // Again, without saying anything of documents and tools: the choices stay.
+    let again = talk.call("skill_load", json!({"skill": "demo"})).await;
+    assert_eq!(
+        again["selected_docs"],
+        json!(["USAGE.md", "references/a.md"])
+    );
+    assert_eq!(again["selected_tools"], json!(["touch"]));
+    let all = talk
+        .call(
+            "skill_load",
+            json!({"skill": "demo", "include_all_docs": true, "docs": ["USAGE.md"]}),
+        )
+        .await;
+    assert_eq!(
+        (&all["include_all_docs"], &all["selected_docs"]),
+        (&json!(true), &json!([]))
+    );
+    assert_eq!(get(&talk, "docs"), Some(json!("*")));
+}
+
+#[tokio::test]
+async fn loading_is_of_one_agent_and_as_long_as_the_host_says() {
+    let options = ToolOptions {
+        load_mode: LoadMode::Session,
+        max_loaded_skills: 1,
+        require_loaded: true,
+        ..ToolOptions::default()
+    };
+    let mut talk = Talk::new(options).await;
+    talk.call("skill_load", json!({"skill": "demo"})).await;
+    assert_eq!(
+        talk.state.get("skill:loaded_by_agent:a/demo"),
+        Some(&json!("1"))
+    );
+    talk.call("skill_run", super::run("hello")).await;
+    talk.session.agent = "a/b".into();
+    let not_loaded = (
+        "NOT_LOADED".into(),
+        "skill_run requires skill_load first for \"demo\"".into(),
+    );
+    assert_eq!(
+        talk.refused("skill_run", super::run("hello")).await,
+        not_loaded
+    );
+    talk.session.agent = "a".into();
+    let loaded = talk.call("skill_load", json!({"skill": "other"})).await;
+    assert_eq!(loaded["evicted"], json!(["demo"]));
+    assert_eq!(
+        talk.refused("skill_run", super::run("hello")).await,
+        not_loaded
+    );
+    let exec = talk.refused("skill_exec", super::run("hello")).await;
+    assert_eq!(exec.1, "skill_exec requires skill_load first for \"demo\"");
+}
+
+#[tokio::test]
+async fn a_choice_adds_replaces_clears_and_says_what_it_could_not_find() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    let result = |mode: &str, docs: Value, all: bool| json!({"skill": "demo", "mode": mode, "selected_docs": docs, "include_all_docs": all});
+    let (usage, a, run) = ("USAGE.md", "references/a.md", "scripts/run.sh");
+    for (arguments, wanted) in [
+        (
+            json!({"docs": [run, usage]}),
+            result("replace", json!([run, usage]), false),
+        ),
+        (
+            json!({"docs": [a, usage], "mode": " ADD "}),
+            result("add", json!([run, usage, a]), false),
+        ),
+        (
+            json!({"include_all_docs": true, "mode": "add"}),
+            result("add", json!([]), true),
+        ),
+        (
+            json!({"docs": [usage], "mode": "add"}),
+            result("add", json!([]), true),
+        ),
+        // After all of them a narrower choice counts.
+        (
+            json!({"docs": [a, a]}),
+            result("replace", json!([a]), false),
+        ),
+        (
+            json!({"mode": "clear", "docs": [usage]}),
+            result("clear", json!([]), false),
+        ),
+        (
+            json!({"docs": [usage], "mode": "whatever"}),
+            result("replace", json!([usage]), false),
+        ),
+    ] {
+        let mut arguments = arguments;
+        arguments["skill"] = "demo".into();
+        let made = arguments.to_string();
+        assert_eq!(
+            talk.call("skill_select_docs", arguments).await,
+            wanted,
+            "{made}"
+        );
+    }
+    let unknown = json!({"skill": "demo", "docs": ["x.md", usage]});
+    assert_eq!(
+        talk.call("skill_select_docs", unknown).await["unknown_docs"],
+        json!(["x.md"])
+    );
+    // It neither needs a loaded skill nor loads it.
+    assert_eq!(talk.state.get("temp:skill:loaded_by_agent:a/demo"), None);
+    let nothing = json!({"skill": "demo", "docs": ["x.md"]});
+    let unchanged = talk.call("skill_select_docs", nothing).await;
+    assert_eq!(unchanged["selected_docs"], json!([usage]), "{unchanged}");
+    assert_eq!(unchanged["unknown_docs"], json!(["x.md"]));
+}
+
+#[tokio::test]
+async fn tools_are_chosen_of_what_the_skill_declares_and_the_host_has() {
+    let mut talk = Talk::with(
+        ToolOptions::default(),
+        super::offer::host(&["touch", "more"]),
+    )
+    .await;
+    for (arguments, mode, chosen, all, unknown) in [
+        (
+            json!({"tools": ["touch", "x"]}),
+            "replace",
+            json!(["touch"]),
+            false,
+            json!(["x"]),
+        ),
+        // Nothing of it is there: nothing changes.
+        (
+            json!({"tools": ["x"]}),
+            "replace",
+            json!(["touch"]),
+            false,
+            json!(["x"]),
+        ),
+        (
+            json!({"tools": ["more"], "mode": "add"}),
+            "add",
+            json!(["touch", "more"]),
+            false,
+            Value::Null,
+        ),
+        (
+            json!({"include_all_tools": true}),
+            "replace",
+            json!([]),
+            true,
+            json!(["look"]),
+        ),
+        // Beside all of its own one that it does not declare.
+        (
+            json!({"tools": ["more"], "mode": "add"}),
+            "add",
+            json!(["touch", "more"]),
+            false,
+            json!(["look"]),
+        ),
+        (
+            json!({"tools": ["more"], "mode": "clear"}),
+            "clear",
+            json!([]),
+            false,
+            Value::Null,
+        ),
+    ] {
+        let mut arguments = arguments;
+        arguments["skill"] = "demo".into();
+        let made = arguments.to_string();
+        let result = talk.call("skill_select_tools", arguments).await;
+        let mut wanted = json!({"skill": "demo", "mode": mode, "selected_tools": chosen, "include_all_tools": all});
+        if !unknown.is_null() {
+            wanted["unknown_tools"] = unknown;
+        }
+        assert_eq!(result, wanted, "{made}");
+    }
+}
+
+#[tokio::test]
+async fn a_hidden_skill_is_as_one_that_is_not_there() {
+    let options = ToolOptions {
+        skills: Some(vec!["other".into(), "ghost".into()]),
+        ..ToolOptions::default()
+    };
+    let mut talk = Talk::new(options).await;
+    assert_eq!(talk.call("skill_list", json!({})).await, json!(["other"]));
+    for (tool, arguments) in [
+        ("skill_load", json!({"skill": "demo"})),
+        ("skill_list_tools", json!({"skill": "demo"})),
+        ("skill_list_docs", json!({"skill": "demo"})),
+        ("skill_select_docs", json!({"skill": "demo"})),
+        ("skill_select_tools", json!({"skill": "demo"})),
+        ("skill_list_tools", json!({"skill": "demo@1"})),
+        ("skill_run", super::run("x")),
+        ("skill_exec", super::run("x")),
+        ("read_file", json!({"file_name": "skill://demo/USAGE.md"})),
+    ] {
+        let (code, message) = talk.refused(tool, arguments).await;
+        assert_eq!(code, "UNKNOWN_SKILL", "{tool}: {message}");
+        assert!(!message.contains("did you mean demo"), "{message}");
+    }
+    // Of names like one that is not there, only those that may be known.
+    for name in ["oter", "ghost"] {
+        let near = talk.refused("skill_load", json!({"skill": name})).await;
+        let said = format!("unknown skill: {name}; did you mean other?");
+        assert_eq!(near.1, said);
+    }
+    let definitions = talk
+        .tools
+        .definitions(&talk.session, &talk.state)
+        .await
+        .expect("definitions");
+    assert!(
+        !serde_json::to_string(&definitions)
+            .expect("JSON")
+            .contains("demo")
+    );
+}
+
+#[tokio::test]
+async fn agents_whose_names_look_alike_have_their_own_skills() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    let names = ["a/b", "a%2Fb", "a", "a%", "a%25", ""];
+    for agent in names {
+        talk.session.agent = agent.into();
+        let loaded = talk.call("skill_load", json!({"skill": "demo"})).await;
+        assert_eq!(
+            loaded["selected_docs"],
+            json!([]),
+            "{agent:?} has chosen nothing yet"
+        );
+        let docs = json!({"skill": "demo", "docs": ["USAGE.md"]});
+        talk.call("skill_select_docs", docs).await;
+    }
+    let loaded = talk
+        .state
+        .iter()
+        .filter(|(key, _)| key.starts_with("temp:skill:loaded_by_agent:"));
+    assert_eq!(loaded.count(), names.len() - 1);
+}

@@ -1,0 +1,339 @@
+//! Mistakes of a model, in the words of its tool's arguments, and what is kept in spite of them.
+
+use serde_json::{Value, json};
+use skilld_client::v1::{self, skipped_file::Reason};
+use skilld_tools::ToolOptions;
+use tonic::Code;
+
+use super::{Talk, file, run, summary};
+use skilld_testing::{invalid, refusal};
+
+fn asking(globs: &[&str]) -> Value {
+    let mut arguments = run("hello");
+    arguments["output_files"] = json!(globs);
+    arguments
+}
+
+/// Answers of a collection that has one file, `out/c.txt`.
+fn one_output() -> Vec<v1::CollectOutputsResponse> {
+    let summary = summary(v1::CollectSummary::default());
+    [file("out/c.txt", b"kept", 4, true), vec![summary]].concat()
+}
+
+#[tokio::test]
+async fn what_the_daemon_refuses_is_named_as_the_argument_that_it_is() {
+    for (tool, arguments, refused, said) in [
+        (
+            "skill_run",
+            asking(&["out/a", "$NOPE/b"]),
+            invalid(&[("spec.planned_collect.globs[1]", "unknown variable $NOPE")]),
+            "output_files \"$NOPE/b\": unknown variable $NOPE",
+        ),
+        (
+            "skill_exec",
+            asking(&["../b"]),
+            refusal(Code::InvalidArgument, "PATH_ESCAPES", &[("path", "../b")]),
+            "output_files \"../b\": leads out of the workspace",
+        ),
+        (
+            "skill_run",
+            run("hello"),
+            invalid(&[
+                ("spec.shell", "too long"),
+                ("spec.env[\"A=B\"]", "is not a name"),
+            ]),
+            "command: too long; env[\"A=B\"]: is not a name",
+        ),
+        (
+            "workspace_exec",
+            json!({"command": "hello", "cwd": "../x"}),
+            refusal(Code::InvalidArgument, "PATH_ESCAPES", &[("path", "../x")]),
+            "\"../x\" leads out of the workspace: paths are relative to it",
+        ),
+        (
+            "workspace_exec",
+            json!({"command": "cat", "background": true}),
+            invalid(&[("spec.timeout", "must be longer than 0 s")]),
+            "timeout_sec: must be longer than 0 s",
+        ),
+    ] {
+        let mut talk = Talk::new(ToolOptions::default()).await;
+        talk.fake.state.lock().run_refusals.push_back(refused);
+        let (code, message) = talk.refused(tool, arguments).await;
+        assert_eq!(
+            (code.as_str(), message),
+            ("INVALID_ARGUMENTS", format!("invalid args: {said}"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_refused_output_is_named_by_the_argument_that_was_passed() {
+    let glob = invalid(&[("spec.planned_collect.globs[0]", "is no glob")]);
+    let prefix = || {
+        invalid(&[(
+            "spec.planned_collect.save_as_artifacts.prefix",
+            "begins with a slash",
+        )])
+    };
+    let escapes = refusal(Code::InvalidArgument, "PATH_ESCAPES", &[("path", "../b")]);
+    for (arguments, refused, said) in [
+        (
+            json!({"outputs": {"globs": ["out/[a"]}}),
+            glob.clone(),
+            "outputs.globs \"out/[a\": is no glob",
+        ),
+        (
+            json!({"outputs": {"globs": ["out/a"]}, "output_files": ["out/[a"]}),
+            glob,
+            "output_files \"out/[a\": is no glob",
+        ),
+        (
+            json!({"outputs": {"globs": ["a"]}}),
+            invalid(&[("spec.planned_collect.globs", "65 globs")]),
+            "outputs.globs: 65 globs",
+        ),
+        (
+            json!({"outputs": {"globs": ["../b"]}}),
+            escapes,
+            "outputs.globs \"../b\": leads out of the workspace",
+        ),
+        (
+            json!({"outputs": {"globs": ["a"], "save": true, "name_template": "/x"}}),
+            prefix(),
+            "outputs.name_template: begins with a slash",
+        ),
+        (
+            json!({"outputs": {"globs": ["a"], "save": true}, "artifact_prefix": "/x"}),
+            prefix(),
+            "artifact_prefix: begins with a slash",
+        ),
+    ] {
+        for tool in ["skill_run", "skill_exec"] {
+            let mut talk = Talk::new(ToolOptions::default()).await;
+            let refused = refused.clone();
+            talk.fake.state.lock().run_refusals.push_back(refused);
+            let mut asked = run("hello");
+            for (name, value) in arguments.as_object().into_iter().flatten() {
+                asked[name] = value.clone();
+            }
+            let (code, message) = talk.refused(tool, asked).await;
+            assert_eq!(
+                (code.as_str(), message),
+                ("INVALID_ARGUMENTS", format!("invalid args: {said}")),
+                "{tool}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_host_chose_is_no_mistake_of_the_model() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    let refused = invalid(&[("spec.programs.allowed", "300 entries; at most 256")]);
+    talk.fake.state.lock().run_refusals.push_back(refused);
+    let (code, _) = talk.refused("skill_run", run("hello")).await;
+    assert_eq!(code, "DAEMON");
+}
+
+#[tokio::test]
+async fn outputs_are_checked_before_the_command_starts() {
+    for (tool, arguments, is_planned) in [
+        ("skill_run", asking(&["out/*"]), true),
+        (
+            "skill_exec",
+            json!({"skill": "demo", "command": "cat", "output_files": ["out/*"]}),
+            true,
+        ),
+        // Nothing of it is the call's.
+        ("skill_run", run("hello"), false),
+    ] {
+        let mut talk = Talk::new(ToolOptions::default()).await;
+        talk.call(tool, arguments).await;
+        let planned = talk.spec().planned_collect;
+        assert_eq!(planned.is_some(), is_planned, "{tool}");
+        if let Some(planned) = planned {
+            assert_eq!(planned.globs, ["out/*"]);
+        }
+    }
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    let mut arguments = asking(&["out/*"]);
+    arguments["save_as_artifacts"] = true.into();
+    arguments["artifact_prefix"] = "p/".into();
+    talk.call("skill_run", arguments).await;
+    let planned = talk.spec().planned_collect.expect("checked");
+    assert_eq!(planned.save_as_artifacts.expect("too").prefix, "p/");
+}
+
+#[tokio::test]
+async fn a_glob_that_is_refused_late_loses_no_other_output() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    {
+        let mut state = talk.fake.state.lock();
+        state.collect = one_output();
+        let refused = invalid(&[("spec.globs[1]", "$SKILL_DIR has no value here")]);
+        state.collect_refusals.push_back(refused);
+    }
+    let result = talk
+        .call("skill_run", asking(&["out/c.txt", "$SKILL_DIR/a"]))
+        .await;
+    assert_eq!(result["output_files"][0]["content"], "kept");
+    let said = "\"$SKILL_DIR/a\" was not collected: $SKILL_DIR has no value here";
+    assert_eq!(result["warnings"], json!([said]));
+    let spec = talk.fake.state.lock().collect_spec.clone();
+    assert_eq!(spec.expect("collected").globs, ["out/c.txt"]);
+}
+
+#[tokio::test]
+async fn a_collection_that_is_repeated_warns_once() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    let refused = invalid(&[("spec.globs[1]", "is no glob")]);
+    let broken = refusal(Code::Aborted, "GUEST_LOST", &[]);
+    {
+        let mut state = talk.fake.state.lock();
+        state.collect = one_output();
+        state
+            .collect_refusals
+            .extend([refused.clone(), broken, refused]);
+    }
+    let result = talk
+        .call("skill_run", asking(&["out/c.txt", "out/[a"]))
+        .await;
+    assert_eq!(result["output_files"][0]["content"], "kept");
+    let said = "\"out/[a\" was not collected: is no glob";
+    assert_eq!(result["warnings"], json!([said]));
+    assert!(talk.fake.state.lock().collect_refusals.is_empty());
+}
+
+#[tokio::test]
+async fn files_that_nothing_collects_are_a_warning() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    for (outside, is_cut, said) in [
+        (
+            vec!["/tmp/a"],
+            false,
+            Some("the command left /tmp/a outside of out/ and work/,"),
+        ),
+        (
+            vec!["/tmp/a"],
+            true,
+            Some("the command left /tmp/a, and perhaps more, outside of out/ and work/,"),
+        ),
+        // No file was found in the part that was looked at.
+        (
+            vec![],
+            true,
+            Some("the command perhaps left files outside of out/ and work/,"),
+        ),
+        (vec![], false, None),
+    ] {
+        talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
+            outside: outside.into_iter().map(str::to_owned).collect(),
+            outside_cut: is_cut,
+            ..Default::default()
+        })];
+        let result = talk.call("skill_run", run("hello")).await;
+        let rest = " where files are not collected: write to $OUTPUT_DIR";
+        let said = said.map(|said| json!([format!("{said}{rest}")]));
+        assert_eq!(result.get("warnings"), said.as_ref());
+    }
+}
+
+#[tokio::test]
+async fn a_bad_prefix_that_is_found_late_costs_the_artifacts_and_no_file() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    {
+        let mut state = talk.fake.state.lock();
+        state.collect = one_output();
+        let refused = invalid(&[("spec.save_as_artifacts.prefix", "begins with a slash")]);
+        state.collect_refusals.push_back(refused);
+    }
+    let mut arguments = asking(&["out/c.txt"]);
+    arguments["save_as_artifacts"] = true.into();
+    let result = talk.call("skill_run", arguments).await;
+    assert_eq!(result["output_files"][0]["content"], "kept");
+    let said = "nothing was saved as an artifact: artifact_prefix begins with a slash";
+    assert_eq!(result["warnings"], json!([said]));
+}
+
+#[tokio::test]
+async fn a_requested_file_that_was_not_changed_is_reported() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    let unchanged = v1::SkippedFile {
+        path: "out/old.txt".into(),
+        reason: Reason::Unchanged.into(),
+    };
+    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
+        skipped: vec![unchanged],
+        unchanged: 1,
+        ..Default::default()
+    })];
+    let result = talk.call("skill_run", asking(&["out/old.txt"])).await;
+    let skipped = json!([{"name": "out/old.txt", "reason": "UNCHANGED"}]);
+    assert_eq!(result["skipped_files"], skipped);
+    let said = "not changed by this command, and so not among output_files: out/old.txt; read_file reads them";
+    assert_eq!(result["warnings"], json!([said]));
+    // A pattern that matches old files only.
+    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
+        unchanged: 3,
+        ..Default::default()
+    })];
+    let result = talk.call("skill_run", asking(&["out/*"])).await;
+    let said = "not changed by this command, and so not among output_files: all 3 files that match; read_file reads them";
+    assert_eq!(result["warnings"], json!([said]));
+    // Old files beside new ones are nothing to report, and neither are any where no file was asked for.
+    let result = talk.call("skill_run", run("hello")).await;
+    assert_eq!(result.get("warnings"), None);
+}
+
+#[tokio::test]
+async fn a_file_that_was_not_saved_is_a_warning() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    let skipped = |path: &str, reason: Reason| v1::SkippedFile {
+        path: path.into(),
+        reason: reason.into(),
+    };
+    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
+        skipped: vec![
+            skipped("out/a", Reason::NotSaved),
+            skipped("out/b", Reason::EmptyAfterFailure),
+        ],
+        ..Default::default()
+    })];
+    let mut arguments = asking(&["out/*"]);
+    arguments["save_as_artifacts"] = true.into();
+    let result = talk.call("skill_run", arguments).await;
+    assert_eq!(
+        result["warnings"],
+        json!(["not saved as artifacts: out/a, out/b"])
+    );
+    let spec = talk
+        .fake
+        .state
+        .lock()
+        .collect_spec
+        .clone()
+        .expect("collected");
+    assert!(spec.skip_empty_after_failure);
+}
+
+#[tokio::test]
+async fn a_result_names_the_scope_of_its_artifacts() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    talk.fake.state.lock().collect = [
+        file("out/a", b"text", 4, true),
+        vec![summary(v1::CollectSummary {
+            artifacts: vec!["artifact://out/a@0".into()],
+            ..Default::default()
+        })],
+    ]
+    .concat();
+    let mut arguments = run("hello");
+    arguments["save_as_artifacts"] = true.into();
+    let result = talk.call("skill_run", arguments).await;
+    let scope = json!({"app": "app", "user": "ann", "session": "1"});
+    assert_eq!(result["artifact_scope"], scope);
+    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary::default())];
+    let result = talk.call("skill_run", run("hello")).await;
+    assert_eq!(result.get("artifact_scope"), None);
+}

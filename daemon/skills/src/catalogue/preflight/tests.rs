@@ -1,0 +1,230 @@
+//! Tests of preflight: requirements of skills against inventories of images.
+
+use std::fs;
+
+use super::*;
+use crate::store::files::Manifest;
+use crate::{FrontMatter, Requires};
+
+fn strings(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn image() -> Inventory {
+    Inventory::new(
+        strings(&["bash", "jq", "node", "python3"]),
+        strings(&["pyyaml", "requests"]),
+        strings(&["json", "os", "requests", "sys", "yaml"]),
+        strings(&["commander"]),
+    )
+}
+
+/// Kind, name, whether it is an error, source.
+type Row = (Kind, String, bool, String);
+
+fn skill(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let all = [("SKILL.md", "---\n")];
+    for (path, text) in all.iter().chain(files) {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().expect("parent")).expect("mkdir");
+        fs::write(path, text).expect("write");
+    }
+    dir
+}
+
+fn check(front: &FrontMatter, files: &[(&str, &str)], env: &[&str]) -> Vec<Row> {
+    let dir = skill(files);
+    let manifest = Manifest::read(dir.path()).expect("manifest");
+    let needs = collect_needs(front, &manifest).expect("collected");
+    let found = find_unmet_needs(&needs, &image(), &strings(env));
+    let row = |finding: Finding| {
+        assert!(!finding.message.is_empty());
+        let error = finding.severity == Severity::Error;
+        (finding.kind, finding.name, error, finding.source)
+    };
+    found.into_iter().map(row).collect()
+}
+
+fn requires(bins: &[&str], any_bins: &[&str], env: &[&str]) -> FrontMatter {
+    FrontMatter {
+        requires: Requires {
+            bins: strings(bins),
+            any_bins: strings(any_bins),
+            env: strings(env),
+        },
+        ..FrontMatter::default()
+    }
+}
+
+fn compatible(text: &str) -> FrontMatter {
+    FrontMatter {
+        compatibility: text.to_owned(),
+        ..FrontMatter::default()
+    }
+}
+
+fn row(kind: Kind, name: &str, error: bool, source: &str) -> Row {
+    (kind, name.to_owned(), error, source.to_owned())
+}
+
+#[test]
+fn what_is_declared_and_missing_is_an_error() {
+    let any = ["soffice", "libreoffice"];
+    let front = requires(
+        &["jq", "pandoc", "own"],
+        &any,
+        &["API_KEY", "HOME", "GIVEN"],
+    );
+    let found = check(&front, &[("bin/own", "#!/bin/bash\n")], &["GIVEN"]);
+    let (bins, any, env) = (
+        "metadata.requires.bins",
+        "metadata.requires.anyBins",
+        "metadata.requires.env",
+    );
+    assert_eq!(
+        found,
+        [
+            row(Kind::Binary, "pandoc", true, bins),
+            row(Kind::AnyBinary, "soffice, libreoffice", true, any),
+            row(Kind::Env, "API_KEY", true, env),
+        ]
+    );
+    let one = requires(&[], &["soffice", "jq"], &[]);
+    assert_eq!(check(&one, &[], &[]), []);
+}
+
+#[test]
+fn what_files_declare_is_an_error_and_what_they_import_a_warning() {
+    let files = [
+        ("requirements.txt", "PyYAML\npandas>=2\n"),
+        (
+            "package.json",
+            r#"{"dependencies": {"commander": "1", "left-pad": "1", "shipped": "1"}}"#,
+        ),
+        (
+            "node_modules/shipped/package.json",
+            r#"{"dependencies": {"not-ours": "1"}}"#,
+        ),
+        (
+            "scripts/run.py",
+            "# /// script\n# dependencies = [\"rich\"]\n# ///\nimport json, numpy\nimport helper\nfrom lib.x import y\n\
+             import requests\n",
+        ),
+        ("scripts/helper.py", "import os\nimport numpy\n"),
+        ("lib/x.py", ""),
+        ("assets/template.py", "import nothing_of_ours"),
+        ("tests/test_x.py", "import pytest"),
+    ];
+    let found = check(&FrontMatter::default(), &files, &[]);
+    assert_eq!(
+        found,
+        [
+            row(Kind::PythonPackage, "pandas", true, "requirements.txt:2"),
+            row(Kind::PythonPackage, "rich", true, "scripts/run.py:1"),
+            row(Kind::NodePackage, "left-pad", true, "package.json"),
+            row(Kind::PythonModule, "numpy", false, "scripts/helper.py:2"),
+            row(Kind::Network, "requests", false, "scripts/run.py:7"),
+        ]
+    );
+}
+
+#[test]
+fn interpreters_are_named_with_the_script_that_wants_them() {
+    let files = [
+        ("scripts/a.rb", "puts 1\n"),
+        ("scripts/b.rb", "#!/usr/bin/env ruby\n"),
+        ("scripts/c.ps1", "Write-Host x\n"),
+        ("tool", "#!/usr/bin/env -S uv run\n"),
+        ("scripts/ok.sh", "#!/bin/bash\n"),
+    ];
+    assert_eq!(
+        check(&FrontMatter::default(), &files, &[]),
+        [
+            row(Kind::Interpreter, "ruby", true, "scripts/b.rb:1"),
+            row(Kind::Interpreter, "uv", true, "tool:1"),
+            row(Kind::Interpreter, "pwsh", false, "scripts/c.ps1:1"),
+        ]
+    );
+}
+
+#[test]
+fn a_network_is_a_warning_since_no_workspace_has_one() {
+    let found = check(&compatible("Needs network access."), &[], &[]);
+    assert_eq!(
+        found,
+        [row(Kind::Network, "the skill", false, "compatibility")]
+    );
+    assert_eq!(
+        check(&compatible("Works offline, no network."), &[], &[]),
+        []
+    );
+    let found = check(&requires(&["curl"], &[], &[]), &[], &[]);
+    let bins = "metadata.requires.bins";
+    assert_eq!(
+        found,
+        [
+            row(Kind::Binary, "curl", true, bins),
+            row(Kind::Network, "curl", false, bins)
+        ]
+    );
+}
+
+#[test]
+fn a_skill_of_documents_needs_nothing() {
+    assert_eq!(
+        check(
+            &FrontMatter::default(),
+            &[("references/x.md", "import nothing")],
+            &[]
+        ),
+        []
+    );
+}
+
+#[test]
+fn the_work_for_one_skill_is_bounded() {
+    let long: String = (0..60_000).map(|n| format!("import m{n}\n")).collect();
+    let names: Vec<String> = (0..600).map(|n| format!("scripts/s{n:03}.py")).collect();
+    let mut files: Vec<(&str, &str)> = names
+        .iter()
+        .map(|name| (name.as_str(), "import json\n"))
+        .collect();
+    files.push(("scripts/0.py", &long));
+    let started = std::time::Instant::now();
+    let found = check(&FrontMatter::default(), &files, &[]);
+    assert!((1000..=2000).contains(&found.len()), "{}", found.len());
+    assert!(started.elapsed() < std::time::Duration::from_secs(20));
+}
+
+#[test]
+fn what_is_not_there_is_looked_for_without_comparing_it_to_all_files() {
+    let packages: String = (0..1_000)
+        .map(|n| format!("\"pa{n:03}\": \"1\","))
+        .collect();
+    let package = format!(
+        "{{\"dependencies\": {{{}}}}}",
+        packages.trim_end_matches(',')
+    );
+    let mut front = requires(&["only-here", "Only-Here"], &[], &[]);
+    front
+        .requires
+        .bins
+        .extend((0..200).map(|n| format!("b{n}")));
+    let seconds = |files: usize| {
+        let names: Vec<String> = (0..files).map(|n| format!("data/pa{n}.txt")).collect();
+        let mut all: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+        all.push(("package.json", &package));
+        all.push(("bin/only-here", ""));
+        let dir = skill(&all);
+        let manifest = Manifest::read(dir.path()).expect("manifest");
+        let started = std::time::Instant::now();
+        let needs = collect_needs(&front, &manifest).expect("collected");
+        let elapsed = started.elapsed().as_secs_f64();
+        // A program's name is what it is: the file in bin/ is no other one's.
+        assert_eq!(needs.len(), 1_000 + 201);
+        elapsed
+    };
+    let (few, many) = (seconds(20), seconds(2_000));
+    assert!(many < few * 20.0 + 0.5, "{few} s, then {many} s");
+}

@@ -1,0 +1,290 @@
+//! Search over the skills of one snapshot, best first. Pure; the snapshot keeps its index.
+//!
+//! ```text
+//! query ─► terms: Unicode words, lower case, also split at - _ / ; without stop words
+//! term × field: word 1, beginning of a word 1/2, inside of a word 1/5
+//!               × weight of the field (name 3, description 2, tags 1) × rarity of the term (0 to 1)
+//! whole query:  a query that is a name, or begins one, outweighs all terms together
+//! ```
+//!
+//! Rarity makes a word of nearly every description worth next to nothing. Equal scores are ordered by name, so that the
+//! same query has the same answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+mod compat;
+
+use super::skill::Skill;
+use super::snapshot::Catalogue;
+
+/// Maximum length of a query, in bytes.
+pub const QUERY_BYTES_MAX: usize = 1024;
+/// Maximum number of terms of a query; further ones do not count.
+const TERMS_MAX: usize = 32;
+/// Weights of the fields, in the order of [`FIELDS`].
+const WEIGHTS: [f64; 3] = [3.0, 2.0, 1.0];
+/// Weights of a match that is a whole word, the beginning of a word, or inside a word.
+const QUALITIES: [f64; 3] = [1.0, 0.5, 0.2];
+/// Bonus of a query that is a name, per term of the query, so that it outweighs what all its terms can find (6 each).
+const EXACT: f64 = 40.0;
+const PREFIX: f64 = 10.0;
+/// A shorter term is no beginning, and no inside, of a word: it would be one of nearly every word. Other scripts than
+/// Latin say more with a character.
+const PREFIX_BYTES_MIN: usize = 2;
+const INSIDE_BYTES_MIN: usize = 3;
+/// Words that say nothing about a skill: English ones, and those that most descriptions of skills have. Sorted.
+const STOP_WORDS: [&str; 72] = [
+    "a", "about", "across", "an", "and", "any", "are", "as", "ask", "asks", "at", "be", "by",
+    "can", "do", "for", "from", "has", "have", "help", "helps", "how", "i", "if", "in", "into",
+    "is", "it", "its", "me", "my", "need", "needs", "of", "on", "or", "other", "our", "please",
+    "should", "skill", "skills", "some", "such", "task", "tasks", "that", "the", "their", "them",
+    "then", "there", "these", "this", "to", "us", "use", "used", "useful", "user", "users", "uses",
+    "using", "via", "want", "wants", "was", "we", "when", "which", "with", "you",
+];
+
+/// Fields that are searched, as answers name them.
+pub const FIELDS: [&str; 3] = ["name", "description", "tags"];
+
+/// Skill that the index found.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct SearchHit {
+    /// Index among the skills of the snapshot.
+    pub(crate) position: usize,
+    /// More is better; comparable within one answer only.
+    pub(crate) score: f64,
+    /// Matched fields, in the order of [`FIELDS`].
+    pub(crate) fields: Vec<&'static str>,
+}
+
+/// Skill that a search found, for the caller.
+#[derive(Debug, Clone)]
+pub struct SearchMatch {
+    /// The skill that the name means.
+    pub skill: Skill,
+    /// Relevance: more is better; comparable within one answer only.
+    pub score: f64,
+    /// Fields that matched.
+    pub fields: Vec<&'static str>,
+}
+
+impl Catalogue {
+    /// Returns the best skills for a query, at most `limit`.
+    ///
+    /// # Errors
+    /// `Invalid` for a query without a word to look for.
+    pub(crate) fn search(
+        &self,
+        query: &str,
+        limit: usize,
+        is_compat: bool,
+    ) -> Result<Vec<SearchMatch>> {
+        let hits = if is_compat {
+            self.index().search_compat(query, limit)?
+        } else {
+            self.index().search(query, limit)?
+        };
+        let found = hits.into_iter().filter_map(|hit| {
+            Some(SearchMatch {
+                skill: Skill::clone(self.skills.get(hit.position)?),
+                score: hit.score,
+                fields: hit.fields,
+            })
+        });
+        Ok(found.collect())
+    }
+}
+
+/// Search index over the usable skills of one snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct SearchIndex {
+    skills: Vec<IndexedSkill>,
+    /// Every word of every field, with the skills that have it.
+    words: BTreeMap<String, Vec<WordPosting>>,
+}
+
+#[derive(Debug)]
+struct IndexedSkill {
+    /// Index among the skills of the snapshot.
+    position: usize,
+    name: String,
+    /// Terms of the name, joined by spaces.
+    spoken: String,
+    /// Name and description in lower case, for `compat`.
+    lower: [String; 2],
+    tags: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct WordPosting {
+    /// Index among the skills of the index.
+    skill: usize,
+    /// A bit for each of [`FIELDS`].
+    fields: u8,
+}
+
+/// Score of one skill so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct SkillScore {
+    score: f64,
+    fields: u8,
+}
+
+impl SearchIndex {
+    /// Indexes the skill that each name means: of several versions the first.
+    pub(crate) fn new(skills: &[Arc<Skill>]) -> Self {
+        let mut index = Self::default();
+        for (position, skill) in skills.iter().enumerate() {
+            let last = index.skills.last();
+            if skill.is_usable() && last.is_none_or(|last| last.name != skill.name) {
+                index.add_skill(position, skill);
+            }
+        }
+        index
+    }
+
+    fn add_skill(&mut self, position: usize, skill: &Skill) {
+        let (name, front) = (&skill.name, &skill.front_matter);
+        // Triggers, words that should bring the skill to mind, count as tags.
+        let tags = front.tags.iter().chain(&front.triggers).map(|tag| (2, tag));
+        let mut own: BTreeMap<String, u8> = BTreeMap::new();
+        for (field, text) in [(0, name), (1, &front.description)].into_iter().chain(tags) {
+            for term in split_terms(text) {
+                *own.entry(term).or_default() |= 1 << field;
+            }
+        }
+        let skill = self.skills.len();
+        for (word, fields) in own {
+            let postings = self.words.entry(word).or_default();
+            postings.push(WordPosting { skill, fields });
+        }
+        self.skills.push(IndexedSkill {
+            position,
+            name: name.clone(),
+            spoken: split_terms(name).collect::<Vec<_>>().join(" "),
+            lower: [name.to_lowercase(), front.description.to_lowercase()],
+            tags: front.tags.iter().map(|tag| tag.to_lowercase()).collect(),
+        });
+    }
+
+    /// Returns the best skills for a query, at most `limit`.
+    ///
+    /// # Errors
+    /// `Invalid` for a query without a word to look for.
+    pub(crate) fn search(&self, query: &str, limit: usize) -> Result<Vec<SearchHit>> {
+        let all: Vec<String> = split_terms(query).take(TERMS_MAX).collect();
+        let wanted: BTreeSet<&String> = all.iter().filter(|term| !is_stop_word(term)).collect();
+        if wanted.is_empty() {
+            return Err(nothing_to_look_for(query));
+        }
+        let mut scored = vec![SkillScore::default(); self.skills.len()];
+        for term in wanted {
+            self.score_term(term, &mut scored);
+        }
+        let (spoken, terms) = (all.join(" "), all.len());
+        for (skill, scored) in self.skills.iter().zip(&mut scored) {
+            if skill.spoken.starts_with(&spoken) && spoken.len() >= PREFIX_BYTES_MIN {
+                let exact = skill.spoken.len() == spoken.len();
+                let bonus = if exact { EXACT } else { PREFIX };
+                scored.score += bonus * f64::from(u32::try_from(terms).unwrap_or(u32::MAX));
+                scored.fields |= 1;
+            }
+        }
+        Ok(self.best_hits(&scored, limit))
+    }
+
+    /// Adds what one term is worth to each skill.
+    fn score_term(&self, term: &str, scored: &mut [SkillScore]) {
+        // Quality of the best match, by skill and field.
+        let mut found = vec![[0.0_f64; 3]; scored.len()];
+        for (word, postings) in &self.words {
+            let Some(quality) = match_quality(term, word) else {
+                continue;
+            };
+            for posting in postings {
+                let best = found.get_mut(posting.skill).into_iter().flatten();
+                for (field, best) in best.enumerate() {
+                    if posting.fields & (1 << field) != 0 {
+                        *best = best.max(quality);
+                    }
+                }
+            }
+        }
+        let skills = found.iter().filter(|best| **best != [0.0; 3]).count();
+        let rarity = term_rarity(skills, self.skills.len());
+        for (scored, best) in scored.iter_mut().zip(found) {
+            for (field, (quality, weight)) in best.into_iter().zip(WEIGHTS).enumerate() {
+                if quality > 0.0 {
+                    scored.score += quality * weight * rarity;
+                    scored.fields |= 1 << field;
+                }
+            }
+        }
+    }
+
+    /// Returns the skills with a score, best first, equal ones by name.
+    fn best_hits(&self, scored: &[SkillScore], limit: usize) -> Vec<SearchHit> {
+        let scored = self.skills.iter().zip(scored);
+        let mut found: Vec<_> = scored.filter(|(_, scored)| scored.score > 0.0).collect();
+        found.sort_by(|(a, of_a), (b, of_b)| {
+            let by_score = of_b.score.total_cmp(&of_a.score);
+            by_score.then_with(|| (&a.name, a.position).cmp(&(&b.name, b.position)))
+        });
+        let hit = |(skill, scored): (&IndexedSkill, &SkillScore)| {
+            let fields = FIELDS.into_iter().enumerate();
+            let fields = fields.filter(|(field, _)| scored.fields & (1 << field) != 0);
+            SearchHit {
+                position: skill.position,
+                score: scored.score,
+                fields: fields.map(|(_, name)| name).collect(),
+            }
+        };
+        found.into_iter().take(limit).map(hit).collect()
+    }
+}
+
+/// Returns what the match of a term with a word is worth; `None` if they do not match.
+fn match_quality(term: &str, word: &str) -> Option<f64> {
+    let [whole, beginning, inside] = QUALITIES;
+    if word.len() <= term.len() {
+        return (word == term).then_some(whole);
+    }
+    if term.len() >= PREFIX_BYTES_MIN && word.starts_with(term) {
+        return Some(beginning);
+    }
+    (term.len() >= INSIDE_BYTES_MIN && word.contains(term)).then_some(inside)
+}
+
+/// Returns how much it says, from 0 to 1, that a skill has a term which `found` of `all` skills have: BM25's formula, over
+/// its maximum.
+#[expect(clippy::cast_precision_loss, reason = "counts of skills")]
+fn term_rarity(found: usize, all: usize) -> f64 {
+    let (found, all) = (found as f64, all as f64);
+    let weight = |found: f64| (1.0 + (all - found + 0.5) / (found + 0.5)).ln();
+    // A term of one skill alone has rarity 1, however few skills there are.
+    weight(found) / weight(1.0)
+}
+
+/// Splits a text into words in lower case, also at what is neither letter nor digit.
+fn split_terms(text: &str) -> impl Iterator<Item = String> + '_ {
+    let parts = text.split(|c: char| !c.is_alphanumeric());
+    parts.filter(|part| !part.is_empty()).map(str::to_lowercase)
+}
+
+fn is_stop_word(term: &str) -> bool {
+    STOP_WORDS.binary_search(&term).is_ok()
+}
+
+fn nothing_to_look_for(query: &str) -> Error {
+    let message = if query.trim().is_empty() {
+        "is empty: give words that a skill's name, description or tags may have"
+    } else {
+        "has only words that nearly every skill has: say what the skill should deal with"
+    };
+    Error::invalid("query", message)
+}
+
+#[cfg(test)]
+mod tests;

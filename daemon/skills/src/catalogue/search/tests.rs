@@ -1,0 +1,299 @@
+//! Ranking, as a table over a catalogue of a dozen skills.
+
+use super::*;
+use crate::parse::front_matter::FrontMatter;
+
+/// Name, description, tags, triggers.
+type Row = (
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+    &'static [&'static str],
+);
+
+const CATALOGUE: [Row; 12] = [
+    (
+        "pdf",
+        "Read and fill forms. Use when the user has a document.",
+        &["office"],
+        &[],
+    ),
+    ("pdf-tools", "Merge and split documents.", &[], &[]),
+    ("my-pdf", "Personal documents.", &[], &[]),
+    ("pdfium", "A rendering library.", &[], &[]),
+    ("reports", "Make a pdf of quarterly figures.", &[], &[]),
+    ("invoices", "Write invoices.", &["pdf"], &[]),
+    (
+        "csv-report",
+        "Summarise tables of data for the user.",
+        &["data", "csv"],
+        &[],
+    ),
+    (
+        "sql_query",
+        "Ask databases; data in, data out.",
+        &["data"],
+        &["explain plan"],
+    ),
+    ("git/helper", "Data about commits.", &["data"], &[]),
+    (
+        "skill-creator",
+        "Use when a new skill is wanted.",
+        &["meta"],
+        &[],
+    ),
+    (
+        "übersetzer",
+        "Übersetzt Texte ins Größere.",
+        &["sprache"],
+        &[],
+    ),
+    ("翻訳", "日本語の文書を翻訳する", &[], &[]),
+];
+
+fn skill(name: &str, description: &str, tags: &[&str], triggers: &[&str]) -> Arc<Skill> {
+    let strings = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect();
+    Arc::new(Skill {
+        name: name.to_owned(),
+        front_matter: Arc::new(FrontMatter {
+            description: description.to_owned(),
+            tags: strings(tags),
+            triggers: strings(triggers),
+            ..FrontMatter::default()
+        }),
+        ..Skill::default()
+    })
+}
+
+fn index(rows: &[Row]) -> SearchIndex {
+    let skills = rows
+        .iter()
+        .map(|(name, description, tags, triggers)| skill(name, description, tags, triggers));
+    SearchIndex::new(&skills.collect::<Vec<_>>())
+}
+
+fn names(hits: &[SearchHit]) -> Vec<&'static str> {
+    hits.iter().map(|hit| CATALOGUE[hit.position].0).collect()
+}
+
+fn fields(hits: &[SearchHit], name: &str) -> Vec<&'static str> {
+    let hit = hits.iter().find(|hit| CATALOGUE[hit.position].0 == name);
+    hit.expect(name).fields.clone()
+}
+
+#[test]
+fn the_stop_words_are_sorted() {
+    assert!(STOP_WORDS.is_sorted());
+}
+
+#[test]
+fn names_come_before_descriptions_and_these_before_tags() {
+    let index = index(&CATALOGUE);
+    let found = |query: &str| names(&index.search(query, 25).expect("words"));
+    for (query, expected) in [
+        // Exact name, name that begins so (a whole word before a part), word in a name, in a description, in a tag.
+        (
+            "pdf",
+            vec![
+                "pdf",
+                "pdf-tools",
+                "pdfium",
+                "my-pdf",
+                "reports",
+                "invoices",
+            ],
+        ),
+        (
+            "PDF",
+            vec![
+                "pdf",
+                "pdf-tools",
+                "pdfium",
+                "my-pdf",
+                "reports",
+                "invoices",
+            ],
+        ),
+        // The whole query is a name, however it is written.
+        ("csv report", vec!["csv-report", "reports"]),
+        ("csv-report", vec!["csv-report", "reports"]),
+        ("Csv_Report", vec!["csv-report", "reports"]),
+        ("git/helper", vec!["git/helper"]),
+        ("sql query", vec!["sql_query"]),
+        // Its stop word takes part in a name.
+        ("skill creator", vec!["skill-creator"]),
+        // The inside of a word is worth least.
+        ("ices", vec!["invoices"]),
+        // Triggers count as tags.
+        ("explain", vec!["sql_query"]),
+        // What is rare decides over what many have.
+        (
+            "data commits",
+            vec!["git/helper", "csv-report", "sql_query"],
+        ),
+        // Every script.
+        ("größere", vec!["übersetzer"]),
+        ("ÜBERSETZER", vec!["übersetzer"]),
+        ("翻訳", vec!["翻訳"]),
+        ("文書", vec!["翻訳"]),
+        ("nothing like it: zzz", vec![]),
+    ] {
+        assert_eq!(found(query), expected, "{query:?}");
+    }
+    let hits = index.search("data", 25).expect("words");
+    assert_eq!(fields(&hits, "csv-report"), ["description", "tags"]);
+    assert_eq!(
+        fields(&index.search("pdf", 25).expect("words"), "my-pdf"),
+        ["name"]
+    );
+}
+
+#[test]
+fn stop_words_do_not_score() {
+    let index = index(&CATALOGUE);
+    let search = |query: &str| index.search(query, 25);
+    for query in ["", "  ", "\t\n", "use", "use the skill when", "-_/ !", "A"] {
+        let refused = matches!(search(query), Err(Error::Invalid { .. }));
+        assert!(refused, "{query:?}");
+    }
+    // `use`, `when` and `user` are in many descriptions.
+    let with = search("use it when a user has invoices").expect("words");
+    assert_eq!(names(&with), names(&search("invoices").expect("words")));
+}
+
+#[test]
+fn what_every_skill_has_is_worth_nearly_nothing() {
+    let description = |n: usize| if n == 7 { "common rare" } else { "common" };
+    let skills = (0..1000).map(|n| skill(&format!("n{n}"), description(n), &[], &[]));
+    let index = SearchIndex::new(&skills.collect::<Vec<_>>());
+    let common = index.search("common", 1).expect("words");
+    let rare = index.search("rare", 1).expect("words");
+    assert!(
+        rare[0].score > 100.0 * common[0].score,
+        "{rare:?} {common:?}"
+    );
+    assert_eq!(
+        index.search("common rare", 3).expect("words")[0].position,
+        7
+    );
+}
+
+#[test]
+fn equal_scores_are_in_order_of_names_and_limited() {
+    let index = index(&CATALOGUE);
+    let hits = index.search("documents", 25).expect("words");
+    assert_eq!(names(&hits), ["my-pdf", "pdf-tools"]);
+    assert_eq!(hits[0].score.to_bits(), hits[1].score.to_bits());
+    assert_eq!(
+        names(&index.search("documents", 1).expect("words")),
+        ["my-pdf"]
+    );
+}
+
+#[test]
+fn any_query_is_answered() {
+    let index = index(&CATALOGUE);
+    let long = "x ".repeat(QUERY_BYTES_MAX / 2);
+    for query in [
+        &long,
+        "\0",
+        "\u{202e}fdp",
+        "[(*",
+        "a\u{301}",
+        "🦀🦀🦀",
+        "\u{feff}pdf",
+        "%_'\"",
+    ] {
+        let _ = index.search(query, 25);
+        let _ = index.search_compat(query, 25);
+    }
+    assert!(
+        SearchIndex::default()
+            .search("pdf", 25)
+            .expect("words")
+            .is_empty()
+    );
+}
+
+#[test]
+fn compat_scores_as_agent_zero_does() {
+    let index = index(&CATALOGUE);
+    let score = |query: &str| -> Vec<(&str, f64)> {
+        let hits = index.search_compat(query, 25).expect("words");
+        let rows = hits
+            .iter()
+            .map(|hit| (CATALOGUE[hit.position].0, hit.score));
+        rows.collect()
+    };
+    // Substrings: 3 in the name, 2 in the description, 1 for each tag; equal ones by name.
+    assert_eq!(
+        score("PDF"),
+        [
+            ("my-pdf", 3.0),
+            ("pdf", 3.0),
+            ("pdf-tools", 3.0),
+            ("pdfium", 3.0),
+            ("reports", 2.0),
+            ("invoices", 1.0)
+        ]
+    );
+    // Summed over terms, a term that occurs twice counts twice.
+    assert_eq!(score("csv csv"), [("csv-report", 8.0)]);
+    assert_eq!(score("report dat")[0], ("csv-report", 3.0 + 2.0 + 1.0));
+    // Beside a word that says something a stop word is a term like any other: `use` is in `use`, `user`. Triggers are
+    // not searched.
+    assert_eq!(
+        score("xlsx use"),
+        [("csv-report", 2.0), ("pdf", 2.0), ("skill-creator", 2.0)]
+    );
+    // Alone such words find nothing, not everything.
+    for query in ["use", "a", "the of", "The, and a!", "e", "- ."] {
+        assert_eq!(score(query), [], "{query}");
+    }
+    assert_eq!(score("explain"), []);
+    assert!(index.search_compat(" \t", 25).is_err());
+}
+
+#[test]
+fn compat_adds_one_point_for_each_tag_that_has_the_term() {
+    let index = index(&[
+        ("one", "First.", &["pdf-forms", "office"], &[]),
+        ("two", "Second.", &["pdf-forms", "pdf-text", "PDFium"], &[]),
+    ]);
+    let hits = index.search_compat("pdf", 25).expect("words");
+    let scores: Vec<(usize, f64)> = hits.iter().map(|hit| (hit.position, hit.score)).collect();
+    assert_eq!(scores, [(1, 3.0), (0, 1.0)]);
+    assert!(hits.iter().all(|hit| hit.fields == ["tags"]));
+}
+
+#[test]
+fn ten_thousand_skills_are_searched_quickly() {
+    // Words of four syllables: some 30,000 different ones, and some in every description.
+    let syllables = [
+        "ba", "ko", "ri", "tu", "me", "lo", "sa", "vi", "ne", "da", "pu", "zy", "xa",
+    ];
+    let word = |n: usize| -> String {
+        let syllable = |power: u32| syllables[n / 13_usize.pow(power) % 13];
+        (0..4).map(syllable).collect()
+    };
+    let skills = (0..10_000).map(|n| {
+        let words: Vec<String> = (0..12).map(|k| word(n * 31 + k * 977)).collect();
+        let description = format!("Use when the user has data: {}.", words.join(" "));
+        let name = format!("{}-{}", word(n), word(n * 7));
+        skill(&name, &description, &[&word(n % 50)], &[])
+    });
+    let index = SearchIndex::new(&skills.collect::<Vec<_>>());
+    let mut times: Vec<std::time::Duration> = (0..20)
+        .map(|n| {
+            let query = format!("{} data {}", word(n * 501), word(n + 3));
+            let started = std::time::Instant::now();
+            let hits = index.search(&query, 25).expect("words");
+            assert_eq!(hits.len(), 25);
+            started.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    // Some 5 ms at most when optimised; this is a debug build on a machine that is busy.
+    let median = times[times.len() / 2];
+    assert!(median < std::time::Duration::from_millis(250), "{median:?}");
+}

@@ -1,0 +1,171 @@
+//! A skill as the catalogue lists it, and how a profile judges it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::parse::document::Document;
+use crate::parse::finding::{Findings, Profile};
+use crate::parse::front_matter::FrontMatter;
+use crate::parse::problem::Problem;
+use crate::store::content::Content;
+
+/// State of a skill in the catalogue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SkillState {
+    /// Usable, without problems.
+    #[default]
+    Loaded,
+    /// Usable; its problems are warnings.
+    LoadedWithWarnings,
+    /// Unusable; at least one problem is an error.
+    Rejected,
+    /// An earlier skill has the same name and version.
+    Shadowed,
+}
+
+/// A skill as the catalogue lists it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Skill {
+    /// Name from its documents; the folder's name if they give none.
+    pub name: String,
+    /// Other names: `parent/child` for a skill within a skill.
+    pub aliases: Vec<String>,
+    /// Root as configured; empty for a published skill.
+    pub root: String,
+    /// Position of the root among all sources, which decides who shadows whom.
+    pub rank: usize,
+    /// Origin of the skill, for people: its folder (and the target of a link), its URL, or empty if published.
+    pub source: String,
+    /// Folder as it was found, links included.
+    pub found_at: PathBuf,
+    /// `found_at` relative to the root; empty for a published skill.
+    pub within: String,
+    /// Folder without links.
+    pub dir: PathBuf,
+    /// Folders within `dir`, relative to it, that are skills themselves and no part of this one.
+    pub nested: Vec<PathBuf>,
+    /// `true` if `dir` is in the store and never changes.
+    pub is_stored: bool,
+    /// State that its problems lead to.
+    pub state: SkillState,
+    /// Front matter; the default if it could not be read.
+    pub front_matter: Arc<FrontMatter>,
+    /// Digest and size; `None` if the files could not be read or the skill is rejected.
+    pub content: Option<Content>,
+    /// Reasons for the state, and warnings; errors first.
+    pub problems: Vec<Problem>,
+    /// Modification time of its document, or time of the publication.
+    pub update_time: Option<SystemTime>,
+    /// Findings of its documents, which a profile turns into problems.
+    pub findings: Findings,
+    /// Problems that do not depend on the profile.
+    pub other_problems: Vec<Problem>,
+    /// `true` if an earlier skill has the same name and version.
+    pub is_shadowed: bool,
+}
+
+/// Position in a listing that stays valid while skills come and go.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PageCursor {
+    /// Name of the last skill of the page.
+    pub name: String,
+    /// Rank of its root.
+    pub rank: usize,
+    /// Version of the last skill.
+    pub version: String,
+    /// Source of the last skill.
+    pub source: String,
+    /// Folder in the root: all skills of a remote root have the same source.
+    pub within: String,
+}
+
+/// Fields by which a listing is sorted: name, rank of the root, version, source, and folder in the root.
+pub(crate) type SortKey<'a> = (&'a str, usize, &'a str, &'a str, &'a str);
+
+impl PageCursor {
+    pub(crate) fn sort_key(&self) -> SortKey<'_> {
+        let Self {
+            name,
+            rank,
+            version,
+            source,
+            within,
+        } = self;
+        (name, *rank, version, source, within)
+    }
+}
+
+impl Skill {
+    /// Returns the cursor of a page that ends with this skill.
+    #[must_use]
+    pub fn cursor(&self) -> PageCursor {
+        PageCursor {
+            name: self.name.clone(),
+            rank: self.rank,
+            version: self.front_matter.version.clone(),
+            source: self.source.clone(),
+            within: self.within.clone(),
+        }
+    }
+
+    pub(crate) fn sort_key(&self) -> SortKey<'_> {
+        let version = &self.front_matter.version;
+        (&self.name, self.rank, version, &self.source, &self.within)
+    }
+
+    /// Returns `true` if commands can use the skill.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        matches!(
+            self.state,
+            SkillState::Loaded | SkillState::LoadedWithWarnings
+        )
+    }
+
+    /// Returns the digest of its content; empty if the content is not known.
+    #[must_use]
+    pub fn digest(&self) -> &str {
+        self.content
+            .as_ref()
+            .map_or("", |content| content.digest.as_str())
+    }
+
+    /// Takes what the documents say. `has_file` tells which files exist, of those that a card may list.
+    pub(crate) fn apply_document(&mut self, document: Document, has_file: impl Fn(&str) -> bool) {
+        let card = document.front_matter.card.as_ref();
+        self.other_problems
+            .extend(card.and_then(|card| card.missing(has_file)));
+        self.front_matter = Arc::new(document.front_matter);
+        self.findings = document.findings;
+    }
+
+    /// Takes the content of the skill's files, or the problem for which there is none, and judges the skill again.
+    pub(crate) fn apply_content(&mut self, content: Result<Content, Problem>) {
+        match &content {
+            Ok(content) => self.other_problems.extend(content.warnings(&self.found_at)),
+            Err(problem) => {
+                let problem = problem.clone().about(&self.found_at);
+                self.other_problems.push(problem);
+            }
+        }
+        self.content = content.ok();
+        self.judge(Profile::Lenient);
+    }
+
+    /// Sets state and problems as a profile judges them.
+    pub fn judge(&mut self, profile: Profile) {
+        let findings = self.findings.problems(profile).into_iter();
+        let findings = findings.map(|problem| problem.about(&self.found_at));
+        let others = self.other_problems.iter().cloned();
+        let mut problems: Vec<Problem> = others.chain(findings).collect();
+        problems.sort_by_key(|problem| !problem.is_error());
+        self.state = match problems.first() {
+            Some(problem) if problem.is_error() => SkillState::Rejected,
+            _ if self.is_shadowed => SkillState::Shadowed,
+            Some(_) => SkillState::LoadedWithWarnings,
+            None => SkillState::Loaded,
+        };
+        self.problems = problems;
+    }
+}

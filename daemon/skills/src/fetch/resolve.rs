@@ -1,0 +1,86 @@
+//! Resolves names to the addresses that may be connected to. The checked address is the one that is connected to, so a
+//! name that changes its address in between gains nothing.
+
+use std::net::{IpAddr, SocketAddr};
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use super::address::{Reach, reach};
+use super::{FetchError, WebUrl};
+
+/// Rule that decides which addresses may be connected to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AddressPolicy {
+    /// Public addresses only.
+    Public,
+    /// Public and private addresses.
+    Private,
+    /// All addresses: the only name that is resolved is that of the configured proxy.
+    Proxy,
+}
+
+/// Error of a host whose address may not be connected to.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{host} is at {address}, which is {what}")]
+pub(super) struct AddressError {
+    pub(super) host: String,
+    pub(super) address: IpAddr,
+    pub(super) what: &'static str,
+    /// `true` if the configuration could allow it.
+    pub(super) allowable: bool,
+}
+
+impl AddressError {
+    /// Converts the error to that of a URL.
+    pub(super) fn into_fetch_error(self, url: &WebUrl) -> FetchError {
+        FetchError::Address {
+            url: url.to_string(),
+            host: self.host,
+            address: self.address,
+            what: self.what,
+            allowable: self.allowable,
+        }
+    }
+}
+
+impl AddressPolicy {
+    /// Checks that an address may be connected to.
+    pub(super) fn check_address(self, host: &str, address: IpAddr) -> Result<(), AddressError> {
+        let (what, allowable) = match (reach(address), self) {
+            (Reach::Public, _) | (_, Self::Proxy) | (Reach::Private(_), Self::Private) => {
+                return Ok(());
+            }
+            (Reach::Private(what), Self::Public) => (what, true),
+            (Reach::Never(what), _) => (what, false),
+        };
+        Err(AddressError {
+            host: host.to_owned(),
+            address,
+            what,
+            allowable,
+        })
+    }
+}
+
+impl Resolve for AddressPolicy {
+    fn resolve(&self, name: Name) -> Resolving {
+        let policy = *self;
+        Box::pin(async move {
+            let host = name.as_str();
+            // reqwest replaces the port by that of the URL.
+            let found = tokio::net::lookup_host((host, 0)).await?;
+            let mut refused = None;
+            let mut allowed: Vec<SocketAddr> = Vec::new();
+            for address in found {
+                match policy.check_address(host, address.ip()) {
+                    Ok(()) => allowed.push(address),
+                    Err(why) => refused = Some(why),
+                }
+            }
+            match refused {
+                Some(refused) if allowed.is_empty() => Err(refused.into()),
+                _ => Ok(Box::new(allowed.into_iter()) as Addrs),
+            }
+        })
+    }
+}

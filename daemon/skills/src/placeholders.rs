@@ -1,0 +1,129 @@
+//! Replaces the placeholders that skill documents use for the skill's own folder with its path in a workspace. Pure.
+
+/// Path of the staged skills in the container.
+const SKILLS_DIR: &str = "/workspace/skills";
+
+/// Placeholders of other skill systems. A shell does not expand the first two.
+const PLACEHOLDERS: [&str; 4] = [
+    "__BASE_DIR__",
+    "{baseDir}",
+    "${CLAUDE_PLUGIN_ROOT}",
+    "${CLAUDE_SKILL_DIR}",
+];
+/// Maximum number of replacements of each placeholder in one text. It limits how much a text grows.
+const REPLACEMENTS_MAX: usize = 2000;
+
+/// Replaces all placeholders, in text for a model or in one argument of a command.
+#[must_use]
+pub fn resolve_placeholders(text: &str, skill: &str) -> String {
+    replace_placeholders(text, skill, &PLACEHOLDERS)
+}
+
+/// Replaces only the placeholders that a shell does not expand itself. A skill's name consists of letters, digits and
+/// `._-`, so the path has no special meaning to a shell, quoted or not.
+#[must_use]
+pub fn resolve_placeholders_for_shell(text: &str, skill: &str) -> String {
+    let (for_shell, _variables) = PLACEHOLDERS.split_at(2);
+    replace_placeholders(text, skill, for_shell)
+}
+
+/// Replaces all occurrences of some placeholders.
+fn replace_placeholders(text: &str, skill: &str, placeholders: &[&str]) -> String {
+    placeholders
+        .iter()
+        .fold(text.to_owned(), |text, mark| match text.contains(mark) {
+            true => replace_placeholder(&text, skill, mark),
+            false => text,
+        })
+}
+
+fn replace_placeholder(text: &str, skill: &str, placeholder: &str) -> String {
+    // A plugin keeps its skills in this folder; a workspace contains only the skill itself.
+    let in_plugin = format!("/skills/{skill}");
+    let mut pieces = text.splitn(REPLACEMENTS_MAX + 1, placeholder);
+    let mut replaced = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        if placeholder.starts_with('{') && replaced.ends_with('$') {
+            // `${baseDir}` is a variable of some program and not a placeholder.
+            replaced += placeholder;
+            replaced += piece;
+            continue;
+        }
+        replaced += SKILLS_DIR;
+        replaced += "/";
+        replaced += skill;
+        let rest = piece.strip_prefix(in_plugin.as_str());
+        replaced += match rest {
+            Some(rest)
+                if placeholder.contains("PLUGIN") && !rest.starts_with(is_name_character) =>
+            {
+                rest
+            }
+            _ => piece,
+        };
+    }
+    replaced
+}
+
+/// Returns `true` if a skill's name may contain the character.
+fn is_name_character(char: char) -> bool {
+    char.is_ascii_alphanumeric() || matches!(char, '.' | '_' | '-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_become_the_path_of_the_skills_folder() {
+        for (text, expected) in [
+            ("run __BASE_DIR__/x.py", "run /workspace/skills/pdf/x.py"),
+            (
+                "`{baseDir}/a` {baseDir}",
+                "`/workspace/skills/pdf/a` /workspace/skills/pdf",
+            ),
+            ("\"${CLAUDE_PLUGIN_ROOT}/x\"", "\"/workspace/skills/pdf/x\""),
+            ("${CLAUDE_SKILL_DIR}", "/workspace/skills/pdf"),
+            // The skill's own folder in a plugin, and that of another skill.
+            (
+                "${CLAUDE_PLUGIN_ROOT}/skills/pdf/x",
+                "/workspace/skills/pdf/x",
+            ),
+            (
+                "${CLAUDE_PLUGIN_ROOT}/skills/pdf-2/x",
+                "/workspace/skills/pdf/skills/pdf-2/x",
+            ),
+            // Variables of programs, and words that only resemble placeholders.
+            (
+                "`${baseDir}/x` {BASE_DIR} {basedir}",
+                "`${baseDir}/x` {BASE_DIR} {basedir}",
+            ),
+            (
+                "$CLAUDE_PLUGIN_ROOT __BASE_DIR",
+                "$CLAUDE_PLUGIN_ROOT __BASE_DIR",
+            ),
+            ("", ""),
+        ] {
+            assert_eq!(resolve_placeholders(text, "pdf"), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn shell_text_keeps_variables_that_the_shell_expands() {
+        let text = "{baseDir}/x '${CLAUDE_PLUGIN_ROOT}' ${baseDir} __BASE_DIR__";
+        assert_eq!(
+            resolve_placeholders_for_shell(text, "pdf"),
+            "/workspace/skills/pdf/x '${CLAUDE_PLUGIN_ROOT}' ${baseDir} /workspace/skills/pdf"
+        );
+    }
+
+    #[test]
+    fn growth_by_replacements_is_limited() {
+        let name = "n".repeat(64);
+        for mark in PLACEHOLDERS {
+            let text = mark.repeat((1 << 20) / mark.len());
+            let replaced = resolve_placeholders(&text, &name);
+            assert!(replaced.len() < text.len() + (256 << 10), "{mark}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Archives of skills, unpacked with suspicion: tar, tar.gz, zip, or a SKILL.md alone.
+//!
+//! ```text
+//! file ─ magic bytes ─► tarball.rs ─┐  entries, one at a time
+//!                       zipfile.rs ──┴─► tree.rs: names, collisions, bounds ─► files and directories, then links
+//! ```
+//!
+//! No library writes anything: each entry is judged in `tree.rs` first. Links are made last, so that nothing is ever
+//! written through one. What must not be unpacked fails the whole archive, and nothing is left of it.
+//!
+//! | kept | refused |
+//! |---|---|
+//! | files, mode 0644 or 0755; directories 0755 | devices, FIFOs, sparse files, encrypted ones |
+//! | relative links that stay inside, `..` only at their beginning | other links |
+//! | hard links to earlier files, as copies | other hard links |
+//! | one folder around everything, and taken off | absolute names, `..`, control characters, no UTF-8 |
+//! | backslashes of zip files from Windows, as separators | other backslashes |
+//! | PAX and GNU long names, git's global header, zip64 | two entries of a name, or of names that differ in case |
+//! | what macOS adds: `__MACOSX/`, `._x`, left out | bytes after the end, or an end that does not come |
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use flate2::read::MultiGzDecoder;
+
+use crate::error::Error;
+use crate::parse::problem::Problem;
+use crate::store::content::make_directory;
+
+mod tarball;
+mod tree;
+mod zipfile;
+
+use tree::{ArchiveEntry, EntryKind, UnpackTree};
+
+/// Size in bytes to which an archive may always expand, whatever its ratio: small and regular files compress very well.
+const RATIO_FREE_BYTES: u64 = 4 << 20;
+/// Number of bytes at a file's beginning that decide its format: a tar header.
+const MAGIC_BYTES: usize = 512;
+/// Size of a tar entry's headers and padding in bytes, counted on top of the contents.
+const OVERHEAD_BYTES: u64 = 4096;
+/// Name of the bound that follows from [`ArchiveBounds::ratio`].
+const EXPANSION: &str = "bytes that an archive of this size expands to";
+
+/// Format of an uploaded or fetched file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArchiveKind {
+    /// `.tar`.
+    Tar,
+    /// `.tar.gz`, `.tgz`.
+    TarGz,
+    /// `.zip`.
+    Zip,
+    /// No archive: the document alone.
+    SkillMd,
+}
+
+/// Bounds of an archive.
+#[derive(Debug, Clone, Copy)]
+pub struct ArchiveBounds {
+    /// Maximum size of all files, unpacked, in bytes.
+    pub bytes: u64,
+    /// Maximum size of one file, unpacked, in bytes.
+    pub file_bytes: u64,
+    /// Maximum number of files, links and directories, including directories that are only part of a name.
+    pub entries: u64,
+    /// Maximum number of names in a path.
+    pub depth: usize,
+    /// Maximum number of unpacked bytes for each packed one.
+    pub ratio: u64,
+}
+
+/// Directory into which an archive was unpacked, and its counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnpackedArchive {
+    /// Directory of the archive's files, without a folder around them.
+    pub root: PathBuf,
+    /// Name of that folder: the archive's only entry at its top, a directory.
+    pub wrapper: Option<String>,
+    /// Number of regular files and links.
+    pub files: u64,
+    /// Number of files, links and directories.
+    pub entries: u64,
+    /// Size of its files, in bytes.
+    pub bytes: u64,
+}
+
+/// Why an archive was not unpacked.
+#[derive(Debug)]
+pub enum UnpackError {
+    /// The archive is invalid or hostile.
+    Invalid {
+        /// Name in the archive, made printable; empty if the fault concerns the whole archive.
+        entry: String,
+        /// Description of the fault; fits after the name.
+        problem: String,
+    },
+    /// The archive exceeds a bound.
+    Limit {
+        /// Name of the bound that is exceeded.
+        what: String,
+        /// The bound.
+        limit: u64,
+    },
+    /// An operation on the host failed.
+    Host(Error),
+}
+
+/// Error of a [`LimitedReader`] at its limit.
+#[derive(Debug, thiserror::Error)]
+#[error("more than {limit} bytes")]
+struct LimitReached {
+    what: &'static str,
+    limit: u64,
+}
+
+/// Reader that fails beyond a number of bytes, which several readers may share.
+struct LimitedReader<R> {
+    inner: R,
+    /// Number of bytes that can still be read.
+    left: Rc<Cell<u64>>,
+    what: &'static str,
+    /// Limit that the error names.
+    limit: u64,
+}
+
+/// Unpacks a file into `into`, which must not exist and does not exist after a failure. Without `kind` the format is
+/// detected. Blocks.
+///
+/// # Errors
+/// See [`UnpackError`].
+pub fn unpack_archive(
+    file: &mut File,
+    kind: Option<ArchiveKind>,
+    into: &Path,
+    bounds: &ArchiveBounds,
+) -> Result<UnpackedArchive, UnpackError> {
+    let kind = match kind {
+        Some(kind) => kind,
+        None => detect_archive_kind(file)?,
+    };
+    make_directory(into).map_err(UnpackError::host("make", into))?;
+    let unpacked = unpack_into(file, kind, into, bounds);
+    if unpacked.is_err()
+        && let Err(error) = fs::remove_dir_all(into)
+    {
+        tracing::warn!(dir = %into.display(), %error, "files of a refused archive were not removed");
+    }
+    unpacked
+}
+
+fn unpack_into(
+    file: &mut File,
+    kind: ArchiveKind,
+    into: &Path,
+    bounds: &ArchiveBounds,
+) -> Result<UnpackedArchive, UnpackError> {
+    let size = file.seek(SeekFrom::End(0)).map_err(UnpackError::read)?;
+    file.rewind().map_err(UnpackError::read)?;
+    let mut tree = UnpackTree::new(into, *bounds);
+    let expanded_max = RATIO_FREE_BYTES.max(size.saturating_mul(bounds.ratio));
+    match kind {
+        ArchiveKind::Tar => tarball::unpack_tar(BufReader::new(file), &mut tree)?,
+        ArchiveKind::TarGz => {
+            let overhead = bounds.entries.saturating_mul(OVERHEAD_BYTES);
+            let bytes_max = bounds.bytes.saturating_add(overhead);
+            let inflated = MultiGzDecoder::new(BufReader::new(file));
+            let what = "bytes of the archive, unpacked";
+            let inflated = LimitedReader::new(inflated, what, bytes_max);
+            let inflated = LimitedReader::new(inflated, EXPANSION, expanded_max);
+            tarball::unpack_tar(BufReader::new(inflated), &mut tree)?;
+        }
+        ArchiveKind::Zip => zipfile::unpack_zip(file, &mut tree, expanded_max)?,
+        ArchiveKind::SkillMd => {
+            let is_executable = false;
+            let document = ArchiveEntry {
+                name: b"SKILL.md",
+                kind: EntryKind::File { is_executable },
+                size,
+            };
+            tree.add_entry(&document, file)?;
+        }
+    }
+    tree.finish()
+}
+
+/// Detects the format of a file by its first bytes.
+///
+/// # Errors
+/// `Invalid` for any other format; `Host` if the file cannot be read.
+pub fn detect_archive_kind(file: &mut File) -> Result<ArchiveKind, UnpackError> {
+    let mut start = Vec::with_capacity(MAGIC_BYTES);
+    file.rewind().map_err(UnpackError::read)?;
+    let mut head = Read::by_ref(file).take(MAGIC_BYTES as u64);
+    head.read_to_end(&mut start).map_err(UnpackError::read)?;
+    if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
+        return Ok(ArchiveKind::Zip);
+    }
+    if start.starts_with(&[0x1f, 0x8b]) {
+        return Ok(ArchiveKind::TarGz);
+    }
+    if tarball::is_tar_header(&start) {
+        return Ok(ArchiveKind::Tar);
+    }
+    // The last character may be incomplete, because only the beginning was read.
+    let is_text = match str::from_utf8(&start) {
+        Ok(_) => !start.is_empty(),
+        Err(error) => error.error_len().is_none(),
+    };
+    if is_text && !start.contains(&0) {
+        return Ok(ArchiveKind::SkillMd);
+    }
+    Err(UnpackError::archive(
+        "is neither tar, tar.gz nor zip, nor a SKILL.md",
+    ))
+}
+
+// === impl UnpackError ===
+
+impl UnpackError {
+    /// Makes the error of one entry.
+    fn entry(name: impl AsRef<[u8]>, problem: impl Into<String>) -> Self {
+        Self::Invalid {
+            entry: printable_name(name.as_ref()),
+            problem: problem.into(),
+        }
+    }
+
+    /// Makes the error of a whole archive.
+    pub(crate) fn archive(problem: impl Into<String>) -> Self {
+        Self::entry("", problem)
+    }
+
+    fn host(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let operation = format!("{verb} {}", path.display());
+        move |source| Self::Host(Error::Io { operation, source })
+    }
+
+    /// Classifies a failed read: errors of decoders have no OS error number, errors of the system have one.
+    fn read(error: io::Error) -> Self {
+        if let Some(reached) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            let LimitReached { what, limit } = reached;
+            return Self::Limit {
+                what: (*what).to_owned(),
+                limit: *limit,
+            };
+        }
+        if error.raw_os_error().is_some() {
+            let operation = "read an archive".to_owned();
+            return Self::Host(Error::Io {
+                operation,
+                source: error,
+            });
+        }
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            return Self::archive("is cut off");
+        }
+        Self::archive(format!("cannot be decompressed: {error}"))
+    }
+
+    /// Adds the name of the entry, where it is not known yet.
+    fn with_entry(self, name: &[u8]) -> Self {
+        match self {
+            Self::Invalid { ref entry, problem } if entry.is_empty() => Self::entry(name, problem),
+            Self::Invalid { .. } | Self::Limit { .. } | Self::Host(_) => self,
+        }
+    }
+
+    /// Converts the error to a problem of a root or a skill.
+    pub fn into_problem(self) -> Problem {
+        let code = match &self {
+            Self::Invalid { .. } => "archive.invalid",
+            Self::Limit { .. } => "archive.too_large",
+            Self::Host(_) => "archive.failed",
+        };
+        Problem::error(code, Error::from(self).to_string())
+    }
+}
+
+impl From<UnpackError> for Error {
+    fn from(error: UnpackError) -> Self {
+        match error {
+            UnpackError::Invalid { entry, problem } => Self::ArchiveInvalid { entry, problem },
+            UnpackError::Limit { what, limit } => Self::LimitExceeded { what, limit },
+            UnpackError::Host(error) => error,
+        }
+    }
+}
+
+/// Returns a name for people: at most 256 characters, with invisible ones escaped.
+fn printable_name(name: &[u8]) -> String {
+    let name = name.get(..1024).unwrap_or(name);
+    name.escape_ascii().to_string().chars().take(256).collect()
+}
+
+// === impl LimitedReader ===
+
+impl<R> LimitedReader<R> {
+    fn new(inner: R, what: &'static str, limit: u64) -> Self {
+        Self {
+            inner,
+            left: Rc::new(Cell::new(limit)),
+            what,
+            limit,
+        }
+    }
+}
+
+impl<R: Read> Read for LimitedReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        let left = self.left.get().checked_sub(count as u64);
+        let (what, limit) = (self.what, self.limit);
+        let reached = || io::Error::other(LimitReached { what, limit });
+        self.left.set(left.ok_or_else(reached)?);
+        Ok(count)
+    }
+}
+
+impl<R: Seek> Seek for LimitedReader<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.inner.seek(to)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1017 @@
+//! Archives as people make them, and as nobody should.
+#![expect(clippy::too_many_lines, reason = "tables: a row per archive")]
+
+use std::io::{Cursor, Write as _};
+use std::os::unix::fs::PermissionsExt;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tar::{EntryType, Header};
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
+
+use super::*;
+
+const BOUNDS: ArchiveBounds = ArchiveBounds {
+    bytes: 1 << 20,
+    file_bytes: 256 << 10,
+    entries: 100,
+    depth: 8,
+    ratio: 100,
+};
+
+const SKILL: &[u8] = b"---\nname: a\n---\n";
+
+/// Makes a tar entry: a header with a correct checksum, contents, padding.
+fn entry(kind: u8, name: &[u8], link: &[u8], mode: u32, data: &[u8]) -> Vec<u8> {
+    sized(kind, name, link, mode, data, data.len() as u64)
+}
+
+fn sized(kind: u8, name: &[u8], link: &[u8], mode: u32, data: &[u8], size: u64) -> Vec<u8> {
+    let mut header = Header::new_ustar();
+    let old = header.as_old_mut();
+    old.name[..name.len()].copy_from_slice(name);
+    old.linkname[..link.len()].copy_from_slice(link);
+    header.set_entry_type(EntryType::new(kind));
+    header.set_mode(mode);
+    header.set_size(size);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend_from_slice(data);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+fn file(name: &str, data: &[u8]) -> Vec<u8> {
+    entry(b'0', name.as_bytes(), b"", 0o644, data)
+}
+
+fn tar_of(entries: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = entries.concat();
+    bytes.resize(bytes.len() + 1024, 0);
+    bytes
+}
+
+/// Makes a PAX record with its correct length.
+fn pax(key: &str, value: &[u8]) -> Vec<u8> {
+    let rest = key.len() + value.len() + 3;
+    let mut length = rest + 1;
+    while length != rest + length.to_string().len() {
+        length = rest + length.to_string().len();
+    }
+    [
+        format!("{length} {key}=").as_bytes(),
+        value,
+        b"\n".as_slice(),
+    ]
+    .concat()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).expect("gzip");
+    encoder.finish().expect("gzip")
+}
+
+fn zip_of(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, data) in files {
+        let mode = if name.ends_with(".sh") { 0o755 } else { 0o644 };
+        let options = SimpleFileOptions::default().unix_permissions(mode);
+        writer.start_file(*name, options).expect("zip");
+        writer.write_all(data).expect("zip");
+    }
+    writer.finish().expect("zip").into_inner()
+}
+
+fn zip_link(name: &str, target: &str) -> Vec<u8> {
+    let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default();
+    writer.start_file("SKILL.md", options).expect("zip");
+    writer.write_all(SKILL).expect("zip");
+    writer.add_symlink(name, target, options).expect("zip");
+    writer.finish().expect("zip").into_inner()
+}
+
+/// Where a signature stands, from the start.
+fn places(bytes: &[u8], mark: &[u8]) -> Vec<usize> {
+    let all = bytes.windows(mark.len()).enumerate();
+    all.filter(|(_, window)| *window == mark)
+        .map(|(at, _)| at)
+        .collect()
+}
+
+fn patched(mut bytes: Vec<u8>, at: usize, with: &[u8]) -> Vec<u8> {
+    bytes[at..at + with.len()].copy_from_slice(with);
+    bytes
+}
+
+/// The Unix mode of the last entry of a zip file.
+fn zip_mode(bytes: Vec<u8>, mode: u32) -> Vec<u8> {
+    let at = *places(&bytes, b"PK\x01\x02").last().expect("an entry");
+    patched(bytes, at + 38, &(mode << 16).to_le_bytes())
+}
+
+fn unpacked_with(
+    bytes: &[u8],
+    bounds: &ArchiveBounds,
+) -> (tempfile::TempDir, Result<UnpackedArchive, UnpackError>) {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let path = dir.path().join("archive");
+    fs::write(&path, bytes).expect("written");
+    let mut file = File::open(&path).expect("opened");
+    let result = unpack_archive(&mut file, None, &dir.path().join("into"), bounds);
+    if result.is_err() {
+        assert!(
+            !dir.path().join("into").exists(),
+            "something is left of a refused archive"
+        );
+    }
+    assert_eq!(
+        fs::read_dir(dir.path()).expect("there").count(),
+        1 + usize::from(result.is_ok()),
+        "something lies beside the archive"
+    );
+    (dir, result)
+}
+
+/// Lists an unpacked archive: path, mode or link target, contents.
+fn tree(root: &Path) -> Vec<(String, String, Vec<u8>)> {
+    fn walk(root: &Path, at: &Path, into: &mut Vec<(String, String, Vec<u8>)>) {
+        for entry in fs::read_dir(root.join(at)).expect("there") {
+            let path = at.join(entry.expect("entry").file_name());
+            let (name, place) = (path.display().to_string(), root.join(&path));
+            let metadata = fs::symlink_metadata(&place).expect("there");
+            if metadata.is_symlink() {
+                let target = fs::read_link(&place).expect("link");
+                into.push((name, format!("→ {}", target.display()), Vec::new()));
+            } else if metadata.is_dir() {
+                let mode = format!("{:04o}", metadata.permissions().mode() & 0o7777);
+                into.push((name, mode, Vec::new()));
+                walk(root, &path, into);
+            } else {
+                let mode = format!("{:04o}", metadata.permissions().mode() & 0o7777);
+                into.push((name, mode, fs::read(&place).expect("read")));
+            }
+        }
+    }
+    let mut all = Vec::new();
+    walk(root, Path::new(""), &mut all);
+    all.sort();
+    all
+}
+
+fn shown(bytes: &[u8]) -> Vec<(String, String, Vec<u8>)> {
+    let (_dir, result) = unpacked_with(bytes, &BOUNDS);
+    tree(&result.expect("unpacked").root)
+}
+
+fn expected(entries: &[(&str, &str, &[u8])]) -> Vec<(String, String, Vec<u8>)> {
+    let owned = entries
+        .iter()
+        .map(|(path, mode, data)| ((*path).to_owned(), (*mode).to_owned(), data.to_vec()));
+    let mut all: Vec<_> = owned.collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn good_archives_are_unpacked_with_fixed_modes() {
+    let long = format!("{}/{}", "d".repeat(200), "f".repeat(200));
+    let long_shown: [(&str, &str, &[u8]); 3] = [
+        ("SKILL.md", "0644", SKILL),
+        (&"d".repeat(200), "0755", b""),
+        (&long, "0644", b"x"),
+    ];
+    let plain: [(&str, &str, &[u8]); 3] = [
+        ("SKILL.md", "0644", SKILL),
+        ("bin", "0755", b""),
+        ("bin/run.sh", "0755", b"#!/bin/sh\n"),
+    ];
+    let plain_tar = tar_of(&[
+        entry(b'5', b"./", b"", 0o700, b""),
+        entry(b'0', b"./SKILL.md", b"", 0o600, SKILL),
+        // Set-id, sticky and odd bits go; any x is an x.
+        entry(b'0', b"bin//run.sh", b"", 0o6_711, b"#!/bin/sh\n"),
+    ]);
+    let skill = file("SKILL.md", SKILL);
+    for (what, bytes, entries) in [
+        ("tar", plain_tar.clone(), plain.as_slice()),
+        ("tar.gz", gzip(&plain_tar), &plain),
+        (
+            "tar.gz in two members",
+            [gzip(&plain_tar[..700]), gzip(&plain_tar[700..])].concat(),
+            &plain,
+        ),
+        (
+            "zip",
+            zip_of(&[("SKILL.md", SKILL), ("bin/run.sh", b"#!/bin/sh\n")]),
+            &plain,
+        ),
+        (
+            "wrapped, made by git",
+            tar_of(&[
+                entry(
+                    b'g',
+                    b"pax_global_header",
+                    b"",
+                    0o666,
+                    &pax("comment", b"0123"),
+                ),
+                entry(b'5', b"repo-1/", b"", 0o775, b""),
+                file("repo-1/SKILL.md", SKILL),
+                entry(b'0', b"repo-1/bin/run.sh", b"", 0o775, b"#!/bin/sh\n"),
+            ]),
+            &plain,
+        ),
+        (
+            "wrapped, from a Mac",
+            zip_of(&[
+                ("s/SKILL.md", SKILL),
+                ("__MACOSX/s/._SKILL.md", b"x"),
+                ("s/.DS_Store", b"x"),
+                ("s/bin/run.sh", b"#!/bin/sh\n"),
+                ("._s", b"x"),
+            ]),
+            &plain,
+        ),
+        (
+            "GNU long name",
+            tar_of(&[
+                skill.clone(),
+                entry(
+                    b'L',
+                    b"././@LongLink",
+                    b"",
+                    0,
+                    format!("{long}\0").as_bytes(),
+                ),
+                file("short", b"x"),
+            ]),
+            &long_shown,
+        ),
+        (
+            "PAX long name, size, and a value with newlines",
+            tar_of(&[
+                skill.clone(),
+                entry(
+                    b'x',
+                    b"PaxHeaders/1",
+                    b"",
+                    0o644,
+                    &[
+                        pax("SCHILY.xattr.com.apple", b"a\nb\0c"),
+                        pax("path", long.as_bytes()),
+                        pax("size", b"1"),
+                    ]
+                    .concat(),
+                ),
+                // The header's own size is not the one that counts.
+                sized(b'0', b"short", b"", 0o644, b"x", 0),
+            ]),
+            &long_shown,
+        ),
+        (
+            "links inside",
+            tar_of(&[
+                file("w/SKILL.md", SKILL),
+                entry(b'2', b"w/a/link", b"../SKILL.md", 0o777, b""),
+                entry(b'2', b"w/dir", b"a", 0o777, b""),
+                // A hard link is a copy of its own.
+                entry(b'1', b"w/copy", b"w/SKILL.md", 0o644, b""),
+            ]),
+            &[
+                ("SKILL.md", "0644", SKILL),
+                ("a", "0755", b""),
+                ("a/link", "→ ../SKILL.md", b""),
+                ("copy", "0644", SKILL),
+                ("dir", "→ a", b""),
+            ],
+        ),
+        (
+            "zip link",
+            zip_link("link", "SKILL.md"),
+            &[("SKILL.md", "0644", SKILL), ("link", "→ SKILL.md", b"")],
+        ),
+        (
+            "a colon, spaces and other scripts in names",
+            tar_of(&[skill.clone(), file("a: b — ü.txt", b"x")]),
+            &[("SKILL.md", "0644", SKILL), ("a: b — ü.txt", "0644", b"x")],
+        ),
+        (
+            "an empty file, and directories twice",
+            tar_of(&[
+                skill.clone(),
+                file("d/empty", b""),
+                entry(b'5', b"d/", b"", 0o755, b""),
+                entry(b'5', b"d", b"", 0o000, b""),
+            ]),
+            &[
+                ("SKILL.md", "0644", SKILL),
+                ("d", "0755", b""),
+                ("d/empty", "0644", b""),
+            ],
+        ),
+        (
+            "SKILL.md alone",
+            SKILL.to_vec(),
+            &[("SKILL.md", "0644", SKILL)],
+        ),
+    ] {
+        assert_eq!(shown(&bytes), expected(entries), "{what}");
+    }
+    let (_dir, copies) = unpacked_with(
+        &tar_of(&[skill, entry(b'1', b"copy", b"SKILL.md", 0, b"")]),
+        &BOUNDS,
+    );
+    let copies = copies.expect("unpacked");
+    assert_eq!((copies.files, copies.bytes), (2, 2 * SKILL.len() as u64));
+    let inode = |name: &str| {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(copies.root.join(name)).expect("there").ino()
+    };
+    assert_ne!(inode("SKILL.md"), inode("copy"));
+}
+
+#[test]
+fn one_folder_around_everything_is_taken_off() {
+    for (files, wrapper) in [
+        (vec![("SKILL.md", SKILL)], None),
+        (vec![("w/SKILL.md", SKILL)], Some("w")),
+        // Only one: the next folder is the archive's own.
+        (vec![("w/v/SKILL.md", SKILL)], Some("w")),
+        (vec![("w/SKILL.md", SKILL), ("README", b"")], None),
+        (vec![("w/SKILL.md", SKILL), ("v/SKILL.md", SKILL)], None),
+    ] {
+        let (dir, unpacked) = unpacked_with(&zip_of(&files), &BOUNDS);
+        let unpacked = unpacked.expect("unpacked");
+        assert_eq!(unpacked.wrapper.as_deref(), wrapper, "{files:?}");
+        let root = dir.path().join("into").join(wrapper.unwrap_or_default());
+        assert_eq!(unpacked.root, root);
+    }
+}
+
+/// Returns the message of a refused archive.
+fn refusal(bytes: &[u8]) -> String {
+    let (_dir, result) = unpacked_with(bytes, &BOUNDS);
+    let refused = result.expect_err("refused");
+    assert!(
+        !matches!(refused, UnpackError::Host(_)),
+        "not the host's fault: {refused:?}"
+    );
+    Error::from(refused).to_string()
+}
+
+/// The same zip file as if a system of this number had made it.
+fn zip_made_by(mut bytes: Vec<u8>, system: u8) -> Vec<u8> {
+    for at in places(&bytes, b"PK\x01\x02") {
+        bytes[at + 5] = system;
+        // What else than Unix writes has no mode.
+        bytes[at + 38..at + 42].copy_from_slice(&[0; 4]);
+    }
+    bytes
+}
+
+#[test]
+fn backslashes_in_zip_files_from_windows_separate_folders() {
+    let zip = zip_of(&[
+        ("demo\\SKILL.md", SKILL),
+        ("demo\\empty\\", b""),
+        ("demo\\references\\a.md", b"a"),
+        ("demo/references/b.md", b"b"),
+    ]);
+    for system in [0, 10, 14] {
+        let (dir, unpacked) = unpacked_with(&zip_made_by(zip.clone(), system), &BOUNDS);
+        let unpacked = unpacked.expect("unpacked");
+        assert_eq!(unpacked.wrapper.as_deref(), Some("demo"), "{system}");
+        let root = dir.path().join("into/demo");
+        assert_eq!(fs::read(root.join("SKILL.md")).expect("read"), SKILL);
+        assert_eq!(fs::read(root.join("references/a.md")).expect("read"), b"a");
+        assert_eq!(fs::read(root.join("references/b.md")).expect("read"), b"b");
+        assert!(root.join("empty").is_dir(), "{system}");
+    }
+    // Where a backslash can be part of a name it is not known what was meant.
+    let (_dir, refused) = unpacked_with(&zip_made_by(zip, 3), &BOUNDS);
+    let refused = Error::from(refused.expect_err("refused")).to_string();
+    assert!(refused.contains("backslash"), "{refused}");
+}
+
+#[test]
+fn names_from_windows_that_escape_are_refused() {
+    for (name, problem) in [
+        ("a\\..\\..\\b", "has .. in its name"),
+        ("..\\b", "has .. in its name"),
+        ("\\b", "has an absolute name"),
+        ("\\\\host\\share\\b", "has an absolute name"),
+        ("C:\\b", "has an absolute name"),
+        ("c:b", "has an absolute name"),
+        ("SKILL.md\\b", "is beneath a file or a link"),
+        ("x\\\u{7}", "control character"),
+    ] {
+        let zip = zip_of(&[("SKILL.md", SKILL), (name, b"x")]);
+        let said = refusal(&zip_made_by(zip, 0));
+        assert!(said.contains(problem), "{name:?}: {said}");
+    }
+    let twice = zip_of(&[("SKILL.md", SKILL), ("a\\b", b"1"), ("a/b", b"2")]);
+    assert!(refusal(&zip_made_by(twice, 10)).contains("is there twice"));
+}
+
+#[test]
+fn hostile_names_are_refused_in_tar_and_zip() {
+    let long = "n".repeat(256);
+    for (name, problem) in [
+        ("/etc/passwd", "has an absolute name"),
+        ("../out", "has .. in its name"),
+        ("a/../b", "has .. in its name"),
+        ("..", "has .. in its name"),
+        ("a\\..\\b", "backslash"),
+        ("a\nb", "control character"),
+        ("a\u{7f}", "control character"),
+        ("a\u{85}b", "control character"),
+        (&long, "longer than 255 bytes"),
+        ("a/b/c/d/e/f/g/h/i", "deeper than 8 names"),
+        ("skill.md", "differs only in case from SKILL.md"),
+        ("SKILL.md", "twice"),
+        ("SKILL.md/x", "is beneath a file or a link"),
+    ] {
+        let name_record = pax("path", name.as_bytes());
+        let tar = tar_of(&[
+            file("SKILL.md", SKILL),
+            entry(b'x', b"pax", b"", 0, &name_record),
+            file("x", b"x"),
+        ]);
+        let said = refusal(&tar);
+        assert!(said.contains(problem), "tar {name:?}: {said}");
+        if name == "SKILL.md" {
+            continue;
+        }
+        let said = refusal(&zip_of(&[("SKILL.md", SKILL), (name, b"x")]));
+        assert!(said.contains(problem), "zip {name:?}: {said}");
+    }
+    let nul = [file("SKILL.md", SKILL), {
+        let record = pax("path", b"a\0b");
+        [entry(b'x', b"pax", b"", 0, &record), file("x", b"x")].concat()
+    }];
+    assert!(refusal(&tar_of(&nul)).contains("control character"));
+    let latin1 = tar_of(&[
+        file("SKILL.md", SKILL),
+        entry(b'0', b"\xfc.txt", b"", 0, b""),
+    ]);
+    assert!(refusal(&latin1).contains(r"\xfc.txt has a name that is not UTF-8"));
+    let deep_case = tar_of(&[file("a/SKILL.md", SKILL), file("A/x", b"x")]);
+    assert!(refusal(&deep_case).contains("differs only in case from a"));
+    let path = format!("{}x", "d/".repeat(512));
+    let path = tar_of(&[
+        file("SKILL.md", SKILL),
+        entry(b'x', b"pax", b"", 0, &pax("path", path.as_bytes())),
+        file("x", b"x"),
+    ]);
+    assert!(refusal(&path).contains("longer than 1024 bytes"));
+}
+
+#[test]
+fn hostile_tar_entries_are_refused() {
+    let skill = || file("SKILL.md", SKILL);
+    let link =
+        |name: &str, target: &str| entry(b'2', name.as_bytes(), target.as_bytes(), 0o777, b"");
+    for (what, entries, problem) in [
+        (
+            "absolute link",
+            vec![link("l", "/etc/passwd")],
+            "l is a link out of the archive",
+        ),
+        (
+            "climbing link",
+            vec![link("a/l", "../../x")],
+            "a/l is a link out of the archive",
+        ),
+        (
+            "link over a link",
+            vec![link("a/l", "b/../../x")],
+            "is a link out of the archive",
+        ),
+        ("empty link", vec![link("l", "")], "without a valid target"),
+        (
+            "write through a link",
+            vec![link("d", "."), file("d/x", b"x")],
+            "beneath a file or a link",
+        ),
+        (
+            "directory over a link",
+            vec![link("d", "a"), entry(b'5', b"d/", b"", 0, b"")],
+            "is there twice",
+        ),
+        (
+            "link over a directory",
+            vec![file("d/x", b""), link("d", "x")],
+            "is there twice",
+        ),
+        (
+            "link over a file",
+            vec![link("SKILL.md", "x")],
+            "is there twice",
+        ),
+        (
+            "file beneath a file",
+            vec![file("f", b""), file("f/x", b"")],
+            "beneath a file or a link",
+        ),
+        (
+            "file over a directory",
+            vec![file("f/x", b""), file("f", b"")],
+            "is there twice",
+        ),
+        (
+            "hard link out",
+            vec![entry(b'1', b"h", b"../../etc/passwd", 0, b"")],
+            "hard link out of the archive",
+        ),
+        (
+            "absolute hard link",
+            vec![entry(b'1', b"h", b"/etc/passwd", 0, b"")],
+            "hard link out of the archive",
+        ),
+        (
+            "hard link to what comes later",
+            vec![entry(b'1', b"h", b"z", 0, b""), file("z", b"")],
+            "no earlier file",
+        ),
+        (
+            "hard link to a link",
+            vec![link("l", "SKILL.md"), entry(b'1', b"h", b"l", 0, b"")],
+            "no earlier file",
+        ),
+        (
+            "character device",
+            vec![entry(b'3', b"null", b"", 0o666, b"")],
+            "null is a device",
+        ),
+        (
+            "block device",
+            vec![entry(b'4', b"sda", b"", 0o666, b"")],
+            "is a device",
+        ),
+        (
+            "FIFO",
+            vec![entry(b'6', b"pipe", b"", 0o666, b"")],
+            "is a FIFO",
+        ),
+        (
+            "GNU sparse",
+            vec![entry(b'S', b"sparse", b"", 0o666, b"")],
+            "is sparse",
+        ),
+        (
+            "another volume",
+            vec![entry(b'M', b"next", b"", 0, b"")],
+            "is of an unknown kind",
+        ),
+        (
+            "PAX sparse",
+            vec![
+                entry(b'x', b"p", b"", 0, &pax("GNU.sparse.major", b"1")),
+                file("x", b""),
+            ],
+            "sparse file",
+        ),
+        (
+            "directory with contents",
+            vec![entry(b'5', b"d/", b"", 0, b"x")],
+            "is no file and has contents",
+        ),
+        (
+            "link with contents",
+            vec![entry(b'2', b"l", b"SKILL.md", 0, b"x")],
+            "is no file and has contents",
+        ),
+        (
+            "global path",
+            vec![entry(b'g', b"g", b"", 0, &pax("path", b"/etc/passwd"))],
+            "names or sizes all of its entries",
+        ),
+        (
+            "global size",
+            vec![entry(b'g', b"g", b"", 0, &pax("size", b"0"))],
+            "names or sizes all of its entries",
+        ),
+        (
+            "negative PAX size",
+            vec![
+                entry(b'x', b"p", b"", 0, &pax("size", b"-1")),
+                file("x", b""),
+            ],
+            "bad PAX size",
+        ),
+        (
+            "endless PAX size",
+            vec![
+                entry(b'x', b"p", b"", 0, &pax("size", b"99999999999999999999")),
+                file("x", b""),
+            ],
+            "bad PAX size",
+        ),
+        (
+            "PAX length that lies",
+            vec![entry(b'x', b"p", b"", 0, b"99 path=x\n"), file("x", b"")],
+            "damaged PAX header",
+        ),
+        (
+            "PAX length of nothing",
+            vec![entry(b'x', b"p", b"", 0, b"0 path=x\n"), file("x", b"")],
+            "damaged PAX header",
+        ),
+        (
+            "a long name for nothing",
+            vec![entry(b'L', b"l", b"", 0, b"x\0")],
+            "ends with a name that belongs to nothing",
+        ),
+        (
+            "huge extension",
+            vec![entry(b'x', b"p", b"", 0, &vec![b'x'; 300 << 10])],
+            "oversized extension",
+        ),
+        ("no name", vec![entry(b'0', b"", b"", 0, b"x")], "no name"),
+        (
+            "the top as a file",
+            vec![entry(b'0', b".", b"", 0, b"x")],
+            "no name",
+        ),
+        (
+            "PAX empty name",
+            vec![entry(b'x', b"p", b"", 0, &pax("path", b"")), file("x", b"")],
+            "no name",
+        ),
+        (
+            "PAX that hides what follows",
+            vec![
+                entry(b'x', b"p", b"", 0, &pax("size", b"512")),
+                sized(b'0', b"x", b"", 0, &file("/hidden", b""), 0),
+                file("../y", b""),
+            ],
+            "has .. in its name",
+        ),
+    ] {
+        let said = refusal(&tar_of(&[vec![skill()], entries].concat()));
+        assert!(said.contains(problem), "{what}: {said}");
+    }
+}
+
+#[test]
+fn links_out_of_the_folder_that_is_taken_off_are_refused() {
+    let bytes = tar_of(&[
+        file("w/SKILL.md", SKILL),
+        entry(b'2', b"w/l", b"../w/SKILL.md", 0o777, b""),
+    ]);
+    assert!(refusal(&bytes).contains("w/l is a link out of the archive"));
+}
+
+#[test]
+fn damaged_streams_are_refused() {
+    let whole = tar_of(&[file("SKILL.md", SKILL), file("x", &[b'x'; 600])]);
+    let packed = gzip(&whole);
+    let zip = zip_of(&[("SKILL.md", SKILL), ("x", &[b'x'; 600])]);
+    let entries = whole.len() - 1024;
+    for (what, bytes, problem) in [
+        (
+            "tar without its end",
+            whole[..entries].to_vec(),
+            "without its end mark",
+        ),
+        (
+            "tar cut in a file",
+            whole[..entries - 700].to_vec(),
+            "x is cut off",
+        ),
+        (
+            "tar cut in padding",
+            whole[..entries - 100].to_vec(),
+            "x is cut off",
+        ),
+        (
+            "tar cut in a header",
+            whole[..1024 + 100].to_vec(),
+            "without its end mark",
+        ),
+        (
+            "tar with a wrong checksum",
+            patched(whole.clone(), 1024, b"y"),
+            "damaged header",
+        ),
+        (
+            "tar with more after its end",
+            [whole.clone(), b"more".to_vec()].concat(),
+            "something after its end",
+        ),
+        ("gzip cut", packed[..packed.len() / 2].to_vec(), "cut off"),
+        (
+            "gzip with a wrong sum",
+            patched(packed.clone(), packed.len() - 8, b"abcd"),
+            "cannot be decompressed",
+        ),
+        (
+            "gzip with more after its end",
+            [packed.clone(), b"more than a header has".to_vec()].concat(),
+            "cannot be decompressed",
+        ),
+        ("gzip of no tar", gzip(b"hello"), "without its end mark"),
+        (
+            "zip cut",
+            zip[..zip.len() - 30].to_vec(),
+            "without its directory",
+        ),
+        (
+            "zip cut at its end",
+            zip[..zip.len() - 1].to_vec(),
+            "is cut off",
+        ),
+        (
+            "zip with more after its end",
+            [zip.clone(), b"more".to_vec()].concat(),
+            "something after its end",
+        ),
+        (
+            "zip with something before it",
+            [b"PK\x03\x04".to_vec(), zip.clone()].concat(),
+            "cannot be read",
+        ),
+        (
+            "zip with other bytes than it says",
+            patched(zip.clone(), 30 + 8 + 3, b"zz"),
+            "SKILL.md cannot be decompressed",
+        ),
+        ("empty tar", tar_of(&[]), "has no files"),
+        ("empty zip", zip_of(&[]), "has no files"),
+        (
+            "only directories",
+            tar_of(&[entry(b'5', b"d/", b"", 0, b"")]),
+            "has no files",
+        ),
+        ("nothing", Vec::new(), "is neither tar"),
+        ("something else", b"\x7fELF\0\0".to_vec(), "is neither tar"),
+        ("rar", b"Rar!\x1a\x07\x01\x00".to_vec(), "is neither tar"),
+    ] {
+        let said = refusal(&bytes);
+        assert!(said.contains(problem), "{what}: {said}");
+    }
+}
+
+#[test]
+fn hostile_zip_files_are_refused() {
+    let two = zip_of(&[("SKILL.md", SKILL), ("x", b"xx")]);
+    let central = places(&two, b"PK\x01\x02");
+    let local = places(&two, b"PK\x03\x04");
+    let end = places(&two, b"PK\x05\x06")[0];
+    let same_data = patched(two.clone(), central[1] + 42, &0u32.to_le_bytes());
+    let hidden = {
+        // The directory names one entry, the file has two.
+        let mut bytes = two.clone();
+        bytes.drain(central[1]..end);
+        let end = places(&bytes, b"PK\x05\x06")[0];
+        let bytes = patched(bytes, end + 8, &[1, 0, 1, 0]);
+        patched(
+            bytes,
+            end + 12,
+            &u32::try_from(central[1] - central[0])
+                .expect("small")
+                .to_le_bytes(),
+        )
+    };
+    let renamed = patched(two.clone(), local[1] + 30, b"y");
+    let twice = {
+        let bytes = zip_of(&[("SKILL.md", SKILL), ("x", b"1"), ("y", b"2")]);
+        places(&bytes, b"y")
+            .into_iter()
+            .fold(bytes.clone(), |bytes, at| patched(bytes, at, b"x"))
+    };
+    let encrypted = {
+        let bytes = patched(two.clone(), central[1] + 8, &[1, 0]);
+        patched(bytes, local[1] + 6, &[1, 0])
+    };
+    let bzip2 = {
+        let bytes = patched(two.clone(), central[1] + 10, &[12, 0]);
+        patched(bytes, local[1] + 8, &[12, 0])
+    };
+    for (what, bytes, problem) in [
+        (
+            "link out",
+            zip_link("l", "../x"),
+            "l is a link out of the archive",
+        ),
+        (
+            "absolute link",
+            zip_link("l", "/etc/passwd"),
+            "l is a link out of the archive",
+        ),
+        ("two entries of the same bytes", same_data, "inconsisten"),
+        ("an entry that the directory hides", hidden, "inconsisten"),
+        ("an entry with two names", renamed, "inconsisten"),
+        ("a name twice", twice, "two entries of the same name"),
+        ("encrypted", encrypted, "x is encrypted"),
+        ("another compression", bzip2, "another method than deflate"),
+        (
+            "FIFO",
+            zip_mode(two.clone(), 0o010_644),
+            "x is a device, a FIFO or a socket",
+        ),
+        (
+            "device",
+            zip_mode(two.clone(), 0o060_644),
+            "x is a device, a FIFO or a socket",
+        ),
+        (
+            "directory with contents",
+            zip_mode(two.clone(), 0o040_755),
+            "is no file and has contents",
+        ),
+        (
+            "size that lies",
+            patched(
+                patched(two.clone(), central[1] + 24, &[1]),
+                local[1] + 22,
+                &[1],
+            ),
+            "x ",
+        ),
+    ] {
+        let said = refusal(&bytes);
+        assert!(said.contains(problem), "{what}: {said}");
+    }
+}
+
+#[test]
+fn bombs_are_stopped_while_they_are_unpacked() {
+    let zeros = vec![0; 5 << 20];
+    let small = |bounds: ArchiveBounds| ArchiveBounds {
+        bytes: u64::MAX / 2,
+        file_bytes: u64::MAX / 2,
+        ..bounds
+    };
+    let tar_bomb = gzip(&tar_of(&[file("SKILL.md", SKILL), file("zeros", &zeros)]));
+    let tail_bomb = gzip(&[tar_of(&[file("SKILL.md", SKILL)]), zeros.clone()].concat());
+    let zip_bomb = zip_of(&[("SKILL.md", SKILL), ("zeros", &zeros)]);
+    assert!(zip_bomb.len() < 8 << 10, "{}", zip_bomb.len());
+    let many = |count: usize| {
+        let files: Vec<Vec<u8>> = (0..count).map(|at| file(&at.to_string(), b"")).collect();
+        tar_of(&files)
+    };
+    let names: Vec<String> = (0..101).map(|at| at.to_string()).collect();
+    let many_zip: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
+    let deep: Vec<Vec<u8>> = (0..30)
+        .map(|at| file(&format!("{at}/b/c/d/e/f"), b""))
+        .collect();
+    let headers = vec![entry(b'5', b"d/", b"", 0, b""); 400];
+    for (what, bytes, bounds, problem) in [
+        (
+            "ratio of tar.gz",
+            &tar_bomb,
+            small(BOUNDS),
+            "bytes that an archive of this size",
+        ),
+        (
+            "zeros after the end",
+            &tail_bomb,
+            small(BOUNDS),
+            "bytes that an archive of this size",
+        ),
+        (
+            "ratio of zip",
+            &zip_bomb,
+            ArchiveBounds {
+                ratio: 1,
+                ..small(BOUNDS)
+            },
+            "bytes that an archive of this size",
+        ),
+        (
+            "zeros after the end, by bytes",
+            &tail_bomb,
+            ArchiveBounds {
+                ratio: 100_000,
+                ..BOUNDS
+            },
+            "bytes of the archive, unpacked",
+        ),
+        (
+            "file of tar.gz",
+            &tar_bomb,
+            BOUNDS,
+            "bytes of zeros is over the limit of 262144",
+        ),
+        (
+            "file of zip",
+            &zip_bomb,
+            BOUNDS,
+            "bytes of zeros is over the limit of 262144",
+        ),
+        (
+            "all files",
+            &zip_of(&[
+                ("a", &zeros[..200_000]),
+                ("b", &zeros[..200_000]),
+                ("c", &zeros[..200_000]),
+                ("d", &zeros[..200_000]),
+                ("e", &zeros[..200_000]),
+                ("f", &zeros[..200_000]),
+            ]),
+            BOUNDS,
+            "bytes of all files is over the limit of 1048576",
+        ),
+        (
+            "entries of tar",
+            &many(101),
+            BOUNDS,
+            "entries of the archive is over the limit of 100",
+        ),
+        (
+            "entries of zip",
+            &zip_of(&many_zip),
+            BOUNDS,
+            "entries of the archive is over the limit of 100",
+        ),
+        (
+            "folders in names",
+            &tar_of(&deep),
+            BOUNDS,
+            "entries of the archive is over the limit of 100",
+        ),
+        (
+            "one directory for ever",
+            &tar_of(&headers),
+            BOUNDS,
+            "entries of the archive is over the limit of 100",
+        ),
+        (
+            "copies by hard link",
+            &tar_of(
+                &[
+                    vec![file("SKILL.md", &zeros[..200_000])],
+                    (0..9)
+                        .map(|at| entry(b'1', at.to_string().as_bytes(), b"SKILL.md", 0, b""))
+                        .collect(),
+                ]
+                .concat(),
+            ),
+            BOUNDS,
+            "bytes of all files",
+        ),
+    ] {
+        let (_dir, result) = unpacked_with(bytes, &bounds);
+        let refused = result.expect_err(what);
+        assert!(
+            matches!(refused, UnpackError::Limit { .. }),
+            "{what}: {refused:?}"
+        );
+        let said = Error::from(refused).to_string();
+        assert!(said.contains(problem), "{what}: {said}");
+    }
+    let (_dir, fits) = unpacked_with(&many(100), &BOUNDS);
+    assert_eq!(fits.expect("100 entries are allowed").files, 100);
+    let exact = vec![b'x'; 256 << 10];
+    let (_dir, fits) = unpacked_with(&tar_of(&[file("x", &exact)]), &BOUNDS);
+    assert_eq!(fits.expect("a file of the largest size").bytes, 256 << 10);
+}
+
+#[test]
+fn a_directory_of_a_zip_file_larger_than_its_entries_may_be_is_not_read() {
+    let names: Vec<String> = (0..5_000)
+        .map(|at| format!("{at}-{}", "n".repeat(200)))
+        .collect();
+    let files: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
+    let said = refusal(&zip_of(&files));
+    assert!(
+        said.contains("entries of the archive is over the limit of 100"),
+        "{said}"
+    );
+}
+
+#[test]
+fn zip64_and_data_descriptors_are_read() {
+    let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default().large_file(true);
+    writer.start_file("SKILL.md", options).expect("zip");
+    writer.write_all(SKILL).expect("zip");
+    let zip64 = writer.finish().expect("zip").into_inner();
+    assert_eq!(shown(&zip64), expected(&[("SKILL.md", "0644", SKILL)]));
+    // What writes to a pipe knows sizes only afterwards.
+    let mut writer = ZipWriter::new_stream(Vec::new());
+    let options = SimpleFileOptions::default();
+    writer.start_file("SKILL.md", options).expect("zip");
+    writer.write_all(SKILL).expect("zip");
+    let streamed = writer.finish().expect("zip").into_inner();
+    assert!(!places(&streamed, b"PK\x07\x08").is_empty());
+    assert_eq!(shown(&streamed), expected(&[("SKILL.md", "0644", SKILL)]));
+}
+
+#[test]
+fn what_is_said_of_an_entry_is_short_and_printable() {
+    let name = format!("{}\u{1b}[31m", "x/".repeat(400));
+    let bytes = tar_of(&[
+        entry(b'x', b"pax", b"", 0, &pax("path", name.as_bytes())),
+        file("x", b""),
+    ]);
+    let said = refusal(&bytes);
+    assert!(
+        said.len() < 400 && !said.contains(char::is_control),
+        "{said}"
+    );
+}

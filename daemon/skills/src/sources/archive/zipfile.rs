@@ -1,0 +1,198 @@
+//! Reads a zip file by its central directory, once that agrees with the local headers: no two entries share a byte, none
+//! is hidden, and nothing is encrypted.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::rc::Rc;
+
+use zip::read::{ArchiveOffset, Config};
+use zip::result::ZipError;
+use zip::{CompressionMethod, System, ZipArchive};
+
+use super::tree::{ArchiveEntry, EntryKind, TARGET_MAX, UnpackTree};
+use super::{EXPANSION, LimitedReader, UnpackError};
+
+/// Maximum size of an entry in the directory, in bytes: a header of 46, a path, and extra fields.
+const DIRECTORY_BYTES: u64 = 512;
+/// Maximum number of bytes read in search of the end of the directory.
+const SEARCH_BYTES: u64 = 1 << 20;
+/// Bits of a Unix mode that hold the file type.
+const TYPE: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o040_000;
+const LINK: u32 = 0o120_000;
+
+/// Header of one entry, copied so that the archive can be read.
+struct EntryHeader {
+    name: Vec<u8>,
+    size: u64,
+    mode: u32,
+}
+
+/// Unpacks a zip file. `expanded_max` is the maximum size of all contents, unpacked, in bytes.
+pub(super) fn unpack_zip(
+    file: &mut File,
+    tree: &mut UnpackTree<'_>,
+    expanded_max: u64,
+) -> Result<(), UnpackError> {
+    check_end(file)?;
+    let entries_max = tree.entries_max();
+    let directory_bytes_max = entries_max
+        .saturating_mul(DIRECTORY_BYTES)
+        .saturating_add(SEARCH_BYTES);
+    // The library reads the whole directory into memory, so reading is limited while it does.
+    let left = Rc::new(Cell::new(directory_bytes_max));
+    let reader = LimitedReader {
+        inner: BufReader::new(file),
+        left: Rc::clone(&left),
+        what: "entries of the archive",
+        limit: entries_max,
+    };
+    let config = Config {
+        // Offsets count as written: a reader that searches for another start may see another archive.
+        archive_offset: ArchiveOffset::Known(0),
+    };
+    let mut archive = ZipArchive::with_config(config, reader).map_err(zip_error)?;
+    left.set(u64::MAX);
+    if archive.len() as u64 > entries_max {
+        return Err(UnpackError::Limit {
+            what: "entries of the archive".to_owned(),
+            limit: entries_max,
+        });
+    }
+    if archive.has_duplicate_names() {
+        return Err(UnpackError::archive("has two entries of the same name"));
+    }
+    archive.validate_header_consistency().map_err(zip_error)?;
+    let expanded_left = Rc::new(Cell::new(expanded_max));
+    for index in 0..archive.len() {
+        tree.count_header()?;
+        let header = read_header(&archive, index)?;
+        let contents = archive.by_index(index).map_err(zip_error);
+        let contents = contents.map_err(|error| error.with_entry(&header.name))?;
+        let mut contents = LimitedReader {
+            inner: contents,
+            left: Rc::clone(&expanded_left),
+            what: EXPANSION,
+            limit: expanded_max,
+        };
+        add_entry(&header, &mut contents, tree).map_err(|error| error.with_entry(&header.name))?;
+    }
+    Ok(())
+}
+
+fn read_header<R: Read + Seek>(
+    archive: &ZipArchive<R>,
+    index: usize,
+) -> Result<EntryHeader, UnpackError> {
+    let entry = archive.by_index_data(index).map_err(zip_error)?;
+    let name = entry.name_raw().to_vec();
+    if entry.encrypted() {
+        return Err(UnpackError::entry(&name, "is encrypted"));
+    }
+    let known = [CompressionMethod::Stored, CompressionMethod::Deflated];
+    if !known.contains(&entry.compression()) {
+        let problem = "is compressed by another method than deflate";
+        return Err(UnpackError::entry(&name, problem));
+    }
+    // Elsewhere a backslash is part of a name, which `tree.rs` refuses.
+    let windows = [System::Dos, System::WindowsNTFS, System::VFAT];
+    let is_of_windows = windows.contains(&entry.system());
+    Ok(EntryHeader {
+        size: entry.size(),
+        mode: entry.unix_mode().unwrap_or_default(),
+        name: if is_of_windows {
+            with_slashes(name)?
+        } else {
+            name
+        },
+    })
+}
+
+/// Returns the name of an entry that was made on Windows, where some programs write backslashes between folders.
+fn with_slashes(mut name: Vec<u8>) -> Result<Vec<u8>, UnpackError> {
+    if let [drive, b':', ..] = name.as_slice()
+        && drive.is_ascii_alphabetic()
+    {
+        return Err(UnpackError::entry(&name, "has an absolute name"));
+    }
+    for byte in name.iter_mut().filter(|byte| **byte == b'\\') {
+        *byte = b'/';
+    }
+    Ok(name)
+}
+
+fn add_entry(
+    header: &EntryHeader,
+    contents: &mut impl Read,
+    tree: &mut UnpackTree<'_>,
+) -> Result<(), UnpackError> {
+    let mut target = Vec::new();
+    let (kind, size) = match header.mode & TYPE {
+        0 | DIRECTORY if header.name.ends_with(b"/") => (EntryKind::Directory, header.size),
+        _ if header.name.ends_with(b"/") => {
+            let problem = "is no file and has contents";
+            return Err(UnpackError::entry(&header.name, problem));
+        }
+        DIRECTORY => (EntryKind::Directory, header.size),
+        LINK => {
+            let mut bounded = contents.take(TARGET_MAX as u64 + 1);
+            bounded
+                .read_to_end(&mut target)
+                .map_err(UnpackError::read)?;
+            (EntryKind::Link { target: &target }, 0)
+        }
+        0 | REGULAR => {
+            let is_executable = header.mode & 0o111 != 0;
+            (EntryKind::File { is_executable }, header.size)
+        }
+        _ => {
+            let problem = "is a device, a FIFO or a socket";
+            return Err(UnpackError::entry(&header.name, problem));
+        }
+    };
+    let entry = ArchiveEntry {
+        name: &header.name,
+        kind,
+        size,
+    };
+    tree.add_entry(&entry, contents).map(|_| ())
+}
+
+/// Checks that the file ends with the end of its directory: bytes after it could be another archive.
+fn check_end(file: &mut File) -> Result<(), UnpackError> {
+    const MARK: &[u8] = b"PK\x05\x06";
+    const BYTES: u64 = 22;
+    let size = file.seek(SeekFrom::End(0)).map_err(UnpackError::read)?;
+    let start = size.saturating_sub(BYTES + u64::from(u16::MAX));
+    file.seek(SeekFrom::Start(start))
+        .map_err(UnpackError::read)?;
+    let mut tail = Vec::new();
+    let mut rest = Read::by_ref(file).take(size - start);
+    rest.read_to_end(&mut tail).map_err(UnpackError::read)?;
+    file.rewind().map_err(UnpackError::read)?;
+    let last = tail.windows(MARK.len()).rposition(|window| window == MARK);
+    let Some(end) = last.and_then(|at| tail.get(at..)) else {
+        return Err(UnpackError::archive(
+            "ends without its directory: it is cut off",
+        ));
+    };
+    let comment = match end.get(20..22) {
+        Some([low, high]) => u16::from_le_bytes([*low, *high]),
+        _ => return Err(UnpackError::archive("is cut off")),
+    };
+    if end.len() as u64 != BYTES + u64::from(comment) {
+        return Err(UnpackError::archive(
+            "has something after its end, or less than it says",
+        ));
+    }
+    Ok(())
+}
+
+fn zip_error(error: ZipError) -> UnpackError {
+    if let ZipError::Io(error) = error {
+        return UnpackError::read(error);
+    }
+    UnpackError::archive(format!("cannot be read: {error}"))
+}

@@ -1,0 +1,112 @@
+//! Reads one directory of a root: entries that may be skills or lead to skills. The others are counted.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::dir::{Dir, Type};
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{SFlag, fstat, fstatat};
+
+use crate::parse::card;
+use crate::store::link_policy::LinkPolicy;
+
+/// The document.
+pub(crate) const SKILL_MD: &str = "SKILL.md";
+/// Names of folders that belong to tools; hidden folders are skipped too.
+const SKIPPED: [&str; 3] = ["node_modules", "__pycache__", "dist"];
+
+/// Entries of one directory that matter for finding skills.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DirectoryListing {
+    /// Device and inode.
+    pub(crate) id: (u64, u64),
+    /// Entries that are, or are links to, something named SKILL.md, in whatever case; sorted.
+    pub(crate) documents: Vec<String>,
+    /// `true` if there is a skill-card.json.
+    pub(crate) card: bool,
+    /// Directories in which there may be skills; sorted.
+    pub(crate) dirs: Vec<OsString>,
+    /// Links that may lead to such; sorted.
+    pub(crate) links: Vec<OsString>,
+    /// Entries of any kind.
+    pub(crate) entries: usize,
+    /// `true` if there are more entries than the limit.
+    pub(crate) cut: bool,
+}
+
+impl DirectoryListing {
+    /// Reads a directory, at most `entries_max` of its entries.
+    pub(crate) fn read(policy: &LinkPolicy, real: &Path, entries_max: usize) -> io::Result<Self> {
+        let mut dir = Dir::from_fd(policy.open_directory(real)?)?;
+        let stat = fstat(&dir)?;
+        let mut listing = Self {
+            id: (stat.st_dev, stat.st_ino),
+            ..Self::default()
+        };
+        let mut unknown = Vec::new();
+        for entry in dir.iter() {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            if listing.entries == entries_max {
+                listing.cut = true;
+                break;
+            }
+            listing.entries += 1;
+            if may_matter(name) {
+                match entry.file_type() {
+                    Some(kind) => listing.add(name, kind),
+                    None => unknown.push(name.to_owned()),
+                }
+            }
+        }
+        // A few file systems do not store the kind of an entry in the directory.
+        for name in unknown {
+            if let Ok(stat) = fstatat(&dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+                listing.add(&name, kind_of(stat.st_mode));
+            }
+        }
+        listing.documents.sort_unstable();
+        listing.dirs.sort_unstable();
+        listing.links.sort_unstable();
+        Ok(listing)
+    }
+
+    fn add(&mut self, name: &OsStr, kind: Type) {
+        match name.to_str() {
+            Some(text) if text.eq_ignore_ascii_case(SKILL_MD) => {
+                // A directory named like the document in another case is an ordinary directory.
+                if kind != Type::Directory || text == SKILL_MD {
+                    self.documents.push(text.to_owned());
+                } else {
+                    self.dirs.push(name.to_owned());
+                }
+            }
+            Some(card::FILE_NAME) => self.card = kind != Type::Directory,
+            _ if kind == Type::Directory => self.dirs.push(name.to_owned()),
+            _ if kind == Type::Symlink => self.links.push(name.to_owned()),
+            _ => {}
+        }
+    }
+}
+
+fn may_matter(name: &OsStr) -> bool {
+    let hidden = name.as_bytes().first() == Some(&b'.');
+    !hidden && !SKIPPED.iter().any(|skipped| name == *skipped)
+}
+
+fn kind_of(mode: u32) -> Type {
+    match SFlag::from_bits_truncate(mode) & SFlag::S_IFMT {
+        SFlag::S_IFDIR => Type::Directory,
+        SFlag::S_IFLNK => Type::Symlink,
+        SFlag::S_IFIFO => Type::Fifo,
+        SFlag::S_IFSOCK => Type::Socket,
+        SFlag::S_IFCHR => Type::CharacterDevice,
+        SFlag::S_IFBLK => Type::BlockDevice,
+        _ => Type::File,
+    }
+}

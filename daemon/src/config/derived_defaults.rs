@@ -1,0 +1,101 @@
+//! Defaults that are derived where the configuration leaves a key empty: the socket, Docker's socket, the guest binary,
+//! the roots of skills and their cache.
+
+use std::path::PathBuf;
+
+use figment::value::{Dict, Value};
+
+use super::roots::split_roots;
+use super::sources::ConfigSources;
+
+const DEFAULT_STATE_DIR: &str = "/var/lib/skilld";
+const DEFAULT_SOCKET: &str = "/run/skilld/skilld.sock";
+const DEFAULT_DOCKER_HOST: &str = "unix:///var/run/docker.sock";
+const INSTALLED_GUEST: &str = "/usr/lib/skilld/skilld-guest";
+
+/// Environment variables of other programs that provide defaults. `None` means unset or blank.
+#[derive(Debug, Default)]
+pub(super) struct DerivedDefaults {
+    /// DOCKER_HOST, for `engine.docker_host`.
+    docker_host: Option<String>,
+    /// SKILLS_ROOT, for `skills.roots`.
+    skills_root: Option<String>,
+}
+
+// === impl DerivedDefaults ===
+
+impl DerivedDefaults {
+    /// Reads the variables of the process.
+    pub(super) fn from_environment() -> Self {
+        Self {
+            docker_host: read_variable("DOCKER_HOST"),
+            skills_root: read_variable("SKILLS_ROOT"),
+        }
+    }
+
+    /// Fills the keys of `values` that are empty.
+    pub(super) fn fill(&self, values: &mut Dict, sources: &ConfigSources) {
+        let state_dir = values.get("state_dir").and_then(Value::as_str);
+        let state_dir = state_dir.unwrap_or(DEFAULT_STATE_DIR);
+        let socket = match state_dir {
+            DEFAULT_STATE_DIR => DEFAULT_SOCKET.to_owned(),
+            _ => format!("{}/skilld.sock", state_dir.trim_end_matches('/')),
+        };
+        let docker_host = self.docker_host.as_deref().unwrap_or(DEFAULT_DOCKER_HOST);
+
+        fill_empty(Some(values), "listen", || format!("unix:{socket}"));
+        fill_empty(section(values, "engine"), "docker_host", || {
+            docker_host.to_owned()
+        });
+        fill_empty(section(values, "engine"), "guest_path", || {
+            find_guest().display().to_string()
+        });
+        if let Some(roots) = &self.skills_root
+            && !sources.is_given("skills.roots")
+            && let Some(skills) = section(values, "skills")
+        {
+            skills.insert("roots".to_owned(), Value::from(split_roots(roots)));
+        }
+    }
+}
+
+fn section<'a>(values: &'a mut Dict, name: &str) -> Option<&'a mut Dict> {
+    if let Some(Value::Dict(_, section)) = values.get_mut(name) {
+        Some(section)
+    } else {
+        None
+    }
+}
+
+fn fill_empty(table: Option<&mut Dict>, key: &str, default: impl FnOnce() -> String) {
+    if let Some(table) = table
+        && table.get(key).and_then(Value::as_str) == Some("")
+    {
+        table.insert(key.to_owned(), Value::from(default()));
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the configuration is where the environment is read"
+)]
+fn read_variable(name: &str) -> Option<String> {
+    let text = std::env::var(name).ok();
+    text.filter(|text| !text.trim().is_empty())
+}
+
+/// Returns the path of the guest binary: beside the daemon's own, installed, or where cargo puts it for a development
+/// build. Returns the installed path if none of them exists.
+fn find_guest() -> PathBuf {
+    let installed = PathBuf::from(INSTALLED_GUEST);
+    let Ok(own) = std::env::current_exe() else {
+        return installed;
+    };
+    let beside = own.parent().map(|dir| dir.join("skilld-guest"));
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    // target/<profile>/skilld, and target/<profile>/deps/<test>.
+    let built = own.ancestors().skip(2).take(2);
+    let built = built.map(|dir| dir.join(&triple).join("guest/skilld-guest"));
+    let mut candidates = beside.into_iter().chain([installed.clone()]).chain(built);
+    candidates.find(|path| path.is_file()).unwrap_or(installed)
+}

@@ -1,0 +1,347 @@
+//! Range checks of the whole configuration, in one list: lengths, ranges and relations between keys.
+//!
+//! Checks of a single value that every key of its type shares (a time is over zero, a count is at least 1) are in
+//! `values.rs`.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+
+use super::artifacts::ArtifactStorage;
+use super::pools::is_pool_name;
+use super::{Config, PoolConfig, SLOT_NAME_BYTES_MAX};
+
+/// Longest wait of one PollExec. `server.unary_timeout` must be longer.
+pub const POLL_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Longest path of a Unix socket, in bytes: 108 in the kernel, including the NUL at the end.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Length of what follows the state directory in the path of a guest's socket, with the longest slot name.
+const GUEST_SOCKET_TAIL_BYTES: usize =
+    "/slots/".len() + SLOT_NAME_BYTES_MAX + "/run/guest.sock".len();
+/// Smallest uid that containers may use: distributions give smaller ones to system accounts.
+const UID_MIN: u32 = 1000;
+
+/// Collector of configuration faults.
+pub(super) struct FaultList<'a> {
+    lines: Vec<String>,
+    /// Keys that have a fault already. Their values are stand-ins, so relations with them are not checked.
+    keys: BTreeSet<String>,
+    /// Returns the place where a key's value was given, for the end of its fault.
+    place: &'a dyn Fn(&str) -> String,
+}
+
+// === impl FaultList ===
+
+impl<'a> FaultList<'a> {
+    /// Makes a list without faults.
+    pub(super) fn new(place: &'a dyn Fn(&str) -> String) -> Self {
+        Self {
+            lines: Vec::new(),
+            keys: BTreeSet::new(),
+            place,
+        }
+    }
+
+    /// Adds a fault of one key.
+    pub(super) fn add(&mut self, key: &str, message: impl Display) {
+        let place = (self.place)(key);
+        let line = if key.is_empty() {
+            format!("{message}{place}")
+        } else {
+            format!("{key}: {message}{place}")
+        };
+        self.lines.push(line);
+        self.keys.insert(key.to_owned());
+    }
+
+    /// Returns the number of faults.
+    pub(super) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Returns one line per fault.
+    pub(super) fn into_lines(self) -> Vec<String> {
+        self.lines
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.keys.contains(key)
+    }
+
+    /// Adds a fault of `key` unless `holds` is true or the key has a fault already.
+    fn require(&mut self, key: &str, holds: bool, message: impl Display) {
+        if !holds && !self.has(key) {
+            self.add(key, message);
+        }
+    }
+
+    fn require_size(&mut self, key: &str, bytes: u64, min: ByteSize, max: ByteSize) {
+        let holds = (min.as_u64()..=max.as_u64()).contains(&bytes);
+        let size = ByteSize::b(bytes);
+        self.require(
+            key,
+            holds,
+            format_args!("must be between {min} and {max}, is {size}"),
+        );
+    }
+
+    /// Requires that the value of `key` is not over the value of `other`, or, if `strict`, below it.
+    fn require_order<T: PartialOrd>(
+        &mut self,
+        (key, value): (&str, T),
+        (other, bound): (&str, T),
+        strict: bool,
+        why: &str,
+    ) {
+        if !self.has(other) {
+            let (holds, rule) = if strict {
+                (value < bound, "must be below")
+            } else {
+                (value <= bound, "must not be over")
+            };
+            self.require(key, holds, format_args!("{rule} {other}{why}"));
+        }
+    }
+}
+
+/// Requires `key` ≤ `other` (or `<`), both written as paths of fields of the configuration.
+macro_rules! order {
+    ($faults:ident, $config:ident.$a:ident.$b:ident <= $c:ident.$d:ident) => {
+        order!($faults, $config.$a.$b, $c.$d, false, "")
+    };
+    ($faults:ident, $config:ident.$a:ident.$b:ident < $c:ident.$d:ident, $why:literal) => {
+        order!($faults, $config.$a.$b, $c.$d, true, $why)
+    };
+    ($faults:ident, $config:ident.$a:ident.$b:ident, $c:ident.$d:ident, $strict:literal, $why:literal) => {
+        $faults.require_order(
+            (concat!(stringify!($a), ".", stringify!($b)), $config.$a.$b),
+            (concat!(stringify!($c), ".", stringify!($d)), $config.$c.$d),
+            $strict,
+            $why,
+        )
+    };
+}
+
+/// Checks all ranges and relations of a configuration and adds every fault.
+pub(super) fn check_ranges(faults: &mut FaultList<'_>, config: &Config) {
+    check_paths_and_texts(faults, config);
+    check_numbers(faults, config);
+
+    order!(
+        faults,
+        config.workspaces.idle_timeout_default <= workspaces.idle_timeout_max
+    );
+    order!(
+        faults,
+        config.workspaces.lifetime_default <= workspaces.lifetime_max
+    );
+    order!(faults, config.execs.timeout_default <= execs.timeout_max);
+    order!(
+        faults,
+        config.execs.retain_bytes_default <= execs.retain_bytes_max
+    );
+    order!(
+        faults,
+        config.execs.retain_after_exit_default <= execs.retain_after_exit_max
+    );
+    order!(
+        faults,
+        config.files.collect_files_default <= files.collect_files_max
+    );
+    order!(
+        faults,
+        config.files.collect_file_bytes_default <= files.collect_file_bytes_max
+    );
+    order!(
+        faults,
+        config.files.collect_total_bytes_default <= files.collect_total_bytes_max
+    );
+    order!(faults, config.fetch.connect_timeout <= fetch.timeout);
+    let refresh_timeout = config.skills.options.remote.refresh_timeout;
+    faults.require_order(
+        ("fetch.timeout", config.fetch.timeout),
+        ("skills.refresh_timeout", refresh_timeout),
+        false,
+        "",
+    );
+    order!(
+        faults,
+        config.files.collect_on_exit_timeout < server.unary_timeout,
+        ": DeleteWorkspace waits for it"
+    );
+    order!(
+        faults,
+        config.engine.remove_timeout < server.unary_timeout,
+        ": DeleteWorkspace waits for it"
+    );
+
+    for pool in &config.pools {
+        check_pool(faults, config, pool);
+    }
+    check_pool_relations(faults, config);
+}
+
+fn check_paths_and_texts(faults: &mut FaultList<'_>, config: &Config) {
+    let most = SOCKET_PATH_BYTES_MAX - GUEST_SOCKET_TAIL_BYTES;
+    faults.require(
+        "state_dir",
+        config.state_dir.as_os_str().len() <= most,
+        format_args!(
+            "{} is too long: at most {most} bytes, so that the guests' sockets in it stay below 108",
+            config.state_dir.display()
+        ),
+    );
+    let length = config.socket.as_os_str().len();
+    faults.require(
+        "listen",
+        length <= SOCKET_PATH_BYTES_MAX,
+        format_args!(
+            "the path of a Unix socket has at most {SOCKET_PATH_BYTES_MAX} bytes; {} has {length}: choose a shorter one",
+            config.socket.display()
+        ),
+    );
+    if let Err(error) = tracing_subscriber::EnvFilter::try_new(&config.log) {
+        faults.add(
+            "log",
+            format_args!("{:?} is not a filter: {error}", config.log),
+        );
+    }
+    let docker_host = &config.engine.docker_host;
+    faults.require(
+        "engine.docker_host",
+        docker_host.starts_with("unix:///"),
+        format_args!("{docker_host:?} is not of the form unix:///PATH"),
+    );
+    let artifacts = &config.artifacts;
+    let is_bucket = matches!(artifacts.storage, ArtifactStorage::Bucket { .. });
+    let is_plain_http = artifacts
+        .endpoint
+        .as_deref()
+        .is_some_and(|endpoint| endpoint.to_ascii_lowercase().starts_with("http:"));
+    faults.require(
+        "artifacts.endpoint",
+        !is_bucket || !is_plain_http || artifacts.allow_http,
+        "must be https://HOST[:PORT], or http:// with artifacts.allow_http",
+    );
+}
+
+fn check_numbers(faults: &mut FaultList<'_>, config: &Config) {
+    let (server, engine) = (&config.server, &config.engine);
+    // Chunks of 1 MiB and their frames must fit into a message.
+    faults.require_size(
+        "server.message_bytes_max",
+        u64::try_from(server.message_bytes_max).unwrap_or(u64::MAX),
+        ByteSize::mib(2),
+        ByteSize::gib(1),
+    );
+    faults.require_size(
+        "server.header_bytes_max",
+        server.header_bytes_max.into(),
+        ByteSize::kib(4),
+        ByteSize::mib(1),
+    );
+    // Below 16 MiB a handful of slow readers would end each other's streams.
+    faults.require_size(
+        "server.relay_bytes_max",
+        server.relay_bytes_max,
+        ByteSize::mib(16),
+        ByteSize::tib(1),
+    );
+    faults.require_size(
+        "artifacts.bytes_max",
+        config.artifacts.bytes_max,
+        ByteSize::b(1),
+        ByteSize::gib(64),
+    );
+    faults.require(
+        "server.unary_timeout",
+        server.unary_timeout > POLL_WAIT_MAX,
+        "must be over the 60s that PollExec may wait",
+    );
+    faults.require(
+        "engine.uid_base",
+        engine.uid_base >= UID_MIN,
+        format_args!("must be at least {UID_MIN}, is {}", engine.uid_base),
+    );
+    // The largest u32 means "no uid" to the kernel.
+    let end = u32::checked_add(engine.uid_base, engine.uid_count);
+    faults.require(
+        "engine.uid_count",
+        end.is_some_and(|end| end != u32::MAX),
+        "uid_base + uid_count is over what a uid can be",
+    );
+    let streams_of_one_exec = 2;
+    let least = config
+        .execs
+        .retain_bytes_max
+        .saturating_mul(streams_of_one_exec);
+    faults.require(
+        "execs.retain_bytes_total",
+        faults.has("execs.retain_bytes_max") || config.execs.retain_bytes_total >= least,
+        "must be at least twice execs.retain_bytes_max: an exec has two streams",
+    );
+}
+
+fn check_pool(faults: &mut FaultList<'_>, config: &Config, pool: &PoolConfig) {
+    let key = |field: &str| format!("pools.{}.{field}", pool.name);
+    let limits = pool.limits();
+    faults.require(
+        &format!("pools.{}", pool.name),
+        is_pool_name(&pool.name),
+        "is not a pool name: 1 to 63 of a-z, 0-9, and inside also . _ -",
+    );
+    faults.require(&key("image"), !pool.image.is_empty(), "must name an image");
+    faults.require_order(
+        (&key("warm"), pool.warm),
+        (&key("max"), pool.max),
+        false,
+        "",
+    );
+    for (field, value, least) in [("pids", limits.pids, 48), ("inodes", limits.inodes, 64)] {
+        let message = format_args!("must be at least {least}, is {value}");
+        faults.require(&key(field), value >= least, message);
+    }
+    let memory = (key("memory"), limits.memory_bytes);
+    // A guest and a shell do not start with less.
+    let least = ByteSize::mib(32).as_u64();
+    faults.require(&memory.0, memory.1 >= least, "must be at least 32MiB");
+    for (field, bytes) in [
+        ("disk", limits.disk_bytes),
+        ("tmp", pool.tmp_bytes),
+        ("shm", pool.shm_bytes),
+    ] {
+        let why = ": it counts in it";
+        faults.require_order((&key(field), bytes), (&memory.0, memory.1), true, why);
+    }
+    faults.require_order(
+        ("execs.retain_bytes_total", config.execs.retain_bytes_total),
+        (&memory.0, memory.1),
+        true,
+        ": the guest holds it",
+    );
+    faults.require_order(
+        (&key("claim_timeout"), pool.claim_timeout),
+        ("server.unary_timeout", config.server.unary_timeout),
+        true,
+        "",
+    );
+}
+
+fn check_pool_relations(faults: &mut FaultList<'_>, config: &Config) {
+    let names: Vec<&str> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
+    let default = config.default_pool.as_str();
+    faults.require(
+        "default_pool",
+        names.contains(&default),
+        format_args!("{default:?} is not a pool; there are: {}", names.join(", ")),
+    );
+    let slots: usize = config.pools.iter().map(|pool| pool.max).sum();
+    let uids = usize::try_from(config.engine.uid_count).unwrap_or(usize::MAX);
+    faults.require(
+        "engine.uid_count",
+        slots <= uids,
+        format_args!("{uids} are fewer than the {slots} containers that all pools may have"),
+    );
+}

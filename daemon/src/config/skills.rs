@@ -1,0 +1,101 @@
+//! Section `[skills]`: roots of skills, limits of one skill, and limits of what is fetched for roots that are URLs.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::Deserializer;
+use skilld_skills::{RemoteOptions, SkillRoot, SkillsOptions};
+
+use super::roots::parse_skill_root;
+use super::{SkillsConfig, values};
+use crate::fetch::FetchBounds;
+
+/// Keys of section `[skills]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SkillsSection {
+    #[serde(deserialize_with = "skill_roots")]
+    roots: Vec<SkillRoot>,
+    #[serde(deserialize_with = "values::count")]
+    depth_max: usize,
+    #[serde(deserialize_with = "values::count")]
+    dirs_max: usize,
+    #[serde(deserialize_with = "values::count")]
+    entries_max: usize,
+    watches_max: usize,
+    #[serde(deserialize_with = "values::count")]
+    files_max: u64,
+    #[serde(deserialize_with = "values::size")]
+    bytes_max: u64,
+    #[serde(deserialize_with = "values::size")]
+    skill_md_bytes_max: u64,
+    #[serde(deserialize_with = "values::count")]
+    count_max: usize,
+    #[serde(deserialize_with = "values::size")]
+    publish_bytes_max: u64,
+    #[serde(deserialize_with = "values::count")]
+    publishes_max: usize,
+    #[serde(deserialize_with = "values::time")]
+    keep_unused: Duration,
+    #[serde(deserialize_with = "values::time")]
+    refresh_interval: Duration,
+    #[serde(deserialize_with = "values::time")]
+    refresh_timeout: Duration,
+    allow_private_addresses: bool,
+    #[serde(deserialize_with = "values::size")]
+    download_bytes_max: u64,
+    #[serde(deserialize_with = "values::size")]
+    archive_bytes_max: u64,
+    #[serde(deserialize_with = "values::size")]
+    archive_file_bytes_max: u64,
+    #[serde(deserialize_with = "values::count")]
+    archive_entries_max: u64,
+    #[serde(deserialize_with = "values::count")]
+    archive_depth_max: usize,
+    #[serde(deserialize_with = "values::count")]
+    archive_ratio_max: u64,
+}
+
+/// Deserializes section `[skills]`. The fetch options of remote roots are a stand-in until section `[fetch]` is known.
+pub(super) fn skills_config<'de, D: Deserializer<'de>>(
+    source: D,
+) -> Result<SkillsConfig, D::Error> {
+    let section = SkillsSection::deserialize(source)?;
+    let options = SkillsOptions {
+        roots: section.roots,
+        depth_max: section.depth_max,
+        dirs_max: section.dirs_max,
+        entries_max: section.entries_max,
+        watches_max: section.watches_max,
+        files_max: section.files_max,
+        bytes_max: section.bytes_max,
+        skill_md_bytes_max: section.skill_md_bytes_max,
+        skills_max: section.count_max,
+        keep_unused: section.keep_unused,
+        remote: RemoteOptions {
+            refresh_interval: section.refresh_interval,
+            refresh_timeout: section.refresh_timeout,
+            allow_private_addresses: section.allow_private_addresses,
+            download_bytes_max: section.download_bytes_max,
+            archive_bytes_max: section.archive_bytes_max,
+            archive_file_bytes_max: section.archive_file_bytes_max,
+            archive_entries_max: section.archive_entries_max,
+            archive_depth_max: section.archive_depth_max,
+            archive_ratio_max: section.archive_ratio_max,
+            fetch: FetchBounds {
+                connect_timeout: section.refresh_timeout,
+                timeout: section.refresh_timeout,
+                proxy: None,
+            },
+        },
+    };
+    Ok(SkillsConfig {
+        options,
+        publish_bytes_max: section.publish_bytes_max,
+        publishes_max: section.publishes_max,
+    })
+}
+
+fn skill_roots<'de, D: Deserializer<'de>>(source: D) -> Result<Vec<SkillRoot>, D::Error> {
+    values::list(source, parse_skill_root)
+}

@@ -1,0 +1,134 @@
+//! Parses Docker's responses into the engine's types and checks that this Docker can be used.
+
+use bollard::models::{EventMessage, SystemInfo, SystemInfoCgroupVersionEnum, SystemVersion};
+
+use crate::engine::{ContainerEvent, ContainerEventKind, EngineInfo, LABEL_INSTANCE};
+use crate::error::{Error, Result};
+
+/// Default path of Docker's socket.
+pub(super) const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
+
+/// Minimum API version, that of Docker 20.10: the first with private cgroup namespaces on every host.
+const API_VERSION_MIN: (u32, u32) = (1, 41);
+
+/// Returns the label filter for the containers of one instance, or of all instances for `None`.
+pub(super) fn instance_label_filter(instance: Option<&str>) -> String {
+    instance.map_or_else(
+        || LABEL_INSTANCE.to_owned(),
+        |instance| format!("{LABEL_INSTANCE}={instance}"),
+    )
+}
+
+/// Returns the socket path in `docker_host`, or the default path if it is empty. Rejects remote hosts, because the slot
+/// directories of this host are mounted into the containers.
+pub(super) fn parse_docker_host(docker_host: &str) -> Result<String> {
+    if docker_host.is_empty() {
+        return Ok(DEFAULT_SOCKET.to_owned());
+    }
+    let path = docker_host.strip_prefix("unix://").unwrap_or(docker_host);
+    if path.starts_with('/') {
+        return Ok(path.to_owned());
+    }
+    Err(Error::EngineUnavailable {
+        message: format!(
+            "cannot use docker host {docker_host}: skilld needs a Unix socket of Docker on its own host; set \
+             engine.docker_host (or DOCKER_HOST) to unix:///var/run/docker.sock"
+        ),
+    })
+}
+
+/// Builds the engine's description from Docker's version and info responses.
+pub(super) fn parse_engine_info(version: SystemVersion, info: SystemInfo) -> EngineInfo {
+    let options = info.security_options.unwrap_or_default();
+    let option = |name: &str| {
+        let named = format!("name={name}");
+        options
+            .iter()
+            .any(|option| option.split(',').any(|part| part == named))
+    };
+    let mut oci_runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
+    oci_runtimes.sort_unstable();
+    EngineInfo {
+        name: "docker".to_owned(),
+        version: version.version.unwrap_or_default(),
+        api_version: version.api_version.unwrap_or_default(),
+        cgroup_version: match info.cgroup_version {
+            Some(SystemInfoCgroupVersionEnum::_2) => 2,
+            _ => 1,
+        },
+        oci_runtimes,
+        default_runtime: info.default_runtime.unwrap_or_default(),
+        apparmor: option("apparmor"),
+        userns_remap: option("userns") || option("rootless"),
+        // Docker reports these on cgroup v1 only; a missing value means that the kernel enforces quotas.
+        cpu_quota: info.cpu_cfs_period != Some(false) && info.cpu_cfs_quota != Some(false),
+    }
+}
+
+/// Checks that Docker is new enough and that the kernel enforces CPU quotas.
+pub(super) fn check_engine(info: &EngineInfo) -> Result<()> {
+    check_version(info)?;
+    if info.cpu_quota {
+        return Ok(());
+    }
+    Err(Error::Engine {
+        operation: "limit CPU time",
+        message: "the kernel does not enforce the CPU limits of containers; use one with CONFIG_CFS_BANDWIDTH, and \
+                  with rootless Docker delegate the cpu controller to its user"
+            .to_owned(),
+    })
+}
+
+/// Returns an error if a warning reports that Docker created a container without one of its limits.
+pub(super) fn check_create_warnings(warnings: &[String]) -> Result<()> {
+    // Swappiness is not a limit. Without a swap limit a container can use more than its memory limit.
+    let is_missing = |text: &&String| {
+        let text = text.to_lowercase();
+        text.contains("discarded") && !text.contains("swappiness") || text.contains("without swap")
+    };
+    match warnings.iter().find(is_missing) {
+        Some(warning) => Err(Error::Engine {
+            operation: "limit a container",
+            message: format!("docker created a container without a limit: {warning}"),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that Docker's API version is at least [`API_VERSION_MIN`].
+fn check_version(info: &EngineInfo) -> Result<()> {
+    let parsed = info
+        .api_version
+        .split_once('.')
+        .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
+    if parsed.is_some_and(|version| version >= API_VERSION_MIN) {
+        return Ok(());
+    }
+    let (major, minor) = API_VERSION_MIN;
+    Err(Error::Engine {
+        operation: "meet the minimum version",
+        message: format!(
+            "this is Docker {} with API {}, skilld needs API {major}.{minor} (Docker 20.10) or newer; upgrade Docker",
+            info.version, info.api_version
+        ),
+    })
+}
+
+/// Converts a Docker event; returns `None` for events that the daemon does not use.
+pub(super) fn parse_container_event(event: EventMessage) -> Option<ContainerEvent> {
+    let kind = match event.action?.as_str() {
+        "die" => ContainerEventKind::Died,
+        "destroy" => ContainerEventKind::Removed,
+        "oom" => ContainerEventKind::OutOfMemory,
+        "pause" => ContainerEventKind::Paused,
+        "unpause" => ContainerEventKind::Unpaused,
+        _ => return None,
+    };
+    Some(ContainerEvent {
+        container_id: event.actor?.id?,
+        kind,
+    })
+}
+
+#[cfg(test)]
+mod tests;

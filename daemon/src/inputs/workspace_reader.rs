@@ -1,0 +1,254 @@
+//! Lists and reads files inside a workspace, through its guest.
+
+use skilld_proto::guest::v1 as guest;
+use skilld_proto::v1::{self as pb, FileType};
+
+use crate::error::{Error, Result, SourceFault};
+use crate::guest::GuestClient;
+
+/// Number of entries per page of a listing.
+const PAGE_SIZE: u32 = 10_000;
+
+/// Maximum length of a path or link target in bytes; the kernel opens no longer one.
+const PATH_BYTES_MAX: usize = 4096;
+/// Maximum length of a page token in bytes; a token is a path in hex.
+const TOKEN_BYTES_MAX: usize = 2 * PATH_BYTES_MAX;
+/// Maximum length of all paths and targets of one folder in bytes: some hundred per allowed entry.
+const LISTING_BYTES_MAX: usize = 16 << 20;
+/// Maximum length of a path in an error message, in characters.
+const SHOWN_CHARS_MAX: usize = 256;
+
+/// Reader of the files of one workspace.
+#[derive(Debug, Clone)]
+pub(super) struct WorkspaceReader {
+    pub(super) guest: GuestClient,
+    /// Name of the workspace, for errors.
+    pub(super) workspace: String,
+}
+
+/// Type of a path in a workspace.
+#[derive(Debug)]
+pub(super) enum WorkspacePath {
+    /// File, or a link to anything.
+    File,
+    /// Folder with all entries beneath it, sorted; paths are relative to the workspace.
+    Folder(Vec<pb::FileEntry>),
+}
+
+/// Listing that is being received. The guest is not trusted to respect the requested limits.
+#[derive(Debug, Default)]
+struct FolderListing {
+    entries: Vec<pb::FileEntry>,
+    entries_max: u64,
+    bytes: usize,
+}
+
+impl FolderListing {
+    /// Adds a page. Returns the token of the next page, empty after the last.
+    fn add(&mut self, page: pb::ListFilesResponse) -> Result<String, SourceFault> {
+        let broken = |why: &str| Err(SourceFault::Unreadable(why.to_owned()));
+        if page.next_page_token.len() > TOKEN_BYTES_MAX {
+            return broken("its workspace listed it with too long a token");
+        }
+        if page.files.is_empty() && !page.next_page_token.is_empty() {
+            return broken("its workspace listed it without an end");
+        }
+        for entry in page.files {
+            if !entry.path_bytes.is_empty() || entry.path.len() > PATH_BYTES_MAX {
+                let shown = entry.path.chars().take(SHOWN_CHARS_MAX).collect();
+                return Err(SourceFault::Name(shown));
+            }
+            if entry.link_target.len() > PATH_BYTES_MAX {
+                return broken("it has a link with too long a target");
+            }
+            self.bytes += entry.path.len() + entry.link_target.len();
+            if self.entries.len() as u64 >= self.entries_max || self.bytes > LISTING_BYTES_MAX {
+                return Err(SourceFault::TooMany(self.entries_max));
+            }
+            self.entries.push(entry);
+        }
+        Ok(page.next_page_token)
+    }
+}
+
+impl WorkspaceReader {
+    /// Finds a path. A folder is listed with at most `entries_max` entries.
+    pub(super) async fn find_path(
+        &self,
+        from: &str,
+        path: &str,
+        entries_max: u64,
+    ) -> Result<WorkspacePath> {
+        let fault = |fault| Error::Source {
+            from: from.to_owned(),
+            fault,
+        };
+        let mut listing = FolderListing {
+            entries_max,
+            ..FolderListing::default()
+        };
+        let mut page_token = String::new();
+        loop {
+            let request = guest::ListFilesRequest {
+                path: path.to_owned(),
+                recursive: true,
+                page_size: PAGE_SIZE,
+                page_token,
+            };
+            let listed = self.guest.clone().list_files(request).await;
+            let page = listed.map_err(|status| Error::from_guest(&self.workspace, &status))?;
+            page_token = listing.add(page.into_inner()).map_err(fault)?;
+            if page_token.is_empty() {
+                break;
+            }
+        }
+        let entries = listing.entries;
+        match entries.as_slice() {
+            [entry] if entry.path == path && entry.r#type() != FileType::Directory => {
+                if entry.r#type() == FileType::Other {
+                    return Err(fault(SourceFault::NotAFile));
+                }
+                Ok(WorkspacePath::File)
+            }
+            _ => Ok(WorkspacePath::Folder(entries)),
+        }
+    }
+
+    /// Returns the metadata of a single file, without following links; `None` if there is no such file.
+    pub(super) async fn stat_file(&self, path: &str) -> Option<pb::FileEntry> {
+        let request = guest::ListFilesRequest {
+            path: path.to_owned(),
+            page_size: 2,
+            ..guest::ListFilesRequest::default()
+        };
+        let page = self.guest.clone().list_files(request).await.ok()?;
+        let mut files = page.into_inner().files;
+        let entry = files.pop().filter(|entry| entry.path == path)?;
+        files.is_empty().then_some(entry)
+    }
+
+    /// Opens a file and returns its metadata and the stream of its bytes.
+    pub(super) async fn open_file(
+        &self,
+        path: &str,
+    ) -> Result<(pb::FileEntry, tonic::Streaming<pb::ReadFileResponse>)> {
+        use pb::read_file_response::Payload;
+        let request = guest::ReadFileRequest {
+            path: path.to_owned(),
+            ..guest::ReadFileRequest::default()
+        };
+        let lost = |status: &tonic::Status| Error::from_guest(&self.workspace, status);
+        let stream = self.guest.clone().read_file(request).await;
+        let mut stream = stream.map_err(|status| lost(&status))?.into_inner();
+        let first = stream.message().await.map_err(|status| lost(&status))?;
+        match first.and_then(|first| first.payload) {
+            Some(Payload::File(entry)) => Ok((entry, stream)),
+            Some(Payload::Data(_)) | None => Err(Error::GuestLost {
+                workspace: self.workspace.clone(),
+                why: "it answered ReadFile without saying what the file is".into(),
+            }),
+        }
+    }
+}
+
+/// Returns `true` if the text of a link at `path` in a folder leads to a path in that folder.
+pub(super) fn stays_beneath(path: &str, target: &str) -> bool {
+    if target.starts_with('/') || target.is_empty() {
+        return false;
+    }
+    let mut depth = path.matches('/').count();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                let Some(above) = depth.checked_sub(1) else {
+                    return false;
+                };
+                depth = above;
+            }
+            _ => depth += 1,
+        }
+    }
+    true
+}
+
+/// Returns the text of a link from `path` to `target`, both relative to the workspace.
+pub(super) fn link_text(path: &str, target: &str) -> String {
+    format!("{}{target}", "../".repeat(path.matches('/').count()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(paths: &[&str], token: &str) -> pb::ListFilesResponse {
+        let entry = |path: &&str| pb::FileEntry {
+            path: (*path).to_owned(),
+            ..pb::FileEntry::default()
+        };
+        pb::ListFilesResponse {
+            files: paths.iter().map(entry).collect(),
+            next_page_token: token.to_owned(),
+        }
+    }
+
+    #[test]
+    fn listing_is_bounded_against_a_hostile_guest() {
+        let listing = || FolderListing {
+            entries_max: 3,
+            ..FolderListing::default()
+        };
+        let mut good = listing();
+        assert_eq!(good.add(page(&["a", "b"], "62")), Ok("62".to_owned()));
+        assert_eq!(good.add(page(&["c"], "")), Ok(String::new()));
+        assert_eq!(good.add(page(&["d"], "")), Err(SourceFault::TooMany(3)));
+        let long = "x".repeat(PATH_BYTES_MAX + 1);
+        let mut named = page(&["a"], "");
+        named.files[0].path_bytes = vec![0xff].into();
+        let mut far = page(&["a"], "");
+        far.files[0].link_target.clone_from(&long);
+        for bad in [
+            page(&[], "62"),
+            page(&["a"], &"6".repeat(TOKEN_BYTES_MAX + 1)),
+            page(&[&long], ""),
+            named,
+            far,
+        ] {
+            let refused = listing().add(bad).expect_err("refused");
+            assert!(refused.to_string().len() < 1024);
+        }
+        let mut heavy = FolderListing {
+            entries_max: u64::MAX,
+            ..FolderListing::default()
+        };
+        let path = "x".repeat(PATH_BYTES_MAX);
+        let taken = (0..2 * LISTING_BYTES_MAX / PATH_BYTES_MAX)
+            .take_while(|_| heavy.add(page(&[&path], "62")).is_ok());
+        assert_eq!(taken.count(), LISTING_BYTES_MAX / PATH_BYTES_MAX);
+    }
+
+    #[test]
+    fn links_out_of_a_folder_are_recognised() {
+        for (path, target, expected) in [
+            ("a", "b", true),
+            ("a/b", "../c", true),
+            ("a/b", "../../c", false),
+            ("a", "..", false),
+            ("a/b/c", "../../x/../y", true),
+            ("a", "/etc/passwd", false),
+            ("a", "", false),
+            ("a", "b/../../c", false),
+        ] {
+            assert_eq!(stays_beneath(path, target), expected, "{path} → {target}");
+        }
+    }
+
+    #[test]
+    fn link_text_is_relative() {
+        assert_eq!(
+            link_text("work/inputs/x", "skills/csv/data"),
+            "../../skills/csv/data"
+        );
+        assert_eq!(link_text("x", "out/y"), "out/y");
+    }
+}

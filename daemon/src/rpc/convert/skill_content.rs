@@ -1,0 +1,299 @@
+//! Conversion of requests that search skills, read their files and preflight them, and of their answers.
+
+use skilld_proto::v1 as pb;
+use skilld_proto::v1::preflight_finding::Kind as Missing;
+use skilld_proto::v1::skill_file::Kind as WireKind;
+
+use super::{ViolationCollector, int64, skill as wire};
+use crate::error::Result;
+use crate::paths;
+use crate::skills::files::{Kind, Manifest, SkillFile};
+use crate::skills::preflight::{self, Finding};
+use crate::skills::search::QUERY_BYTES_MAX;
+use crate::skills::{SearchMatch, Severity, SkillRef};
+
+const LIMIT_DEFAULT: usize = 25;
+const LIMIT_MAX: usize = 100;
+const PAGE_DEFAULT: usize = 1000;
+const PAGE_MAX: usize = 10_000;
+/// Maximum number of environment variables of a preflight.
+const ENV_MAX: usize = 1000;
+/// Maximum length of one variable's name, in bytes.
+const ENV_NAME_BYTES_MAX: usize = 256;
+
+/// Checked `SearchSkillsRequest`.
+#[derive(Debug)]
+pub struct SkillSearch {
+    /// Search text.
+    pub query: String,
+    /// Maximum number of matches.
+    pub limit: usize,
+    /// `true` scores like Agent Zero.
+    pub compat: bool,
+}
+
+/// Checked `ListSkillFilesRequest`.
+#[derive(Debug)]
+pub struct FileListing {
+    /// Skill whose files are listed.
+    pub skill: SkillRef,
+    size: usize,
+    /// Path after which the page begins; empty for the first page.
+    after: String,
+    /// Folder to list, with a slash at its end; empty for the whole skill.
+    folder: String,
+}
+
+/// Checked `ReadSkillFileRequest`.
+#[derive(Debug)]
+pub struct FileRead {
+    /// Skill whose file is read.
+    pub skill: SkillRef,
+    /// Normalised path in the skill.
+    pub path: String,
+    /// Offset of the first byte.
+    pub offset: u64,
+    /// Number of bytes; `None` means up to the end.
+    pub length: Option<u64>,
+    /// `true` replaces placeholders by paths of the workspace.
+    pub workspace_paths: bool,
+}
+
+/// Checks a `SearchSkillsRequest`.
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_search_skills(request: &pb::SearchSkillsRequest) -> Result<SkillSearch> {
+    let mut violations = ViolationCollector::default();
+    if request.query.len() > QUERY_BYTES_MAX {
+        violations.add("query", format!("must be at most {QUERY_BYTES_MAX} bytes"));
+    }
+    let limit = violations.number_or("limit", request.limit, LIMIT_DEFAULT, LIMIT_MAX);
+    violations.finish()?;
+    Ok(SkillSearch {
+        query: request.query.clone(),
+        limit,
+        compat: request.compat,
+    })
+}
+
+/// Makes the answer of a search: the best matches that fit into a message.
+#[must_use]
+pub fn matches_message(found: &[SearchMatch]) -> pb::SearchSkillsResponse {
+    let one = |found: &SearchMatch| pb::SkillMatch {
+        skill: Some(wire::skill_message(&found.skill, String::new())),
+        score: found.score,
+        matched_fields: found
+            .fields
+            .iter()
+            .map(|field| (*field).to_owned())
+            .collect(),
+    };
+    pb::SearchSkillsResponse {
+        matches: wire::keep_fitting(found.iter().map(one)),
+    }
+}
+
+/// Checks a `ListSkillFilesRequest`.
+///
+/// # Errors
+/// `Invalid`; `LeavesSkill` for its path.
+pub fn check_list_skill_files(request: &pb::ListSkillFilesRequest) -> Result<FileListing> {
+    let mut violations = ViolationCollector::default();
+    let skill = violations.take(wire::check_skill_name(&request.name));
+    let size = violations.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
+    let after = violations.page_token(&request.page_token);
+    let folder = violations.take(paths::normalise_skill_path("path", &request.path));
+    let folder = folder.unwrap_or_default();
+    Ok(FileListing {
+        skill: violations.finish_with(skill)?,
+        size,
+        after: after.to_owned(),
+        folder: if folder.is_empty() {
+            folder
+        } else {
+            folder + "/"
+        },
+    })
+}
+
+/// Makes one page of a skill's files.
+#[must_use]
+pub fn files_message(manifest: &Manifest, page: &FileListing) -> pb::ListSkillFilesResponse {
+    let wanted = manifest.files().iter().filter(|file| {
+        file.path.starts_with(&page.folder) && (page.after.is_empty() || file.path > page.after)
+    });
+    let wanted: Vec<&SkillFile> = wanted.take(page.size + 1).collect();
+    let files = wire::keep_fitting(wanted.iter().take(page.size).map(|one| file_message(one)));
+    let last = files.last().filter(|_| files.len() < wanted.len());
+    pb::ListSkillFilesResponse {
+        next_page_token: last.map(|file| file.path.clone()).unwrap_or_default(),
+        files,
+    }
+}
+
+/// Checks a `ReadSkillFileRequest`.
+///
+/// # Errors
+/// `Invalid`; `LeavesSkill` for its path.
+pub fn check_read_skill_file(request: &pb::ReadSkillFileRequest) -> Result<FileRead> {
+    let mut violations = ViolationCollector::default();
+    let skill = violations.take(wire::check_skill_name(&request.name));
+    let offset = violations.not_negative("offset", request.offset);
+    let length = violations.not_negative("length", request.length);
+    let path = violations.take(paths::normalise_skill_path("path", &request.path));
+    if request.path.is_empty() {
+        violations.add("path", "must name a file");
+    }
+    Ok(FileRead {
+        skill: violations.finish_with(skill)?,
+        path: path.unwrap_or_default(),
+        offset,
+        length: (length > 0).then_some(length),
+        workspace_paths: request.workspace_paths,
+    })
+}
+
+/// Makes the message of one file.
+#[must_use]
+pub fn file_message(file: &SkillFile) -> pb::SkillFile {
+    let kind = match file.kind {
+        Kind::Document => WireKind::Document,
+        Kind::Script => WireKind::Script,
+        Kind::Reference => WireKind::Reference,
+        Kind::Asset => WireKind::Asset,
+        Kind::Other => WireKind::Other,
+    };
+    pb::SkillFile {
+        path: file.path.clone(),
+        size: int64(file.size),
+        mode: file.mode,
+        mime_type: file.mime_type.to_owned(),
+        kind: kind.into(),
+        sha256: file.sha256.clone(),
+        is_text: file.is_text,
+    }
+}
+
+/// Checked `PreflightSkillRequest`.
+#[derive(Debug)]
+pub struct PreflightOptions {
+    /// Skill to check.
+    pub skill: SkillRef,
+    /// Name of the pool; `None` means the default pool.
+    pub pool: Option<String>,
+    /// Names of environment variables that the caller will set.
+    pub env: Vec<String>,
+}
+
+/// Checks a `PreflightSkillRequest`.
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_preflight_skill(request: &pb::PreflightSkillRequest) -> Result<PreflightOptions> {
+    let mut violations = ViolationCollector::default();
+    let skill = violations.take(wire::check_skill_name(&request.name));
+    let long = |name: &String| name.len() > ENV_NAME_BYTES_MAX;
+    if request.env.len() > ENV_MAX || request.env.iter().any(long) {
+        let message = format!("must be at most {ENV_MAX} names of {ENV_NAME_BYTES_MAX} bytes");
+        violations.add("env", message);
+    }
+    Ok(PreflightOptions {
+        skill: violations.finish_with(skill)?,
+        pool: Some(request.pool.clone()).filter(|pool| !pool.is_empty()),
+        env: request.env.clone(),
+    })
+}
+
+/// Makes the answer of a preflight.
+#[must_use]
+pub fn preflight_message(findings: &[Finding], image: &str) -> pb::PreflightSkillResponse {
+    let errors = |finding: &Finding| finding.severity == Severity::Error;
+    pb::PreflightSkillResponse {
+        ready: !findings.iter().any(errors),
+        findings: findings.iter().map(finding_message).collect(),
+        image: image.to_owned(),
+    }
+}
+
+fn finding_message(finding: &Finding) -> pb::PreflightFinding {
+    let kind = match finding.kind {
+        preflight::Kind::Interpreter => Missing::Interpreter,
+        preflight::Kind::Binary => Missing::Binary,
+        preflight::Kind::AnyBinary => Missing::AnyBinary,
+        preflight::Kind::Env => Missing::Env,
+        preflight::Kind::PythonPackage | preflight::Kind::PythonModule => Missing::PythonPackage,
+        preflight::Kind::NodePackage => Missing::NodePackage,
+        preflight::Kind::Network => Missing::Network,
+    };
+    pb::PreflightFinding {
+        kind: kind.into(),
+        name: finding.name.clone(),
+        severity: wire::severity_message(finding.severity).into(),
+        source: finding.source.clone(),
+        message: finding.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use prost::Message;
+
+    use super::*;
+    use crate::skills::{FrontMatter, Skill};
+
+    /// Default limit of a message, in bytes.
+    const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+    #[test]
+    fn no_search_finds_more_than_fits_into_an_answer() {
+        let found = |name: String| SearchMatch {
+            skill: Skill {
+                name,
+                front_matter: Arc::new(FrontMatter {
+                    author: "x".repeat(200_000),
+                    ..FrontMatter::default()
+                }),
+                ..Skill::default()
+            },
+            score: 1.0,
+            fields: vec!["name"],
+        };
+        let all: Vec<SearchMatch> = (0..100).map(|n| found(format!("s{n}"))).collect();
+        let answer = matches_message(&all);
+        assert!(answer.encoded_len() < MESSAGE_BYTES_MAX);
+        assert_eq!(answer.matches.len(), 5);
+        let best = answer.matches.first().and_then(|one| one.skill.as_ref());
+        assert_eq!(best.map(|skill| skill.name.as_str()), Some("skills/s0"));
+    }
+
+    #[test]
+    fn no_page_of_files_is_larger_than_a_message_and_none_is_missed() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let folder = dir
+            .path()
+            .join(["x".repeat(250), "y".repeat(250), "z".repeat(250)].join("/"));
+        std::fs::create_dir_all(&folder).expect("mkdir");
+        for n in 0..2_500 {
+            std::fs::write(folder.join(format!("{n:04}")), "").expect("write");
+        }
+        let manifest = Manifest::read(dir.path()).expect("readable");
+        let (mut request, mut seen) = (pb::ListSkillFilesRequest::default(), Vec::new());
+        request.name = "skills/s".to_owned();
+        request.page_size = 10_000;
+        loop {
+            let answer =
+                files_message(&manifest, &check_list_skill_files(&request).expect("valid"));
+            assert!(answer.encoded_len() < MESSAGE_BYTES_MAX / 2);
+            seen.extend(answer.files.into_iter().map(|file| file.path));
+            request.page_token = answer.next_page_token;
+            if request.page_token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), 2_500);
+        assert!(seen.is_sorted_by(|a, b| a < b));
+    }
+}

@@ -1,0 +1,124 @@
+//! Tests of restarts and stops of the daemon with workspaces and warm containers.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restart_keeps_workspaces_and_warm_slots() {
+    let server = TestServer::start("", &[]).await;
+    let request = CreateWorkspaceRequest {
+        request_id: "one".into(),
+        ..create_request("kept")
+    };
+    server
+        .client
+        .create_workspace(request.clone())
+        .await
+        .expect("created");
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let mut before = server.engine.container_ids();
+    before.sort();
+    let server = server.restart(|_| {}).await;
+    assert_eq!(workspace_names(&server).await, ["workspaces/kept"]);
+    server
+        .client
+        .list_execs(list_request("workspaces/kept"))
+        .await
+        .expect("usable at once");
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let mut after = server.engine.container_ids();
+    after.sort();
+    assert_eq!(after, before, "nothing was made anew");
+    // The same request still returns the same workspace.
+    server
+        .client
+        .create_workspace(request)
+        .await
+        .expect("the same request");
+    assert_eq!(workspace_names(&server).await.len(), 1);
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_removes_what_nobody_owns() {
+    let server = TestServer::start("", &[]).await;
+    server
+        .client
+        .create_workspace(create_request("lost"))
+        .await
+        .expect("created");
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let before = server.engine.container_ids();
+    let server = server
+        .restart(|state| {
+            let slots: Vec<_> = std::fs::read_dir(state.join("slots"))
+                .expect("slots")
+                .collect();
+            assert_eq!(slots.len(), 2);
+            for slot in slots {
+                let record = slot.expect("entry").path().join("record.json");
+                std::fs::write(record, "{ \"version\": 1, ").expect("damaged");
+            }
+            std::fs::create_dir_all(state.join("slots/half-made/run")).expect("mkdir");
+        })
+        .await;
+    assert_eq!(workspace_names(&server).await, Vec::<String>::new());
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let after = server.engine.container_ids();
+    assert_eq!(after.len(), 1, "only the new one: {after:?}");
+    assert!(
+        !before.contains(&after[0]),
+        "containers without a record are orphans"
+    );
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn start_without_engine_removes_no_workspace() {
+    let server = TestServer::start("", &[]).await;
+    server
+        .client
+        .create_workspace(create_request("kept"))
+        .await
+        .expect("created");
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let away = skilld::error::Error::EngineUnavailable {
+        message: "for a moment".into(),
+    };
+    server.engine.fail_next(EngineOperation::Inspect, away);
+    let (error, stopped) = server.fail_to_restart().await;
+    assert!(
+        matches!(error, skilld::error::Error::EngineUnavailable { .. }),
+        "{error}"
+    );
+    let server = stopped.start().await;
+    assert_eq!(workspace_names(&server).await, ["workspaces/kept"]);
+    let kept = server.client.get_workspace("kept").await.expect("listed");
+    assert_eq!(kept.state(), WorkspaceState::Ready, "{kept:?}");
+    server
+        .client
+        .list_execs(list_request("workspaces/kept"))
+        .await
+        .expect("usable");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_does_not_wait_for_a_hanging_engine() {
+    let server = TestServer::start("server.stop_timeout = \"2s\"\n", &[]).await;
+    server.workspace().await;
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let looks = server.engine.call_count(EngineOperation::Inspect);
+    let hang = Duration::from_secs(30);
+    server.engine.set_delay(EngineOperation::Inspect, hang);
+    let containers = server.engine.container_ids();
+    server.engine.kill_container(&containers[0]).await;
+    let started = Instant::now();
+    while server.engine.call_count(EngineOperation::Inspect) < looks + 2 {
+        assert!(
+            started.elapsed() < DEADLINE,
+            "the daemon does not inspect the container"
+        );
+        tokio::task::yield_now().await;
+    }
+    assert!(server.stop().await, "in time");
+}

@@ -1,0 +1,350 @@
+//! PublishSkill and DeleteSkill of a whole server.
+
+use super::*;
+
+fn header(kind: pb::publish_skill_header::Kind, sha256: &str) -> Payload {
+    Payload::Header(pb::PublishSkillHeader {
+        kind: kind.into(),
+        sha256: sha256.to_owned(),
+    })
+}
+
+fn messages(name: &str, sha256: &str, archive: &[u8]) -> Vec<pb::PublishSkillRequest> {
+    let message = |payload| pb::PublishSkillRequest {
+        name: String::new(),
+        payload: Some(payload),
+    };
+    let mut first = message(header(pb::publish_skill_header::Kind::Unspecified, sha256));
+    first.name = format!("skills/{name}");
+    let data = archive
+        .chunks(700)
+        .map(|piece| message(Payload::Data(piece.to_vec().into())));
+    std::iter::once(first).chain(data).collect()
+}
+
+fn reason(status: &Status) -> String {
+    let details = status.get_error_details();
+    details
+        .error_info()
+        .map(|info| info.reason.clone())
+        .unwrap_or_default()
+}
+
+#[tokio::test]
+async fn publish_and_delete_through_the_api() {
+    let server = TestServer::start("", &[("local", "name: local\ndescription: d")]).await;
+    let mut skills = server.client.skills();
+    let archive = skill("csv", "1.0");
+    let sha256 = HEXLOWER.encode(&Sha256::digest(&archive)).to_uppercase();
+    let published = skills
+        .publish_skill(stream::iter(messages("csv", &sha256, &archive)))
+        .await
+        .expect("published")
+        .into_inner();
+    assert_eq!(published.name, "skills/csv");
+    assert_eq!(published.state(), pb::SkillState::Loaded);
+    assert_eq!((published.files, published.version.as_str()), (2, "1.0"));
+    let got = server.client.get_skill("csv@1.0").await.expect("there");
+    assert_eq!(
+        (got.digest.as_str(), got.body.as_str()),
+        (published.digest.as_str(), "# csv\n")
+    );
+    let workspace = server.workspace().await;
+    let staged = server
+        .client
+        .stage_skills(&workspace, &["csv"])
+        .await
+        .expect("staged");
+    assert_eq!(staged[0].digest, published.digest);
+    let refreshed = skills
+        .refresh_skills(pb::RefreshSkillsRequest {})
+        .await
+        .expect("refreshed")
+        .into_inner();
+    assert_eq!(
+        (refreshed.loaded, refreshed.rejected, refreshed.shadowed),
+        (2, 0, 0)
+    );
+
+    let delete = async |name: &str| {
+        let request = pb::DeleteSkillRequest {
+            name: name.to_owned(),
+        };
+        server.client.skills().delete_skill(request).await
+    };
+    let status = delete("skills/local").await.expect_err("of a root");
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::FailedPrecondition, "READ_ONLY")
+    );
+    delete(&format!("skills/csv@{}", published.digest))
+        .await
+        .expect("deleted");
+    let status = delete("skills/csv").await.expect_err("gone");
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::NotFound, "SKILL_NOT_FOUND")
+    );
+    assert_eq!(
+        server
+            .client
+            .stage_skills(&workspace, &[format!("csv@{}", published.digest)])
+            .await
+            .expect("still stored")[0]
+            .digest,
+        published.digest
+    );
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_keeps_its_place_until_it_is_unpacked_whoever_waits_for_it() {
+    let server = TestServer::start("skills.publishes_max = 1", &[]).await;
+    let tmp = server.state_dir().join("skills/tmp");
+    let large = {
+        let data: Vec<String> = (0..2_000).map(|n| format!("data/{n}")).collect();
+        let own = files("large", "1.0");
+        let own = own
+            .iter()
+            .map(|(path, text, mode)| (*path, text.as_bytes(), *mode));
+        tar_of(
+            own.chain(
+                data.iter()
+                    .map(|path| (path.as_str(), path.as_bytes(), 0o644)),
+            ),
+        )
+    };
+    let mut skills = server.client.skills();
+    let unpacking = async {
+        let begun = || {
+            names(&tmp)
+                .iter()
+                .any(|name| tmp.join(name).join("skill").is_dir())
+        };
+        while !begun() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = unpacking => {}
+        done = skills.publish_skill(stream::iter(messages("large", "", &large))) => {
+            panic!("it was seen too late: {done:?}");
+        }
+    }
+    // Its client has gone, and it has not ended.
+    let small = messages("small", "", &skill("small", "1.0"));
+    let mut skills = server.client.skills();
+    skills
+        .publish_skill(stream::iter(small))
+        .await
+        .expect("published");
+    assert_eq!(
+        names(&tmp),
+        Vec::<String>::new(),
+        "two were unpacked at once"
+    );
+    server
+        .client
+        .get_skill("large")
+        .await
+        .expect("published as well");
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+async fn uploads_that_lie_end_early_or_fall_silent_leave_nothing() {
+    let server = TestServer::start(
+        "server.upload_timeout = \"300ms\"\nskills.publish_bytes_max = \"64KiB\"",
+        &[],
+    )
+    .await;
+    let mut skills = server.client.skills();
+    let archive = skill("csv", "1.0");
+    let link = {
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        builder
+            .append_link(&mut header, "link", "/etc/passwd")
+            .expect("tar");
+        builder.into_inner().expect("tar")
+    };
+    let climbing = zip_of(&[("../../../tmp/skilld-escaped", b"x", 0o644)]);
+    let bomb = {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(&vec![0; 6 << 20]).expect("gzip");
+        encoder.finish().expect("gzip")
+    };
+    let mut twice = messages("csv", "", &archive);
+    twice[1] = pb::PublishSkillRequest {
+        name: String::new(),
+        payload: Some(header(pb::publish_skill_header::Kind::Tar, "")),
+    };
+    let mut wrong_kind = messages("csv", "", &archive);
+    wrong_kind[0].payload = Some(header(pb::publish_skill_header::Kind::Zip, ""));
+    for (what, messages, code, expected) in [
+        (
+            "another checksum",
+            messages("csv", &"0".repeat(64), &archive),
+            Code::InvalidArgument,
+            "CHECKSUM_MISMATCH",
+        ),
+        (
+            "cut off",
+            messages("csv", "", &archive[..archive.len() - 1100]),
+            Code::InvalidArgument,
+            "ARCHIVE_INVALID",
+        ),
+        (
+            "no bytes",
+            messages("csv", "", b""),
+            Code::InvalidArgument,
+            "ARCHIVE_INVALID",
+        ),
+        (
+            "a link out",
+            messages("csv", "", &link),
+            Code::InvalidArgument,
+            "ARCHIVE_INVALID",
+        ),
+        (
+            "a climbing name",
+            messages("csv", "", &climbing),
+            Code::InvalidArgument,
+            "ARCHIVE_INVALID",
+        ),
+        (
+            "a bomb",
+            messages("csv", "", &bomb),
+            Code::ResourceExhausted,
+            "LIMIT_EXCEEDED",
+        ),
+        (
+            "too large",
+            messages("csv", "", &vec![b'x'; 70 << 10]),
+            Code::ResourceExhausted,
+            "LIMIT_EXCEEDED",
+        ),
+        (
+            "another name",
+            messages("other", "", &archive),
+            Code::InvalidArgument,
+            "INVALID_REQUEST",
+        ),
+        (
+            "a name that is a path",
+            messages("../csv", "", &archive),
+            Code::InvalidArgument,
+            "INVALID_REQUEST",
+        ),
+        (
+            "two headers",
+            twice,
+            Code::InvalidArgument,
+            "INVALID_REQUEST",
+        ),
+        (
+            "another kind",
+            wrong_kind,
+            Code::InvalidArgument,
+            "ARCHIVE_INVALID",
+        ),
+        (
+            "no header",
+            messages("csv", "", &archive).split_off(1),
+            Code::InvalidArgument,
+            "INVALID_REQUEST",
+        ),
+        (
+            "nothing",
+            Vec::new(),
+            Code::InvalidArgument,
+            "INVALID_REQUEST",
+        ),
+    ] {
+        let status = skills
+            .publish_skill(stream::iter(messages))
+            .await
+            .expect_err(what);
+        assert_eq!(
+            (status.code(), reason(&status).as_str()),
+            (code, expected),
+            "{what}: {status}"
+        );
+    }
+    let silent = futures::StreamExt::chain(
+        stream::iter(messages("csv", "", &archive)),
+        stream::pending(),
+    );
+    let status = skills.publish_skill(silent).await.expect_err("silent");
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::DeadlineExceeded, "DEADLINE")
+    );
+    assert!(!Path::new("/tmp/skilld-escaped").exists());
+    let server = server
+        .restart(|state| {
+            for dir in ["tmp", "sha256", "published"] {
+                assert_eq!(
+                    names(&state.join("skills").join(dir)),
+                    Vec::<String>::new(),
+                    "{dir}"
+                );
+            }
+        })
+        .await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn an_unused_digest_leaves_the_store_of_a_running_server() {
+    let server = TestServer::start("skills.keep_unused = \"1ms\"", &[]).await;
+    let mut skills = server.client.skills();
+    let mut publish = async |version: &str| {
+        let messages = messages("csv", "", &skill("csv", version));
+        skills
+            .publish_skill(stream::iter(messages))
+            .await
+            .expect("published")
+            .into_inner()
+            .digest
+    };
+    let (first, second) = (publish("1.0").await, publish("2.0").await);
+    let workspace = server.workspace().await;
+    server
+        .client
+        .stage_skills(&workspace, &[format!("csv@{second}")])
+        .await
+        .expect("staged");
+    let request = pb::DeleteSkillRequest {
+        name: "skills/csv".to_owned(),
+    };
+    server
+        .client
+        .skills()
+        .delete_skill(request)
+        .await
+        .expect("deleted");
+    // The sweep comes right after the delete and once more when the time is over.
+    let store = server.state_dir().join("skills/sha256");
+    let digest = |text: &str| text.trim_start_matches("sha256:").to_owned();
+    let gone = async {
+        while store.join(digest(&first)).exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone)
+        .await
+        .expect("collected");
+    // The workspace's record holds the other one.
+    assert_eq!(names(&store), [digest(&second)]);
+    let again = format!("csv@{second}");
+    server
+        .client
+        .stage_skills(&workspace, &[again])
+        .await
+        .expect("staged");
+    assert!(server.stop().await);
+}

@@ -1,0 +1,136 @@
+//! Listing and staging skills through a whole server.
+
+use super::*;
+
+/// Front matter of a valid and of an invalid skill.
+const FRONTS: [(&str, &str); 2] = [
+    (
+        "csv",
+        "name: csv\ndescription: Reads tables.\nversion: 1.10",
+    ),
+    ("broken", "name: broken"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_see_skills_with_their_state_and_problems() {
+    let server = TestServer::start("", &FRONTS).await;
+    let request = pb::ListSkillsRequest::default();
+    let listed = server.client.skills().list_skills(request).await;
+    let skills = listed.expect("listed").into_inner().skills;
+    let states: Vec<(&str, pb::SkillState)> = skills
+        .iter()
+        .map(|skill| (skill.name.as_str(), skill.state()))
+        .collect();
+    let expected = [
+        ("skills/broken", pb::SkillState::Rejected),
+        ("skills/csv", pb::SkillState::Loaded),
+    ];
+    assert_eq!(states, expected);
+    assert_eq!(skills[0].problems[0].code, "skill.no_description");
+    let csv = server.client.get_skill("csv@1.10").await.expect("there");
+    assert_eq!(
+        (csv.body.as_str(), csv.version.as_str()),
+        ("# Body\n", "1.10")
+    );
+    assert_eq!(csv.digest, skills[1].digest);
+    let problems = server.client.problems().await.expect("listed");
+    assert!(
+        problems
+            .iter()
+            .any(|problem| problem.code == "skill.no_description")
+    );
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_stage_skills_and_the_workspace_says_which() {
+    let server = TestServer::start("", &FRONTS).await;
+    let workspace = server.workspace().await;
+    let stage = |name: &'static str| {
+        let (client, workspace) = (server.client.clone(), workspace.clone());
+        async move { client.stage_skills(&workspace, &[name]).await }
+    };
+    let staged = stage("csv").await.expect("staged");
+    assert_eq!((staged[0].files, staged[0].unchanged), (1, false));
+    assert_eq!(staged[0].path, "/workspace/skills/csv");
+    assert!(stage("csv").await.expect("staged")[0].unchanged);
+    let seen = server
+        .client
+        .get_workspace(&workspace)
+        .await
+        .expect("there");
+    assert_eq!(seen.skills[0].name, "csv");
+    assert_eq!(seen.skills[0].digest, staged[0].digest);
+
+    let error = stage("csw").await.expect_err("unknown");
+    assert_eq!(error.reason(), Some(Reason::SkillNotFound));
+    let nearest = error
+        .failure()
+        .and_then(|failure| failure.metadata.get("nearest"));
+    assert_eq!(nearest.map(String::as_str), Some("csv"));
+    let error = stage("broken").await.expect_err("rejected");
+    assert_eq!(error.reason(), Some(Reason::SkillInvalid));
+    assert!(server.stop().await);
+}
+
+/// Returns the number of waiters for the lock of a directory.
+fn waiting(dir: &Path) -> usize {
+    let inode = format!(":{} ", fs::metadata(dir).expect("there").ino());
+    let locks = fs::read_to_string("/proc/locks").expect("the kernel's locks");
+    let waits = |line: &&str| line.contains("-> FLOCK") && line.contains(&inode);
+    locks.lines().filter(waits).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_staging_that_nobody_waits_for_is_recorded_and_no_other_begins_meanwhile() {
+    let server = TestServer::start("", &FRONTS).await;
+    let workspace = server.workspace().await;
+    let slots = fs::read_dir(server.state_dir().join("slots")).expect("slots");
+    let targets: Vec<PathBuf> = slots
+        .map(|slot| slot.expect("a slot").path().join("skills"))
+        .collect();
+    // Whichever slot it is, staging waits for its lock.
+    let locks: Vec<fs::File> = targets
+        .iter()
+        .map(|dir| fs::File::open(dir).expect("opens"))
+        .collect();
+    for lock in &locks {
+        lock.lock().expect("locked");
+    }
+    let all_waiting = || targets.iter().map(|dir| waiting(dir)).sum::<usize>();
+    let begun = async {
+        while all_waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = begun => {}
+        done = server.client.stage_skills(&workspace, &["csv"]) => panic!("not locked: {done:?}"),
+    }
+    // The server knows that the first one's client has gone by when it has answered so many others.
+    let skills = async || {
+        let got = server
+            .client
+            .get_workspace(&workspace)
+            .await
+            .expect("there");
+        got.skills
+            .into_iter()
+            .map(|skill| skill.name)
+            .collect::<Vec<_>>()
+    };
+    for _ in 0..50 {
+        assert_eq!(skills().await, Vec::<String>::new());
+    }
+    let (client, name) = (server.client.clone(), workspace.clone());
+    let second = Tasks::default().spawn(async move { client.stage_skills(&name, &["csv"]).await });
+    for _ in 0..50 {
+        skills().await;
+    }
+    assert_eq!(all_waiting(), 1, "both are at it");
+    drop(locks);
+    let staged = second.await.expect("no panic").expect("staged");
+    assert!(staged[0].unchanged, "the first one was staged and recorded");
+    assert_eq!(skills().await, ["csv"]);
+    assert!(server.stop().await);
+}

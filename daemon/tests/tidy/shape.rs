@@ -1,0 +1,281 @@
+//! Rules about one file at a time: its comment, its length, which libraries it names, and what it must not contain.
+
+use std::path::Path;
+
+use crate::source::{Finding, SourceFile, has_word, leading_identifier, without_strings};
+
+/// Maximum length of a product file without its test module, in lines.
+const PRODUCT_LINES_MAX: usize = 500;
+
+/// Maximum length of a file of tests, in lines.
+const TEST_LINES_MAX: usize = 600;
+
+/// Library name → places in the daemon that may name it.
+const LIBRARY_HOMES: &[(&str, &[&str])] = &[
+    ("bollard", &["daemon/src/engine/docker"]),
+    ("figment", &["daemon/src/config"]),
+    ("anyhow", &["daemon/src/main.rs"]),
+];
+
+/// Returns the findings of every rule of this module for one Rust file.
+pub(crate) fn check_file_shape(file: &SourceFile<'_>) -> Vec<Finding> {
+    let rules: [fn(&SourceFile<'_>) -> Vec<Finding>; 8] = [
+        begins_with_module_comment,
+        product_file_is_not_too_long,
+        file_is_not_mod_rs,
+        libraries_stay_in_their_place,
+        status_is_built_in_error_rs,
+        unsafe_is_in_sys_rs,
+        nothing_is_left_undone,
+        no_path_of_a_build_machine,
+    ];
+    rules.iter().flat_map(|rule| rule(file)).collect()
+}
+
+/// Returns a finding for a file of tests that is too long.
+pub(crate) fn check_test_length(file: &SourceFile<'_>) -> Vec<Finding> {
+    let lines = file.text.lines().count();
+    if file.is_product() || lines <= TEST_LINES_MAX {
+        return Vec::new();
+    }
+    let message = format!("over {TEST_LINES_MAX} lines of tests: split it by subject");
+    vec![file.finding(lines, message)]
+}
+
+fn begins_with_module_comment(file: &SourceFile<'_>) -> Vec<Finding> {
+    if file.text.starts_with("//!") {
+        return Vec::new();
+    }
+    let message = "begin with `//!`: what this file owns and what it never does";
+    vec![file.finding(1, message)]
+}
+
+fn product_file_is_not_too_long(file: &SourceFile<'_>) -> Vec<Finding> {
+    let lines = file.product_line_count();
+    if !file.is_product() || lines <= PRODUCT_LINES_MAX {
+        return Vec::new();
+    }
+    let message = format!("over {PRODUCT_LINES_MAX} lines: split it by what it owns");
+    vec![file.finding(lines, message)]
+}
+
+fn file_is_not_mod_rs(file: &SourceFile<'_>) -> Vec<Finding> {
+    if Path::new(file.path)
+        .file_name()
+        .is_none_or(|name| name != "mod.rs")
+    {
+        return Vec::new();
+    }
+    vec![file.finding(1, "name it after its folder: `foo.rs` beside `foo/`")]
+}
+
+fn libraries_stay_in_their_place(file: &SourceFile<'_>) -> Vec<Finding> {
+    if !file.path.starts_with("daemon/src/") {
+        return Vec::new();
+    }
+    let strange = LIBRARY_HOMES
+        .iter()
+        .filter(|(_, homes)| !homes.iter().any(|home| file.path.starts_with(home)));
+    strange
+        .flat_map(|(word, homes)| {
+            let message = format!(
+                "`{word}` is named only in {}: ask for what you need there",
+                homes.join(", ")
+            );
+            file.findings_where(&message, |line| has_word(line, word))
+        })
+        .collect()
+}
+
+fn status_is_built_in_error_rs(file: &SourceFile<'_>) -> Vec<Finding> {
+    let is_home = ["daemon/src/error.rs", "daemon/src/error/"]
+        .iter()
+        .any(|home| file.path.starts_with(home));
+    if !file.path.starts_with("daemon/src/") || !file.is_product() || is_home {
+        return Vec::new();
+    }
+    let message = "build no `Status` here: return an `Error`; error.rs maps it, with its reason";
+    file.findings_where(message, |line| {
+        line.split("Status::").skip(1).any(|rest| {
+            let name = leading_identifier(rest);
+            let is_call = rest
+                .get(name.len()..)
+                .is_some_and(|rest| rest.starts_with('('));
+            is_call && name.starts_with(char::is_lowercase) && !name.starts_with("from")
+        })
+    })
+}
+
+fn unsafe_is_in_sys_rs(file: &SourceFile<'_>) -> Vec<Finding> {
+    if file.path == "images/guest/src/sys.rs" {
+        return Vec::new();
+    }
+    file.findings_where(
+        "`unsafe` belongs into images/guest/src/sys.rs, with its reason",
+        |line| has_word(&without_strings(line), "unsafe"),
+    )
+}
+
+fn nothing_is_left_undone(file: &SourceFile<'_>) -> Vec<Finding> {
+    file.findings_where(
+        "do it, or leave it out: no ignored tests, no stubs",
+        |line| {
+            let line = without_strings(line);
+            ["#[ignore", "todo!(", "unimplemented!("]
+                .iter()
+                .any(|word| line.contains(word))
+        },
+    )
+}
+
+fn no_path_of_a_build_machine(file: &SourceFile<'_>) -> Vec<Finding> {
+    // Written in pieces, so that this file keeps its own rule.
+    let roots = [
+        concat!("/wo", "rk/"),
+        concat!("/ho", "me/"),
+        concat!("/Us", "ers/"),
+        concat!("/tmp/", "wt"),
+    ];
+    let mut findings = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let is_found = roots.iter().any(|root| {
+            line.match_indices(root).any(|(at, _)| {
+                let before = line.get(..at).and_then(|head| head.chars().next_back());
+                before.is_none_or(|char| " \"'`(=,<".contains(char))
+            })
+        });
+        if is_found {
+            let message = "this path exists on one machine only: make it relative";
+            findings.push(file.finding(index + 1, message));
+        }
+    }
+    findings
+}
+
+#[track_caller]
+fn check_shape(path: &str, text: &str, expected: &[&str]) {
+    let found = check_file_shape(&SourceFile { path, text });
+    assert_eq!(found.len(), expected.len(), "{path}: {text:?}: {found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        let found = found.to_string();
+        assert!(found.contains(expected), "{found}\n  lacks {expected}");
+    }
+}
+
+#[test]
+fn files_without_a_comment_or_with_too_many_lines_are_found() {
+    check_shape("client/src/a.rs", "//! Owns a.\n", &[]);
+    check_shape(
+        "client/src/a.rs",
+        "fn a() {}\n",
+        &["client/src/a.rs:1: begin with `//!`"],
+    );
+    let long = format!("//! Long.\n{}", "fn a() {}\n".repeat(500));
+    check_shape("client/src/a.rs", &long, &["over 500 lines"]);
+    check_shape("client/src/a/tests.rs", &long, &[]);
+    let tested = format!(
+        "//! Short.\n#[cfg(test)]\nmod tests {{\n{}}}\n",
+        "fn a() {}\n".repeat(500)
+    );
+    check_shape("client/src/a.rs", &tested, &[]);
+    check_shape(
+        "client/src/a/mod.rs",
+        "//! A.\n",
+        &["name it after its folder"],
+    );
+}
+
+#[test]
+fn files_of_tests_over_600_lines_are_found() {
+    let text = "fn a() {}\n".repeat(601);
+    let found = |path| check_test_length(&SourceFile { path, text: &text }).len();
+    assert_eq!(found("daemon/tests/pool.rs"), 1);
+    assert_eq!(found("client/src/a/tests.rs"), 1);
+    assert_eq!(found("client/src/a.rs"), 0);
+}
+
+#[test]
+fn libraries_and_statuses_out_of_place_are_found() {
+    for (path, text, expected) in [
+        (
+            "daemon/src/pool.rs",
+            "//! A.\nuse bollard::Docker;\n",
+            &["pool.rs:2: `bollard` is named only in"][..],
+        ),
+        ("daemon/src/pool.rs", "//! A.\n// bollard\n", &[]),
+        (
+            "daemon/src/engine/docker/create.rs",
+            "//! A.\nuse bollard::Docker;\n",
+            &[],
+        ),
+        (
+            "daemon/src/rpc/exec.rs",
+            "//! A.\nuse figment::Figment;\n",
+            &["`figment` is named only in"],
+        ),
+        (
+            "daemon/src/server.rs",
+            "//! A.\nuse anyhow::Result;\n",
+            &["`anyhow` is named only in"],
+        ),
+        (
+            "daemon/src/rpc.rs",
+            "//! A.\nfn a() { Status::not_found(\"x\") }\n",
+            &["build no `Status`"],
+        ),
+        (
+            "daemon/src/rpc.rs",
+            "//! A.\nfn a() { tonic::Status::new(code, \"x\") }\n",
+            &["build no `Status`"],
+        ),
+        (
+            "daemon/src/rpc.rs",
+            "//! A.\nfn a(s: Status) { Status::from(Error::Draining) }\n",
+            &[],
+        ),
+        (
+            "daemon/src/error.rs",
+            "//! A.\nfn a() { Status::not_found(\"x\") }\n",
+            &[],
+        ),
+        (
+            "daemon/src/rpc.rs",
+            "//! A.\n#[cfg(test)]\nmod tests { fn a() { Status::ok(\"\") } }\n",
+            &[],
+        ),
+    ] {
+        check_shape(path, text, expected);
+    }
+}
+
+#[test]
+fn unsafe_code_outside_sys_rs_is_found() {
+    check_shape(
+        "client/src/a.rs",
+        "//! A.\nunsafe { a() }\n",
+        &["`unsafe` belongs into"],
+    );
+    check_shape(
+        "client/src/a.rs",
+        "//! A.\n#![forbid(unsafe_code)]\nconst A: &str = \"unsafe\";\n",
+        &[],
+    );
+    check_shape("images/guest/src/sys.rs", "//! A.\nunsafe { a() }\n", &[]);
+}
+
+#[test]
+fn stubs_ignored_tests_and_paths_of_a_machine_are_found() {
+    let ignored = format!("//! A.\n#[{}]\nfn a() {{}}\n", "ignore");
+    check_shape("daemon/tests/a.rs", &ignored, &["no ignored tests"]);
+    for stub in ["todo", "unimplemented"] {
+        let text = format!("//! A.\nfn a() {{ {stub}!() }}\n");
+        check_shape("client/src/a.rs", &text, &["no stubs"]);
+    }
+    let path = format!("//! A.\nconst A: &str = \"/{}/x\";\n", "work");
+    check_shape("client/src/a.rs", &path, &["exists on one machine only"]);
+    check_shape(
+        "client/src/a.rs",
+        "//! A.\nconst A: &str = \"/workspace/work/x $A/work/x\";\n",
+        &[],
+    );
+}

@@ -1,0 +1,90 @@
+//! Execs with `on_disconnect: KILL`. When the last stream of such an exec breaks, the guest kills the exec after a
+//! grace period, unless a new stream opens. The grace period pauses while no daemon is connected, because that is not
+//! the client's doing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use skilld_proto::v1;
+use skilld_proto::v1::exec_result::Reason;
+use tokio::sync::watch;
+
+use super::{Exec, ExecControl, ExecPhase, ExecState};
+use crate::guest::Guest;
+use crate::tasks;
+
+/// Counts an event stream of an exec while it is open.
+#[derive(Debug)]
+pub(crate) struct DisconnectGuard {
+    guest: Arc<Guest>,
+    exec: Arc<Exec>,
+    grace: Duration,
+}
+
+impl DisconnectGuard {
+    /// Counts a stream of an exec with on_disconnect KILL. Returns `None` for other execs.
+    pub(crate) fn register(guest: &Arc<Guest>, exec: &Arc<Exec>, grace: Duration) -> Option<Self> {
+        if exec.spec.on_disconnect() != v1::OnDisconnect::Kill {
+            return None;
+        }
+        let mut state = exec.state();
+        state.streams += 1;
+        state.streams_ever += 1;
+        drop(state);
+        exec.notify_changed();
+        Some(Self {
+            guest: Arc::clone(guest),
+            exec: Arc::clone(exec),
+            grace,
+        })
+    }
+}
+
+impl Drop for DisconnectGuard {
+    fn drop(&mut self) {
+        let mut state = self.exec.state();
+        state.streams -= 1;
+        if state.streams == 0 && state.phase < ExecPhase::Exited {
+            let (guest, exec) = (Arc::clone(&self.guest), Arc::clone(&self.exec));
+            tasks::spawn(kill_after_grace(
+                guest,
+                exec,
+                self.grace,
+                state.streams_ever,
+            ));
+        }
+    }
+}
+
+/// Kills the exec after the grace period. Gives up when another stream opens or the exec ends. `seen` is the number of
+/// streams so far.
+async fn kill_after_grace(guest: Arc<Guest>, exec: Arc<Exec>, mut left: Duration, seen: u64) {
+    let settled =
+        |state: &ExecState| state.streams_ever != seen || state.phase >= ExecPhase::Exited;
+    let mut connected = guest.connected.subscribe();
+    loop {
+        tokio::select! {
+            () = exec.wait_until(settled) => return,
+            () = wait_for_connection(&mut connected, true) => {}
+        }
+        let begin = Instant::now();
+        tokio::select! {
+            biased;
+            () = exec.wait_until(settled) => return,
+            () = wait_for_connection(&mut connected, false) => {
+                left = left.saturating_sub(begin.elapsed());
+            }
+            () = tokio::time::sleep(left) => {
+                let reason = Reason::KilledByClient;
+                exec.send_control(ExecControl::Kill { grace: None, reason }).await;
+                return;
+            }
+        }
+    }
+}
+
+/// Waits until `connected` has this value.
+async fn wait_for_connection(connected: &mut watch::Receiver<bool>, value: bool) {
+    // Fails only after the guest is dropped, which never happens.
+    drop(connected.wait_for(|now| *now == value).await);
+}
