@@ -71,7 +71,7 @@ fn setup(command: &str, example: &str) -> String {
         }
         "skill delete" => "skillctl skill publish ./csv-report\n",
         // An offset must not lie beyond the output so far.
-        "poll" => "skillctl poll job-7/x-1 --wait 30s > first-output\n",
+        "attach" | "poll" => "skillctl poll job-7/x-1 --wait 30s > first-output\n",
         _ => "",
     };
     script
