@@ -56,6 +56,9 @@ pub trait Engine: Send + Sync + Debug {
     /// Kills and removes a container with its anonymous volumes, and returns once it is gone. Succeeds if the engine
     /// has no such container.
     async fn remove(&self, container_id: &str) -> Result<()>;
+    /// Removes the anonymous volumes of one instance that no container uses. The engine leaves them behind if the removal
+    /// of a volume fails after its container is gone.
+    async fn remove_unused_volumes(&self, instance: &str) -> Result<()>;
     /// Lists containers that have [`LABEL_INSTANCE`], also stopped ones. `None` lists the containers of all instances.
     async fn list(&self, instance: Option<&str>) -> Result<Vec<ContainerSummary>>;
     /// Subscribes to the container events of one instance, beginning with this call. The stream ends with an error if the

@@ -11,6 +11,20 @@ use skilld_tests::{Daemon, docker, exec, wait};
 use crate::{containers, read, refusal, sh};
 
 #[tokio::test]
+async fn a_volume_that_docker_left_is_removed() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    daemon.warm(1).await?;
+    let instance = &daemon.info.instance;
+    assert_eq!(docker::volumes(instance).await?.len(), 2);
+    docker::remove(&daemon.container(&workspace)?).await?;
+    assert_eq!(docker::volumes(instance).await?.len(), 2);
+    daemon.client.delete_workspace(&workspace).await?;
+    // The proof at the end finds no volume of this instance.
+    daemon.stop().await
+}
+
+#[tokio::test]
 async fn a_removed_container_fails_its_workspace() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;

@@ -333,6 +333,12 @@ impl Daemon {
             "containers are left: {left:?}; the log:\n{}",
             self.log()
         );
+        let volumes = docker::volumes(&self.info.instance).await?;
+        ensure!(
+            volumes.is_empty(),
+            "volumes are left: {volumes:?}; the log:\n{}",
+            self.log()
+        );
         let slots = std::fs::read_dir(self.state_dir().join("slots"))?.count();
         ensure!(slots == 0, "{slots} slot directories are left");
         ensure!(!socket(self.dir.path()).exists(), "the socket is left");

@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 use bollard::Docker;
 use bollard::models::{ContainerCreateBody, ContainerSummary, HostConfig};
 use bollard::query_parameters::{
-    CreateContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    CreateContainerOptions, ListContainersOptionsBuilder, ListVolumesOptionsBuilder,
+    RemoveContainerOptionsBuilder,
 };
 
 /// Label with the id of the daemon instance that owns a container.
@@ -38,15 +39,27 @@ pub async fn containers(instance: &str) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Removes a container by force, as an operator might, behind the daemon's back.
+/// Returns the names of the volumes of one daemon instance.
+///
+/// # Errors
+/// When Docker does not answer.
+pub async fn volumes(instance: &str) -> Result<Vec<String>> {
+    let label = format!("{LABEL_INSTANCE}={instance}");
+    let filters = HashMap::from([("label", vec![label.as_str()])]);
+    let options = ListVolumesOptionsBuilder::default()
+        .filters(&filters)
+        .build();
+    let list = connect()?.list_volumes(Some(options)).await?;
+    let volumes = list.volumes.unwrap_or_default();
+    Ok(volumes.into_iter().map(|volume| volume.name).collect())
+}
+
+/// Removes a container by force, as an operator might, behind the daemon's back. Its anonymous volumes stay.
 ///
 /// # Errors
 /// When Docker refuses.
 pub async fn remove(id: &str) -> Result<()> {
-    let options = RemoveContainerOptionsBuilder::default()
-        .force(true)
-        .v(true)
-        .build();
+    let options = RemoveContainerOptionsBuilder::default().force(true).build();
     Ok(connect()?.remove_container(id, Some(options)).await?)
 }
 

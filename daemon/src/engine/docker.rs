@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bollard::errors::Error as DockerError;
 use bollard::models::ContainerSummaryStateEnum;
 use bollard::query_parameters::{
-    CreateContainerOptions, EventsOptions, ListContainersOptions, RemoveContainerOptions,
-    WaitContainerOptions,
+    CreateContainerOptions, EventsOptions, ListContainersOptions, PruneVolumesOptions,
+    RemoveContainerOptions, WaitContainerOptions,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures::StreamExt;
@@ -308,6 +308,25 @@ impl Engine for DockerEngine {
             Err(error) if has_status(&error, 404) => Ok(()),
             Err(error) if has_status(&error, 409) => self.wait_until_removed(container_id).await,
             Err(error) => Err(map_docker_error(&self.socket, "remove container", &error)),
+        }
+    }
+
+    async fn remove_unused_volumes(&self, instance: &str) -> Result<()> {
+        let filters = HashMap::from([(
+            "label".to_owned(),
+            vec![instance_label_filter(Some(instance))],
+        )]);
+        let options = PruneVolumesOptions {
+            filters: Some(filters),
+        };
+        let pruned = self
+            .with_deadline(self.docker.prune_volumes(Some(options)))
+            .await?;
+        match pruned {
+            Ok(_) => Ok(()),
+            // Docker prunes once at a time. Another daemon's call says nothing about this instance, so the next one tries again.
+            Err(error) if has_status(&error, 409) => Ok(()),
+            Err(error) => Err(map_docker_error(&self.socket, "remove volumes", &error)),
         }
     }
 

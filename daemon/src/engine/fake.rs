@@ -376,6 +376,10 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
+    async fn remove_unused_volumes(&self, _instance: &str) -> Result<()> {
+        Ok(())
+    }
+
     async fn list(&self, instance: Option<&str>) -> Result<Vec<ContainerSummary>> {
         self.begin_operation(EngineOperation::List).await?;
         let state = self.shared.state();

@@ -3,7 +3,7 @@
 //! The engine may carry out a creation after its answer was lost, when the slot is long gone. So one task lists the
 //! containers of this instance, on an interval and after a failed call, and removes the orphans, which belong to no
 //! slot. It also retries the removal of quarantined containers, reports to their slots when they are gone, and deletes
-//! slot directories that belong to no slot.
+//! slot directories that belong to no slot and volumes that belong to no container.
 //!
 //! It never removes a container of a boot in progress: a slot is in the slot table before its container is created, and
 //! a slot without a known container may still get one.
@@ -101,7 +101,10 @@ async fn reconcile_containers(context: &SlotContext) -> Result<()> {
             slot.container_ended(None).await;
         }
     }
-    Ok(())
+    context
+        .engine
+        .remove_unused_volumes(&context.instance)
+        .await
 }
 
 fn slot_number(container: &ContainerSummary) -> Option<u32> {

@@ -154,6 +154,11 @@ impl WorkspaceRegistry {
             return Err(Error::EngineUnavailable { message });
         }
         adopt::remove_orphans(&self.context, &[]).await?;
+        let context = &self.context;
+        context
+            .engine
+            .remove_unused_volumes(&context.instance)
+            .await?;
         Ok((claimed, slots.len() - claimed))
     }
 
