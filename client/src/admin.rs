@@ -10,8 +10,20 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use crate::client::retried_calls;
 use crate::resource_names::pool_name;
 use crate::{Client, Error};
+
+retried_calls! { AdminServiceClient:
+    /// Returns a pool by id or name.
+    get_pool(name: &str) -> Pool = GetPoolRequest { name: pool_name(name) };
+
+    /// Sets how many warm containers a pool keeps, until the daemon's next start.
+    resize_pool(name: &str, warm_target: i32) -> Pool = ResizePoolRequest { name: pool_name(name), warm_target };
+
+    /// Stops taking new work; with `remove` also deletes every workspace and warm container.
+    drain(request: DrainRequest) -> DrainResponse = request;
+}
 
 impl Client {
     /// Returns the version, instance, engine, features and every limit of the server.
@@ -27,8 +39,8 @@ impl Client {
         .await
     }
 
-    /// Returns `true` if a service, by its full name, answers calls and the container engine does too. An empty name means
-    /// the server as a whole.
+    /// Returns `true` if a service, by its full name, answers calls and the container engine does too. An empty name
+    /// means the server as a whole.
     ///
     /// # Errors
     ///
@@ -50,41 +62,6 @@ impl Client {
         self.retry_call(ListPoolsRequest {}, AdminServiceClient::list_pools)
             .await
             .map(|answer| answer.pools)
-    }
-
-    /// Returns one pool.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn get_pool(&self, name: &str) -> Result<Pool, Error> {
-        let request = GetPoolRequest {
-            name: pool_name(name),
-        };
-        self.retry_call(request, AdminServiceClient::get_pool).await
-    }
-
-    /// Sets how many warm containers a pool keeps, until the daemon's next start.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn resize_pool(&self, name: &str, warm_target: i32) -> Result<Pool, Error> {
-        let request = ResizePoolRequest {
-            name: pool_name(name),
-            warm_target,
-        };
-        self.retry_call(request, AdminServiceClient::resize_pool)
-            .await
-    }
-
-    /// Stops taking new work; with `remove` also deletes every workspace and warm container.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn drain(&self, request: DrainRequest) -> Result<DrainResponse, Error> {
-        self.retry_call(request, AdminServiceClient::drain).await
     }
 
     /// Returns the problems that an operator should look at, newest last.

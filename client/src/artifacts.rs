@@ -10,6 +10,7 @@ use skilld_proto::v1::{
 };
 use tokio::io::AsyncRead;
 
+use crate::client::retried_calls;
 use crate::download::DownloadPart;
 use crate::files::upload::{Upload, finish_upload, read_chunks};
 use crate::resource_names::{artifact_name, workspace_name};
@@ -33,7 +34,7 @@ pub struct SaveTarget {
 }
 
 impl SaveTarget {
-    /// Returns the target for an artifact of a scope.
+    /// Returns the target that saves an artifact of a scope, with everything else left to the server.
     #[must_use]
     pub fn new(name: &str, scope: ArtifactScope) -> Self {
         Self {
@@ -60,9 +61,20 @@ impl SaveTarget {
     }
 }
 
+retried_calls! { ArtifactServiceClient:
+    /// Returns one page of the newest versions, in the order of their names.
+    list_artifacts(request: ListArtifactsRequest) -> ListArtifactsResponse = request;
+
+    /// Returns one page of the versions of an artifact, oldest first.
+    list_artifact_versions(request: ListArtifactVersionsRequest) -> ListArtifactVersionsResponse = ListArtifactVersionsRequest { name: artifact_name(&request.name), ..request };
+
+    /// Deletes one version of an artifact, or all of them if none is named.
+    delete_artifact(request: DeleteArtifactRequest) -> () = DeleteArtifactRequest { name: artifact_name(&request.name), ..request };
+}
+
 impl Client {
-    /// Saves everything that `source` has as the next version. If reading fails, the server sees a broken stream and makes
-    /// no version.
+    /// Saves everything that `source` has as the next version. If reading fails, the server sees a broken stream and
+    /// makes no version.
     ///
     /// # Errors
     ///
@@ -105,7 +117,7 @@ impl Client {
         Ok(answer.into_inner())
     }
 
-    /// Opens one version for reading; the newest if none is named.
+    /// Opens a version of an artifact for reading; the newest if none is named.
     ///
     /// # Errors
     ///
@@ -125,43 +137,5 @@ impl Client {
             load_artifact_response::Payload::Data(data) => Some(DownloadPart::Data(data)),
         };
         Download::open(messages, part).await
-    }
-
-    /// Returns one page of the newest versions, in the order of their names.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn list_artifacts(
-        &self,
-        request: ListArtifactsRequest,
-    ) -> Result<ListArtifactsResponse, Error> {
-        self.retry_call(request, ArtifactServiceClient::list_artifacts)
-            .await
-    }
-
-    /// Returns one page of the versions of an artifact, oldest first.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn list_artifact_versions(
-        &self,
-        mut request: ListArtifactVersionsRequest,
-    ) -> Result<ListArtifactVersionsResponse, Error> {
-        request.name = artifact_name(&request.name);
-        self.retry_call(request, ArtifactServiceClient::list_artifact_versions)
-            .await
-    }
-
-    /// Removes one version, or all.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn delete_artifact(&self, mut request: DeleteArtifactRequest) -> Result<(), Error> {
-        request.name = artifact_name(&request.name);
-        self.retry_call(request, ArtifactServiceClient::delete_artifact)
-            .await
     }
 }

@@ -51,6 +51,24 @@ service_stubs! {
     admin: AdminServiceClient,
 }
 
+/// Implements methods of [`Client`] that make one call each by the stub's method of the same name: documentation,
+/// arguments, answer and request.
+macro_rules! retried_calls {
+    ($stub:ident: $($(#[$doc:meta])* $method:ident($($name:ident: $type:ty),*) -> $answer:ty = $request:expr;)+) => {
+        impl $crate::Client {
+            $($(#[$doc])*
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
+            pub async fn $method(&self, $($name: $type),*) -> Result<$answer, Error> {
+                self.retry_call($request, $stub::$method).await
+            })+
+        }
+    };
+}
+pub(crate) use retried_calls;
+
 impl ServiceStub for HealthClient<Channel> {
     fn over_channel(channel: Channel) -> Self {
         Self::new(channel)

@@ -11,24 +11,25 @@ use crate::error::{connect_hint, root_cause};
 /// Endpoint of a daemon with the default configuration.
 pub const DEFAULT_ENDPOINT: &str = "unix:/run/skilld/skilld.sock";
 
-/// Largest message either side may send, in bytes.
+/// Maximum size of a message in either direction, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Bytes that the server may send ahead of the reader of one stream. The server sends them again after a broken
 /// connection, so this is well below what an exec keeps.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-/// Bytes that the server may send ahead on one connection: a thousand stream windows, because streams without a reader must not starve the others of their connection.
+/// Bytes that the server may send ahead on one connection: a thousand stream windows, because streams without a reader
+/// must not starve the others of their connection.
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024 * 1024;
 
 /// Maximum size of an HTTP/2 frame in bytes. The largest usual message fits; the default would cut it into 16.
 const FRAME_BYTES_MAX: u32 = 256 * 1024 + 1024;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that does not answer a ping for this long is gone.
+/// Interval between pings on a connection; a daemon that does not answer one in [`KEEPALIVE_TIMEOUT`] is gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Connects once, so that a missing daemon is noticed now and not in the middle of the work.
+/// Connects to a daemon now, so that a missing one is noticed before the first call.
 /// The channel connects again by itself when its connection breaks.
 pub(crate) async fn connect(endpoint: &str) -> Result<Channel, Error> {
     let uri = parse_endpoint(endpoint)?;
@@ -55,7 +56,7 @@ pub(crate) async fn connect(endpoint: &str) -> Result<Channel, Error> {
     })
 }
 
-/// Converts an endpoint to a URI for tonic.
+/// Checks an endpoint and converts it to a URI for tonic.
 fn parse_endpoint(endpoint: &str) -> Result<String, Error> {
     let bad = |problem: &str| Error::Endpoint {
         endpoint: endpoint.to_owned(),

@@ -178,7 +178,7 @@ impl Failure {
     }
 }
 
-/// First words of a suggestion of similar names.
+/// First words of an advice that suggests similar names.
 const SUGGESTION: &str = "did you mean ";
 
 impl fmt::Display for Failure {
@@ -242,8 +242,8 @@ impl From<Status> for Failure {
     }
 }
 
-/// Returns the status's message, and the root cause when the transport made the status: "transport error" alone does not
-/// help.
+/// Returns the status's message, and the root cause when the transport made the status: "transport error" alone does
+/// not help.
 fn describe_status(status: &Status) -> String {
     let mut message = status.message().to_owned();
     if message.is_empty() {

@@ -9,13 +9,36 @@ use skilld_proto::v1::{
     RunExecRequest, SignalExecRequest, StartExecRequest,
 };
 
-use crate::resource_names::{exec_name, new_exec_id, workspace_name};
+use crate::client::retried_calls;
+use crate::resource_names::{exec_name, id_or_new, new_exec_id, workspace_name};
 use crate::retry::{connection_broke, may_resume};
 use crate::{Client, Error, ExecPoller, ExecStream, MessageStream};
 
+retried_calls! { ExecServiceClient:
+    /// Starts an exec and returns when it was spawned or could not be. The client chooses an id if the request has
+    /// none.
+    start_exec(request: StartExecRequest) -> Exec = StartExecRequest {
+        workspace: workspace_name(&request.workspace),
+        exec_id: id_or_new(request.exec_id, new_exec_id),
+        ..request
+    };
+
+    /// Sends a signal to an exec.
+    signal_exec(request: SignalExecRequest) -> Exec = SignalExecRequest { name: exec_name(&request.name), ..request };
+
+    /// Returns an exec, by `workspace/exec` or full name.
+    get_exec(name: &str) -> Exec = GetExecRequest { name: exec_name(name) };
+
+    /// Returns one page of a workspace's execs, in the order of their start.
+    list_execs(request: ListExecsRequest) -> ListExecsResponse = ListExecsRequest { workspace: workspace_name(&request.workspace), ..request };
+
+    /// Kills an exec if it runs and forgets it with its output.
+    delete_exec(name: &str) -> () = DeleteExecRequest { name: exec_name(name) };
+}
+
 impl Client {
-    /// Starts an exec and streams its events; the stream ends with the connection. The client chooses an id if the request
-    /// has none, so that a repeated call starts nothing twice.
+    /// Starts an exec and streams its events; the stream ends with the connection. The client chooses an id if the
+    /// request has none, so that a repeated call starts nothing twice.
     ///
     /// # Errors
     ///
@@ -59,20 +82,6 @@ impl Client {
         ExecStream::attach(self.clone(), request)
     }
 
-    /// Starts an exec and returns when it was spawned or could not be. The client chooses an id if the request has none.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn start_exec(&self, mut request: StartExecRequest) -> Result<Exec, Error> {
-        request.workspace = workspace_name(&request.workspace);
-        if request.exec_id.is_empty() {
-            request.exec_id = new_exec_id();
-        }
-        self.retry_call(request, ExecServiceClient::start_exec)
-            .await
-    }
-
     /// Waits for output or the end of an exec, and returns the output that came. Repeated on UNAVAILABLE and when the
     /// connection broke: the same offsets bring the same bytes.
     ///
@@ -99,17 +108,6 @@ impl Client {
     pub async fn resize_terminal(&self, mut request: ResizeTerminalRequest) -> Result<(), Error> {
         request.name = exec_name(&request.name);
         self.repeat_call(may_resume, request, ExecServiceClient::resize_terminal)
-            .await
-    }
-
-    /// Sends a signal to an exec.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn signal_exec(&self, mut request: SignalExecRequest) -> Result<Exec, Error> {
-        request.name = exec_name(&request.name);
-        self.retry_call(request, ExecServiceClient::signal_exec)
             .await
     }
 
@@ -143,52 +141,11 @@ impl Client {
         };
         self.retry_call(request, ExecServiceClient::kill_exec).await
     }
-
-    /// Returns an exec, by `workspace/exec` or full name.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn get_exec(&self, name: &str) -> Result<Exec, Error> {
-        let request = GetExecRequest {
-            name: exec_name(name),
-        };
-        self.retry_call(request, ExecServiceClient::get_exec).await
-    }
-
-    /// Returns one page of a workspace's execs, in the order of their start.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn list_execs(
-        &self,
-        mut request: ListExecsRequest,
-    ) -> Result<ListExecsResponse, Error> {
-        request.workspace = workspace_name(&request.workspace);
-        self.retry_call(request, ExecServiceClient::list_execs)
-            .await
-    }
-
-    /// Kills an exec if it runs and forgets it with its output.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn delete_exec(&self, name: &str) -> Result<(), Error> {
-        let request = DeleteExecRequest {
-            name: exec_name(name),
-        };
-        self.retry_call(request, ExecServiceClient::delete_exec)
-            .await
-    }
 }
 
 /// Completes a request: full resource names, and an id if it has none.
 fn complete_request(mut request: RunExecRequest) -> RunExecRequest {
     request.workspace = workspace_name(&request.workspace);
-    if request.exec_id.is_empty() {
-        request.exec_id = new_exec_id();
-    }
+    request.exec_id = id_or_new(request.exec_id, new_exec_id);
     request
 }

@@ -7,6 +7,7 @@ use skilld_proto::v1::{
     StagedSkill, read_file_response,
 };
 
+use crate::client::retried_calls;
 use crate::download::DownloadPart;
 use crate::resource_names::workspace_name;
 use crate::{Client, Download, Error, MessageStream};
@@ -15,6 +16,11 @@ pub(crate) mod collect;
 pub(crate) mod local_tree;
 mod target_directory;
 pub(crate) mod upload;
+
+retried_calls! { FileServiceClient:
+    /// Returns one page of a directory's entries, or of everything beneath it, sorted by path.
+    list_files(request: ListFilesRequest) -> ListFilesResponse = ListFilesRequest { workspace: workspace_name(&request.workspace), ..request };
+}
 
 impl Client {
     /// Puts skills, read-only, into a workspace: `name`, `name@version` or `name@sha256:digest` each. All
@@ -72,20 +78,6 @@ impl Client {
             Payload::Data(data) => Some(DownloadPart::Data(data)),
         };
         Download::open(messages, part).await
-    }
-
-    /// Returns one page of a directory's entries, or of everything beneath it, sorted by path.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
-    pub async fn list_files(
-        &self,
-        mut request: ListFilesRequest,
-    ) -> Result<ListFilesResponse, Error> {
-        request.workspace = workspace_name(&request.workspace);
-        self.retry_call(request, FileServiceClient::list_files)
-            .await
     }
 
     /// Streams the files that match, or an archive of them, and a summary last.

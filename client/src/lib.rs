@@ -24,10 +24,10 @@
 //! `admin` (one file per service), [`Download`], [`SkillArchive`], [`ExecStream`], [`ExecPoller`], [`StdinWriter`],
 //! [`Error`]. The crate `skilld-tools` offers the skill tools on top of these calls.
 //!
-//! The client repeats calls that the server answered with UNAVAILABLE, which promises that nothing was started, and calls
-//! for which no connection could be made. After a broken connection it also repeats calls that have the same effect
-//! however often they are made: reading an exec's events, PollExec, WriteStdin with an offset, ResizeTerminal. It repeats
-//! nothing else.
+//! The client repeats calls that the server answered with UNAVAILABLE, which promises that nothing was started, and
+//! calls for which no connection could be made. After a broken connection it also repeats calls that have the same
+//! effect however often they are made: reading an exec's events, PollExec, WriteStdin with an offset, ResizeTerminal.
+//! It repeats nothing else.
 
 mod admin;
 mod artifacts;
@@ -41,6 +41,7 @@ mod execs;
 mod files;
 mod message_stream;
 mod pack;
+mod proto_value;
 mod resource_names;
 mod retry;
 mod skills;
@@ -58,6 +59,7 @@ pub use files::collect::{CollectedFiles, CollectedLink, SkippedFile};
 pub use files::upload::{TransferProgress, UploadKind, UploadTarget};
 pub use message_stream::MessageStream;
 pub use pack::{PackLimits, SkillArchive};
+pub use proto_value::to_proto_value;
 pub use resource_names::{
     artifact_name, exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name,
     split_version, workspace_name,

@@ -9,15 +9,18 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use rustix::fs::OFlags;
+use tokio_util::io::ReaderStream;
 
 use crate::Error;
 use crate::files::local_tree::io_error;
+use crate::files::upload::CHUNK_BYTES;
 
 mod archive_writer;
 mod folder_walk;
@@ -53,9 +56,10 @@ pub struct SkillArchive {
 }
 
 impl SkillArchive {
-    /// Packs a folder. Links within it become what they lead to; a link that leads out, a FIFO and the like are refused.
-    /// Folders of version control, caches, `node_modules`, `.venv`, backups of editors, and the files that a `.skillignore`
-    /// in the folder names are left out. A `.skillignore` has the syntax of `.gitignore`; `!name` takes something back in.
+    /// Packs a folder. Links within it become what they lead to; a link that leads out, a FIFO and the like are
+    /// refused. Folders of version control, caches, `node_modules`, `.venv`, backups of editors, and the files that a
+    /// `.skillignore` in the folder names are left out. A `.skillignore` has the syntax of `.gitignore`; `!name` takes
+    /// something back in.
     ///
     /// Blocking: it reads every file once and needs as much room in the directory for temporary files as the archive
     /// has bytes.
@@ -101,8 +105,8 @@ impl SkillArchive {
         })
     }
 
-    /// Returns the name that the card or SKILL.md gives, else that of the folder or archive. The server refuses a name that
-    /// is not the skill's.
+    /// Returns the name that the card or SKILL.md gives, else that of the folder or archive. The server refuses a name
+    /// that is not the skill's.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -120,15 +124,18 @@ impl SkillArchive {
         &self.sha256
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns a reader from the first byte; readers do not disturb each other.
-    pub(crate) fn reader(&self) -> io::Result<tokio::fs::File> {
+    /// Returns the bytes in chunks of one message each. Streams of one archive do not disturb each other.
+    pub(crate) fn chunks(&self) -> impl Stream<Item = Result<Bytes, Error>> + Send + 'static {
+        let path = self.path.clone();
         // A clone of the descriptor would share its offset, and the file may have no name.
-        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        File::open(own).map(tokio::fs::File::from_std)
+        let chunks = match File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) {
+            Ok(own) => {
+                let own = tokio::fs::File::from_std(own);
+                ReaderStream::with_capacity(own, CHUNK_BYTES).left_stream()
+            }
+            Err(error) => stream::iter([Err(error)]).right_stream(),
+        };
+        chunks.map_err(move |error| io_error(&path)(error))
     }
 }
 

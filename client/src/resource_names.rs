@@ -1,5 +1,5 @@
-//! Resource names: completes bare ids to full names and makes new ids. Validates nothing: the server reports faults of a
-//! name, in one place for all clients.
+//! Resource names: completes bare ids to full names and makes new ids. Validates nothing: the server reports faults of
+//! a name, in one place for all clients.
 
 use uuid::Uuid;
 
@@ -78,6 +78,11 @@ pub fn split_version(artifact: &str) -> (&str, Option<&str>) {
         }
         _ => (artifact, None),
     }
+}
+
+/// Returns the id that the caller chose, or a new one if it is empty.
+pub(crate) fn id_or_new(id: String, new: fn() -> String) -> String {
+    if id.is_empty() { new() } else { id }
 }
 
 fn prefixed(prefix: &str, name: &str) -> String {

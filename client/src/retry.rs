@@ -5,14 +5,14 @@ use std::time::Duration;
 use tonic::{Code, ConnectError, Status};
 use tonic_types::StatusExt;
 
-/// Bounds of the repetition of one call, and of the attempts of a stream to attach again.
+/// Limits for repeating a call, and for attaching a broken stream again.
 #[derive(Clone, Debug)]
 pub struct RetryPolicy {
     /// Maximum number of calls, the first included; 1 repeats nothing.
     pub attempts_max: u32,
     /// Wait before the second attempt; it doubles with each one. A server's RetryInfo replaces it.
     pub backoff_first: Duration,
-    /// Longest wait. A server that asks for more is not asked again.
+    /// Maximum wait. A call is not repeated if the server asks for a longer one.
     pub backoff_max: Duration,
     /// A stream gives up attaching again when it has got nothing for this long. So does a call that may be made any
     /// number of times.

@@ -29,6 +29,7 @@ use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::shutdown::Tasks;
 
+mod backend;
 mod garbage;
 mod index;
 mod key;
@@ -36,7 +37,6 @@ mod load;
 mod name;
 mod publish;
 mod record;
-mod store;
 mod upload;
 
 #[cfg(test)]
@@ -46,8 +46,8 @@ pub use name::{
     ArtifactName, ArtifactRef, ArtifactScope, NAME_BYTES_MAX, SCOPE_BYTES_MAX, VERSION_MAX,
 };
 
+use backend::ArtifactBackend;
 use record::VersionRecord;
-use store::ArtifactStore;
 use upload::{ArtifactUpload, WrittenData};
 
 /// Number of locks by which saves of the same name publish one after the other instead of competing for a number.
@@ -61,7 +61,7 @@ pub struct Artifacts(Arc<ArtifactsState>);
 
 #[derive(Debug)]
 struct ArtifactsState {
-    store: Arc<ArtifactStore>,
+    store: Arc<ArtifactBackend>,
     bytes_max: u64,
     /// Longest wait of a save for its permit.
     patience: Duration,
@@ -126,14 +126,14 @@ impl Artifacts {
         patience: Duration,
         tasks: &Tasks,
     ) -> Result<Self> {
-        let store = ArtifactStore::open(config, state_dir.join("artifacts"), true, tasks).await?;
+        let store = ArtifactBackend::open(config, state_dir.join("artifacts"), true, tasks).await?;
         store.probe().await?;
         let artifacts = Self::over(store, config, patience);
         garbage::start_collection(Arc::clone(&artifacts.0.store)).await?;
         Ok(artifacts)
     }
 
-    fn over(store: ArtifactStore, config: &ArtifactsConfig, patience: Duration) -> Self {
+    fn over(store: ArtifactBackend, config: &ArtifactsConfig, patience: Duration) -> Self {
         Self(Arc::new(ArtifactsState {
             store: Arc::new(store),
             bytes_max: config.bytes_max,
@@ -325,7 +325,7 @@ fn listed_artifact(found: Result<(Artifact, VersionRecord)>) -> Result<Option<Ar
     }
 }
 
-// === impl Inner ===
+// === impl ArtifactsState ===
 
 impl ArtifactsState {
     async fn find(

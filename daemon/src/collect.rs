@@ -1,14 +1,15 @@
-//! Saves collected files as artifacts: those of CollectOutputs (`save.rs`), and those that an exec leaves at its end
-//! (`on_exit.rs`, `job.rs`). The guest finds and reads the files; the artifact store keeps them.
+//! Saves collected files as artifacts: those of CollectOutputs (`collection_saver.rs`), and those that an exec leaves
+//! at its end (`exit_collector.rs`, `collection_job.rs`). The guest finds and reads the files; the artifact store keeps
+//! them.
 
-mod job;
-pub mod on_exit;
-mod save;
+mod collection_job;
+mod collection_saver;
+pub mod exit_collector;
 
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
 
-pub use save::{SaveAs, save_collected_files};
+pub use collection_saver::{SaveAs, save_collected_files};
 
 /// Returns `true` if an exec ended by a timeout or with anything but exit code 0.
 #[must_use]

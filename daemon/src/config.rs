@@ -83,7 +83,7 @@ pub struct Config {
     /// Section `[files]`.
     pub files: FileConfig,
     /// Section `[fetch]`.
-    #[serde(deserialize_with = "fetch::fetch_options")]
+    #[serde(with = "fetch::FetchSection")]
     pub fetch: crate::fetch::FetchBounds,
     /// Section `[skills]`.
     #[serde(deserialize_with = "skills::skills_config")]

@@ -1,7 +1,7 @@
 //! Error type of the daemon, and its only mapping to a gRPC status.
 //!
-//! The mapping answers one question: may the caller retry? UNAVAILABLE promises that nothing was started. The outcome of
-//! a command is never an error; see `ExecResult` in the API.
+//! The mapping answers one question: may the caller retry? UNAVAILABLE promises that nothing was started. The outcome
+//! of a command is never an error; see `ExecResult` in the API.
 
 use std::collections::HashMap;
 
@@ -10,21 +10,21 @@ use skilld_proto::v1::Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-mod guest;
-mod host;
-mod resource;
-mod retry;
-mod skills;
-mod source;
-mod text;
+mod error_subject;
+mod error_text;
+mod guest_status;
+mod host_fault;
+mod input_fault;
+mod retry_advice;
+mod skills_error;
 
-pub use host::HostFault;
-pub use source::SourceFault;
-pub use text::{Chain, Violation};
-use text::{EntryPrefix, NearestHint, VersionSuffix, ViolationList};
+pub use error_text::{Chain, Violation};
+use error_text::{EntryPrefix, NearestHint, VersionSuffix, ViolationList};
+pub use host_fault::HostFault;
+pub use input_fault::InputFault;
 
-/// Log target of INTERNAL errors. The status refers callers to such a line by its request id, so these lines have a rate
-/// limit of their own.
+/// Log target of INTERNAL errors. The status refers callers to such a line by its request id, so these lines have a
+/// rate limit of their own.
 pub const INTERNAL_TARGET: &str = "skilld::error::internal";
 
 /// Result of this crate's functions.
@@ -251,7 +251,7 @@ pub enum Error {
         /// Requested reference.
         from: String,
         /// Reason of the failure.
-        fault: SourceFault,
+        fault: InputFault,
     },
     /// Call that the draining daemon refuses.
     #[error("the server is draining; try another one, or this one again after its restart")]
@@ -427,7 +427,7 @@ impl Error {
             Self::ArchiveInvalid { entry, .. } => vec![("entry", entry.clone())],
             Self::ChecksumMismatch { actual, .. } => vec![("sha256", actual.clone())],
             Self::Source {
-                fault: SourceFault::TooMany(limit) | SourceFault::TooLarge(limit),
+                fault: InputFault::TooMany(limit) | InputFault::TooLarge(limit),
                 ..
             } => vec![("limit", limit.to_string())],
             Self::Source { from, .. } => vec![("path", from.clone())],

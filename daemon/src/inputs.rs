@@ -1,8 +1,8 @@
 //! Stages inputs: copies files from other places into a workspace, under the names that a command expects.
 //!
-//! The inputs of a request become one archive, which is packed while it is sent (`pack.rs`). The guest unpacks it
-//! beside the workspace's files and moves them into place after the last byte. So a request stages all of its inputs or
-//! none, and the daemon never holds them in memory as a whole.
+//! The inputs of a request become one archive, which is packed while it is sent (`archive_packer.rs`). The guest
+//! unpacks it beside the workspace's files and moves them into place after the last byte. So a request stages all of
+//! its inputs or none, and the daemon never holds them in memory as a whole.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -23,14 +23,15 @@ use crate::shutdown::Tasks;
 use crate::workspace::lease::unix_ms;
 use crate::workspace::{Workspace, WorkspaceGrant, record};
 
+mod archive_packer;
 pub mod destination;
-mod host;
-mod job;
-mod pack;
-mod produce;
+mod file_source;
+mod host_folder;
+mod input_job;
+mod source_packer;
 mod workspace_reader;
 
-use produce::SourcePacker;
+use source_packer::SourcePacker;
 use workspace_reader::WorkspaceReader;
 
 /// Capacity of the channel from the packer to the call that sends the archive, in messages.
@@ -133,7 +134,7 @@ pub struct InputStager {
 
 #[derive(Debug)]
 struct StagerState {
-    roots: host::HostRoots,
+    roots: host_folder::HostRoots,
     artifacts: Artifacts,
     /// `None` if the configuration forbids URLs.
     fetcher: Option<Fetcher>,
@@ -153,7 +154,7 @@ impl InputStager {
         let files = &config.files;
         Self {
             inner: Arc::new(StagerState {
-                roots: host::HostRoots::new(files.host_roots.clone()),
+                roots: host_folder::HostRoots::new(files.host_roots.clone()),
                 artifacts,
                 fetcher: files.input_urls.then_some(fetcher),
                 fetches: Semaphore::new(FETCHES_MAX),
@@ -215,7 +216,8 @@ impl InputStager {
             skills: claim.map(|claim| claim.skills.clone()).unwrap_or_default(),
             scope,
         };
-        let (packer, messages) = pack::archive_channel(ARCHIVE_MESSAGES_MAX, self.header());
+        let (packer, messages) =
+            archive_packer::archive_channel(ARCHIVE_MESSAGES_MAX, self.header());
         let mut client = grant.guest.clone();
         let put = client.put_files(messages);
         let produced = producer.produce(packer, inputs, &destinations);

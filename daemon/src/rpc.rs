@@ -9,7 +9,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::artifacts::Artifacts;
-use crate::collect::on_exit::ExitCollector;
+use crate::collect::exit_collector::ExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::inputs::InputStager;
@@ -25,9 +25,9 @@ pub mod exec;
 pub mod file;
 pub mod publish;
 pub mod relay;
+mod replaced_skills;
 pub mod server;
 pub mod skill;
-mod sweep;
 pub mod upload;
 pub mod workspace;
 

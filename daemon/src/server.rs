@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Workspaces, containers and running execs stay: an upgrade stops the old daemon and starts the new one. The listener
-//! is bound before the pools start, so that a start which fails there leaves no container; clients that connect meanwhile
-//! wait. A signal ends a start as well.
+//! is bound before the pools start, so that a start which fails there leaves no container; clients that connect
+//! meanwhile wait. A signal ends a start as well.
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -53,8 +53,8 @@ use instance::InstanceLock;
 use listener::Listener;
 use methods::MethodTable;
 
-/// Maximum size of an HTTP/2 frame in bytes: a usual file chunk of 256 KiB fits into one. The protocol's default of 16 KiB
-/// would cut it into 16.
+/// Maximum size of an HTTP/2 frame in bytes: a usual file chunk of 256 KiB fits into one. The protocol's default of 16
+/// KiB would cut it into 16.
 const FRAME_BYTES_MAX: u32 = (256 << 10) + 1024;
 /// HTTP/2 receive window of one stream, in bytes: enough to receive one chunk while the previous one is written. A Unix
 /// socket has no latency that a larger window would hide.
@@ -259,8 +259,8 @@ impl Server {
         &self.tasks
     }
 
-    /// Serves until the first message, then drains and stops. A second message ends the drain early. Returns `true` if all
-    /// tasks ended in time.
+    /// Serves until the first message, then drains and stops. A second message ends the drain early. Returns `true` if
+    /// all tasks ended in time.
     pub async fn run(mut self, mut signals: mpsc::Receiver<()>) -> bool {
         tokio::select! {
             _ = signals.recv() => {}
@@ -349,8 +349,8 @@ fn listen_for_signals() -> Result<mpsc::Receiver<()>> {
     Ok(receiver)
 }
 
-/// Raises the soft limit of open files to the hard limit. Every connection and every guest takes a descriptor, and the usual
-/// soft limit of 1024 is for programs that use select(2).
+/// Raises the soft limit of open files to the hard limit. A client's connection takes two descriptors, a guest takes up
+/// to four, and the usual soft limit of 1024 is for programs that use select(2).
 fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));

@@ -2,8 +2,8 @@
 //! it messages. The table in `state.rs` decides which event is allowed in which state; the record in `record.rs`
 //! survives a crash.
 //!
-//! A request takes a [`WorkspaceGrant`] once, from the task's latest snapshot or, while only the task can decide, from the
-//! task. Bytes then flow from the guest to the client without the task.
+//! A request takes a [`WorkspaceGrant`] once, from the task's latest snapshot or, while only the task can decide, from
+//! the task. Bytes then flow from the guest to the client without the task.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::engine::ContainerState;
 use crate::error::{Error, Result};
@@ -20,23 +21,23 @@ use crate::guest::fields::GuestFields;
 
 pub mod actor;
 pub mod adopt;
-pub mod collections;
-pub mod context;
-pub mod create;
-pub mod directory;
-pub mod inventory;
+pub mod creation;
+pub mod exec_collections;
+pub mod host_problems;
+pub mod image_inventory;
 pub mod launcher;
 pub mod lease;
-pub mod problems;
+pub mod orphan_removals;
 pub mod reconcile;
 pub mod record;
 pub mod registry;
-pub mod removals;
 pub mod slot;
-pub mod slots;
+pub mod slot_context;
+pub mod slot_table;
 pub mod state;
+pub mod workspace_directory;
 
-use collections::ExecCollections;
+use exec_collections::ExecCollections;
 use lease::{HoldError, LeaseGuard, WorkspaceLease};
 use record::SlotRecord;
 use state::{LossCause, SlotState};
@@ -103,6 +104,8 @@ pub struct SlotSnapshot {
 struct GrantedGuest {
     client: GuestClient,
     generation: u32,
+    /// Cancelled when the connection is lost.
+    lost: CancellationToken,
 }
 
 /// Cause and time of the loss of a workspace.
@@ -345,7 +348,12 @@ impl Workspace {
         if view.state != SlotState::Claimed {
             return Err(self.slot.not_ready_error());
         }
-        if let (Some(guest), Some(lease)) = (&view.guest, &view.lease) {
+        // The connection may have been lost since the task published it.
+        let guest = view
+            .guest
+            .as_ref()
+            .filter(|guest| !guest.lost.is_cancelled());
+        if let (Some(guest), Some(lease)) = (guest, &view.lease) {
             match lease.try_hold(USERS_MAX) {
                 Ok(held) => {
                     return Ok(WorkspaceGrant {

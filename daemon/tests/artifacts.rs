@@ -10,10 +10,11 @@ use skilld_proto::v1::save_artifact_request::Payload;
 use skilld_proto::v1::{self as pb, Reason};
 use tonic::{Code, Status};
 
+#[path = "artifacts/backend.rs"]
+mod backend;
 #[path = "support/server.rs"]
+#[expect(dead_code, reason = "shared with tests that use more of it")]
 mod server;
-#[path = "artifacts/store.rs"]
-mod store;
 use server::{TestServer, wait_until};
 
 fn scope(session: &str) -> pb::ArtifactScope {

@@ -26,6 +26,15 @@ fn check_fault(text: &str, expected: &[&str]) {
     }
 }
 
+/// Checks the cases of a table, `settings => beginning of their only fault` a line.
+#[track_caller]
+fn check_faults(table: &str) {
+    for case in table.trim().lines() {
+        let (text, expected) = case.trim().split_once(" => ").expect("a case");
+        check_fault(text, &[expected]);
+    }
+}
+
 /// Runs the skilld binary with only `env` as its environment.
 fn skilld(args: &[&str], env: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_skilld"))
@@ -140,138 +149,60 @@ fn socket_of_a_private_instance_is_in_its_state_dir() {
 
 #[test]
 fn unknown_keys_and_wrong_types_are_named_with_their_key() {
-    check_fault(
-        "color = 1",
-        &["color: unknown field: found `color`, expected"],
+    check_faults(
+        r#"
+        color = 1 => color: unknown field: found `color`, expected
+        server.exec_max = 1 => server.exec_max: unknown field: found `exec_max`
+        pools.default.ram = 1 => pools.default.ram: unknown field: found `ram`
+        server.streams_max = "many" => server.streams_max: invalid type
+        server.streams_max = -1 => server.streams_max: invalid
+        server.streams_max = 0 => server.streams_max: must be at least 1
+        skills.roots = [1] => skills.roots.0: invalid type
+        "#,
     );
-    check_fault(
-        "[server]\nexec_max = 1",
-        &["server.exec_max: unknown field: found `exec_max`"],
-    );
-    check_fault(
-        "[pools.default]\nram = 1",
-        &["pools.default.ram: unknown field: found `ram`"],
-    );
-    check_fault(
-        "[server]\nstreams_max = \"many\"",
-        &["server.streams_max: invalid type"],
-    );
-    check_fault(
-        "[server]\nstreams_max = -1",
-        &["server.streams_max: invalid"],
-    );
-    check_fault(
-        "[server]\nstreams_max = 0",
-        &["server.streams_max: must be at least 1"],
-    );
-    check_fault("[skills]\nroots = [1]", &["skills.roots.0: invalid type"]);
 }
 
 #[test]
 fn malformed_values_are_named_with_their_key() {
-    check_fault("log = \"=,=\"", &["log: "]);
-    check_fault("log_format = \"xml\"", &["log_format: \"xml\" is neither"]);
-    check_fault(
-        "[server]\nsocket_mode = \"0999\"",
-        &["server.socket_mode: \"0999\" is not a mode"],
-    );
-    check_fault(
-        "[execs]\nkill_grace = \"2\"",
-        &["execs.kill_grace: \"2\" is not a time"],
-    );
-    check_fault(
-        "[execs]\nkill_grace = \"0s\"",
-        &["execs.kill_grace: must be over zero"],
-    );
-    check_fault(
-        "[skills]\nbytes_max = \"2 apples\"",
-        &["skills.bytes_max: \"2 apples\" is not a size"],
-    );
-    check_fault(
-        "listen = \"https://0.0.0.0:443\"",
-        &["listen: only unix:PATH works in this version"],
-    );
-    check_fault(
-        "listen = \"/run/x.sock\"",
-        &["listen: \"/run/x.sock\" is not of the form unix:PATH"],
-    );
-    check_fault(
-        "[engine]\ndocker_host = \"tcp://1.2.3.4\"",
-        &["engine.docker_host: "],
-    );
-    check_fault(
-        "[engine]\nuid_base = 0",
-        &["engine.uid_base: must be at least 1000"],
-    );
-    check_fault(
-        "[engine]\nuid_base = 4294967290",
-        &["engine.uid_count: uid_base + uid_count"],
-    );
-    check_fault(
-        "[pools.default]\nstorage = \"disk\"",
-        &["pools.default.storage: \"disk\" is not in this version"],
-    );
-    check_fault(
-        "[pools.default]\ncpus = 0",
-        &["pools.default.cpus: must be between 0.01 and"],
-    );
-    check_fault(
-        "[pools.Bad_]\nwarm = 1",
-        &["pools.Bad_: is not a pool name"],
+    check_faults(
+        r#"
+        log = "=,=" => log:
+        log_format = "xml" => log_format: "xml" is neither
+        server.socket_mode = "0999" => server.socket_mode: "0999" is not a mode
+        execs.kill_grace = "2" => execs.kill_grace: "2" is not a time
+        execs.kill_grace = "0s" => execs.kill_grace: must be over zero
+        skills.bytes_max = "2 apples" => skills.bytes_max: "2 apples" is not a size
+        listen = "https://0.0.0.0:443" => listen: only unix:PATH works in this version
+        listen = "/run/x.sock" => listen: "/run/x.sock" is not of the form unix:PATH
+        engine.docker_host = "tcp://1.2.3.4" => engine.docker_host:
+        engine.uid_base = 0 => engine.uid_base: must be at least 1000
+        engine.uid_base = 4294967290 => engine.uid_count: uid_base + uid_count
+        pools.default.storage = "disk" => pools.default.storage: "disk" is not in this version
+        pools.default.cpus = 0 => pools.default.cpus: must be between 0.01 and
+        pools.Bad_.warm = 1 => pools.Bad_: is not a pool name
+        "#,
     );
 }
 
 #[test]
 fn relations_between_values_are_checked() {
-    check_fault(
-        "default_pool = \"x\"",
-        &["default_pool: \"x\" is not a pool; there are: default"],
+    check_faults(
+        r#"
+        default_pool = "x" => default_pool: "x" is not a pool; there are: default
+        pools.default.warm = 65 => pools.default.warm: must not be over pools.default.max
+        pools.default.disk = "512MiB" => pools.default.disk: must be below pools.default.memory
+        engine.uid_count = 63 => engine.uid_count: 63 are fewer than the 64
+        execs.timeout_max = "1s" => execs.timeout_default: must not be over execs.timeout_max
+        execs.retain_bytes_total = "8MiB" => execs.retain_bytes_total: must be at least twice
+        execs.retain_bytes_total = "1GiB" => execs.retain_bytes_total: must be below pools.default.memory
+        server.unary_timeout = "60s" => server.unary_timeout: must be over the 60s
+        pools.default.claim_timeout = "90s" => pools.default.claim_timeout: must be below
+        server.message_bytes_max = "1MiB" => server.message_bytes_max: must be between
+        files.collect_files_max = 9 => files.collect_files_default: must not be over
+        files.collect_on_exit_timeout = "90s" => files.collect_on_exit_timeout: must be below server.unary_timeout
+        "#,
     );
-    check_fault(
-        "[pools.default]\nwarm = 65",
-        &["pools.default.warm: must not be over pools.default.max"],
-    );
-    check_fault(
-        "[pools.default]\ndisk = \"512MiB\"",
-        &["pools.default.disk: must be below pools.default.memory"],
-    );
-    check_fault(
-        "[engine]\nuid_count = 63",
-        &["engine.uid_count: 63 are fewer than the 64"],
-    );
-    check_fault(
-        "[execs]\ntimeout_max = \"1s\"",
-        &["execs.timeout_default: must not be over execs.timeout_max"],
-    );
-    check_fault(
-        "[execs]\nretain_bytes_total = \"8MiB\"",
-        &["execs.retain_bytes_total: must be at least twice"],
-    );
-    check_fault(
-        "[execs]\nretain_bytes_total = \"1GiB\"",
-        &["execs.retain_bytes_total: must be below pools.default.memory"],
-    );
-    check_fault(
-        "[server]\nunary_timeout = \"60s\"",
-        &["server.unary_timeout: must be over the 60s"],
-    );
-    check_fault(
-        "[pools.default]\nclaim_timeout = \"90s\"",
-        &["pools.default.claim_timeout: must be below"],
-    );
-    check_fault(
-        "[server]\nmessage_bytes_max = \"1MiB\"",
-        &["server.message_bytes_max: must be between"],
-    );
-    check_fault(
-        "[files]\ncollect_files_max = 9",
-        &["files.collect_files_default: must not be over"],
-    );
-    check_fault(
-        "[files]\ncollect_on_exit_timeout = \"90s\"",
-        &["files.collect_on_exit_timeout: must be below server.unary_timeout"],
-    );
-    check_fault("[files]\ncollect_on_exit_timeout = \"89s\"", &[]);
+    check_fault("files.collect_on_exit_timeout = \"89s\"", &[]);
 }
 
 #[test]

@@ -138,6 +138,19 @@ async fn watch_health(channel: Channel) -> tonic::Streaming<tonic_health::pb::He
         .into_inner()
 }
 
+/// Returns the next status of a watch of the health.
+async fn next_health(changes: &mut tonic::Streaming<tonic_health::pb::HealthCheckResponse>) -> i32 {
+    let change = within(changes.message()).await.expect("watch");
+    change.expect("open").status
+}
+
+/// Returns the answer of GetServerInfo.
+async fn get_info(client: &Client) -> pb::ServerInfo {
+    let request = pb::GetServerInfoRequest {};
+    let info = client.server().get_server_info(request).await;
+    info.expect("info").into_inner()
+}
+
 /// Calls an rpc by its path with a message of any type.
 async fn call_path<T>(channel: Channel, path: &'static str, message: T) -> Result<(), Status>
 where
@@ -167,13 +180,7 @@ async fn health_of_server_and_services_follows_the_engine() {
     let daemon = TestDaemon::start("", |_| {}).await;
     let channel = daemon.channel().await;
     let mut changes = watch_health(channel.clone()).await;
-    while within(changes.message())
-        .await
-        .expect("watch")
-        .expect("open")
-        .status
-        != 1
-    {}
+    while next_health(&mut changes).await != 1 {}
     for service in SERVICES {
         assert_eq!(
             health(channel.clone(), service).await,
@@ -182,14 +189,7 @@ async fn health_of_server_and_services_follows_the_engine() {
         );
     }
     daemon.engine.set_unavailable(true);
-    assert_eq!(
-        within(changes.message())
-            .await
-            .expect("watch")
-            .expect("open")
-            .status,
-        2
-    );
+    assert_eq!(next_health(&mut changes).await, 2);
     for service in SERVICES {
         assert_eq!(
             health(channel.clone(), service).await,
@@ -197,29 +197,10 @@ async fn health_of_server_and_services_follows_the_engine() {
             "{service}"
         );
     }
-    let info = daemon
-        .client()
-        .await
-        .server()
-        .get_server_info(pb::GetServerInfoRequest {})
-        .await;
-    assert!(
-        !info
-            .expect("info")
-            .into_inner()
-            .engine
-            .expect("engine")
-            .available
-    );
+    let info = get_info(&daemon.client().await).await;
+    assert!(!info.engine.expect("engine").available);
     daemon.engine.set_unavailable(false);
-    assert_eq!(
-        within(changes.message())
-            .await
-            .expect("watch")
-            .expect("open")
-            .status,
-        1
-    );
+    assert_eq!(next_health(&mut changes).await, 1);
     daemon.signal().await;
     assert!(daemon.wait_for_end().await);
 }
@@ -299,28 +280,15 @@ async fn reflection_can_be_disabled() {
         .await
         .expect_err("off");
     assert_eq!(status.code(), Code::Unimplemented);
-    let info = daemon
-        .client()
-        .await
-        .server()
-        .get_server_info(pb::GetServerInfoRequest {})
-        .await;
-    let features = info.expect("info").into_inner().features;
+    let info = get_info(&daemon.client().await).await;
+    let features = info.features;
     assert!(!features.contains(&"reflection".to_owned()), "{features:?}");
 }
 
 #[tokio::test]
 async fn server_info_shows_every_limit() {
     let daemon = TestDaemon::start("[execs]\ncount_max = 7\n", |_| {}).await;
-    let request = pb::GetServerInfoRequest {};
-    let info = daemon
-        .client()
-        .await
-        .server()
-        .get_server_info(request)
-        .await
-        .expect("info")
-        .into_inner();
+    let info = get_info(&daemon.client().await).await;
     assert_eq!(info.version, env!("CARGO_PKG_VERSION"));
     assert_eq!(info.instance.len(), 12);
     let instance = std::fs::read_to_string(daemon.dir.path().join("instance")).expect("instance");
@@ -463,11 +431,5 @@ async fn silent_connection_is_closed_after_the_handshake_timeout() {
         drop(within(stream.read_to_end(&mut rest)).await);
     }
     // The timeout has passed twice, and the first connection is still open.
-    assert!(
-        client
-            .server()
-            .get_server_info(pb::GetServerInfoRequest {})
-            .await
-            .is_ok()
-    );
+    get_info(&client).await;
 }

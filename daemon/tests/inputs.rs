@@ -1,4 +1,5 @@
-//! Tests of StageInputs with a client, a whole server and the real guest: inputs from URLs, pinned artifacts, and stops.
+//! Tests of StageInputs with a client, a whole server and the real guest: inputs from URLs, pinned artifacts, and
+//! stops.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -89,7 +90,7 @@ async fn read_text(server: &TestServer, workspace: &str, path: &str) -> String {
 
 /// Checks that the workspace has no inputs, neither in its record nor on disk.
 async fn check_nothing_staged(server: &TestServer, workspace: &str) {
-    let view = server.client.get_workspace(workspace).await.expect("there");
+    let view = server.get_workspace(workspace).await;
     assert_eq!(view.inputs, []);
     let listed = server
         .client
@@ -222,12 +223,7 @@ async fn an_input_is_fetched_from_a_server_if_that_is_configured() {
     );
 
     // The record and the metadata file omit the query, which may contain a secret.
-    let recorded = server
-        .client
-        .get_workspace(&workspace)
-        .await
-        .expect("there")
-        .inputs;
+    let recorded = server.get_workspace(&workspace).await.inputs;
     let mut from: Vec<&str> = recorded.iter().map(|input| input.from.as_str()).collect();
     from.sort_unstable_by_key(|from| from.len());
     assert_eq!(from, [web.url("/moved"), web.url("/data/table.csv?…")]);
@@ -413,11 +409,7 @@ async fn input_that_the_guest_completes_late_is_recorded() {
         read_text(&server, &workspace, "work/inputs/a.csv").await,
         "1"
     );
-    let view = server
-        .client
-        .get_workspace(&workspace)
-        .await
-        .expect("there");
+    let view = server.get_workspace(&workspace).await;
     assert_eq!(view.inputs.len(), 2, "{:?}", view.inputs);
 }
 
@@ -514,7 +506,8 @@ async fn a_pinned_artifact_keeps_the_version_that_the_workspace_used() {
         stage_artifact(&server, &second, from, true).await,
         took(2, "two")
     );
-    // Without `pin` the newest version is used, and a version number selects that version. The pin is the version used last.
+    // Without `pin` the newest version is used, and a version number selects that version. The pin is the version used
+    // last.
     assert_eq!(
         stage_artifact(&server, &workspace, from, false).await,
         took(2, "two")
@@ -530,12 +523,7 @@ async fn a_pinned_artifact_keeps_the_version_that_the_workspace_used() {
         took(0, "zero")
     );
     // Pins are in the daemon's record, which no command can change.
-    let recorded = server
-        .client
-        .get_workspace(&workspace)
-        .await
-        .expect("there")
-        .inputs;
+    let recorded = server.get_workspace(&workspace).await.inputs;
     assert!(
         recorded.iter().any(|input| input.version == 0),
         "{recorded:?}"

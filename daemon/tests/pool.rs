@@ -31,6 +31,12 @@ fn create_request(id: &str) -> CreateWorkspaceRequest {
     }
 }
 
+/// Creates a workspace with this id.
+async fn create_workspace(server: &TestServer, id: &str) -> Workspace {
+    let created = server.client.create_workspace(create_request(id)).await;
+    created.expect("created")
+}
+
 /// Waits until the default pool satisfies `wanted`.
 async fn wait_for_pool(server: &TestServer, what: &str, wanted: impl Fn(&Pool) -> bool) -> Pool {
     wait_until(what, async || {
@@ -43,7 +49,7 @@ async fn wait_for_pool(server: &TestServer, what: &str, wanted: impl Fn(&Pool) -
 /// Waits until a workspace has a state.
 async fn wait_for_state(server: &TestServer, name: &str, wanted: WorkspaceState) -> Workspace {
     wait_until("the workspace has the state", async || {
-        let workspace = server.client.get_workspace(name).await.expect("listed");
+        let workspace = server.get_workspace(name).await;
         (workspace.state() == wanted).then_some(workspace)
     })
     .await
@@ -127,11 +133,7 @@ async fn queue_length_and_waiting_time_are_limited() {
     if let Err(error) = created {
         assert_eq!(error.reason(), Some(Reason::PoolExhausted), "{error}");
         wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
-        server
-            .client
-            .create_workspace(create_request("next"))
-            .await
-            .expect("free now");
+        create_workspace(&server, "next").await;
     }
     assert!(server.stop().await);
 }
@@ -197,11 +199,7 @@ async fn boot_without_a_guest_times_out_and_the_pool_reports_the_problem() {
     server.engine.start_with_guest();
     let pool = wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     assert_eq!(pool.problem, "");
-    server
-        .client
-        .create_workspace(create_request("in-vain"))
-        .await
-        .expect("it works again");
+    create_workspace(&server, "in-vain").await;
     assert!(server.stop().await);
 }
 
@@ -231,12 +229,7 @@ async fn without_engine_workspaces_keep_working_and_new_ones_are_rejected() {
         Reason::EngineUnavailable
     );
     assert_eq!(
-        server
-            .client
-            .get_workspace(&first)
-            .await
-            .expect("listed")
-            .state(),
+        server.get_workspace(&first).await.state(),
         WorkspaceState::Closing
     );
 
@@ -324,11 +317,7 @@ async fn pool_without_warm_target_recovers_by_itself() {
         assert!(started.elapsed() < DEADLINE, "health stays NOT_SERVING");
         tokio::task::yield_now().await;
     }
-    server
-        .client
-        .create_workspace(create_request("works"))
-        .await
-        .expect("it works");
+    create_workspace(&server, "works").await;
     assert!(server.stop().await);
 }
 

@@ -30,13 +30,13 @@ mod rpcs;
 mod server;
 #[path = "publish/store.rs"]
 mod store;
-use server::TestServer;
 use server::dir::TaskDir;
+use server::{TestServer, assert_empty, names};
 
 /// A root, a state directory and slots, all temporary.
 struct Fixture {
     dir: TaskDir,
-    tasks: skilld_skills::Tasks,
+    tasks: skilld_skills::BackgroundTasks,
     config: SkillsOptions,
     skills: Skills,
 }
@@ -99,6 +99,12 @@ impl Fixture {
         Ok(self.skills.publish(name.to_owned(), file, None).await?)
     }
 
+    /// Publishes a version of a skill of these files, which must succeed.
+    async fn publish_skill(&self, name: &str, version: &str) -> Skill {
+        let published = self.publish(name, &skill(name, version)).await;
+        published.expect("published")
+    }
+
     async fn stage(&self, slot: &str, skill: &str) -> Result<StagedSkill, Error> {
         let target = self.path("state/slots").join(slot).join("skills");
         let skill = SkillRef::parse("skills", skill).expect("valid");
@@ -152,23 +158,8 @@ impl Fixture {
     }
 }
 
-fn open(config: &SkillsOptions, dir: &Path, tasks: &skilld_skills::Tasks) -> Skills {
+fn open(config: &SkillsOptions, dir: &Path, tasks: &skilld_skills::BackgroundTasks) -> Skills {
     Skills::open(config, &dir.join("state"), tasks.clone()).expect("open")
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).expect("read dir");
-    let mut names: Vec<String> = entries
-        .map(|entry| {
-            entry
-                .expect("entry")
-                .file_name()
-                .into_string()
-                .expect("UTF-8")
-        })
-        .collect();
-    names.sort();
-    names
 }
 
 /// A skill with a script that says which version it is.
@@ -213,10 +204,7 @@ fn zip_of(files: &[(&str, &[u8], u32)]) -> Vec<u8> {
 #[tokio::test]
 async fn a_published_skill_is_listed_staged_and_survives_a_restart() {
     let mut fixture = Fixture::new();
-    let published = fixture
-        .publish("csv", &skill("csv", "1.0"))
-        .await
-        .expect("published");
+    let published = fixture.publish_skill("csv", "1.0").await;
     assert_eq!(published.name, "csv");
     assert_eq!(
         (published.root.as_str(), published.source.as_str()),
@@ -231,10 +219,7 @@ async fn a_published_skill_is_listed_staged_and_survives_a_restart() {
     let content = published.content.expect("content");
     assert_eq!(content.files, 2);
     // Nothing but the skill and its record is left.
-    assert_eq!(
-        names(&fixture.path("state/skills/tmp")),
-        Vec::<String>::new()
-    );
+    assert_empty(&fixture.path("state/skills/tmp"));
     assert_eq!(fixture.stored(), [content.digest.as_str()]);
     for _ in 0..2 {
         let listed = fixture.listed("csv").await;
@@ -283,10 +268,7 @@ async fn a_published_skill_is_listed_staged_and_survives_a_restart() {
 #[tokio::test]
 async fn a_version_has_one_content_and_versions_live_side_by_side() {
     let fixture = Fixture::new();
-    fixture
-        .publish("csv", &skill("csv", "1.0"))
-        .await
-        .expect("published");
+    fixture.publish_skill("csv", "1.0").await;
     let other = tar_of([(
         "SKILL.md",
         b"---\nname: csv\ndescription: other\nversion: 1.0\n---\n".as_slice(),
@@ -295,10 +277,7 @@ async fn a_version_has_one_content_and_versions_live_side_by_side() {
     let error = fixture.publish("csv", &other).await.expect_err("taken");
     assert_eq!(error.kind(), (Code::AlreadyExists, Reason::IdTaken));
     assert!(error.to_string().contains("version 1.0"), "{error}");
-    fixture
-        .publish("csv", &skill("csv", "2.0"))
-        .await
-        .expect("published");
+    fixture.publish_skill("csv", "2.0").await;
     assert_eq!(fixture.listed("csv").await.len(), 2);
     for listed in fixture.listed("csv").await {
         let version = listed.front_matter.version.clone();
@@ -331,10 +310,7 @@ async fn published_versions_are_deleted_and_those_of_roots_are_not() {
     fixture.root("local", "1.0");
     let mut digests = Vec::new();
     for version in ["1.0", "1.1", "2.0"] {
-        let skill = fixture
-            .publish("csv", &skill("csv", version))
-            .await
-            .expect("published");
+        let skill = fixture.publish_skill("csv", version).await;
         digests.push(skill.content.expect("content").digest);
     }
     fixture.stage("s1", "csv@1.0").await.expect("staged");
@@ -360,17 +336,11 @@ async fn published_versions_are_deleted_and_those_of_roots_are_not() {
     delete(&fixture, "csv", VersionSelector::Digest(digests[1].clone()))
         .await
         .expect("deleted");
-    fixture
-        .publish("csv", &skill("csv", "1.0"))
-        .await
-        .expect("it may come back");
+    fixture.publish_skill("csv", "1.0").await;
     delete(&fixture, "csv", VersionSelector::All)
         .await
         .expect("deleted");
-    assert_eq!(
-        names(&fixture.path("state/skills/published")),
-        Vec::<String>::new()
-    );
+    assert_empty(&fixture.path("state/skills/published"));
     assert!(fixture.listed("csv").await.is_empty());
     fixture.reopen();
     assert!(fixture.listed("csv").await.is_empty());

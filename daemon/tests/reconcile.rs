@@ -320,7 +320,7 @@ async fn container_of_a_failed_workspace_counts_until_it_is_gone() {
     assert!(problem.message.contains(&says), "{problem:?}");
 
     // The failed workspace stays listed, and its container counts towards the maximum of two.
-    let workspace = server.client.get_workspace(&lost).await.expect("listed");
+    let workspace = server.get_workspace(&lost).await;
     assert_eq!(
         workspace.state,
         i32::from(WorkspaceState::Failed),
@@ -338,7 +338,7 @@ async fn container_of_a_failed_workspace_counts_until_it_is_gone() {
     assert!(!server.engine.container_ids().contains(&container));
     let created = server.client.create_workspace(create_request("more")).await;
     created.expect("room");
-    let workspace = server.client.get_workspace(&lost).await.expect("listed");
+    let workspace = server.get_workspace(&lost).await;
     assert_eq!(
         workspace.state,
         i32::from(WorkspaceState::Failed),

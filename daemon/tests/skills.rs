@@ -22,13 +22,13 @@ mod roots;
 #[path = "support/server.rs"]
 #[expect(dead_code, reason = "shared with tests that use more of it")]
 mod server;
-use server::TestServer;
 use server::dir::TaskDir;
+use server::{TestServer, assert_empty, names};
 
 /// A root, a state directory and slots, all temporary.
 struct Fixture {
     dir: TaskDir,
-    tasks: skilld_skills::Tasks,
+    tasks: skilld_skills::BackgroundTasks,
     config: SkillsOptions,
     skills: Skills,
 }
@@ -118,24 +118,9 @@ impl Fixture {
             panic!("not SkillInvalid: {error}");
         };
         assert_eq!(problem, format!("{}: {}", first.code, first.message));
-        assert_eq!(names(&self.slot("s1")), Vec::<String>::new());
+        assert_empty(&self.slot("s1"));
         problem
     }
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).expect("read dir");
-    let mut names: Vec<String> = entries
-        .map(|entry| {
-            entry
-                .expect("entry")
-                .file_name()
-                .into_string()
-                .expect("UTF-8")
-        })
-        .collect();
-    names.sort();
-    names
 }
 
 #[tokio::test]
@@ -318,10 +303,7 @@ async fn many_can_stage_the_same_skill_at_once() {
         names(&fixture.path("state/skills/sha256")),
         [digests[0].clone()]
     );
-    assert_eq!(
-        names(&fixture.path("state/skills/tmp")),
-        Vec::<String>::new()
-    );
+    assert_empty(&fixture.path("state/skills/tmp"));
     for slot in 0..8 {
         assert_eq!(
             names(&fixture.path(&format!("state/slots/t{slot}"))),
@@ -339,7 +321,7 @@ async fn either_all_skills_are_staged_or_none() {
         .await
         .expect_err("unknown");
     assert!(matches!(error, Error::SkillNotFound { .. }), "{error}");
-    assert_eq!(names(&fixture.slot("s1")), Vec::<String>::new());
+    assert_empty(&fixture.slot("s1"));
 }
 
 #[tokio::test]
@@ -423,14 +405,8 @@ async fn hostile_folders_are_rejected_with_their_reason() {
         assert!(refusal.starts_with(reason), "{name}: {refusal}");
     }
     assert!(fixture.refusal("link-out").await.contains("data"));
-    assert_eq!(
-        names(&fixture.path("state/skills/sha256")),
-        Vec::<String>::new()
-    );
-    assert_eq!(
-        names(&fixture.path("state/skills/tmp")),
-        Vec::<String>::new()
-    );
+    assert_empty(&fixture.path("state/skills/sha256"));
+    assert_empty(&fixture.path("state/skills/tmp"));
 }
 
 #[tokio::test]
@@ -474,10 +450,7 @@ async fn what_a_killed_daemon_left_behind_is_removed() {
         fixture.tasks.clone(),
     )
     .expect("open");
-    assert_eq!(
-        names(&fixture.path("state/skills/tmp")),
-        Vec::<String>::new()
-    );
+    assert_empty(&fixture.path("state/skills/tmp"));
 }
 
 /// Not a promise of speed (that is the benches'), but a file system walk gone wild shows here.

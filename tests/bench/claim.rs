@@ -17,6 +17,7 @@ const SKILL: &str = "bench-skill";
 const FILES: usize = 50;
 const SCRIPT: &str = "scripts/run.sh";
 
+#[derive(Default)]
 struct ClaimTimes {
     claim: FigureSeries,
     stage: FigureSeries,
@@ -25,18 +26,6 @@ struct ClaimTimes {
     again: FigureSeries,
     /// Deletion of the workspace or container.
     delete: FigureSeries,
-}
-
-impl ClaimTimes {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            claim: FigureSeries::times()?,
-            stage: FigureSeries::times()?,
-            all: FigureSeries::times()?,
-            again: FigureSeries::times()?,
-            delete: FigureSeries::times()?,
-        })
-    }
 }
 
 /// Measures claims one after the other, each with a full pool and nothing else going on.
@@ -51,7 +40,7 @@ pub(crate) async fn claims(
         .set("engine.uid_count", "8192")
         .set("engine.uid_quarantine", "1s");
     let daemon = Daemon::start_with(options).await?;
-    let (mut skilld, mut docker) = (ClaimTimes::new()?, ClaimTimes::new()?);
+    let (mut skilld, mut docker) = (ClaimTimes::default(), ClaimTimes::default());
     // The first claims warm up the store and the page cache.
     for turn in 0..bench.times(500, 20) + 3 {
         let measured = claim_once(&daemon, &mut skilld).await;
@@ -60,7 +49,7 @@ pub(crate) async fn claims(
             start_container_once(reference, tar.clone(), &mut docker).await?;
         }
         if turn == 2 {
-            (skilld, docker) = (ClaimTimes::new()?, ClaimTimes::new()?);
+            (skilld, docker) = (ClaimTimes::default(), ClaimTimes::default());
         }
     }
     daemon.stop().await?;

@@ -34,6 +34,7 @@ fn options() -> Result<(Options, ContainerLimits)> {
 const OVERHEAD: Budget = Budget::Over(350_000);
 
 /// Times of one program by skilld and by the references.
+#[derive(Default)]
 struct ProgramTimes {
     skilld: FigureSeries,
     inside: FigureSeries,
@@ -42,15 +43,6 @@ struct ProgramTimes {
 }
 
 impl ProgramTimes {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            skilld: FigureSeries::times()?,
-            inside: FigureSeries::times()?,
-            local: FigureSeries::times()?,
-            docker: FigureSeries::times()?,
-        })
-    }
-
     fn rows(&self, what: &str, overhead: Budget) -> Vec<TableRow> {
         let row = |budget| TableRow::new(what, &self.skilld, budget);
         let mut rows = vec![
@@ -94,17 +86,17 @@ pub(crate) async fn latency(
     );
     let tiny_local = tiny_local.to_str().context("a path that is not text")?;
     let mut times = [
-        ProgramTimes::new()?,
-        ProgramTimes::new()?,
-        ProgramTimes::new()?,
+        ProgramTimes::default(),
+        ProgramTimes::default(),
+        ProgramTimes::default(),
     ];
     // Batches take turns, so that a noisy machine disturbs all of them. The first turn warms up and is not counted.
     for turn in 0..=bench.times(25, 5) {
         if turn == 1 {
             times = [
-                ProgramTimes::new()?,
-                ProgramTimes::new()?,
-                ProgramTimes::new()?,
+                ProgramTimes::default(),
+                ProgramTimes::default(),
+                ProgramTimes::default(),
             ];
         }
         let [tiny, bare, bash] = &mut times;
@@ -170,7 +162,7 @@ async fn docker_batch(
 
 /// Measures what an exec costs before anything is started: an answer from the guest, beside one from the daemon.
 async fn hops(bench: &BenchOptions, client: &Client, name: &str) -> Result<TableRow> {
-    let (mut guest, mut near) = (FigureSeries::times()?, FigureSeries::times()?);
+    let (mut guest, mut near) = (FigureSeries::times(), FigureSeries::times());
     let list = ListExecsRequest {
         workspace: name.to_owned(),
         page_size: 1,
@@ -210,9 +202,9 @@ pub(crate) async fn rate(
     let programs = InsidePrograms::build().await?;
     let own = one.first().context("no workspace")?;
     let inside = programs.upload(&daemon.client, own).await?;
-    let (mut single, mut spread) = (FigureSeries::rates()?, FigureSeries::rates()?);
-    let (mut local, mut docker) = (FigureSeries::rates()?, FigureSeries::rates()?);
-    let mut inside_rate = FigureSeries::rates()?;
+    let (mut single, mut spread) = (FigureSeries::rates(), FigureSeries::rates());
+    let (mut local, mut docker) = (FigureSeries::rates(), FigureSeries::rates());
+    let mut inside_rate = FigureSeries::rates();
     for turn in 0..=bench.times(5, 2) {
         let count = bench.times(150, 40);
         let by_one = exec_from_clients(&clients, &one, count).await?;

@@ -45,11 +45,11 @@ pub(crate) async fn big(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let source = dir.path().join("source");
     let sha256 = random_file(&source, bytes)?;
     let (mut stage, mut collect, mut copy) = (
-        FigureSeries::speeds()?,
-        FigureSeries::speeds()?,
-        FigureSeries::speeds()?,
+        FigureSeries::speeds(),
+        FigureSeries::speeds(),
+        FigureSeries::speeds(),
     );
-    let (mut memory, mut guest_memory) = (FigureSeries::bytes()?, FigureSeries::bytes()?);
+    let (mut memory, mut guest_memory) = (FigureSeries::bytes(), FigureSeries::bytes());
     let guest = usage::guest(&daemon, &name).await?;
     for _ in 0..bench.times(5, 2) {
         let before = daemon_calls::reset_peak(&daemon)?;
@@ -115,10 +115,10 @@ pub(crate) async fn small(
     reference.exec(&container, &["bash", "-c", &make]).await?;
 
     let (one, docker_one) = collect_one(bench, &daemon, &name, (reference, &container)).await?;
-    let (mut files, mut archive) = (FigureSeries::times()?, FigureSeries::times()?);
-    let (mut tar, mut docker) = (FigureSeries::times()?, FigureSeries::times()?);
-    let (mut stage, mut copy) = (FigureSeries::times()?, FigureSeries::times()?);
-    let (mut memory, mut guest_memory) = (FigureSeries::bytes()?, FigureSeries::bytes()?);
+    let (mut files, mut archive) = (FigureSeries::times(), FigureSeries::times());
+    let (mut tar, mut docker) = (FigureSeries::times(), FigureSeries::times());
+    let (mut stage, mut copy) = (FigureSeries::times(), FigureSeries::times());
+    let (mut memory, mut guest_memory) = (FigureSeries::bytes(), FigureSeries::bytes());
     let guest = usage::guest(&daemon, &name).await?;
     for turn in 0..bench.times(15, 3) {
         let before = daemon_calls::reset_peak(&daemon)?;
@@ -173,7 +173,7 @@ async fn collect_one(
     name: &str,
     (reference, container): (&DockerReference, &str),
 ) -> Result<(FigureSeries, FigureSeries)> {
-    let (mut one, mut docker_one) = (FigureSeries::times()?, FigureSeries::times()?);
+    let (mut one, mut docker_one) = (FigureSeries::times(), FigureSeries::times());
     for turn in 0..bench.times(500, 50) {
         let started = Instant::now();
         collect(daemon, name, "out/one.txt", CollectFormat::Files).await?;

@@ -38,7 +38,7 @@ pub(crate) async fn fleet(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         .try_collect()
         .await?;
     progress(&format!("  {count} workspaces"));
-    let (mut daemon_memory, mut guest_memory) = (FigureSeries::bytes()?, FigureSeries::bytes()?);
+    let (mut daemon_memory, mut guest_memory) = (FigureSeries::bytes(), FigureSeries::bytes());
     daemon_memory.size(daemon_calls::resident_bytes(
         daemon.pid().context("no daemon")?,
     )?)?;
@@ -48,7 +48,7 @@ pub(crate) async fn fleet(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     for pid in guests(&daemon).await? {
         guest_memory.size(daemon_calls::resident_bytes(pid)?)?;
     }
-    let mut back = FigureSeries::times()?;
+    let mut back = FigureSeries::times();
     for _ in 0..bench.times(7, 2) {
         let started = Instant::now();
         daemon.crash().await?;
@@ -64,7 +64,7 @@ pub(crate) async fn fleet(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         daemon_calls::run_exec(&daemon.client, name, argv(["true"])).await?;
     }
     daemon.stop().await?;
-    let mut size = FigureSeries::bytes()?;
+    let mut size = FigureSeries::bytes();
     size.size(std::fs::metadata(binaries::guest()?)?.len())?;
     let idle = format!("daemon's memory, {count} idle workspaces");
     let again = format!("daemon SIGKILL → serving, {count} containers");
@@ -103,8 +103,8 @@ pub(crate) async fn flat(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         .map(|pid| Ok((pid, daemon_calls::resident_bytes(pid)?)))
         .collect::<Result<_>>()?;
     let (early, late) = (bench.times(10_000, 1_000), bench.times(100_000, 3_000));
-    let (mut before, mut after) = (FigureSeries::bytes()?, FigureSeries::bytes()?);
-    let mut guest = FigureSeries::bytes()?;
+    let (mut before, mut after) = (FigureSeries::bytes(), FigureSeries::bytes());
+    let mut guest = FigureSeries::bytes();
     for (count, series) in [(early, &mut before), (late - early, &mut after)] {
         let mut tasks = JoinSet::new();
         for _ in 0..CLIENTS {

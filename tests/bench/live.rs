@@ -1,5 +1,5 @@
-//! Section `live`: delay from a program's write to its client. Both read the kernel's monotonic clock, which a container
-//! shares with its host: the program prints the time of its write, and the client subtracts it.
+//! Section `live`: delay from a program's write to its client. Both read the kernel's monotonic clock, which a
+//! container shares with its host: the program prints the time of its write, and the client subtracts it.
 
 use std::time::{Duration, Instant};
 
@@ -93,7 +93,7 @@ async fn streamed(client: &Client, name: &str, spec: ExecSpec) -> Result<FigureS
         spec: Some(spec),
         ..RunExecRequest::default()
     };
-    let (mut times, mut lines) = (FigureSeries::times()?, TimeParser::default());
+    let (mut times, mut lines) = (FigureSeries::times(), TimeParser::default());
     let mut events = client.run_exec(request).await?;
     while let Some(event) = events.next().await? {
         if let Some(Event::Output(output)) = event.event {
@@ -105,7 +105,7 @@ async fn streamed(client: &Client, name: &str, spec: ExecSpec) -> Result<FigureS
 
 async fn polled(client: &Client, name: &str, spec: ExecSpec) -> Result<FigureSeries> {
     let exec = client.start_exec(start(name, spec)).await?;
-    let (mut times, mut lines) = (FigureSeries::times()?, TimeParser::default());
+    let (mut times, mut lines) = (FigureSeries::times(), TimeParser::default());
     let mut offsets = StreamOffsets::default();
     loop {
         let request = PollExecRequest {
@@ -152,7 +152,7 @@ async fn echoed(client: &Client, name: &str, count: usize) -> Result<FigureSerie
     let Some(Event::Started(started)) = first else {
         anyhow::bail!("not Started: {first:?}");
     };
-    let (mut times, mut expected) = (FigureSeries::times()?, 0);
+    let (mut times, mut expected) = (FigureSeries::times(), 0);
     for number in 1..=count {
         let ends = number % LINE_MAX == 0;
         // A line's end is echoed as two bytes.

@@ -50,7 +50,7 @@ pub(crate) async fn many(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let name = workspace(client).await?.name;
     daemon_calls::wait_until_warm(client, "default").await?;
     let bytes: u64 = if bench.quick { 8 << 20 } else { 32 << 20 };
-    let (mut speed, mut memory) = (FigureSeries::speeds()?, FigureSeries::bytes()?);
+    let (mut speed, mut memory) = (FigureSeries::speeds(), FigureSeries::bytes());
     for _ in 0..bench.times(5, 2) {
         let before = daemon_calls::reset_peak(&daemon)?;
         let started = Instant::now();
@@ -93,7 +93,7 @@ async fn attached(
             exec = started.name;
         }
     }
-    let mut speed = FigureSeries::speeds()?;
+    let mut speed = FigureSeries::speeds();
     for _ in 0..bench.times(10, 3) {
         let started = Instant::now();
         let reads = (0..readers).map(|_| read(client, &exec));
@@ -117,15 +117,15 @@ async fn read(client: &Client, exec: &str) -> Result<u64> {
     Ok(read)
 }
 
-/// Measures KillExec until its answer, which comes when no process is left. The grace period is minimal, so that only the
-/// work is measured.
+/// Measures KillExec until its answer, which comes when no process is left. The grace period is minimal, so that only
+/// the work is measured.
 pub(crate) async fn kill(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let options = options()?.set("execs.kill_grace", "1ms");
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     daemon_calls::wait_until_warm(client, "default").await?;
-    let mut times = FigureSeries::times()?;
+    let mut times = FigureSeries::times();
     for _ in 0..bench.times(20, 5) {
         let request = RunExecRequest {
             workspace: name.clone(),

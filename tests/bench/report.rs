@@ -26,29 +26,36 @@ pub(crate) struct FigureSeries {
     values: Histogram<u64>,
 }
 
+impl Default for FigureSeries {
+    /// Creates an empty series of times.
+    fn default() -> Self {
+        Self::times()
+    }
+}
+
 impl FigureSeries {
-    fn new(unit: Unit) -> Result<Self> {
-        let values = Histogram::new(3)?;
-        Ok(Self { unit, values })
+    fn new(unit: Unit) -> Self {
+        let values = Histogram::new(3).expect("3 digits are supported");
+        Self { unit, values }
     }
 
     /// Creates an empty series of times.
-    pub(crate) fn times() -> Result<Self> {
+    pub(crate) fn times() -> Self {
         Self::new(Unit::Time)
     }
 
     /// Creates an empty series of rates.
-    pub(crate) fn rates() -> Result<Self> {
+    pub(crate) fn rates() -> Self {
         Self::new(Unit::Rate)
     }
 
     /// Creates an empty series of speeds.
-    pub(crate) fn speeds() -> Result<Self> {
+    pub(crate) fn speeds() -> Self {
         Self::new(Unit::Speed)
     }
 
     /// Creates an empty series of sizes.
-    pub(crate) fn bytes() -> Result<Self> {
+    pub(crate) fn bytes() -> Self {
         Self::new(Unit::Bytes)
     }
 
@@ -356,7 +363,7 @@ mod tests {
     use super::*;
 
     fn series(values: &[u64]) -> FigureSeries {
-        let mut series = FigureSeries::times().expect("a series");
+        let mut series = FigureSeries::times();
         for value in values {
             series.time(Duration::from_micros(*value)).expect("a time");
         }

@@ -1,5 +1,5 @@
-//! Section `stage`: staging of skills of one, fifty and a thousand files that are new to the store, new to the workspace or
-//! unchanged; beside `cp`, `tar` and Docker.
+//! Section `stage`: staging of skills of one, fifty and a thousand files that are new to the store, new to the
+//! workspace or unchanged; beside `cp`, `tar` and Docker.
 
 use std::path::Path;
 use std::time::Instant;
@@ -18,6 +18,7 @@ use crate::{BenchOptions, daemon_calls};
 const LINE: &str = "A line of a document that is as long as lines are.\n";
 const LINES: usize = 40;
 
+#[derive(Default)]
 struct StageTimes {
     /// Staging of a skill that is not in the store.
     new: FigureSeries,
@@ -28,19 +29,6 @@ struct StageTimes {
     cp: FigureSeries,
     tar: FigureSeries,
     docker: FigureSeries,
-}
-
-impl StageTimes {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            new: FigureSeries::times()?,
-            first: FigureSeries::times()?,
-            again: FigureSeries::times()?,
-            cp: FigureSeries::times()?,
-            tar: FigureSeries::times()?,
-            docker: FigureSeries::times()?,
-        })
-    }
 }
 
 pub(crate) async fn stage(
@@ -119,11 +107,11 @@ async fn measure(
         cpus: 1,
     };
     let container = reference.create_container(limits).await?;
-    let mut times = StageTimes::new()?;
+    let mut times = StageTimes::default();
     for turn in 0..=turns {
         if turn == 1 {
             // The first turn warmed up.
-            times = StageTimes::new()?;
+            times = StageTimes::default();
         }
         let skill = name(turn);
         times

@@ -1,6 +1,6 @@
-//! Section `tools`: a run of a staged skill through the tool layer, as a model's call makes it; beside the same done with
-//! Docker's API the way container executors of agent frameworks do it: each step an exec of a login shell, each file
-//! an archive.
+//! Section `tools`: a run of a staged skill through the tool layer, as a model's call makes it; beside the same done
+//! with Docker's API the way container executors of agent frameworks do it: each step an exec of a login shell, each
+//! file an archive.
 
 use std::time::Instant;
 
@@ -64,7 +64,7 @@ pub(crate) async fn tools(
             true,
         ),
     ] {
-        let (mut skilld, mut docker) = (FigureSeries::times()?, FigureSeries::times()?);
+        let (mut skilld, mut docker) = (FigureSeries::times(), FigureSeries::times());
         for turn in 0..bench.times(1_000, 50) + 3 {
             let took = ours_once(&tools, &session, &arguments, file).await?;
             // The first ones make the workspace and warm up the page cache.
@@ -80,7 +80,7 @@ pub(crate) async fn tools(
         rows.push(TableRow::new(what, &skilld, SOON));
     }
     let workspace = workspace_name(&session.workspace_id());
-    let mut calls = Calls::new()?;
+    let mut calls = Calls::default();
     for _ in 0..bench.times(1_000, 50) {
         calls.once(&daemon.client, &workspace).await?;
     }
@@ -161,7 +161,7 @@ async fn docker_once(
 }
 
 /// Times of the single calls to the daemon that a run of `true` consists of.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Calls {
     stage: FigureSeries,
     run: FigureSeries,
@@ -169,14 +169,6 @@ struct Calls {
 }
 
 impl Calls {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            stage: FigureSeries::times()?,
-            run: FigureSeries::times()?,
-            collect: FigureSeries::times()?,
-        })
-    }
-
     async fn once(&mut self, client: &Client, workspace: &str) -> Result<()> {
         let started = Instant::now();
         client.stage_skills(workspace, &[SKILL]).await?;

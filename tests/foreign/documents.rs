@@ -1,7 +1,8 @@
-//! Lists the test that runs each command block of README.md and docs/, or the reason why none does, and checks the list.
+//! Lists the test that runs each command block of README.md and docs/, or the reason why none does, and checks the
+//! list.
 //!
-//! The tests of this package read the blocks from the documents, so a changed block is what they run. This file checks that
-//! they do so: from the source of each listed test, that the test exists and names the document and the section.
+//! The tests of this package read the blocks from the documents, so a changed block is what they run. This file checks
+//! that they do so: from the source of each listed test, that the test exists and names the document and the section.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,220 +10,61 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use skilld_tests::binaries;
 
-/// Coverage of the command blocks of a section.
-enum Coverage {
-    /// This test of this package runs them as they are in the document.
-    RunBy(&'static str),
-    /// The step `the first steps` of tests/run.sh runs their `make` targets.
-    FirstSteps,
-    /// No test runs them, for this reason. A test that it names exists.
-    NotRun(&'static str),
-}
-use Coverage::{FirstSteps, NotRun, RunBy};
-
-const HOST: &str = "changes the services of the host";
-const CHECKED: &str = "tests/run.sh runs the script and every test";
-const TOOLS: &str = "the tests of the client call every tool of the family";
-
-/// Every section with command blocks: document, title (empty before the first section), and how it is covered.
-const SECTIONS: [(&str, &str, Coverage); 44] = [
-    ("README.md", "Try it", FirstSteps),
-    ("README.md", "Build and start", FirstSteps),
-    (
-        "README.md",
-        "Run a skill",
-        RunBy("the_quick_start_does_what_it_says"),
-    ),
-    (
-        "README.md",
-        "From any language",
-        RunBy("buf_does_what_the_readme_shows"),
-    ),
-    (
-        "docs/artifacts.md",
-        "Artifacts with skillctl",
-        RunBy("recipes_for_artifacts_do_what_they_say"),
-    ),
-    (
-        "docs/artifacts.md",
-        "Artifacts with grpcurl",
-        RunBy("recipes_for_artifacts_do_what_they_say"),
-    ),
-    ("docs/backup.md", "", NotRun(HOST)),
-    ("docs/backup.md", "Restore", NotRun(HOST)),
-    ("docs/backup.md", "Why a copy is refused", NotRun(HOST)),
-    (
-        "docs/backup.md",
-        "Directories of a version that did not bind them",
-        NotRun(HOST),
-    ),
-    (
-        "docs/backup.md",
-        "Move to another disk or host",
-        NotRun(HOST),
-    ),
-    (
-        "docs/backup.md",
-        "An instance file that was lost",
-        NotRun(HOST),
-    ),
-    (
-        "docs/benchmarks.md",
-        "",
-        NotRun("takes an idle machine and a quarter of an hour"),
-    ),
-    (
-        "docs/benchmarks.md",
-        "What skills cost in prompts",
-        NotRun("tokens/main.rs is this program and tests itself"),
-    ),
-    ("docs/conformance.md", "", NotRun(CHECKED)),
-    (
-        "docs/exec.md",
-        "Before the recipes",
-        RunBy("what_recipes_want_can_be_had"),
-    ),
-    (
-        "docs/exec.md",
-        "skillctl",
-        RunBy("skillctl_recipes_do_what_they_say"),
-    ),
-    (
-        "docs/exec.md",
-        "A terminal with skillctl",
-        NotRun("needs a terminal; a_shell_that_was_left_goes_on_and_is_found_again has one"),
-    ),
-    (
-        "docs/exec.md",
-        "grpcurl",
-        RunBy("grpcurl_recipes_do_what_they_say"),
-    ),
-    (
-        "docs/exec.md",
-        "Python, generated code",
-        RunBy("python_recipes_with_generated_code_do_what_they_say"),
-    ),
-    (
-        "docs/exec.md",
-        "Python, by reflection",
-        RunBy("python_recipes_by_reflection_do_what_they_say"),
-    ),
-    (
-        "docs/files.md",
-        "Staging with skillctl",
-        RunBy("recipes_for_inputs_do_what_they_say"),
-    ),
-    (
-        "docs/files.md",
-        "Staging with grpcurl",
-        RunBy("recipes_for_inputs_do_what_they_say"),
-    ),
-    (
-        "docs/files.md",
-        "Collecting with skillctl",
-        RunBy("recipes_for_outputs_do_what_they_say"),
-    ),
-    (
-        "docs/files.md",
-        "Collecting with grpcurl",
-        RunBy("recipes_for_outputs_do_what_they_say"),
-    ),
-    (
-        "docs/files.md",
-        "Collecting with Python",
-        RunBy("recipes_for_outputs_do_what_they_say"),
-    ),
-    (
-        "docs/integrations.md",
-        "Claude Code",
-        NotRun("needs Claude Code"),
-    ),
-    (
-        "docs/integrations.md",
-        "Run the Rust example",
-        RunBy("the_rust_agent_lets_a_model_use_skills"),
-    ),
-    (
-        "docs/integrations.md",
-        "Skills as tools in Python",
-        RunBy("python_loops_over_grpc_let_a_model_use_skills"),
-    ),
-    (
-        "docs/integrations.md",
-        "An OpenAI-style loop in Python",
-        RunBy("python_loops_over_grpc_let_a_model_use_skills"),
-    ),
-    (
-        "docs/integrations.md",
-        "An Anthropic-style loop in Python",
-        RunBy("python_loops_over_grpc_let_a_model_use_skills"),
-    ),
-    (
-        "docs/operations.md",
-        "Install the programs",
-        RunBy("deploying_takes_what_was_built_and_no_compiler"),
-    ),
-    ("docs/operations.md", "Start the service", NotRun(HOST)),
-    ("docs/operations.md", "Upgrade", NotRun(HOST)),
-    (
-        "docs/operations.md",
-        "Drain",
-        RunBy("drain_and_watch_do_what_docs_operations_says"),
-    ),
-    (
-        "docs/operations.md",
-        "Watch",
-        RunBy("drain_and_watch_do_what_docs_operations_says"),
-    ),
-    ("docs/security.md", "", NotRun(CHECKED)),
-    (
-        "docs/skillctl.md",
-        "",
-        RunBy("what_docs_skillctl_shows_does_what_it_says"),
-    ),
-    (
-        "docs/skillctl.md",
-        "JSON",
-        RunBy("what_docs_skillctl_shows_does_what_it_says"),
-    ),
-    (
-        "docs/skillctl.md",
-        "Completion",
-        RunBy("what_docs_skillctl_shows_does_what_it_says"),
-    ),
-    ("docs/tools-agent-zero.md", "", NotRun(TOOLS)),
-    ("docs/tools-sherma.md", "", NotRun(TOOLS)),
-    ("docs/tools-trpc.md", "", NotRun(TOOLS)),
-    (
-        "docs/tools.md",
-        "From a shell",
-        RunBy("skill_tools_are_used_from_a_shell_as_the_document_says"),
-    ),
-];
-
-/// The sections of docs/skills.md, which are listed apart because they have one test each.
-const SKILLS: [(&str, Coverage); 5] = [
-    (
-        "Publishing with skillctl",
-        RunBy("recipes_for_publishing_do_what_they_say"),
-    ),
-    (
-        "The store with skillctl",
-        RunBy("recipes_for_publishing_do_what_they_say"),
-    ),
-    (
-        "Scripts with skillctl",
-        RunBy("recipes_for_scripts_do_what_they_say"),
-    ),
-    (
-        "Reading with skillctl",
-        RunBy("recipes_for_reading_and_checking_skills_do_what_they_say"),
-    ),
-    (
-        "Checking with skillctl",
-        RunBy("recipes_for_reading_and_checking_skills_do_what_they_say"),
-    ),
-];
+/// Every section with command blocks: `document | title | coverage` a line, without a title before the first section.
+/// The coverage is the test of this package that runs the blocks as they are in the document; `the first steps`, the
+/// step of tests/run.sh that runs their `make` targets; or `not run`, with the reason. A test that a reason names
+/// exists.
+const SECTIONS: &str = "
+README.md | Try it | the first steps
+README.md | Build and start | the first steps
+README.md | Run a skill | the_quick_start_does_what_it_says
+README.md | From any language | buf_does_what_the_readme_shows
+docs/artifacts.md | Artifacts with skillctl | recipes_for_artifacts_do_what_they_say
+docs/artifacts.md | Artifacts with grpcurl | recipes_for_artifacts_do_what_they_say
+docs/backup.md | | not run: changes the services of the host
+docs/backup.md | Restore | not run: changes the services of the host
+docs/backup.md | Why a copy is refused | not run: changes the services of the host
+docs/backup.md | Directories of a version that did not bind them | not run: changes the services of the host
+docs/backup.md | Move to another disk or host | not run: changes the services of the host
+docs/backup.md | An instance file that was lost | not run: changes the services of the host
+docs/benchmarks.md | | not run: takes an idle machine and a quarter of an hour
+docs/benchmarks.md | What skills cost in prompts | not run: tokens/main.rs is this program and tests itself
+docs/conformance.md | | not run: tests/run.sh runs the script and every test
+docs/exec.md | Before the recipes | what_recipes_want_can_be_had
+docs/exec.md | skillctl | skillctl_recipes_do_what_they_say
+docs/exec.md | A terminal with skillctl | not run: needs a terminal; a_shell_that_was_left_goes_on_and_is_found_again has one
+docs/exec.md | grpcurl | grpcurl_recipes_do_what_they_say
+docs/exec.md | Python, generated code | python_recipes_with_generated_code_do_what_they_say
+docs/exec.md | Python, by reflection | python_recipes_by_reflection_do_what_they_say
+docs/files.md | Staging with skillctl | recipes_for_inputs_do_what_they_say
+docs/files.md | Staging with grpcurl | recipes_for_inputs_do_what_they_say
+docs/files.md | Collecting with skillctl | recipes_for_outputs_do_what_they_say
+docs/files.md | Collecting with grpcurl | recipes_for_outputs_do_what_they_say
+docs/files.md | Collecting with Python | recipes_for_outputs_do_what_they_say
+docs/integrations.md | Claude Code | not run: needs Claude Code
+docs/integrations.md | Run the Rust example | the_rust_agent_lets_a_model_use_skills
+docs/integrations.md | Skills as tools in Python | python_loops_over_grpc_let_a_model_use_skills
+docs/integrations.md | An OpenAI-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
+docs/integrations.md | An Anthropic-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
+docs/operations.md | Install the programs | deploying_takes_what_was_built_and_no_compiler
+docs/operations.md | Start the service | not run: changes the services of the host
+docs/operations.md | Upgrade | not run: changes the services of the host
+docs/operations.md | Drain | drain_and_watch_do_what_docs_operations_says
+docs/operations.md | Watch | drain_and_watch_do_what_docs_operations_says
+docs/security.md | | not run: tests/run.sh runs the script and every test
+docs/skillctl.md | | what_docs_skillctl_shows_does_what_it_says
+docs/skillctl.md | JSON | what_docs_skillctl_shows_does_what_it_says
+docs/skillctl.md | Completion | what_docs_skillctl_shows_does_what_it_says
+docs/tools-agent-zero.md | | not run: the tests of the client call every tool of the family
+docs/tools-sherma.md | | not run: the tests of the client call every tool of the family
+docs/tools-trpc.md | | not run: the tests of the client call every tool of the family
+docs/tools.md | From a shell | skill_tools_are_used_from_a_shell_as_the_document_says
+docs/skills.md | Publishing with skillctl | recipes_for_publishing_do_what_they_say
+docs/skills.md | The store with skillctl | recipes_for_publishing_do_what_they_say
+docs/skills.md | Scripts with skillctl | recipes_for_scripts_do_what_they_say
+docs/skills.md | Reading with skillctl | recipes_for_reading_and_checking_skills_do_what_they_say
+docs/skills.md | Checking with skillctl | recipes_for_reading_and_checking_skills_do_what_they_say
+";
 
 /// First words of a line that is a command.
 const PROGRAMS: [&str; 14] = [
@@ -280,7 +122,8 @@ fn read_documents() -> Result<(Sections, Vec<String>)> {
     Ok((sections, indented))
 }
 
-/// Checks that one of these files has the test and names the document and the section, whose blocks it then reads and runs.
+/// Checks that one of these files has the test and names the document and the section, whose blocks it then reads and
+/// runs.
 fn check_test(files: &[String], test: &str, document: &str, title: &str) -> Result<()> {
     let file = files
         .iter()
@@ -331,29 +174,26 @@ fn read_tests(directory: &str) -> Result<Vec<String>> {
 fn every_command_block_of_the_documents_has_a_test_or_a_reason() -> Result<()> {
     let (found, indented) = read_documents()?;
     assert_eq!(indented, [""; 0], "commands stand in fenced blocks");
-    let skills = SKILLS
-        .iter()
-        .map(|(title, coverage)| ("docs/skills.md", *title, coverage));
-    let sections = SECTIONS
-        .iter()
-        .map(|(document, title, coverage)| (*document, *title, coverage));
     let (tests, functional) = (read_tests("foreign")?, read_tests("functional")?);
     let mut listed = BTreeSet::new();
-    for (document, title, coverage) in sections.chain(skills) {
+    for row in SECTIONS.trim().lines() {
+        let columns: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [document, title, coverage] = columns[..] else {
+            anyhow::bail!("not a row: {row}");
+        };
         let section = (document.to_owned(), title.to_owned());
         let blocks = found.get(&section);
         let blocks = blocks.with_context(|| format!("{section:?} has no command block"))?;
-        match coverage {
-            RunBy(test) => check_test(&tests, test, document, title)?,
-            FirstSteps => check_first_steps(blocks)?,
-            NotRun(reason) => {
-                let names = reason.split(' ').filter(|word| word.contains('_'));
-                for name in names {
-                    let test = format!("fn {name}(");
-                    let exists = functional.iter().any(|file| file.contains(&test));
-                    ensure!(exists, "no test {name}, which a reason names");
-                }
+        if coverage == "the first steps" {
+            check_first_steps(blocks)?;
+        } else if let Some(reason) = coverage.strip_prefix("not run: ") {
+            for name in reason.split(' ').filter(|word| word.contains('_')) {
+                let test = format!("fn {name}(");
+                let exists = functional.iter().any(|file| file.contains(&test));
+                ensure!(exists, "no test {name}, which a reason names");
             }
+        } else {
+            check_test(&tests, coverage, document, title)?;
         }
         listed.insert(section);
     }

@@ -11,7 +11,6 @@ use skilld_tests::files::sha256;
 use skilld_tests::{Daemon, Options, binaries, expect_refusal, usage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
-use tonic::Code;
 
 fn target(name: &str) -> SaveTarget {
     SaveTarget::new(name, ArtifactScope::default())
@@ -32,9 +31,8 @@ async fn load(client: &Client, name: &str) -> Result<Vec<u8>> {
 
 #[tokio::test]
 async fn what_a_command_wrote_is_saved_whole_and_nothing_else_is() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let script = "cd /workspace/out && head -c 6000000 /dev/urandom > big.bin && sha256sum big.bin | cut -c1-64
         printf 'a,b\\n1,2\\n' > table; mkfifo fifo; ln -s /etc/passwd leak; ln -s ../../../../etc/hostname deep
         ln -s big.bin within; mkdir dir; echo secret > none; chmod 000 none; ln -s loop loop";
@@ -53,19 +51,19 @@ async fn what_a_command_wrote_is_saved_whole_and_nothing_else_is() -> Result<()>
         .save_artifact_from(target("big.bin"), &name, "out/within")
         .await?;
     assert_eq!((within.version, &within.sha256), (1, &saved.sha256));
-    for (path, code, reason) in [
-        ("out/fifo", Code::FailedPrecondition, Reason::WrongFileType),
-        ("out/dir", Code::FailedPrecondition, Reason::WrongFileType),
-        ("out/leak", Code::InvalidArgument, Reason::PathEscapes),
-        ("out/deep", Code::InvalidArgument, Reason::PathEscapes),
-        ("out/none", Code::PermissionDenied, Reason::FilePermission),
-        ("out/gone", Code::NotFound, Reason::FileNotFound),
-        ("/etc/passwd", Code::InvalidArgument, Reason::PathEscapes),
+    for (path, reason) in [
+        ("out/fifo", Reason::WrongFileType),
+        ("out/dir", Reason::WrongFileType),
+        ("out/leak", Reason::PathEscapes),
+        ("out/deep", Reason::PathEscapes),
+        ("out/none", Reason::FilePermission),
+        ("out/gone", Reason::FileNotFound),
+        ("/etc/passwd", Reason::PathEscapes),
     ] {
         let answer = client
             .save_artifact_from(target("big.bin"), &name, path)
             .await;
-        expect_refusal(answer, code, reason).context(path)?;
+        expect_refusal(answer, reason).context(path)?;
     }
     // The artifacts outlive the workspace.
     client.delete_workspace(&name).await?;

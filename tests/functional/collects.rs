@@ -22,7 +22,6 @@ use skilld_client::{Client, Error};
 use skilld_tests::exec::{run, shell, start, workspace};
 use skilld_tests::files::{collect, globs};
 use skilld_tests::{Daemon, Options, docker, expect_refusal, wait};
-use tonic::Code;
 
 /// Time within which a collection has to end.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -85,9 +84,8 @@ impl Store {
 
 #[tokio::test]
 async fn files_that_no_glob_finds_are_named_in_the_summary() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, workspace) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let workspace = workspace(client).await?.name;
     run(
         client,
         &workspace,
@@ -121,9 +119,8 @@ async fn files_that_no_glob_finds_are_named_in_the_summary() -> Result<()> {
 
 #[tokio::test]
 async fn collected_files_are_kept_as_artifacts_if_they_are_whole() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let make = "cd $OUTPUT_DIR; echo hi > a.md; head -c 700000 /dev/urandom > big; head -c 3000000 /dev/zero > cut; \
                 ln -s a.md link; echo x > $'two\\nlines'; echo x > $'l\\xfc'; : > empty";
     run(client, &name, shell(make)).await?;
@@ -161,9 +158,8 @@ async fn collected_files_are_kept_as_artifacts_if_they_are_whole() -> Result<()>
 
 #[tokio::test]
 async fn the_files_of_an_exec_are_saved_once_however_often_they_are_collected() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let make = || shell("cd $OUTPUT_DIR; echo same > a; echo $RANDOM > b");
     for version in 0..2 {
         let ran = run(client, &name, make()).await?;
@@ -218,9 +214,8 @@ async fn a_client_that_goes_away_leaves_whole_artifacts_only() -> Result<()> {
 
 #[tokio::test]
 async fn what_an_exec_leaves_is_collected_without_anyone_there() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, workspace) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let workspace = workspace(client).await?.name;
     let old = shell("echo old > $OUTPUT_DIR/old; sleep 0.02");
     run(client, &workspace, old).await?;
     // What a straggler writes within the leak grace counts, and so does what a failed command wrote.
@@ -286,9 +281,8 @@ async fn a_restart_collects_what_ended_meanwhile_and_once() -> Result<()> {
 
 #[tokio::test]
 async fn a_workspace_ends_after_its_outputs_are_collected() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, deleted) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let deleted = workspace(client).await?.name;
     let second = prost_types::Duration {
         seconds: 3,
         nanos: 0,
@@ -320,7 +314,8 @@ async fn a_workspace_ends_after_its_outputs_are_collected() -> Result<()> {
     daemon.stop().await
 }
 
-/// Command that leaves more files than can be saved within a test's time limit: a small one, then 1.6 GB of sparse files.
+/// Command that leaves more files than can be saved within a test's time limit: a small one, then 1.6 GB of sparse
+/// files.
 const MUCH: &str = "echo first > $OUTPUT_DIR/a; for n in 1 2 3 4 5 6 7 8; do truncate -s 200M $OUTPUT_DIR/b$n; done";
 
 fn much() -> ExecSpec {
@@ -404,7 +399,7 @@ async fn a_guest_that_is_lost_leaves_whole_artifacts_only_and_no_wait() -> Resul
         .await?;
         // The daemon reports no result of an exec whose end it did not see.
         let gone = client.get_exec(&format!("{workspace}/execs/job")).await;
-        expect_refusal(gone, Code::FailedPrecondition, Reason::WorkspaceNotReady)?;
+        expect_refusal(gone, Reason::WorkspaceNotReady)?;
     }
     wait::until("both collections are given up", PATIENCE, async || {
         let log = daemon.log();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use skilld_client::TransferProgress;
 use skilld_client::v1::{ExecSpec, ListFilesRequest};
-use skilld_tests::exec::{argv, run, shell, workspace};
+use skilld_tests::exec::{argv, run, shell_stdout, workspace};
 use skilld_tests::files::{collect, globs, sha256};
 use skilld_tests::{Daemon, binaries};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -249,13 +249,7 @@ async fn skillctl_speaks_json() -> Result<()> {
     assert_eq!(output.status.code(), Some(2));
     let name = "one".to_owned();
     assert_eq!(
-        run(
-            &daemon.client,
-            &format!("workspaces/{name}"),
-            shell("echo ok")
-        )
-        .await?
-        .text(),
+        shell_stdout(&daemon.client, &format!("workspaces/{name}"), "echo ok").await?,
         "ok\n"
     );
     daemon.stop().await

@@ -14,7 +14,6 @@ use skilld_client::v1::{
 use skilld_tests::exec::{argv, attach, run, shell, start, workspace};
 use skilld_tests::{Daemon, expect_refusal};
 use tokio::io::AsyncReadExt;
-use tonic::Code;
 use tonic_types::StatusExt;
 
 /// PATH of a command without a skill.
@@ -40,9 +39,8 @@ fn variables(stdout: &[u8]) -> Result<BTreeMap<String, String>> {
 
 #[tokio::test]
 async fn argv_goes_as_argv_and_shell_text_to_bash() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let spec = argv(["printf", "%s|", "a b", "$HOME", "*", "", "'\"\\", "ü"]);
     let outcome = run(client, &name, spec).await?;
     assert_eq!(outcome.text(), "a b|$HOME|*||'\"\\|ü|");
@@ -51,21 +49,16 @@ async fn argv_goes_as_argv_and_shell_text_to_bash() -> Result<()> {
         (Some(0), Ended::Exited)
     );
 
-    let outcome = run(
-        client,
-        &name,
-        shell("set -- {1..3}; echo $((6*7)) $# $BASH_VERSINFO"),
-    )
-    .await?;
+    let commands = "set -- {1..3}; echo $((6*7)) $# $BASH_VERSINFO";
+    let outcome = run(client, &name, shell(commands)).await?;
     assert_eq!(outcome.text(), "42 3 5\n");
     daemon.stop().await
 }
 
 #[tokio::test]
 async fn output_arrives_while_the_program_runs() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let outcome = run(client, &name, shell("echo first; sleep 0.6; echo second")).await?;
     assert_eq!(outcome.text(), "first\nsecond\n");
     let first = outcome.first_output.context("no output")?;
@@ -156,15 +149,10 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
 
 #[tokio::test]
 async fn a_working_directory_is_in_the_workspace_or_refused() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
-    run(
-        client,
-        &name,
-        shell("mkdir -p $WORK_DIR/a/b; ln -s /etc $WORK_DIR/out; ln -s a $WORK_DIR/in"),
-    )
-    .await?;
+    let commands = "mkdir -p $WORK_DIR/a/b; ln -s /etc $WORK_DIR/out; ln -s a $WORK_DIR/in";
+    run(client, &name, shell(commands)).await?;
     for (cwd, expected) in [
         ("", "/workspace/work"),
         ("work/a", "/workspace/work/a"),
@@ -189,8 +177,7 @@ async fn a_working_directory_is_in_the_workspace_or_refused() -> Result<()> {
         let mut spec = argv(["pwd"]);
         spec.cwd = cwd.to_owned();
         let result = run(client, &name, spec).await;
-        let error = result.expect_err(cwd).downcast()?;
-        expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::PathEscapes)?;
+        expect_refusal(result, Reason::PathEscapes)?;
     }
     // Some failures show only at the start: nothing ran, and the stream reports it.
     let mut spec = argv(["pwd"]);
@@ -214,9 +201,8 @@ fn errno(name: &str) -> i32 {
 
 #[tokio::test]
 async fn stdin_given_up_front_is_read_to_its_end() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let data: Vec<u8> = (0..1_u32 << 18).flat_map(u32::to_le_bytes).collect();
     let outcome = run(client, &name, with_stdin(data.clone(), argv(["cat"]))).await?;
     assert!(
@@ -235,16 +221,14 @@ async fn stdin_given_up_front_is_read_to_its_end() -> Result<()> {
     let mut large = data;
     large.push(0);
     let refusal = run(client, &name, with_stdin(large, argv(["cat"]))).await;
-    let error = refusal.expect_err("over 1 MiB").downcast()?;
-    expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
+    expect_refusal(refusal, Reason::InvalidRequest)?;
     daemon.stop().await
 }
 
 #[tokio::test]
 async fn exit_codes_and_signals_are_data() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     for code in [0, 1, 124, 137, 255] {
         let outcome = run(client, &name, shell(&format!("exit {code}"))).await?;
         let ended = (outcome.exit_code(), outcome.signal(), outcome.reason());
@@ -265,9 +249,8 @@ async fn exit_codes_and_signals_are_data() -> Result<()> {
 #[tokio::test]
 async fn a_large_output_arrives_whole() -> Result<()> {
     const BYTES: usize = 256 << 20;
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     // No two lines are equal, so that a piece lost, repeated or out of order shows.
     let outcome = run(client, &name, shell("seq 1000000000 | head -c 268435456")).await?;
     assert_eq!(outcome.stdout.len(), BYTES);
@@ -296,9 +279,8 @@ async fn a_large_output_arrives_whole() -> Result<()> {
 
 #[tokio::test]
 async fn many_readers_attach_at_any_offset() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let count = "for i in {1..3000}; do echo line $i; done; sleep 0.3; echo end; echo e >&2";
     let started = start(client, &name, "counter", shell(count)).await?;
     assert_eq!(started.name, format!("{name}/execs/counter"));
@@ -342,9 +324,8 @@ async fn many_readers_attach_at_any_offset() -> Result<()> {
 
 #[tokio::test]
 async fn an_exec_id_starts_one_program() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let request = |text: &str| RunExecRequest {
         workspace: name.clone(),
         exec_id: "once".to_owned(),
@@ -362,15 +343,14 @@ async fn an_exec_id_starts_one_program() -> Result<()> {
     let count = run(client, &name, shell("cat $WORK_DIR/count")).await?;
     assert_eq!(count.text(), "x\n");
     let other = client.run_exec(request("echo something else")).await;
-    expect_refusal(other, Code::AlreadyExists, Reason::IdTaken)?;
+    expect_refusal(other, Reason::IdTaken)?;
     daemon.stop().await
 }
 
 #[tokio::test]
 async fn an_exec_outlives_its_stream() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let request = RunExecRequest {
         workspace: name.clone(),
         exec_id: "long".to_owned(),
@@ -392,17 +372,11 @@ async fn an_exec_outlives_its_stream() -> Result<()> {
 
 #[tokio::test]
 async fn an_exec_that_cannot_start_names_the_place_and_the_reason() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
-    run(
-        client,
-        &name,
-        shell(
-            "echo text >$WORK_DIR/plain; printf '\\x7fELF' >$WORK_DIR/bad; chmod +x $WORK_DIR/bad",
-        ),
-    )
-    .await?;
+    let commands =
+        "echo text >$WORK_DIR/plain; printf '\\x7fELF' >$WORK_DIR/bad; chmod +x $WORK_DIR/bad";
+    run(client, &name, shell(commands)).await?;
     for (program, wanted) in [
         ("no-such-program", "ENOENT"),
         ("/workspace/work/missing", "ENOENT"),
@@ -428,9 +402,8 @@ async fn an_exec_that_cannot_start_names_the_place_and_the_reason() -> Result<()
 
 #[tokio::test]
 async fn execs_are_listed_in_the_order_of_their_start() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     for id in ["c", "a", "b"] {
         start(client, &name, id, argv(["sleep", "100"])).await?;
     }
@@ -467,18 +440,13 @@ async fn execs_are_listed_in_the_order_of_their_start() -> Result<()> {
         (ended.signal(), ended.reason()),
         (Some(15), Ended::Signaled)
     );
-    expect_refusal(
-        client.signal_exec(signal).await,
-        Code::FailedPrecondition,
-        Reason::ExecNotRunning,
-    )?;
+    expect_refusal(client.signal_exec(signal).await, Reason::ExecNotRunning)?;
     assert_eq!(
         client.get_exec(&names[0]).await?.state(),
         ExecState::Running
     );
     expect_refusal(
         client.get_exec(&format!("{name}/execs/none")).await,
-        Code::NotFound,
         Reason::ExecNotFound,
     )?;
     daemon.stop().await
@@ -502,11 +470,7 @@ async fn an_exec_over_the_count_is_refused() -> Result<()> {
     for id in 0..3 {
         start(id).await?;
     }
-    expect_refusal(
-        start(3).await,
-        Code::ResourceExhausted,
-        Reason::QuotaExceeded,
-    )?;
+    expect_refusal(start(3).await, Reason::QuotaExceeded)?;
     let request = StartExecRequest {
         workspace: name.clone(),
         spec: Some(argv(["sleep", "100"])),

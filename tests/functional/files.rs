@@ -9,10 +9,9 @@ use skilld_client::v1::{
     CollectFormat, CollectSpec, FileEntry, FileType, ListFilesRequest, ReadFileRequest, Reason,
 };
 use skilld_client::{Client, UploadKind, UploadTarget};
-use skilld_tests::exec::{run, shell, workspace};
+use skilld_tests::exec::{run, shell};
 use skilld_tests::files::{collect, globs, gzip, put, read, sha256, stage, tar};
 use skilld_tests::{Daemon, expect_refusal};
-use tonic::Code;
 
 async fn list(
     client: &Client,
@@ -41,9 +40,8 @@ async fn list(
 
 #[tokio::test]
 async fn a_staged_file_has_its_bytes_mode_and_place() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let data: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
     let target = UploadTarget {
         mode: 0o750,
@@ -57,12 +55,9 @@ async fn a_staged_file_has_its_bytes_mode_and_place() -> Result<()> {
     );
     assert_eq!((file.size, &file.sha256), (3_000_000, &sha256(&data)));
     assert_eq!((staged.files_total, staged.bytes_total), (1, 3_000_000));
-    let seen = run(
-        client,
-        &name,
-        shell("cd $INPUTS_DIR/deep/er; stat -c '%a %s %U' data.bin; sha256sum <data.bin; ls -A"),
-    )
-    .await?;
+    let commands =
+        "cd $INPUTS_DIR/deep/er; stat -c '%a %s %U' data.bin; sha256sum <data.bin; ls -A";
+    let seen = run(client, &name, shell(commands)).await?;
     assert_eq!(
         seen.text(),
         format!("750 3000000 skill\n{}  -\ndata.bin\n", sha256(&data))
@@ -85,9 +80,8 @@ async fn a_staged_file_has_its_bytes_mode_and_place() -> Result<()> {
 
 #[tokio::test]
 async fn archives_are_unpacked_with_modes_and_links() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let mut archive = tar(&[
         ("a.txt", b"plain", 0o644),
         ("bin/run", b"#!/bin/sh\necho ran\n", 0o755),
@@ -137,9 +131,8 @@ async fn archives_are_unpacked_with_modes_and_links() -> Result<()> {
 
 #[tokio::test]
 async fn directories_are_listed_with_the_type_and_size_of_each_entry() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let make = "cd $OUTPUT_DIR; mkdir d; printf 12345 >d/b; chmod 640 d/b; : >d/a; ln -s /etc/passwd link; mkfifo fifo; printf x >$'bad\\xff'; touch -d @1700000000 d/a";
     run(client, &name, shell(make)).await?;
     let files = list(client, &name, "$OUTPUT_DIR", true).await?;
@@ -175,25 +168,24 @@ async fn directories_are_listed_with_the_type_and_size_of_each_entry() -> Result
         .map(|file| file.path)
         .collect();
     assert_eq!(root, ["metadata.json", "out", "runs", "skills", "work"]);
-    for (path, code, reason) in [
-        ("out/none", Code::NotFound, Reason::FileNotFound),
-        ("../etc", Code::InvalidArgument, Reason::PathEscapes),
+    for (path, reason) in [
+        ("out/none", Reason::FileNotFound),
+        ("../etc", Reason::PathEscapes),
     ] {
         let request = ListFilesRequest {
             workspace: name.clone(),
             path: path.to_owned(),
             ..ListFilesRequest::default()
         };
-        expect_refusal(client.list_files(request).await, code, reason)?;
+        expect_refusal(client.list_files(request).await, reason)?;
     }
     daemon.stop().await
 }
 
 #[tokio::test]
 async fn a_part_of_a_file_can_be_read() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let data: Vec<u8> = (0..1_000_003_u32).map(|i| (i % 253) as u8).collect();
     put(client, &name, "work/data", data.clone()).await?;
     let size = data.len();
@@ -232,25 +224,16 @@ async fn a_part_of_a_file_can_be_read() -> Result<()> {
         );
     }
     run(client, &name, shell("cd $WORK_DIR; mkfifo fifo; mkdir dir; touch closed; chmod 0 closed; ln -s data inside; ln -s /etc/passwd outside")).await?;
-    for (path, code, reason) in [
-        ("work/none", Code::NotFound, Reason::FileNotFound),
-        ("work/dir", Code::FailedPrecondition, Reason::WrongFileType),
-        ("work/fifo", Code::FailedPrecondition, Reason::WrongFileType),
-        (
-            "work/closed",
-            Code::PermissionDenied,
-            Reason::FilePermission,
-        ),
-        ("work/outside", Code::InvalidArgument, Reason::PathEscapes),
-        ("/etc/passwd", Code::InvalidArgument, Reason::PathEscapes),
-        (
-            "work/../../etc/passwd",
-            Code::InvalidArgument,
-            Reason::PathEscapes,
-        ),
+    for (path, reason) in [
+        ("work/none", Reason::FileNotFound),
+        ("work/dir", Reason::WrongFileType),
+        ("work/fifo", Reason::WrongFileType),
+        ("work/closed", Reason::FilePermission),
+        ("work/outside", Reason::PathEscapes),
+        ("/etc/passwd", Reason::PathEscapes),
+        ("work/../../etc/passwd", Reason::PathEscapes),
     ] {
-        expect_refusal(read(client, &name, path).await, code, reason)
-            .with_context(|| path.to_owned())?;
+        expect_refusal(read(client, &name, path).await, reason).with_context(|| path.to_owned())?;
     }
     assert_eq!(read(client, &name, "work/inside").await?.len(), size);
     daemon.stop().await
@@ -258,9 +241,8 @@ async fn a_part_of_a_file_can_be_read() -> Result<()> {
 
 #[tokio::test]
 async fn collected_files_match_their_globs_and_no_others() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let make = "cd $OUTPUT_DIR; mkdir -p sub/deep .hidden ../output; for f in a.csv b.json c.txt sub/d.csv sub/deep/e.csv .hidden/f.csv; do echo $f >$f; done; echo no >../output/x; echo in >$INPUTS_DIR/i.csv";
     let made = run(client, &name, shell(make)).await?;
     assert_eq!(made.exit_code(), Some(0), "{made:?}");
@@ -311,16 +293,14 @@ async fn collected_files_match_their_globs_and_no_others() -> Result<()> {
     assert!(both.files[0].file.mtime.is_some() && both.files[0].file.is_text);
     // A variable ends where a word ends.
     let error = collect(client, &name, globs(["$OUTPUT_DIRECTORY/*"])).await;
-    let error = error.expect_err("no such variable").downcast()?;
-    expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
+    expect_refusal(error, Reason::InvalidRequest)?;
     daemon.stop().await
 }
 
 #[tokio::test]
 async fn limits_cut_a_collection_and_the_summary_says_where() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let make = "cd $OUTPUT_DIR; for i in {1..6}; do head -c 1000 /dev/zero | tr '\\0' $i >f$i; done; mkfifo pipe; echo >closed; chmod 0 closed";
     run(client, &name, shell(make)).await?;
     let of = |max_files, max_file_bytes, max_total_bytes| CollectSpec {
@@ -370,9 +350,8 @@ async fn limits_cut_a_collection_and_the_summary_says_where() -> Result<()> {
 
 #[tokio::test]
 async fn a_collection_comes_as_an_archive_too() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     run(client, &name, shell("cd $OUTPUT_DIR; mkdir d; echo one >a; printf two >d/b; chmod 750 a; ln -s a l; printf x >$'bad\\xff'")).await?;
     for format in [CollectFormat::Tar, CollectFormat::TarGz] {
         let spec = CollectSpec {
@@ -417,21 +396,12 @@ async fn a_collection_comes_as_an_archive_too() -> Result<()> {
 
 #[tokio::test]
 async fn only_what_an_exec_changed_is_collected() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
-    run(
-        client,
-        &name,
-        shell("cd $OUTPUT_DIR; echo old >old; echo old >both; sleep 0.05"),
-    )
-    .await?;
-    let second = run(
-        client,
-        &name,
-        shell("cd $OUTPUT_DIR; echo new >new; echo new >both"),
-    )
-    .await?;
+    let commands = "cd $OUTPUT_DIR; echo old >old; echo old >both; sleep 0.05";
+    run(client, &name, shell(commands)).await?;
+    let commands = "cd $OUTPUT_DIR; echo new >new; echo new >both";
+    let second = run(client, &name, shell(commands)).await?;
     let spec = CollectSpec {
         changed_since_exec: second.name.clone(),
         ..globs(["out/**"])
@@ -444,9 +414,8 @@ async fn only_what_an_exec_changed_is_collected() -> Result<()> {
 
 #[tokio::test]
 async fn no_link_leads_out_of_the_workspace() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     // On the host, readable by everybody: whoever follows a link with the daemon's rights finds it.
     let host = tempfile::Builder::new()
         .prefix("canary")
@@ -482,21 +451,13 @@ async fn no_link_leads_out_of_the_workspace() -> Result<()> {
         "out/proc/etc/passwd",
         "out/run/skilld-guest",
     ] {
-        expect_refusal(
-            read(client, &name, path).await,
-            Code::InvalidArgument,
-            Reason::PathEscapes,
-        )
-        .with_context(|| path.to_owned())?;
+        expect_refusal(read(client, &name, path).await, Reason::PathEscapes)
+            .with_context(|| path.to_owned())?;
     }
     // Nor does anything get written through one.
     for path in ["out/dir/new", "out/up/new", "out/run/new"] {
-        expect_refusal(
-            put(client, &name, path, "x").await,
-            Code::InvalidArgument,
-            Reason::PathEscapes,
-        )
-        .with_context(|| path.to_owned())?;
+        expect_refusal(put(client, &name, path, "x").await, Reason::PathEscapes)
+            .with_context(|| path.to_owned())?;
     }
     // One that is itself the target is replaced, not followed.
     put(client, &name, "out/canary", "mine").await?;
@@ -508,9 +469,8 @@ async fn no_link_leads_out_of_the_workspace() -> Result<()> {
 
 #[tokio::test]
 async fn skills_cannot_be_written() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     client.stage_skills(&name, &["text-stats"]).await?;
     for path in [
         "skills/x",
@@ -518,11 +478,7 @@ async fn skills_cannot_be_written() -> Result<()> {
         "$SKILLS_DIR/text-stats/new",
         "work/../skills/x",
     ] {
-        let failure = expect_refusal(
-            put(client, &name, path, "x").await,
-            Code::FailedPrecondition,
-            Reason::ReadOnly,
-        )?;
+        let failure = expect_refusal(put(client, &name, path, "x").await, Reason::ReadOnly)?;
         assert!(failure.metadata.contains_key("path"), "{failure:?}");
     }
     let target = UploadTarget::tar(&name, "");
@@ -531,13 +487,9 @@ async fn skills_cannot_be_written() -> Result<()> {
         ("skills/text-stats/new", b"x", 0o644),
     ])?;
     let answer = stage(client, target, archive).await;
-    expect_refusal(answer, Code::FailedPrecondition, Reason::ReadOnly)?;
-    let there = run(
-        client,
-        &name,
-        shell("ls -A $WORK_DIR $SKILLS_DIR/text-stats"),
-    )
-    .await?;
+    expect_refusal(answer, Reason::ReadOnly)?;
+    let commands = "ls -A $WORK_DIR $SKILLS_DIR/text-stats";
+    let there = run(client, &name, shell(commands)).await?;
     assert!(
         !there.text().contains("new") && !there.text().lines().any(|line| line == "a"),
         "{there:?}"

@@ -51,9 +51,8 @@ async fn beside<T>(
 
 #[tokio::test]
 async fn what_is_no_file_is_left_out_with_its_reason() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let make = r"
 import os, resource, socket
 os.chdir('/workspace/out')
@@ -157,9 +156,8 @@ async fn too_deep_and_too_many_end_in_time_and_bother_no_neighbour() -> Result<(
 
 #[tokio::test]
 async fn a_directory_that_becomes_a_link_meanwhile_leads_nobody_out() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let make = r"
 import os
 os.makedirs('/workspace/out/d'); open('/workspace/out/d/f', 'w').write('inside')

@@ -12,7 +12,6 @@ use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::{put, read, sha256};
 use skilld_tests::{Daemon, Options, expect_refusal};
 use tempfile::TempDir;
-use tonic::Code;
 
 fn reference(from: &str, to: &str) -> InputSpec {
     InputSpec {
@@ -157,41 +156,33 @@ async fn all_inputs_are_staged_or_none() -> Result<()> {
         ..reference(&at("table.csv"), "inputs/t.csv")
     };
     let cases = [
-        (wrong, Code::InvalidArgument, Reason::ChecksumMismatch),
-        (
-            reference(&at("nothing"), ""),
-            Code::NotFound,
-            Reason::FileNotFound,
-        ),
+        (wrong, Reason::ChecksumMismatch),
+        (reference(&at("nothing"), ""), Reason::FileNotFound),
         (
             reference("workspace://work/nothing", ""),
-            Code::NotFound,
             Reason::FileNotFound,
         ),
         (
             reference("skill://text-stats/SKILL.md", ""),
-            Code::NotFound,
             Reason::SkillNotFound,
         ),
         (
             reference("artifact://nothing", ""),
-            Code::NotFound,
             Reason::ArtifactNotFound,
         ),
         (
             reference("https://skilld.invalid/x", ""),
-            Code::PermissionDenied,
             Reason::PermissionDenied,
         ),
     ];
-    for (bad, code, reason) in cases {
+    for (bad, reason) in cases {
         let shown = format!("{bad:?}");
         let first = InputSpec {
             to: "inputs/a.txt".into(),
             ..bytes("a.txt", b"after")
         };
         let staged = stage(client, &name, [first, bytes("b.txt", b"b"), bad]).await;
-        expect_refusal(staged, code, reason).with_context(|| shown)?;
+        expect_refusal(staged, reason).with_context(|| shown)?;
         assert_eq!(read(client, &name, "inputs/a.txt").await?, b"before");
         let left = run(
             client,
@@ -227,8 +218,7 @@ async fn nothing_outside_the_host_roots_is_reached() -> Result<()> {
         "host:///".to_owned(),
     ] {
         let staged = stage(client, &name, [reference(&from, "")]).await;
-        expect_refusal(staged, Code::PermissionDenied, Reason::PermissionDenied)
-            .with_context(|| from.clone())?;
+        expect_refusal(staged, Reason::PermissionDenied).with_context(|| from.clone())?;
     }
     assert_eq!(client.get_workspace(&name).await?.inputs, []);
     daemon.stop().await
@@ -236,61 +226,24 @@ async fn nothing_outside_the_host_roots_is_reached() -> Result<()> {
 
 #[tokio::test]
 async fn a_reference_or_place_that_leads_out_is_refused() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
-    for (from, to, code, reason) in [
-        (
-            "host://etc/passwd",
-            "",
-            Code::InvalidArgument,
-            Reason::InvalidRequest,
-        ),
-        (
-            "file:///etc/passwd",
-            "",
-            Code::InvalidArgument,
-            Reason::InvalidRequest,
-        ),
-        (
-            "workspace://../x",
-            "",
-            Code::InvalidArgument,
-            Reason::PathEscapes,
-        ),
-        (
-            "skill://../../etc/passwd",
-            "",
-            Code::InvalidArgument,
-            Reason::InvalidRequest,
-        ),
-        (
-            "skill://text-stats/../../x",
-            "",
-            Code::InvalidArgument,
-            Reason::PathEscapes,
-        ),
-        (
-            "workspace://work",
-            "../x",
-            Code::InvalidArgument,
-            Reason::PathEscapes,
-        ),
+    for (from, to, reason) in [
+        ("host://etc/passwd", "", Reason::InvalidRequest),
+        ("file:///etc/passwd", "", Reason::InvalidRequest),
+        ("workspace://../x", "", Reason::PathEscapes),
+        ("skill://../../etc/passwd", "", Reason::InvalidRequest),
+        ("skill://text-stats/../../x", "", Reason::PathEscapes),
+        ("workspace://work", "../x", Reason::PathEscapes),
         (
             "workspace://work",
             "inputs/../../../etc/x",
-            Code::InvalidArgument,
             Reason::PathEscapes,
         ),
-        (
-            "workspace://work",
-            "skills/x",
-            Code::FailedPrecondition,
-            Reason::ReadOnly,
-        ),
+        ("workspace://work", "skills/x", Reason::ReadOnly),
     ] {
         let staged = stage(client, &name, [reference(from, to)]).await;
-        expect_refusal(staged, code, reason).with_context(|| format!("{from} → {to}"))?;
+        expect_refusal(staged, reason).with_context(|| format!("{from} → {to}"))?;
     }
     assert_eq!(client.get_workspace(&name).await?.inputs, []);
     daemon.stop().await
@@ -303,7 +256,7 @@ async fn host_files_need_a_root_that_the_configuration_lists() -> Result<()> {
     let name = workspace(&daemon.client).await?.name;
     let from = format!("host://{}/data/table.csv", host.path().display());
     let staged = stage(&daemon.client, &name, [reference(&from, "")]).await;
-    let failure = expect_refusal(staged, Code::PermissionDenied, Reason::PermissionDenied)?;
+    let failure = expect_refusal(staged, Reason::PermissionDenied)?;
     assert!(
         failure.message.contains("files.host_roots"),
         "{}",
@@ -355,9 +308,8 @@ async fn names_do_not_collide_and_the_same_input_is_not_staged_twice() -> Result
 
 #[tokio::test]
 async fn what_is_in_the_workspace_can_be_linked() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     client.stage_skills(&name, &["text-stats"]).await?;
     put(client, &name, "work/big", "big").await?;
     let link = |from: &str, to: &str| InputSpec {
@@ -391,9 +343,8 @@ async fn what_is_in_the_workspace_can_be_linked() -> Result<()> {
 
 #[tokio::test]
 async fn requests_that_stage_at_once_do_not_mix() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let texts: [&'static [u8]; 8] = [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7"];
     let staging = texts.map(|text| stage(client, &name, [bytes("same.txt", text)]));
     let staged = futures::future::try_join_all(staging).await?;

@@ -55,9 +55,8 @@ async fn timeout_kills_setsid_double_fork() -> Result<()> {
 
 #[tokio::test]
 async fn a_kill_ends_the_whole_tree_before_it_answers() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let exec = start(client, &name, "stubborn", shell(STUBBORN)).await?;
     run(
         client,
@@ -87,9 +86,8 @@ async fn a_kill_ends_the_whole_tree_before_it_answers() -> Result<()> {
 
 #[tokio::test]
 async fn pipe_holder_child() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     // The leader prints the time as its last action.
     let script = "sleep 1001 & setsid sleep 1002 & date +%s%N; exit 3";
     let mut soonest = Duration::MAX;
@@ -112,9 +110,8 @@ async fn pipe_holder_child() -> Result<()> {
 
 #[tokio::test]
 async fn background_child_survives_or_dies_as_asked() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let script = "setsid sleep 1001 & (sleep 1002 &); echo started";
     let with = |stragglers: Stragglers| ExecSpec {
         stragglers: stragglers.into(),

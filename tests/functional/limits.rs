@@ -4,15 +4,13 @@ use anyhow::Result;
 use skilld_client::Client;
 use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{ExecLimits, ExecSpec, Reason, StartExecRequest};
-use skilld_tests::exec::{Outcome, argv, run, shell, start, workspace};
+use skilld_tests::exec::{Outcome, argv, run, shell, start};
 use skilld_tests::{Daemon, expect_refusal};
-use tonic::Code;
 
 #[tokio::test]
 async fn every_rlimit_reaches_the_program() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let limits = ExecLimits {
         cpu_seconds: 100,
         file_bytes: 1 << 20,
@@ -40,9 +38,8 @@ fn with(limits: ExecLimits, spec: ExecSpec) -> ExecSpec {
 
 #[tokio::test]
 async fn every_rlimit_is_kept() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let check = async |limits, script: &str| -> Result<Outcome> {
         run(client, &name, with(limits, argv(["python3", "-c", script]))).await
     };
@@ -113,9 +110,8 @@ async fn every_rlimit_is_kept() -> Result<()> {
 
 #[tokio::test]
 async fn output_beyond_its_limit_ends_the_exec_at_that_byte() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let limits = ExecLimits {
         output_bytes: 1_000_001,
         ..ExecLimits::default()
@@ -159,7 +155,7 @@ async fn faults(
         spec: Some(spec),
     };
     let answer = client.start_exec(request).await;
-    let failure = expect_refusal(answer, Code::InvalidArgument, Reason::InvalidRequest)?;
+    let failure = expect_refusal(answer, Reason::InvalidRequest)?;
     let fields = failure.violations.into_iter().map(|fault| fault.field);
     Ok(fields.collect())
 }
@@ -238,9 +234,8 @@ fn too_much() -> Vec<(ExecSpec, Vec<String>)> {
 
 #[tokio::test]
 async fn values_that_are_too_long_or_too_many_are_refused_with_their_field() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     for (spec, wanted) in too_much() {
         assert_eq!(faults(client, &name, "", spec).await?, wanted);
     }
@@ -256,9 +251,8 @@ async fn values_that_are_too_long_or_too_many_are_refused_with_their_field() -> 
 
 #[tokio::test]
 async fn the_largest_allowed_values_are_accepted_and_arrive() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let id = "x".repeat(63);
     let largest = shell(&format!("#{}\necho $#", "x".repeat((128 << 10) - 10)));
     assert_eq!(

@@ -7,9 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use futures::future::join_all;
 use skilld_client::v1::{CreateWorkspaceRequest, Reason, WorkspaceState};
 use skilld_client::{Client, RetryPolicy};
-use skilld_tests::exec::{run, shell, workspace};
+use skilld_tests::exec::{run, shell, shell_stdout, workspace};
 use skilld_tests::{Daemon, Options, binaries, expect_refusal, wait};
-use tonic::Code;
 
 fn small(max: &str, queue: &str, timeout: &str) -> Options {
     Options::default()
@@ -70,11 +69,7 @@ async fn an_exhausted_pool_answers_in_time() -> Result<()> {
     daemon.warm(1).await?;
     workspace(client).await?;
     let started = Instant::now();
-    let failure = expect_refusal(
-        workspace_of(client).await,
-        Code::ResourceExhausted,
-        Reason::PoolExhausted,
-    )?;
+    let failure = expect_refusal(workspace_of(client).await, Reason::PoolExhausted)?;
     let took = started.elapsed();
     assert!(
         (Duration::from_millis(700)..Duration::from_secs(8)).contains(&took),
@@ -98,7 +93,7 @@ async fn an_exhausted_pool_answers_in_time() -> Result<()> {
         second = second => second?,
     };
     for answer in [second, first.await] {
-        expect_refusal(answer, Code::ResourceExhausted, Reason::PoolExhausted)?;
+        expect_refusal(answer, Reason::PoolExhausted)?;
     }
     assert_eq!(client.get_pool("default").await?.waiting, 0);
     daemon.stop().await
@@ -126,10 +121,7 @@ async fn a_waiting_claim_gets_the_container_after_a_delete() -> Result<()> {
     deleted?;
     let second = second?;
     assert_eq!(second.state(), WorkspaceState::Ready);
-    assert_eq!(
-        run(client, &second.name, shell("echo hi")).await?.text(),
-        "hi\n"
-    );
+    assert_eq!(shell_stdout(client, &second.name, "echo hi").await?, "hi\n");
     daemon.stop().await
 }
 
@@ -166,19 +158,11 @@ async fn a_pool_is_resized_within_its_maximum() -> Result<()> {
     for wrong in [-1, 4] {
         expect_refusal(
             client.resize_pool("default", wrong).await,
-            Code::InvalidArgument,
             Reason::InvalidRequest,
         )?;
     }
-    let failure = expect_refusal(
-        client.resize_pool("none", 1).await,
-        Code::NotFound,
-        Reason::PoolNotFound,
-    )?;
-    assert_eq!(
-        failure.metadata.get("pools").map(String::as_str),
-        Some("default")
-    );
+    let failure = expect_refusal(client.resize_pool("none", 1).await, Reason::PoolNotFound)?;
+    assert_eq!(failure.metadata["pools"], "default");
     daemon.stop().await
 }
 
@@ -195,13 +179,9 @@ async fn an_unknown_pool_is_answered_with_those_that_exist() -> Result<()> {
     };
     let failure = expect_refusal(
         client.create_workspace(request("nope")).await,
-        Code::NotFound,
         Reason::PoolNotFound,
     )?;
-    assert_eq!(
-        failure.metadata.get("pools").map(String::as_str),
-        Some("default,other")
-    );
+    assert_eq!(failure.metadata["pools"], "default,other");
     // A pool without warm containers makes one for who asks.
     let made = client.create_workspace(request("other")).await?;
     assert_eq!(made.pool, "other");

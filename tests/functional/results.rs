@@ -107,12 +107,8 @@ async fn a_program_that_the_full_disk_stopped_says_so() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let name = small(client).await?;
-    let outcome = run(
-        client,
-        &name,
-        shell("head -c 40M /dev/zero >$OUTPUT_DIR/fill"),
-    )
-    .await?;
+    let commands = "head -c 40M /dev/zero >$OUTPUT_DIR/fill";
+    let outcome = run(client, &name, shell(commands)).await?;
     let ended = (outcome.reason(), outcome.exit_code());
     assert_eq!(ended, (Ended::DiskFull, Some(1)), "{outcome:?}");
     // A full disk alone is no failure.

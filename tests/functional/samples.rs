@@ -9,7 +9,7 @@ use skilld_client::v1::{
     ArgStyle, ExecSpec, ListSkillsRequest, Script, ScriptArg, ScriptCwd, SkillState, Stdin,
 };
 use skilld_tests::Daemon;
-use skilld_tests::exec::{Outcome, run, shell, workspace};
+use skilld_tests::exec::{Outcome, run, shell};
 
 /// Sample skills in a folder of their own, with one version.
 const SAMPLES: [&str; 13] = [
@@ -86,9 +86,8 @@ async fn json_of(client: &Client, name: &str, spec: ExecSpec) -> Result<Value> {
 
 /// Starts a daemon, and a workspace with these skills and three inputs.
 async fn stage_samples(skills: &[&str]) -> Result<(Daemon, String)> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let staged = client.stage_skills(&name, skills).await?;
     let names = staged.iter().map(|skill| skill.name.as_str());
     assert!(names.eq(skills.iter().copied()), "{staged:?}");

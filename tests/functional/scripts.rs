@@ -14,7 +14,6 @@ use skilld_tests::exec::{Outcome, run, workspace};
 use skilld_tests::{Daemon, Options, expect_refusal};
 use tempfile::TempDir;
 use tokio::process::Command;
-use tonic::Code;
 
 const SHOW_PY: &str = "import json, os, sys
 show = {k: v for k, v in os.environ.items() if k.startswith('SKILL_ARG_')}
@@ -325,8 +324,8 @@ async fn a_script_that_cannot_run_is_refused_with_its_reason() -> Result<()> {
     let (daemon, name) = staged(root.path()).await?;
     let client = &daemon.client;
     run(client, &name, script("scripts/link.py")).await?;
-    let bad = (Code::InvalidArgument, Reason::InvalidRequest);
-    for (path, (code, reason)) in [
+    let bad = Reason::InvalidRequest;
+    for (path, reason) in [
         ("../kit/scripts/show.py", bad),
         ("/workspace/skills/kit/scripts/show.py", bad),
         ("scripts", bad),
@@ -335,15 +334,11 @@ async fn a_script_that_cannot_run_is_refused_with_its_reason() -> Result<()> {
         ("work/x.py", bad),
         ("out/x.py", bad),
         ("", bad),
-        ("scripts/shwo.py", (Code::NotFound, Reason::FileNotFound)),
-        ("show.py", (Code::NotFound, Reason::FileNotFound)),
+        ("scripts/shwo.py", Reason::FileNotFound),
+        ("show.py", Reason::FileNotFound),
     ] {
-        let error = run(client, &name, script(path))
-            .await
-            .expect_err(path)
-            .downcast()?;
-        let failure =
-            expect_refusal::<()>(Err(error), code, reason).with_context(|| path.to_owned())?;
+        let failure = expect_refusal(run(client, &name, script(path)).await, reason)
+            .with_context(|| path.to_owned())?;
         if reason == Reason::FileNotFound {
             let nearest = failure.metadata.get("nearest").cloned().unwrap_or_default();
             assert!(nearest.contains("scripts/show.py"), "{path}: {nearest}");
@@ -358,11 +353,7 @@ async fn a_script_that_cannot_run_is_refused_with_its_reason() -> Result<()> {
     let mut taken = with_args("scripts/show.py", ArgStyle::Env, &[("a", json!(1))]);
     taken.env = [("SKILL_ARG_A".to_owned(), "2".to_owned())].into();
     for spec in [same, hostile, taken] {
-        let error = run(client, &name, spec)
-            .await
-            .expect_err("refused")
-            .downcast()?;
-        expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
+        expect_refusal(run(client, &name, spec).await, Reason::InvalidRequest)?;
     }
     daemon.stop().await
 }

@@ -10,8 +10,8 @@ use skilld_client::v1::{
     ExecSpec, Reason, StartExecRequest, Stdin, StreamOffsets, StreamStdinRequest,
     WriteStdinRequest, stdin,
 };
-use skilld_tests::exec::{attach, shell, workspace};
-use skilld_tests::{Daemon, expect_refusal, expect_refused_status, usage};
+use skilld_tests::exec::{attach, shell};
+use skilld_tests::{Daemon, expect_refusal, expect_refusal_with, usage};
 use tonic::Code;
 
 const CHUNK: usize = 256 << 10;
@@ -50,9 +50,8 @@ fn message(name: &str, data: &[u8], eof: bool) -> StreamStdinRequest {
 
 #[tokio::test]
 async fn stdin_eof_keeps_output() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, ws) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let ws = workspace(client).await?.name;
     let spec = shell("cat; sleep 0.2; echo after; exit 4");
     let name = start(client, &ws, "cat", spec).await?;
     client
@@ -69,9 +68,8 @@ async fn stdin_eof_keeps_output() -> Result<()> {
 
 #[tokio::test]
 async fn stdin_retried_at_the_same_offset_is_written_once() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, ws) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let ws = workspace(client).await?.name;
     let name = start(client, &ws, "cat", shell("cat")).await?;
     for (offset, data, eof, committed) in [
         (0, "hello ", false, 6),
@@ -90,7 +88,7 @@ async fn stdin_retried_at_the_same_offset_is_written_once() -> Result<()> {
 
     let name = start(client, &ws, "far", shell("cat")).await?;
     let beyond = client.write_stdin(input(&name, Some(1), b"x", false)).await;
-    let failure = expect_refusal(beyond, Code::OutOfRange, Reason::InvalidRequest)?;
+    let failure = expect_refusal_with(beyond, Code::OutOfRange, Reason::InvalidRequest)?;
     let committed = failure.metadata.get("committed_offset");
     ensure!(committed.map(String::as_str) == Some("0"), "{failure:?}");
     client.write_stdin(input(&name, None, b"", true)).await?;
@@ -105,9 +103,8 @@ async fn stdin_retried_at_the_same_offset_is_written_once() -> Result<()> {
 
 #[tokio::test]
 async fn unread_stdin_of_1_gib_costs_no_memory() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, ws) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let ws = workspace(client).await?.name;
     let name = start(client, &ws, "deaf", shell("sleep 1000")).await?;
     let guest = usage::guest(&daemon, &ws).await?;
     let server = daemon.pid().context("no daemon")?;
@@ -144,7 +141,7 @@ async fn unread_stdin_of_1_gib_costs_no_memory() -> Result<()> {
     ensure!(grown < 32 << 20, "daemon: {grown} bytes more");
     let started = Instant::now();
     let (answer, killed) = tokio::join!(call, client.kill_exec(&name));
-    expect_refused_status(answer, Code::FailedPrecondition, Reason::ExecNotRunning)?;
+    expect_refusal(answer, Reason::ExecNotRunning)?;
     let result = killed?.result.context("no result")?;
     ensure!(result.reason() == Ended::KilledByClient, "{result:?}");
     let took = started.elapsed();
@@ -154,15 +151,14 @@ async fn unread_stdin_of_1_gib_costs_no_memory() -> Result<()> {
 
 #[tokio::test]
 async fn a_program_that_ignores_large_input_ends() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, ws) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let ws = workspace(client).await?.name;
     let name = start(client, &ws, "ignores", shell("sleep 0.3; echo fine")).await?;
     let chunk = vec![b'x'; CHUNK];
     let messages = vec![message(&name, &chunk, false); 64];
     let mut stub = client.execs();
     let answer = stub.stream_stdin(tokio_stream::iter(messages)).await;
-    expect_refused_status(answer, Code::FailedPrecondition, Reason::ExecNotRunning)?;
+    expect_refusal(answer, Reason::ExecNotRunning)?;
     let outcome = attach(client, &name, StreamOffsets::default()).await?;
     ensure!(outcome.exit_code() == Some(0) && outcome.text() == "fine\n");
     ensure!(outcome.reason() == Ended::Exited, "{outcome:?}");
@@ -171,9 +167,8 @@ async fn a_program_that_ignores_large_input_ends() -> Result<()> {
 
 #[tokio::test]
 async fn a_stream_of_stdin_arrives_whole() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, ws) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let ws = workspace(client).await?.name;
     let name = start(client, &ws, "sum", shell("sha256sum")).await?;
     let chunk: Vec<u8> = (0..CHUNK).map(|n| (n % 251).to_le_bytes()[0]).collect();
     let mut messages = vec![message(&name, &chunk, false)];
@@ -195,10 +190,10 @@ async fn a_stream_of_stdin_arrives_whole() -> Result<()> {
     for second in wrong {
         let messages = vec![message(&name, b"a", false), second];
         let answer = stub.stream_stdin(tokio_stream::iter(messages)).await;
-        expect_refused_status(answer, Code::InvalidArgument, Reason::InvalidRequest)?;
+        expect_refusal(answer, Reason::InvalidRequest)?;
     }
     let empty = stub.stream_stdin(tokio_stream::iter(Vec::new())).await;
-    expect_refused_status(empty, Code::InvalidArgument, Reason::InvalidRequest)?;
+    expect_refusal(empty, Reason::InvalidRequest)?;
     client.write_stdin(input(&name, None, b"!", true)).await?;
     let outcome = attach(client, &name, StreamOffsets::default()).await?;
     ensure!(
@@ -210,9 +205,8 @@ async fn a_stream_of_stdin_arrives_whole() -> Result<()> {
 
 #[tokio::test]
 async fn a_write_to_a_finished_exec_fails_at_once() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, ws) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let ws = workspace(client).await?.name;
     let name = start(client, &ws, "done", shell("true")).await?;
     attach(client, &name, StreamOffsets::default()).await?;
     // Beside a call that waits for nothing, so that a busy machine is not taken for a slow daemon.
@@ -224,7 +218,7 @@ async fn a_write_to_a_finished_exec_fails_at_once() -> Result<()> {
         let started = Instant::now();
         let answer = client.write_stdin(input(&name, None, b"x", false)).await;
         times.push(started.elapsed());
-        expect_refusal(answer, Code::FailedPrecondition, Reason::ExecNotRunning)?;
+        expect_refusal(answer, Reason::ExecNotRunning)?;
     }
     times.sort();
     idle.sort();

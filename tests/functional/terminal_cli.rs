@@ -50,8 +50,9 @@ async fn a_shell_in_a_terminal_feels_like_a_login() -> Result<()> {
 
     pty.types("stty size\r").await;
     pty.shows("\n24 80\r\n").await;
-    // The kernel keeps a blocked signal until it is waited for, and carries out SIGINT by itself: neither is lost, whenever it
-    // comes. A handler in bash or Python runs between two steps, and a signal just before a wait would not end that wait.
+    // The kernel keeps a blocked signal until it is waited for, and carries out SIGINT by itself: neither is lost,
+    // whenever it comes. A handler in bash or Python runs between two steps, and a signal just before a wait would not
+    // end that wait.
     let program = [
         "import os, signal",
         "signal.signal(signal.SIGINT, signal.SIG_DFL)",
@@ -159,9 +160,8 @@ async fn a_shell_outlives_the_daemon_and_loses_no_key() -> Result<()> {
 
 #[tokio::test]
 async fn the_terminal_is_restored_when_skillctl_or_the_workspace_goes() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let mut pty = shell(&daemon, &name).await?;
     pty.signal(rustix::process::Signal::TERM);
     assert_eq!(pty.ends().await, Some(130));

@@ -10,8 +10,7 @@ use skilld_client::v1::{
 };
 use skilld_client::{Client, MessageStream};
 use skilld_tests::exec::{argv, run, shell, stdout, workspace};
-use skilld_tests::{Daemon, Options, expect_refused_status, processes};
-use tonic::Code;
+use skilld_tests::{Daemon, Options, expect_refusal, processes};
 
 fn terminal(spec: ExecSpec) -> ExecSpec {
     ExecSpec {
@@ -70,9 +69,8 @@ async fn write(client: &Client, name: &str, data: &str) -> Result<()> {
 
 #[tokio::test]
 async fn pty_in_a_container_is_a_terminal_of_the_size_and_name_that_was_asked() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let script = "tty; stty size; echo $TERM; echo err >&2; ps -o tty= -p $$";
     let outcome = run(client, &name, terminal(shell(script))).await?;
     assert_eq!(
@@ -111,9 +109,8 @@ async fn pty_in_a_container_is_a_terminal_of_the_size_and_name_that_was_asked() 
 
 #[tokio::test]
 async fn pty_resize_echo_and_keys_go_through_the_daemon() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let mut spec = typed(argv(["bash", "--norc", "--noprofile", "--noediting", "-i"]));
     spec.env.insert("PS1".to_owned(), "> ".to_owned());
     let mut events = start(client, &name, "shell", spec).await?;
@@ -133,11 +130,7 @@ async fn pty_resize_echo_and_keys_go_through_the_daemon() -> Result<()> {
     resize(50, 132).await?;
     write(client, &exec, "stty size\r").await?;
     read_to(&mut events, &mut seen, "50 132\r\n> ").await?;
-    let failure = expect_refused_status(
-        resize(0, 10_001).await,
-        Code::InvalidArgument,
-        Reason::InvalidRequest,
-    )?;
+    let failure = expect_refusal(resize(0, 10_001).await, Reason::InvalidRequest)?;
     let fields: Vec<_> = failure
         .violations
         .iter()
@@ -161,11 +154,7 @@ async fn pty_resize_echo_and_keys_go_through_the_daemon() -> Result<()> {
         (Ended::Exited, Some(7))
     );
     assert!(outcome.text().starts_with(&seen), "{outcome:?}");
-    expect_refused_status(
-        resize(1, 1).await,
-        Code::FailedPrecondition,
-        Reason::ExecNotRunning,
-    )?;
+    expect_refusal(resize(1, 1).await, Reason::ExecNotRunning)?;
     daemon.stop().await
 }
 

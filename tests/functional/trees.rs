@@ -1,5 +1,5 @@
-//! Hostile process trees: all of them end in time, and the guest goes on serving. Trees that fill a workspace are in the
-//! suite `load`, whose tests have the machine to themselves.
+//! Hostile process trees: all of them end in time, and the guest goes on serving. Trees that fill a workspace are in
+//! the suite `load`, whose tests have the machine to themselves.
 
 use std::time::{Duration, Instant};
 
@@ -60,9 +60,8 @@ async fn sigterm_handler_spawns_child() -> Result<()> {
 
 #[tokio::test]
 async fn kill_minus_one() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     for round in 0..3 {
         let mut victims = Vec::new();
         for number in 0..4 {
@@ -111,9 +110,8 @@ async fn kill_minus_one() -> Result<()> {
 
 #[tokio::test]
 async fn no_output_timeout_counts_from_the_last_byte() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let spec = |script: &str| ExecSpec {
         no_output_timeout: Duration::from_millis(1500).try_into().ok(),
         ..shell(script)
@@ -145,9 +143,8 @@ async fn signals_reach_the_leader_its_group_or_the_tree() -> Result<()> {
     // One in the leader's group, one in a session of its own; each says its name when it is hit.
     const SCRIPT: &str = "hear() { trap \"echo $1\" USR1; echo up; while :; do sleep 0.02; done; }; \
         hear group & export -f hear; setsid bash -c 'hear tree' & hear leader";
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     for (target, heard) in [
         (Target::Unspecified, vec!["leader"]),
         (Target::Leader, vec!["leader"]),

@@ -83,9 +83,9 @@ async fn the_same_request_makes_one_workspace() -> Result<()> {
     let other = client
         .create_workspace(labelled("job", &[("a", "1")]))
         .await;
-    expect_refusal(other, Code::AlreadyExists, Reason::IdTaken)?;
+    expect_refusal(other, Reason::IdTaken)?;
     let other = client.create_workspace(retried("job", &[("a", "2")])).await;
-    let failure = expect_refusal(other, Code::AlreadyExists, Reason::IdTaken)?;
+    let failure = expect_refusal(other, Reason::IdTaken)?;
     assert_eq!(failure.resource.as_deref(), Some("workspaces/job"));
     let existing = CreateWorkspaceRequest {
         allow_existing: true,
@@ -288,14 +288,9 @@ async fn a_deleted_workspace_leaves_no_container() -> Result<()> {
         !daemon.containers().await?.contains(mine),
         "its container is still there"
     );
-    expect_refusal(
-        client.get_workspace(&name).await,
-        Code::NotFound,
-        Reason::WorkspaceNotFound,
-    )?;
+    expect_refusal(client.get_workspace(&name).await, Reason::WorkspaceNotFound)?;
     expect_refusal(
         client.delete_workspace(&name).await,
-        Code::NotFound,
         Reason::WorkspaceNotFound,
     )?;
     client.delete_workspace_if_exists(&name).await?;
@@ -427,7 +422,7 @@ async fn a_workspace_can_be_renewed_up_to_its_maximum() -> Result<()> {
     };
     assert!(about(left(&renewed)?, 80), "{renewed:?}");
     let capped = client.renew_workspace(renew(100_000_000, 1)).await;
-    let failure = expect_refusal(capped, Code::InvalidArgument, Reason::InvalidRequest)?;
+    let failure = expect_refusal(capped, Reason::InvalidRequest)?;
     assert_eq!(failure.violations[0].field, "idle_timeout");
     let capped = client.renew_workspace(renew(3600, 3600)).await?;
     assert!(about(left(&capped)?, 120), "{capped:?}");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use skilld_proto::v1::RunExecRequest;
-use skilld_tests::exec::{self, stdout};
+use skilld_tests::exec::{self, shell_stdout, stdout};
 use skilld_tests::{Daemon, Options, processes, wait};
 
 use crate::{python, sh};
@@ -51,9 +51,7 @@ async fn a_workspace_sees_nothing_of_its_neighbour() -> Result<()> {
     assert_eq!(sh(client, &first, make).await?, "1\n1\n");
     let look = "grep -c @marker /proc/net/unix; ipcs -q | grep -c ^0x; readlink /proc/self/ns/{ipc,net,pid,uts,mnt,cgroup}";
     let of = |workspace| async move {
-        let text = exec::run(client, workspace, exec::shell(look))
-            .await?
-            .text();
+        let text = shell_stdout(client, workspace, look).await?;
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         Ok::<_, anyhow::Error>(lines)
     };

@@ -1,5 +1,5 @@
-//! A private daemon with its own state directory, socket, uids and containers. A test ends it with [`Daemon::stop`], which
-//! proves that nothing is left; after a failed test `Drop` cleans up.
+//! A private daemon with its own state directory, socket, uids and containers. A test ends it with [`Daemon::stop`],
+//! which proves that nothing is left; after a failed test `Drop` cleans up.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::exec::workspace;
 use crate::{binaries, docker, wait};
 
 /// Time within which a daemon has to serve.
@@ -105,6 +106,16 @@ impl Daemon {
     /// When the daemon does not serve in time; its log is in the error.
     pub async fn start() -> Result<Self> {
         Self::start_with(Options::default()).await
+    }
+
+    /// Starts a daemon with the default settings and claims a workspace. Returns both, the workspace by its name.
+    ///
+    /// # Errors
+    /// When the daemon does not serve in time; its log is in the error.
+    pub async fn with_workspace() -> Result<(Self, String)> {
+        let daemon = Self::start().await?;
+        let workspace = workspace(&daemon.client).await?.name;
+        Ok((daemon, workspace))
     }
 
     /// Starts a daemon.

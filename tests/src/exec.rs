@@ -172,6 +172,14 @@ pub async fn run(client: &Client, workspace: &str, spec: ExecSpec) -> Result<Out
     gather(events, StreamOffsets::default(), started).await
 }
 
+/// Runs shell text and returns what it printed to stdout, however it ended.
+///
+/// # Errors
+/// As [`run`].
+pub async fn shell_stdout(client: &Client, workspace: &str, text: &str) -> Result<String> {
+    Ok(run(client, workspace, shell(text)).await?.text())
+}
+
 /// Attaches to an exec at given offsets and reads to its end, with the same checks. The outcome has the bytes from the
 /// offsets on.
 ///

@@ -15,4 +15,4 @@ pub mod usage;
 pub mod wait;
 
 pub use daemon::{Daemon, Options};
-pub use refusal::{expect_refusal, expect_refused_status};
+pub use refusal::{expect_refusal, expect_refusal_with};

@@ -1,16 +1,82 @@
-//! Checks that a call was refused with a code and a reason.
+//! Checks that a call was refused with a reason and its status code.
 
 use anyhow::{Context, Result, ensure};
 use skilld_client::{Error, Failure};
 use skilld_proto::v1::Reason;
-use tonic::Code;
+use tonic::{Code, Status};
 
-/// Checks that a call failed with a code and a reason, and returns the failure for more checks.
+/// Reasons that determine the status code they come with.
+const CODES: [(Code, &[Reason]); 7] = [
+    (
+        Code::InvalidArgument,
+        &[
+            Reason::InvalidRequest,
+            Reason::PathEscapes,
+            Reason::ArchiveInvalid,
+            Reason::ChecksumMismatch,
+        ],
+    ),
+    (
+        Code::NotFound,
+        &[
+            Reason::WorkspaceNotFound,
+            Reason::ExecNotFound,
+            Reason::SkillNotFound,
+            Reason::FileNotFound,
+            Reason::ArtifactNotFound,
+            Reason::PoolNotFound,
+        ],
+    ),
+    (
+        Code::FailedPrecondition,
+        &[
+            Reason::SkillInvalid,
+            Reason::WorkspaceNotReady,
+            Reason::LimitUnsupported,
+            Reason::WrongFileType,
+            Reason::ReadOnly,
+            Reason::ExecNotRunning,
+        ],
+    ),
+    (
+        Code::ResourceExhausted,
+        &[
+            Reason::PoolExhausted,
+            Reason::QuotaExceeded,
+            Reason::LimitExceeded,
+            Reason::DiskFull,
+        ],
+    ),
+    (
+        Code::PermissionDenied,
+        &[Reason::PermissionDenied, Reason::FilePermission],
+    ),
+    (
+        Code::Unavailable,
+        &[Reason::StorageUnavailable, Reason::Draining],
+    ),
+    (Code::AlreadyExists, &[Reason::IdTaken]),
+];
+
+/// Checks that a call failed with a reason and the status code of that reason, and returns the failure for more checks.
 ///
 /// # Errors
 /// When it succeeded, or failed in another way.
 pub fn expect_refusal<T: std::fmt::Debug>(
-    result: Result<T, Error>,
+    result: Result<T, impl Into<anyhow::Error>>,
+    reason: Reason,
+) -> Result<Failure> {
+    let code = CODES.iter().find(|(_, reasons)| reasons.contains(&reason));
+    let (code, _) = code.with_context(|| format!("{reason:?} is not in the table"))?;
+    expect_refusal_with(result, *code, reason)
+}
+
+/// Checks the same for a call whose status code is not the usual one of its reason.
+///
+/// # Errors
+/// When it succeeded, or failed in another way.
+pub fn expect_refusal_with<T: std::fmt::Debug>(
+    result: Result<T, impl Into<anyhow::Error>>,
     code: Code,
     reason: Reason,
 ) -> Result<Failure> {
@@ -18,7 +84,11 @@ pub fn expect_refusal<T: std::fmt::Debug>(
         Ok(answer) => {
             anyhow::bail!("expected a refusal with {reason:?}, got the answer {answer:?}")
         }
-        Err(error) => error,
+        Err(error) => error.into(),
+    };
+    let error: Error = match error.downcast::<Status>() {
+        Ok(status) => status.into(),
+        Err(error) => error.downcast()?,
     };
     let failure = error
         .failure()
@@ -29,16 +99,4 @@ pub fn expect_refusal<T: std::fmt::Debug>(
     );
     ensure!(!failure.message.is_empty(), "{failure:?} has no message");
     Ok(failure.clone())
-}
-
-/// Checks the same for a call that the test makes through a generated stub.
-///
-/// # Errors
-/// When it succeeded, or failed in another way.
-pub fn expect_refused_status<T: std::fmt::Debug>(
-    result: Result<T, tonic::Status>,
-    code: Code,
-    reason: Reason,
-) -> Result<Failure> {
-    expect_refusal(result.map_err(Error::from), code, reason)
 }

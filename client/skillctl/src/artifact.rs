@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
+use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use skilld_client::v1::{
     Artifact as Message, ArtifactScope, DeleteArtifactRequest, ListArtifactVersionsRequest,
@@ -11,27 +11,30 @@ use skilld_client::v1::{
 };
 use skilld_client::{Client, SaveTarget, split_version};
 
+use crate::command_group::command_group;
 use crate::download::{print_download, write_download};
 use crate::interrupt::InterruptSignals;
-use crate::pages::read_all_pages;
+use crate::paged_lists::read_all_pages;
 use crate::partial_file::PartialFile;
 use crate::transfer_bar::TransferBar;
-use crate::{complete, output, remove, values};
+use crate::{complete, output, remove, value_formats};
 
-/// Save, load, list and delete artifacts.
-#[derive(Debug, Subcommand)]
-#[command(after_help = "Example:\n  skillctl artifact list --app shop --user ada")]
-pub(crate) enum Artifact {
-    #[command(visible_alias = "ls")]
-    List(List),
-    Save(Save),
-    Load(Load),
-    Versions(Versions),
-    #[command(visible_alias = "rm")]
-    Delete(Delete),
+command_group! {
+    /// Save, load, list and delete artifacts.
+    #[command(after_help = "Example:\n  skillctl artifact list --app shop --user ada")]
+    Artifact {
+        #[command(visible_alias = "ls")]
+        List(List),
+        Save(Save),
+        Load(Load),
+        Versions(Versions),
+        #[command(visible_alias = "rm")]
+        Delete(Delete),
+    }
 }
 
-/// Application, user and session that artifacts belong to. A part that is left out is empty, which is a value like any other.
+/// Application, user and session that artifacts belong to. A part that is left out is empty, which is a value like any
+/// other.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Scope {
     /// Application that owns the artifact.
@@ -120,14 +123,14 @@ pub(crate) struct Delete {
     scope: Scope,
 }
 
-/// A name, and a version if it ends with `@` and digits.
+/// Name of an artifact on the command line, and its version if the name ends with `@` and digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ArtifactVersion {
     name: String,
     version: Option<i64>,
 }
 
-/// Parses `NAME` or `NAME@VERSION`.
+/// Parses an artifact's name on the command line, `NAME` or `NAME@VERSION`.
 fn parse_artifact(text: &str) -> Result<ArtifactVersion, String> {
     let text = text.strip_prefix("artifact://").unwrap_or(text);
     let (name, version) = split_version(text);
@@ -138,18 +141,18 @@ fn parse_artifact(text: &str) -> Result<ArtifactVersion, String> {
     })
 }
 
-/// Returns the resource name, also of an artifact whose own name begins with `artifacts/`.
+/// Returns the resource name of an artifact, `artifacts/NAME`; NAME may itself begin with `artifacts/`.
 fn resource_name(name: &str) -> String {
     format!("artifacts/{name}")
 }
 
-/// Returns an artifact's own name.
+/// Returns the name of an artifact without the `artifacts/` of its resource name.
 fn shown_name(artifact: &Message) -> String {
     let name = artifact.name.strip_prefix("artifacts/");
     name.unwrap_or(&artifact.name).to_owned()
 }
 
-/// Returns `NAME@VERSION`.
+/// Returns the reference of one version of an artifact, `NAME@VERSION`.
 fn versioned_name(artifact: &Message) -> String {
     format!("{}@{}", shown_name(artifact), artifact.version)
 }
@@ -160,69 +163,42 @@ impl From<Scope> for ArtifactScope {
     }
 }
 
-impl Artifact {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        match self {
-            Self::List(List { scope }) => list_artifacts(client, scope.into()).await,
-            Self::Save(save) => save.run(client).await,
-            // What is not finished is removed when the copying is dropped.
-            Self::Load(load) => InterruptSignals::new()?.race(load.run(client)).await?,
-            Self::Versions(Versions { name, scope }) => {
-                list_versions(client, &name, scope.into()).await
-            }
-            Self::Delete(delete) => delete.run(client).await,
-        }
+const HEADER: [&str; 5] = ["NAME", "VERSION", "SIZE", "TYPE", "CREATED"];
+
+fn artifact_row(artifact: &Message) -> [String; 5] {
+    [
+        shown_name(artifact),
+        artifact.version.to_string(),
+        value_formats::format_size(artifact.size),
+        artifact.mime_type.clone(),
+        value_formats::format_time(artifact.create_time.as_ref()),
+    ]
+}
+
+impl List {
+    async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let request = ListArtifactsRequest {
+            scope: Some(self.scope.into()),
+            ..Default::default()
+        };
+        let all = read_all_pages(client, request).await?;
+        let kind = "ListArtifactsResponse";
+        output::print_list(kind, &all, &all.artifacts, shown_name, HEADER, artifact_row)
     }
 }
 
-async fn list_artifacts(client: &Client, scope: ArtifactScope) -> anyhow::Result<u8> {
-    let all = read_all_pages(async |page_token| {
-        let request = ListArtifactsRequest {
-            scope: Some(scope.clone()),
-            page_size: 1000,
-            page_token,
-        };
-        client.list_artifacts(request).await
-    });
-    let all = all.await?;
-    let (ids, table) = (
-        all.artifacts.iter().map(shown_name),
-        artifact_table(&all.artifacts),
-    );
-    output::print_list("ListArtifactsResponse", &all, ids, &table)?;
-    Ok(0)
-}
-
-async fn list_versions(client: &Client, name: &str, scope: ArtifactScope) -> anyhow::Result<u8> {
-    let all = read_all_pages(async |page_token| {
+impl Versions {
+    async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let request = ListArtifactVersionsRequest {
-            name: resource_name(name),
-            scope: Some(scope.clone()),
-            page_size: 1000,
-            page_token,
+            name: resource_name(&self.name),
+            scope: Some(self.scope.into()),
+            ..Default::default()
         };
-        client.list_artifact_versions(request).await
-    });
-    let all = all.await?;
-    let (ids, table) = (
-        all.artifacts.iter().map(versioned_name),
-        artifact_table(&all.artifacts),
-    );
-    output::print_list("ListArtifactVersionsResponse", &all, ids, &table)?;
-    Ok(0)
-}
-
-fn artifact_table(artifacts: &[Message]) -> String {
-    let rows = artifacts.iter().map(|artifact| {
-        [
-            shown_name(artifact),
-            artifact.version.to_string(),
-            values::format_size(artifact.size),
-            artifact.mime_type.clone(),
-            values::format_time(artifact.create_time.as_ref()),
-        ]
-    });
-    output::text_table(["NAME", "VERSION", "SIZE", "TYPE", "CREATED"], rows)
+        let all = read_all_pages(client, request).await?;
+        let kind = "ListArtifactVersionsResponse";
+        let id = versioned_name;
+        output::print_list(kind, &all, &all.artifacts, id, HEADER, artifact_row)
+    }
 }
 
 impl Save {
@@ -255,13 +231,17 @@ impl Save {
         };
         drop(bar);
         let text = format!("{}\n", versioned_name(&saved));
-        output::print_message("Artifact", &saved, &text)?;
-        Ok(0)
+        output::print_message("Artifact", &saved, &text)
     }
 }
 
 impl Load {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        // An unfinished file is removed when the future that writes it is dropped.
+        InterruptSignals::new()?.race(self.load(client)).await?
+    }
+
+    async fn load(self, client: &Client) -> anyhow::Result<u8> {
         let request = LoadArtifactRequest {
             name: resource_name(&self.name.name),
             scope: Some(self.scope.into()),
@@ -281,8 +261,7 @@ impl Load {
         let (loaded, _) = write_download(artifact, &name, &mut partial.writer()?).await?;
         partial.install()?;
         let text = format!("{} → {}\n", versioned_name(&loaded), self.file.display());
-        output::print_message("Artifact", &loaded, &text)?;
-        Ok(0)
+        output::print_message("Artifact", &loaded, &text)
     }
 }
 

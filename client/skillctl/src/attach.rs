@@ -7,9 +7,9 @@ use skilld_client::v1::{AttachExecRequest, Exec, ExecState, StreamOffsets, stdin
 use skilld_client::{Client, short_id};
 
 use crate::attach_input::{AttachInput, TerminalAttach};
+use crate::detach_keys::DetachKeys;
 use crate::event_follower::{self, EventFollower, FollowOutcome, OnLeave};
-use crate::terminal_keys::DetachKeys;
-use crate::{attach_input, complete, output, values};
+use crate::{attach_input, complete, output, value_formats};
 
 /// Follow an exec from its first byte, or from where you left it; exits with its code.
 ///
@@ -25,7 +25,7 @@ pub(crate) struct Attach {
     exec: String,
     /// First byte of stdout to print, and of stderr after a comma. Left out it is 0, and with -i and a terminal the
     /// end.
-    #[arg(long, value_name = "STDOUT[,STDERR]", value_parser = values::parse_offsets)]
+    #[arg(long, value_name = "STDOUT[,STDERR]", value_parser = value_formats::parse_offsets)]
     offset: Option<StreamOffsets>,
     /// Send our stdin, to an exec started with -i: keys to its terminal, else bytes as they come and end of file when
     /// ours ends.
@@ -58,24 +58,16 @@ impl Attach {
         });
         let mut interrupt = input.interrupt()?;
         let mut follower = EventFollower::new(client, OnLeave::Detach);
-        let full_name = events.name().to_owned();
-        let name = short_id(&full_name);
-        let mut ended = follower.converse(events, input, &mut interrupt).await;
-        if !matches!(ended, Ok(FollowOutcome::PipeClosed)) {
-            ended = follower.print_transcript_after(ended, &full_name);
-        }
-        let ending = ended?;
-        match ending {
-            FollowOutcome::Interrupted => {
-                output::note!("{name} goes on; `skillctl kill {name}` ends it");
-            }
-            FollowOutcome::Detached(at) => event_follower::note_detached(&name, at),
-            FollowOutcome::Finished(_) | FollowOutcome::PipeClosed => {}
+        let name = short_id(events.name());
+        let ended = follower.converse_and_print(events, input, &mut interrupt);
+        let ending = ended.await?;
+        if matches!(ending, FollowOutcome::Interrupted) {
+            output::note!("{name} goes on; `skillctl kill {name}` ends it");
         }
         Ok(event_follower::exit_code(&ending))
     }
 
-    /// Returns the role of this program's stdin for an exec.
+    /// Returns what this program's stdin sends to a running exec: keys, bytes or nothing.
     fn input(&self, client: &Client, exec: &Exec) -> anyhow::Result<AttachInput> {
         let name = short_id(&exec.name);
         let spec = exec.effective_spec.as_ref();

@@ -11,39 +11,39 @@ use skilld_client::{Client, Error, StdinWriter};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use crate::detach_keys::{DetachKeyReader, DetachKeys};
 use crate::interrupt::InterruptSignals;
 use crate::output;
 use crate::terminal::{self, RawTerminal};
-use crate::terminal_keys::{DetachKeys, TerminalKeys};
 
-/// Time in which keys typed before the detach keys must be sent.
+/// Maximum time for sending the keys that were typed before the detach keys.
 const DETACH_GRACE: Duration = Duration::from_secs(1);
 
-/// The other way of one exec.
+/// Input that this program sends to an exec while it prints the exec's output.
 #[derive(Debug)]
 pub(crate) enum AttachInput {
-    /// No input.
+    /// Sends nothing.
     None,
-    /// Bytes as they come, and end of file when ours ends.
+    /// Sends the bytes of this program's stdin as they come, and end of file at its end.
     Stream(StdinWriter),
-    /// A keyboard in raw mode.
+    /// Sends the keys that are typed on this program's terminal, which is in raw mode.
     Keyboard(TerminalAttach),
-    /// Size of the terminal only; no keys.
+    /// Sends the size of this program's terminal and no keys.
     Watch(TerminalAttach),
 }
 
-/// A terminal of ours for one of theirs.
+/// Connection of this program's terminal to the terminal of an exec.
 #[derive(Debug)]
 pub(crate) struct TerminalAttach {
     pub(crate) client: Client,
     /// Name of the exec, `workspaces/{workspace}/execs/{exec}`.
     pub(crate) name: String,
     pub(crate) detach_keys: DetachKeys,
-    /// Size of the exec's terminal, as far as we know; none to set it in any case.
+    /// Last known size of the exec's terminal, rows and columns; `None` resizes it in any case.
     pub(crate) size: Option<(u32, u32)>,
 }
 
-/// The user wants to leave the exec to itself.
+/// Signal that the user typed the detach keys; the exec continues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DetachHandle;
 
@@ -56,7 +56,7 @@ impl AttachInput {
         }
     }
 
-    /// Does it, once the exec is there. Ends when there is nothing left to do, which only detaching is.
+    /// Sends the input once the exec has started. Returns only when the user detaches.
     pub(crate) async fn go(self, started: oneshot::Receiver<()>) -> anyhow::Result<DetachHandle> {
         // Without a start there is nothing to write to.
         if started.await.is_ok() {
@@ -83,7 +83,7 @@ async fn send_stdin(mut writer: StdinWriter) -> anyhow::Result<()> {
     }
 }
 
-/// Returns `true` if nothing reads the exec's stdin any more.
+/// Returns `true` if a write failed because nothing reads the exec's stdin any more.
 fn is_over(error: &Error) -> bool {
     matches!(
         error.reason(),
@@ -101,7 +101,7 @@ impl TerminalAttach {
     async fn run(self) -> anyhow::Result<DetachHandle> {
         let _raw = RawTerminal::enter()?;
         let (tell, mut detached) = oneshot::channel();
-        let keys = TerminalKeys::new(tokio::io::stdin(), self.detach_keys.clone(), tell);
+        let keys = DetachKeyReader::new(tokio::io::stdin(), self.detach_keys.clone(), tell);
         let mut writer = self.client.stdin_end(&self.name);
         let typing = async {
             match writer.copy(keys).await {
@@ -132,9 +132,9 @@ impl TerminalAttach {
         }
     }
 
-    /// Gives the exec's terminal the size of ours, now and whenever that changes. Signals that come while a size is
-    /// under way count as one. If we do not know the exec's size it changes in any case, so that a program that fills the
-    /// screen draws it again.
+    /// Resizes the exec's terminal to this program's terminal, now and whenever that changes. Signals that come while a
+    /// size is under way count as one. If we do not know the exec's size it changes in any case, so that a program that
+    /// fills the screen draws it again.
     async fn watch_size(&self) -> anyhow::Result<Infallible> {
         let mut changed = signal(SignalKind::window_change())?;
         let mut known = self.size;

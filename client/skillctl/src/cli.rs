@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use clap::{Parser, Subcommand};
 use skilld_client::{Client, DEFAULT_ENDPOINT};
 
+use crate::command_group::command_group;
 use crate::output::{self, OutputFormat, OutputStyle};
 use crate::{
     artifact, attach, collect, complete, copy, exec, execs, files, logs, mcp, poll, remove, run,
@@ -40,44 +41,53 @@ Exit codes: 0 ok, 1 failed, 2 usage; exec, run, attach and wait pass on the prog
 128 + the signal that killed it.";
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one in a process")]
 enum Command {
-    Run(run::Run),
-    #[command(subcommand, visible_alias = "ws")]
-    Workspace(workspace::Workspace),
-    Stage(stage::Stage),
-    Cp(copy::Cp),
-    Exec(exec::Exec),
-    Ps(execs::Ps),
-    Logs(logs::Logs),
-    Attach(attach::Attach),
-    Poll(poll::Poll),
-    Wait(wait::Wait),
-    Stdin(stdin::Stdin),
-    Signal(execs::Signal),
-    Kill(execs::Kill),
-    Forget(remove::Forget),
-    Rm(remove::Rm),
-    Ls(files::Ls),
-    Cat(files::Cat),
-    Collect(collect::Collect),
-    #[command(subcommand)]
-    Skill(skill::Skill),
-    #[command(subcommand)]
-    Artifact(artifact::Artifact),
-    #[command(subcommand)]
-    Tool(tool::Tool),
-    Mcp(mcp::Mcp),
-    #[command(subcommand)]
-    Pool(server::Pool),
-    #[command(subcommand)]
-    Server(server::Server),
-    Problems(server::Problems),
-    Drain(server::Drain),
+    #[command(flatten)]
+    Daemon(DaemonCommand),
     Version(version::Version),
     Completion(complete::Completion),
 }
 
-/// Returns `true` if the words ask for JSON, for errors that occur before they have been parsed.
+// Without a doc comment, which would replace the help text of the program.
+command_group! {
+    DaemonCommand {
+        Run(run::Run),
+        #[command(subcommand, visible_alias = "ws")]
+        Workspace(workspace::Workspace),
+        Stage(stage::Stage),
+        Cp(copy::Cp),
+        Exec(exec::Exec),
+        Ps(execs::Ps),
+        Logs(logs::Logs),
+        Attach(attach::Attach),
+        Poll(poll::Poll),
+        Wait(wait::Wait),
+        Stdin(stdin::Stdin),
+        Signal(execs::Signal),
+        Kill(execs::Kill),
+        Forget(remove::ForgetExecs),
+        Rm(remove::Rm),
+        Ls(files::Ls),
+        Cat(files::Cat),
+        Collect(collect::Collect),
+        #[command(subcommand)]
+        Skill(skill::Skill),
+        #[command(subcommand)]
+        Artifact(artifact::Artifact),
+        #[command(subcommand)]
+        Tool(tool::Tool),
+        Mcp(mcp::Mcp),
+        #[command(subcommand)]
+        Pool(server::Pool),
+        #[command(subcommand)]
+        Server(server::Server),
+        Problems(server::Problems),
+        Drain(server::Drain),
+    }
+}
+
+/// Returns `true` if the command line asks for JSON output, for errors that occur before it has been parsed.
 pub(crate) fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
     // A word that is not UTF-8 is no format.
     let words = words.take_while(|word| word != "--");
@@ -95,7 +105,7 @@ pub(crate) fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
     false
 }
 
-/// Returns the value of `--output` or `-o`, also in a word like `-qojson`; empty if the next word has it.
+/// Returns the output format in a word of the command line, also in `-qojson`; empty if the next word has it.
 fn format_of(word: &str) -> Option<&str> {
     if let Some(rest) = word.strip_prefix("--output") {
         return match rest {
@@ -110,48 +120,16 @@ fn format_of(word: &str) -> Option<&str> {
 }
 
 impl Cli {
-    /// Runs the command; returns the code to exit with.
+    /// Runs the command of the command line and returns the exit code of this program.
     pub(crate) async fn run(self) -> anyhow::Result<u8> {
         output::set_style(OutputStyle {
             format: self.output,
             quiet: self.quiet,
         });
-        // These two work without a daemon.
-        if let Command::Completion(command) = &self.command {
-            return command.run();
-        }
-        if let Command::Version(command) = &self.command {
-            return command.run(&self.endpoint).await;
-        }
-        let client = Client::connect(&self.endpoint).await?;
         match self.command {
-            Command::Run(command) => command.run(&client).await,
-            Command::Workspace(command) => command.run(&client).await,
-            Command::Stage(command) => command.run(&client).await,
-            Command::Cp(command) => command.run(&client).await,
-            Command::Exec(command) => command.run(&client).await,
-            Command::Ps(command) => command.run(&client).await,
-            Command::Logs(command) => command.run(&client).await,
-            Command::Attach(command) => command.run(&client).await,
-            Command::Poll(command) => command.run(&client).await,
-            Command::Wait(command) => command.run(&client).await,
-            Command::Stdin(command) => command.run(&client).await,
-            Command::Signal(command) => command.run(&client).await,
-            Command::Kill(command) => command.run(&client).await,
-            Command::Forget(command) => command.run(&client).await,
-            Command::Rm(command) => command.run(&client).await,
-            Command::Ls(command) => command.run(&client).await,
-            Command::Cat(command) => command.run(&client).await,
-            Command::Collect(command) => command.run(&client).await,
-            Command::Skill(command) => command.run(&client).await,
-            Command::Artifact(command) => command.run(&client).await,
-            Command::Tool(command) => command.run(&client).await,
-            Command::Mcp(command) => command.run(&client).await,
-            Command::Pool(command) => command.run(&client).await,
-            Command::Server(command) => command.run(&client).await,
-            Command::Problems(command) => command.run(&client).await,
-            Command::Drain(command) => command.run(&client).await,
-            Command::Version(_) | Command::Completion(_) => Ok(0),
+            Command::Daemon(command) => command.run(&Client::connect(&self.endpoint).await?).await,
+            Command::Version(command) => command.run(&self.endpoint).await,
+            Command::Completion(command) => command.run(),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::interrupt::InterruptSignals;
 use crate::output;
 use crate::partial_file::PartialFile;
 use crate::transfer_bar::TransferBar;
-use crate::{complete, values};
+use crate::{complete, value_formats};
 
 /// Copy files out of a workspace.
 ///
@@ -46,7 +46,7 @@ pub(crate) struct Collect {
     save: Save,
 }
 
-/// Artifacts to make of collected files.
+/// Flags that save collected files as artifacts.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Save {
     /// Keep the files as artifacts too: whole ones only.
@@ -85,17 +85,17 @@ impl Save {
     }
 }
 
-/// Limits of a copy; the server's maximum where none is given.
+/// Flags that limit a copy out of a workspace; the server's maximum applies where one is left out.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct CopyLimits {
     /// Maximum number of files.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
     max_files: Option<i64>,
     /// Files are cut at this size.
-    #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = value_formats::parse_size)]
     max_file_bytes: Option<i64>,
     /// Maximum size of all files together.
-    #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = value_formats::parse_size)]
     max_total_bytes: Option<i64>,
 }
 
@@ -150,7 +150,7 @@ pub(crate) async fn collect_spec(
     })
 }
 
-/// Copies into a directory with a bar; says on stderr what did not come.
+/// Copies files of a workspace into a local directory, shows a progress bar, and notes on stderr what was left out.
 pub(crate) async fn collect_to_dir(
     client: &Client,
     request: CollectOutputsRequest,
@@ -167,7 +167,7 @@ pub(crate) async fn collect_to_dir(
 }
 
 /// Prints the names of collected files, links and artifacts, or the summary as JSON.
-fn print_collected(collected: &CollectedFiles) -> anyhow::Result<()> {
+fn print_collected(collected: &CollectedFiles) -> anyhow::Result<u8> {
     let links = collected.links.iter().map(|link| link.path.clone());
     let files = collected.files.iter();
     let files = files.map(|file| file.display().to_string());
@@ -213,7 +213,7 @@ fn warn_about_summary(summary: &CollectSummary) {
             | skipped_file::Reason::Depth
             | skipped_file::Reason::NotSaved => "",
         };
-        let reason = values::enum_words(skipped.reason().as_str_name(), "REASON_");
+        let reason = value_formats::enum_words(skipped.reason().as_str_name(), "REASON_");
         output::note!("left out {}: {reason}{flag}", skipped.path);
     }
     for path in &summary.outside {
@@ -232,7 +232,7 @@ fn warn_about_summary(summary: &CollectSummary) {
     }
 }
 
-/// Copies into one archive, which appears under its name when it is whole.
+/// Copies files of a workspace into one archive, which gets its name when it is complete.
 async fn collect_archive(
     client: &Client,
     mut request: CollectOutputsRequest,

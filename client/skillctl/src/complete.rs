@@ -20,19 +20,19 @@ use tokio::time::timeout;
 use crate::output;
 use bash::BashLine;
 
-/// Set by the completion script when it calls this program.
+/// Environment variable that a completion script sets when it calls this program.
 const VARIABLE: &str = "SKILLCTL_COMPLETE";
 
-/// Longest wait of a completion for the daemon, after which it offers nothing.
+/// Maximum time that a completion waits for the daemon before it offers nothing.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// Names offered at most: one page of a list.
+/// Maximum number of names that a completion offers: one page of a list.
 const NAMES_MAX: i32 = 200;
 
-/// Completers by the name that a script gives.
+/// Completers of the supported shells, found by the name that a completion script gives.
 const SHELLS: Shells<'static> = Shells(&[&BashLine, &Bash, &Elvish, &Fish, &Powershell, &Zsh]);
 
-/// Words of the line that is completed, where the script sent the line instead of them.
+/// Words of the command line that is completed, if the script sent the line as one text.
 static WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Print a completion script for a shell. It completes commands, flags, and the names of workspaces, execs and skills.
@@ -74,7 +74,7 @@ pub(crate) fn offer_workspaces_and_execs(current: &OsStr) -> Vec<CompletionCandi
     })
 }
 
-/// Offers the ids of workspaces.
+/// Offers the ids of workspaces as completions.
 pub(crate) fn offer_workspaces(current: &OsStr) -> Vec<CompletionCandidate> {
     ask_daemon(current, async |client| list_workspaces(&client).await)
 }
@@ -119,7 +119,7 @@ pub(crate) fn offer_copy_sides(current: &OsStr) -> Vec<CompletionCandidate> {
     offered
 }
 
-/// Offers the names of skills.
+/// Offers the names of skills as completions.
 pub(crate) fn offer_skills(current: &OsStr) -> Vec<CompletionCandidate> {
     ask_daemon(current, async |client| {
         let request = ListSkillsRequest {
@@ -165,7 +165,7 @@ async fn list_workspaces(client: &Client) -> Result<Vec<String>, Error> {
         .collect())
 }
 
-/// Returns the names that begin with `current`; none if the daemon does not answer.
+/// Asks the daemon for names and returns those that begin with `current`; none if it does not answer.
 fn ask_daemon(
     current: &OsStr,
     list: impl AsyncFnOnce(Client) -> Result<Vec<String>, Error>,
@@ -201,7 +201,7 @@ fn line_endpoint() -> String {
         .unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned())
 }
 
-/// Sets the words of the line that is completed, without their quotes.
+/// Stores the words of the command line that is completed, without their quotes.
 fn set_line_words(words: Vec<String>) {
     // Set once per process, which completes one line.
     drop(WORDS.set(words));

@@ -14,13 +14,13 @@ use crate::download::write_download;
 use crate::input_arg::{self, LocalInput};
 use crate::interrupt::InterruptSignals;
 use crate::partial_file::{PartialFile, parent_directory};
-use crate::{complete, output, stage, values};
+use crate::{complete, output, stage, value_formats};
 
 /// Copy a file or directory into a workspace or out of it.
 ///
-/// One side is ID:PATH, with PATH relative to /workspace; the other is local, where `-` is stdin or stdout. A target that
-/// ends with / is a directory to copy into, and so is a local directory that exists. A local name with a colon is written
-/// ./NAME.
+/// One side is ID:PATH, with PATH relative to /workspace; the other is local, where `-` is stdin or stdout. A target
+/// that ends with / is a directory to copy into, and so is a local directory that exists. A local name with a colon is
+/// written ./NAME.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl cp sales.csv job-7:work/sales.csv
@@ -52,7 +52,8 @@ impl Cp {
     }
 }
 
-/// Splits `ID:PATH`; `None` for a local path, which has a slash before its first colon or no colon.
+/// Splits a side of a copy, `ID:PATH`, into workspace and path; `None` for a local path, which has a slash before its
+/// first colon or no colon.
 fn in_workspace(side: &str) -> Option<(&str, &str)> {
     side.split_once(':')
         .filter(|(id, _)| !id.is_empty() && !id.contains('/'))
@@ -134,8 +135,8 @@ fn is_directory(error: &Error) -> bool {
     error.reason() == Some(Reason::WrongFileType)
 }
 
-/// Copies a directory, which appears under its name when it is whole. Returns the files, their bytes, and whether nothing
-/// was left out.
+/// Copies a directory out of a workspace; it gets its local name when it is complete. Returns the files, their bytes,
+/// and whether nothing was left out.
 async fn copy_directory_out(
     client: &Client,
     workspace: &str,
@@ -153,7 +154,7 @@ async fn copy_directory_out(
     let path = input_arg::in_workspace(path);
     let glob = match path.is_empty() {
         true => "**".to_owned(),
-        false => format!("{}/**", values::escape_glob(&path)),
+        false => format!("{}/**", value_formats::escape_glob(&path)),
     };
     let request = CollectOutputsRequest {
         workspace: workspace.to_owned(),

@@ -6,7 +6,7 @@ use skilld_client::Download;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::transfer_bar::TransferBar;
-use crate::{output, proto_json, values};
+use crate::{output, proto_json, value_formats};
 
 /// Maximum size of a file in a JSON object, in bytes.
 const JSON_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -28,7 +28,7 @@ pub(crate) async fn print_download<H>(mut file: Download<H>, path: &str) -> anyh
         if bytes.len() as u64 > JSON_FILE_BYTES_MAX {
             anyhow::bail!(
                 "the file has more than {}: leave out -o json, or read a part with --length",
-                values::format_bytes(JSON_FILE_BYTES_MAX)
+                value_formats::format_bytes(JSON_FILE_BYTES_MAX)
             );
         }
     }
@@ -37,7 +37,7 @@ pub(crate) async fn print_download<H>(mut file: Download<H>, path: &str) -> anyh
     Ok(0)
 }
 
-/// Writes a file with a bar that has its name; returns its metadata and the number of bytes.
+/// Writes a download and shows a progress bar with `name`; returns the file's metadata and the number of bytes.
 pub(crate) async fn write_download<H>(
     file: Download<H>,
     name: &str,

@@ -9,16 +9,16 @@ use skilld_client::v1::Reason;
 use crate::interrupt::{self, InterruptedError};
 use crate::output::{self, plain_line};
 
-/// Code of a program that its reader left, as if SIGPIPE had ended it.
+/// Exit code of this program when the reader of its output is gone, as if SIGPIPE had ended it.
 pub(crate) const PIPE_CLOSED: u8 = 141;
 
-/// Error of a write to a terminal that is gone.
+/// Error number of a write to a terminal that is gone.
 const EIO: i32 = 5;
 
 /// Advice on how to get a larger workspace.
 const POOL_LIMITS: &str = "`workspace create` and `run` give a workspace all of its pool without `--memory`, `--disk` and `--cpus`; `--pool` takes a larger pool";
 
-/// Prints what went wrong and what to do next to stderr; returns the code to exit with.
+/// Prints an error and advice to stderr, and returns the exit code of this program.
 pub(crate) fn report_error(error: &anyhow::Error) -> u8 {
     if is_broken_pipe(error) {
         return PIPE_CLOSED;
@@ -48,7 +48,7 @@ pub(crate) fn report_usage_error(message: &str) {
     drop(writeln!(io::stderr().lock(), "{error}"));
 }
 
-/// Returns `{"error": …}`: always a message, the rest as far as the daemon sent it.
+/// Converts an error to JSON, `{"error": …}`: a message, and the details that the daemon sent.
 fn to_json(error: &anyhow::Error) -> Value {
     let mut fields = Map::new();
     fields.insert("message".into(), error.to_string().into());
@@ -81,7 +81,7 @@ fn add_failure(fields: &mut Map<String, Value>, failure: &Failure) {
     fields.insert("retryAfterSeconds".into(), retry_after.into());
 }
 
-/// `NOT_FOUND` for `Code::NotFound`.
+/// Returns the name of a status code as the API writes it: `NOT_FOUND` for `Code::NotFound`.
 fn code_name(code: tonic::Code) -> String {
     let mut name = String::new();
     for c in format!("{code:?}").chars() {
@@ -100,7 +100,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// The command that helps, where one does.
+/// Returns advice that names the command to run next; `None` if no command helps.
 fn next_command(error: &anyhow::Error) -> Option<&'static str> {
     let failure = error.downcast_ref::<skilld_client::Error>()?.failure()?;
     match failure.reason? {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::{Map, Value};
 use skilld_client::v1::exec_event::{Event, Output as Piece};
 use skilld_client::v1::{ExecEvent, ExecResult, OutputStream, Reason, StreamOffsets};
-use skilld_client::{Client, Error, ExecStream};
+use skilld_client::{Client, Error, ExecStream, short_id};
 use tokio::io::{AsyncWriteExt, Stderr, Stdout};
 use tokio::sync::oneshot;
 
@@ -14,18 +14,18 @@ use crate::attach_input::{AttachInput, DetachHandle};
 use crate::interrupt::{self, InterruptSignals, InterruptedError};
 use crate::output;
 use crate::transcript::{Transcript, output_bytes};
-use crate::{error_report, exec_result, proto_json, values};
+use crate::{error_report, exec_result, proto_json, value_formats};
 
 /// Outcome of following an exec.
 #[derive(Debug)]
 pub(crate) enum FollowOutcome {
-    /// The exec did.
+    /// The exec has ended.
     Finished(Box<ExecResult>),
-    /// Ctrl-C, and whatever that was to do to the exec is done.
+    /// Ctrl-C or a signal ended the following; the exec was killed or left, as [`OnLeave`] says.
     Interrupted,
     /// The reader of this program's output is gone.
     PipeClosed,
-    /// The keys that leave a terminal session were typed. All before these offsets was written.
+    /// The user typed the detach keys. All output before these offsets was printed.
     Detached(StreamOffsets),
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum OnLeave {
 /// Form in which events are printed.
 #[derive(Debug)]
 enum EventFormat {
-    /// Output as it is, to stdout and stderr.
+    /// Prints the output as it is to stdout and stderr.
     Text,
     /// Prints each event as a JSON object on a line.
     Events,
@@ -49,7 +49,7 @@ enum EventFormat {
     Transcript(Box<Transcript>),
 }
 
-/// Follows one exec.
+/// Follower of one exec: prints its events, and passes Ctrl-C on to it.
 #[derive(Debug)]
 pub(crate) struct EventFollower<'a> {
     client: &'a Client,
@@ -59,9 +59,9 @@ pub(crate) struct EventFollower<'a> {
     stderr: Stderr,
     /// Time of the first byte of output; `None` before it.
     pub(crate) first_output: Option<Instant>,
-    /// Told when the exec is there.
+    /// Notified once when the first event shows that the exec has started.
     started: Option<oneshot::Sender<()>>,
-    /// Offsets up to which output was written.
+    /// Offsets up to which output was printed.
     reached: StreamOffsets,
 }
 
@@ -84,7 +84,7 @@ impl<'a> EventFollower<'a> {
         }
     }
 
-    /// Collects everything for one JSON object, also where events would be printed as they come.
+    /// Makes the follower print one JSON object at the end where it would print one per event.
     pub(crate) fn without_event_lines(mut self) -> Self {
         if matches!(self.printing, EventFormat::Events) {
             self.printing = EventFormat::Transcript(Box::default());
@@ -92,58 +92,55 @@ impl<'a> EventFollower<'a> {
         self
     }
 
-    /// Takes what was collected for one JSON object; `None` if events were printed as they came.
-    pub(crate) fn take_transcript(&mut self) -> Option<Transcript> {
-        match &mut self.printing {
-            EventFormat::Transcript(transcript) => Some(std::mem::take(transcript)),
-            EventFormat::Text | EventFormat::Events => None,
-        }
-    }
-
-    /// Prints what was collected for one JSON object, if anything was.
-    pub(crate) fn print_transcript(&mut self, name: &str) -> anyhow::Result<()> {
-        match self.take_transcript() {
-            Some(transcript) => output::print_value(&transcript.into_json(name)?.into()),
-            None => Ok(()),
-        }
-    }
-
-    /// Prints the collected object once following has ended, and returns how it ended. After a failure the object is printed
-    /// only if it holds output, which may be nowhere else. An error in printing hides no failure before it.
-    pub(crate) fn print_transcript_after(
+    /// Takes the collected transcript as a JSON object; `None` if events are printed as they come. After a failure only
+    /// a transcript with output is returned, because its output may be nowhere else.
+    pub(crate) fn take_transcript(
         &mut self,
-        ended: anyhow::Result<FollowOutcome>,
         name: &str,
-    ) -> anyhow::Result<FollowOutcome> {
-        let object = self.transcript_after(&ended, name);
-        let printed = object.and_then(|object| match object {
+        has_failed: bool,
+    ) -> anyhow::Result<Option<Map<String, Value>>> {
+        let EventFormat::Transcript(transcript) = &mut self.printing else {
+            return Ok(None);
+        };
+        let transcript = std::mem::take(transcript);
+        if has_failed && !transcript.has_output() {
+            return Ok(None);
+        }
+        transcript.into_json(name).map(Some)
+    }
+
+    /// Prints the collected transcript as one JSON object, if there is one to take.
+    pub(crate) fn print_transcript(&mut self, name: &str, has_failed: bool) -> anyhow::Result<()> {
+        match self.take_transcript(name, has_failed)? {
             Some(object) => output::print_value(&object.into()),
             None => Ok(()),
-        });
+        }
+    }
+
+    /// Prints an exec's events while `input` is sent to it, and then the transcript if there is one. Tells the user how
+    /// to return to an exec that was left.
+    pub(crate) async fn converse_and_print(
+        &mut self,
+        events: ExecStream,
+        input: AttachInput,
+        interrupt: &mut InterruptSignals,
+    ) -> anyhow::Result<FollowOutcome> {
+        let name = events.name().to_owned();
+        let ended = self.converse(events, input, interrupt).await;
+        let printed = match matches!(ended, Ok(FollowOutcome::PipeClosed)) {
+            true => Ok(()),
+            false => self.print_transcript(&name, ended.is_err()),
+        };
+        // The first error is the cause.
         let ending = ended?;
         printed?;
+        if let FollowOutcome::Detached(at) = ending {
+            note_detached(&short_id(&name), at);
+        }
         Ok(ending)
     }
 
-    /// Takes the collected object once following has ended; after a failure only if it holds output.
-    pub(crate) fn transcript_after(
-        &mut self,
-        ended: &anyhow::Result<FollowOutcome>,
-        name: &str,
-    ) -> anyhow::Result<Option<Map<String, Value>>> {
-        let transcript = self.take_transcript();
-        let kept = transcript.filter(|kept| ended.is_ok() || kept.has_output());
-        kept.map(|kept| kept.into_json(name)).transpose()
-    }
-
-    /// Sets how the exec ended, where no event says so.
-    pub(crate) fn set_result(&mut self, result: Option<ExecResult>) {
-        if let EventFormat::Transcript(transcript) = &mut self.printing {
-            transcript.set_result(result);
-        }
-    }
-
-    /// Follows the exec while `input` goes the other way.
+    /// Prints an exec's events while `input` is sent to it, until the exec ends or the user leaves it.
     pub(crate) async fn converse(
         &mut self,
         events: ExecStream,
@@ -172,7 +169,7 @@ impl<'a> EventFollower<'a> {
         Ok(FollowOutcome::Detached(self.reached))
     }
 
-    /// Writes everything until the exec has ended, is left, or cannot be followed any more. After the first
+    /// Prints an exec's events until it ends, the user leaves it, or the stream is lost. After the first
     /// Ctrl-C it goes on reading what the killed exec still says; a second one ends that.
     pub(crate) async fn follow(
         &mut self,
@@ -233,7 +230,7 @@ impl<'a> EventFollower<'a> {
         }
     }
 
-    /// Writes an event; how it ended if that could not be done.
+    /// Prints an event; returns the outcome if the reader of the output is gone or a signal came.
     async fn hand_over(
         &mut self,
         event: &ExecEvent,
@@ -251,27 +248,17 @@ impl<'a> EventFollower<'a> {
         if let Some(Event::Output(_)) = &event.event {
             self.first_output.get_or_insert_with(Instant::now);
         }
-        match &mut self.printing {
-            EventFormat::Events => {
-                let line = format!("{}\n", proto_json::from_message("ExecEvent", event)?);
-                self.stdout.write_all(line.as_bytes()).await?;
-                self.stdout.flush().await?;
-            }
-            EventFormat::Transcript(transcript) => {
-                if let Some(event) = &event.event {
-                    transcript.add(event);
-                }
-            }
-            EventFormat::Text => {
-                if let Some(event) = &event.event {
-                    self.write_event(event).await?;
-                }
-            }
+        if matches!(self.printing, EventFormat::Events) {
+            let line = format!("{}\n", proto_json::from_message("ExecEvent", event)?);
+            self.stdout.write_all(line.as_bytes()).await?;
+            self.stdout.flush().await?;
+        } else if let Some(event) = &event.event {
+            self.write_event(event).await?;
         }
         Ok(())
     }
 
-    /// Prints or collects one event that did not come from an event stream.
+    /// Prints an event as text, or adds it to the transcript.
     pub(crate) async fn write_event(&mut self, event: &Event) -> anyhow::Result<()> {
         if let EventFormat::Transcript(transcript) = &mut self.printing {
             transcript.add(event);
@@ -280,7 +267,8 @@ impl<'a> EventFollower<'a> {
         match event {
             Event::Output(piece) => self.write_piece(piece).await?,
             Event::Gap(gap) => {
-                let stream = values::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
+                let stream =
+                    value_formats::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
                 let lost = gap.to.saturating_sub(gap.from);
                 output::note!("{lost} bytes of {stream} are lost: they were not read in time");
                 *self.reached_on(gap.stream()) = gap.to;
@@ -314,7 +302,7 @@ impl<'a> EventFollower<'a> {
     }
 }
 
-/// Says how it ended where that is not plain; the code to exit with.
+/// Returns the exit code for an outcome, and notes on stderr why an exec ended that did not end by itself.
 pub(crate) fn exit_code(ending: &FollowOutcome) -> u8 {
     match ending {
         FollowOutcome::Finished(ended) => {
@@ -329,8 +317,8 @@ pub(crate) fn exit_code(ending: &FollowOutcome) -> u8 {
     }
 }
 
-/// Says how to come back to an exec that was left in the middle of a line, with everything that it says meanwhile.
-pub(crate) fn note_detached(name: &str, at: StreamOffsets) {
+/// Notes on stderr, on a new line, the command that attaches to the detached exec again.
+fn note_detached(name: &str, at: StreamOffsets) {
     drop(std::io::Write::write_all(
         &mut std::io::stderr().lock(),
         b"\n",
@@ -341,7 +329,7 @@ pub(crate) fn note_detached(name: &str, at: StreamOffsets) {
     );
 }
 
-/// Kills an exec; one that was never started is as good as killed.
+/// Kills an exec; succeeds also if it was never started.
 async fn kill_exec(client: &Client, name: &str) -> Result<(), Error> {
     match client.kill_exec(name).await {
         Ok(_) => Ok(()),
@@ -350,7 +338,7 @@ async fn kill_exec(client: &Client, name: &str) -> Result<(), Error> {
     }
 }
 
-/// Waits for the end of a kill, unless Ctrl-C says not to.
+/// Waits until a kill is done or Ctrl-C is pressed.
 async fn finish_kill(
     interrupt: &mut InterruptSignals,
     kill: impl Future<Output = Result<(), Error>>,

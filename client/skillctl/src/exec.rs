@@ -3,17 +3,14 @@
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
-use skilld_client::v1::{
-    ExecSpec, ExecState, RunExecRequest, StartExecRequest, Stdin, stdin::Source,
-};
+use skilld_client::v1::{ExecSpec, ExecState, RunExecRequest, StartExecRequest};
 use skilld_client::{Client, short_id};
 
 use crate::attach_input::{self, AttachInput, TerminalAttach};
-use crate::event_follower::{self, EventFollower, FollowOutcome, OnLeave};
-use crate::script_args::ScriptArgs;
-use crate::terminal_keys::DetachKeys;
-use crate::values::{self, CommandLine};
-use crate::{complete, exec_result, output, terminal};
+use crate::command_args::CommandArgs;
+use crate::detach_keys::DetachKeys;
+use crate::event_follower::{self, EventFollower, OnLeave};
+use crate::{complete, exec_result, output, terminal, value_formats};
 
 /// Time limit of a terminal session that sets none: longer than any server allows, so the server's maximum applies.
 const SESSION_TIMEOUT: Duration = Duration {
@@ -63,10 +60,10 @@ pub(crate) struct Exec {
     )]
     cwd: String,
     /// Environment; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = values::parse_pair)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
     env: Vec<(String, String)>,
     /// Kill it after this long. The server's default is 5 minutes, and its maximum with -t.
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     timeout: Option<Duration>,
     /// Give it our stdin, as it comes. With -d its stdin is kept open instead, for `skillctl stdin` and `attach -i`.
     #[arg(short = 'i', long)]
@@ -100,13 +97,7 @@ pub(crate) struct Exec {
     )]
     exec_id: String,
     #[command(flatten)]
-    script: ScriptArgs,
-    #[arg(
-        trailing_var_arg = true,
-        required_unless_present = "script",
-        value_name = "COMMAND"
-    )]
-    command: Vec<String>,
+    command: CommandArgs,
 }
 
 impl Exec {
@@ -147,15 +138,8 @@ impl Exec {
         };
         let mut interrupt = input.interrupt()?;
         let mut follower = EventFollower::new(client, OnLeave::Kill);
-        let mut ended = follower.converse(events, input, &mut interrupt).await;
-        if !matches!(ended, Ok(FollowOutcome::PipeClosed)) {
-            ended = follower.print_transcript_after(ended, &name);
-        }
-        let ending = ended?;
-        if let FollowOutcome::Detached(at) = ending {
-            event_follower::note_detached(&short_id(&name), at);
-        }
-        Ok(event_follower::exit_code(&ending))
+        let ended = follower.converse_and_print(events, input, &mut interrupt);
+        Ok(event_follower::exit_code(&ended.await?))
     }
 
     fn spec(&self) -> ExecSpec {
@@ -163,40 +147,21 @@ impl Exec {
             true => Some(self.timeout.unwrap_or(SESSION_TIMEOUT)),
             false => self.timeout,
         };
-        let mut spec = exec_spec(self.command.clone(), &self.env, timeout);
-        self.script.apply(&mut spec, &self.command);
-        spec.skill.clone_from(&self.skill);
-        spec.cwd.clone_from(&self.cwd);
-        if spec.skill.is_empty() && spec.cwd.is_empty() {
-            WORKSPACE_ROOT.clone_into(&mut spec.cwd);
+        let is_at_root = self.skill.is_empty() && self.cwd.is_empty();
+        let cwd = if is_at_root {
+            WORKSPACE_ROOT
+        } else {
+            &self.cwd
+        };
+        ExecSpec {
+            skill: self.skill.clone(),
+            cwd: cwd.to_owned(),
+            terminal: self
+                .terminal
+                .then(|| terminal::terminal_like_ours(&self.term)),
+            ..self.command.clone().spec(&self.env, timeout, self.stdin)
         }
-        if self.stdin {
-            let source = Some(Source::Open(true));
-            spec.stdin = Some(Stdin { source });
-        }
-        if self.terminal {
-            spec.terminal = Some(terminal::terminal_like_ours(&self.term));
-        }
-        spec
     }
-}
-
-/// A spec with what `exec` and `run` have in common.
-pub(crate) fn exec_spec(
-    command: Vec<String>,
-    env: &[(String, String)],
-    timeout: Option<Duration>,
-) -> ExecSpec {
-    let mut spec = ExecSpec {
-        env: values::to_map(env),
-        timeout,
-        ..Default::default()
-    };
-    match values::parse_command(command) {
-        CommandLine::Shell(text) => spec.shell = text,
-        CommandLine::Argv(words) => spec.argv = words,
-    }
-    spec
 }
 
 async fn start_exec(client: &Client, request: StartExecRequest) -> anyhow::Result<u8> {

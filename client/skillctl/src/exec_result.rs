@@ -4,13 +4,13 @@ use skilld_client::v1::exec_result::{Outcome, Reason};
 use skilld_client::v1::spawn_failure::Stage;
 use skilld_client::v1::{ExecResult, SpawnFailure};
 
-use crate::{signal_names, values};
+use crate::{signal_names, value_formats};
 
 const ENOENT: i32 = 2;
 const EACCES: i32 = 13;
 
-/// The code to exit with: the program's own, 128 and the signal that ended it, or what a shell says of a
-/// program that it cannot start.
+/// Returns the exit code for an ended exec: the program's own, 128 and the signal that ended it, or a shell's code for
+/// a program that it cannot start.
 pub(crate) fn exit_code(result: &ExecResult) -> u8 {
     match (&result.outcome, &result.spawn_failure) {
         (_, Some(failure)) => spawn_code(failure),
@@ -30,7 +30,7 @@ fn spawn_code(failure: &SpawnFailure) -> u8 {
 
 /// Returns the reason of the end in words; `None` if the exec ended by itself.
 pub(crate) fn end_reason(result: &ExecResult) -> Option<String> {
-    let wall = values::format_duration(result.wall_time.as_ref());
+    let wall = value_formats::format_duration(result.wall_time.as_ref());
     let how = match &result.outcome {
         Some(Outcome::Signal(signal)) => format!(" ({})", signal_names::signal_name(*signal)),
         Some(Outcome::ExitCode(_)) | None => String::new(),
@@ -54,7 +54,7 @@ pub(crate) fn end_reason(result: &ExecResult) -> Option<String> {
         Reason::SpawnFailed => match &result.spawn_failure {
             Some(failure) => format!(
                 "could not start the program ({}): {}",
-                values::enum_words(failure.stage().as_str_name(), "STAGE_"),
+                value_formats::enum_words(failure.stage().as_str_name(), "STAGE_"),
                 failure.message
             ),
             None => "could not start the program".to_owned(),

@@ -10,8 +10,8 @@ use skilld_client::v1::{
 };
 use skilld_client::{Client, short_id};
 
-use crate::pages::read_all_pages;
-use crate::{complete, exec_result, output, signal_names, values};
+use crate::paged_lists::read_all_pages;
+use crate::{complete, exec_result, output, signal_names, value_formats};
 
 /// List a workspace's execs, running and ended.
 #[derive(Debug, Args)]
@@ -57,28 +57,22 @@ pub(crate) struct Kill {
     #[arg(value_name = "ID/EXEC", add = ArgValueCompleter::new(complete::offer_execs))]
     exec: String,
     /// Between TERM and KILL, at most 60s; 0 for KILL at once. The server's default is 2 s.
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     grace: Option<prost_types::Duration>,
 }
 
 impl Ps {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let all = read_all_pages(async |page_token| {
-            let request = ListExecsRequest {
-                workspace: self.id.clone(),
-                page_size: 1000,
-                page_token,
-            };
-            client.list_execs(request).await
-        });
-        let all = all.await?;
-        let ids = all.execs.iter().map(|exec| short_id(&exec.name));
+        let request = ListExecsRequest {
+            workspace: self.id,
+            ..Default::default()
+        };
+        let all = read_all_pages(client, request).await?;
         let header = [
             "EXEC", "STATE", "STARTED", "TIME", "INPUT", "OUTPUT", "COMMAND",
         ];
-        let table = output::text_table(header, all.execs.iter().map(exec_row));
-        output::print_list("ListExecsResponse", &all, ids, &table)?;
-        Ok(0)
+        let id = |exec: &Message| short_id(&exec.name);
+        output::print_list("ListExecsResponse", &all, &all.execs, id, header, exec_row)
     }
 }
 
@@ -87,10 +81,10 @@ fn exec_row(exec: &Message) -> [String; 7] {
     [
         short_id(&exec.name),
         exec_state(exec),
-        values::format_relative_time(exec.start_time.as_ref()),
-        values::format_duration(run_time(exec).as_ref()),
+        value_formats::format_relative_time(exec.start_time.as_ref()),
+        value_formats::format_duration(run_time(exec).as_ref()),
         stdin_source(exec).to_owned(),
-        values::format_bytes(total.stdout + total.stderr),
+        value_formats::format_bytes(total.stdout + total.stderr),
         command_line(exec),
     ]
 }
@@ -119,18 +113,18 @@ fn stdin_source(exec: &Message) -> &'static str {
     }
 }
 
-/// `running`, `exit 0`, `killed: timeout`.
+/// Returns the state of an exec in a few words: `running`, `exit 0`, `timeout`.
 pub(crate) fn exec_state(exec: &Message) -> String {
     match &exec.result {
         Some(ended) if exec_result::end_reason(ended).is_none() => {
             format!("exit {}", exec_result::exit_code(ended))
         }
-        Some(ended) => values::enum_words(ended.reason().as_str_name(), "REASON_"),
-        None => values::enum_words(exec.state().as_str_name(), "EXEC_STATE_"),
+        Some(ended) => value_formats::enum_words(ended.reason().as_str_name(), "REASON_"),
+        None => value_formats::enum_words(exec.state().as_str_name(), "EXEC_STATE_"),
     }
 }
 
-/// Returns a command on one line; a long script is cut.
+/// Returns the command of an exec on one line, cut to 60 characters.
 fn command_line(exec: &Message) -> String {
     const CHARS_MAX: usize = 60;
     let Some(spec) = &exec.effective_spec else {
@@ -164,8 +158,7 @@ impl Signal {
             target: target.into(),
         };
         let exec = client.signal_exec(request).await?;
-        output::print_message("Exec", &exec, "")?;
-        Ok(0)
+        output::print_message("Exec", &exec, "")
     }
 }
 
@@ -183,7 +176,6 @@ impl Kill {
             ExecState::Unspecified | ExecState::Exited | ExecState::Closed => exec_state(&exec),
         };
         let text = format!("{} {state}\n", short_id(&exec.name));
-        output::print_message("Exec", &exec, &text)?;
-        Ok(0)
+        output::print_message("Exec", &exec, &text)
     }
 }

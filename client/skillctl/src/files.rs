@@ -6,8 +6,8 @@ use skilld_client::Client;
 use skilld_client::v1::{FileEntry, FileType, ListFilesRequest, ReadFileRequest};
 
 use crate::download::print_download;
-use crate::pages::read_all_pages;
-use crate::{complete, output, values};
+use crate::paged_lists::read_all_pages;
+use crate::{complete, output, value_formats};
 
 /// List a directory of a workspace.
 #[derive(Debug, Args)]
@@ -37,40 +37,34 @@ pub(crate) struct Cat {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
     offset: i64,
     /// Maximum number of bytes; 0 reads to the end.
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = values::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = value_formats::parse_size)]
     length: i64,
 }
 
 impl Ls {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let all = read_all_pages(async |page_token| {
-            let request = ListFilesRequest {
-                workspace: self.id.clone(),
-                path: self.path.clone(),
-                recursive: self.recursive,
-                page_size: 10_000,
-                page_token,
-            };
-            client.list_files(request).await
-        });
-        let all = all.await?;
-        let paths = all.files.iter().map(|file| file.path.clone());
-        let rows = all.files.iter().map(|file| {
-            let changed = values::format_time(file.mtime.as_ref());
+        let request = ListFilesRequest {
+            workspace: self.id,
+            path: self.path,
+            recursive: self.recursive,
+            ..Default::default()
+        };
+        let all = read_all_pages(client, request).await?;
+        let header = ["MODE", "SIZE", "CHANGED", "PATH"];
+        let id = |file: &FileEntry| file.path.clone();
+        let row = |file: &FileEntry| {
             [
                 file_mode(file),
                 file.size.to_string(),
-                changed,
+                value_formats::format_time(file.mtime.as_ref()),
                 file_name(file),
             ]
-        });
-        let table = output::text_table(["MODE", "SIZE", "CHANGED", "PATH"], rows);
-        output::print_list("ListFilesResponse", &all, paths, &table)?;
-        Ok(0)
+        };
+        output::print_list("ListFilesResponse", &all, &all.files, id, header, row)
     }
 }
 
-/// Returns permission bits in the form of `ls -l`.
+/// Returns type and permission bits of a file in the form of `ls -l`: `drwxr-xr-x`.
 fn file_mode(file: &FileEntry) -> String {
     let kind = match file.r#type() {
         FileType::Directory => 'd',
@@ -90,7 +84,7 @@ fn file_mode(file: &FileEntry) -> String {
     std::iter::once(kind).chain(bits).collect()
 }
 
-/// Returns a name in the form of `ls -F`.
+/// Returns the path of a file as `ls -F` prints it: a slash after a directory, the target after a link.
 fn file_name(file: &FileEntry) -> String {
     let slash = if file.r#type() == FileType::Directory {
         "/"

@@ -11,10 +11,10 @@ use skilld_client::{Client, Error, UploadTarget};
 
 use crate::transfer_bar::TransferBar;
 
-/// Schemes of references.
+/// Schemes of inputs that the server fetches.
 const SCHEMES: [&str; 6] = ["artifact", "host", "workspace", "skill", "https", "http"];
 
-/// Input and its destination in the workspace.
+/// Argument `SRC[=DEST]`: an input and its destination in the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     /// A local file or directory, or `-` for stdin.
@@ -29,7 +29,8 @@ pub(crate) struct LocalInput {
     pub(crate) target: String,
 }
 
-/// `SRC` or `SRC=DEST`. A file whose own name has `=` in it is understood when it exists, and a URL's query is its own.
+/// Parses `SRC` or `SRC=DEST`. An existing file may have `=` in its name, and a `=` in a URL's query is part of the
+/// URL.
 pub(crate) fn parse_input(text: &str) -> Result<Input, String> {
     let (source, target) = match text.rsplit_once('=') {
         Some((source, target)) if !Path::new(text).exists() && !source.contains('?') => {
@@ -77,12 +78,12 @@ pub(crate) fn file_name(local: &str) -> Result<String, String> {
 }
 
 impl Input {
-    /// Returns `true` if it is read from stdin.
+    /// Returns `true` if the input is this program's stdin.
     pub(crate) fn is_stdin(&self) -> bool {
         matches!(self, Self::Local(local) if local.path.as_os_str() == "-")
     }
 
-    /// Returns the source as the user wrote it, without the destination.
+    /// Returns the source of an input as the user wrote it, without the destination.
     fn source(&self) -> String {
         match self {
             Self::Local(local) => local.path.display().to_string(),
@@ -90,7 +91,7 @@ impl Input {
         }
     }
 
-    /// Returns the destination; beneath `work/` unless the user gave one. For a reference its own name is used if no
+    /// Returns the destination of an input, without a leading `work/`. For a reference its own name is used if no
     /// other input has it.
     fn place(&self) -> String {
         let to = match self {
@@ -133,7 +134,7 @@ fn last_name(from: &str) -> &str {
     rest.rsplit('/').next().unwrap_or(rest)
 }
 
-/// References are staged first, together, and local files after them: one that goes where another went would replace it.
+/// Checks that no local file has the destination of another input, which it would replace: references are staged first.
 pub(crate) fn check_destinations(inputs: &[Input]) -> anyhow::Result<()> {
     let mut places: HashMap<String, &Input> = HashMap::new();
     for input in inputs {
@@ -155,7 +156,7 @@ pub(crate) fn check_destinations(inputs: &[Input]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The request that stages all references; `None` if there are none. `scope` is that of artifacts.
+/// Builds the request that stages all references among the inputs; `None` without any. `scope` owns the artifacts.
 pub(crate) fn references_request(
     workspace: &str,
     inputs: &[Input],
@@ -182,7 +183,7 @@ pub(crate) fn references_request(
 }
 
 impl LocalInput {
-    /// Sends it with a bar.
+    /// Sends a local file, a directory or stdin into a workspace and shows a progress bar.
     pub(crate) async fn send(
         &self,
         client: &Client,

@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Code of a program that Ctrl-C ended.
+/// Exit code of this program when Ctrl-C ends it.
 pub(crate) const EXIT_CODE: u8 = 130;
 
 /// Signals that end the program. While this value exists they no longer do so by themselves.
@@ -16,7 +16,7 @@ pub(crate) struct InterruptSignals {
     hangup: Option<Signal>,
 }
 
-/// Error of a program that a signal asked to stop.
+/// Error of work that Ctrl-C or SIGTERM interrupted.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct InterruptedError;
@@ -38,7 +38,7 @@ impl InterruptSignals {
         })
     }
 
-    /// Waits for the next one. Cancel safe.
+    /// Waits for the next signal that ends the program. Cancel safe.
     pub(crate) async fn wait(&mut self) {
         tokio::select! {
             _ = self.int.recv() => {}
@@ -47,7 +47,7 @@ impl InterruptSignals {
         }
     }
 
-    /// Waits for `work`, or gives it up when the program is to stop.
+    /// Runs `work` to its end, or drops it when a signal ends the program.
     pub(crate) async fn race<T>(
         &mut self,
         work: impl Future<Output = T>,

@@ -4,13 +4,14 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
 use skilld_client::Client;
+use skilld_client::v1::exec_event::{Event, Exited};
 use skilld_client::v1::{AttachExecRequest, PollExecRequest, StreamOffsets};
 
 use crate::attach_input::AttachInput;
 use crate::event_follower::{self, EventFollower, FollowOutcome, OnLeave};
-use crate::{complete, poll, values};
+use crate::{complete, poll, value_formats};
 
-/// Output that one call returns at most, in bytes.
+/// Maximum output of one poll, in bytes.
 const POLL_BYTES: i32 = 1024 * 1024;
 
 /// Print what an exec has printed so far, as far as it is retained.
@@ -26,7 +27,7 @@ pub(crate) struct Logs {
     #[arg(short, long)]
     follow: bool,
     /// First byte of stdout to print, and of stderr after a comma.
-    #[arg(long, value_name = "STDOUT[,STDERR]", default_value = "0", value_parser = values::parse_offsets)]
+    #[arg(long, value_name = "STDOUT[,STDERR]", default_value = "0", value_parser = value_formats::parse_offsets)]
     offset: StreamOffsets,
 }
 
@@ -42,7 +43,9 @@ impl Logs {
             let name = events.name().to_owned();
             let mut interrupt = AttachInput::None.interrupt()?;
             let ended = follower.follow(events, &mut interrupt).await;
-            let ending = follower.print_transcript_after(ended, &name)?;
+            let printed = follower.print_transcript(&name, ended.is_err());
+            let ending = ended?;
+            printed?;
             return Ok(match &ending {
                 FollowOutcome::Finished(_) => 0,
                 FollowOutcome::Interrupted
@@ -73,8 +76,11 @@ impl Logs {
                 break;
             }
         }
-        follower.set_result(exec.result);
-        follower.print_transcript(&exec.name)?;
+        let result = exec.result;
+        follower
+            .write_event(&Event::Exited(Exited { result }))
+            .await?;
+        follower.print_transcript(&exec.name, false)?;
         Ok(0)
     }
 }

@@ -7,7 +7,7 @@ mod resources;
 mod server;
 mod session_limit;
 mod tool_listeners;
-mod upload;
+mod write_file_tool;
 
 use std::net::SocketAddr;
 
@@ -22,8 +22,8 @@ use skilld_client::Client;
 
 /// Serve the skill tools to an MCP client.
 ///
-/// One server is one session, and one workspace: start one for each conversation. The workspace is deleted when the server
-/// ends, unless --session-file keeps it.
+/// One server is one session, and one workspace: start one for each conversation. The workspace is deleted when the
+/// server ends, unless --session-file keeps it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl mcp
@@ -35,8 +35,8 @@ A client's configuration:
 pub(crate) struct Mcp {
     #[command(flatten)]
     selection: ToolSelection,
-    /// Serve streamable HTTP at this loopback address, path /mcp, instead of stdio; port 0 takes a free one. Whoever can
-    /// connect to it can use it, all in one session.
+    /// Serve streamable HTTP at this loopback address, path /mcp, instead of stdio; port 0 takes a free one. Whoever
+    /// can connect to it can use it, all in one session.
     #[arg(long, value_name = "ADDR")]
     http: Option<SocketAddr>,
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{proto_json, terminal};
 
-/// Output format.
+/// Format of what the program prints on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
     /// Text for people.
@@ -36,7 +36,7 @@ fn style() -> OutputStyle {
     STYLE.get().copied().unwrap_or_default()
 }
 
-/// Sets the style of the process, once.
+/// Sets the output style of the process, once.
 pub(crate) fn set_style(style: OutputStyle) {
     // A second command in one process would be a fault of the program; the first style stays.
     let _ = STYLE.set(style);
@@ -52,39 +52,45 @@ pub(crate) fn is_event_stream() -> bool {
     style().format == OutputFormat::Jsonl
 }
 
-/// Prints a message of the API as JSON, or its text for people, without terminal control characters.
-pub(crate) fn print_message<M: Message>(kind: &str, message: &M, text: &str) -> anyhow::Result<()> {
-    if is_json() {
-        return print_value(&proto_json::from_message(kind, message)?);
+/// Prints a message of the API as JSON, or its text for people, without terminal control characters. Returns the exit
+/// code 0, for the commands that end with it.
+pub(crate) fn print_message<M: Message>(kind: &str, message: &M, text: &str) -> anyhow::Result<u8> {
+    match is_json() {
+        true => print_value(&proto_json::from_message(kind, message)?)?,
+        false => print_text(text)?,
     }
-    Ok(print_text(text)?)
+    Ok(0)
 }
 
-/// Prints a listing: the answer as JSON, with --quiet the ids, one per line, else a table.
-pub(crate) fn print_list<M: Message>(
+/// Prints a listing: the answer as JSON, with --quiet the ids of its items, one per line, else a table. Returns the
+/// exit code 0.
+pub(crate) fn print_list<M: Message, T, const N: usize>(
     kind: &str,
     answer: &M,
-    ids: impl Iterator<Item = String>,
-    table: &str,
-) -> anyhow::Result<()> {
-    match style().quiet {
-        true => print_message(kind, answer, &text_lines(ids)),
-        false => print_message(kind, answer, table),
-    }
+    items: &[T],
+    id: impl Fn(&T) -> String,
+    header: [&str; N],
+    row: impl Fn(&T) -> [String; N],
+) -> anyhow::Result<u8> {
+    let text = match style().quiet {
+        true => text_lines(items.iter().map(id)),
+        false => text_table(header, items.iter().map(row)),
+    };
+    print_message(kind, answer, &text)
 }
 
-/// Prints one JSON object on one line.
+/// Prints one JSON value to stdout, on one line.
 pub(crate) fn print_value(value: &Value) -> anyhow::Result<()> {
     print_bytes(format!("{}\n", serde_json::to_string(value)?).as_bytes())?;
     Ok(())
 }
 
-/// Prints text without terminal control characters.
+/// Prints text to stdout without terminal control characters.
 pub(crate) fn print_text(text: &str) -> io::Result<()> {
     print_bytes(plain_text(text).as_bytes())
 }
 
-/// Prints bytes as they are.
+/// Prints bytes to stdout as they are and flushes them.
 pub(crate) fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes)?;
@@ -106,7 +112,7 @@ macro_rules! note {
 }
 pub(crate) use note;
 
-/// Prints a note; failure to print it is ignored.
+/// Prints a note to stderr unless --quiet is set; ignores failures.
 pub(crate) fn print_note(text: &str) {
     if style().quiet {
         return;
@@ -144,7 +150,7 @@ fn replace_controls(text: &str, keep: fn(char) -> bool) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Returns a table: rows beneath a header, columns as wide as their widest cell.
+/// Returns a text table: rows beneath a header, columns as wide as their widest cell.
 pub(crate) fn text_table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,

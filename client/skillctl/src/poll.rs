@@ -1,18 +1,14 @@
 //! `skillctl poll`: what an exec has said since, and where to go on.
 
-use std::io::{self, Write};
-
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
 use skilld_client::Client;
 use skilld_client::v1::exec_event::Event;
-use skilld_client::v1::{
-    ExecState, OutputStream, PollExecRequest, PollExecResponse, StreamOffsets,
-};
+use skilld_client::v1::{ExecState, PollExecRequest, PollExecResponse, StreamOffsets};
 
-use crate::transcript::output_bytes;
-use crate::{complete, exec_result, output, values};
+use crate::event_follower::{EventFollower, OnLeave};
+use crate::{complete, exec_result, output, value_formats};
 
 /// Print what an exec has said since, and on stderr where to go on and how it is.
 ///
@@ -27,16 +23,16 @@ pub(crate) struct Poll {
     #[arg(value_name = "ID/EXEC", add = ArgValueCompleter::new(complete::offer_execs))]
     exec: String,
     /// Time to wait for output, at most 60s. Answers at once if left out.
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     wait: Option<Duration>,
     /// First byte of stdout to print, and of stderr after a comma.
-    #[arg(long, value_name = "STDOUT[,STDERR]", default_value = "0", value_parser = values::parse_offsets)]
+    #[arg(long, value_name = "STDOUT[,STDERR]", default_value = "0", value_parser = value_formats::parse_offsets)]
     offset: StreamOffsets,
     /// Wait until output has been quiet for this long, at most 10s. The server's default is 75 ms.
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     settle: Option<Duration>,
     /// Print at most this much, up to 1MiB. The server's default is 64 KiB.
-    #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = value_formats::parse_size)]
     max_bytes: Option<i64>,
 }
 
@@ -52,10 +48,19 @@ impl Poll {
         };
         let answer = client.poll_exec(request).await?;
         if output::is_json() {
-            output::print_message("PollExecResponse", &answer, "")?;
-        } else {
-            print_answer(&answer)?;
+            return output::print_message("PollExecResponse", &answer, "");
         }
+        let next = answer.next_offsets.unwrap_or_default();
+        let state = exec_state(&answer);
+        let mut follower = EventFollower::new(client, OnLeave::Detach);
+        for event in answer_events(answer) {
+            follower.write_event(&event).await?;
+        }
+        output::note!(
+            "{state}; go on with --offset {},{}",
+            next.stdout,
+            next.stderr
+        );
         Ok(0)
     }
 }
@@ -66,35 +71,7 @@ pub(crate) fn answer_events(answer: PollExecResponse) -> impl Iterator<Item = Ev
     gaps.chain(answer.output.into_iter().map(Event::Output))
 }
 
-fn print_answer(answer: &PollExecResponse) -> io::Result<()> {
-    for gap in &answer.gaps {
-        let stream = values::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
-        output::note!(
-            "{} bytes of {stream} are lost",
-            gap.to.saturating_sub(gap.from)
-        );
-    }
-    for piece in &answer.output {
-        let bytes = output_bytes(piece);
-        if piece.stream() == OutputStream::Stderr {
-            io::stderr().lock().write_all(bytes)?;
-        } else {
-            let mut stdout = io::stdout().lock();
-            stdout.write_all(bytes)?;
-            stdout.flush()?;
-        }
-    }
-    let next = answer.next_offsets.unwrap_or_default();
-    output::note!(
-        "{}; go on with --offset {},{}",
-        exec_state(answer),
-        next.stdout,
-        next.stderr
-    );
-    Ok(())
-}
-
-/// Returns the state of the exec in words.
+/// Describes the state of the polled exec for people.
 fn exec_state(answer: &PollExecResponse) -> String {
     let Some(ended) = &answer.result else {
         return "it runs".to_owned();

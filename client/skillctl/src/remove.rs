@@ -23,7 +23,7 @@ pub(crate) struct Rm {
 /// Forget execs and their output; one that runs is killed.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl forget job-7/x-1 job-7/x-2")]
-pub(crate) struct Forget {
+pub(crate) struct ForgetExecs {
     /// Execs to remove.
     #[arg(value_name = "ID/EXEC", required = true, add = ArgValueCompleter::new(complete::offer_execs))]
     execs: Vec<String>,
@@ -46,13 +46,13 @@ impl Rm {
     }
 }
 
-impl Forget {
+impl ForgetExecs {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         delete_each(&self.execs, async |name| client.delete_exec(name).await).await
     }
 }
 
-/// Deletes all of them, also after a failure, and prints what was deleted. Returns 1 if any failed.
+/// Deletes the named things one by one, also after a failure, and prints what was deleted. Returns 1 if any failed.
 pub(crate) async fn delete_each(
     names: &[String],
     delete: impl AsyncFn(&str) -> Result<(), Error>,

@@ -7,23 +7,21 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
 use serde_json::{Map, Value};
-use skilld_client::v1::stdin::Source;
 use skilld_client::v1::{
-    ArtifactScope, CollectOutputsRequest, CreateWorkspaceRequest, PreflightSkillRequest,
-    RunExecRequest, StageMode, Stdin,
+    ArtifactScope, CollectOutputsRequest, CreateWorkspaceRequest, ExecSpec, PreflightSkillRequest,
+    RunExecRequest, StageMode,
 };
 use skilld_client::{Client, new_workspace_id, short_id, workspace_name};
 
 use crate::artifact::Scope;
 use crate::collect::{self, CopyLimits};
+use crate::command_args::CommandArgs;
 use crate::event_follower::{self, EventFollower, FollowOutcome, OnLeave};
-use crate::exec;
 use crate::input_arg::{self, Input};
 use crate::interrupt::{InterruptSignals, InterruptedError};
-use crate::script_args::ScriptArgs;
 use crate::skill::check;
 use crate::workspace_size::LimitArgs;
-use crate::{attach_input, complete, output, proto_json, values};
+use crate::{attach_input, complete, output, proto_json, value_formats};
 
 /// Run a command of a skill in a fresh workspace: create, stage, exec, collect, delete.
 ///
@@ -57,10 +55,10 @@ pub(crate) struct Run {
     #[command(flatten)]
     limits: CopyLimits,
     /// Kill the command after this long. The server's default is 5 minutes.
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     timeout: Option<Duration>,
     /// Environment; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = values::parse_pair)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
     env: Vec<(String, String)>,
     /// Pool to claim from; the server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -77,13 +75,7 @@ pub(crate) struct Run {
     #[arg(long)]
     timing: bool,
     #[command(flatten)]
-    script: ScriptArgs,
-    #[arg(
-        trailing_var_arg = true,
-        required_unless_present = "script",
-        value_name = "COMMAND"
-    )]
-    command: Vec<String>,
+    command: CommandArgs,
 }
 
 impl Run {
@@ -119,7 +111,7 @@ impl Run {
     }
 }
 
-/// Run of a skill with its workspace and outputs.
+/// Run of a skill in a workspace of its own, which is deleted at the end.
 struct RunJob<'a> {
     client: &'a Client,
     clock: RunTimings,
@@ -128,7 +120,7 @@ struct RunJob<'a> {
 }
 
 impl RunJob<'_> {
-    /// Does all steps but the deletion; adds to `object` what `-o json` prints. Returns the code to exit with.
+    /// Runs all steps but the deletion; adds to `object` what `-o json` prints. Returns the exit code.
     async fn work(&mut self, run: Run, object: &mut Map<String, Value>) -> anyhow::Result<u8> {
         let client = self.client;
         let (start, pool) = (Instant::now(), run.pool);
@@ -150,13 +142,10 @@ impl RunJob<'_> {
             self.check(&run.skill, &pool, &run.env).await?;
         }
 
-        let mut spec = exec::exec_spec(run.command.clone(), &run.env, run.timeout);
-        run.script.apply(&mut spec, &run.command);
-        spec.skill = skill;
-        if run.stdin {
-            let source = Some(Source::Open(true));
-            spec.stdin = Some(Stdin { source });
-        }
+        let spec = ExecSpec {
+            skill,
+            ..run.command.spec(&run.env, run.timeout, run.stdin)
+        };
         let ending = self.exec(spec, object).await?;
         let code = event_follower::exit_code(&ending);
         if !matches!(ending, FollowOutcome::Finished(_)) {
@@ -179,7 +168,7 @@ impl RunJob<'_> {
         Ok(if code == 0 && !complete { 1 } else { code })
     }
 
-    /// Sends the skill and the inputs; the skill's name without its version.
+    /// Stages the skill and the inputs; returns the skill's name without its version.
     async fn stage(
         &mut self,
         skill: &str,
@@ -205,7 +194,7 @@ impl RunJob<'_> {
         Ok(staged.map_or_else(|| skill.to_owned(), |staged| staged.name))
     }
 
-    /// Says what is missing. The command may do without it, so it runs in any case.
+    /// Notes on stderr what the skill needs and the image lacks. The command may do without it, so it runs in any case.
     async fn check(
         &mut self,
         skill: &str,
@@ -229,7 +218,7 @@ impl RunJob<'_> {
 
     async fn exec(
         &mut self,
-        spec: skilld_client::v1::ExecSpec,
+        spec: ExecSpec,
         object: &mut Map<String, Value>,
     ) -> anyhow::Result<FollowOutcome> {
         let start = Instant::now();
@@ -248,7 +237,7 @@ impl RunJob<'_> {
         let mut follower = EventFollower::new(client, OnLeave::Kill);
         let ended = follower.converse(events, input, &mut self.interrupt).await;
         let mut kept = Ok(());
-        match follower.transcript_after(&ended, &name) {
+        match follower.take_transcript(&name, ended.is_err()) {
             Ok(Some(transcript)) => *object = transcript,
             Ok(None) if ended.is_ok() => drop(object.insert("exec".into(), name.into())),
             Ok(None) => {}
@@ -266,7 +255,7 @@ impl RunJob<'_> {
         Ok(ending)
     }
 
-    /// Copies the results. Returns `true` if something matched and nothing was cut.
+    /// Copies the command's results into a local directory. Returns `true` if something matched and nothing was cut.
     async fn collect(
         &mut self,
         globs: Vec<String>,
@@ -283,7 +272,7 @@ impl RunJob<'_> {
             collect::collect_to_dir(client, request, to).await
         };
         let collected = self.interrupt.race(collecting).await??;
-        let size = values::format_bytes(collected.bytes);
+        let size = value_formats::format_bytes(collected.bytes);
         let count = collected.files.len() + collected.links.len();
         output::note!("collected {count} files ({size}) into {}", to.display());
         let summary = proto_json::from_message("CollectSummary", &collected.summary)?;
@@ -291,7 +280,7 @@ impl RunJob<'_> {
         Ok(collect::is_complete(&collected))
     }
 
-    /// A Ctrl-C here gives up, and the workspace's idle timeout does the rest.
+    /// Deletes the workspace. Ctrl-C stops the wait, and the workspace's idle timeout does the rest.
     async fn delete(&mut self) -> anyhow::Result<()> {
         let start = Instant::now();
         let client = self.client;
@@ -309,7 +298,7 @@ impl RunJob<'_> {
     }
 }
 
-/// Says how long steps took, if asked to.
+/// Printer of how long each step of a run took, if the user asked for that.
 struct RunTimings {
     say: bool,
 }

@@ -1,21 +1,23 @@
 //! `skillctl pool`, `server`, `problems`, `drain`: for those who run the daemon.
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
     DrainRequest, GetProblemsResponse, ListPoolsResponse, Pool as Message, ServerInfo,
 };
 use skilld_client::{Client, short_id};
 
-use crate::{output, skill, values};
+use crate::command_group::command_group;
+use crate::{output, skill, value_formats};
 
-/// List and resize pools of warm containers.
-#[derive(Debug, Subcommand)]
-#[command(after_help = "Example:\n  skillctl pool list")]
-pub(crate) enum Pool {
-    #[command(visible_alias = "ls")]
-    List(PoolList),
-    Resize(PoolResize),
+command_group! {
+    /// List and resize pools of warm containers.
+    #[command(after_help = "Example:\n  skillctl pool list")]
+    Pool {
+        #[command(visible_alias = "ls")]
+        List(PoolList),
+        Resize(PoolResize),
+    }
 }
 
 /// List the pools and how full they are.
@@ -32,11 +34,12 @@ pub(crate) struct PoolResize {
     warm: i32,
 }
 
-/// Look at the daemon.
-#[derive(Debug, Subcommand)]
-#[command(after_help = "Example:\n  skillctl server info")]
-pub(crate) enum Server {
-    Info(Info),
+command_group! {
+    /// Look at the daemon.
+    #[command(after_help = "Example:\n  skillctl server info")]
+    Server {
+        Info(Info),
+    }
 }
 
 /// Show version, engine, features and limits.
@@ -58,117 +61,91 @@ pub(crate) struct Drain {
     remove: bool,
 }
 
-impl Pool {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        match self {
-            Self::List(PoolList {}) => {
-                let pools = client.list_pools().await?;
-                let answer = ListPoolsResponse { pools };
-                let ids = answer.pools.iter().map(|pool| short_id(&pool.name));
-                let table = pool_table(&answer.pools);
-                output::print_list("ListPoolsResponse", &answer, ids, &table)?;
-            }
-            Self::Resize(PoolResize { name, warm }) => {
-                let pool = client.resize_pool(&name, warm).await?;
-                let table = pool_table(std::slice::from_ref(&pool));
-                output::print_message("Pool", &pool, &table)?;
-            }
-        }
-        Ok(0)
+impl PoolList {
+    async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let pools = client.list_pools().await?;
+        let answer = ListPoolsResponse { pools };
+        let id = |pool: &Message| short_id(&pool.name);
+        let kind = "ListPoolsResponse";
+        output::print_list(kind, &answer, &answer.pools, id, POOL_HEADER, pool_row)
     }
 }
 
-fn pool_table(pools: &[Message]) -> String {
-    let header = [
-        "NAME", "WARM", "BOOTING", "CLAIMED", "WAITING", "MAX", "IMAGE", "PROBLEM",
-    ];
-    let rows = pools.iter().map(|pool| {
-        [
-            short_id(&pool.name),
-            format!("{}/{}", pool.warm, pool.warm_target),
-            pool.booting.to_string(),
-            pool.claimed.to_string(),
-            pool.waiting.to_string(),
-            pool.max.to_string(),
-            pool.image.clone(),
-            pool.problem.clone(),
-        ]
-    });
-    output::text_table(header, rows)
+impl PoolResize {
+    async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let pool = client.resize_pool(&self.name, self.warm).await?;
+        let table = output::text_table(POOL_HEADER, [pool_row(&pool)]);
+        output::print_message("Pool", &pool, &table)
+    }
 }
 
-impl Server {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let Self::Info(Info {}) = self;
+const POOL_HEADER: [&str; 8] = [
+    "NAME", "WARM", "BOOTING", "CLAIMED", "WAITING", "MAX", "IMAGE", "PROBLEM",
+];
+
+fn pool_row(pool: &Message) -> [String; 8] {
+    [
+        short_id(&pool.name),
+        format!("{}/{}", pool.warm, pool.warm_target),
+        pool.booting.to_string(),
+        pool.claimed.to_string(),
+        pool.waiting.to_string(),
+        pool.max.to_string(),
+        pool.image.clone(),
+        pool.problem.clone(),
+    ]
+}
+
+impl Info {
+    async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let info = client.server_info().await?;
-        output::print_message("ServerInfo", &info, &server_details(&info))?;
-        Ok(0)
+        output::print_message("ServerInfo", &info, &server_details(&info))
     }
 }
 
 fn server_details(info: &ServerInfo) -> String {
     let engine = info.engine.clone().unwrap_or_default();
     let limits = info.limits.unwrap_or_default();
-    let available = if engine.available {
-        ""
-    } else {
-        ", does not answer"
+    let available = match engine.available {
+        true => "",
+        false => ", does not answer",
     };
+    let (name, version) = (&engine.name, &engine.version);
+    let (api, cgroup) = (&engine.api_version, &engine.cgroup_version);
+    let (guest, generation) = (&info.guest_version, info.guest_generation);
+    let timeout = value_formats::format_duration(limits.exec_timeout_default.as_ref());
+    let timeout_max = value_formats::format_duration(limits.exec_timeout_max.as_ref());
+    let (workspaces, execs) = (limits.workspaces, limits.execs_per_workspace);
+    let stage = value_formats::format_size(limits.stage_bytes);
+    let files = limits.collect_files_max;
+    let file_bytes = value_formats::format_size(limits.collect_file_bytes_max);
+    let total_bytes = value_formats::format_size(limits.collect_total_bytes_max);
+    let engine_text = format!("{name} {version} (API {api}, cgroup v{cgroup}{available})");
+    let collect = format!("at most {files} files, {file_bytes} each, {total_bytes} in all");
     output::text_fields(&[
         ("version", info.version.clone()),
         ("instance", info.instance.clone()),
-        ("up since", values::format_time(info.start_time.as_ref())),
         (
-            "engine",
-            format!(
-                "{} {} (API {}, cgroup v{}{available})",
-                engine.name, engine.version, engine.api_version, engine.cgroup_version
-            ),
+            "up since",
+            value_formats::format_time(info.start_time.as_ref()),
         ),
+        ("engine", engine_text),
         ("runtimes", engine.oci_runtimes.join(", ")),
         ("features", info.features.join(", ")),
         ("pools", info.pools.join(", ")),
         ("default pool", info.default_pool.clone()),
-        (
-            "guest",
-            format!(
-                "{} (generation {})",
-                info.guest_version, info.guest_generation
-            ),
-        ),
+        ("guest", format!("{guest} (generation {generation})")),
         ("seccomp", info.seccomp_digest.clone()),
-        ("workspaces", format!("at most {}", limits.workspaces)),
-        (
-            "execs",
-            format!("at most {} per workspace", limits.execs_per_workspace),
-        ),
-        (
-            "exec timeout",
-            format!(
-                "{}, at most {}",
-                values::format_duration(limits.exec_timeout_default.as_ref()),
-                values::format_duration(limits.exec_timeout_max.as_ref())
-            ),
-        ),
-        (
-            "stage",
-            format!("at most {} a call", values::format_size(limits.stage_bytes)),
-        ),
-        (
-            "collect",
-            format!(
-                "at most {} files, {} each, {} in all",
-                limits.collect_files_max,
-                values::format_size(limits.collect_file_bytes_max),
-                values::format_size(limits.collect_total_bytes_max)
-            ),
-        ),
+        ("workspaces", format!("at most {workspaces}")),
+        ("execs", format!("at most {execs} per workspace")),
+        ("exec timeout", format!("{timeout}, at most {timeout_max}")),
+        ("stage", format!("at most {stage} a call")),
+        ("collect", collect),
     ])
 }
 
 impl Problems {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let Self {} = self;
         let problems = client.problems().await?;
         let answer = GetProblemsResponse { problems };
         let text = match skill::problem_lines(&answer.problems) {
@@ -195,7 +172,6 @@ impl Drain {
             ),
             false => "draining: no new workspaces, no new execs\n".to_owned(),
         };
-        output::print_message("DrainResponse", &done, &text)?;
-        Ok(0)
+        output::print_message("DrainResponse", &done, &text)
     }
 }

@@ -6,7 +6,7 @@ const NAMES: [&str; 31] = [
     "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
 ];
 
-/// `TERM`, `SIGTERM`, `term` or `15`.
+/// Parses a signal's name or number: `TERM`, `SIGTERM`, `term` or `15`.
 pub(crate) fn parse_signal(text: &str) -> Result<i32, String> {
     if let Ok(number) = text.parse::<i32>() {
         return if (1..=64).contains(&number) {
@@ -24,7 +24,7 @@ pub(crate) fn parse_signal(text: &str) -> Result<i32, String> {
         .ok_or_else(|| "is no signal: write for instance TERM, INT, HUP or a number".to_owned())
 }
 
-/// `SIGTERM`, or `signal 40`.
+/// Returns the name of a signal, `SIGTERM`, or `signal 40` for one without a name.
 pub(crate) fn signal_name(number: i32) -> String {
     let index = usize::try_from(number - 1).ok();
     match index.and_then(|index| NAMES.get(index)) {

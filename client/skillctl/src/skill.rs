@@ -1,33 +1,35 @@
 //! `skillctl skill`: what can be staged.
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use skilld_client::v1::{ListSkillsRequest, ListSkillsResponse, Problem, Skill as Message};
-use skilld_client::{Client, short_id};
+use skilld_client::{Client, Error, short_id};
 
-use crate::pages::read_all_pages;
-use crate::{complete, output, values};
+use crate::command_group::command_group;
+use crate::paged_lists::read_all_pages;
+use crate::{complete, output, value_formats};
 
 pub(crate) mod check;
 mod publish;
 mod read;
 
-/// List, show, read, search, check and publish skills.
-#[derive(Debug, Subcommand)]
-#[command(after_help = "Example:\n  skillctl skill list")]
-pub(crate) enum Skill {
-    #[command(visible_alias = "ls")]
-    List(List),
-    Show(Show),
-    Files(read::Files),
-    Read(read::Read),
-    Search(read::Search),
-    Problems(read::Problems),
-    Check(check::Check),
-    Publish(publish::Publish),
-    #[command(visible_alias = "rm")]
-    Delete(publish::Delete),
-    Refresh(publish::Refresh),
+command_group! {
+    /// List, show, read, search, check and publish skills.
+    #[command(after_help = "Example:\n  skillctl skill list")]
+    Skill {
+        #[command(visible_alias = "ls")]
+        List(List),
+        Show(Show),
+        Files(read::Files),
+        Read(read::Read),
+        Search(read::Search),
+        Problems(read::Problems),
+        Check(check::Check),
+        Publish(publish::Publish),
+        #[command(visible_alias = "rm")]
+        Delete(publish::Delete),
+        Refresh(publish::Refresh),
+    }
 }
 
 /// List the skills that the daemon knows.
@@ -44,68 +46,47 @@ pub(crate) struct Show {
     name: String,
 }
 
-impl Skill {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        match self {
-            Self::List(List {}) => print_skills(client).await,
-            Self::Show(Show { name }) => {
-                let skill = client.get_skill(&name).await?;
-                output::print_message("Skill", &skill, &skill_details(&skill))?;
-                Ok(0)
-            }
-            Self::Files(command) => command.run(client).await,
-            Self::Read(command) => command.run(client).await,
-            Self::Search(command) => command.run(client).await,
-            Self::Problems(command) => command.run(client).await,
-            Self::Check(command) => command.run(client).await,
-            Self::Publish(command) => command.run(client).await,
-            Self::Delete(command) => command.run(client).await,
-            Self::Refresh(command) => command.run(client).await,
-        }
+impl List {
+    async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let all = list_all_skills(client).await?;
+        let header = ["NAME", "VERSION", "STATE", "DESCRIPTION"];
+        let id = |skill: &Message| short_id(&skill.name);
+        let row = |skill: &Message| {
+            [
+                id(skill),
+                skill.version.clone(),
+                skill_state(skill),
+                description_summary(&skill.description),
+            ]
+        };
+        output::print_list("ListSkillsResponse", &all, &all.skills, id, header, row)?;
+        output::print_text_notes(&problem_lines(&all.problems));
+        Ok(0)
+    }
+}
+
+impl Show {
+    async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let skill = client.get_skill(&self.name).await?;
+        output::print_message("Skill", &skill, &skill_details(&skill))
     }
 }
 
 /// Lists the skills of all pages, and the problems of roots.
-async fn list_all_skills(client: &Client) -> anyhow::Result<ListSkillsResponse> {
-    let all = read_all_pages(async |page_token| {
-        let request = ListSkillsRequest {
-            page_size: 1000,
-            page_token,
-            ..Default::default()
-        };
-        client.list_skills(request).await
-    });
-    Ok(all.await?)
-}
-
-async fn print_skills(client: &Client) -> anyhow::Result<u8> {
-    let all = list_all_skills(client).await?;
-    let ids = all.skills.iter().map(|skill| short_id(&skill.name));
-    let rows = all.skills.iter().map(|skill| {
-        let (name, version) = (short_id(&skill.name), skill.version.clone());
-        [
-            name,
-            version,
-            skill_state(skill),
-            description_summary(&skill.description),
-        ]
-    });
-    let table = output::text_table(["NAME", "VERSION", "STATE", "DESCRIPTION"], rows);
-    output::print_list("ListSkillsResponse", &all, ids, &table)?;
-    output::print_text_notes(&problem_lines(&all.problems));
-    Ok(0)
+async fn list_all_skills(client: &Client) -> Result<ListSkillsResponse, Error> {
+    read_all_pages(client, ListSkillsRequest::default()).await
 }
 
 fn skill_state(skill: &Message) -> String {
-    values::enum_words(skill.state().as_str_name(), "SKILL_STATE_")
+    value_formats::enum_words(skill.state().as_str_name(), "SKILL_STATE_")
 }
 
-/// Joins the lines of a description, which may be folded or written in paragraphs.
+/// Joins the lines of a skill's description, which may be folded or written in paragraphs.
 fn one_line(description: &str) -> String {
     description.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the part of a description that fits on a line.
+/// Returns the first 80 characters of a skill's description, on one line.
 fn description_summary(description: &str) -> String {
     const CHARS_MAX: usize = 80;
     let line = one_line(description);
@@ -115,10 +96,10 @@ fn description_summary(description: &str) -> String {
     }
 }
 
-/// Returns each problem on a line of its own.
+/// Returns each problem of a skill or root as a line of text.
 pub(crate) fn problem_lines(problems: &[Problem]) -> Vec<String> {
     let lines = problems.iter().map(|problem| {
-        let severity = values::enum_words(problem.severity().as_str_name(), "SEVERITY_");
+        let severity = value_formats::enum_words(problem.severity().as_str_name(), "SEVERITY_");
         let line = match problem.line {
             0 => String::new(),
             line => format!(":{line}"),
@@ -132,7 +113,7 @@ pub(crate) fn problem_lines(problems: &[Problem]) -> Vec<String> {
 }
 
 fn skill_details(skill: &Message) -> String {
-    let size = values::format_size(skill.bytes);
+    let size = value_formats::format_size(skill.bytes);
     let mut fields = vec![
         ("name", short_id(&skill.name)),
         ("description", one_line(&skill.description)),

@@ -12,17 +12,17 @@ use skilld_client::v1::{
 
 use crate::artifact::Scope;
 use crate::input_arg::{self, Input, LocalInput};
-use crate::{complete, output, proto_json, values};
+use crate::{complete, output, proto_json, value_formats};
 
 /// Put skills and files into a workspace.
 ///
 /// Skills become read-only directories beneath skills/. A file becomes DEST, a directory a directory DEST with
-/// everything in it; `--input -=DEST` is stdin. DEST is relative to /workspace, a DEST that ends with / is a directory to
-/// put it into, and without one it goes to work/inputs/, where $INPUTS_DIR points.
+/// everything in it; `--input -=DEST` is stdin. DEST is relative to /workspace, a DEST that ends with / is a directory
+/// to put it into, and without one it goes to work/inputs/, where $INPUTS_DIR points.
 ///
 /// SRC may also name what the server fetches: artifact://NAME@VERSION, host:///PATH beneath a folder that its
-/// configuration lists, workspace://PATH, skill://NAME/PATH of a staged skill, or a URL if it allows them. Artifacts are
-/// those of --app, --user and --session.
+/// configuration lists, workspace://PATH, skill://NAME/PATH of a staged skill, or a URL if it allows them. Artifacts
+/// are those of --app, --user and --session.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl stage job-7 --skill csv-report sales.csv data/=work/data
@@ -49,7 +49,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Prints what was staged as it goes, or one JSON object at the end; also where a later input fails.
+    /// Stages everything and prints it as it goes, or one JSON object at the end, also if a later input fails.
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let inputs: Vec<_> = self.input.iter().chain(&self.files).cloned().collect();
         if inputs.is_empty() && self.skill.is_empty() {
@@ -69,7 +69,8 @@ impl Stage {
         Ok(0)
     }
 
-    /// Stages skills, references and local files, in this order, up to the first that fails. `object` gets what was staged.
+    /// Stages skills, references and local files, in this order, up to the first that fails. `object` gets what was
+    /// staged.
     async fn stage_all(
         &self,
         client: &Client,
@@ -109,7 +110,7 @@ impl Stage {
     }
 }
 
-/// Adds the fields of an answer to the JSON object, or prints its text.
+/// Reports what one call staged: adds its fields to the JSON object, or prints its text.
 fn report_staged<M: Message>(
     object: &mut Map<String, Value>,
     kind: &str,
@@ -127,14 +128,14 @@ fn report_staged<M: Message>(
 
 /// Describes one staged skill for people.
 fn skill_line(skill: &StagedSkill) -> String {
-    let size = values::format_size(skill.bytes);
+    let size = value_formats::format_size(skill.bytes);
     let (name, path, files) = (&skill.name, &skill.path, skill.files);
     format!("{name} → {path} ({files} files, {size})\n")
 }
 
 /// Describes a local file or directory that was sent, for people.
 pub(crate) fn local_line(local: &LocalInput, staged: &StageFilesResponse) -> String {
-    let size = values::format_size(staged.bytes_total);
+    let size = value_formats::format_size(staged.bytes_total);
     let (from, to) = (local.path.display(), input_arg::in_workspace(&local.target));
     format!("{from} → {to} ({} files, {size})\n", staged.files_total)
 }
@@ -160,7 +161,7 @@ fn reference_line(staged: &StagedInput) -> String {
         format!(
             "{} files, {}",
             staged.files_total,
-            values::format_size(staged.bytes_total)
+            value_formats::format_size(staged.bytes_total)
         )
     };
     let note = if staged.note.is_empty() {

@@ -47,7 +47,6 @@ impl Stdin {
             committed_offset: writer.offset().unwrap_or_default(),
             ..WriteStdinResponse::default()
         };
-        output::print_message("WriteStdinResponse", &written, "")?;
-        Ok(0)
+        output::print_message("WriteStdinResponse", &written, "")
     }
 }

@@ -1,7 +1,7 @@
-//! Our own terminal: its size, raw mode, and the mode it had before on every way out.
+//! This program's own terminal: its size, and raw mode, which every way out of the program ends.
 //!
-//! The old mode is kept here and not by whoever asked for raw mode, so that a panic can put it back before it says
-//! anything.
+//! The previous mode is kept in this module and not by the caller, so that a panic can restore it before its message is
+//! printed.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,26 +10,28 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use skilld_client::v1::Terminal;
 
-/// Nearly the largest side of a terminal that the API takes: one more must do, too.
+/// Maximum number of rows and of columns that this program reports; the API takes one more, which a redraw needs.
 const SIDE_MAX: u16 = 9_999;
-/// Longest TERM that the API takes.
+/// Maximum length of TERM in the API, in bytes.
 const TERM_BYTES_MAX: usize = 64;
 
+/// Terminal in raw mode and its previous mode; `None` outside of raw mode.
 static SAVED: Mutex<Option<SavedTerminal>> = Mutex::new(None);
 static HOOK: Once = Once::new();
 
+/// Terminal that is in raw mode, with the mode to restore.
 struct SavedTerminal {
     terminal: OwnedFd,
     mode: Termios,
 }
 
-/// Raw mode, until this is dropped: each byte that is typed is read at once and means nothing to our own kernel, and
-/// nothing is done to what is written.
+/// Guard of raw mode, which ends when the guard is dropped. In raw mode each typed byte is read at once without a
+/// meaning to the kernel, and written bytes are not changed.
 #[derive(Debug)]
 pub(crate) struct RawTerminal(());
 
 impl RawTerminal {
-    /// Raw mode for the terminal on our stdin. What was typed before is not lost.
+    /// Enters raw mode on the terminal of stdin. What was typed before is not lost.
     pub(crate) fn enter() -> io::Result<Self> {
         Self::enter_on(&io::stdin())
     }
@@ -49,7 +51,7 @@ impl RawTerminal {
             terminal: terminal.as_fd().try_clone_to_owned()?,
             mode,
         });
-        // From here on a failure restores it, too.
+        // From here on a failure restores the mode, too.
         let entered = Self(());
         tcsetattr(terminal, OptionalActions::Now, &raw)?;
         Ok(entered)
@@ -62,7 +64,7 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Returns `true` if lines must end with a carriage return now.
+/// Returns `true` in raw mode, in which lines must end with a carriage return.
 pub(crate) fn is_raw() -> bool {
     lock_saved_mode().is_some()
 }
@@ -78,12 +80,12 @@ fn lock_saved_mode() -> MutexGuard<'static, Option<SavedTerminal>> {
     SAVED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns `true` if a user sits at the keyboard.
+/// Returns `true` if stdin is a terminal.
 pub(crate) fn stdin_is_terminal() -> bool {
     isatty(io::stdin())
 }
 
-/// Rows and columns of our terminal; zeros if there is none or it does not say.
+/// Returns rows and columns of this program's terminal; zeros if there is none or it does not report them.
 pub(crate) fn terminal_size() -> (u32, u32) {
     let size = tcgetwinsize(io::stdin())
         .or_else(|_| tcgetwinsize(io::stdout()))
@@ -94,7 +96,8 @@ pub(crate) fn terminal_size() -> (u32, u32) {
     })
 }
 
-/// A terminal for an exec: as large as ours and of this kind, if the server can know it.
+/// Returns the terminal to request for an exec: of the size of this program's, and of the kind `term` if that is a
+/// valid name.
 pub(crate) fn terminal_like_ours(term: &str) -> Terminal {
     let (rows, cols) = terminal_size();
     let known = term.len() <= TERM_BYTES_MAX

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use skilld_client::{Client, new_exec_id};
 use skilld_tools::host::HostTools;
@@ -18,6 +18,7 @@ use skilld_tools::{CancelOutcome, Family, Session, ToolOptions, Toolset};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::command_group::command_group;
 use crate::interrupt::{InterruptSignals, InterruptedError};
 use crate::output;
 pub(crate) use saved_artifacts::{find_saved_artifacts, saved_artifacts_note};
@@ -29,15 +30,16 @@ const ARGUMENTS_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Deadline of the end of a session.
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Use the skill tools as a model would.
-#[derive(Debug, Subcommand)]
-#[command(
-    after_help = "Example:\n  skillctl tool call skill_load '{\"skill\": \"csv-report\"}' --session-file chat.json"
-)]
-pub(crate) enum Tool {
-    List(List),
-    Call(Call),
-    End(End),
+command_group! {
+    /// Use the skill tools as a model would.
+    #[command(
+        after_help = "Example:\n  skillctl tool call skill_load '{\"skill\": \"csv-report\"}' --session-file chat.json"
+    )]
+    Tool {
+        List(List),
+        Call(Call),
+        End(End),
+    }
 }
 
 /// Options that select the tool family, its settings and the session.
@@ -153,16 +155,6 @@ fn read_options(file: &std::path::Path) -> anyhow::Result<ToolOptions> {
     serde_json::from_value(options).with_context(what)
 }
 
-impl Tool {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        match self {
-            Self::List(command) => command.run(client).await,
-            Self::Call(command) => command.run(client).await,
-            Self::End(command) => command.run(client).await,
-        }
-    }
-}
-
 impl List {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let kept = self.selection.open_session()?;
@@ -238,8 +230,8 @@ async fn call_unless_interrupted(
     interrupt.race(calling).await
 }
 
-/// Prints the outcome of a call and stores its changes; returns the exit code. The outcome is printed also if the changes
-/// cannot be stored.
+/// Prints the outcome of a call and stores its changes; returns the exit code. The outcome is printed also if the
+/// changes cannot be stored.
 async fn report_outcome(
     tools: &Toolset,
     kept: &mut SessionFile,
@@ -267,8 +259,8 @@ async fn report_outcome(
     }
 }
 
-/// Ends a session that has no file; for one that has, closes only the connections of its skills. A signal stops the wait,
-/// and so does a daemon that takes too long: the workspace's idle timeout does the rest.
+/// Ends a session that has no file; for one that has, closes only the connections of its skills. A signal stops the
+/// wait, and so does a daemon that takes too long: the workspace's idle timeout does the rest.
 pub(crate) async fn end_session(
     tools: &Toolset,
     kept: &SessionFile,

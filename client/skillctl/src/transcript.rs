@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use skilld_client::v1::exec_event::{Event, Gap, Output, output::Content};
 use skilld_client::v1::{ExecResult, OutputStream};
 
-use crate::{proto_json, values};
+use crate::{proto_json, value_formats};
 
 /// Bytes of one stream that the object holds at most; the rest is dropped and `truncated` is set. Base64 and text make
 /// about two and a half times as much of them.
@@ -54,7 +54,7 @@ impl Transcript {
 
     /// Adds lost output.
     pub(crate) fn add_gap(&mut self, gap: &Gap) {
-        let stream = values::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
+        let stream = value_formats::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
         self.gaps
             .push(json!({"stream": stream, "from": gap.from, "to": gap.to}));
     }
@@ -62,11 +62,6 @@ impl Transcript {
     /// Returns `true` if any output was collected.
     pub(crate) fn has_output(&self) -> bool {
         !self.stdout.is_empty() || !self.stderr.is_empty()
-    }
-
-    /// Sets how the exec ended.
-    pub(crate) fn set_result(&mut self, result: Option<ExecResult>) {
-        self.result = result;
     }
 
     /// Returns the object for an exec with this name. `result` is null while the exec runs.

@@ -8,13 +8,13 @@ use skilld_client::{Client, short_id};
 
 use crate::{complete, exec_result, execs, output};
 
-/// Duration of one poll: the longest that the API allows.
+/// Maximum time that one poll waits, which is the API's maximum.
 const POLL_WAIT: Duration = Duration {
     seconds: 60,
     nanos: 0,
 };
 
-/// Output that one call returns at most, in bytes. It is not printed.
+/// Maximum output of one poll, in bytes. It is not printed.
 const POLL_BYTES: i32 = 1024 * 1024;
 
 /// Wait until an exec has ended, print how, and exit with its code.

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use prost_types::{Duration, Timestamp};
 use skilld_client::v1::create_workspace_request::Expiry;
@@ -11,27 +11,29 @@ use skilld_client::v1::{
 };
 use skilld_client::{Client, short_id, workspace_name};
 
-use crate::pages::read_all_pages;
+use crate::command_group::command_group;
+use crate::paged_lists::read_all_pages;
 use crate::workspace_size::LimitArgs;
-use crate::{complete, output, remove, values};
+use crate::{complete, output, remove, value_formats};
 
-/// Create, list, look at, renew and delete workspaces.
-#[derive(Debug, Subcommand)]
-#[command(after_help = "Example:\n  id=$(skillctl workspace create --idle-timeout 1h)")]
-pub(crate) enum Workspace {
-    Create(Create),
-    #[command(visible_alias = "ls")]
-    List(List),
-    Get(Get),
-    Renew(Renew),
-    #[command(visible_alias = "rm")]
-    Delete(Delete),
+command_group! {
+    /// Create, list, look at, renew and delete workspaces.
+    #[command(after_help = "Example:\n  id=$(skillctl workspace create --idle-timeout 1h)")]
+    Workspace {
+        Create(Create),
+        #[command(visible_alias = "ls")]
+        List(List),
+        Get(Get),
+        Renew(Renew),
+        #[command(visible_alias = "rm")]
+        Delete(Delete),
+    }
 }
 
 /// Claim a warm container and print the workspace's id.
 ///
-/// An --id that exists already is an error, unless --allow-existing takes that workspace. A size below the pool's makes a
-/// container of its own, which takes as long as a container start.
+/// An --id that exists already is an error, unless --allow-existing takes that workspace. A size below the pool's makes
+/// a container of its own, which takes as long as a container start.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  skillctl workspace create --id job-7 --pool default --idle-timeout 1h\n  skillctl workspace create --memory 256MiB --disk 128MiB --cpus 0.5"
@@ -44,16 +46,16 @@ pub(crate) struct Create {
     #[arg(long, default_value = "", hide_default_value = true)]
     pool: String,
     /// Delete it after this long without a call or a running exec.
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     idle_timeout: Option<Duration>,
     /// Delete it after this long, whatever happens.
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     max_lifetime: Option<Duration>,
     /// Environment of every exec; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = values::parse_pair)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
     env: Vec<(String, String)>,
     /// A label to list by; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = values::parse_pair)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
     label: Vec<(String, String)>,
     #[command(flatten)]
     limits: LimitArgs,
@@ -67,7 +69,7 @@ pub(crate) struct Create {
 #[command(after_help = "Example:\n  skillctl workspace list --label team=reports")]
 pub(crate) struct List {
     /// Label that listed workspaces have; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = values::parse_pair)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
     label: Vec<(String, String)>,
 }
 
@@ -88,10 +90,10 @@ pub(crate) struct Renew {
     #[arg(add = ArgValueCompleter::new(complete::offer_workspaces))]
     id: String,
     /// The new idle timeout.
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     idle_timeout: Option<Duration>,
     /// The new end of life, from now.
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     expires_in: Option<Duration>,
 }
 
@@ -106,93 +108,71 @@ pub(crate) struct Delete {
     allow_missing: bool,
 }
 
-impl Workspace {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        match self {
-            Self::Create(command) => command.run(client).await,
-            Self::List(command) => command.run(client).await,
-            Self::Get(Get { id }) => {
-                let workspace = client.get_workspace(&id).await?;
-                output::print_message("Workspace", &workspace, &workspace_details(&workspace))?;
-                Ok(0)
-            }
-            Self::Renew(command) => command.run(client).await,
-            Self::Delete(command) => command.run(client).await,
-        }
+impl Get {
+    async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let workspace = client.get_workspace(&self.id).await?;
+        output::print_message("Workspace", &workspace, &workspace_details(&workspace))
     }
 }
 
 impl Create {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let mut request = CreateWorkspaceRequest {
+        let request = CreateWorkspaceRequest {
             name: self.id.as_deref().map(workspace_name).unwrap_or_default(),
             pool: self.pool,
-            labels: values::to_map(&self.label),
+            labels: value_formats::to_map(&self.label),
             idle_timeout: self.idle_timeout,
             expiry: self.max_lifetime.map(Expiry::MaxLifetime),
-            env: values::to_map(&self.env),
+            env: value_formats::to_map(&self.env),
             limits: self.limits.request(),
+            allow_existing: self.allow_existing,
             ..CreateWorkspaceRequest::default()
         };
-        request.allow_existing = self.allow_existing;
         let workspace = client.create_workspace(request).await?;
         let text = format!("{}\n", short_id(&workspace.name));
-        output::print_message("Workspace", &workspace, &text)?;
-        Ok(0)
+        output::print_message("Workspace", &workspace, &text)
     }
 }
 
 impl List {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let labels = values::to_map(&self.label);
-        let all = read_all_pages(async |page_token| {
-            let request = ListWorkspacesRequest {
-                page_size: 1000,
-                labels: labels.clone(),
-                page_token,
-            };
-            client.list_workspaces(request).await
-        });
-        let all = all.await?;
-        let ids = all.workspaces.iter().map(|found| short_id(&found.name));
-        let rows = all.workspaces.iter().map(|workspace| {
+        let request = ListWorkspacesRequest {
+            labels: value_formats::to_map(&self.label),
+            ..Default::default()
+        };
+        let all = read_all_pages(client, request).await?;
+        let header = ["ID", "STATE", "POOL", "CREATED", "EXPIRES", "SKILLS"];
+        let id = |workspace: &Message| short_id(&workspace.name);
+        let row = |workspace: &Message| {
             [
-                short_id(&workspace.name),
+                id(workspace),
                 workspace_state(workspace),
                 workspace.pool.clone(),
-                values::format_relative_time(workspace.create_time.as_ref()),
-                values::format_relative_time(workspace.expire_time.as_ref()),
+                value_formats::format_relative_time(workspace.create_time.as_ref()),
+                value_formats::format_relative_time(workspace.expire_time.as_ref()),
                 skill_names(workspace),
             ]
-        });
-        let table = output::text_table(
-            ["ID", "STATE", "POOL", "CREATED", "EXPIRES", "SKILLS"],
-            rows,
-        );
-        output::print_list("ListWorkspacesResponse", &all, ids, &table)?;
-        Ok(0)
+        };
+        let kind = "ListWorkspacesResponse";
+        output::print_list(kind, &all, &all.workspaces, id, header, row)
     }
 }
 
 impl Renew {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let expire_time = match self.expires_in {
-            Some(wait) => {
-                let wait = std::time::Duration::try_from(wait)?;
-                Some(Timestamp::from(SystemTime::now() + wait))
-            }
-            None => None,
-        };
+        let wait = self.expires_in.map(std::time::Duration::try_from);
+        let expire_time = wait
+            .transpose()?
+            .map(|wait| Timestamp::from(SystemTime::now() + wait));
         let request = RenewWorkspaceRequest {
             name: self.id,
             idle_timeout: self.idle_timeout,
             expire_time,
         };
         let workspace = client.renew_workspace(request).await?;
-        let expires = values::format_relative_time(workspace.expire_time.as_ref());
+        let expires = value_formats::format_relative_time(workspace.expire_time.as_ref());
         let text = format!("{} expires {expires}\n", short_id(&workspace.name));
-        output::print_message("Workspace", &workspace, &text)?;
-        Ok(0)
+        output::print_message("Workspace", &workspace, &text)
     }
 }
 
@@ -207,7 +187,7 @@ impl Delete {
 }
 
 fn workspace_state(workspace: &Message) -> String {
-    values::enum_words(workspace.state().as_str_name(), "WORKSPACE_STATE_")
+    value_formats::enum_words(workspace.state().as_str_name(), "WORKSPACE_STATE_")
 }
 
 fn skill_names(workspace: &Message) -> String {
@@ -223,40 +203,28 @@ fn workspace_details(workspace: &Message) -> String {
     let limits = workspace.limits.unwrap_or_default();
     let limits = format!(
         "memory {}, cpu {} m, pids {}, disk {}, inodes {}",
-        values::format_size(limits.memory_bytes),
+        value_formats::format_size(limits.memory_bytes),
         limits.cpu_millis,
         limits.pids,
-        values::format_size(limits.disk_bytes),
+        value_formats::format_size(limits.disk_bytes),
         limits.inodes
     );
-    let failure = workspace.failure.as_ref();
+    let failure = workspace.failure.clone().unwrap_or_default().message;
+    let time = |time: &Option<Timestamp>| value_formats::format_time(time.as_ref());
+    let duration = |duration: &Option<Duration>| value_formats::format_duration(duration.as_ref());
     output::text_fields(&[
         ("id", short_id(&workspace.name)),
         ("state", workspace_state(workspace)),
-        (
-            "failure",
-            failure
-                .map(|failure| failure.message.clone())
-                .unwrap_or_default(),
-        ),
+        ("failure", failure),
         ("pool", workspace.pool.clone()),
         ("image", workspace.image.clone()),
-        (
-            "created",
-            values::format_time(workspace.create_time.as_ref()),
-        ),
+        ("created", time(&workspace.create_time)),
         (
             "expires",
-            values::format_relative_time(workspace.expire_time.as_ref()),
+            value_formats::format_relative_time(workspace.expire_time.as_ref()),
         ),
-        (
-            "idle timeout",
-            values::format_duration(workspace.idle_timeout.as_ref()),
-        ),
-        (
-            "max lifetime",
-            values::format_duration(workspace.max_lifetime.as_ref()),
-        ),
+        ("idle timeout", duration(&workspace.idle_timeout)),
+        ("max lifetime", duration(&workspace.max_lifetime)),
         ("limits", limits),
         ("labels", pairs(&workspace.labels)),
         ("env", pairs(&workspace.env)),

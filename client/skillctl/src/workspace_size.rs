@@ -3,19 +3,19 @@
 use clap::Args;
 use skilld_client::v1::WorkspaceLimits;
 
-use crate::values;
+use crate::value_formats;
 
 /// Sizes of a workspace. What is left out is as the pool has it, which is also the maximum.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct LimitArgs {
     /// Memory of its processes and files together, at most the pool's.
-    #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = value_formats::parse_size)]
     memory: Option<i64>,
     /// Size of its files, at most the pool's and less than its memory.
-    #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = value_formats::parse_size)]
     disk: Option<i64>,
     /// Processor cores, at most the pool's: 2, 0.5.
-    #[arg(long, value_name = "N", value_parser = values::parse_cpus)]
+    #[arg(long, value_name = "N", value_parser = value_formats::parse_cpus)]
     cpus: Option<i64>,
 }
 

@@ -15,7 +15,7 @@ use crate::endpoint::socket_path;
 pub(super) fn status_hint(failure: &Failure) -> Option<String> {
     match failure.reason {
         None => transport_hint(failure.code),
-        Some(reason) => skill_hint(reason, failure).unwrap_or_else(|| reason_hint(reason, failure)),
+        Some(reason) => reason_hint(reason, failure),
     }
 }
 
@@ -23,18 +23,13 @@ pub(super) fn status_hint(failure: &Failure) -> Option<String> {
 fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
     let metadata = |key: &str| failure.metadata.get(key).map(String::as_str);
     match reason {
-        Reason::SkillNotFound => Some(
-            match metadata("nearest").filter(|names| !names.is_empty()) {
-                Some(nearest) => format!("did you mean {}?", join_names(nearest)),
-                None => "list the skills to see which there are".into(),
-            },
-        ),
+        Reason::SkillNotFound => {
+            nearest_hint(failure).or_else(|| Some("list the skills to see which there are".into()))
+        }
         Reason::PoolNotFound => {
             metadata("pools").map(|pools| format!("there are {}", join_names(pools)))
         }
-        Reason::FileNotFound => metadata("nearest")
-            .filter(|names| !names.is_empty())
-            .map(|near| format!("did you mean {}?", join_names(near))),
+        Reason::FileNotFound => nearest_hint(failure),
         Reason::PoolExhausted | Reason::QuotaExceeded => Some(exhausted_hint(failure)),
         Reason::Draining => Some("the daemon is going down: try again when it is back".into()),
         Reason::EngineUnavailable => {
@@ -46,9 +41,18 @@ fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
         Reason::ExecNotFound => {
             Some("its retention is over, or it was never there: list the workspace's execs".into())
         }
+        // The message may have the problem already.
+        Reason::SkillInvalid => metadata("problem")
+            .filter(|problem| !failure.message.contains(problem))
+            .map(str::to_owned),
+        Reason::IdTaken if metadata("digest").is_some() => {
+            Some("give the skill another version".into())
+        }
         Reason::IdTaken => Some("choose another id, or leave it out".into()),
         Reason::WorkspaceNotReady => Some("create another workspace".into()),
         Reason::PathEscapes => Some("paths are relative, without a way out by `..`".into()),
+        // The message says where to delete a skill of a configured root.
+        Reason::ReadOnly if metadata("root").is_some() => None,
         Reason::ReadOnly => Some("write to work/ or out/ instead".into()),
         Reason::DiskFull => Some("delete files, or take a pool with a larger disk".into()),
         Reason::GuestLost => {
@@ -76,7 +80,6 @@ fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
         | Reason::InvalidRequest
         | Reason::Unauthenticated
         | Reason::PermissionDenied
-        | Reason::SkillInvalid
         | Reason::ArchiveInvalid
         | Reason::ChecksumMismatch
         | Reason::WrongFileType
@@ -90,6 +93,12 @@ fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
     }
 }
 
+/// Returns the question for the names that come nearest to one that does not exist; `None` if there are none.
+fn nearest_hint(failure: &Failure) -> Option<String> {
+    let names = failure.metadata.get("nearest")?;
+    (!names.is_empty()).then(|| format!("did you mean {}?", join_names(names)))
+}
+
 /// Returns the advice for a pool or quota that is used up.
 fn exhausted_hint(failure: &Failure) -> String {
     match failure.retry_after {
@@ -99,20 +108,6 @@ fn exhausted_hint(failure: &Failure) -> String {
         ),
         None => "delete what is no longer needed, or ask for more".into(),
     }
-}
-
-/// Returns the advice for reasons that mean something else when they are about a skill.
-fn skill_hint(reason: Reason, failure: &Failure) -> Option<Option<String>> {
-    let metadata = |key: &str| failure.metadata.get(key);
-    if reason == Reason::SkillInvalid {
-        let unsaid = metadata("problem").filter(|problem| !failure.message.contains(*problem));
-        return Some(unsaid.cloned());
-    }
-    if reason == Reason::IdTaken && metadata("digest").is_some() {
-        return Some(Some("give the skill another version".into()));
-    }
-    // The message itself says where to delete it.
-    (reason == Reason::ReadOnly && metadata("root").is_some()).then_some(None)
 }
 
 /// Returns the advice for a status that skilld did not make.

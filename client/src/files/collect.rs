@@ -41,17 +41,17 @@ pub struct CollectedLink {
 pub struct SkippedFile {
     /// Path in the workspace.
     pub path: String,
-    /// Reason, for a person.
+    /// Reason in words that complete a sentence about the file: "it …".
     pub skip_reason: String,
     /// Set if a local directory has the name; collecting into another directory helps then.
     pub blocked_by_directory: bool,
 }
 
 impl Client {
-    /// Collects files into a directory, which is made if it does not exist. Each file gets its name when all of it has come
-    /// and its SHA-256 is right; it replaces a file of the same name. A name that leads out of the directory, or through a
-    /// link, ends the call with an error. A link that leads out is left out, and so is an entry with the name of a local
-    /// directory.
+    /// Collects files into a directory, which is made if it does not exist. Each file gets its name when all of it has
+    /// come and its SHA-256 is right; it replaces a file of the same name. A name that leads out of the directory, or
+    /// through a link, ends the call with an error. A link that leads out is left out, and so is an entry with the name
+    /// of a local directory.
     ///
     /// # Errors
     ///

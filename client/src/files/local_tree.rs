@@ -99,7 +99,7 @@ impl LocalTree {
         sizes.sum::<u64>() + if self.single { 0 } else { END_BYTES as u64 }
     }
 
-    /// Returns the bytes, in pieces of about `chunk_bytes`.
+    /// Returns the file, or the tar of the directory, in pieces of about `chunk_bytes`.
     pub(crate) fn into_chunks(
         self,
         chunk_bytes: usize,
@@ -142,7 +142,7 @@ impl TreeEntry {
         })
     }
 
-    /// Returns the blocks that come before the contents.
+    /// Returns the tar header blocks that precede the contents of an entry.
     fn header(&self) -> io::Result<Vec<u8>> {
         let mut header = tar::Header::new_gnu();
         header.set_mode(self.mode);
@@ -177,7 +177,7 @@ struct TarStream {
     ended: bool,
 }
 
-/// A file that is being sent.
+/// File whose contents are being read for the stream.
 struct FileContents {
     path: PathBuf,
     file: Take<File>,
@@ -228,8 +228,8 @@ impl TarStream {
 }
 
 impl FileContents {
-    /// Reads on; `None` when everything was read. A file that became shorter is an error, one that became longer is sent
-    /// as long as it was.
+    /// Reads more of the file into a chunk; `None` once all was read. A file that became shorter is an error, one that
+    /// became longer is sent as long as it was.
     async fn read(
         mut self,
         chunk: &mut BytesMut,

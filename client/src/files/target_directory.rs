@@ -83,8 +83,8 @@ impl TargetDirectory {
         })
     }
 
-    /// Makes a symbolic link and atomically replaces a file or link of that name. Skips one whose target is not beneath the
-    /// directory.
+    /// Makes a symbolic link and atomically replaces a file or link of that name. Skips one whose target is not beneath
+    /// the directory.
     pub(crate) async fn link(&mut self, name: &[u8], target: &str) -> Result<WriteOutcome, Error> {
         let link = self.create_parents(name).await?;
         let depth = link.components().count() - self.root.components().count() - 1;
@@ -101,7 +101,7 @@ impl TargetDirectory {
         install_file(temporary, link)
     }
 
-    /// Returns the path of a name and creates its directories.
+    /// Returns the local path for a received name and creates its parent directories. Refuses unsafe names.
     async fn create_parents(&mut self, name: &[u8]) -> Result<PathBuf, Error> {
         let refused = |problem| Error::UnsafeName {
             path: String::from_utf8_lossy(name).into_owned(),
@@ -154,7 +154,7 @@ impl TargetDirectory {
 }
 
 impl PendingFile {
-    /// Appends bytes.
+    /// Appends bytes to the file.
     pub(crate) async fn write(&mut self, data: &[u8]) -> Result<(), Error> {
         self.file
             .write_all(data)

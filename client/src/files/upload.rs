@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
-use skilld_proto::v1::stage_files_header::Kind;
+pub use skilld_proto::v1::stage_files_header::Kind as UploadKind;
 use skilld_proto::v1::stage_files_request::Payload;
 use skilld_proto::v1::{StageFilesHeader, StageFilesRequest, StageFilesResponse};
 use tokio::io::AsyncRead;
@@ -19,7 +19,7 @@ use crate::files::local_tree::LocalTree;
 use crate::resource_names::workspace_name;
 use crate::{Client, Error};
 
-/// Bytes of one data message; the server takes up to 1 MiB.
+/// Maximum size of the data in one upload message, in bytes; the server takes up to 1 MiB.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Function that is called after each message with the number of bytes sent so far, and of all bytes if that is known.
@@ -48,17 +48,6 @@ impl fmt::Debug for TransferProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TransferProgress")
     }
-}
-
-/// Kind of an upload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UploadKind {
-    /// A single file.
-    File,
-    /// A tar to unpack.
-    Tar,
-    /// A gzipped tar to unpack.
-    TarGz,
 }
 
 /// Destination and kind of an upload.
@@ -91,12 +80,6 @@ impl UploadTarget {
         Self::new(workspace, directory, UploadKind::Tar)
     }
 
-    /// Returns the target of a gzipped tar that is unpacked into `directory`.
-    #[must_use]
-    pub fn tar_gz(workspace: &str, directory: &str) -> Self {
-        Self::new(workspace, directory, UploadKind::TarGz)
-    }
-
     fn new(workspace: &str, path: &str, kind: UploadKind) -> Self {
         Self {
             workspace: workspace.to_owned(),
@@ -109,15 +92,10 @@ impl UploadTarget {
     }
 
     fn header(&self) -> StageFilesRequest {
-        let kind = match self.kind {
-            UploadKind::File => Kind::File,
-            UploadKind::Tar => Kind::Tar,
-            UploadKind::TarGz => Kind::TarGz,
-        };
         StageFilesRequest {
             workspace: workspace_name(&self.workspace),
             payload: Some(Payload::Header(StageFilesHeader {
-                kind: kind.into(),
+                kind: self.kind.into(),
                 path: self.path.clone(),
                 mode: self.mode,
                 sha256: self.sha256.clone(),
@@ -127,7 +105,7 @@ impl UploadTarget {
 }
 
 impl Client {
-    /// Sends bytes as one file.
+    /// Writes bytes into a workspace as one file.
     ///
     /// # Errors
     ///
@@ -143,8 +121,8 @@ impl Client {
             .await
     }
 
-    /// Sends everything that `source` has, as one file or as an archive. If reading fails, the server sees a broken stream
-    /// and keeps nothing.
+    /// Sends everything that `source` has, as one file or as an archive. If reading fails, the server sees a broken
+    /// stream and keeps nothing.
     ///
     /// # Errors
     ///
@@ -220,9 +198,9 @@ pub(crate) fn read_chunks(
 
 /// Call that sends a header and then bytes.
 pub(crate) struct Upload<M> {
-    /// First message.
+    /// First message of the call, which describes the bytes.
     pub(crate) header: M,
-    /// Makes a message of bytes.
+    /// Function that wraps bytes in a message.
     pub(crate) message: fn(Bytes) -> M,
     pub(crate) progress: TransferProgress,
     /// Number of bytes to send, if it is known.
@@ -230,7 +208,8 @@ pub(crate) struct Upload<M> {
 }
 
 impl<M: Send + 'static> Upload<M> {
-    /// Returns the messages of the call. If a chunk is an error, they neither go on nor end, and the receiver gets the error.
+    /// Returns the messages of the call. If a chunk is an error, they neither go on nor end, and the receiver gets the
+    /// error.
     pub(crate) fn into_messages(
         self,
         chunks: impl Stream<Item = Result<Bytes, Error>> + Send + 'static,

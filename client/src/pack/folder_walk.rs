@@ -1,6 +1,6 @@
-//! Walk over a skill's folder that decides what is packed. Every path is opened beneath the folder (openat2), so that no
-//! link leads out of it even if the folder changes meanwhile; a file that changes before it is packed is noticed by its
-//! [`FileStamp`].
+//! Walk over a skill's folder that decides what is packed. Every path is opened beneath the folder (openat2), so that
+//! no link leads out of it even if the folder changes meanwhile; a file that changes before it is packed is noticed by
+//! its [`FileStamp`].
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -27,10 +27,11 @@ const DEPTH_MAX: usize = 32;
 const FOLDERS_MAX: usize = 10_000;
 /// Maximum number of documents that an error names when none is at the top.
 const SHOWN_MAX: usize = 3;
-/// Maximum number of attempts to open one path. Each takes microseconds and fails if any process of the host renames or mounts meanwhile.
+/// Maximum number of attempts to open one path. Each takes microseconds and fails if any process of the host renames or
+/// mounts meanwhile.
 const TRIES: usize = 1000;
 
-/// Folder of a skill, opened once.
+/// Open folder of a skill, beneath which all paths are opened.
 #[derive(Debug)]
 pub(super) struct SkillFolder {
     dir: OwnedFd,
@@ -41,11 +42,11 @@ pub(super) struct SkillFolder {
 #[derive(Debug)]
 pub(super) struct PackedFolder {
     pub(super) root: SkillFolder,
-    /// Sorted by the bytes of their paths.
+    /// Files of the archive, sorted by the bytes of their paths.
     pub(super) entries: Vec<PackedEntry>,
 }
 
-/// File of the archive.
+/// File that goes into the archive.
 #[derive(Debug)]
 pub(super) struct PackedEntry {
     /// Path in the archive; in the folder the same path leads to the file, through links or not.
@@ -250,7 +251,7 @@ impl PackedFolder {
     }
 }
 
-/// State of the walk.
+/// State of the walk over a skill's folder.
 struct FolderWalk<'a> {
     root: &'a SkillFolder,
     ignored: IgnoreRules,

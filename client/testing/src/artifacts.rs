@@ -8,10 +8,10 @@ use skilld_client::v1::save_artifact_request::Payload;
 use skilld_client::v1::*;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{Shared, refusal, unimplemented};
+use super::{FakeServices, refusal, unimplemented};
 
 #[tonic::async_trait]
-impl ArtifactService for Shared {
+impl ArtifactService for FakeServices {
     type LoadArtifactStream = BoxStream<'static, Result<LoadArtifactResponse, Status>>;
 
     /// Saves a workspace's file, or the bytes of the stream.

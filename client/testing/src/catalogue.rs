@@ -10,13 +10,13 @@ use skilld_client::v1::{
 use tonic::{Code, Status};
 
 use super::skills::invalid;
-use super::{Shared, refusal};
+use super::{FakeServices, refusal};
 
-/// Files of one page.
+/// Maximum number of files of one page.
 const PAGE: usize = 4;
 
-impl Shared {
-    /// The skill of a name, if the test put any there: the highest version, a pre-release only where there is nothing
+impl FakeServices {
+    /// Finds a skill by name, if the test added any: the highest version, a pre-release only where there is nothing
     /// else, or the one that is asked for. Versions of a skill are listed as the daemon does, the highest first.
     pub(super) fn known_skill(&self, name: &str) -> Result<Option<Skill>, Status> {
         let (name, wanted) = name.split_once('@').unwrap_or((name, ""));
@@ -130,7 +130,7 @@ impl Shared {
         Ok(payloads.into_iter().map(answer).collect())
     }
 
-    /// Stages inputs by the rules of the API, without looking at their bytes.
+    /// Stages inputs by the rules of the API, without reading their bytes.
     pub(super) fn bring(
         &self,
         request: &StageInputsRequest,

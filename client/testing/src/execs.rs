@@ -17,11 +17,11 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::live::{self, Fault};
 use super::program::{Program, event};
-use super::{Break, RunExec, Running, Shared, refusal};
+use super::{Break, FakeExec, FakeServices, RunExec, refusal};
 
 type Events = Pin<Box<dyn Stream<Item = Result<ExecEvent, Status>> + Send>>;
 
-impl Shared {
+impl FakeServices {
     fn start(&self, workspace: &str, id: &str, mut spec: ExecSpec) -> Result<String, Status> {
         let mut state = self.lock();
         if let (Some(timeout), Some(most)) = (&mut spec.timeout, state.timeout_max) {
@@ -41,7 +41,7 @@ impl Shared {
             };
         }
         state.starts += 1;
-        let running = Running {
+        let running = FakeExec {
             spec,
             killed: watch::Sender::new(false),
             input: watch::Sender::default(),
@@ -71,7 +71,7 @@ impl Shared {
         Ok(())
     }
 
-    fn running(&self, name: &str) -> Result<Running, Status> {
+    fn running(&self, name: &str) -> Result<FakeExec, Status> {
         let state = self.lock();
         let running = state.execs.get(name).cloned();
         running.ok_or_else(|| refusal(Code::NotFound, "EXEC_NOT_FOUND", &[]))
@@ -100,7 +100,7 @@ impl Shared {
     }
 
     /// Returns the events of a program that reads no stdin.
-    fn told(name: &str, running: &Running, from: StreamOffsets) -> BoxStream<'static, Event> {
+    fn told(name: &str, running: &FakeExec, from: StreamOffsets) -> BoxStream<'static, Event> {
         let program = Program::of(&running.spec);
         let first = program.events(name, &running.spec, from);
         let (last, waits) = (program.end(), program.result.is_none());
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Returns all output of an exec so far, and its result if it has ended.
-    fn so_far(running: &Running) -> (Vec<u8>, Vec<u8>, Option<ExecResult>) {
+    fn so_far(running: &FakeExec) -> (Vec<u8>, Vec<u8>, Option<ExecResult>) {
         if live::is_live(&running.spec) {
             let (bytes, end) = live::output(&running.spec, &running.input.borrow());
             return (bytes, live::errors(&running.spec), end);
@@ -137,7 +137,7 @@ impl Shared {
         )
     }
 
-    fn poll(running: &Running, request: &PollExecRequest) -> PollExecResponse {
+    fn poll(running: &FakeExec, request: &PollExecRequest) -> PollExecResponse {
         let (stdout, stderr, result) = Self::so_far(running);
         let mut at = request.offsets.unwrap_or_default();
         let mut room = match usize::try_from(request.max_bytes).expect("not negative") {
@@ -183,44 +183,20 @@ impl Shared {
             stdout: stdout.len() as u64,
             stderr: stderr.len() as u64,
         });
-        if live::is_live(&running.spec) {
-            let state = match result {
-                Some(_) => ExecState::Closed,
-                None => ExecState::Running,
-            };
-            return Ok(Exec {
-                name: name.to_owned(),
-                state: state.into(),
-                pid: 7,
-                effective_spec: Some(running.spec),
-                result,
-                total,
-                start_time: self.lock().start_time,
-                ..Default::default()
-            });
-        }
-        let program = Program::of(&running.spec);
-        let killed = *running.killed.borrow();
-        let over = killed || program.result.is_some();
-        let result = program.ended();
+        let state = match result {
+            Some(_) => ExecState::Closed,
+            None => ExecState::Running,
+        };
+        let never_ran = |result: &ExecResult| result.spawn_failure.is_some();
         Ok(Exec {
             name: name.to_owned(),
-            state: if over {
-                ExecState::Closed
-            } else {
-                ExecState::Running
-            }
-            .into(),
-            pid: if result
-                .as_ref()
-                .is_some_and(|result| result.spawn_failure.is_some())
-            {
-                0
-            } else {
-                7
+            state: state.into(),
+            pid: match result.as_ref().is_some_and(never_ran) {
+                true => 0,
+                false => 7,
             },
             effective_spec: Some(running.spec),
-            result: result.filter(|_| over),
+            result,
             total,
             start_time: self.lock().start_time,
             ..Default::default()
@@ -228,7 +204,7 @@ impl Shared {
     }
 }
 
-/// A stream of events; over when it is dropped.
+/// Guard that counts an open stream of events.
 struct Reader(watch::Sender<u32>);
 
 impl Reader {
@@ -245,7 +221,7 @@ impl Drop for Reader {
 }
 
 #[tonic::async_trait]
-impl ExecService for Shared {
+impl ExecService for FakeServices {
     type RunExecStream = Events;
     type AttachExecStream = Events;
 

@@ -14,12 +14,12 @@ use skilld_client::v1::{
 };
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{Shared, refusal};
+use super::{FakeServices, refusal};
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl FileService for Shared {
+impl FileService for FakeServices {
     type ReadFileStream = Answers<ReadFileResponse>;
     type CollectOutputsStream = Answers<CollectOutputsResponse>;
 

@@ -7,7 +7,7 @@
     reason = "test helpers that nobody prints"
 )]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -24,86 +24,86 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 mod artifacts;
 mod catalogue;
-pub mod collected;
+pub mod collection_messages;
 mod execs;
 mod files;
 pub mod live;
 pub mod mcp;
-mod others;
 mod program;
 mod proxy;
 mod reset;
+mod skill_service;
 pub mod skills;
+mod workspaces;
 
 pub use program::PRINTED;
 
-/// The state that tests look at and change.
+/// State of the fake daemon that tests read and change.
 #[derive(Default)]
 pub struct State {
     pub workspaces: BTreeMap<String, v1::Workspace>,
-    pub execs: BTreeMap<String, Running>,
-    /// The workspace that is never made.
+    pub execs: BTreeMap<String, FakeExec>,
+    /// Name of the workspace whose creation never ends; `None` for none.
     pub create_hangs: Option<String>,
-    /// Number of started programs.
+    /// Number of programs that were started.
     pub starts: u32,
-    /// Answers of GetWorkspace, before it goes to work.
+    /// Errors that the next calls of GetWorkspace return.
     pub refusals: VecDeque<Status>,
-    pub get_workspace_calls: u32,
-    /// Breaks of the next streams of events; empty for none.
+    /// Break points of the next streams of events; empty if none breaks.
     pub breaks: VecDeque<Break>,
     /// Behaviour of RunExec and StartExec until a KillExec has missed their exec.
     pub run_exec: RunExec,
     /// Offsets of each stream of events that was opened.
     pub opened_at: Vec<v1::StreamOffsets>,
-    /// Faults of the next writes to stdin; empty for none.
+    /// Faults of the next writes to stdin; empty if all succeed.
     pub faults: VecDeque<live::Fault>,
     /// Offset and length of each write, and whether it was the last.
     pub writes: Vec<(Option<u64>, usize, bool)>,
     /// Lengths of the messages of the last StreamStdin.
     pub streamed: Vec<usize>,
-    /// Answers of PollExec, before it goes to work.
+    /// Errors that the next calls of PollExec return.
     pub poll_refusals: VecDeque<Status>,
-    /// Requests of PollExec.
+    /// Requests of PollExec that came.
     pub polls: Vec<v1::PollExecRequest>,
-    /// Start time of every exec.
+    /// Start time that every exec reports.
     pub start_time: Option<prost_types::Timestamp>,
-    /// Grace of the last kill.
+    /// Grace period of the last kill.
     pub grace: Option<prost_types::Duration>,
-    /// Staged files: path to bytes.
+    /// Bytes of staged files by path.
     pub staged: BTreeMap<String, Vec<u8>>,
     /// Modification times of files of `staged`, in seconds since the epoch; the others are the oldest.
     pub modified: BTreeMap<String, i64>,
-    /// Further entries of listings.
+    /// Entries that listings have beside the staged files.
     pub listed: Vec<v1::FileEntry>,
     pub collect: Vec<v1::CollectOutputsResponse>,
-    /// Answers of CollectOutputs, before it goes to work.
+    /// Errors that the next calls of CollectOutputs return.
     pub collect_refusals: VecDeque<Status>,
-    /// Lists of files, of skills too, and of artifacts are pages without entries, each of which has a next one.
+    /// Set if lists of files, of skills' files and of artifacts are endless empty pages.
     pub pages_are_endless: bool,
-    /// Scopes of ListArtifacts.
+    /// Scopes of the calls of ListArtifacts that came.
     pub artifact_scopes: Vec<v1::ArtifactScope>,
-    /// Seconds that a command may take.
+    /// Maximum timeout of a command in seconds; `None` for any.
     pub timeout_max: Option<i64>,
     /// Errors that end the next collections instead of their summary; empty for none.
     pub collect_breaks: VecDeque<Status>,
-    /// `true` if collections never end.
+    /// Set if collections never end.
     pub collect_hangs: bool,
     pub skill_body: String,
-    /// Skills with versions and files; without any, there is one that has none.
+    /// Skills with versions and files; if empty, there is one skill without files.
     pub kits: Vec<skills::Kit>,
-    /// Requests of SearchSkills.
+    /// Requests of SearchSkills that came.
     pub searches: Vec<v1::SearchSkillsRequest>,
-    /// Requests of the skill service by name, and of StageSkills.
+    /// Names of the skills that were read or staged.
     pub asked: Vec<String>,
-    /// Answers of RunExec and StartExec, before they go to work.
+    /// Errors that the next calls of RunExec and StartExec return.
     pub run_refusals: VecDeque<Status>,
-    /// Answers of ListSkills, before it goes to work.
+    /// Errors that the next calls of ListSkills return.
     pub list_refusals: VecDeque<Status>,
-    /// DeleteWorkspace does not end.
+    /// Set if DeleteWorkspace never ends.
     pub deletes_hang: bool,
-    /// Answers of PublishSkill, each after the bytes came.
+    /// Errors that the next calls of PublishSkill return, each after the bytes came.
     pub publish_refusals: VecDeque<Status>,
-    /// Streams of PublishSkill that came: name, sha256 and bytes.
+    /// Published archives: name, announced sha256 and bytes.
     pub published: Vec<(String, String, Vec<u8>)>,
     /// Names of deleted skills.
     pub deleted: Vec<String>,
@@ -112,13 +112,13 @@ pub struct State {
     /// Answer of RefreshSkills.
     pub refreshed: v1::RefreshSkillsResponse,
     pub collect_spec: Option<v1::CollectSpec>,
-    /// The skills that there are; none means one that each name finds.
+    /// Skills that exist; if empty, every name finds one skill.
     pub skills: Vec<v1::Skill>,
-    /// Their files, by `name/path`.
+    /// Files of `skills`, by `name/path`.
     pub skill_files: BTreeMap<String, Vec<u8>>,
-    /// Requests of StageInputs.
+    /// Requests of StageInputs that came.
     pub inputs: Vec<v1::StageInputsRequest>,
-    /// Requests of StageSkills.
+    /// Requests of StageSkills that came.
     pub staged_skills: Vec<v1::StageSkillsRequest>,
     /// Newest version and bytes of each artifact.
     pub artifacts: BTreeMap<String, (i64, Vec<u8>)>,
@@ -126,12 +126,12 @@ pub struct State {
     pub calls: Vec<String>,
 }
 
-/// An exec of the fake.
+/// Exec of the fake daemon.
 #[derive(Clone)]
-pub struct Running {
+pub struct FakeExec {
     pub spec: v1::ExecSpec,
     pub killed: watch::Sender<bool>,
-    /// Input of execs that live off it.
+    /// Input of the execs whose output depends on it.
     pub input: watch::Sender<live::Input>,
     /// Number of open streams.
     pub readers: watch::Sender<u32>,
@@ -148,23 +148,23 @@ pub enum RunExec {
     Late,
 }
 
-/// Break of a stream after a number of events: with a status, or as if the stream ended well.
+/// Break point of a stream after a number of events: it ends with the status, or as if all was well.
 pub struct Break {
     pub after: usize,
     pub status: Option<Status>,
 }
 
-/// The server; ends with this value.
+/// Fake daemon, which ends when this value is dropped.
 pub struct Fake {
-    pub state: Shared,
+    pub state: FakeServices,
     pub dir: TempDir,
     tasks: JoinSet<()>,
-    /// Endpoint of the clients if it is not the server itself.
+    /// Endpoint of the proxy that clients connect to; `None` without a proxy.
     front: Option<String>,
 }
 
 #[derive(Clone, Default)]
-pub struct Shared {
+pub struct FakeServices {
     state: Arc<Mutex<State>>,
     /// Counts streams of StageFiles that broke.
     pub aborted: Arc<watch::Sender<u32>>,
@@ -174,13 +174,13 @@ pub struct Shared {
     pub missed_kills: Arc<watch::Sender<u32>>,
     /// Counts calls of GetSkill.
     pub got_skills: Arc<watch::Sender<u32>>,
-    /// GetSkill waits as long as this is so.
+    /// GetSkill waits while this is `true`.
     pub holds_skills: Arc<watch::Sender<bool>>,
     /// Counts calls of DeleteWorkspace.
     pub deletes: Arc<watch::Sender<u32>>,
 }
 
-impl Shared {
+impl FakeServices {
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no test panics with it")
     }
@@ -196,7 +196,7 @@ impl Fake {
     pub fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let listener = UnixListener::bind(dir.path().join("s")).expect("a socket");
-        let state = Shared::default();
+        let state = FakeServices::default();
         let called = state.clone();
         let server = tonic::transport::Server::builder()
             .layer(tower::util::MapRequestLayer::new(move |request| {
@@ -247,7 +247,7 @@ impl Fake {
         self
     }
 
-    /// A client that waits no longer than it must.
+    /// Returns a client that repeats calls after short waits.
     pub async fn client(&self) -> Client {
         let client = Client::connect(&self.endpoint()).await.expect("connects");
         client.with_retry(hasty())
@@ -266,8 +266,8 @@ impl Fake {
         format!("unix:{}", path.display())
     }
 
-    /// The exec with this id in the workspace `w`.
-    pub fn exec(&self, id: &str) -> Running {
+    /// Returns the exec with this id in the workspace `w`.
+    pub fn exec(&self, id: &str) -> FakeExec {
         let name = format!("workspaces/w/execs/{id}");
         self.state
             .lock()
@@ -287,7 +287,7 @@ impl Fake {
     }
 }
 
-/// The usual bounds with shorter waits.
+/// Returns the default retry policy with shorter waits.
 pub fn hasty() -> RetryPolicy {
     RetryPolicy {
         backoff_first: Duration::from_millis(1),
@@ -295,29 +295,24 @@ pub fn hasty() -> RetryPolicy {
     }
 }
 
-/// A status as skilld makes it.
+/// Returns an error status as skilld makes it.
 pub fn refusal(code: Code, reason: &str, metadata: &[(&str, &str)]) -> Status {
-    let metadata: Vec<(String, String)> = metadata
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect();
-    let mut details = ErrorDetails::new();
-    details.set_error_info(
-        reason,
-        "skilld.dev",
-        metadata
-            .into_iter()
-            .collect::<std::collections::HashMap<_, _>>(),
-    );
+    let details = error_details(reason, metadata);
     let message = format!("{} happened", reason.to_lowercase());
     Status::with_error_details(code, message, details)
 }
 
+/// Returns the error details of a reason of skilld.
+pub(crate) fn error_details(reason: &str, metadata: &[(&str, &str)]) -> ErrorDetails {
+    let metadata = metadata
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    ErrorDetails::with_error_info(reason, "skilld.dev", metadata.collect::<HashMap<_, _>>())
+}
+
 /// Returns the daemon's status for wrong fields.
 pub fn invalid(violations: &[(&str, &str)]) -> Status {
-    let mut details = ErrorDetails::new();
-    let none: [(String, String); 0] = [];
-    details.set_error_info("INVALID_REQUEST", "skilld.dev", none);
+    let mut details = error_details("INVALID_REQUEST", &[]);
     for (field, description) in violations {
         details.add_bad_request_violation(*field, *description);
     }
@@ -328,7 +323,7 @@ pub fn unimplemented<T>() -> Result<T, Status> {
     Err(refusal(Code::Unimplemented, "NOT_IMPLEMENTED", &[]))
 }
 
-/// Bytes that differ everywhere.
+/// Returns pseudo-random bytes, so that misplaced ones are noticed.
 pub fn noise(len: usize) -> Bytes {
     let mut x: u32 = 0x9e37_79b9;
     let bytes = std::iter::repeat_with(|| {

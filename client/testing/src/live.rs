@@ -1,7 +1,6 @@
-//! Execs of the fake that do something with what they are sent, by their first word: `cat` prints it, `ask` prompts and ends
-//! with its first line, `bash` echoes it
-//! as a terminal does and ends with `exit CODE`, `hold` reads it and does nothing, `deaf` reads nothing, `login` says on
-//! stderr what it does and asks on stdout.
+//! Execs of the fake that do something with what they are sent, by their first word: `cat` prints it, `ask` prompts and
+//! ends with its first line, `bash` echoes it as a terminal does and ends with `exit CODE`, `hold` reads it and does
+//! nothing, `deaf` reads nothing, `login` says on stderr what it does and asks on stdout.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +14,9 @@ use skilld_client::v1::{
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use super::{Running, refusal};
+use super::{FakeExec, refusal};
 
-/// Bytes that a pipe takes without a reader.
+/// Maximum number of bytes that a pipe holds without a reader.
 const PIPE_BYTES: usize = 64 * 1024;
 
 /// Input of an exec: bytes, signals and sizes that it was sent.
@@ -28,7 +27,7 @@ pub struct Input {
     pub eof: bool,
     /// Bytes that each write with an id has written.
     pub ids: BTreeMap<String, usize>,
-    /// Sizes that its terminal was given.
+    /// Sizes that the terminal was set to, rows and columns.
     pub sizes: Vec<(u32, u32)>,
     pub killed: bool,
 }
@@ -38,9 +37,9 @@ pub struct Input {
 pub enum Fault {
     /// Writes the bytes and loses the answer.
     Lost,
-    /// Half of it is.
+    /// Writes half of the bytes and loses the answer.
     Half,
-    /// Half of it is, and then the call has lasted too long.
+    /// Writes half of the bytes and answers that the deadline passed.
     Deadline,
     /// Refuses the write.
     Refused,
@@ -110,7 +109,7 @@ pub fn errors(spec: &ExecSpec) -> Vec<u8> {
 }
 
 /// Returns the events from an offset of stdout.
-pub fn events(name: String, running: &Running, from: u64) -> impl Stream<Item = Event> + use<> {
+pub fn events(name: String, running: &FakeExec, from: u64) -> impl Stream<Item = Event> + use<> {
     let spec = running.spec.clone();
     let started = Event::Started(Started {
         name,
@@ -159,9 +158,9 @@ pub fn events(name: String, running: &Running, from: u64) -> impl Stream<Item = 
     stream::iter([started]).chain(rest.flatten())
 }
 
-/// Writes, as the API says.
+/// Writes to an exec's stdin by the rules of the API.
 pub async fn write(
-    running: &Running,
+    running: &FakeExec,
     request: &WriteStdinRequest,
 ) -> Result<WriteStdinResponse, Status> {
     let (data, eof) = (&request.data, request.eof);
@@ -215,7 +214,7 @@ pub async fn write(
 }
 
 /// Waits until the input of an exec satisfies a condition.
-pub async fn until(running: &Running, what: impl Fn(&Input) -> bool) -> Input {
+pub async fn until(running: &FakeExec, what: impl Fn(&Input) -> bool) -> Input {
     let mut input: watch::Receiver<Input> = running.input.subscribe();
     let seen = tokio::time::timeout(
         std::time::Duration::from_secs(20),

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Answers with the tool's name and arguments, except where the tool's name says otherwise.
+/// MCP server whose tools answer with their name and arguments, unless the tool's name says otherwise.
 #[derive(Clone, Default)]
 struct Handler {
     tools: Vec<String>,
@@ -86,7 +86,7 @@ impl ServerHandler for Handler {
     }
 }
 
-/// A server on loopback; ends with this value.
+/// MCP server on loopback, which ends when this value is dropped.
 pub struct McpServer {
     pub url: String,
     /// Counts sessions that were made.
@@ -152,7 +152,7 @@ impl McpServer {
         *self.opened.borrow()
     }
 
-    /// Calls of its tools.
+    /// Returns the number of calls of the server's tools.
     pub fn calls(&self) -> u32 {
         self.calls.load(Ordering::Relaxed)
     }
@@ -171,23 +171,23 @@ impl McpServer {
         self.tasks.abort_all();
     }
 
-    /// An entry of a card's `mcps`.
+    /// Returns the entry for this server in a card's `mcps`.
     pub fn entry(&self) -> Value {
         json!({"id": "remote", "url": self.url, "transport": "streamable-http"})
     }
 }
 
-/// Tools of the server on stdio.
+/// Names of the tools of the server on stdio.
 pub const ON_STDIO_TOOLS: [&str; 3] = ["local_echo", "environment", "quits"];
 const ON_STDIO: &str = "stdio_servers::serves_on_stdio";
 const STAYING: &str = "stdio_servers::stays_when_its_client_goes";
 
-/// The command of a server on stdio, whose tools are `local_echo`, `environment` and `quits`.
+/// Returns the command of an MCP server on stdio with the tools `local_echo`, `environment` and `quits`.
 pub fn on_stdio() -> Vec<String> {
     own_test(ON_STDIO)
 }
 
-/// The command of one that does not end when its client has gone. Its tool is `pid`.
+/// Returns the command of an MCP server on stdio that outlives its client. Its tool is `pid`.
 pub fn staying_on_stdio() -> Vec<String> {
     own_test(STAYING)
 }
@@ -200,7 +200,7 @@ fn own_test(name: &str) -> Vec<String> {
         .to_vec()
 }
 
-/// Sends everyone elsewhere; ends with the set. Gives its own URL.
+/// Starts an HTTP server that redirects every request to `to`; returns its URL and its task.
 pub async fn redirecting(to: String) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));

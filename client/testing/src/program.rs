@@ -94,7 +94,7 @@ impl Program {
         total
     }
 
-    /// The events of a reader that starts at `from`, up to its end.
+    /// Returns the events for a reader that starts at `from`, without the end.
     pub(crate) fn events(&self, name: &str, spec: &ExecSpec, from: StreamOffsets) -> Vec<Event> {
         let mut events = vec![Event::Started(Started {
             name: name.to_owned(),
@@ -175,7 +175,7 @@ fn print() -> Vec<(OutputStream, Bytes)> {
     pieces
 }
 
-/// More than any pipe holds.
+/// Returns more output than any pipe holds.
 fn flood() -> Vec<(OutputStream, Bytes)> {
     let line = Bytes::from("y\n".repeat(CHUNK_BYTES / 2));
     vec![(OutputStream::Stdout, line); 1024]

@@ -11,12 +11,12 @@ use tonic::codegen::http::Request;
 use tonic::{Code, Status};
 
 pub(crate) fn seen(request: Request<Body>) -> Request<Body> {
-    request.map(|body| Body::new(Seen(body)))
+    request.map(|body| Body::new(ResetBody(body)))
 }
 
-struct Seen(Body);
+struct ResetBody(Body);
 
-impl http_body::Body for Seen {
+impl http_body::Body for ResetBody {
     type Data = Bytes;
     type Error = Status;
 

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
+use skilld_client::to_proto_value;
 use skilld_client::v1::skill_file::Kind;
 use skilld_client::v1::{
     ListSkillFilesRequest, ReadSkillFileRequest, Skill, SkillFile, SkillMatch,
 };
 use tonic::{Code, Status};
-use tonic_types::{ErrorDetails, StatusExt};
+use tonic_types::StatusExt;
 
-use super::{State, refusal};
+use super::{State, error_details, refusal};
 
-/// A version of a skill and its files.
+/// Version of a skill with its files.
 #[derive(Clone, Default)]
 pub struct Kit {
     pub skill: Skill,
@@ -37,15 +38,15 @@ impl Kit {
         }
     }
 
-    /// Adds a file.
+    /// Adds a file to the skill.
     pub fn file(mut self, path: &str, bytes: impl Into<Bytes>) -> Self {
         self.files.insert(path.into(), bytes.into());
         self
     }
 
-    /// Adds a card.
+    /// Adds a card to the skill.
     pub fn card(mut self, card: serde_json::Value) -> Self {
-        self.skill.card = match value(card).kind {
+        self.skill.card = match to_proto_value(card).kind {
             Some(prost_types::value::Kind::StructValue(fields)) => Some(fields),
             _ => None,
         };
@@ -58,27 +59,6 @@ pub fn digest(id: &str, version: &str) -> String {
     let seed = format!("{id}{version}");
     let hex: String = seed.bytes().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex:0<64}")
-}
-
-fn value(json: serde_json::Value) -> prost_types::Value {
-    use prost_types::value::Kind;
-    use serde_json::Value;
-    let kind = match json {
-        Value::Null => Kind::NullValue(0),
-        Value::Bool(value) => Kind::BoolValue(value),
-        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
-        Value::String(text) => Kind::StringValue(text),
-        Value::Array(items) => Kind::ListValue(prost_types::ListValue {
-            values: items.into_iter().map(value).collect(),
-        }),
-        Value::Object(fields) => Kind::StructValue(prost_types::Struct {
-            fields: fields
-                .into_iter()
-                .map(|(key, item)| (key, value(item)))
-                .collect(),
-        }),
-    };
-    prost_types::Value { kind: Some(kind) }
 }
 
 impl State {
@@ -186,7 +166,7 @@ impl State {
         Ok((described(&path, bytes), bytes.slice(from..to)))
     }
 
-    /// Skills whose names have the words.
+    /// Returns the skills whose names contain the query.
     pub(super) fn kits_like(&self, query: &str) -> Vec<SkillMatch> {
         let like = self
             .kits
@@ -226,12 +206,8 @@ pub fn sha256(bytes: &[u8]) -> String {
 
 /// Returns the daemon's status for one wrong field.
 pub fn invalid(field: &str, description: &str) -> Status {
-    let mut details = ErrorDetails::with_bad_request_violation(field, description);
-    let none: [(String, String); 0] = [];
-    details.set_error_info("INVALID_REQUEST", "skilld.dev", none);
-    Status::with_error_details(
-        Code::InvalidArgument,
-        format!("{field} {description}"),
-        details,
-    )
+    let mut details = error_details("INVALID_REQUEST", &[]);
+    details.add_bad_request_violation(field, description);
+    let message = format!("{field} {description}");
+    Status::with_error_details(Code::InvalidArgument, message, details)
 }

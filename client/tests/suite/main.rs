@@ -1,6 +1,6 @@
 //! The client library against a fake daemon in this process, over a real socket.
 
-mod collecting;
-mod resuming;
-mod retrying;
-mod uploading;
+mod collections;
+mod resumed_streams;
+mod retries;
+mod uploads;

@@ -1,10 +1,10 @@
 //! Agent Zero's one tool, `skills_tool`, with its methods: list, search, load, read_file, execute_script. Every answer
 //! has a text, as that system's models read it, and beside it fields for programs.
 
-mod execute_script;
-mod list;
-mod load;
-mod read_file;
+mod execute_script_method;
+mod list_method;
+mod load_method;
+mod read_file_method;
 mod skill_name;
 
 use schemars::JsonSchema;
@@ -12,16 +12,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::arguments::{decode, result_schema, schema};
-use crate::context::{CallContext, CallResult, SessionContext, ToolContext};
-use crate::error::{ToolError, ToolResult};
-use crate::options::ToolOptions;
-use crate::scripts::ARG_STYLES;
-use crate::tool::{Profile, ToolCall, ToolDefinition};
+use crate::call_context::{CallContext, CallResult, SessionContext, ToolContext};
+use crate::script_run::ARG_STYLES;
+use crate::tool_definition::{Profile, ToolCall, ToolDefinition};
+use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_options::ToolOptions;
 
 /// Name of the tool.
 const NAME: &str = "skills_tool";
 /// Methods of the tool; the last one runs something.
 const METHODS: [&str; 5] = ["list", "search", "load", "read_file", EXECUTE];
+/// Method that runs a script.
 const EXECUTE: &str = "execute_script";
 /// Alternative names that models give to fields.
 const ALIASES: [(&str, &str); 6] = [
@@ -115,13 +116,13 @@ fn build_parameters(methods: &[&str]) -> Value {
 /// Returns the schema of the result: one alternative for each method, all of them with `text`.
 fn build_returns(methods: &[&str]) -> Value {
     let mut any_of = vec![
-        result_schema::<list::ListResult>(),
-        result_schema::<list::SearchResult>(),
-        result_schema::<load::LoadResult>(),
-        result_schema::<read_file::ReadResult>(),
+        result_schema::<list_method::ListResult>(),
+        result_schema::<list_method::SearchResult>(),
+        result_schema::<load_method::LoadResult>(),
+        result_schema::<read_file_method::ReadResult>(),
     ];
     if methods.contains(&EXECUTE) {
-        any_of.push(result_schema::<execute_script::ExecuteResult>());
+        any_of.push(result_schema::<execute_script_method::ExecuteResult>());
     }
     json!({"type": "object", "required": ["text"], "anyOf": any_of})
 }
@@ -153,11 +154,11 @@ async fn call_method(call: CallContext<'_>, arguments: Value) -> CallResult {
         return Err(ToolError::arguments(problem));
     }
     match method.as_str() {
-        "list" => list::list_skills(call).await,
-        "search" => list::search_skills(call, &arguments.query).await,
-        "load" => load::load_skill(call, &arguments.skill_name).await,
-        "read_file" => read_file::read_file(call, &arguments).await,
-        _ => execute_script::execute_script(call, arguments).await,
+        "list" => list_method::list_skills(call).await,
+        "search" => list_method::search_skills(call, &arguments.query).await,
+        "load" => load_method::load_skill(call, &arguments.skill_name).await,
+        "read_file" => read_file_method::read_file(call, &arguments).await,
+        _ => execute_script_method::execute_script(call, arguments).await,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Reads arguments as models write them: an object or a string that holds one, keys in any case, other systems' names for
-//! a field. The result is a checked and typed value.
+//! Reads arguments as models write them: an object or a string that holds one, keys in any case, other systems' names
+//! for a field. The result is a checked and typed value.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
 
-use crate::error::ToolError;
+use crate::tool_error::ToolError;
 
 /// Largest number up to which each whole one has a floating-point number of its own.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
@@ -17,9 +17,9 @@ const SHOWN_CHARS_MAX: usize = 80;
 
 /// Reads arguments, at any depth. A key stands for the field whose name differs from it in case, `_` or `-` only, as
 /// `MaxFiles` and `yieldMs` do; null is the same as nothing; unknown keys are left aside, as the reference systems do.
-/// Other names of a field are its serde aliases, which are given here since serde does not tell them: pairs of alias and
-/// field, which hold wherever there is such a field. A number such as `60.0` is a whole one; a value of another type than
-/// the schema has is an error that names the argument.
+/// Other names of a field are its serde aliases, which are given here since serde does not tell them: pairs of alias
+/// and field, which hold wherever there is such a field. A number such as `60.0` is a whole one; a value of another
+/// type than the schema has is an error that names the argument.
 ///
 /// # Errors
 ///
@@ -146,24 +146,16 @@ fn find_mismatch(value: &Value, schema: &Value, place: &str) -> Option<String> {
 /// Returns the types that a value should have, if it has none of them.
 fn wanted_types(value: &Value, schema: &Value, types: &[&str]) -> Option<String> {
     let has = |kind: &str| types.contains(&kind);
-    let fits = match value {
-        Value::Number(number) => {
-            let minimum = schema_keyword(schema, "minimum").and_then(Value::as_f64);
-            let is_large = number.as_f64() >= minimum;
-            has("number") || (has("integer") && is_large && (number.is_i64() || number.is_u64()))
-        }
-        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
-            has(type_name(value))
-        }
-    };
+    let minimum = schema_keyword(schema, "minimum").filter(|_| has("integer"));
+    let is_whole = has("integer") && (value.is_i64() || value.is_u64());
+    let is_large = value.as_f64() >= minimum.and_then(Value::as_f64);
+    let fits = has(type_name(value)) || (is_whole && is_large);
     if fits || types.is_empty() {
         return None;
     }
     let words = types.iter().filter_map(|kind| describe_type(kind));
     let mut words = words.collect::<Vec<_>>().join(" or ");
-    if has("integer")
-        && let Some(minimum) = schema_keyword(schema, "minimum")
-    {
+    if let Some(minimum) = minimum {
         words.push_str(&format!(" from {minimum} on"));
     }
     Some(words)

@@ -8,9 +8,9 @@ use skilld_client::v1::exec_result::{Outcome, Reason as EndReason};
 use skilld_client::v1::{ExecResult, ExecSpec, Reason, RunExecRequest, Stdin, stdin};
 use skilld_client::{Error, ExecStream};
 
-use crate::command_output::OutputStreams;
-use crate::context::CallContext;
-use crate::error::{ToolError, ToolResult};
+use crate::call_context::CallContext;
+use crate::output_buffer::OutputStreams;
+use crate::tool_error::{ToolError, ToolResult};
 
 /// Command that has ended.
 #[derive(Debug)]

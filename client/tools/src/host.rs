@@ -8,8 +8,8 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use crate::error::ToolError;
-use crate::tool::ToolDefinition;
+use crate::tool_definition::ToolDefinition;
+use crate::tool_error::ToolError;
 
 /// Handler of a host's tool: from the arguments to a result, or to an error message for the model.
 type Handler = Arc<dyn Fn(Value) -> BoxFuture<'static, Result<Value, String>> + Send + Sync>;
@@ -25,7 +25,8 @@ impl HostTools {
         Self::default()
     }
 
-    /// Adds a tool; a tool of the same name is replaced. The handler returns the result, or an error message for the model.
+    /// Adds a tool; a tool of the same name is replaced. The handler returns the result, or an error message for the
+    /// model.
     ///
     /// ```
     /// # use serde_json::json;

@@ -1,15 +1,15 @@
-//! Tools of the host that a model is offered: those that the loaded skills declare or that were selected, out of the tools
-//! that the host registered. Registration is an allow-list, whatever skills and models write; its order is the order of
-//! the offer.
+//! Tools of the host that a model is offered: those that the loaded skills declare or that were selected, out of the
+//! tools that the host registered. Registration is an allow-list, whatever skills and models write; its order is the
+//! order of the offer.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
 
-use crate::context::SessionContext;
-use crate::error::ToolResult;
+use crate::call_context::SessionContext;
 use crate::state::{LoadScope, Selection, SessionState, skill_loads};
-use crate::{lookup, material};
+use crate::tool_error::ToolResult;
+use crate::{skill_lookup, skill_material};
 
 /// Tools that a skill declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,10 +38,10 @@ pub struct UnknownTool {
     pub tool: String,
 }
 
-/// Returns the tools of all skills that this agent has loaded. A skill's declaration counts unless something was selected
-/// of it; a selection may also name tools of the pool that the skill does not declare. Skills that are not loaded bring
-/// nothing, even with a selection, nor do those that are not in `declared`: hidden ones, or gone. `declared` may be in any
-/// order and may have more skills than are loaded.
+/// Returns the tools of all skills that this agent has loaded. A skill's declaration counts unless something was
+/// selected of it; a selection may also name tools of the pool that the skill does not declare. Skills that are not
+/// loaded bring nothing, even with a selection, nor do those that are not in `declared`: hidden ones, or gone.
+/// `declared` may be in any order and may have more skills than are loaded.
 pub fn select_host_tools<'a>(
     state: &SessionState,
     scope: LoadScope<'_>,
@@ -81,8 +81,8 @@ pub fn select_host_tools<'a>(
     offer
 }
 
-/// Returns the names of the host's tools that are offered in a session. `known` are the names of the usable skills, if the
-/// caller has them: others in the state are then not looked up.
+/// Returns the names of the host's tools that are offered in a session. `known` are the names of the usable skills, if
+/// the caller has them: others in the state are then not looked up.
 pub(crate) async fn list_offered_tools(
     context: SessionContext<'_>,
     known: Option<&BTreeSet<String>>,
@@ -91,14 +91,15 @@ pub(crate) async fn list_offered_tools(
     if !tools.options.only_active_skills {
         return Ok(tools.host.names().map(str::to_owned).collect());
     }
-    let mut loaded = material::active_skills(context);
+    let mut loaded = skill_material::active_skills(context);
     loaded.retain(|name| known.is_none_or(|known| known.contains(name)));
     let declared = find_declarations(context, loaded).await?;
     let pool = tools.host.names();
     Ok(select_host_tools(context.state, context.scope(), &declared, pool).names)
 }
 
-/// Looks up the tools that skills declare, if the host has tools at all. A skill that is hidden or gone declares nothing.
+/// Looks up the tools that skills declare, if the host has tools at all. A skill that is hidden or gone declares
+/// nothing.
 pub(crate) async fn find_declarations(
     context: SessionContext<'_>,
     skills: Vec<String>,
@@ -107,13 +108,13 @@ pub(crate) async fn find_declarations(
         return Ok(Vec::new());
     }
     let found = skills.into_iter().map(|name| async move {
-        let found = lookup::find_usable_skill(context.tools, &name).await?;
+        let found = skill_lookup::find_usable_skill(context.tools, &name).await?;
         Ok(found.map(|skill| ToolDeclaration {
             skill: name,
             tools: skill.tools,
         }))
     });
-    lookup::collect_found(found).await
+    skill_lookup::collect_found(found).await
 }
 
 #[cfg(test)]
@@ -122,7 +123,7 @@ mod tests {
 
     use super::*;
     use crate::state::Change;
-    use crate::tool::LoadMode;
+    use crate::tool_definition::LoadMode;
 
     const SCOPE: LoadScope<'static> = LoadScope {
         agent: "a",

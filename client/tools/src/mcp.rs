@@ -1,11 +1,11 @@
-//! Connections to the MCP servers that loaded skills name: one per session, agent and server. A connection is made when it
-//! is first needed, made again when it broke, and closed when no loaded skill needs it, when it has to make room
+//! Connections to the MCP servers that loaded skills name: one per session, agent and server. A connection is made when
+//! it is first needed, made again when it broke, and closed when no loaded skill needs it, when it has to make room
 //! (`connection_table`), or when the session ends. Their number is bounded, and every wait has an end. The host decides
-//! which servers may be connected (`policy`).
+//! which servers may be connected (`server_policy`).
 
 mod connection;
 mod connection_table;
-mod policy;
+mod server_policy;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use serde_json::Value;
 pub(crate) use connection::McpConnection;
 use connection_table::{ConnectionCell, ConnectionKey, ConnectionLimits, ConnectionTable};
 
-use crate::error::ToolError;
-use crate::options::{McpOptions, ToolOptions};
 use crate::session::Session;
 pub(crate) use crate::state::sherma::{McpServer, ServerAddress};
+use crate::tool_error::ToolError;
+use crate::tool_options::{McpOptions, ToolOptions};
 
 /// Limits of open connections. Each connection is a session at a server, or a process and its descriptors.
 const LIMITS: ConnectionLimits = ConnectionLimits {
@@ -55,7 +55,7 @@ fn cut_problem(mut problem: String) -> String {
 pub(crate) struct McpConnections {
     options: McpOptions,
     call_timeout: Duration,
-    http: policy::SharedHttpClient,
+    http: server_policy::SharedHttpClient,
     open: Mutex<ConnectionTable<McpConnection>>,
 }
 
@@ -64,7 +64,7 @@ impl McpConnections {
         Self {
             options: options.mcp.clone(),
             call_timeout: options.timeout.unwrap_or(CALL_TIMEOUT),
-            http: policy::SharedHttpClient::default(),
+            http: server_policy::SharedHttpClient::default(),
             open: Mutex::new(ConnectionTable::new(LIMITS)),
         }
     }
@@ -75,7 +75,7 @@ impl McpConnections {
         session: &Session,
         server: &McpServer,
     ) -> Result<(Arc<McpConnection>, bool), ToolError> {
-        let target = policy::check_target(&self.options, server)?;
+        let target = server_policy::check_target(&self.options, server)?;
         let key = connection_key(session, &server.at);
         let taken = self.lock().cell(&key, McpConnection::is_closed);
         let (cell, evicted) = taken.map_err(|problem| server.failed(problem))?;

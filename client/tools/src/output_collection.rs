@@ -8,7 +8,7 @@ use skilld_client::v1::{
     CollectOutputsRequest, CollectSpec, CollectSummary, CollectedFile, FileEnd,
 };
 
-use crate::context::ToolContext;
+use crate::call_context::ToolContext;
 use crate::session::Session;
 use skilld_client::Error;
 

@@ -1,40 +1,42 @@
-//! Skill text for a model: inserted into a provider's request body from a session's state and what the skills say. Pure:
-//! the caller has read the skills and sends the request; the same state and the same skills give the same bytes, so that a
-//! provider's prompt cache stays warm.
+//! Skill text for a model: inserted into a provider's request body from a session's state and what the skills say.
+//! Pure: the caller has read the skills and sends the request; the same state and the same skills give the same bytes,
+//! so that a provider's prompt cache stays warm.
 //!
 //! ```text
 //! request body ── inject(provider, material, state, options) ──► the same body with skill text
 //! ```
 //!
-//! In reading order: `provider` (formats of model APIs), `content` (editing texts in place), `material` (input and report of
-//! an injection), `overview` and `blocks` (its wording), `budget` (sharing too little room), `clean` (what skills must not
-//! do to a prompt), `inject` (where the text goes), [`history`] (which skills earlier messages loaded), `removal` (removing
-//! the text of an unloaded skill), `file_part` and `uploads` (files that a conversation brought).
+//! In reading order: `provider` (formats of model APIs), `content_place` (editing texts in place), `prompt_material`
+//! (input and report of an injection), `skill_overview` and `skill_blocks` (its wording), `prompt_budget` (sharing too
+//! little room), `untrusted_text` (what skills must not do to a prompt), `inject` (where the text goes), [`history`]
+//! (which skills earlier messages loaded), `skill_text_removal` (removing the text of an unloaded skill), `file_part`
+//! and
+//! `found_uploads` (files that a conversation brought).
 
-mod blocks;
-mod budget;
-pub(crate) mod clean;
-mod content;
+mod content_place;
 mod file_part;
+mod found_uploads;
 mod guidance;
 pub mod history;
 mod inject;
-mod material;
-mod overview;
+mod prompt_budget;
+mod prompt_material;
 mod provider;
-mod removal;
+mod skill_blocks;
+mod skill_overview;
+mod skill_text_removal;
 #[cfg(test)]
 mod tests;
-mod uploads;
+pub(crate) mod untrusted_text;
 
-pub use blocks::loaded_text;
-pub use budget::{PromptBudget, TextMeasure};
-pub use clean::clean;
+pub use found_uploads::{FoundUploads, Upload, UploadContent, find_uploads};
 pub use guidance::{Guidance, built_in};
 pub use inject::{Placement, PromptOptions, inject};
-pub use material::{
+pub use prompt_budget::{PromptBudget, TextMeasure};
+pub use prompt_material::{
     CutText, Injection, LoadedContent, PromptMaterial, SkillDoc, SkillSummary, UnknownDoc,
 };
 pub use provider::{MalformedRequest, Provider};
-pub use removal::remove_skill_text;
-pub use uploads::{FoundUploads, Upload, UploadContent, find_uploads};
+pub use skill_blocks::loaded_text;
+pub use skill_text_removal::remove_skill_text;
+pub use untrusted_text::clean;

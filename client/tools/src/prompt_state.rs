@@ -1,5 +1,5 @@
-//! Transitions of a session's state around prompts: those of [`crate::state::skill_loads`] with the agent, the load mode and the
-//! limit of the options. None of them calls the daemon.
+//! Transitions of a session's state around prompts: those of [`crate::state::skill_loads`] with the agent, the load
+//! mode and the limit of the options. None of them calls the daemon.
 //!
 //! ```text
 //! user's message ─► begin_turn ─► before_prompt ─► material, inject ───────► model ─► after_prompt ─┐
@@ -15,12 +15,12 @@ use crate::prompt::{PromptOptions, Provider, history};
 use crate::session::Session;
 use crate::state::skill_loads::{self, Eviction};
 use crate::state::{LoadScope, SessionState, StateDelta, migrate};
-use crate::tool::Family;
+use crate::tool_definition::Family;
 use crate::toolset::Toolset;
 
 impl Toolset {
-    /// Returns the agent and the load mode of a session's skills. sherma's and Agent Zero's skills stay for the session,
-    /// whatever the options say.
+    /// Returns the agent and the load mode of a session's skills. sherma's and Agent Zero's skills stay for the
+    /// session, whatever the options say.
     #[must_use]
     pub fn scope<'a>(&self, session: &'a Session) -> LoadScope<'a> {
         self.inner.options.scope(&session.agent)
@@ -35,8 +35,9 @@ impl Toolset {
         }
     }
 
-    /// Begins a turn, before the first prompt after a message of the user: unloads what was loaded for one turn, and does
-    /// everything that [`before_prompt`](Self::before_prompt) does. `body` is the request with the conversation so far.
+    /// Begins a turn, before the first prompt after a message of the user: unloads what was loaded for one turn, and
+    /// does everything that [`before_prompt`](Self::before_prompt) does. `body` is the request with the conversation so
+    /// far.
     #[must_use]
     pub fn begin_turn(
         &self,
@@ -51,10 +52,10 @@ impl Toolset {
         self.capped(session, state, delta)
     }
 
-    /// Prepares the state for a prompt: converts keys of older versions to those of the agent that loaded the skill, as the
-    /// messages say, and evicts the least recently used skills beyond the limit of the options, which merged branches can
-    /// exceed. The result names the evicted skills. sherma's skills are evicted with their tools and servers at the next
-    /// load.
+    /// Prepares the state for a prompt: converts keys of older versions to those of the agent that loaded the skill, as
+    /// the messages say, and evicts the least recently used skills beyond the limit of the options, which merged
+    /// branches can exceed. The result names the evicted skills. sherma's skills are evicted with their tools and
+    /// servers at the next load.
     #[must_use]
     pub fn before_prompt(
         &self,

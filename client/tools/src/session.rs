@@ -21,16 +21,16 @@ pub struct Session {
 }
 
 impl Session {
-    /// The id of the session's workspace: the same for the same app, user and session, on every machine, and never
-    /// that of another session, whatever characters the names have.
+    /// Returns the id of the session's workspace: the same for the same app, user and session, on every machine, and
+    /// never that of another session, whatever characters the names have.
     #[must_use]
     pub fn workspace_id(&self) -> String {
         let digest = digest([&self.app, &self.user, &self.session]);
         format!("session-{digest}")
     }
 
-    /// The id of the exec that a call starts: the same for the same call of the same tool, so that a call that is repeated
-    /// runs nothing twice, and one that is given up can be ended. A new one where the call has no id.
+    /// Returns the id of the exec that a call starts: the same for the same call of the same tool, so that a call that
+    /// is repeated runs nothing twice, and one that is cancelled can be killed. A new one where the call has no id.
     #[must_use]
     pub fn exec_id(&self, tool: &str, call: &str) -> String {
         if call.is_empty() {
@@ -40,7 +40,7 @@ impl Session {
         format!("call-{}", digest([&self.agent, tool, call]))
     }
 
-    /// The scope of the session's artifacts.
+    /// Returns the scope of the session's artifacts.
     #[must_use]
     pub fn scope(&self) -> ArtifactScope {
         ArtifactScope {
@@ -51,7 +51,7 @@ impl Session {
     }
 }
 
-/// 160 bits in hex.
+/// Returns the first 160 bits of a SHA-256 over the parts, in hex.
 fn digest(parts: [&str; 3]) -> String {
     let mut hash = Sha256::new();
     for part in parts {

@@ -1,82 +1,83 @@
-//! sherma's tools under sherma's names: list, load and unload skills, read references and assets. Loading a skill brings
-//! the tools that its card names, of the host and of MCP servers; unloading it takes them away.
+//! sherma's tools under sherma's names: list, load and unload skills, read references and assets. Loading a skill
+//! brings the tools that its card names, of the host and of MCP servers; unloading it takes them away.
 //!
-//! The session's state holds what is loaded ([`crate::state::sherma`]); `card` reads the requests of a card; `load` and
-//! `unload` are the two transitions, which happen wholly or not at all. `preload` loads for the host what it knows the
-//! model will need.
+//! The session's state holds what is loaded ([`crate::state::sherma`]); `card_requests` reads the requests of a card;
+//! `skill_load` and `skill_unload` are the two transitions, which happen wholly or not at all. `preload` loads for the host
+//! what it knows the model will need.
 
-mod arguments;
-mod card;
-mod files;
-mod listing;
-mod load;
+mod card_requests;
 mod loaded_skill;
 mod preload;
 mod run_script;
+mod skill_files;
+mod skill_listing;
+mod skill_load;
 mod skill_tool_calls;
-mod unload;
+mod skill_unload;
+mod tool_arguments;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use skilld_client::v1::skill_file::Kind;
 
 pub(crate) use preload::preload_skills;
 pub use preload::{PreloadOutcome, SkippedPreload};
 
-use crate::context::{CallResult, SessionContext};
-use crate::error::{ToolError, ToolResult};
-use crate::options::ToolOptions;
-use crate::scripts::ScriptResult;
+use crate::call_context::{CallResult, SessionContext};
+use crate::script_run::ScriptResult;
 use crate::state::sherma::LoadedSkills;
-use crate::tool::{ToolCall, ToolDefinition};
+use crate::tool_definition::{ToolCall, ToolDefinition};
+use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_options::ToolOptions;
 use crate::tool_row::{ToolRow, check_tools, find_tool, list_offered};
-use arguments::{
+use tool_arguments::{
     AssetArguments, LoadArguments, NoArguments, ResourceArguments, RunArguments, SearchArguments,
     SkillArguments,
 };
 
 /// Tools of the family, in the order in which they are offered.
 static TOOLS: [ToolRow; 10] = [
-    ToolRow::new::<NoArguments, Vec<listing::ListedSkill>>(
+    ToolRow::new::<NoArguments, Vec<skill_listing::ListedSkill>>(
         "list_skills",
         "Lists all skills: id, version, name and what each is for. Load one with load_skill_md before you \
          use it.",
-        |call, _| Box::pin(listing::list_skills(call)),
+        |call, _| Box::pin(skill_listing::list_skills(call)),
     ),
-    ToolRow::new::<LoadArguments, load::LoadReport>(
+    ToolRow::new::<LoadArguments, skill_load::LoadReport>(
         "load_skill_md",
         "Loads a skill: returns its instructions and makes the tools that it brings available. Loading what is loaded \
          returns a short note; set reload to read the instructions again.",
-        |call, arguments| Box::pin(load::load_skill_md(call, arguments)),
+        |call, arguments| Box::pin(skill_load::load_skill_md(call, arguments)),
     ),
-    ToolRow::new::<SkillArguments, unload::UnloadReport>(
+    ToolRow::new::<SkillArguments, skill_unload::UnloadReport>(
         "unload_skill",
         "Unloads a skill that is not needed any more; the tools that only it brought go with it.",
-        |call, arguments| Box::pin(unload::unload_skill(call, arguments)),
+        |call, arguments| Box::pin(skill_unload::unload_skill(call, arguments)),
     ),
     ToolRow::new::<SkillArguments, Vec<String>>(
         "list_skill_resources",
         "Lists the reference documents of a skill (its references/ folder).",
-        |call, arguments| Box::pin(files::list_folder(call, arguments, "references")),
+        |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "references", |_| true)),
     ),
-    ToolRow::new::<ResourceArguments, files::FileResult>(
+    ToolRow::new::<ResourceArguments, skill_files::FileResult>(
         "load_skill_resource",
         "Reads a reference document of a skill, or another text file of it.",
-        |call, arguments| Box::pin(files::read_resource(call, arguments)),
+        |call, arguments| Box::pin(skill_files::read_resource(call, arguments)),
     ),
     ToolRow::new::<SkillArguments, Vec<String>>(
         "list_skill_assets",
         "Lists the assets of a skill (its assets/ folder): templates, data, images.",
-        |call, arguments| Box::pin(files::list_folder(call, arguments, "assets")),
+        |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "assets", |_| true)),
     ),
-    ToolRow::new::<AssetArguments, files::FileResult>(
+    ToolRow::new::<AssetArguments, skill_files::FileResult>(
         "load_skill_asset",
         "Reads an asset of a skill. Of a binary file it tells type, size and sha256 only.",
-        |call, arguments| Box::pin(files::read_asset(call, arguments)),
+        |call, arguments| Box::pin(skill_files::read_asset(call, arguments)),
     ),
     ToolRow::new::<SkillArguments, Vec<String>>(
         "list_skill_scripts",
         "Lists the scripts of a skill that run_skill_script can run.",
-        |call, arguments| Box::pin(files::list_scripts(call, arguments)),
+        |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "", |file| file.kind() == Kind::Script)),
     )
     .addition(),
     ToolRow::new::<RunArguments, ScriptResult>(
@@ -87,10 +88,10 @@ static TOOLS: [ToolRow; 10] = [
     )
     .addition()
     .running(),
-    ToolRow::new::<SearchArguments, Vec<listing::FoundSkill>>(
+    ToolRow::new::<SearchArguments, Vec<skill_listing::FoundSkill>>(
         "search_skills",
         "Finds skills by words, best first.",
-        |call, arguments| Box::pin(listing::search_skills(call, arguments)),
+        |call, arguments| Box::pin(skill_listing::search_skills(call, arguments)),
     )
     .addition(),
 ];
@@ -103,7 +104,7 @@ pub(crate) fn check(options: &ToolOptions) -> ToolResult<()> {
 
 /// Reads the arguments of a call, with the names that models give to fields.
 fn decode<T: DeserializeOwned + schemars::JsonSchema>(arguments: Value) -> ToolResult<T> {
-    crate::arguments::decode(arguments, &arguments::ALIASES)
+    crate::arguments::decode(arguments, &tool_arguments::ALIASES)
 }
 
 /// Returns the loaded skills of the state that the options show; a state may come from elsewhere.

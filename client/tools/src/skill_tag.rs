@@ -1,13 +1,13 @@
-//! Text of skills among a tool's own words: it stands in a tag that names the skill and that it cannot end.
+//! Tag around a skill's text in the result of a tool: it names the skill, and the text cannot end it.
 
 use skilld_client::v1::Skill;
 
-use crate::lookup;
-use crate::prompt::clean::{attribute, without_tags};
+use crate::prompt::untrusted_text::{attribute, without_tags};
+use crate::skill_lookup;
 
 /// Wraps a text of a skill, its body or the document `doc`, in the tag that prompts have.
 pub(crate) fn wrap_in_tag(skill: &Skill, doc: Option<&str>, text: &str) -> String {
-    let id = lookup::skill_id(skill);
+    let id = skill_lookup::skill_id(skill);
     let mut tag = String::from("<skill");
     for (name, value) in [
         ("id", id.as_str()),

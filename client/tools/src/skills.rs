@@ -1,5 +1,5 @@
-//! A conversation with skills in four calls: `prepare` a request, `answer` the model's reply, and `end`. The calls keep the
-//! session's state in memory; hosts that store sessions elsewhere use [`Toolset`] and [`crate::prompt`] themselves.
+//! A conversation with skills in four calls: `prepare` a request, `answer` the model's reply, and `end`. The calls keep
+//! the session's state in memory; hosts that store sessions elsewhere use [`Toolset`] and [`crate::prompt`] themselves.
 //!
 //! ```no_run
 //! # async fn llm(_: &serde_json::Value) -> Result<serde_json::Value, std::io::Error> { unimplemented!() }
@@ -32,12 +32,12 @@ use serde_json::{Value, json};
 use skilld_client::{Client, DEFAULT_ENDPOINT};
 use tokio::sync::Mutex;
 
-use crate::error::ToolError;
 use crate::host::HostTools;
-use crate::options::ToolOptions;
 use crate::prompt::{Guidance, MalformedRequest, PromptOptions, Provider, inject};
 use crate::session::Session;
 use crate::state::SessionState;
+use crate::tool_error::ToolError;
+use crate::tool_options::ToolOptions;
 use crate::toolset::Toolset;
 
 /// Variable that names the daemon's endpoint.
@@ -67,8 +67,8 @@ struct SessionMemory {
 }
 
 impl Skills {
-    /// Connects to the daemon at `SKILLD_ENDPOINT`, else at [`DEFAULT_ENDPOINT`], with the default options and no tools of
-    /// the host.
+    /// Connects to the daemon at `SKILLD_ENDPOINT`, else at [`DEFAULT_ENDPOINT`], with the default options and no tools
+    /// of the host.
     ///
     /// # Errors
     ///
@@ -114,7 +114,8 @@ impl Skills {
 
 impl SkillSession {
     /// Prepares a request body: inserts the overview and the text of loaded skills into its messages and adds the skill
-    /// tools to its `tools`. The rest of the body stays as it is. A body whose last message is the user's begins a turn.
+    /// tools to its `tools`. The rest of the body stays as it is. A body whose last message is the user's begins a
+    /// turn.
     ///
     /// # Errors
     ///
@@ -145,8 +146,8 @@ impl SkillSession {
     }
 
     /// Makes the calls of a model's reply and returns the messages that answer them, for the conversation; empty if the
-    /// reply makes none. A call that fails is answered with the error, for the model to read. Calls of tools that were in
-    /// the request before [`prepare`](Self::prepare) are left to the host.
+    /// reply makes none. A call that fails is answered with the error, for the model to read. Calls of tools that were
+    /// in the request before [`prepare`](Self::prepare) are left to the host.
     ///
     /// `reply` is the assistant's message; for OpenAI Responses the response or its `output`.
     ///

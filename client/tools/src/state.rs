@@ -1,31 +1,30 @@
-//! State of a session: a plain map that the caller stores as JSON with its sessions. Nothing here does I/O, knows a clock or
-//! holds a lock. Every change is a [`StateDelta`], so that a caller can store it with the message that it belongs to, apply it
-//! later, or drop it when the call failed.
+//! State of a session: a plain map that the caller stores as JSON with its sessions. Nothing here does I/O, knows a
+//! clock or holds a lock. Every change is a [`StateDelta`], so that a caller can store it with the message that it
+//! belongs to, apply it later, or drop it when the call failed.
 //!
-//! In reading order: `keys` (spelling of keys), `selection` (selected docs or tools), [`skill_loads`] (loads, unloads, turns,
-//! eviction), [`migrate()`] (keys of older versions), [`merge()`] (branches that ran side by side; `exec_memory` merges
-//! commands),
-//! [`sherma`] and [`agent_zero`] (state of these families).
+//! In reading order: `state_keys` (spelling of keys), `selection` (selected docs or tools), [`skill_loads`] (loads,
+//! unloads, turns, eviction), [`migrate()`] (keys of older versions), [`merge()`] (branches that ran side by side;
+//! `exec_memory` merges commands), [`sherma`] and [`agent_zero`] (state of these families).
 
 pub mod agent_zero;
 mod exec_memory;
-mod keys;
 mod merge;
 mod migrate;
 mod selection;
 pub mod sherma;
 pub mod skill_loads;
+mod state_keys;
 
 pub(crate) use exec_memory::EXEC;
-pub use keys::{ARTIFACTS, LoadScope, escape_agent};
 pub use merge::{merge, merge_all};
 pub use migrate::migrate;
 pub use selection::{Change, Selection};
+pub use state_keys::{ARTIFACTS, LoadScope, escape_agent};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::tool::Family;
+use crate::tool_definition::Family;
 
 /// Returns the loaded skills, least recently used first, from the place where the family keeps them.
 #[must_use]

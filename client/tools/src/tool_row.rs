@@ -5,10 +5,10 @@ use schemars::JsonSchema;
 use serde_json::Value;
 
 use crate::arguments::{result_schema, schema};
-use crate::context::{CallContext, CallResult, SessionContext};
-use crate::error::{ToolError, ToolResult};
-use crate::options::ToolOptions;
-use crate::tool::{Profile, ToolCall, ToolDefinition};
+use crate::call_context::{CallContext, CallResult, SessionContext};
+use crate::tool_definition::{Profile, ToolCall, ToolDefinition};
+use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_options::ToolOptions;
 
 /// Function that makes a call of a tool with the model's arguments.
 type Handler = for<'a> fn(CallContext<'a>, Value) -> BoxFuture<'a, CallResult>;

@@ -1,6 +1,6 @@
-//! The tools of one family over one client: definitions to offer, calls, prompt material, uploads, and the end of a session.
-//! A toolset keeps nothing that it could not find again: workspaces are found by the session's name, the rest is in the
-//! state that the caller passes in. An error changes no state.
+//! The tools of one family over one client: definitions to offer, calls, prompt material, uploads, and the end of a
+//! session. A toolset keeps nothing that it could not find again: workspaces are found by the session's name, the rest
+//! is in the state that the caller passes in. An error changes no state.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use bytes::Bytes;
 use serde_json::Value;
 use skilld_client::Client;
 
-use crate::context::{SessionContext, ToolAnswer, ToolContext};
-use crate::error::ToolError;
+use crate::call_context::{SessionContext, ToolAnswer, ToolContext};
 use crate::hooks::{Hooks, NoHooks};
 use crate::host::HostTools;
 use crate::mcp::McpConnections;
-use crate::options::ToolOptions;
 use crate::prompt::{PromptMaterial, Upload};
 use crate::session::Session;
 use crate::sherma::PreloadOutcome;
+use crate::staged_uploads::StagedUploads;
 use crate::state::{self, SessionState, StateDelta};
-use crate::tool::{Family, ToolCall, ToolDefinition};
-use crate::uploads::StagedUploads;
+use crate::tool_definition::{Family, ToolCall, ToolDefinition};
+use crate::tool_error::ToolError;
+use crate::tool_options::ToolOptions;
 use crate::workspaces::SessionWorkspaces;
-use crate::{agent_zero, material, sherma, trpc, workspace_path};
+use crate::{agent_zero, sherma, skill_material, trpc, workspace_path};
 
 /// Directories of the workspace that files may be written to.
 const WRITE_AREAS: [&str; 2] = ["work", "out"];
@@ -92,8 +92,8 @@ impl Toolset {
         self.inner.options.family
     }
 
-    /// Returns the tools to offer the model in this session now, in a fixed order. The host's own tools are among them where
-    /// skills that are loaded name them.
+    /// Returns the tools to offer the model in this session now, in a fixed order. The host's own tools are among them
+    /// where skills that are loaded name them.
     ///
     /// # Errors
     ///
@@ -115,7 +115,8 @@ impl Toolset {
     ///
     /// # Errors
     ///
-    /// [`ToolError`] for a call that gave no result; the model can read it as [`ToolError::to_json`]. No state changes then.
+    /// [`ToolError`] for a call that gave no result; the model can read it as [`ToolError::to_json`]. No state changes
+    /// then.
     pub async fn call(
         &self,
         session: &Session,
@@ -143,13 +144,13 @@ impl Toolset {
         }
     }
 
-    /// Returns the material of the next prompt, for [`prompt::inject`](crate::prompt::inject): a line for every
-    /// skill that the model may see, and the texts of the skills that the state has loaded, at most
-    /// [`ToolOptions::max_loaded_skills`] of them, the most recently touched. A skill that is gone or cannot be used is left out,
-    /// and a document of more than 1 MiB is cut; only a daemon that cannot be asked is an error.
+    /// Returns the material of the next prompt, for [`prompt::inject`](crate::prompt::inject): a line for every skill
+    /// that the model may see, and the texts of the skills that the state has loaded, at most
+    /// [`ToolOptions::max_loaded_skills`] of them, the most recently touched. A skill that is gone or cannot be used is
+    /// left out, and a document of more than 1 MiB is cut; only a daemon that cannot be asked is an error.
     ///
-    /// Results of sherma's and Agent Zero's tools hold the texts themselves: placed in the results of tools they are told of
-    /// once more only where the host has cut these results out of the conversation.
+    /// Results of sherma's and Agent Zero's tools hold the texts themselves: placed in the results of tools they are
+    /// told of once more only where the host has cut these results out of the conversation.
     ///
     /// # Errors
     ///
@@ -159,7 +160,7 @@ impl Toolset {
         session: &Session,
         state: &SessionState,
     ) -> Result<PromptMaterial, ToolError> {
-        material::read_material(self.context(session, state)).await
+        skill_material::read_material(self.context(session, state)).await
     }
 
     /// Loads skills before the model asks for them, through everything that a call of `load_skill_md` goes through.
@@ -190,9 +191,9 @@ impl Toolset {
         &self.inner.options
     }
 
-    /// Merges the change of a call with those of calls side by side with it into one change of the state `base` that all of
-    /// them began with. No more skills stay loaded than the options permit, but sherma's: their evictions are asked of hooks, and
-    /// the next load makes them.
+    /// Merges the change of a call with those of calls side by side with it into one change of the state `base` that
+    /// all of them began with. No more skills stay loaded than the options permit, but sherma's: their evictions are
+    /// asked of hooks, and the next load makes them.
     #[must_use]
     pub fn merge(
         &self,
@@ -205,9 +206,9 @@ impl Toolset {
             .delta
     }
 
-    /// Puts files of the conversation into the session's workspace, beneath `work/inputs/`, in one call to the daemon for
-    /// each 3 MiB. The same files again change nothing and large ones are sent once, so each turn can bring all of them.
-    /// A file that cannot be had is a warning; it is an error if none can.
+    /// Puts files of the conversation into the session's workspace, beneath `work/inputs/`, in one call to the daemon
+    /// for each 3 MiB. The same files again change nothing and large ones are sent once, so each turn can bring all of
+    /// them. A file that cannot be had is a warning; it is an error if none can.
     ///
     /// # Errors
     ///
@@ -247,8 +248,8 @@ impl Toolset {
         Ok(path)
     }
 
-    /// Closes the session's connections to MCP servers, of all its agents, and waits until they have ended, 10 s at most. A
-    /// caller that goes while its session is kept calls it; whoever goes on with the session connects again.
+    /// Closes the session's connections to MCP servers, of all its agents, and waits until they have ended, 10 s at
+    /// most. A caller that goes while its session is kept calls it; whoever goes on with the session connects again.
     pub async fn disconnect(&self, session: &Session) {
         self.inner.mcp.disconnect_session(session).await;
     }

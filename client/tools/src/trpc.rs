@@ -1,51 +1,52 @@
 //! The trpc family: its sixteen tools, under the names and with the arguments of trpc-agent-go and trpc-agent-python.
 //!
 //! ```text
-//! tool_table ──► listing, load, selection            skills that exist or are loaded    SkillService, session state
-//!            ──► skill_run, skill_exec,  ──► policy       commands that may run         this crate, daemon
-//!                workspace_exec          ──► inputs       files that a command needs    FileService
-//!                                        ──► output_files files that a command changed  FileService
-//!            ──► session_tools ──► session_poll      commands that go on after a call   ExecService, session state
-//!            ──► read_file, save_artifact            files by reference                 FileService, ArtifactService
+//! tool_table ──► skill_listing, skill_load,
+//!                skill_selection             skills that exist or are loaded               SkillService, session state
+//!            ──► skill_run, skill_exec,  ──► command_policy  commands that may run         this crate, daemon
+//!                workspace_exec          ──► input_staging   files that a command needs    FileService
+//!                                        ──► output_files    files that a command changed  FileService
+//!            ──► session_tools           ──► session_poll    commands that go on           ExecService, session state
+//!            ──► read_file, save_artifact    files by reference                            FileService, ArtifactService
 //! ```
 
 mod argument_names;
-mod editor;
+mod command_policy;
+mod editor_files;
 mod input_prompt;
-mod inputs;
+mod input_staging;
 mod line_selection;
-mod listing;
-mod load;
 mod output_delivery;
 mod output_files;
-mod policy;
 mod read_file;
+mod remembered_commands;
 mod run_result;
 mod save_artifact;
-mod schemas;
-mod selection;
-mod session_commands;
 mod session_poll;
 mod session_tools;
 mod skill_command;
 mod skill_exec;
+mod skill_listing;
+mod skill_load;
 mod skill_run;
+mod skill_selection;
+mod tool_schemas;
 mod tool_table;
-mod uploads;
+mod upload_staging;
 mod workspace_exec;
 
 pub(crate) use tool_table::{check, has_tool};
-pub(crate) use uploads::stage_uploads;
+pub(crate) use upload_staging::stage_uploads;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::arguments::{self, argument_object};
-use crate::context::{CallResult, SessionContext, ToolAnswer};
-use crate::error::{ToolError, ToolResult};
-use crate::tool::{ToolCall, ToolDefinition};
+use crate::call_context::{CallResult, SessionContext, ToolAnswer};
+use crate::tool_definition::{ToolCall, ToolDefinition};
+use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_row::{find_tool, list_offered};
-use crate::{host_tools, lookup};
+use crate::{host_tools, skill_lookup};
 use tool_table::TOOLS;
 
 /// Names of fields in other systems, valid wherever a tool has the field.
@@ -68,10 +69,10 @@ const ALIASES: &[(&str, &str)] = &[
 /// Returns the definitions of the offered tools, those of the host included.
 pub(crate) async fn definitions(context: SessionContext<'_>) -> ToolResult<Vec<ToolDefinition>> {
     let tools = context.tools;
-    let names = lookup::list_skill_names(tools).await?;
+    let names = skill_lookup::list_skill_names(tools).await?;
     let own = list_offered(&TOOLS, &tools.options);
     let mut definitions: Vec<ToolDefinition> = own
-        .map(|tool| schemas::build_definition(tool, &tools.options, &names))
+        .map(|tool| tool_schemas::build_definition(tool, &tools.options, &names))
         .collect();
     for name in host_tools::list_offered_tools(context, Some(&names)).await? {
         // A host's tool never takes the place of one of the family.
@@ -87,7 +88,7 @@ pub(crate) async fn call(context: SessionContext<'_>, call: ToolCall) -> CallRes
     let tools = context.tools;
     let own = find_tool(&TOOLS, &call.name).filter(|own| own.is_offered(&tools.options));
     let Some(own) = own else {
-        return call_host_tool(context, call).await;
+        return call_offered_host_tool(context, call).await;
     };
     let mut answer = own.call(context, call).await?;
     if tool_table::COMMAND_TOOLS.contains(&own.name) {
@@ -113,7 +114,7 @@ fn add_warnings(answer: &mut ToolAnswer, more: impl IntoIterator<Item = String>)
 }
 
 /// Calls a tool of the host, if a loaded skill brought it.
-async fn call_host_tool(context: SessionContext<'_>, call: ToolCall) -> CallResult {
+async fn call_offered_host_tool(context: SessionContext<'_>, call: ToolCall) -> CallResult {
     let tools = context.tools;
     let is_own = find_tool(&TOOLS, &call.name).is_some();
     let offered = match is_own || tools.host.definition(&call.name).is_none() {

@@ -1,6 +1,6 @@
 //! Normalises paths of files in the workspace as models write them.
 
-use crate::error::ToolError;
+use crate::tool_error::ToolError;
 
 /// Variables that a path may begin with, and the directories that they name.
 const VARIABLES: [(&str, &str); 5] = [
@@ -46,7 +46,8 @@ pub(crate) fn file_path(given: &str, areas: &[&str], place: &str) -> Result<Stri
     }
 }
 
-/// Returns the path with the directory in place of the variable that it begins with; `None` if there is no such variable.
+/// Returns the path with the directory in place of the variable that it begins with; `None` if there is no such
+/// variable.
 fn expand_variable(path: &str) -> Option<String> {
     let Some(rest) = path.strip_prefix('$') else {
         return Some(path.to_owned());

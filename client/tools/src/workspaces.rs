@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use skilld_client::v1::{CreateWorkspaceRequest, Reason, WorkspaceState};
 
-use crate::error::{ToolError, ToolResult};
-use crate::options::ToolOptions;
 use crate::session::Session;
+use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_options::ToolOptions;
 use skilld_client::{Client, Error, workspace_name};
 
 /// Workspaces known to exist, so that a call on a warm session need not ask for its workspace again.
@@ -26,9 +26,9 @@ pub(crate) struct SessionWorkspaces {
 type ReplacementLock = Arc<tokio::sync::Mutex<()>>;
 
 /// Warning of the first command in a workspace that replaced a lost one.
-const IS_NEW: &str = "the workspace is a new one, since the one before has gone: files of earlier commands and uploads are not there";
+const REPLACED_WARNING: &str = "the workspace is a new one, since the one before has gone: files of earlier commands and uploads are not there";
 
-/// Sessions remembered at most. One that was forgotten costs one more call.
+/// Maximum number of remembered sessions. A forgotten session costs one more call.
 const KNOWN_MAX: usize = 65_536;
 
 impl SessionWorkspaces {
@@ -100,7 +100,7 @@ impl SessionWorkspaces {
     pub(crate) fn take_warning(&self, session: &Session) -> Option<String> {
         let name = workspace_name(&session.workspace_id());
         let is_new = lock(&self.replaced).remove(&name);
-        is_new.then(|| IS_NEW.to_owned())
+        is_new.then(|| REPLACED_WARNING.to_owned())
     }
 
     /// Deletes the session's workspace; OK if there is none.

@@ -1,15 +1,15 @@
 //! The catalogue: all skills of all sources as one immutable snapshot, made by one task, and what is answered from it.
 
-mod assemble;
-mod documents;
-pub(crate) mod ingest;
+mod catalogue_assembly;
+pub mod catalogue_snapshot;
+pub(crate) mod catalogue_task;
+mod document_reader;
+mod folder_watcher;
+mod name_suggestions;
 pub mod preflight;
-pub(crate) mod publish;
-pub(crate) mod read;
-pub(crate) mod scanner;
+pub(crate) mod publisher;
 pub mod search;
 pub mod skill;
-pub mod snapshot;
-mod suggest;
-pub(crate) mod task;
-mod watcher;
+pub(crate) mod skill_reader;
+pub(crate) mod source_ingest;
+pub(crate) mod source_scanner;

@@ -130,6 +130,27 @@ pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::EMFILE | Errno::ENFILE))
 }
 
+/// Turns an error of a tolerated kind into success.
+pub(crate) fn tolerate(kind: io::ErrorKind, result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == kind => Ok(()),
+        result => result,
+    }
+}
+
+/// Reads the next bytes into a buffer, and again after an interruption. Returns no bytes at the end.
+pub(crate) fn read_chunk<'a>(
+    source: &mut (impl io::Read + ?Sized),
+    buffer: &'a mut [u8],
+) -> io::Result<&'a [u8]> {
+    loop {
+        match source.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return Ok(buffer.get(..read?).unwrap_or_default()),
+        }
+    }
+}
+
 /// Displays an error with all of its sources.
 #[derive(Debug)]
 pub struct ErrorChain<'a>(pub &'a dyn std::error::Error);

@@ -23,18 +23,18 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{OnceCell, Semaphore};
 use url::{Host, Url};
 
+use crate::background_tasks::BackgroundTasks;
 use crate::error::{Error, ErrorChain};
-use crate::tasks::Tasks;
 
 mod address;
-mod error;
-mod resolve;
+mod address_policy;
+mod fetch_error;
 #[cfg(test)]
 pub(crate) mod tests;
 mod web_url;
 
-pub use error::FetchError;
-use resolve::{AddressError, AddressPolicy};
+use address_policy::{AddressError, AddressPolicy};
+pub use fetch_error::FetchError;
 pub use web_url::WebUrl;
 
 /// Maximum number of redirects of one fetch.
@@ -47,17 +47,18 @@ const HEADER_BYTES_MAX: usize = 256;
 /// HTTP client for bounded downloads. Clones share connections and limits.
 #[derive(Debug, Clone)]
 pub struct Fetcher {
-    inner: Arc<FetcherState>,
+    inner: Arc<FetcherInner>,
 }
 
+/// State that all clones of a fetcher share.
 #[derive(Debug)]
-struct FetcherState {
+struct FetcherInner {
     bounds: FetchBounds,
     policy: AddressPolicy,
-    tasks: Tasks,
+    tasks: BackgroundTasks,
     permits: Semaphore,
-    /// HTTP client, built at the first fetch: it reads the certificates of the system's authorities, which takes a while and
-    /// some memory, and most daemons fetch nothing.
+    /// HTTP client, built at the first fetch: it reads the certificates of the system's authorities, which takes a
+    /// while and some memory, and most daemons fetch nothing.
     client: OnceCell<Client>,
 }
 
@@ -99,7 +100,7 @@ pub struct FetchedFile {
     pub url: WebUrl,
     /// Size in bytes.
     pub bytes: u64,
-    /// SHA-256 of the bytes, 64 hex digits.
+    /// SHA-256 of the received bytes, 64 hex digits.
     pub sha256: String,
     /// Content type as the server reports it; empty if it does not.
     pub content_type: String,
@@ -118,14 +119,18 @@ pub fn install_crypto_provider() {
 impl Fetcher {
     /// Makes a fetcher, which connects to nothing yet.
     #[must_use]
-    pub fn new(bounds: &FetchBounds, allow_private_addresses: bool, tasks: Tasks) -> Self {
+    pub fn new(
+        bounds: &FetchBounds,
+        allow_private_addresses: bool,
+        tasks: BackgroundTasks,
+    ) -> Self {
         let policy = if allow_private_addresses {
             AddressPolicy::Private
         } else {
             AddressPolicy::Public
         };
         Self {
-            inner: Arc::new(FetcherState {
+            inner: Arc::new(FetcherInner {
                 bounds: bounds.clone(),
                 policy,
                 tasks,
@@ -160,7 +165,7 @@ impl Fetcher {
     }
 
     async fn client(&self) -> Result<&Client, FetchError> {
-        let FetcherState { tasks, client, .. } = &*self.inner;
+        let FetcherInner { tasks, client, .. } = &*self.inner;
         let build = || async {
             let (bounds, policy) = (self.inner.bounds.clone(), self.inner.policy);
             let built = tasks.blocking(move || Ok::<_, Error>(build_client(&bounds, policy)));
@@ -248,7 +253,7 @@ impl Fetcher {
         url: &WebUrl,
         validators: Option<&Validators>,
     ) -> Result<Response, FetchError> {
-        let FetcherState { policy, bounds, .. } = &*self.inner;
+        let FetcherInner { policy, bounds, .. } = &*self.inner;
         let check_address = |address: IpAddr| {
             let host = url.url().host_str().unwrap_or_default();
             let checked = policy.check_address(host, address);

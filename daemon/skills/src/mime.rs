@@ -1,10 +1,10 @@
-//! Media types of files, by their first bytes with the name as tie-breaker: the guest's rule for collected files, so that a
-//! file has the same type everywhere.
+//! Media types of files, by their first bytes with the name as tie-breaker: the guest's rule for collected files, so
+//! that a file has the same type everywhere.
 //!
 //! The table is the guest's file, compiled here too: the daemon does not depend on the guest's crate, which is PID 1 of
 //! another target, and a copy would drift.
 
-#[path = "../../../images/guest/src/collect/mime.rs"]
+#[path = "../../../images/guest/src/output_collection/mime.rs"]
 mod rule;
 
 /// Returns `true` if the beginning of a file is text.

@@ -5,5 +5,5 @@ pub mod document;
 pub mod finding;
 pub mod front_matter;
 pub mod problem;
-pub mod reference;
+pub mod skill_ref;
 pub mod version;

@@ -1,33 +1,31 @@
-//! Sources of skills, in the order in which they win: local directories and URLs as configured, then what was published.
+//! Sources of skills, in the order in which they win: local directories and URLs as configured, then what was
+//! published.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::sync::watch;
-use tokio::time::Instant;
-
+use crate::background_tasks::BackgroundTasks;
+use crate::content_store::ContentStore;
 use crate::error::Result;
-use crate::options::{SkillRoot, SkillsOptions};
-use crate::parse::problem::Problem;
-use crate::store::Store;
-use crate::tasks::Tasks;
+use crate::skills_options::{SkillRoot, SkillsOptions};
 
 pub mod archive;
 pub(crate) mod directory_listing;
-pub(crate) mod local;
-pub mod published;
-pub(crate) mod remote;
-pub(crate) mod source;
+pub mod published_skills;
+pub(crate) mod remote_roots;
+pub(crate) mod root_walk;
+pub(crate) mod skill_source;
 
-use published::PublishedSkills;
-use remote::RemoteRoots;
-use source::{Source, SourceFolders};
+use published_skills::PublishedSkills;
+use remote_roots::RemoteRoots;
+use skill_source::{SkillSource, SourceFolders};
 
 /// All sources of a daemon.
 #[derive(Debug)]
 pub(crate) struct Sources {
     roots: Vec<SkillRoot>,
-    remote: RemoteRoots,
+    /// Roots that are URLs.
+    pub(crate) remote: RemoteRoots,
     /// Records of published skills.
     pub(crate) published: PublishedSkills,
 }
@@ -40,8 +38,8 @@ impl Sources {
     pub(crate) fn open(
         options: &SkillsOptions,
         base: &Path,
-        store: &Arc<Store>,
-        tasks: &Tasks,
+        store: &Arc<ContentStore>,
+        tasks: &BackgroundTasks,
     ) -> Result<Self> {
         let records = base.join("published");
         Ok(Self {
@@ -52,9 +50,9 @@ impl Sources {
     }
 
     /// Returns every source as it is now.
-    pub(crate) fn list(&self) -> Vec<Source> {
+    pub(crate) fn list(&self) -> Vec<SkillSource> {
         let configured = self.roots.iter().map(|root| match root {
-            SkillRoot::Dir { text, path } => Source {
+            SkillRoot::Dir { text, path } => SkillSource {
                 root: text.clone(),
                 origin: None,
                 from_card: false,
@@ -64,24 +62,6 @@ impl Sources {
             SkillRoot::Url { text, url } => self.remote.source(text, url),
         });
         configured.chain([self.published.source()]).collect()
-    }
-
-    /// Keeps remote roots current until the daemon stops.
-    pub(crate) fn start_fetching(&self) {
-        self.remote.start();
-    }
-
-    /// Asks all servers; see [`RemoteRoots::refresh`].
-    ///
-    /// # Errors
-    /// `Draining` when the daemon stops first.
-    pub(crate) async fn refresh(&self, by: Option<Instant>) -> Result<Vec<Problem>> {
-        self.remote.refresh(by).await
-    }
-
-    /// Returns a receiver that changes whenever a remote root was fetched, or failed to be.
-    pub(crate) fn remote_changes(&self) -> watch::Receiver<u64> {
-        self.remote.watch_attempts()
     }
 
     /// Returns `true` if a record references a digest, which must then stay in the store.

@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryStreamExt};
 
+use super::backend::{ArtifactBackend, StoreKind, invisible_operation};
 use super::index::{self, directory_entries, file_path};
 use super::key;
 use super::name::{ArtifactName, ArtifactScope};
 use super::record::VersionRecord;
-use super::store::{ArtifactStore, StoreKind, invisible_operation};
 use super::upload::{SaveMarker, remove_data};
 use crate::error::{Chain, Error, Result};
 
@@ -31,7 +31,7 @@ type SaveMarkers = BTreeMap<String, SystemTime>;
 
 /// Starts the cleanup: once now, then at every interval. In a store that only this daemon uses, all markers present at
 /// start are leftovers, because no save begins before this returns.
-pub(super) async fn start_collection(store: Arc<ArtifactStore>) -> Result<()> {
+pub(super) async fn start_collection(store: Arc<ArtifactBackend>) -> Result<()> {
     let mut found = list_markers(&store).await?;
     if matches!(store.kind, StoreKind::Directory { own: true, .. }) {
         remove_partial_files(&store, &found, Duration::ZERO).await?;
@@ -58,14 +58,14 @@ pub(super) async fn start_collection(store: Arc<ArtifactStore>) -> Result<()> {
 }
 
 /// Cleans up after all markers of at least this age.
-pub(super) async fn sweep_markers(store: &ArtifactStore, age: Duration) -> Result<()> {
+pub(super) async fn sweep_markers(store: &ArtifactBackend, age: Duration) -> Result<()> {
     let found = retain_older(list_markers(store).await?, age);
     remove_partial_files(store, &found, MARKER_AGE_MAX).await?;
     clean_markers(store, &found).await;
     Ok(())
 }
 
-async fn list_markers(store: &ArtifactStore) -> Result<SaveMarkers> {
+async fn list_markers(store: &ArtifactBackend) -> Result<SaveMarkers> {
     let listed = store.list_objects(&key::markers_key(&store.base), None);
     let listed = listed.map_ok(|object| {
         let id = object.location.filename().unwrap_or_default().to_owned();
@@ -82,7 +82,7 @@ fn retain_older(mut markers: SaveMarkers, age: Duration) -> SaveMarkers {
     markers
 }
 
-async fn clean_markers(store: &ArtifactStore, markers: &SaveMarkers) {
+async fn clean_markers(store: &ArtifactBackend, markers: &SaveMarkers) {
     let mut removed = 0_u64;
     for id in markers.keys() {
         match clean_marker(store, id).await {
@@ -99,7 +99,7 @@ async fn clean_markers(store: &ArtifactStore, markers: &SaveMarkers) {
 
 /// Reads a marker: the scope and name of its save, and its multipart upload. Returns `None` if the marker is gone.
 async fn read_marker(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     id: &str,
 ) -> Result<Option<(ArtifactScope, ArtifactName, Option<String>)>> {
     let marker = key::join_key(&key::markers_key(&store.base), id);
@@ -117,7 +117,7 @@ async fn read_marker(
 }
 
 /// Removes a marker, and the bytes of its save unless they were published. Returns `true` if it removed the bytes.
-async fn clean_marker(store: &ArtifactStore, id: &str) -> Result<bool> {
+async fn clean_marker(store: &ArtifactBackend, id: &str) -> Result<bool> {
     let Some((scope, name, parts)) = read_marker(store, id).await? else {
         return Ok(false);
     };
@@ -140,7 +140,7 @@ async fn clean_marker(store: &ArtifactStore, id: &str) -> Result<bool> {
 
 /// Returns `true` if a record refers to the bytes. Reads every record of the name: a wrong answer would lose data.
 async fn is_published(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     scope: &ArtifactScope,
     name: &ArtifactName,
     id: &str,
@@ -157,7 +157,7 @@ async fn is_published(
 
 /// Removes incomplete markers and records of a directory store.
 async fn remove_partial_files(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     markers: &SaveMarkers,
     age: Duration,
 ) -> Result<()> {
@@ -178,7 +178,7 @@ async fn remove_partial_files(
 
 /// Removes incomplete files of at least this age. The library appends `#` and a number to their names.
 async fn remove_partial_files_in(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     root: &FilePath,
     dir: PathBuf,
     prefix: String,

@@ -7,9 +7,9 @@ use std::path::{Path as FilePath, PathBuf};
 use futures::StreamExt;
 use object_store::path::Path;
 
+use super::backend::{ArtifactBackend, StoreKind, StoreOperation, invisible_operation};
 use super::key;
 use super::name::{ArtifactName, ArtifactScope};
-use super::store::{ArtifactStore, StoreKind, StoreOperation, invisible_operation};
 use crate::error::Result;
 
 /// Number of skipped keys of one name after which a bucket is asked for the keys after them.
@@ -25,7 +25,7 @@ pub(super) type NewestVersion = (ArtifactName, u64);
 
 /// Returns the newest version of an artifact; `None` if it has none.
 pub(super) async fn find_newest_version(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     scope: &ArtifactScope,
     name: &ArtifactName,
 ) -> Result<Option<u64>> {
@@ -52,7 +52,7 @@ pub(super) async fn find_newest_version(
 
 /// Lists the versions of an artifact after `after`, oldest first, at most `limit`.
 pub(super) async fn list_versions(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     scope: &ArtifactScope,
     name: &ArtifactName,
     after: Option<u64>,
@@ -100,7 +100,7 @@ pub(super) async fn list_versions(
 
 /// Lists the names of one scope after `after`, each with its newest version, at most `limit`.
 pub(super) async fn list_names(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     scope: &ArtifactScope,
     after: Option<&ArtifactName>,
     limit: usize,
@@ -122,7 +122,7 @@ pub(super) async fn list_names(
 }
 
 async fn list_names_in_bucket(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     beneath: &Path,
     after: Option<Vec<String>>,
     limit: usize,
@@ -168,7 +168,7 @@ async fn list_names_in_bucket(
 }
 
 async fn next_key(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     listed: &mut futures::stream::BoxStream<
         'static,
         object_store::Result<object_store::ObjectMeta>,

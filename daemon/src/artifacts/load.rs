@@ -9,7 +9,7 @@ use object_store::{GetResultPayload, ObjectStoreExt};
 use sha2::{Digest, Sha256};
 use tokio_util::io::ReaderStream;
 
-use super::store::{ArtifactStore, invisible_operation};
+use super::backend::{ArtifactBackend, invisible_operation};
 use super::{Artifact, ArtifactStream, key};
 use crate::error::{Error, Result};
 
@@ -27,7 +27,7 @@ struct ArtifactLoad {
 
 /// Opens the bytes of a save; `None` if they do not exist.
 pub(super) async fn open_stream(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     data: &str,
     artifact: &Artifact,
 ) -> Result<Option<ArtifactStream>> {

@@ -35,7 +35,7 @@ pub struct ArtifactRef {
     pub version: Option<u64>,
 }
 
-// === impl Scope ===
+// === impl ArtifactScope ===
 
 impl ArtifactScope {
     /// Parses the three parts of a scope.
@@ -106,7 +106,7 @@ impl ArtifactScope {
     }
 }
 
-// === impl Name ===
+// === impl ArtifactName ===
 
 impl ArtifactName {
     /// Parses a name without `artifact://` and version.

@@ -8,8 +8,8 @@ use futures::TryStreamExt;
 use object_store::path::Path;
 use tokio::sync::MutexGuard;
 
+use super::backend::{CreateOutcome, visible_operation};
 use super::record::VersionRecord;
-use super::store::{CreateOutcome, visible_operation};
 use super::upload::{ArtifactUpload, WrittenData};
 use super::{
     Artifact, ArtifactName, ArtifactScope, ArtifactsState, CONCURRENT_MAX, NAME_LOCKS, index, key,

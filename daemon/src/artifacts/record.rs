@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::Artifact;
+use super::backend::{ArtifactBackend, SMALL_BYTES_MAX, invisible_operation};
 use super::key;
 use super::name::{ArtifactName, ArtifactScope};
-use super::store::{ArtifactStore, SMALL_BYTES_MAX, invisible_operation};
 use crate::error::{Error, Result};
 
 /// Record of a version, as stored.
@@ -61,7 +61,7 @@ impl VersionRecord {
     /// # Errors
     /// `Storage`; `ArtifactDamaged` for a record that is unreadable or of another version.
     pub(super) async fn read(
-        store: &ArtifactStore,
+        store: &ArtifactBackend,
         scope: &ArtifactScope,
         name: &ArtifactName,
         version: u64,

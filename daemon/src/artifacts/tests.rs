@@ -9,8 +9,8 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use tempfile::TempDir;
 
+use super::backend::{StoreKind, invisible_operation, visible_operation};
 use super::record::VersionRecord;
-use super::store::{StoreKind, invisible_operation, visible_operation};
 use super::*;
 use crate::config::{ArtifactStorage, Config};
 
@@ -56,7 +56,7 @@ impl Place {
         config.bytes_max = 4 << 20;
         change(&mut config);
         let store = match &self.bucket {
-            None => ArtifactStore::open(&config, "unused".into(), false, &self.tasks)
+            None => ArtifactBackend::open(&config, "unused".into(), false, &self.tasks)
                 .await
                 .expect("a store"),
             Some(bucket) => {
@@ -64,7 +64,7 @@ impl Place {
                     Arc::clone(bucket) as _,
                     StoreKind::Bucket(Arc::clone(bucket) as _),
                 );
-                ArtifactStore::over(
+                ArtifactBackend::over(
                     objects,
                     kind,
                     Path::from("a/prefix"),

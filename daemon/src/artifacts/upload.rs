@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::time::{Duration, Instant};
 
+use super::backend::{ArtifactBackend, StoreKind, invisible_operation};
 use super::key;
 use super::name::{ArtifactName, ArtifactScope};
-use super::store::{ArtifactStore, StoreKind, invisible_operation};
 use crate::error::{Chain, Error, Result};
 use crate::mime;
 
@@ -67,7 +67,7 @@ pub(super) struct WrittenData {
 /// Upload of one save.
 #[derive(Debug)]
 pub(super) struct ArtifactUpload {
-    store: ArtifactStore,
+    store: ArtifactBackend,
     id: String,
     data: Path,
     pending: SaveMarker,
@@ -96,7 +96,7 @@ enum UploadParts {
 impl ArtifactUpload {
     /// Begins an upload by writing its marker.
     pub(super) async fn begin(
-        store: &ArtifactStore,
+        store: &ArtifactBackend,
         scope: &ArtifactScope,
         name: &ArtifactName,
     ) -> Result<Self> {
@@ -106,7 +106,7 @@ impl ArtifactUpload {
 
     /// Creates the upload of a published save again, so that [`Self::abort`] removes its bytes.
     pub(super) async fn of_published(
-        store: &ArtifactStore,
+        store: &ArtifactBackend,
         scope: &ArtifactScope,
         name: &ArtifactName,
         id: &str,
@@ -345,7 +345,7 @@ impl UploadPace {
 
 /// Removes the bytes of a save, including the parts of an incomplete one.
 pub(super) async fn remove_data(
-    store: &ArtifactStore,
+    store: &ArtifactBackend,
     data: &Path,
     parts: Option<&str>,
 ) -> Result<()> {

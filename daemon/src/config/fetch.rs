@@ -11,24 +11,14 @@ use crate::fetch::FetchBounds;
 
 /// Keys of section `[fetch]`.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FetchSection {
+#[serde(remote = "FetchBounds", deny_unknown_fields)]
+pub(super) struct FetchSection {
     #[serde(deserialize_with = "values::time")]
     connect_timeout: Duration,
     #[serde(deserialize_with = "values::time")]
     timeout: Duration,
     #[serde(deserialize_with = "proxy_url")]
     proxy: Option<Url>,
-}
-
-/// Deserializes section `[fetch]` into the options of the fetcher.
-pub(super) fn fetch_options<'de, D: Deserializer<'de>>(source: D) -> Result<FetchBounds, D::Error> {
-    let section = FetchSection::deserialize(source)?;
-    Ok(FetchBounds {
-        connect_timeout: section.connect_timeout,
-        timeout: section.timeout,
-        proxy: section.proxy,
-    })
 }
 
 fn proxy_url<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Url>, D::Error> {

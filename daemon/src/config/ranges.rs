@@ -106,21 +106,15 @@ impl<'a> FaultList<'a> {
     }
 }
 
-/// Requires `key` ≤ `other` (or `<`), both written as paths of fields of the configuration.
-macro_rules! order {
-    ($faults:ident, $config:ident.$a:ident.$b:ident <= $c:ident.$d:ident) => {
-        order!($faults, $config.$a.$b, $c.$d, false, "")
-    };
-    ($faults:ident, $config:ident.$a:ident.$b:ident < $c:ident.$d:ident, $why:literal) => {
-        order!($faults, $config.$a.$b, $c.$d, true, $why)
-    };
-    ($faults:ident, $config:ident.$a:ident.$b:ident, $c:ident.$d:ident, $strict:literal, $why:literal) => {
-        $faults.require_order(
+/// Requires `key` ≤ `other` for each pair of fields of the configuration; with a reason after it, `key` < `other`.
+macro_rules! require_orders {
+    ($faults:ident, $config:ident { $($a:ident.$b:ident => $c:ident.$d:ident $(, $why:literal)?;)* }) => {
+        $($faults.require_order(
             (concat!(stringify!($a), ".", stringify!($b)), $config.$a.$b),
             (concat!(stringify!($c), ".", stringify!($d)), $config.$c.$d),
-            $strict,
-            $why,
-        )
+            !concat!($($why)?).is_empty(),
+            concat!($($why)?),
+        );)*
     };
 }
 
@@ -129,52 +123,25 @@ pub(super) fn check_ranges(faults: &mut FaultList<'_>, config: &Config) {
     check_paths_and_texts(faults, config);
     check_numbers(faults, config);
 
-    order!(
-        faults,
-        config.workspaces.idle_timeout_default <= workspaces.idle_timeout_max
-    );
-    order!(
-        faults,
-        config.workspaces.lifetime_default <= workspaces.lifetime_max
-    );
-    order!(faults, config.execs.timeout_default <= execs.timeout_max);
-    order!(
-        faults,
-        config.execs.retain_bytes_default <= execs.retain_bytes_max
-    );
-    order!(
-        faults,
-        config.execs.retain_after_exit_default <= execs.retain_after_exit_max
-    );
-    order!(
-        faults,
-        config.files.collect_files_default <= files.collect_files_max
-    );
-    order!(
-        faults,
-        config.files.collect_file_bytes_default <= files.collect_file_bytes_max
-    );
-    order!(
-        faults,
-        config.files.collect_total_bytes_default <= files.collect_total_bytes_max
-    );
-    order!(faults, config.fetch.connect_timeout <= fetch.timeout);
+    require_orders!(faults, config {
+        workspaces.idle_timeout_default => workspaces.idle_timeout_max;
+        workspaces.lifetime_default => workspaces.lifetime_max;
+        execs.timeout_default => execs.timeout_max;
+        execs.retain_bytes_default => execs.retain_bytes_max;
+        execs.retain_after_exit_default => execs.retain_after_exit_max;
+        files.collect_files_default => files.collect_files_max;
+        files.collect_file_bytes_default => files.collect_file_bytes_max;
+        files.collect_total_bytes_default => files.collect_total_bytes_max;
+        fetch.connect_timeout => fetch.timeout;
+        files.collect_on_exit_timeout => server.unary_timeout, ": DeleteWorkspace waits for it";
+        engine.remove_timeout => server.unary_timeout, ": DeleteWorkspace waits for it";
+    });
     let refresh_timeout = config.skills.options.remote.refresh_timeout;
     faults.require_order(
         ("fetch.timeout", config.fetch.timeout),
         ("skills.refresh_timeout", refresh_timeout),
         false,
         "",
-    );
-    order!(
-        faults,
-        config.files.collect_on_exit_timeout < server.unary_timeout,
-        ": DeleteWorkspace waits for it"
-    );
-    order!(
-        faults,
-        config.engine.remove_timeout < server.unary_timeout,
-        ": DeleteWorkspace waits for it"
     );
 
     for pool in &config.pools {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::Deserializer;
-use skilld_skills::{RemoteOptions, SkillRoot, SkillsOptions};
+use skilld_skills::{ArchiveBounds, RemoteOptions, SkillRoot, SkillsOptions};
 
 use super::roots::parse_skill_root;
 use super::{SkillsConfig, values};
@@ -77,11 +77,13 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
             refresh_timeout: section.refresh_timeout,
             allow_private_addresses: section.allow_private_addresses,
             download_bytes_max: section.download_bytes_max,
-            archive_bytes_max: section.archive_bytes_max,
-            archive_file_bytes_max: section.archive_file_bytes_max,
-            archive_entries_max: section.archive_entries_max,
-            archive_depth_max: section.archive_depth_max,
-            archive_ratio_max: section.archive_ratio_max,
+            archive: ArchiveBounds {
+                bytes: section.archive_bytes_max,
+                file_bytes: section.archive_file_bytes_max,
+                entries: section.archive_entries_max,
+                depth: section.archive_depth_max,
+                ratio: section.archive_ratio_max,
+            },
             fetch: FetchBounds {
                 connect_timeout: section.refresh_timeout,
                 timeout: section.refresh_timeout,

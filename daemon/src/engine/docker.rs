@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bollard::errors::Error as DockerError;
 use bollard::models::ContainerSummaryStateEnum;
 use bollard::query_parameters::{
-    CreateContainerOptions, EventsOptions, ListContainersOptions, PruneVolumesOptions,
-    RemoveContainerOptions, WaitContainerOptions,
+    CreateContainerOptions, EventsOptions, ListContainersOptions, ListVolumesOptions,
+    RemoveContainerOptions, RemoveVolumeOptions, WaitContainerOptions,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures::StreamExt;
@@ -312,22 +312,34 @@ impl Engine for DockerEngine {
     }
 
     async fn remove_unused_volumes(&self, instance: &str) -> Result<()> {
-        let filters = HashMap::from([(
-            "label".to_owned(),
-            vec![instance_label_filter(Some(instance))],
-        )]);
-        let options = PruneVolumesOptions {
+        // Docker's own prune leaves out volumes with options, which all of these have.
+        let filters = HashMap::from([
+            (
+                "label".to_owned(),
+                vec![instance_label_filter(Some(instance))],
+            ),
+            ("dangling".to_owned(), vec!["true".to_owned()]),
+        ]);
+        let options = ListVolumesOptions {
             filters: Some(filters),
         };
-        let pruned = self
-            .with_deadline(self.docker.prune_volumes(Some(options)))
-            .await?;
-        match pruned {
-            Ok(_) => Ok(()),
-            // Docker prunes once at a time. Another daemon's call says nothing about this instance, so the next one tries again.
-            Err(error) if has_status(&error, 409) => Ok(()),
-            Err(error) => Err(map_docker_error(&self.socket, "remove volumes", &error)),
+        let failed = |error| map_docker_error(&self.socket, "remove volumes", &error);
+        let unused = self
+            .with_deadline(self.docker.list_volumes(Some(options)))
+            .await?
+            .map_err(failed)?;
+        for volume in unused.volumes.unwrap_or_default() {
+            let removal = self
+                .docker
+                .remove_volume(&volume.name, None::<RemoveVolumeOptions>);
+            match self.with_deadline(removal).await? {
+                Ok(()) => {}
+                // Gone, or still in use: then the next call removes it.
+                Err(error) if has_status(&error, 404) || has_status(&error, 409) => {}
+                Err(error) => return Err(failed(error)),
+            }
         }
+        Ok(())
     }
 
     async fn list(&self, instance: Option<&str>) -> Result<Vec<ContainerSummary>> {

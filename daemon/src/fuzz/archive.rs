@@ -12,8 +12,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::skills::archive::{
-    ArchiveBounds, ArchiveKind, UnpackError, UnpackedArchive, detect_archive_kind, unpack_archive,
+    ArchiveKind, UnpackedArchive, archive_problem, detect_archive_kind, unpack_archive,
 };
+use crate::skills::{ArchiveBounds, Error};
 
 const BOUNDS: ArchiveBounds = ArchiveBounds {
     bytes: 256 << 10,
@@ -67,9 +68,9 @@ pub(super) fn unpack_and_check(first: u8, archive: &[u8]) -> Option<(u64, u64)> 
     file.rewind().expect("rewound");
     match unpacked {
         Ok(unpacked) => Some(check_unpacked(&unpacked, &into, &mut file, kind)),
-        Err(UnpackError::Host(error)) => panic!("the host failed: {error}"),
+        Err(Error::Io { source, .. }) => panic!("the host failed: {source}"),
         Err(refused) => {
-            let problem = refused.into_problem();
+            let problem = archive_problem(&refused);
             let harmless = super::is_safe_to_print(&problem.message);
             assert!(harmless && problem.message.len() <= 1024, "{problem:?}");
             None

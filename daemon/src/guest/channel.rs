@@ -38,12 +38,17 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(6);
 #[derive(Debug, Clone)]
 pub struct GuestChannel(SendRequest<RequestBody>);
 
-/// Body of a request whose last bytes are marked as such, which tonic leaves to a frame of its own.
+/// Body of a request that marks the only frame of a unary request as the last one. tonic leaves the mark to a frame of
+/// its own.
+///
+/// Later frames belong to an upload and are not taken before the connection has room for them: reading ahead would
+/// hold another message in memory, and take the end of an upload for sent that is not.
 #[derive(Debug)]
 struct RequestBody {
     inner: Body,
-    /// Frame after the one that was returned last.
-    next: Option<Result<Frame<Bytes>, Status>>,
+    /// Second frame, if it was there when the first one was returned.
+    second: Option<Result<Frame<Bytes>, Status>>,
+    has_begun: bool,
     is_ended: bool,
 }
 
@@ -98,7 +103,8 @@ impl RequestBody {
     fn new(inner: Body) -> Self {
         Self {
             inner,
-            next: None,
+            second: None,
+            has_begun: false,
             is_ended: false,
         }
     }
@@ -115,14 +121,16 @@ impl http_body::Body for RequestBody {
         if self.is_ended {
             return Poll::Ready(None);
         }
-        let frame = match self.next.take() {
-            Some(frame) => Some(frame),
-            None => ready!(Pin::new(&mut self.inner).poll_frame(context)),
-        };
-        if frame.is_some() {
+        if let Some(second) = self.second.take() {
+            return Poll::Ready(Some(second));
+        }
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
+        if frame.is_none() {
+            self.is_ended = true;
+        } else if !std::mem::replace(&mut self.has_begun, true) {
             match Pin::new(&mut self.inner).poll_frame(context) {
                 Poll::Ready(None) => self.is_ended = true,
-                Poll::Ready(next) => self.next = next,
+                Poll::Ready(second) => self.second = second,
                 Poll::Pending => {}
             }
         }
@@ -141,23 +149,31 @@ impl http_body::Body for RequestBody {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
 
     use http_body::Body as _;
 
     use super::*;
 
-    /// Body that yields each entry once, and waits once for each `None`.
-    struct Frames(VecDeque<Option<&'static [u8]>>);
+    /// Body that yields each entry once, and waits once for each `None`. Clones share the entries.
+    #[derive(Clone)]
+    struct Frames(Arc<Mutex<VecDeque<Option<&'static [u8]>>>>);
+
+    impl Frames {
+        fn new(frames: &[Option<&'static [u8]>]) -> Self {
+            Self(Arc::new(Mutex::new(frames.iter().copied().collect())))
+        }
+    }
 
     impl http_body::Body for Frames {
         type Data = Bytes;
         type Error = Status;
 
         fn poll_frame(
-            mut self: Pin<&mut Self>,
+            self: Pin<&mut Self>,
             context: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-            match self.0.pop_front() {
+            match self.0.lock().expect("lock").pop_front() {
                 None => Poll::Ready(None),
                 Some(Some(data)) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(data))))),
                 Some(None) => {
@@ -168,34 +184,50 @@ mod tests {
         }
     }
 
+    async fn next_data(body: &mut RequestBody) -> Option<Bytes> {
+        let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
+        let frame = frame.await?.expect("no error");
+        Some(frame.into_data().expect("data"))
+    }
+
     /// Returns all data of a body, each with `true` if it was marked as the last.
     async fn read_frames(frames: &[Option<&'static [u8]>]) -> Vec<(Bytes, bool)> {
-        let frames = Frames(frames.iter().copied().collect());
-        let mut body = RequestBody::new(Body::new(frames));
+        let mut body = RequestBody::new(Body::new(Frames::new(frames)));
         let mut read = Vec::new();
-        while let Some(frame) =
-            std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
-        {
-            let data = frame.expect("no error").into_data().expect("data");
+        while let Some(data) = next_data(&mut body).await {
             read.push((data, body.is_end_stream()));
         }
         read
     }
 
     #[tokio::test]
-    async fn the_last_data_of_a_request_is_marked_as_its_end() {
+    async fn the_only_data_of_a_request_is_marked_as_its_end() {
         assert_eq!(
             read_frames(&[Some(b"all")]).await,
             [(Bytes::from("all"), true)]
         );
-        let stream = [Some(&b"a"[..]), None, Some(b"b"), Some(b"c")];
-        let expected = [("a", false), ("b", false), ("c", true)];
-        assert_eq!(
-            read_frames(&stream).await,
-            expected.map(|(data, last)| (Bytes::from(data), last))
-        );
+        for stream in [
+            &[Some(&b"a"[..]), None, Some(b"b"), Some(b"c")][..],
+            &[Some(&b"a"[..]), Some(b"b"), None, Some(b"c")],
+        ] {
+            let expected = ["a", "b", "c"].map(|data| (Bytes::from(data), false));
+            assert_eq!(read_frames(stream).await, expected);
+        }
         // The end of a stream that is not known yet is a frame of its own.
         let late = [Some(&b"a"[..]), None];
         assert_eq!(read_frames(&late).await, [(Bytes::from("a"), false)]);
+    }
+
+    #[tokio::test]
+    async fn no_data_of_an_upload_is_read_before_it_can_be_sent() {
+        let frames = ["header", "a", "b", "c"].map(|data| Some(data.as_bytes()));
+        let frames = Frames::new(&frames);
+        let mut body = RequestBody::new(Body::new(frames.clone()));
+        let mut unread = Vec::new();
+        while next_data(&mut body).await.is_some() {
+            unread.push(frames.0.lock().expect("lock").len());
+        }
+        // Only the frame after the header is taken early: for a unary request there is none.
+        assert_eq!(unread, [2, 2, 1, 0]);
     }
 }

@@ -1,9 +1,14 @@
 //! Lists and reads files inside a workspace, through its guest.
 
+use std::collections::HashSet;
+
+use futures::{StreamExt, stream};
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1::{self as pb, FileType};
 
-use crate::error::{Error, Result, SourceFault};
+use super::file_source::FileSource;
+use super::host_folder::{FolderEntry, FolderListing};
+use crate::error::{Error, InputFault, Result};
 use crate::guest::GuestClient;
 
 /// Number of entries per page of a listing.
@@ -15,6 +20,10 @@ const PATH_BYTES_MAX: usize = 4096;
 const TOKEN_BYTES_MAX: usize = 2 * PATH_BYTES_MAX;
 /// Maximum length of all paths and targets of one folder in bytes: some hundred per allowed entry.
 const LISTING_BYTES_MAX: usize = 16 << 20;
+/// Permission bits that the owner of a folder needs to list it.
+const FOLDER_READ: u32 = 0o500;
+/// Depth of nested folders that a guest lists.
+const LISTED_DEPTH_MAX: usize = 128;
 /// Maximum length of a path in an error message, in characters.
 const SHOWN_CHARS_MAX: usize = 256;
 
@@ -31,22 +40,22 @@ pub(super) struct WorkspaceReader {
 pub(super) enum WorkspacePath {
     /// File, or a link to anything.
     File,
-    /// Folder with all entries beneath it, sorted; paths are relative to the workspace.
-    Folder(Vec<pb::FileEntry>),
+    /// Folder with the list of its entries.
+    Folder(FolderListing),
 }
 
 /// Listing that is being received. The guest is not trusted to respect the requested limits.
 #[derive(Debug, Default)]
-struct FolderListing {
+struct ReceivedListing {
     entries: Vec<pb::FileEntry>,
     entries_max: u64,
     bytes: usize,
 }
 
-impl FolderListing {
+impl ReceivedListing {
     /// Adds a page. Returns the token of the next page, empty after the last.
-    fn add(&mut self, page: pb::ListFilesResponse) -> Result<String, SourceFault> {
-        let broken = |why: &str| Err(SourceFault::Unreadable(why.to_owned()));
+    fn add(&mut self, page: pb::ListFilesResponse) -> Result<String, InputFault> {
+        let broken = |why: &str| Err(InputFault::Unreadable(why.to_owned()));
         if page.next_page_token.len() > TOKEN_BYTES_MAX {
             return broken("its workspace listed it with too long a token");
         }
@@ -56,14 +65,14 @@ impl FolderListing {
         for entry in page.files {
             if !entry.path_bytes.is_empty() || entry.path.len() > PATH_BYTES_MAX {
                 let shown = entry.path.chars().take(SHOWN_CHARS_MAX).collect();
-                return Err(SourceFault::Name(shown));
+                return Err(InputFault::Name(shown));
             }
             if entry.link_target.len() > PATH_BYTES_MAX {
                 return broken("it has a link with too long a target");
             }
             self.bytes += entry.path.len() + entry.link_target.len();
             if self.entries.len() as u64 >= self.entries_max || self.bytes > LISTING_BYTES_MAX {
-                return Err(SourceFault::TooMany(self.entries_max));
+                return Err(InputFault::TooMany(self.entries_max));
             }
             self.entries.push(entry);
         }
@@ -83,9 +92,9 @@ impl WorkspaceReader {
             from: from.to_owned(),
             fault,
         };
-        let mut listing = FolderListing {
+        let mut listing = ReceivedListing {
             entries_max,
-            ..FolderListing::default()
+            ..ReceivedListing::default()
         };
         let mut page_token = String::new();
         loop {
@@ -106,11 +115,11 @@ impl WorkspaceReader {
         match entries.as_slice() {
             [entry] if entry.path == path && entry.r#type() != FileType::Directory => {
                 if entry.r#type() == FileType::Other {
-                    return Err(fault(SourceFault::NotAFile));
+                    return Err(fault(InputFault::NotAFile));
                 }
                 Ok(WorkspacePath::File)
             }
-            _ => Ok(WorkspacePath::Folder(entries)),
+            _ => Ok(WorkspacePath::Folder(folder_listing(path, entries))),
         }
     }
 
@@ -127,28 +136,82 @@ impl WorkspaceReader {
         files.is_empty().then_some(entry)
     }
 
-    /// Opens a file and returns its metadata and the stream of its bytes.
-    pub(super) async fn open_file(
-        &self,
-        path: &str,
-    ) -> Result<(pb::FileEntry, tonic::Streaming<pb::ReadFileResponse>)> {
+    /// Opens a file.
+    pub(super) async fn open_file(&self, path: &str) -> Result<FileSource> {
         use pb::read_file_response::Payload;
         let request = guest::ReadFileRequest {
             path: path.to_owned(),
             ..guest::ReadFileRequest::default()
         };
-        let lost = |status: &tonic::Status| Error::from_guest(&self.workspace, status);
+        let workspace = self.workspace.clone();
+        let lost = move |status: tonic::Status| Error::from_guest(&workspace, &status);
         let stream = self.guest.clone().read_file(request).await;
-        let mut stream = stream.map_err(|status| lost(&status))?.into_inner();
-        let first = stream.message().await.map_err(|status| lost(&status))?;
-        match first.and_then(|first| first.payload) {
-            Some(Payload::File(entry)) => Ok((entry, stream)),
-            Some(Payload::Data(_)) | None => Err(Error::GuestLost {
+        let mut stream = stream.map_err(&lost)?.into_inner();
+        let first = stream.message().await.map_err(&lost)?;
+        let Some(Payload::File(entry)) = first.and_then(|first| first.payload) else {
+            return Err(Error::GuestLost {
                 workspace: self.workspace.clone(),
                 why: "it answered ReadFile without saying what the file is".into(),
-            }),
-        }
+            });
+        };
+        let size = u64::try_from(entry.size).unwrap_or(0);
+        // A file that grows meanwhile may never end; bytes beyond its first size are not awaited.
+        let bytes = stream::try_unfold((stream, size, lost), async |(mut stream, left, lost)| {
+            if left == 0 {
+                return Ok(None);
+            }
+            let message = stream.message().await.map_err(&lost)?;
+            Ok(match message.and_then(|message| message.payload) {
+                Some(Payload::Data(data)) => {
+                    let left = left.saturating_sub(data.len() as u64);
+                    Some((data, (stream, left, lost)))
+                }
+                Some(Payload::File(_)) | None => None,
+            })
+        });
+        Ok(FileSource::new(size, entry.mode & 0o777, bytes.boxed()))
     }
+}
+
+/// Converts the listing of the folder `path`, whose entries have paths in the workspace.
+fn folder_listing(path: &str, entries: Vec<pb::FileEntry>) -> FolderListing {
+    let mut listing = FolderListing {
+        left_out: count_unlisted_folders(path, &entries),
+        ..FolderListing::default()
+    };
+    for entry in entries {
+        let below = entry.path.strip_prefix(path).unwrap_or(&entry.path);
+        let below = below.trim_start_matches('/').to_owned();
+        let kind = match entry.r#type() {
+            FileType::Directory => FolderEntry::Folder {
+                mode: entry.mode & 0o777,
+            },
+            FileType::File => FolderEntry::File,
+            FileType::Symlink if stays_beneath(&below, &entry.link_target) => FolderEntry::Link {
+                target: entry.link_target,
+            },
+            FileType::Symlink | FileType::Other | FileType::Unspecified => {
+                listing.left_out += 1;
+                continue;
+            }
+        };
+        listing.entries.push((below, kind));
+    }
+    listing
+}
+
+/// Counts folders that the guest could not list: it lacks the permission, or they are too deep.
+fn count_unlisted_folders(path: &str, entries: &[pb::FileEntry]) -> u64 {
+    let parent = |entry: &pb::FileEntry| Some(entry.path.rsplit_once('/')?.0.to_owned());
+    let listed: HashSet<String> = entries.iter().filter_map(parent).collect();
+    let folders = entries.iter().filter(|entry| {
+        let below = entry.path.strip_prefix(path).unwrap_or(&entry.path);
+        let depth = below.trim_start_matches('/').matches('/').count() + 1;
+        entry.r#type() == FileType::Directory
+            && (entry.mode & FOLDER_READ != FOLDER_READ || depth >= LISTED_DEPTH_MAX)
+            && !listed.contains(&entry.path)
+    });
+    folders.count() as u64
 }
 
 /// Returns `true` if the text of a link at `path` in a folder leads to a path in that folder.
@@ -194,14 +257,14 @@ mod tests {
 
     #[test]
     fn listing_is_bounded_against_a_hostile_guest() {
-        let listing = || FolderListing {
+        let listing = || ReceivedListing {
             entries_max: 3,
-            ..FolderListing::default()
+            ..ReceivedListing::default()
         };
         let mut good = listing();
         assert_eq!(good.add(page(&["a", "b"], "62")), Ok("62".to_owned()));
         assert_eq!(good.add(page(&["c"], "")), Ok(String::new()));
-        assert_eq!(good.add(page(&["d"], "")), Err(SourceFault::TooMany(3)));
+        assert_eq!(good.add(page(&["d"], "")), Err(InputFault::TooMany(3)));
         let long = "x".repeat(PATH_BYTES_MAX + 1);
         let mut named = page(&["a"], "");
         named.files[0].path_bytes = vec![0xff].into();
@@ -217,9 +280,9 @@ mod tests {
             let refused = listing().add(bad).expect_err("refused");
             assert!(refused.to_string().len() < 1024);
         }
-        let mut heavy = FolderListing {
+        let mut heavy = ReceivedListing {
             entries_max: u64::MAX,
-            ..FolderListing::default()
+            ..ReceivedListing::default()
         };
         let path = "x".repeat(PATH_BYTES_MAX);
         let taken = (0..2 * LISTING_BYTES_MAX / PATH_BYTES_MAX)
@@ -250,5 +313,27 @@ mod tests {
             "../../skills/csv/data"
         );
         assert_eq!(link_text("x", "out/y"), "out/y");
+    }
+
+    #[test]
+    fn folders_that_the_guest_could_not_list_are_counted() {
+        let entry = |path: &str, mode: u32, kind: FileType| pb::FileEntry {
+            path: path.to_owned(),
+            mode,
+            r#type: kind.into(),
+            ..pb::FileEntry::default()
+        };
+        let folder = |path: &str, mode| entry(path, mode, FileType::Directory);
+        let deep = |depth: usize| format!("work/d{}", "/x".repeat(depth));
+        let entries = [
+            folder("work/d/closed", 0),
+            folder("work/d/empty", 0o755),
+            folder("work/d/read", 0o055),
+            folder("work/d/read-not", 0o600),
+            entry("work/d/read/by-others", 0, FileType::File),
+            folder(&deep(LISTED_DEPTH_MAX - 1), 0o755),
+            folder(&deep(LISTED_DEPTH_MAX), 0o755),
+        ];
+        assert_eq!(count_unlisted_folders("work/d", &entries), 3);
     }
 }

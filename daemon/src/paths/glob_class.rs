@@ -22,7 +22,7 @@ pub(super) fn exclude_slash(glob: &str) -> Result<String, &'static str> {
         if escaped {
             text.push_str(special);
         } else {
-            append_class(special, &mut text)?;
+            append_class_without_slash(special, &mut text)?;
         }
         rest = after;
     }
@@ -30,8 +30,8 @@ pub(super) fn exclude_slash(glob: &str) -> Result<String, &'static str> {
     Ok(text)
 }
 
-/// Returns the length of the character class at the start of a glob, including its brackets. Without a closing bracket it
-/// is the length of the whole text.
+/// Returns the length of the character class at the start of a glob, including its brackets. Without a closing bracket
+/// it is the length of the whole text.
 fn class_end(class: &str) -> usize {
     let inside = class.get(1..).unwrap_or_default();
     let body = inside.trim_start_matches(['!', '^']);
@@ -45,14 +45,17 @@ fn class_end(class: &str) -> usize {
     close.map_or(class.len(), |close| from + close + 1)
 }
 
-/// Appends a glob's character class to `text`, rewritten so that it does not match a slash.
-fn append_class(class: &str, text: &mut String) -> Result<(), &'static str> {
+/// Appends a glob's character class to `rewritten_glob`, rewritten so that it does not match a slash.
+fn append_class_without_slash(
+    class: &str,
+    rewritten_glob: &mut String,
+) -> Result<(), &'static str> {
     let Some(inside) = class
         .strip_prefix('[')
         .and_then(|class| class.strip_suffix(']'))
     else {
         // globset reports that the class is not closed.
-        text.push_str(class);
+        rewritten_glob.push_str(class);
         return Ok(());
     };
     if !inside.is_ascii() {
@@ -68,21 +71,21 @@ fn append_class(class: &str, text: &mut String) -> Result<(), &'static str> {
             "has a class that contains a slash, which no file name contains: write {a/b,c} instead",
         );
     }
-    text.push('[');
-    text.push_str(negation);
+    rewritten_glob.push('[');
+    rewritten_glob.push_str(negation);
     match (negation, body.strip_suffix('-')) {
-        ("", _) => text.push_str(body),
+        ("", _) => rewritten_glob.push_str(body),
         // A dash is an ordinary character only in the last position.
         (_, Some(others)) if !others.is_empty() => {
-            text.push_str(others);
-            text.push_str("/-");
+            rewritten_glob.push_str(others);
+            rewritten_glob.push_str("/-");
         }
         _ => {
-            text.push_str(body);
-            text.push('/');
+            rewritten_glob.push_str(body);
+            rewritten_glob.push('/');
         }
     }
-    text.push(']');
+    rewritten_glob.push(']');
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use super::convert::workspace::limits_message;
 use super::convert::{self, int32};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::workspace::problems::{self, HostProblem};
+use crate::workspace::host_problems::{self, HostProblem};
 
 /// Implementation of AdminService.
 #[derive(Debug, Clone)]
@@ -93,7 +93,7 @@ impl AdminService for AdminRpc {
             .filter_map(|pool| pool_problem_message(pool))
             .collect();
         problems.extend(
-            problems::find_problems(self.0.registry.context())
+            host_problems::find_problems(self.0.registry.context())
                 .await
                 .into_iter()
                 .map(host_problem_message),

@@ -1,5 +1,5 @@
-//! ArtifactService: saves, loads, lists and deletes artifacts. A workspace's file goes from the guest to the store without
-//! passing through the client.
+//! ArtifactService: saves, loads, lists and deletes artifacts. A workspace's file goes from the guest to the store
+//! without passing through the client.
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
@@ -85,11 +85,12 @@ impl ArtifactService for ArtifactRpc {
         &self,
         request: Request<pb::LoadArtifactRequest>,
     ) -> Result<Response<Self::LoadArtifactStream>, Status> {
+        let request = request.into_inner();
         let wire::ArtifactSelector {
             scope,
             name,
             version,
-        } = wire::check_load_artifact(request.get_ref())?;
+        } = wire::check_selector(&request.name, request.scope.as_ref(), request.version)?;
         let (artifact, chunks) = self.0.artifacts.load(&scope, &name, version).await?;
         let message = |payload| pb::LoadArtifactResponse {
             payload: Some(payload),
@@ -139,11 +140,12 @@ impl ArtifactService for ArtifactRpc {
         &self,
         request: Request<pb::DeleteArtifactRequest>,
     ) -> Result<Response<()>, Status> {
+        let request = request.into_inner();
         let wire::ArtifactSelector {
             scope,
             name,
             version,
-        } = wire::check_delete_artifact(request.get_ref())?;
+        } = wire::check_selector(&request.name, request.scope.as_ref(), request.version)?;
         self.0.artifacts.delete(&scope, &name, version).await?;
         Ok(Response::new(()))
     }

@@ -1,8 +1,8 @@
 //! Memory budget for output that clients have not read yet.
 //!
-//! A guest fills the HTTP/2 window of a stream whether or not the client reads, so the sum over all streams needs a limit
-//! (`server.relay_bytes_max`). A stream holds a [`BufferPermit`] from a message until its client has read everything. When
-//! no permit is left, the stream that was not read for the longest time loses its permit and ends with
+//! A guest fills the HTTP/2 window of a stream whether or not the client reads, so the sum over all streams needs a
+//! limit (`server.relay_bytes_max`). A stream holds a [`BufferPermit`] from a message until its client has read
+//! everything. When no permit is left, the stream that was not read for the longest time loses its permit and ends with
 //! RESOURCE_EXHAUSTED. Its exec goes on, and its client may attach again at its offset.
 
 use std::collections::HashMap;
@@ -18,8 +18,8 @@ use crate::guest;
 
 /// Maximum memory of one stream in bytes: the window of the guest's stream and the buffers on the client's side.
 pub const STREAM_BYTES_MAX: u64 = guest::STREAM_WINDOW as u64 + (512 << 10);
-/// Time without a read after which a stream counts as stalled. If no stream is stalled, the newest one is refused: with a
-/// shorter time, clients on busy machines and slow lines would end each other's streams in turns.
+/// Time without a read after which a stream counts as stalled. If no stream is stalled, the newest one is refused: with
+/// a shorter time, clients on busy machines and slow lines would end each other's streams in turns.
 const STALLED_AFTER: Duration = Duration::from_millis(250);
 
 /// Budget of all streams. Clones share it.
@@ -32,22 +32,22 @@ struct BudgetState {
     permits_max: usize,
     epoch: Instant,
     next: AtomicU64,
-    holders: Mutex<HashMap<u64, PermitHolder>>,
+    holders: Mutex<HashMap<u64, Arc<BudgetEntry>>>,
 }
 
-/// Stream that holds a permit.
-struct PermitHolder {
-    last_read_ms: Arc<AtomicU64>,
+/// Record of one stream in the budget: when it was last read, and how to free its memory.
+struct BudgetEntry {
+    id: u64,
+    last_read_ms: AtomicU64,
     /// Frees the memory of the stream.
-    end: Arc<dyn Fn() + Send + Sync>,
+    end: Box<dyn Fn() + Send + Sync>,
 }
 
 /// Permission of one stream to hold buffered bytes. Dropping it releases the permit.
+#[derive(Debug)]
 pub struct BufferPermit {
     budget: RelayBudget,
-    id: u64,
-    last_read_ms: Arc<AtomicU64>,
-    end: Arc<dyn Fn() + Send + Sync>,
+    stream: Arc<BudgetEntry>,
     is_held: bool,
 }
 
@@ -67,14 +67,16 @@ impl RelayBudget {
         }))
     }
 
-    /// Makes the permit of a new stream, which is not held yet. The budget calls `end` to free the stream's memory; `end`
-    /// must not block.
+    /// Makes the permit of a new stream, which is not held yet. The budget calls `end` to free the stream's memory;
+    /// `end` must not block.
     pub fn new_permit(&self, end: impl Fn() + Send + Sync + 'static) -> BufferPermit {
         BufferPermit {
             budget: self.clone(),
-            id: self.0.next.fetch_add(1, Ordering::Relaxed),
-            last_read_ms: Arc::default(),
-            end: Arc::new(end),
+            stream: Arc::new(BudgetEntry {
+                id: self.0.next.fetch_add(1, Ordering::Relaxed),
+                last_read_ms: AtomicU64::new(0),
+                end: Box::new(end),
+            }),
             is_held: false,
         }
     }
@@ -92,7 +94,7 @@ impl RelayBudget {
         u64::try_from(self.0.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn holders(&self) -> MutexGuard<'_, HashMap<u64, PermitHolder>> {
+    fn holders(&self) -> MutexGuard<'_, HashMap<u64, Arc<BudgetEntry>>> {
         // No code panics while it holds the lock, so the map is consistent.
         self.0
             .holders
@@ -101,11 +103,11 @@ impl RelayBudget {
     }
 
     /// Returns the id of the stalled stream that was not read for the longest time.
-    fn most_stalled(&self, taken: &HashMap<u64, PermitHolder>) -> Option<u64> {
+    fn most_stalled(&self, taken: &HashMap<u64, Arc<BudgetEntry>>) -> Option<u64> {
         let latest = self
             .now_ms()
             .checked_sub(u64::try_from(STALLED_AFTER.as_millis()).unwrap_or(u64::MAX))?;
-        let last_read = |holder: &PermitHolder| holder.last_read_ms.load(Ordering::Relaxed);
+        let last_read = |holder: &BudgetEntry| holder.last_read_ms.load(Ordering::Relaxed);
         let stalled = taken
             .iter()
             .filter(|(_, holder)| last_read(holder) <= latest);
@@ -120,7 +122,8 @@ impl BufferPermit {
     /// Holds the permit for a message that arrived. Returns `false` if no permit is left.
     #[must_use]
     pub fn try_hold(&mut self) -> bool {
-        self.last_read_ms
+        self.stream
+            .last_read_ms
             .store(self.budget.now_ms(), Ordering::Relaxed);
         if self.is_held {
             return true;
@@ -133,11 +136,7 @@ impl BufferPermit {
             };
             ended = taken.remove(&stalled);
         }
-        let holder = PermitHolder {
-            last_read_ms: Arc::clone(&self.last_read_ms),
-            end: Arc::clone(&self.end),
-        };
-        taken.insert(self.id, holder);
+        taken.insert(self.stream.id, Arc::clone(&self.stream));
         drop(taken);
         self.is_held = true;
         if let Some(holder) = ended {
@@ -149,7 +148,7 @@ impl BufferPermit {
     /// Releases the permit: the client has read everything.
     pub fn release(&mut self) {
         if std::mem::take(&mut self.is_held) {
-            self.budget.holders().remove(&self.id);
+            self.budget.holders().remove(&self.stream.id);
         }
     }
 }
@@ -160,20 +159,9 @@ impl Drop for BufferPermit {
     }
 }
 
-impl fmt::Debug for BufferPermit {
+impl fmt::Debug for BudgetEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (id, is_held) = (self.id, self.is_held);
-        write!(f, "BufferPermit {{ id: {id}, is_held: {is_held} }}")
-    }
-}
-
-impl fmt::Debug for PermitHolder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "PermitHolder {{ last_read_ms: {:?} }}",
-            self.last_read_ms
-        )
+        write!(f, "BudgetEntry {{ id: {} }}", self.id)
     }
 }
 

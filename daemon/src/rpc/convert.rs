@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
 use crate::workspace::WorkspaceId;
+use bytes::Bytes;
 use data_encoding::HEXLOWER;
-use violations::shown;
+use violation_collector::shown;
 
 pub mod artifact;
 pub mod exec;
@@ -18,10 +19,10 @@ pub mod io;
 pub mod publish;
 pub mod skill;
 pub mod skill_content;
-mod violations;
+mod violation_collector;
 pub mod workspace;
 
-pub use violations::ViolationCollector;
+pub use violation_collector::ViolationCollector;
 
 /// Maximum length of an id, in bytes.
 const ID_BYTES_MAX: usize = 63;
@@ -89,6 +90,23 @@ pub fn parse_exec_name(field: &str, name: &str) -> Result<(WorkspaceId, String)>
         WorkspaceId::new(parse_id(field, workspace)?),
         parse_id(field, exec)?,
     ))
+}
+
+/// Checks a later message of an upload and returns its bytes. `payload` is `Some(None)` for a header.
+///
+/// # Errors
+/// [`Error::Invalid`].
+fn check_upload_data(payload: Option<Option<Bytes>>) -> Result<Bytes> {
+    let fault = match payload {
+        Some(Some(data)) if data.len() <= file::DATA_BYTES_MAX => return Ok(data),
+        Some(Some(data)) => {
+            let max = file::DATA_BYTES_MAX;
+            ("data", format!("{} bytes; at most {max}", data.len()))
+        }
+        Some(None) => ("header", "comes in the first message only".to_owned()),
+        None => ("data", "is missing".to_owned()),
+    };
+    Err(Error::invalid(fault.0, fault.1))
 }
 
 /// Converts a time to its message.

@@ -13,13 +13,14 @@ use super::SharedServices;
 use super::convert::{self, exec as wire, io};
 use super::relay::{RelayedStream, relay_guest_stream};
 use super::upload::{self, UploadLimits, upload_stream};
-use crate::collect::on_exit::CollectionGuard;
+use crate::collect::exit_collector::CollectionGuard;
 use crate::error::{Error, Result};
 use crate::exec::{self, ExecContext, StartMode, script};
 use crate::guest::fields;
 use crate::workspace::{Workspace, WorkspaceGrant};
 
-/// Maximum size of the collection results in one list of execs, in bytes; the guest's part of the message takes up to 3 MiB.
+/// Maximum size of the collection results in one list of execs, in bytes; the guest's part of the message takes up to 3
+/// MiB.
 const SUMMARIES_BYTES_MAX: usize = 512 << 10;
 
 /// Implementation of ExecService.
@@ -31,7 +32,8 @@ struct PreparedExec {
     grant: WorkspaceGrant,
     request: guest::StartExecRequest,
     name: String,
-    /// Collection after the exec's end. Dropped after the guest's answer of any kind, because the exec may have started.
+    /// Collection after the exec's end. Dropped after the guest's answer of any kind, because the exec may have
+    /// started.
     collection: Option<CollectionGuard>,
 }
 

@@ -1,5 +1,5 @@
-//! FileService: stages and collects files. The daemon stages skills on the host; the guest does everything else, and bytes
-//! pass through unbuffered.
+//! FileService: stages and collects files. The daemon stages skills on the host; the guest does everything else, and
+//! bytes pass through unbuffered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ async fn stage_and_record(
     record_staged_skills(&workspace, &staged).await?;
     fault::reach(Point::StageRecorded);
     if staged.iter().any(|skill| !skill.unchanged) {
-        super::sweep::remove_replaced_skills(&shared, &workspace, &grant).await;
+        super::replaced_skills::remove_replaced_skills(&shared, &workspace, &grant).await;
     }
     Ok(staged)
 }

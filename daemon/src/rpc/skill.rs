@@ -13,8 +13,8 @@ use super::relay::{RelayedStream, relay_stream};
 use super::{AnswerDeadline, SharedServices};
 use crate::error::{Error, Result};
 use crate::shutdown::Tasks;
-use crate::skills::files::Part;
 use crate::skills::preflight;
+use crate::skills::skill_files::FileRange;
 
 /// Implementation of SkillService.
 #[derive(Debug, Clone)]
@@ -22,17 +22,17 @@ pub struct SkillRpc(pub SharedServices);
 
 /// Reads a file as a stream of chunks; each chunk is read when the client asks for it.
 fn chunks(
-    part: Part,
+    range: FileRange,
     tasks: Tasks,
 ) -> impl futures::Stream<Item = Result<pb::ReadSkillFileResponse>> + Send {
-    futures::stream::try_unfold((part, tasks), |(mut part, tasks)| async move {
-        let (part, data) = tasks
-            .blocking(move || Ok(part.next_chunk().map(|data| (part, data))?))
+    futures::stream::try_unfold((range, tasks), |(mut range, tasks)| async move {
+        let (range, data) = tasks
+            .blocking(move || Ok(range.next_chunk().map(|data| (range, data))?))
             .await?;
         let message = |data: Vec<u8>| pb::ReadSkillFileResponse {
             payload: Some(Payload::Data(data.into())),
         };
-        Ok(data.map(|data| (message(data), (part, tasks))))
+        Ok(data.map(|data| (message(data), (range, tasks))))
     })
 }
 
@@ -44,8 +44,7 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::ListSkillsRequest>,
     ) -> Result<Response<pb::ListSkillsResponse>, Status> {
-        let wanted = wire::check_list_skills(request.get_ref())?;
-        let (after, size, profile) = (wanted.after, wanted.size, wanted.profile);
+        let (after, size, profile) = wire::check_list_skills(request.get_ref())?;
         let page = self
             .0
             .skills
@@ -73,11 +72,10 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::SearchSkillsRequest>,
     ) -> Result<Response<pb::SearchSkillsResponse>, Status> {
-        let wanted = skill_content::check_search_skills(request.get_ref())?;
-        let search = self
-            .0
-            .skills
-            .search(wanted.query, wanted.limit, wanted.compat);
+        let limit = skill_content::check_search_skills(request.get_ref())?;
+        let request = request.into_inner();
+        let skills = &self.0.skills;
+        let search = skills.search(request.query, limit, request.compat);
         Ok(Response::new(skill_content::matches_message(
             &search.await.map_err(Error::from)?,
         )))
@@ -112,9 +110,9 @@ impl SkillService for SkillRpc {
         let described = pb::ReadSkillFileResponse {
             payload: Some(Payload::File(skill_content::file_message(&file))),
         };
-        let part = Part::new(opened, wanted.offset, wanted.length).map_err(Error::from)?;
+        let range = FileRange::new(opened, wanted.offset, wanted.length).map_err(Error::from)?;
         let first = futures::stream::once(std::future::ready(Ok(described)));
-        let messages = first.chain(chunks(part, self.0.tasks.clone()));
+        let messages = first.chain(chunks(range, self.0.tasks.clone()));
         Ok(Response::new(relay_stream(
             messages.boxed(),
             (),
@@ -161,12 +159,14 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::PreflightSkillRequest>,
     ) -> Result<Response<pb::PreflightSkillResponse>, Status> {
-        let wanted = skill_content::check_preflight_skill(request.get_ref())?;
-        let pool = self.0.registry.pool(wanted.pool.as_deref())?;
-        let needs = self.0.skills.needs(wanted.skill).await;
+        let skill = skill_content::check_preflight_skill(request.get_ref())?;
+        let request = request.into_inner();
+        let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
+        let pool = self.0.registry.pool(pool)?;
+        let needs = self.0.skills.needs(skill).await;
         let needs = needs.map_err(Error::from)?;
         let inventory = self.0.registry.image_inventory(pool).await?;
-        let findings = preflight::find_unmet_needs(&needs, &inventory, &wanted.env);
+        let findings = preflight::find_unmet_needs(&needs, &inventory, &request.env);
         let image = &pool.image().reference;
         Ok(Response::new(skill_content::preflight_message(
             &findings, image,

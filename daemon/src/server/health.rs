@@ -59,7 +59,9 @@ impl HealthMonitor {
     /// Reports health until the server stops. A drain is reported as NOT_SERVING at once.
     pub(super) async fn run(mut self) {
         let (drain, stop) = (self.tasks.drain.clone(), self.tasks.stop.clone());
-        let (mut latest, mut reported) = (None, HashMap::new());
+        // The reporter itself begins with a server that serves.
+        let mut reported = HashMap::from([(String::new(), true)]);
+        let mut latest = None;
         let mut store = self.artifacts.answers();
         self.tasks.spawn(ping_store_periodically(
             self.artifacts.clone(),

@@ -1,5 +1,5 @@
-//! Body of a request. The request, or the first message of a stream, must arrive in time; from then on its call protects
-//! the connection.
+//! Body of a request. The request, or the first message of a stream, must arrive in time; from then on its call
+//! protects the connection.
 //!
 //! A reset of the body is an error. tonic treats a stream that its sender reset with CANCEL as complete, so a cancelled
 //! upload would be stored as a whole file.
@@ -33,8 +33,8 @@ pub(super) struct RequestBody {
     awaited: Option<AwaitedRequest>,
 }
 
-/// Protection of a connection by one of its calls: empty until the call's request has arrived. The call owns it, and the
-/// request's body, which a handler may keep for longer, only fills it.
+/// Protection of a connection by one of its calls: empty until the call's request has arrived. The call owns it, and
+/// the request's body, which a handler may keep for longer, only fills it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CallProtection(Arc<OnceLock<ConnectionCall>>);
 
@@ -51,14 +51,15 @@ pub(super) struct CallOpening {
 struct AwaitedRequest {
     deadline: Pin<Box<Sleep>>,
     opening: Option<CallOpening>,
-    /// Length of the first message of a stream; `None` for a unary request, which must arrive completely.
-    first: Option<MessageLength>,
+    /// Progress of the first message of a stream; `None` for a unary request, which must arrive completely.
+    first: Option<FirstMessageArrival>,
 }
 
-/// Counter of the bytes of one gRPC message.
+/// Arrival of the first gRPC message of a stream, by the length in its prefix.
 #[derive(Debug, Default)]
-struct MessageLength {
+struct FirstMessageArrival {
     prefix: [u8; PREFIX_BYTES],
+    /// Number of bytes that have arrived.
     seen: u64,
 }
 
@@ -76,8 +77,8 @@ impl CallProtection {
 }
 
 impl CallOpening {
-    /// Counts the call on its connection. Returns `false` if the connection is being closed, so that an answer would not
-    /// arrive.
+    /// Counts the call on its connection. Returns `false` if the connection is being closed, so that an answer would
+    /// not arrive.
     fn open(self) -> bool {
         let Some(call) = self.connection.open_call(self.kind) else {
             return false;
@@ -90,9 +91,9 @@ impl CallOpening {
     }
 }
 
-// === impl MessageLength ===
+// === impl FirstMessageArrival ===
 
-impl MessageLength {
+impl FirstMessageArrival {
     /// Counts bytes that arrived. Returns `true` if the message is complete.
     fn add(&mut self, bytes: &[u8]) -> bool {
         let begin = usize::try_from(self.seen).unwrap_or(PREFIX_BYTES);
@@ -116,7 +117,7 @@ impl RequestBody {
         let awaited = AwaitedRequest {
             deadline: Box::pin(tokio::time::sleep(REQUEST_TIMEOUT)),
             opening,
-            first: is_stream.then(MessageLength::default),
+            first: is_stream.then(FirstMessageArrival::default),
         };
         Self {
             inner,
@@ -220,9 +221,9 @@ mod tests {
             let whole = message.len() - more;
             for cut in 0..message.len() {
                 let (begin, rest) = message.split_at(cut);
-                let mut length = MessageLength::default();
-                assert_eq!(length.add(begin), cut >= whole, "{message:?} at {cut}");
-                assert!(length.add(rest), "{message:?} at {cut}");
+                let mut arrival = FirstMessageArrival::default();
+                assert_eq!(arrival.add(begin), cut >= whole, "{message:?} at {cut}");
+                assert!(arrival.add(rest), "{message:?} at {cut}");
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Starts the dependencies of the services and builds the routes. The call layer answers UNIMPLEMENTED for a service that is
-//! not added here.
+//! Starts the dependencies of the services and builds the routes. The call layer answers UNIMPLEMENTED for a service
+//! that is not added here.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,7 +18,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::artifacts::Artifacts;
-use crate::collect::on_exit::ExitCollector;
+use crate::collect::exit_collector::ExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::error::{Error, Result};
@@ -35,9 +35,9 @@ use crate::rpc::workspace::WorkspaceRpc;
 use crate::rpc::{Services, SharedServices};
 use crate::shutdown::Tasks;
 use crate::skills::Skills;
-use crate::workspace::context::SlotContext;
 use crate::workspace::registry::WorkspaceRegistry;
-use crate::workspace::slots;
+use crate::workspace::slot_context::SlotContext;
+use crate::workspace::slot_table;
 
 /// Starts skills, artifacts and pools. Slots of earlier runs are adopted or removed.
 pub(super) async fn boot_services(
@@ -64,7 +64,7 @@ pub(super) async fn boot_services(
         info.clone(),
         tasks,
         instance,
-        slots::first_slot_number(),
+        slot_table::first_slot_number(),
     );
     let registry = WorkspaceRegistry::boot(Arc::new(context)).await?;
     let timeout = config.files.collect_on_exit_timeout;

@@ -15,29 +15,29 @@ use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::guest::GuestLink;
 use crate::pool::{Pool, SlotReport};
-use crate::workspace::collections::ExecCollections;
-use crate::workspace::context::SlotContext;
+use crate::workspace::exec_collections::ExecCollections;
 use crate::workspace::lease::{HoldError, WorkspaceLease};
 use crate::workspace::record::{SlotPhase, SlotRecord, WorkspaceClaim};
+use crate::workspace::slot_context::SlotContext;
 use crate::workspace::state::{LossCause, SlotEffect, SlotEvent, SlotState, next_step};
 use crate::workspace::{
     COMMANDS_MAX, GrantedGuest, Slot, SlotRequest, SlotSnapshot, USERS_MAX, WorkspaceFailure,
     WorkspaceGrant, too_many_users,
 };
 
-mod clock;
-mod container;
-mod flush;
-mod link;
-mod persist;
+mod collection_flush;
+mod container_lifecycle;
+mod guest_link;
 mod reconnect;
+mod record_writes;
+mod slot_timers;
 #[cfg(test)]
 mod tests;
 
-use clock::sleep_until;
-use flush::{PendingEnd, await_flush};
+use collection_flush::{PendingEnd, await_flush};
 pub use reconnect::RECONNECT_TIMEOUT;
 use reconnect::{GuestReconnect, await_reconnect};
+use slot_timers::sleep_until;
 
 /// State of a slot's task.
 #[derive(Debug)]
@@ -230,6 +230,13 @@ impl SlotActor {
                 answer(reply, Err(self.not_ready_error()));
             }
             SlotRequest::Grant { reply } | SlotRequest::GrantToCollect { reply } => {
+                if self
+                    .link
+                    .as_ref()
+                    .is_some_and(|link| link.lost.is_cancelled())
+                {
+                    self.on_link_lost().await;
+                }
                 self.on_grant(reply);
             }
             SlotRequest::Guest { reply } => {
@@ -423,6 +430,7 @@ impl SlotActor {
                 Arc::make_mut(view).guest = link.map(|link| GrantedGuest {
                     client: link.client.clone(),
                     generation: link.generation,
+                    lost: link.lost.clone(),
                 });
             }
             is_modified

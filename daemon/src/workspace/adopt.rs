@@ -25,11 +25,11 @@ use crate::error::{Chain, Error, Result};
 use crate::guest::{GuestLink, GuestSocket};
 use crate::pool::Pool;
 use crate::workspace::actor::{AdoptedSlot, RECONNECT_TIMEOUT};
-use crate::workspace::context::SlotContext;
 use crate::workspace::launcher;
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::{SlotPhase, SlotRecord};
 use crate::workspace::slot;
+use crate::workspace::slot_context::SlotContext;
 use crate::workspace::state::LossCause;
 use crate::workspace::{Workspace, WorkspaceId};
 
@@ -92,7 +92,7 @@ pub async fn adopt_slots(
 /// complete, when it cannot be removed yet, so this repeats until none is listed. [`OrphanRemovals`] runs the removals,
 /// so its limit applies.
 ///
-/// [`OrphanRemovals`]: crate::workspace::removals::OrphanRemovals
+/// [`OrphanRemovals`]: crate::workspace::orphan_removals::OrphanRemovals
 ///
 /// # Errors
 /// When the engine does not answer, when a removal fails (each container was tried once by then), or when one is still

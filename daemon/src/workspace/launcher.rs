@@ -7,9 +7,9 @@ use crate::error::{Chain, Result};
 use crate::pool::{Pool, SlotLauncher};
 use crate::workspace::Slot;
 use crate::workspace::actor::{AdoptedSlot, SlotActor};
-use crate::workspace::context::SlotContext;
 use crate::workspace::record::{SlotPhase, SlotRecord};
 use crate::workspace::slot;
+use crate::workspace::slot_context::SlotContext;
 use crate::workspace::state::SlotState;
 
 /// Launcher that runs each slot as a task over the daemon's engine.

@@ -24,11 +24,11 @@ struct LeaseState {
     end_ms: AtomicU64,
     last_use_ms: AtomicU64,
     /// Number of requests that use the workspace. It is not idle while this exceeds 0. [`CLOSED`] is added once the
-    /// workspace ends because it is idle.
+    /// workspace ends.
     users: AtomicU64,
 }
 
-/// Bit of the number of users that is set once the workspace ends because it is idle.
+/// Bit of the number of users that is set once the workspace ends.
 const CLOSED: u64 = 1 << 63;
 
 /// Reason why a request may not use the workspace.
@@ -99,6 +99,11 @@ impl WorkspaceLease {
         free.is_ok()
     }
 
+    /// Refuses requests from here on: the workspace ends.
+    pub fn close(&self) {
+        self.shared.users.fetch_or(CLOSED, Ordering::AcqRel);
+    }
+
     /// Marks the workspace as used just now.
     pub fn touch(&self) {
         self.shared.touch();
@@ -161,7 +166,7 @@ impl WorkspaceLease {
 
     /// Returns the wall time at which the lifetime ends.
     #[must_use]
-    pub fn end_time(&self) -> SystemTime {
+    pub fn lifetime_end_time(&self) -> SystemTime {
         self.shared.epoch_wall + Duration::from_millis(self.shared.end_ms.load(Ordering::Acquire))
     }
 

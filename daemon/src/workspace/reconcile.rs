@@ -17,8 +17,8 @@ use tokio::time::MissedTickBehavior;
 
 use crate::engine::{ContainerSummary, LABEL_SLOT};
 use crate::error::{Chain, Error, Result};
-use crate::workspace::context::SlotContext;
 use crate::workspace::slot;
+use crate::workspace::slot_context::SlotContext;
 use crate::workspace::state::SlotState;
 use crate::workspace::{Slot, SlotSnapshot};
 
@@ -43,7 +43,7 @@ pub async fn run_reconciler(context: Arc<SlotContext>) {
                 _ = tick.tick() => {}
                 () = context.reconcile.notified() => {}
             }
-            if let Err(error) = reconcile_containers(&context).await {
+            if let Err(error) = remove_orphaned_containers(&context).await {
                 // The registry's event subscription logs an absent engine.
                 tracing::debug!(error = %Chain(&error), "containers were not reconciled");
             }
@@ -58,7 +58,9 @@ pub async fn run_reconciler(context: Arc<SlotContext>) {
     }
 }
 
-async fn reconcile_containers(context: &SlotContext) -> Result<()> {
+/// Starts the removal of containers that no slot uses, reports to quarantined slots whose container is gone, and
+/// removes unused volumes.
+async fn remove_orphaned_containers(context: &SlotContext) -> Result<()> {
     // Listed before the slots are read: by then every listed container's slot is in the table.
     let containers = context.engine.list(Some(&context.instance)).await?;
     let slots: HashMap<u32, Slot> = context

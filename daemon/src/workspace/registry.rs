@@ -12,11 +12,11 @@ use crate::config::PoolConfig;
 use crate::engine::{ContainerEventKind, EngineInfo, LABEL_INSTANCE, LABEL_UID};
 use crate::error::{Chain, Error, Result};
 use crate::pool::Pool;
-use crate::skills::preflight::Inventory;
-use crate::workspace::context::SlotContext;
+use crate::skills::preflight::ImageInventory;
 use crate::workspace::launcher::WorkspaceLauncher;
+use crate::workspace::slot_context::SlotContext;
 use crate::workspace::state::SlotState;
-use crate::workspace::{Slot, Workspace, WorkspaceId, adopt, problems, reconcile};
+use crate::workspace::{Slot, Workspace, WorkspaceId, adopt, host_problems, reconcile};
 
 /// Pause before the daemon subscribes to the engine's events again.
 const EVENTS_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -100,8 +100,8 @@ impl WorkspaceRegistry {
     /// Returns the programs and packages of a pool's image.
     ///
     /// # Errors
-    /// As [`crate::workspace::inventory::ImageInventories::find_or_ask`].
-    pub async fn image_inventory(&self, pool: &Pool) -> Result<Arc<Inventory>> {
+    /// As [`crate::workspace::image_inventory::ImageInventories::find_or_ask`].
+    pub async fn image_inventory(&self, pool: &Pool) -> Result<Arc<ImageInventory>> {
         let inventories = &self.context.inventories;
         inventories.find_or_ask(pool, &self.context.slots).await
     }
@@ -145,7 +145,7 @@ impl WorkspaceRegistry {
         let removals = slots.iter().map(Slot::delete);
         let results = futures::future::join_all(removals).await;
         results.into_iter().collect::<Result<Vec<()>>>()?;
-        let stuck = problems::list_quarantined(&self.context);
+        let stuck = host_problems::list_quarantined(&self.context);
         if !stuck.is_empty() {
             let names: Vec<String> = stuck.into_iter().map(|problem| problem.subject).collect();
             let names = names.join(", ");

@@ -23,8 +23,8 @@ use crate::engine::{self, ContainerLimits, ContainerSpec};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::guest;
-use crate::workspace::context::SlotContext;
 use crate::workspace::record::{self, SlotRecord, WorkspaceClaim};
+use crate::workspace::slot_context::SlotContext;
 
 /// Path of the metadata file in the slot's directory; `/workspace/metadata.json` in the container.
 pub const METADATA: &str = "skills/.metadata.json";

@@ -12,12 +12,7 @@ async fn upload_with_wrong_checksum_leaves_no_files() {
     };
     let staged = stage_file(&server, &workspace, header, b"bytes").await;
     check_refused(staged, Code::InvalidArgument, Reason::ChecksumMismatch);
-    assert_eq!(
-        list_files(&server, &workspace, "work")
-            .await
-            .expect("listed"),
-        []
-    );
+    assert_no_files(&server, &workspace, "work").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,13 +15,8 @@ async fn second_daemon_on_the_same_state_does_not_start() {
         .expect_err("second")
         .to_string();
     assert!(error.contains("another skilld runs on it"), "{error}");
-    let info = daemon
-        .client()
-        .await
-        .server()
-        .get_server_info(pb::GetServerInfoRequest {})
-        .await;
-    assert!(info.is_ok(), "the first daemon still serves");
+    // The first daemon still serves.
+    get_info(&daemon.client().await).await;
 }
 
 #[tokio::test]
@@ -68,14 +63,10 @@ async fn begin_upload(
         files.stage_files(messages).await.map(drop)
     };
     let call = Tasks::default().spawn(call);
-    // After the first response the upload has begun; after the second one it has arrived, because a connection keeps the
-    // order of requests.
+    // After the first response the upload has begun; after the second one it has arrived, because a connection keeps
+    // the order of requests.
     for _ in 0..2 {
-        let info = client
-            .server()
-            .get_server_info(pb::GetServerInfoRequest {})
-            .await;
-        assert!(info.is_ok(), "{info:?}");
+        get_info(client).await;
     }
     (sender, call)
 }
@@ -85,32 +76,13 @@ async fn signal_drains_then_stops() {
     let daemon = TestDaemon::start("", |_| {}).await;
     let client = daemon.client().await;
     let mut changes = watch_health(client.channel()).await;
-    while within(changes.message())
-        .await
-        .expect("watch")
-        .expect("open")
-        .status
-        != 1
-    {}
+    while next_health(&mut changes).await != 1 {}
     let (sender, call) = begin_upload(&client).await;
 
     daemon.signal().await;
-    assert_eq!(
-        within(changes.message())
-            .await
-            .expect("watch")
-            .expect("open")
-            .status,
-        2
-    );
+    assert_eq!(next_health(&mut changes).await, 2);
     // The daemon still responds, rejects new work, and waits for the open call.
-    assert!(
-        client
-            .server()
-            .get_server_info(pb::GetServerInfoRequest {})
-            .await
-            .is_ok()
-    );
+    get_info(&client).await;
     let status = client
         .workspaces()
         .create_workspace(pb::CreateWorkspaceRequest::default())

@@ -41,11 +41,7 @@ async fn restart_keeps_workspaces_and_warm_slots() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_removes_what_nobody_owns() {
     let server = TestServer::start("", &[]).await;
-    server
-        .client
-        .create_workspace(create_request("lost"))
-        .await
-        .expect("created");
+    create_workspace(&server, "lost").await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     let before = server.engine.container_ids();
     let server = server
@@ -75,11 +71,7 @@ async fn a_restart_removes_what_nobody_owns() {
 #[tokio::test(flavor = "multi_thread")]
 async fn start_without_engine_removes_no_workspace() {
     let server = TestServer::start("", &[]).await;
-    server
-        .client
-        .create_workspace(create_request("kept"))
-        .await
-        .expect("created");
+    create_workspace(&server, "kept").await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     let away = skilld::error::Error::EngineUnavailable {
         message: "for a moment".into(),
@@ -92,7 +84,7 @@ async fn start_without_engine_removes_no_workspace() {
     );
     let server = stopped.start().await;
     assert_eq!(workspace_names(&server).await, ["workspaces/kept"]);
-    let kept = server.client.get_workspace("kept").await.expect("listed");
+    let kept = server.get_workspace("kept").await;
     assert_eq!(kept.state(), WorkspaceState::Ready, "{kept:?}");
     server
         .client

@@ -161,11 +161,7 @@ async fn cancelled_create_leaves_no_workspace() {
         .await
         .expect("deleted");
     // The cancelled requests do not count towards the maximum of three workspaces.
-    server
-        .client
-        .create_workspace(create_request("a"))
-        .await
-        .expect("room");
+    create_workspace(&server, "a").await;
     assert_eq!(workspace_names(&server).await, ["workspaces/a"]);
     assert!(server.stop().await);
 }
@@ -189,15 +185,7 @@ async fn cancelling_one_of_two_equal_creates_does_not_affect_the_other() {
     let (deleted, patient) = tokio::join!(others, patient);
     deleted.expect("deleted");
     let made = patient.expect("it waited long enough");
-    assert_eq!(
-        server
-            .client
-            .get_workspace(&made.name)
-            .await
-            .expect("found")
-            .name,
-        made.name
-    );
+    assert_eq!(server.get_workspace(&made.name).await.name, made.name);
     server
         .client
         .list_execs(list_request(&made.name))
@@ -210,11 +198,7 @@ async fn cancelling_one_of_two_equal_creates_does_not_affect_the_other() {
 async fn name_can_be_reused_as_soon_as_its_workspace_is_deleted() {
     let server = TestServer::start("", &[]).await;
     for _ in 0..5 {
-        server
-            .client
-            .create_workspace(create_request("again"))
-            .await
-            .expect("created");
+        create_workspace(&server, "again").await;
         let (deleted, created) = tokio::join!(
             server.client.delete_workspace("again"),
             server.client.create_workspace(CreateWorkspaceRequest {

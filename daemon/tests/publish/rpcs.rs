@@ -184,95 +184,54 @@ async fn uploads_that_lie_end_early_or_fall_silent_leave_nothing() {
     };
     let mut wrong_kind = messages("csv", "", &archive);
     wrong_kind[0].payload = Some(header(pb::publish_skill_header::Kind::Zip, ""));
-    for (what, messages, code, expected) in [
+    let invalid = (Code::InvalidArgument, "INVALID_REQUEST");
+    let archive_invalid = (Code::InvalidArgument, "ARCHIVE_INVALID");
+    let limit_exceeded = (Code::ResourceExhausted, "LIMIT_EXCEEDED");
+    for (what, messages, expected) in [
         (
             "another checksum",
             messages("csv", &"0".repeat(64), &archive),
-            Code::InvalidArgument,
-            "CHECKSUM_MISMATCH",
+            (Code::InvalidArgument, "CHECKSUM_MISMATCH"),
         ),
         (
             "cut off",
             messages("csv", "", &archive[..archive.len() - 1100]),
-            Code::InvalidArgument,
-            "ARCHIVE_INVALID",
+            archive_invalid,
         ),
-        (
-            "no bytes",
-            messages("csv", "", b""),
-            Code::InvalidArgument,
-            "ARCHIVE_INVALID",
-        ),
-        (
-            "a link out",
-            messages("csv", "", &link),
-            Code::InvalidArgument,
-            "ARCHIVE_INVALID",
-        ),
+        ("no bytes", messages("csv", "", b""), archive_invalid),
+        ("a link out", messages("csv", "", &link), archive_invalid),
         (
             "a climbing name",
             messages("csv", "", &climbing),
-            Code::InvalidArgument,
-            "ARCHIVE_INVALID",
+            archive_invalid,
         ),
-        (
-            "a bomb",
-            messages("csv", "", &bomb),
-            Code::ResourceExhausted,
-            "LIMIT_EXCEEDED",
-        ),
+        ("a bomb", messages("csv", "", &bomb), limit_exceeded),
         (
             "too large",
             messages("csv", "", &vec![b'x'; 70 << 10]),
-            Code::ResourceExhausted,
-            "LIMIT_EXCEEDED",
+            limit_exceeded,
         ),
-        (
-            "another name",
-            messages("other", "", &archive),
-            Code::InvalidArgument,
-            "INVALID_REQUEST",
-        ),
+        ("another name", messages("other", "", &archive), invalid),
         (
             "a name that is a path",
             messages("../csv", "", &archive),
-            Code::InvalidArgument,
-            "INVALID_REQUEST",
+            invalid,
         ),
-        (
-            "two headers",
-            twice,
-            Code::InvalidArgument,
-            "INVALID_REQUEST",
-        ),
-        (
-            "another kind",
-            wrong_kind,
-            Code::InvalidArgument,
-            "ARCHIVE_INVALID",
-        ),
+        ("two headers", twice, invalid),
+        ("another kind", wrong_kind, archive_invalid),
         (
             "no header",
             messages("csv", "", &archive).split_off(1),
-            Code::InvalidArgument,
-            "INVALID_REQUEST",
+            invalid,
         ),
-        (
-            "nothing",
-            Vec::new(),
-            Code::InvalidArgument,
-            "INVALID_REQUEST",
-        ),
+        ("nothing", Vec::new(), invalid),
     ] {
         let status = skills
             .publish_skill(stream::iter(messages))
             .await
             .expect_err(what);
-        assert_eq!(
-            (status.code(), reason(&status).as_str()),
-            (code, expected),
-            "{what}: {status}"
-        );
+        let found = (status.code(), reason(&status));
+        assert_eq!((found.0, found.1.as_str()), expected, "{what}: {status}");
     }
     let silent = futures::StreamExt::chain(
         stream::iter(messages("csv", "", &archive)),
@@ -287,11 +246,7 @@ async fn uploads_that_lie_end_early_or_fall_silent_leave_nothing() {
     let server = server
         .restart(|state| {
             for dir in ["tmp", "sha256", "published"] {
-                assert_eq!(
-                    names(&state.join("skills").join(dir)),
-                    Vec::<String>::new(),
-                    "{dir}"
-                );
+                assert_empty(&state.join("skills").join(dir));
             }
         })
         .await;

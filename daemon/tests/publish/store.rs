@@ -9,10 +9,7 @@ async fn what_nothing_uses_leaves_the_store_and_what_is_used_stays() {
     let local = fixture.stage("s1", "local").await.expect("staged").digest;
     let mut digests = Vec::new();
     for version in ["1.0", "2.0"] {
-        let skill = fixture
-            .publish("csv", &skill("csv", version))
-            .await
-            .expect("published");
+        let skill = fixture.publish_skill("csv", version).await;
         digests.push(skill.content.expect("content").digest);
     }
     // All of them are referred to: by the root, by their records.
@@ -42,10 +39,7 @@ async fn what_nothing_uses_leaves_the_store_and_what_is_used_stays() {
     let pinned = format!("csv@sha256:{}", digests[0]);
     let error = fixture.stage("s2", &pinned).await.expect_err("gone");
     assert_eq!(error.kind().1, Reason::SkillNotFound);
-    fixture
-        .publish("csv", &skill("csv", "1.0"))
-        .await
-        .expect("published");
+    fixture.publish_skill("csv", "1.0").await;
     fixture.stage("s2", &pinned).await.expect("staged");
     // What is used within the time stays, whoever asks, and across a restart.
     fixture.config.keep_unused = Duration::from_secs(3600);
@@ -65,10 +59,7 @@ async fn what_nothing_uses_leaves_the_store_and_what_is_used_stays() {
     fixture.reopen();
     assert_eq!(fixture.collect(&[]).await, 2);
     assert_eq!(fixture.stored(), Vec::<String>::new());
-    assert_eq!(
-        names(&fixture.path("state/skills/used")),
-        Vec::<String>::new()
-    );
+    assert_empty(&fixture.path("state/skills/used"));
 }
 
 #[tokio::test]
@@ -132,10 +123,7 @@ async fn what_a_power_cut_takes_of_the_store_is_copied_again() {
 async fn altered_files_of_the_store_are_never_staged() {
     let fixture = Fixture::new();
     fixture.root("local", "1.0");
-    fixture
-        .publish("csv", &skill("csv", "1.0"))
-        .await
-        .expect("published");
+    fixture.publish_skill("csv", "1.0").await;
     let digests: BTreeMap<&str, String> = [
         (
             "local",
@@ -167,10 +155,7 @@ async fn altered_files_of_the_store_are_never_staged() {
     let listed = fixture.listed("csv").await;
     assert_eq!(listed[0].state, SkillState::Rejected);
     assert_eq!(listed[0].problems[0].code, "skill.damaged");
-    fixture
-        .publish("csv", &skill("csv", "1.0"))
-        .await
-        .expect("published");
+    fixture.publish_skill("csv", "1.0").await;
     fixture.stage("s2", "csv").await.expect("staged");
     assert_eq!(fixture.script("s2", "csv"), "echo 1.0\n");
     // By digest it is the same.
@@ -182,10 +167,7 @@ async fn altered_files_of_the_store_are_never_staged() {
 #[tokio::test]
 async fn lower_limits_take_nothing_that_is_published() {
     let mut fixture = Fixture::new();
-    fixture
-        .publish("csv", &skill("csv", "1.0"))
-        .await
-        .expect("published");
+    fixture.publish_skill("csv", "1.0").await;
     let limits = (fixture.config.files_max, fixture.config.bytes_max);
     (fixture.config.files_max, fixture.config.bytes_max) = (1, 1);
     fixture.reopen();
@@ -206,10 +188,7 @@ async fn lower_limits_take_nothing_that_is_published() {
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_a_problem_and_not_a_failure() {
     let mut fixture = Fixture::new();
-    fixture
-        .publish("csv", &skill("csv", "1.0"))
-        .await
-        .expect("published");
+    fixture.publish_skill("csv", "1.0").await;
     let records = fixture.path("state/skills/published");
     let digest = fixture.stored()[0].clone();
     fs::create_dir(records.join("other")).expect("mkdir");
@@ -269,10 +248,7 @@ async fn sixteen_may_publish_at_once() {
             .iter()
             .all(|skill| skill.state == SkillState::Loaded)
     );
-    assert_eq!(
-        names(&fixture.path("state/skills/tmp")),
-        Vec::<String>::new()
-    );
+    assert_empty(&fixture.path("state/skills/tmp"));
 }
 
 /// A thousand steps of four, on the same two skills, with a store that keeps nothing a moment longer than it must.
@@ -338,16 +314,10 @@ async fn publish_delete_stage_and_collect_at_once_never_corrupt_anything() {
     let ((), (), staged, ()) = tokio::join!(publish, delete, stage, collect);
     assert!(staged >= ROUNDS / 2, "only {staged} were staged");
     // Whatever is published now is whole.
-    fixture
-        .publish("csv", &skill("csv", "9.0"))
-        .await
-        .expect("published");
+    fixture.publish_skill("csv", "9.0").await;
     fixture.collect(&[]).await;
     fixture.assert_whole().await;
-    assert_eq!(
-        names(&fixture.path("state/skills/tmp")),
-        Vec::<String>::new()
-    );
+    assert_empty(&fixture.path("state/skills/tmp"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

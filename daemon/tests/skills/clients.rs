@@ -54,11 +54,7 @@ async fn clients_stage_skills_and_the_workspace_says_which() {
     assert_eq!((staged[0].files, staged[0].unchanged), (1, false));
     assert_eq!(staged[0].path, "/workspace/skills/csv");
     assert!(stage("csv").await.expect("staged")[0].unchanged);
-    let seen = server
-        .client
-        .get_workspace(&workspace)
-        .await
-        .expect("there");
+    let seen = server.get_workspace(&workspace).await;
     assert_eq!(seen.skills[0].name, "csv");
     assert_eq!(seen.skills[0].digest, staged[0].digest);
 
@@ -109,11 +105,7 @@ async fn a_staging_that_nobody_waits_for_is_recorded_and_no_other_begins_meanwhi
     }
     // The server knows that the first one's client has gone by when it has answered so many others.
     let skills = async || {
-        let got = server
-            .client
-            .get_workspace(&workspace)
-            .await
-            .expect("there");
+        let got = server.get_workspace(&workspace).await;
         got.skills
             .into_iter()
             .map(|skill| skill.name)

@@ -10,7 +10,7 @@ use skilld::engine::fake::FakeEngine;
 use skilld::server::Server;
 use skilld::shutdown::Tasks;
 use skilld_client::Client;
-use skilld_proto::v1::CreateWorkspaceRequest;
+use skilld_proto::v1::{CreateWorkspaceRequest, Workspace};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -84,8 +84,8 @@ impl StoppedServer {
 }
 
 impl TestServer {
-    /// Starts a server with the default configuration, one warm container and the settings in `toml`. `skills` are pairs
-    /// of a folder's name and the front matter of its SKILL.md.
+    /// Starts a server with the default configuration, one warm container and the settings in `toml`. `skills` are
+    /// pairs of a folder's name and the front matter of its SKILL.md.
     pub(crate) async fn start(toml: &str, skills: &[(&str, &str)]) -> Self {
         Self::start_after(toml, skills, |_| {}).await
     }
@@ -125,8 +125,8 @@ impl TestServer {
         state.start().await
     }
 
-    /// Stops the server and starts it again on the same state and engine. Calls `between` with the state directory while
-    /// no server is running.
+    /// Stops the server and starts it again on the same state and engine. Calls `between` with the state directory
+    /// while no server is running.
     pub(crate) async fn restart(self, between: impl FnOnce(&Path)) -> Self {
         let stopped = self.shut_down().await;
         between(&stopped.config.state_dir);
@@ -170,6 +170,11 @@ impl TestServer {
         created.expect("claimed").name
     }
 
+    /// Returns a workspace, which must exist.
+    pub(crate) async fn get_workspace(&self, name: &str) -> Workspace {
+        self.client.get_workspace(name).await.expect("exists")
+    }
+
     /// Drains and stops the server. Returns `true` if all tasks ended in time.
     pub(crate) async fn stop(self) -> bool {
         stop(self.stop, self.run).await
@@ -181,6 +186,22 @@ async fn stop(signals: mpsc::Sender<()>, run: JoinHandle<bool>) -> bool {
     // The server may have stopped before the second signal.
     signals.send(()).await.unwrap_or_default();
     run.await.expect("no panic")
+}
+
+/// Returns the sorted names of what a directory holds.
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("read dir");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("entry").file_name();
+    let names = entries.map(|entry| name(entry).into_string().expect("UTF-8"));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// Asserts that a directory holds nothing.
+#[track_caller]
+pub(crate) fn assert_empty(dir: &Path) {
+    assert_eq!(names(dir), Vec::<String>::new(), "{}", dir.display());
 }
 
 /// Returns the path of the guest binary: from SKILLD_GUEST, else from this build, else from `make guest`.

@@ -16,23 +16,23 @@ use skilld_proto::guest::v1::guest_service_server::GuestServiceServer;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
+use self::frame_socket::FrameSocket;
 use self::request::RequestBody;
-use self::socket::FrameSocket;
 use crate::guest::Guest;
 use crate::service::GuestRpcService;
 use crate::sys;
 
+mod frame_socket;
 mod request;
-mod socket;
 
-/// Delay between attempts to connect: doubles from the minimum to the maximum.
+/// Minimum and maximum wait between attempts to connect; it doubles with each.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(200);
 
 const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
-/// Window of the whole connection, in bytes. It exceeds the sum of the streams' windows, so that a stalled stream
-/// starves no other.
+/// Maximum number of unread bytes on the whole connection. It exceeds the sum of the streams' windows, so that a
+/// stalled stream starves no other.
 const CONNECTION_WINDOW: u32 = 256 * 1024 * 1024;
 const STREAMS_MAX: u32 = 1024;
 /// Maximum bytes of one stream that wait for the daemon to read them. Together with the windows of daemon and client

@@ -71,6 +71,17 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Returns the error for a field of a request that has a fault.
+    pub(crate) fn invalid(field: &'static str, problem: &'static str) -> Self {
+        Self::Invalid { field, problem }
+    }
+
+    /// Returns the error for a failed operation on the file at `path`.
+    pub(crate) fn io(path: &str, error: &std::io::Error) -> Self {
+        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        Self::file(path, errno)
+    }
+
     /// Returns the error for a failed system call on `path`.
     pub(crate) fn file(path: &str, errno: Errno) -> Self {
         let path = path.to_owned();

@@ -12,10 +12,13 @@ pub(crate) mod root;
 pub(crate) mod staging;
 pub(crate) mod walk;
 
+use std::fs::File;
+use std::io::Read;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::stat::{FileStat, SFlag};
 use skilld_proto::v1::{FileEntry, FileType};
+use tonic::codegen::Bytes;
 
 /// Maximum bytes of a file that are read or written before other tasks get their turn, and of a data message.
 pub(crate) const SLICE_BYTES: usize = 256 * 1024;
@@ -47,16 +50,16 @@ pub(crate) fn since_epoch(seconds: i64, nanos: i64) -> Duration {
     Duration::new(seconds, u32::try_from(nanos).unwrap_or(0))
 }
 
-/// Returns the modification time of the contents.
+/// Returns the modification time of a file as a timestamp of the API.
 pub(crate) fn modification_time(stat: &FileStat) -> Option<prost_types::Timestamp> {
     let since = since_epoch(stat.st_mtime, stat.st_mtime_nsec);
     Some((SystemTime::UNIX_EPOCH + since).into())
 }
 
 /// Converts a path for a message: as text, and as bytes if it is not UTF-8.
-pub(crate) fn message_path(path: &[u8]) -> (String, tonic::codegen::Bytes) {
+pub(crate) fn message_path(path: &[u8]) -> (String, Bytes) {
     match str::from_utf8(path) {
-        Ok(text) => (text.to_owned(), tonic::codegen::Bytes::new()),
+        Ok(text) => (text.to_owned(), Bytes::new()),
         Err(_) => (
             String::from_utf8_lossy(path).into_owned(),
             path.to_vec().into(),
@@ -76,6 +79,14 @@ pub(crate) fn file_entry(path: &[u8], stat: &FileStat, link_target: String) -> F
         link_target,
         path_bytes,
     }
+}
+
+/// Reads at most `most` bytes of the `left` ones of a file; empty at its end.
+pub(crate) fn read_slice(file: &File, left: u64, most: usize) -> std::io::Result<Bytes> {
+    let length = left.min(most as u64);
+    let mut data = Vec::with_capacity(usize::try_from(length).unwrap_or(most));
+    file.take(length).read_to_end(&mut data)?;
+    Ok(data.into())
 }
 
 /// Encodes bytes as lower-case hexadecimal digits.

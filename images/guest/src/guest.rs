@@ -31,7 +31,7 @@ use crate::files::root::WorkspaceRoot;
 use crate::reaper::ChildReaper;
 use crate::supervisor::protocol::LaunchSpec;
 use crate::supervisor::{SupervisorPool, walk};
-use crate::{sys, tasks};
+use crate::{sys, task_spawn};
 
 /// Directories that the guest creates in the workspace when it starts.
 const DIRECTORIES: [&str; 5] = ["work", "work/inputs", "work/.venvs", "out", "runs"];
@@ -128,7 +128,10 @@ impl Guest {
     /// Applies a Configure request. Repeating it with the same values changes nothing.
     pub(crate) fn configure(&self, request: &wire::ConfigureRequest) -> Result<(), Error> {
         if !request.workspace.starts_with("workspaces/") || request.workspace.len() > 128 {
-            return Err(invalid_field("workspace", "must be workspaces/{workspace}"));
+            return Err(Error::invalid(
+                "workspace",
+                "must be workspaces/{workspace}",
+            ));
         }
         let retained_max = usize::try_from(request.retained_execs_max).unwrap_or(usize::MAX);
         self.execs
@@ -201,7 +204,7 @@ impl Guest {
         );
         self.execs.insert(Arc::clone(&exec));
         let (guest, shared) = (Arc::clone(self), Arc::clone(&exec));
-        tasks::spawn(run::run_exec(
+        task_spawn::spawn(run::run_exec(
             guest,
             shared,
             settings.clone(),
@@ -219,7 +222,7 @@ impl Guest {
     ) -> Result<Option<Arc<Exec>>, Error> {
         let id = request.exec_id.clone();
         if !is_exec_id(&id) {
-            return Err(invalid_field(
+            return Err(Error::invalid(
                 "exec_id",
                 "must match [a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?",
             ));
@@ -251,7 +254,7 @@ impl Guest {
             None => None,
         };
         if terminal.is_some() && matches!(given, Some(Source::Data(_))) {
-            return Err(invalid_field(
+            return Err(Error::invalid(
                 "spec.stdin.data",
                 "cannot be given with a terminal",
             ));
@@ -351,10 +354,6 @@ fn filled_pipe(data: &[u8]) -> Option<OwnedFd> {
     (written == data.len()).then_some(reader)
 }
 
-fn invalid_field(field: &'static str, problem: &'static str) -> Error {
-    Error::Invalid { field, problem }
-}
-
 /// Validates a start request and converts it to a launch.
 pub(crate) fn build_launch(
     argv: Vec<String>,
@@ -363,17 +362,17 @@ pub(crate) fn build_launch(
     limits: Option<&v1::ExecLimits>,
 ) -> Result<LaunchSpec, Error> {
     if argv.is_empty() || argv.len() > ARGS_MAX || env.len() > ARGS_MAX {
-        return Err(invalid_field("argv", "must have 1 to 4,096 entries"));
+        return Err(Error::invalid("argv", "must have 1 to 4,096 entries"));
     }
     let all = || argv.iter().chain(&env).chain(std::iter::once(&cwd));
     if all().map(String::len).sum::<usize>() > SPEC_BYTES_MAX {
-        return Err(invalid_field("argv", "is too long"));
+        return Err(Error::invalid("argv", "is too long"));
     }
     if all().any(|text| text.contains('\0')) {
-        return Err(invalid_field("argv", "has a NUL in it"));
+        return Err(Error::invalid("argv", "has a NUL in it"));
     }
     if !cwd.starts_with('/') {
-        return Err(invalid_field("cwd", "must be absolute"));
+        return Err(Error::invalid("cwd", "must be absolute"));
     }
     let limits = limits.copied().unwrap_or_default();
     let resources = [

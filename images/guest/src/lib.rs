@@ -4,13 +4,12 @@
 //! connection breaks, all execs go on and the guest connects again.
 //!
 //! Modules in reading order: `connection` (the socket), `service` (decodes RPCs), `guest` (carries them out), `exec`
-//! (runs one command and streams its events), `supervisor` (processes that spawn and kill commands), `reaper`
-//! (collects exit statuses), `output` (retained output), `files` and `collect` (workspace files), `inventory`
+//! (runs one command and streams its events), `supervisor` (processes that spawn and kill commands), `reaper` (collects
+//! exit statuses), `output` (retained output), `files` and `output_collection` (workspace files), `image_inventory`
 //! (programs and packages of the image), `sys` (the only unsafe code). `fuzz` is for tests.
 //!
 //! The crate is a library only for those tests: the program is [`main`] and nothing else.
 
-mod collect;
 mod connection;
 mod error;
 mod exec;
@@ -18,13 +17,14 @@ mod files;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod guest;
-mod inventory;
+mod image_inventory;
 mod output;
+mod output_collection;
 mod reaper;
 mod service;
 mod supervisor;
 mod sys;
-mod tasks;
+mod task_spawn;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -135,16 +135,16 @@ fn run_guest(flags: &GuestFlags, nonce: Bytes, supervisors: SupervisorPool) -> R
         guest.supervisors.fill();
         let (reaper, supervisors) = (Arc::clone(&guest.reaper), Arc::clone(&guest.supervisors));
         let forgetful = Arc::clone(&guest);
-        tasks::spawn(async move { forgetful.execs.forget_expired_execs().await });
+        task_spawn::spawn(async move { forgetful.execs.forget_expired_execs().await });
         let socket = flags.socket.clone();
-        // A wake-up of a task costs nothing on this one thread. A wake-up of the future that the runtime blocks on costs
-        // a write to the runtime's eventfd and another turn of its loop, so that future only waits.
-        tasks::spawn(async move {
+        // A wake-up of a task costs nothing on this one thread. A wake-up of the future that the runtime blocks on
+        // costs a write to the runtime's eventfd and another turn of its loop, so that future only waits.
+        task_spawn::spawn(async move {
             let never = connection::serve_forever(&socket, &guest).await;
             match never {}
         });
         let (ended, end) = oneshot::channel();
-        tasks::spawn(async move {
+        task_spawn::spawn(async move {
             let _receiver_waits = ended.send(reaper.run(supervisors).await);
         });
         match end.await {

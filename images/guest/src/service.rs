@@ -16,7 +16,6 @@ use skilld_proto::v1::signal_exec_request::Target as ApiTarget;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::collect;
 use crate::error::Error;
 use crate::exec::disconnect::DisconnectGuard;
 use crate::exec::event_stream::{self, AttachOptions};
@@ -27,7 +26,8 @@ use crate::exec::stdin::{self, StdinWrite};
 use crate::exec::{Exec, ExecControl, ExecPhase, positive_duration, terminal_size, warm_up};
 use crate::files::{ANSWER_BYTES_MAX, list, put, read};
 use crate::guest::{Guest, GuestSettings};
-use crate::inventory;
+use crate::image_inventory;
+use crate::output_collection;
 use crate::supervisor::protocol::SignalTarget;
 
 /// Limits of requests: page size, signal number, terminal size and grace period.
@@ -182,8 +182,7 @@ impl GuestService for GuestRpcService {
         let request = request.into_inner();
         let signal = request.signal;
         if !(1..=SIGNAL_MAX).contains(&signal) {
-            let (field, problem) = ("signal", "must be 1 to 64");
-            return Err(Error::Invalid { field, problem }.into());
+            return Err(Error::invalid("signal", "must be 1 to 64").into());
         }
         let target = match request.target() {
             ApiTarget::Unspecified | ApiTarget::Leader => SignalTarget::Leader,
@@ -278,8 +277,7 @@ impl GuestService for GuestRpcService {
         let request = request.into_inner();
         for (field, value) in [("rows", request.rows), ("cols", request.cols)] {
             if !(1..=TERMINAL_MAX).contains(&value) {
-                let problem = "must be 1 to 10,000";
-                return Err(Error::Invalid { field, problem }.into());
+                return Err(Error::invalid(field, "must be 1 to 10,000").into());
             }
         }
         let exec = self.guest.find_exec(&request.exec_id)?;
@@ -383,7 +381,7 @@ impl GuestService for GuestRpcService {
         request: Request<wire::CollectRequest>,
     ) -> RpcResult<Self::CollectStream> {
         let spec = request.into_inner().spec.unwrap_or_default();
-        let messages = collect::collect_outputs(&self.guest, &spec)?;
+        let messages = output_collection::collect_outputs(&self.guest, &spec)?;
         Ok(Response::new(Box::pin(messages)))
     }
 
@@ -391,7 +389,7 @@ impl GuestService for GuestRpcService {
         &self,
         request: Request<wire::InventoryRequest>,
     ) -> RpcResult<wire::InventoryResponse> {
-        let found = inventory::scan_image(request.get_ref()).await;
+        let found = image_inventory::scan_image(request.get_ref()).await;
         Ok(Response::new(found))
     }
 }

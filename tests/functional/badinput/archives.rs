@@ -4,11 +4,10 @@ use anyhow::{Context, Result, ensure};
 use skilld_client::v1::stage_files_request::Payload;
 use skilld_client::v1::{Reason, StageFilesHeader, StageFilesRequest};
 use skilld_client::{Client, UploadKind, UploadTarget};
-use skilld_tests::exec::{run, shell, workspace};
+use skilld_tests::exec::{run, shell};
 use skilld_tests::files::{gzip, put, read, sha256, stage, tar};
 use skilld_tests::{Daemon, expect_refusal};
 use tar::{EntryType, Header};
-use tonic::Code;
 
 use super::{contents, still_well};
 
@@ -57,11 +56,7 @@ async fn refuse(client: &Client, workspace: &str, archive: Vec<u8>, reason: Reas
             kind,
             ..UploadTarget::tar(workspace, "work/unpacked")
         };
-        expect_refusal(
-            stage(client, target, bytes).await,
-            Code::InvalidArgument,
-            reason,
-        )?;
+        expect_refusal(stage(client, target, bytes).await, reason)?;
         let after = contents(client, workspace).await?;
         ensure!(after == before, "left: {after}\nwas: {before}");
     }
@@ -70,9 +65,8 @@ async fn refuse(client: &Client, workspace: &str, archive: Vec<u8>, reason: Reas
 
 #[tokio::test]
 async fn an_archive_that_climbs_or_links_out_is_refused_whole() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let escapes = Reason::PathEscapes;
     let invalid = Reason::ArchiveInvalid;
     for (entry, kind, link, reasons) in [
@@ -112,20 +106,14 @@ async fn an_archive_that_climbs_or_links_out_is_refused_whole() -> Result<()> {
 
 #[tokio::test]
 async fn an_existing_link_leads_no_archive_out_of_the_workspace() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
-    run(
-        client,
-        &name,
-        shell("ln -s /tmp $WORK_DIR/away; ln -s ../../../tmp $WORK_DIR/up"),
-    )
-    .await?;
+    let commands = "ln -s /tmp $WORK_DIR/away; ln -s ../../../tmp $WORK_DIR/up";
+    run(client, &name, shell(commands)).await?;
     for path in ["away/x", "up/x"] {
         let archive = tar(&[(path, b"evil", 0o644)])?;
         let answer = stage(client, UploadTarget::tar(&name, "work"), archive).await;
-        expect_refusal(answer, Code::InvalidArgument, Reason::PathEscapes)
-            .with_context(|| path.to_owned())?;
+        expect_refusal(answer, Reason::PathEscapes).with_context(|| path.to_owned())?;
     }
     let there = run(client, &name, shell("ls -A /tmp")).await?;
     assert_eq!(there.text(), "");
@@ -135,9 +123,8 @@ async fn an_existing_link_leads_no_archive_out_of_the_workspace() -> Result<()> 
 
 #[tokio::test]
 async fn a_damaged_archive_leaves_nothing() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let data = vec![7; 100_000];
     let whole = tar(&[("a", &data, 0o644), ("b/c", &data, 0o644)])?;
     let mut torn = whole.clone();
@@ -158,11 +145,7 @@ async fn a_damaged_archive_leaves_nothing() -> Result<()> {
             kind: UploadKind::TarGz,
             ..UploadTarget::tar(&name, "work/z")
         };
-        expect_refusal(
-            stage(client, target, bytes).await,
-            Code::InvalidArgument,
-            Reason::ArchiveInvalid,
-        )?;
+        expect_refusal(stage(client, target, bytes).await, Reason::ArchiveInvalid)?;
     }
     assert_eq!(contents(client, &name).await?, before);
     still_well(client, &name).await?;
@@ -171,9 +154,8 @@ async fn a_damaged_archive_leaves_nothing() -> Result<()> {
 
 #[tokio::test]
 async fn an_archive_of_100_000_entries_is_refused() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let before = contents(client, &name).await?;
     let mut builder = tar::Builder::new(Vec::new());
     let mut header = Header::new_gnu();
@@ -187,11 +169,8 @@ async fn an_archive_of_100_000_entries_is_refused() -> Result<()> {
         ..UploadTarget::tar(&name, "work/many")
     };
     let answer = stage(client, target, gzip(&builder.into_inner()?)?).await;
-    let failure = expect_refusal(answer, Code::ResourceExhausted, Reason::LimitExceeded)?;
-    assert_eq!(
-        failure.metadata.get("limit").map(String::as_str),
-        Some("20000")
-    );
+    let failure = expect_refusal(answer, Reason::LimitExceeded)?;
+    assert_eq!(failure.metadata["limit"], "20000");
     assert_eq!(contents(client, &name).await?, before);
     still_well(client, &name).await?;
     daemon.stop().await
@@ -199,9 +178,8 @@ async fn an_archive_of_100_000_entries_is_refused() -> Result<()> {
 
 #[tokio::test]
 async fn a_wrong_checksum_leaves_the_old_file() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     put(client, &name, "work/data", "old").await?;
     let before = contents(client, &name).await?;
     let target = UploadTarget {
@@ -209,7 +187,7 @@ async fn a_wrong_checksum_leaves_the_old_file() -> Result<()> {
         ..UploadTarget::file(&name, "work/data")
     };
     let answer = stage(client, target, "new").await;
-    let failure = expect_refusal(answer, Code::InvalidArgument, Reason::ChecksumMismatch)?;
+    let failure = expect_refusal(answer, Reason::ChecksumMismatch)?;
     assert_eq!(failure.metadata.get("sha256"), Some(&sha256(b"new")));
     let archive = tar(&[("a", b"a", 0o644)])?;
     let target = UploadTarget {
@@ -217,7 +195,7 @@ async fn a_wrong_checksum_leaves_the_old_file() -> Result<()> {
         ..UploadTarget::tar(&name, "work")
     };
     let answer = stage(client, target, archive).await;
-    expect_refusal(answer, Code::InvalidArgument, Reason::ChecksumMismatch)?;
+    expect_refusal(answer, Reason::ChecksumMismatch)?;
     assert_eq!(read(client, &name, "work/data").await?, b"old");
     assert_eq!(contents(client, &name).await?, before);
     still_well(client, &name).await?;
@@ -226,9 +204,8 @@ async fn a_wrong_checksum_leaves_the_old_file() -> Result<()> {
 
 #[tokio::test]
 async fn a_stream_that_breaks_or_has_no_header_leaves_nothing() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
-    let name = workspace(client).await?.name;
     let before = contents(client, &name).await?;
     let header = StageFilesRequest {
         workspace: name.clone(),
@@ -269,8 +246,7 @@ async fn a_stream_that_breaks_or_has_no_header_leaves_nothing() -> Result<()> {
             .files()
             .stage_files(tokio_stream::iter(messages))
             .await;
-        let error = skilld_client::Error::from(answer.err().context(count)?);
-        expect_refusal::<()>(Err(error), Code::InvalidArgument, Reason::InvalidRequest)?;
+        expect_refusal(answer, Reason::InvalidRequest).context(count)?;
     }
     // What the first one had begun goes once the guest notices.
     skilld_tests::wait::until(

@@ -1,8 +1,8 @@
-//! Completion for bash. Bash splits words also at `=`, `:` and `@`, keeps their quotes, and replaces only the part behind the
-//! last split. So the script sends the line as typed, and gets the replacement text of that part.
+//! Completion for bash. Bash splits words also at `=`, `:` and `@`, keeps their quotes, and replaces only the part
+//! behind the last split. So the script sends the line as typed, and gets the replacement text of that part.
 //!
-//! Bash inserts candidates without quoting them, and names of artifacts and files can be chosen by those whom nobody trusts:
-//! a name with a character that has a meaning to the shell is not offered.
+//! Bash inserts candidates without quoting them, and names of artifacts and files can be chosen by those whom nobody
+//! trusts: a name with a character that has a meaning to the shell is not offered.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use std::path::Path;
 use clap_complete::engine::complete;
 use clap_complete::env::EnvCompleter;
 
-/// Separates candidates: the script's IFS.
+/// Separator of the candidates that bash reads: the script's IFS.
 const SEPARATOR: &str = "\u{b}";
 
 const SCRIPT: &str = r#"
@@ -97,8 +97,8 @@ impl EnvCompleter for BashLine {
     }
 }
 
-/// Splits the line before the cursor into words without their quotes, as the shell will see them. The last one is the word at the
-/// cursor; it is empty behind a blank.
+/// Splits the line before the cursor into words without their quotes, as the shell will see them. The last one is the
+/// word at the cursor; it is empty behind a blank.
 fn split_words(line: &str) -> Vec<String> {
     // The quotes of the last word may be open.
     let mut closed = ["", "\"", "'"].iter();
@@ -112,8 +112,8 @@ fn split_words(line: &str) -> Vec<String> {
     words
 }
 
-/// Returns the part of the word at the cursor that bash keeps, which precedes `current`, the part that it replaces. `None` if
-/// the word does not end with that part: the two were split differently, as at a comment.
+/// Returns the part of the word at the cursor that bash keeps, which precedes `current`, the part that it replaces.
+/// `None` if the word does not end with that part: the two were split differently, as at a comment.
 fn kept_prefix(words: &[String], current: &str) -> Option<String> {
     let word = words.last().map(String::as_str).unwrap_or_default();
     // Bash gives the part with its quotes if these are closed.
@@ -124,8 +124,8 @@ fn kept_prefix(words: &[String], current: &str) -> Option<String> {
     kept.map(str::to_owned)
 }
 
-/// Returns the replacement text of a candidate. `None` if the candidate does not begin with the part that bash keeps, or has a
-/// character that the shell may not take as it is.
+/// Returns the text by which bash replaces its part of the word. `None` if a candidate does not begin with the kept
+/// part, or has a character that the shell may not take as it is.
 fn replacement(candidate: &OsStr, kept: &str) -> Option<String> {
     let text = candidate.to_str()?.strip_prefix(kept)?;
     let is_plain = |char: char| char.is_alphanumeric() || "-_./:@=+,%".contains(char);

@@ -1,10 +1,10 @@
-//! Annotations of the tools: a title, and hints by which a client decides what to ask its user about. Tools that a skill's
-//! MCP server brings have none, since nothing is known of them.
+//! Annotations of the tools: a title, and hints by which a client decides what to ask its user about. Tools that a
+//! skill's MCP server brings have none, since nothing is known of them.
 
 use rmcp::model::ToolAnnotations;
 use skilld_tools::Family;
 
-use crate::mcp::upload;
+use crate::mcp::write_file_tool;
 
 /// Effect of a call on its environment, which is the session: its workspace, its artifacts and its loaded skills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,14 +68,18 @@ const SHERMA: [AnnotationRow; 10] = [
 
 const AGENT_ZERO: [AnnotationRow; 1] = [("skills_tool", "Use skills", Runs)];
 
-const UPLOAD: AnnotationRow = (upload::NAME, "Write a file into the workspace", Replaces);
+const UPLOAD: AnnotationRow = (
+    write_file_tool::NAME,
+    "Write a file into the workspace",
+    Replaces,
+);
 
-/// Tools that can reach servers of others: inputs of a command may be URLs, and loading a skill can connect the MCP servers
-/// that its card names. Workspaces themselves have no network.
+/// Tools that can reach servers of others: inputs of a command may be URLs, and loading a skill can connect the MCP
+/// servers that its card names. Workspaces themselves have no network.
 const LEADING_OUT: [&str; 3] = ["skill_run", "skill_exec", "load_skill_md"];
 
-/// Returns the annotations of a family's tool; none for a tool of a skill's MCP server, which may have the name of another
-/// family's tool.
+/// Returns the annotations of a family's tool; none for a tool of a skill's MCP server, which may have the name of
+/// another family's tool.
 pub(crate) fn of_tool(family: Family, name: &str) -> Option<ToolAnnotations> {
     let rows: &[AnnotationRow] = match family {
         Family::Trpc => &TRPC,

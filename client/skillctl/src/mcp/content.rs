@@ -9,10 +9,11 @@ use sha2::{Digest, Sha256};
 use crate::mcp::resources::{self, ResourceFile, ResourceLocation, ResourceScope};
 use crate::tool::find_saved_artifacts;
 
-/// Largest file that a result has in it, in bytes; a larger one is a link. Results stay in the conversation, and few clients
-/// show more than an image of such a file.
+/// Maximum size of a file that a result holds, in bytes; a larger one is a link. Results stay in the conversation, and
+/// few clients show more than an image of such a file.
 const EMBEDDED_BYTES_MAX: usize = 1024 * 1024;
-/// Largest image that a result has in it, in bytes. Models see an image only there, and take at most 5 MB of base64.
+/// Maximum size of an image that a result holds, in bytes. Models see an image only there, and take at most 5 MB of
+/// base64.
 const IMAGE_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// Returns the result of a call that succeeded. A result that is no object is wrapped in one.
@@ -42,7 +43,8 @@ pub(crate) fn error_result(error: &Value) -> CallToolResult {
 }
 
 /// Returns the file that `read_file` refused because it is no text: an image as an image, any other file as an embedded
-/// resource, and a large one as a link to its resource. `None` if the file is too large or cannot be read; the caller reports its own error then.
+/// resource, and a large one as a link to its resource. `None` if the file is too large or cannot be read; the caller
+/// reports its own error then.
 pub(crate) async fn binary_file(
     scope: ResourceScope<'_>,
     reference: &str,
@@ -63,8 +65,8 @@ pub(crate) async fn binary_file(
     Some(answer)
 }
 
-/// Returns the bytes of a skill's file that a tool only described, `"binary": true`. `None` if the skill's current version
-/// has other bytes there.
+/// Returns the bytes of a skill's file that a tool only described, `"binary": true`. `None` if the skill's current
+/// version has other bytes there.
 pub(crate) async fn described_file(
     scope: ResourceScope<'_>,
     arguments: &Value,
@@ -107,7 +109,7 @@ fn file_block(file: ResourceFile, location: &ResourceLocation) -> ContentBlock {
     }
 }
 
-/// Links to an artifact, NAME@VERSION.
+/// Returns a content block that links to an artifact, NAME@VERSION.
 fn artifact_link(name: &str) -> ContentBlock {
     let uri = ResourceLocation::from_reference(&format!("artifact://{name}"));
     let uri = uri.map_or_else(String::new, |location| location.uri());

@@ -1,5 +1,5 @@
-//! Streamable HTTP on loopback. Hosts and browser origins other than loopback's are refused, so that no web page reaches
-//! it through a name that leads here.
+//! Streamable HTTP on loopback. Hosts and browser origins other than loopback's are refused, so that no web page
+//! reaches it through a name that leads here.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,26 +31,27 @@ use crate::output;
 /// that end.
 const HANDLERS_MAX: usize = 2 * SESSIONS_MAX;
 
-/// Connections at once; more wait to be accepted. A client has one on which it listens, and one for each call.
+/// Maximum number of connections; more wait to be accepted. A client has one on which it listens, and one for each
+/// call.
 const CONNECTIONS_MAX: usize = 4 * SESSIONS_MAX;
 
 /// Time without a request after which a session is forgotten and its call cancelled, added to the longest command. It
 /// covers staging before the command and a user who thinks.
 const IDLE_MORE: Duration = Duration::from_secs(60 * 60);
 
-/// Longest command if the daemon does not say.
+/// Maximum time of a command if the daemon names none.
 const COMMAND_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Wait after a connection could not be accepted, for instance for lack of descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Returns the time that a session may be without a request.
+/// Returns the maximum time that a session may be without a request.
 pub(crate) fn idle_max(limits: &ServerLimits) -> Duration {
     let longest = limits.exec_timeout_max.and_then(|max| max.try_into().ok());
     longest.unwrap_or(COMMAND_MAX) + IDLE_MORE
 }
 
-/// Serves until a signal stops the program.
+/// Serves MCP over HTTP at a loopback address until a signal stops the program.
 pub(crate) async fn serve_http(
     address: SocketAddr,
     server: &Server,
@@ -116,7 +117,7 @@ pub(crate) async fn serve_http(
     Ok(())
 }
 
-/// Answers one request. The library accepts the end of a session with 202, which clients take for a failure: the
+/// Answers one HTTP request. The library accepts the end of a session with 202, which clients take for a failure: the
 /// protocol's own client expects 200 or 204.
 async fn answer_request(
     service: StreamableHttpService<Server, LimitedSessions>,

@@ -17,8 +17,8 @@ use skilld_client::v1::Reason;
 use skilld_client::{Client, Error};
 use skilld_tools::{Session, ToolOptions};
 
-/// Maximum size of a file that is read or written, in bytes. A message of MCP holds it whole, and some clients take no line
-/// over 16 MiB.
+/// Maximum size of a file that is read or written, in bytes. A message of MCP holds it whole, and some clients take no
+/// line over 16 MiB.
 pub(crate) const FILE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Characters to percent-encode: all but those that a URI may hold unencoded (RFC 3986, 2.3).
@@ -34,11 +34,11 @@ pub(crate) struct ResourceScope<'a> {
     pub(crate) client: &'a Client,
     pub(crate) options: &'a ToolOptions,
     pub(crate) session: &'a Session,
-    /// The tools run commands, so there may be files in a workspace.
+    /// Set if the tools run commands, so that the session can have files in a workspace.
     pub(crate) has_workspace: bool,
 }
 
-/// Returns the forms of the URIs.
+/// Returns the templates of the URIs that a client can read.
 pub(crate) fn resource_templates(has_workspace: bool) -> ListResourceTemplatesResult {
     let mut templates = vec![
         ResourceTemplate::new("skill://{skill}/{+path}", "a file of a skill")
@@ -57,7 +57,7 @@ pub(crate) fn resource_templates(has_workspace: bool) -> ListResourceTemplatesRe
     ListResourceTemplatesResult::with_all_items(templates)
 }
 
-/// Reads one resource.
+/// Reads the resource with a URI for a client.
 pub(crate) async fn read_resource(
     scope: ResourceScope<'_>,
     uri: &str,

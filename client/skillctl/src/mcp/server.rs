@@ -28,24 +28,24 @@ use crate::event_follower::poll_optional;
 use crate::interrupt::InterruptSignals;
 use crate::mcp::resources::{self, ResourceScope};
 use crate::mcp::tool_listeners::{ToolListener, ToolListeners};
-use crate::mcp::{annotations, content, upload};
+use crate::mcp::{annotations, content, write_file_tool};
 use crate::output;
 use crate::tool::{self, SessionFile};
 
-/// Between two words to a client that asked for progress.
+/// Interval between two progress notifications to a client that asked for them.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// A session's tools and state. Clones are of the same session.
+/// MCP server over one session's tools and state. Clones share the session.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     tools: Toolset,
     client: Client,
     kept: Arc<Mutex<SessionFile>>,
     listeners: Arc<ToolListeners>,
-    /// The calls under way, which are given up when the server ends.
+    /// Calls under way, which are cancelled when the server ends.
     calls: TaskTracker,
     stop: CancellationToken,
-    /// Place of this handler among several, as long as it lasts.
+    /// Permit of this handler among the maximum number of handlers.
     _place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
@@ -62,7 +62,7 @@ impl Server {
         }
     }
 
-    /// Returns the server for one handler of several.
+    /// Returns a clone for one handler, which holds the permit `place` as long as it lives.
     pub(crate) fn at(&self, place: OwnedSemaphorePermit) -> Self {
         Self {
             _place: Some(Arc::new(place)),
@@ -70,7 +70,7 @@ impl Server {
         }
     }
 
-    /// Gives up what is under way and ends the session, unless it is kept. A signal ends that.
+    /// Cancels the calls under way and ends the session, unless a file keeps it. A signal stops the wait.
     pub(crate) async fn end(&self, interrupt: &mut InterruptSignals) -> anyhow::Result<()> {
         self.stop.cancel();
         self.calls.close();
@@ -87,7 +87,7 @@ impl Server {
         self.tools.definitions(&session, &state).await
     }
 
-    /// Returns whose resources the client of a session sees.
+    /// Returns the scope of the resources that the client of a session sees.
     fn scope<'a>(&'a self, session: &'a Session) -> ResourceScope<'a> {
         ResourceScope {
             client: &self.client,
@@ -102,7 +102,8 @@ impl Server {
         (kept.session().clone(), kept.state().clone())
     }
 
-    /// Makes a call, telling how long it takes, and ends what it started if the client gives it up or goes.
+    /// Calls a tool and sends progress notifications. Ends what the call started if the client cancels it or
+    /// disconnects.
     async fn make(
         &self,
         call: ToolCall,
@@ -140,7 +141,7 @@ impl Server {
         }
     }
 
-    /// Keeps what a call changed, and says so if that changes what is offered.
+    /// Stores the state that a call changed, and notifies clients if other tools are offered now.
     async fn keep(&self, base: &SessionState, answer: &ToolAnswer) -> anyhow::Result<()> {
         if answer.delta.is_empty() {
             return Ok(());
@@ -195,8 +196,8 @@ impl ServerHandler for Server {
         let family = self.tools.family();
         if has_workspace(self.tools.options()) {
             // A tool of that name that a skill brings cannot be called.
-            definitions.retain(|definition| definition.name != upload::NAME);
-            definitions.push(upload::tool_definition());
+            definitions.retain(|definition| definition.name != write_file_tool::NAME);
+            definitions.push(write_file_tool::tool_definition());
         }
         Ok(ListToolsResult::with_all_items(
             definitions
@@ -222,8 +223,8 @@ impl ServerHandler for Server {
         };
         let (session, state) = self.snapshot().await;
         let scope = self.scope(&session);
-        if scope.has_workspace && call.name == upload::NAME {
-            let written = upload::call_tool(&self.tools, &session, call.arguments).await;
+        if scope.has_workspace && call.name == write_file_tool::NAME {
+            let written = write_file_tool::call_tool(&self.tools, &session, call.arguments).await;
             return Ok(match written {
                 Ok(result) => content::success_result(result).into(),
                 Err(error) => content::error_result(&error.to_json()).into(),
@@ -332,7 +333,8 @@ fn server_instructions(options: &ToolOptions) -> &'static str {
     }
 }
 
-/// A result must be an object to be structured, and a schema must be one's. Of a result that may be anything there is none.
+/// Converts a tool's definition to MCP. A result that is no object is wrapped in one, and one of any type has no
+/// schema.
 fn mcp_tool(family: Family, definition: ToolDefinition) -> Tool {
     let object = |schema: Value| schema.as_object().cloned().unwrap_or_default();
     let annotations = annotations::of_tool(family, &definition.name);

@@ -29,7 +29,7 @@ pub(super) struct LimitedSessions {
     entrance: tokio::sync::Mutex<()>,
 }
 
-/// Sessions by id and their use.
+/// Table of the open sessions by id, with the last use of each.
 #[derive(Clone, Debug, Default)]
 struct SessionUses(Arc<Mutex<HashMap<SessionId, SessionUse>>>);
 
@@ -40,13 +40,13 @@ struct SessionUse {
     streams: usize,
 }
 
-/// Room for one more session.
+/// Outcome of a search for room for one more session.
 #[derive(Debug)]
 enum SessionRoom {
     Free,
-    /// Room after this session was evicted.
+    /// This session was evicted and must be closed.
     Of(SessionId),
-    /// No room before this time.
+    /// No session can be evicted before this time.
     Soon(Instant),
 }
 
@@ -57,7 +57,7 @@ struct OpenStreamGuard {
     id: SessionId,
 }
 
-/// Reason why there is no session.
+/// Reason why a client gets no session, or loses it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionLimitError {
     #[error(
@@ -77,7 +77,7 @@ impl LimitedSessions {
         }
     }
 
-    /// Makes room if there is none.
+    /// Waits for room for one more session, and closes the session that is evicted for it.
     async fn make_room(&self) -> Result<(), SessionLimitError> {
         loop {
             match self.uses.room()? {

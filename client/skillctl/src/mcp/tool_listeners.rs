@@ -11,10 +11,10 @@ use skilld_tools::{ToolDefinition, ToolError};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// Deadline of a notification, for clients that do not read.
+/// Maximum time for sending a notification to one client, which may not read.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Clients that listen, and the tools of the last listing.
+/// Clients that are notified of other tools, and the tools that were listed last.
 #[derive(Debug, Default)]
 pub(super) struct ToolListeners {
     /// Tools of the last listing; `None` before the first.
@@ -22,7 +22,7 @@ pub(super) struct ToolListeners {
     clients: Mutex<Vec<ToolListener>>,
 }
 
-/// Client that listens, by the version of its protocol.
+/// Client that is notified of other tools, by the version of its protocol.
 #[derive(Clone, Debug)]
 pub(super) enum ToolListener {
     Peer(Peer<RoleServer>),
@@ -66,8 +66,8 @@ impl ToolListeners {
         Ok(now)
     }
 
-    /// Notifies all clients if other tools are offered now. Lists the tools only if a client can have an outdated list; if
-    /// that fails, the clients are notified and list them themselves.
+    /// Notifies all clients if other tools are offered now. Lists the tools only if a client can have an outdated list;
+    /// if that fails, the clients are notified and list them themselves.
     pub(super) async fn notify_changes(
         &self,
         now: impl Future<Output = Result<Vec<ToolDefinition>, ToolError>>,

@@ -6,7 +6,7 @@ use skilld_client::Client;
 use skilld_client::v1::preflight_finding::Kind;
 use skilld_client::v1::{PreflightFinding, PreflightSkillRequest, PreflightSkillResponse};
 
-use crate::{complete, output, values};
+use crate::{complete, output, value_formats};
 
 /// Compare what a skill needs with what a pool's image has. Runs nothing of the skill.
 ///
@@ -49,7 +49,7 @@ fn finding_table(answer: &PreflightSkillResponse) -> String {
     }
     let rows = answer.findings.iter().map(|finding| {
         [
-            values::enum_words(finding.severity().as_str_name(), "SEVERITY_"),
+            value_formats::enum_words(finding.severity().as_str_name(), "SEVERITY_"),
             finding_kind(finding).to_owned(),
             finding.name.clone(),
             finding.source.clone(),

@@ -11,7 +11,7 @@ use skilld_client::{Client, PackLimits, SkillArchive, short_id};
 use super::problem_lines;
 use crate::output;
 use crate::transfer_bar::TransferBar;
-use crate::{complete, remove, values};
+use crate::{complete, remove, value_formats};
 
 /// Problem code of a root that is still being fetched.
 const PENDING: &str = "root.pending";
@@ -98,12 +98,12 @@ impl Publish {
     }
 }
 
-/// Returns the published skill as a line of text.
+/// Describes a published skill on one line.
 fn skill_line(skill: &Skill) -> String {
     let mut words = vec![short_id(&skill.name)];
     words.extend(Some(skill.version.clone()).filter(|version| !version.is_empty()));
     words.push(skill.digest.clone());
-    let size = values::format_size(skill.bytes);
+    let size = value_formats::format_size(skill.bytes);
     format!("{} ({} files, {size})\n", words.join(" "), skill.files)
 }
 

@@ -11,8 +11,8 @@ use skilld_client::{Client, short_id};
 
 use super::{description_summary, list_all_skills, problem_lines};
 use crate::download::print_download;
-use crate::pages::read_all_pages;
-use crate::{complete, output, values};
+use crate::paged_lists::read_all_pages;
+use crate::{complete, output, value_formats};
 
 /// List the files of a skill.
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ pub(crate) struct Read {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
     offset: i64,
     /// Maximum number of bytes; 0 reads to the end.
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = values::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = value_formats::parse_size)]
     length: i64,
 }
 
@@ -64,16 +64,12 @@ pub(crate) struct Problems {}
 
 impl Files {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let all = read_all_pages(async |page_token| {
-            let request = ListSkillFilesRequest {
-                name: self.name.clone(),
-                path: self.path.clone(),
-                page_size: 10_000,
-                page_token,
-            };
-            client.list_skill_files(request).await
-        });
-        let all = all.await?;
+        let request = ListSkillFilesRequest {
+            name: self.name,
+            path: self.path,
+            ..Default::default()
+        };
+        let all = read_all_pages(client, request).await?;
         let rows = all.files.iter().map(|file| {
             let size = file.size.to_string();
             [
@@ -84,8 +80,7 @@ impl Files {
             ]
         });
         let table = output::text_table(["KIND", "SIZE", "TYPE", "PATH"], rows);
-        output::print_message("ListSkillFilesResponse", &all, &table)?;
-        Ok(0)
+        output::print_message("ListSkillFilesResponse", &all, &table)
     }
 }
 
@@ -141,8 +136,7 @@ impl Search {
             ]
         });
         let table = output::text_table(["NAME", "SCORE", "MATCHED", "DESCRIPTION"], rows);
-        output::print_message("SearchSkillsResponse", &found, &table)?;
-        Ok(0)
+        output::print_message("SearchSkillsResponse", &found, &table)
     }
 }
 
@@ -158,7 +152,6 @@ impl Problems {
             return Ok(0);
         }
         let text = output::text_lines(problem_lines(&all.problems).iter());
-        output::print_message("GetProblemsResponse", &all, &text)?;
-        Ok(0)
+        output::print_message("GetProblemsResponse", &all, &text)
     }
 }

@@ -10,7 +10,7 @@ use skilld_client::v1::{
 };
 use tokio::process::Command;
 
-use skilld_testing::collected::{file, skipping, summary};
+use skilld_testing::collection_messages::{file, skipping, summary};
 use skilld_testing::{Fake, PRINTED};
 
 pub(crate) fn skillctl(fake: &Fake, words: &[&str]) -> Command {

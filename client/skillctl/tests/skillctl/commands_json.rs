@@ -8,7 +8,7 @@ use skilld_client::v1::{CollectOutputsResponse, CollectSummary, Workspace};
 use tonic::Code;
 
 use crate::commands::{fake, skillctl};
-use skilld_testing::collected::{file, summary};
+use skilld_testing::collection_messages::{file, summary};
 use skilld_testing::{Break, Fake, PRINTED, refusal};
 
 async fn run(fake: &Fake, words: &[&str]) -> Output {

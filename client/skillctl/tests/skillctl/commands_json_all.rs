@@ -10,7 +10,7 @@ use crate::commands::{fake, skillctl};
 use crate::help;
 use crate::pty::Pty;
 use skilld_testing::Fake;
-use skilld_testing::collected::{file, summary};
+use skilld_testing::collection_messages::{file, summary};
 use skilld_testing::skills::Kit;
 
 /// A line of each command that prints one object. They are run in this order.

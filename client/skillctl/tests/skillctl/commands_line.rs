@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt;
 use crate::commands::{fake, skillctl};
 use crate::pty::Pty;
 use skilld_testing::Fake;
-use skilld_testing::collected::{file, summary};
+use skilld_testing::collection_messages::{file, summary};
 
 async fn run(fake: &Fake, words: &[&str]) -> Output {
     skillctl(fake, words).output().await.expect("runs")

@@ -18,7 +18,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 
 use crate::commands::skillctl;
-use skilld_testing::collected::message;
+use skilld_testing::collection_messages::message;
 use skilld_testing::mcp::McpServer;
 use skilld_testing::skills::Kit;
 use skilld_testing::{Fake, RunExec};
@@ -111,10 +111,10 @@ fn state(file: &Path) -> Value {
 }
 
 /// A tool and its arguments.
-type Asked = (&'static str, Value);
+type ToolRequest = (&'static str, Value);
 
 /// For each family: how many tools, how a skill is loaded, what shows that it is, and how it runs something.
-fn families() -> [(&'static str, usize, Asked, &'static str, Asked); 3] {
+fn families() -> [(&'static str, usize, ToolRequest, &'static str, ToolRequest); 3] {
     [
         (
             "trpc",

@@ -3,11 +3,11 @@
 
 use skilld_client::v1::{Skill, SkillState};
 
-use crate::context::{SessionContext, ToolContext};
-use crate::error::{ToolError, ToolResult};
+use crate::call_context::{SessionContext, ToolContext};
 use crate::hooks::SkillChoice;
-use crate::lookup::{self, skill_id, skill_reference};
+use crate::skill_lookup::{self, skill_id, skill_reference};
 use crate::state::agent_zero::{self, unwrap_name};
+use crate::tool_error::{ToolError, ToolResult};
 
 /// Splits a name as a model writes it into a skill's name and a version.
 pub(super) fn parse_choice(asked: &str) -> SkillChoice {
@@ -35,7 +35,7 @@ pub(super) async fn find_loaded_skill(
     if loaded == id || !choice.version.is_empty() {
         return Ok(skill);
     }
-    lookup::find_skill(context.tools, &loaded).await
+    skill_lookup::find_skill(context.tools, &loaded).await
 }
 
 /// Finds the skill that a choice means, by its exact name or else by a similar one.
@@ -46,14 +46,14 @@ pub(super) async fn find_skill(tools: &ToolContext, choice: &SkillChoice) -> Too
             "skill_name is empty: use one that the method list shows",
         ));
     }
-    let exact = lookup::find_skill(tools, &skill_reference(name, version)).await;
+    let exact = skill_lookup::find_skill(tools, &skill_reference(name, version)).await;
     let nearest_names = match exact {
         Err(ToolError::UnknownSkill { nearest_names, .. }) => nearest_names,
         // The text cannot be a name: it has blanks, for instance.
         Err(ToolError::InvalidArguments { .. }) => Vec::new(),
         other => return other,
     };
-    let mut candidates = find_similar(&lookup::list_skills(tools).await?, name);
+    let mut candidates = find_similar(&skill_lookup::list_skills(tools).await?, name);
     match candidates.len() {
         0 => Err(ToolError::UnknownSkill {
             skill: name.to_owned(),
@@ -61,7 +61,7 @@ pub(super) async fn find_skill(tools: &ToolContext, choice: &SkillChoice) -> Too
         }),
         1 => {
             let only = candidates.remove(0);
-            lookup::find_skill(tools, &skill_reference(&only, version)).await
+            skill_lookup::find_skill(tools, &skill_reference(&only, version)).await
         }
         _ => Err(ToolError::AmbiguousSkill {
             name: name.to_owned(),

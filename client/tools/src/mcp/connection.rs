@@ -17,10 +17,10 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::policy::{ConnectTarget, SharedHttpClient};
+use super::server_policy::{ConnectTarget, SharedHttpClient};
 use super::{McpServer, cut_problem};
-use crate::error::ToolError;
-use crate::tool::ToolDefinition;
+use crate::tool_definition::ToolDefinition;
+use crate::tool_error::ToolError;
 
 /// Deadline of the handshake and the listing of tools together.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);

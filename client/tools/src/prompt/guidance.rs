@@ -1,6 +1,6 @@
 //! Text on how to work with skills. The host may replace it or leave it out.
 
-use crate::tool::{Family, Profile};
+use crate::tool_definition::{Family, Profile};
 
 /// Text that follows the overview.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,11 @@
-//! Loads of skills in earlier messages: the skill that each result of a tool is about, the agent that loaded it, and the
-//! text that the result holds.
+//! Loads of skills in earlier messages: the skill that each result of a tool is about, the agent that loaded it, and
+//! the text that the result holds.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::content::ContentPlace;
+use super::content_place::{ContentPlace, for_each_text};
 use super::provider::{MessageView, Provider, ToolCallView, ToolResultView};
 
 /// Tools whose results may hold a skill's text; Agent Zero's one tool is among them when it loads.
@@ -36,8 +36,8 @@ pub(super) struct LoaderResult {
     author: String,
 }
 
-/// Returns the agent that loaded each skill last, by skill; skills whose history names no agent are left out, and a body
-/// that is no request of this provider names none.
+/// Returns the agent that loaded each skill last, by skill; skills whose history names no agent are left out, and a
+/// body that is no request of this provider names none.
 #[must_use]
 pub fn owners(provider: Provider, body: &Value) -> HashMap<String, String> {
     let views = provider.messages(body).unwrap_or_default();
@@ -109,25 +109,15 @@ fn matches_stub(
 /// Returns the attributes of the skill tags in a text, which may be JSON.
 pub(super) fn tags(text: &str) -> Vec<String> {
     let mut tags = Vec::new();
+    let mut push_tags = |text: &mut String| {
+        let found = text.split("<skill ").skip(1);
+        tags.extend(found.filter_map(|rest| Some(rest.split_once('>')?.0.to_owned())));
+    };
     match serde_json::from_str::<Value>(text.trim()) {
-        Ok(value) => push_tags_of_json(&value, &mut tags),
-        Err(_) => push_tags(text, &mut tags),
+        Ok(mut value) => for_each_text(&mut value, &mut push_tags),
+        Err(_) => push_tags(&mut text.to_owned()),
     }
     tags
-}
-
-fn push_tags_of_json(value: &Value, tags: &mut Vec<String>) {
-    match value {
-        Value::String(text) => push_tags(text, tags),
-        Value::Array(items) => items.iter().for_each(|item| push_tags_of_json(item, tags)),
-        Value::Object(map) => map.values().for_each(|item| push_tags_of_json(item, tags)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
-}
-
-fn push_tags(text: &str, tags: &mut Vec<String>) {
-    let found = text.split("<skill ").skip(1);
-    tags.extend(found.filter_map(|rest| Some(rest.split_once('>')?.0.to_owned())));
 }
 
 /// Returns the skill that a loader's result is about. The result knows its name; a call may use another one for it.

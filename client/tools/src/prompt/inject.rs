@@ -10,20 +10,20 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::blocks::SkillBlocks;
-use super::budget::PromptBudget;
-use super::clean::one_line;
-use super::content::{self, ContentPlace};
+use super::content_place::{self, ContentPlace};
 use super::guidance::Guidance;
 use super::history::{self, LoaderResult};
-use super::material::{Injection, PromptMaterial};
-use super::overview;
+use super::prompt_budget::PromptBudget;
+use super::prompt_material::{Injection, PromptMaterial};
 use super::provider::{MalformedRequest, MessageView, Provider, Role};
+use super::skill_blocks::SkillBlocks;
+use super::skill_overview;
+use super::untrusted_text::one_line;
 use crate::state::{self, LoadScope, SessionState};
-use crate::tool::Family;
+use crate::tool_definition::Family;
 
 /// First words of the message for loaded skills whose results are gone.
-const FALLBACK: &str = "Loaded skill context:\n\n[Loaded] ";
+const FALLBACK_PREFIX: &str = "Loaded skill context:\n\n[Loaded] ";
 
 /// Start and end of the tag around the text of a skill.
 const TAG_BEGIN: &str = "\n<skill id=\"";
@@ -38,8 +38,8 @@ pub enum Placement {
     /// The system message.
     #[default]
     System,
-    /// The last result of `skill_load`, `skill_select_docs`, `load_skill_md` or the `load` of `skills_tool` of each skill
-    /// that is loaded; where a result holds the text already nothing is added.
+    /// The last result of `skill_load`, `skill_select_docs`, `load_skill_md` or the `load` of `skills_tool` of each
+    /// skill that is loaded; where a result holds the text already nothing is added.
     ToolResults,
 }
 
@@ -66,7 +66,8 @@ pub struct PromptOptions<'a> {
 }
 
 impl<'a> PromptOptions<'a> {
-    /// Returns options that put everything into the system message, without guidance and budget, for the default family.
+    /// Returns options that put everything into the system message, without guidance and budget, for the default
+    /// family.
     #[must_use]
     pub fn new(scope: LoadScope<'a>) -> Self {
         Self {
@@ -127,33 +128,23 @@ pub fn inject(
     if options.placement == Placement::ToolResults {
         blocks.skip_shown(&loads);
     }
-    let texts = blocks.render(&options.budget, &mut report);
-    let in_system = match options.placement {
-        Placement::System => {
-            let shown = system_texts(&views, body);
-            let is_new = |(_, text): &&(String, String)| !has_block_in(&shown, text);
-            texts
-                .iter()
-                .filter(is_new)
-                .map(|(_, text)| text.as_str())
-                .collect()
+    let shown = system_texts(&views, body);
+    let (mut orphans, mut replaced) = (String::new(), Vec::new());
+    for (name, text) in blocks.render(&options.budget, &mut report) {
+        match (options.placement, results.get(&name)) {
+            (Placement::System, _) if has_block_in(&shown, &text) => {}
+            (Placement::System, _) => system.push_str(&text),
+            (Placement::ToolResults, Some(place)) => replaced.push((place, name, text)),
+            (Placement::ToolResults, None) => orphans.push_str(&text),
         }
-        Placement::ToolResults => String::new(),
-    };
-    system.push_str(&in_system);
+    }
     for (place, line) in &gone {
-        if let Some(text) = place.get_mut(body).and_then(content::sole_text_mut) {
+        if let Some(text) = place.get_mut(body).and_then(content_place::sole_text_mut) {
             line.clone_into(text);
         }
     }
-    let mut orphans = String::new();
-    if options.placement == Placement::ToolResults {
-        for (name, text) in texts {
-            match results.get(&name) {
-                Some(place) => put_into_result(provider, body, place, (&name, &text)),
-                None => orphans.push_str(&text),
-            }
-        }
+    for (place, name, text) in replaced {
+        put_into_result(provider, body, place, (&name, &text));
     }
     let shifted = usize::from(append_to_system(provider, body, &system)?);
     if !orphans.is_empty() {
@@ -171,7 +162,7 @@ fn new_overview(
     options: &PromptOptions<'_>,
     report: &mut Injection,
 ) -> String {
-    let mut text = overview::render_overview(&material.overview, &options.budget, report);
+    let mut text = skill_overview::render_overview(&material.overview, &options.budget, report);
     let guidance = options.guidance.text().trim();
     if !text.is_empty() && !guidance.is_empty() {
         text.push_str(&format!("\n{guidance}\n"));
@@ -186,7 +177,7 @@ fn new_overview(
 fn system_texts<'a>(views: &[MessageView<'_>], body: &'a Value) -> Vec<&'a str> {
     let system = views.iter().filter(|view| view.is_system());
     system
-        .flat_map(|view| content::texts(view.content.get(body)))
+        .flat_map(|view| content_place::texts(view.content.get(body)))
         .collect()
 }
 
@@ -195,7 +186,8 @@ fn has_block_in(texts: &[&str], text: &str) -> bool {
     texts.iter().any(|shown| has_block(shown, text.trim()))
 }
 
-/// Returns `true` if the text has `block` behind a blank line, and not in the text of a skill, which may quote anything.
+/// Returns `true` if the text has `block` behind a blank line, and not in the text of a skill, which may quote
+/// anything.
 fn has_block(text: &str, block: &str) -> bool {
     let mut found = text.match_indices(block);
     found.any(|(start, _)| {
@@ -209,8 +201,8 @@ fn has_block(text: &str, block: &str) -> bool {
     })
 }
 
-/// Returns `true` if a text is split within the text of a skill. A tag begins a line; elsewhere it is only mentioned. A tag
-/// without its end is an example, or was cut off, and holds nothing: no text of a skill has a tag.
+/// Returns `true` if a text is split within the text of a skill. A tag begins a line; elsewhere it is only mentioned. A
+/// tag without its end is an example, or was cut off, and holds nothing: no text of a skill has a tag.
 fn is_in_skill(before: &str, after: &str) -> bool {
     let is_open = before.rfind(TAG_BEGIN) > before.rfind(TAG_END);
     let end = after.find(TAG_END);
@@ -223,7 +215,7 @@ fn remove_fallback(
     provider: Provider,
     body: &mut Value,
 ) -> Result<Option<usize>, MalformedRequest> {
-    let is_fallback = |text: &str| text.starts_with(FALLBACK);
+    let is_fallback = |text: &str| text.starts_with(FALLBACK_PREFIX);
     let views = provider.messages(body)?;
     let system = views.iter().filter(|view| view.is_system());
     let system: Vec<(ContentPlace, Option<usize>)> = system
@@ -232,13 +224,16 @@ fn remove_fallback(
     let mut first = None;
     // From the end, so that the indexes of the others stay right.
     for (place, index) in system.into_iter().rev() {
-        if !content::texts(place.get(body)).into_iter().any(is_fallback) {
+        if !content_place::texts(place.get(body))
+            .into_iter()
+            .any(is_fallback)
+        {
             continue;
         }
         let Some(content) = place.get_mut(body) else {
             continue;
         };
-        content::remove_texts(content, is_fallback);
+        content_place::remove_texts(content, is_fallback);
         let is_empty = content.as_array().map_or(content.is_null(), Vec::is_empty);
         if is_empty {
             remove_message(provider, body, &place, index);
@@ -275,8 +270,8 @@ fn gone_line(skill: &str) -> String {
     format!("{name} was loaded earlier and is not now: load it again to read it")
 }
 
-/// Appends a text to the first system message of the beginning, else to the first developer message there, else to a new
-/// one. Returns `true` if the list has a new first message.
+/// Appends a text to the first system message of the beginning, else to the first developer message there, else to a
+/// new one. Returns `true` if the list has a new first message.
 fn append_to_system(
     provider: Provider,
     body: &mut Value,
@@ -292,7 +287,7 @@ fn append_to_system(
     let place = first(Role::System).or_else(|| first(Role::Developer));
     let place = place.map(|view| view.content.clone());
     if let Some(content) = place.and_then(|place| place.get_mut(body)) {
-        content::append_text(content, provider.text_type(), text);
+        content_place::append_text(content, provider.text_type(), text);
         return Ok(false);
     }
     let field = match provider {
@@ -323,7 +318,7 @@ fn insert_fallback(
             Some(content @ Value::Null) => *content = text.into(),
             Some(content) => {
                 let part = json!({"type": provider.text_type(), "text": text});
-                if let Some(parts) = content::make_list(content, provider.text_type()) {
+                if let Some(parts) = content_place::make_list(content, provider.text_type()) {
                     parts.push(part);
                 }
             }
@@ -364,8 +359,8 @@ fn insert_message(provider: Provider, body: &mut Value, index: usize, message: V
     }
 }
 
-/// Puts a skill's text into a result. A result that says no more than that the skill is loaded is replaced; any other keeps
-/// its words before the text.
+/// Puts a skill's text into a result. A result that says no more than that the skill is loaded is replaced; any other
+/// keeps its words before the text.
 fn put_into_result(
     provider: Provider,
     body: &mut Value,
@@ -376,12 +371,13 @@ fn put_into_result(
     let Some(content) = place.get_mut(body) else {
         return;
     };
-    if let Some(only) = content::sole_text_mut(content).filter(|only| history::is_stub(only, skill))
+    if let Some(only) =
+        content_place::sole_text_mut(content).filter(|only| history::is_stub(only, skill))
     {
         text.clone_into(only);
         return;
     }
-    content::append_text(content, provider.text_type(), text);
+    content_place::append_text(content, provider.text_type(), text);
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Model API formats: which messages a request body has, and how calls, results and tool definitions are written. Nothing
-//! here changes a body; `content` does.
+//! Model API formats: which messages a request body has, and how calls, results and tool definitions are written.
+//! Nothing here changes a body; `content_place` does.
 
 use serde_json::{Map, Value, json};
 
-use super::content::ContentPlace;
-use crate::tool::{ToolCall, ToolDefinition};
+use super::content_place::ContentPlace;
+use crate::tool_definition::{ToolCall, ToolDefinition};
 
 /// Format of a model API's request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +80,20 @@ pub(super) struct ToolResultView<'a> {
 
 const NULL: &Value = &Value::Null;
 
+impl Role {
+    /// Reads the role of a message; `None` if it has none that prompts depend on.
+    fn read(message: &Value) -> Option<Self> {
+        Some(match text_field(message, "role")? {
+            "system" => Self::System,
+            "developer" => Self::Developer,
+            "user" => Self::User,
+            "assistant" => Self::Assistant,
+            "tool" => Self::Tool,
+            _ => return None,
+        })
+    }
+}
+
 impl<'a> MessageView<'a> {
     fn new(role: Role, content: ContentPlace) -> Self {
         Self {
@@ -89,6 +103,17 @@ impl<'a> MessageView<'a> {
             content,
             calls: Vec::new(),
             results: Vec::new(),
+        }
+    }
+
+    /// Adds a call; a call without an id or a name is left out.
+    fn push_call(&mut self, id: Option<&'a str>, call: &'a Value, arguments: &str) {
+        if let (Some(id), Some(name)) = (id, text_field(call, "name")) {
+            self.calls.push(ToolCallView {
+                id,
+                name,
+                arguments: call.get(arguments).unwrap_or(NULL),
+            });
         }
     }
 
@@ -143,21 +168,21 @@ impl Provider {
             return Err(MalformedRequest::new("body", "not an object"));
         }
         let mut views = Vec::new();
-        match self {
-            Self::OpenAiChat => {}
+        let system = match self {
+            Self::OpenAiChat => None,
             Self::OpenAiResponses => {
-                if body.get("instructions").is_some_and(Value::is_string) {
-                    let place = ContentPlace::of_body("instructions");
-                    views.push(MessageView::new(Role::System, place));
-                }
+                let text = body.get("instructions").filter(|text| text.is_string());
+                text.map(|text| ("instructions", text))
             }
             Self::Anthropic => {
-                if let Some(system) = body.get("system").filter(|system| !system.is_null()) {
-                    check_content(system).map_err(|why| MalformedRequest::new("system", why))?;
-                    let place = ContentPlace::of_body("system");
-                    views.push(MessageView::new(Role::System, place));
-                }
+                let system = body.get("system").filter(|system| !system.is_null());
+                system.map(|system| ("system", system))
             }
+        };
+        if let Some((field, content)) = system {
+            check_content(content).map_err(|why| MalformedRequest::new(field, why))?;
+            let place = ContentPlace::of_body(field);
+            views.push(MessageView::new(Role::System, place));
         }
         let list = self.list_field();
         let items = match body.get(list) {
@@ -200,12 +225,13 @@ impl Provider {
     /// Returns the function calls of a model's reply: a message, or for OpenAI Responses the `output` items or the
     /// response that has them.
     pub(crate) fn reply_calls(self, reply: &Value) -> Result<Vec<ToolCall>, MalformedRequest> {
-        let items = match (self, reply) {
-            (Self::OpenAiResponses, Value::Object(_)) if reply.get("output").is_some() => {
-                reply.get("output").unwrap_or(NULL).clone()
-            }
-            (_, Value::Array(_)) => reply.clone(),
-            _ => json!([reply]),
+        let output = reply
+            .get("output")
+            .filter(|_| self == Self::OpenAiResponses);
+        let items = match output {
+            Some(output) => output.clone(),
+            None if reply.is_array() => reply.clone(),
+            None => json!([reply]),
         };
         let body = json!({self.list_field(): items});
         let views = self.messages(&body)?;
@@ -228,13 +254,9 @@ impl Provider {
 
     /// Returns messages in which the model makes these calls.
     pub(crate) fn call_messages(self, calls: &[ToolCall]) -> Vec<Value> {
-        let text = |call: &ToolCall| match &call.arguments {
-            Value::String(text) => text.clone(),
-            other @ (Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::Array(_)
-            | Value::Object(_)) => other.to_string(),
+        let text = |call: &ToolCall| match call.arguments.as_str() {
+            Some(text) => text.to_owned(),
+            None => call.arguments.to_string(),
         };
         let each = calls.iter().map(|call| match self {
             Self::OpenAiChat => json!({"id": call.id, "type": "function",
@@ -294,17 +316,11 @@ impl Provider {
 }
 
 fn chat_message<'a>(item: &'a Value, owner: &str) -> Result<Option<MessageView<'a>>, &'static str> {
-    let role = match text_field(item, "role") {
-        Some("system") => Role::System,
-        Some("developer") => Role::Developer,
-        Some("user") => Role::User,
-        Some("assistant") => Role::Assistant,
-        Some("tool") => Role::Tool,
-        // `function` messages have no id to answer to.
-        Some(_) | None => return Ok(None),
+    // `function` messages have no id to answer to.
+    let Some(role) = Role::read(item) else {
+        return Ok(None);
     };
-    check_content(item.get("content").unwrap_or(NULL))?;
-    let content = ContentPlace::new(owner, "content");
+    let content = content_of(item, owner, "content")?;
     let mut view = MessageView::new(role, content.clone());
     view.author = text_field(item, "name").unwrap_or_default();
     if role == Role::Tool {
@@ -315,15 +331,11 @@ fn chat_message<'a>(item: &'a Value, owner: &str) -> Result<Option<MessageView<'
         });
     }
     let calls = item.get("tool_calls").and_then(Value::as_array);
-    let calls = calls.into_iter().flatten().filter_map(|call| {
-        let function = call.get("function")?;
-        Some(ToolCallView {
-            id: text_field(call, "id").unwrap_or_default(),
-            name: text_field(function, "name")?,
-            arguments: function.get("arguments").unwrap_or(NULL),
-        })
-    });
-    view.calls = calls.collect();
+    for call in calls.into_iter().flatten() {
+        let id = text_field(call, "id").unwrap_or_default();
+        let function = call.get("function").unwrap_or(NULL);
+        view.push_call(Some(id), function, "arguments");
+    }
     Ok(Some(view))
 }
 
@@ -331,79 +343,46 @@ fn responses_item<'a>(
     item: &'a Value,
     owner: &str,
 ) -> Result<Option<MessageView<'a>>, &'static str> {
-    let content = |field| -> Result<ContentPlace, &'static str> {
-        check_content(item.get(field).unwrap_or(NULL))?;
-        Ok(ContentPlace::new(owner, field))
-    };
-    match item.get("type").and_then(Value::as_str) {
-        None | Some("message") => {
-            let role = match text_field(item, "role") {
-                Some("system") => Role::System,
-                Some("developer") => Role::Developer,
-                Some("user") => Role::User,
-                Some("assistant") => Role::Assistant,
-                Some(_) | None => return Ok(None),
-            };
-            Ok(Some(MessageView::new(role, content("content")?)))
-        }
+    let id = text_field(item, "call_id");
+    Ok(match text_field(item, "type") {
+        None | Some("message") => match Role::read(item).filter(|role| *role != Role::Tool) {
+            Some(role) => Some(MessageView::new(role, content_of(item, owner, "content")?)),
+            None => None,
+        },
         Some("function_call") => {
-            let (id, name) = (text_field(item, "call_id"), text_field(item, "name"));
-            let (Some(id), Some(name)) = (id, name) else {
-                return Ok(None);
-            };
             let place = ContentPlace::new(owner, "content");
             let mut view = MessageView::new(Role::Assistant, place);
-            view.calls.push(ToolCallView {
-                id,
-                name,
-                arguments: item.get("arguments").unwrap_or(NULL),
-            });
-            Ok(Some(view))
+            view.push_call(id, item, "arguments");
+            (!view.calls.is_empty()).then_some(view)
         }
         Some("function_call_output") => {
-            let place = content("output")?;
-            let mut view = MessageView::new(Role::Tool, place.clone());
+            let content = content_of(item, owner, "output")?;
+            let mut view = MessageView::new(Role::Tool, content.clone());
             view.results.push(ToolResultView {
-                id: text_field(item, "call_id").unwrap_or_default(),
-                content: place,
+                id: id.unwrap_or_default(),
+                content,
                 is_error: false,
             });
-            Ok(Some(view))
+            Some(view)
         }
-        Some(_) => Ok(None),
-    }
+        Some(_) => None,
+    })
 }
 
 fn anthropic_message<'a>(item: &'a Value, owner: &str) -> Result<MessageView<'a>, &'static str> {
-    let role = match text_field(item, "role") {
-        Some("user") => Role::User,
-        Some("assistant") => Role::Assistant,
-        Some("system") => Role::System,
-        Some(_) | None => return Err("no role that is known"),
-    };
-    let content = item.get("content").unwrap_or(NULL);
-    check_content(content)?;
-    let mut view = MessageView::new(role, ContentPlace::new(owner, "content"));
-    let blocks = content.as_array().into_iter().flatten();
-    for (index, block) in blocks.enumerate() {
+    let role = Role::read(item).filter(|role| !matches!(role, Role::Developer | Role::Tool));
+    let role = role.ok_or("no role that is known")?;
+    let mut view = MessageView::new(role, content_of(item, owner, "content")?);
+    let blocks = item.get("content").and_then(Value::as_array);
+    for (index, block) in blocks.into_iter().flatten().enumerate() {
         match text_field(block, "type") {
-            Some("tool_use") => {
-                let (id, name) = (text_field(block, "id"), text_field(block, "name"));
-                if let (Some(id), Some(name)) = (id, name) {
-                    view.calls.push(ToolCallView {
-                        id,
-                        name,
-                        arguments: block.get("input").unwrap_or(NULL),
-                    });
-                }
-            }
+            Some("tool_use") => view.push_call(text_field(block, "id"), block, "input"),
             Some("tool_result") => {
-                let is_valid = check_content(block.get("content").unwrap_or(NULL)).is_ok();
-                if let Some(id) = text_field(block, "tool_use_id").filter(|_| is_valid) {
-                    let owner = format!("{owner}/content/{index}");
+                let content = content_of(block, &format!("{owner}/content/{index}"), "content");
+                if let (Some(id), Ok(content)) = (text_field(block, "tool_use_id"), content) {
                     view.results.push(ToolResultView {
                         id,
-                        content: ContentPlace::new(&owner, "content"),
+                        content,
                         is_error: block.get("is_error") == Some(&Value::Bool(true)),
                     });
                 }
@@ -414,12 +393,20 @@ fn anthropic_message<'a>(item: &'a Value, owner: &str) -> Result<MessageView<'a>
     Ok(view)
 }
 
+/// Returns the place of a content field that is text, a list of parts or absent.
+fn content_of(
+    item: &Value,
+    owner: &str,
+    field: &'static str,
+) -> Result<ContentPlace, &'static str> {
+    check_content(item.get(field).unwrap_or(NULL))?;
+    Ok(ContentPlace::new(owner, field))
+}
+
 fn check_content(content: &Value) -> Result<(), &'static str> {
-    match content {
-        Value::Null | Value::String(_) | Value::Array(_) => Ok(()),
-        Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
-            Err("neither text nor a list of parts")
-        }
+    match content.is_null() || content.is_string() || content.is_array() {
+        true => Ok(()),
+        false => Err("neither text nor a list of parts"),
     }
 }
 

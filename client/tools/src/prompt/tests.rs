@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{PromptMaterial, PromptOptions, Provider, UploadContent, find_uploads, inject};
 use crate::state::{LoadScope, SessionState, skill_loads};
-use crate::tool::{LoadMode, ToolCall};
+use crate::tool_definition::{LoadMode, ToolCall};
 
 fn chat() -> Value {
     json!({

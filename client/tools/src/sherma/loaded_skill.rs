@@ -3,13 +3,13 @@
 use skilld_client::v1::Skill;
 
 use super::read_loaded;
-use crate::context::SessionContext;
-use crate::error::{ToolError, ToolResult};
-use crate::lookup::{self, skill_id, skill_reference};
+use crate::call_context::SessionContext;
+use crate::skill_lookup::{self, skill_id, skill_reference};
 use crate::state::sherma::{LoadedSkill, LoadedSkills};
+use crate::tool_error::{ToolError, ToolResult};
 
-/// Finds the skill that a call means by an id and a version. The daemon is asked in any case: the state may be out of date, and only the daemon
-/// knows a skill's other names.
+/// Finds the skill that a call means by an id and a version. The daemon is asked in any case: the state may be out of
+/// date, and only the daemon knows a skill's other names.
 pub(super) async fn find_meant_skill(
     context: SessionContext<'_>,
     id: &str,
@@ -24,12 +24,12 @@ pub(super) async fn find_meant_skill(
     let any_version = wanted == id;
     let load = loaded.get(id).filter(|_| any_version);
     let wanted = load.map_or(wanted, |load| loaded_reference(id, load));
-    let found = lookup::find_skill(tools, &wanted).await?;
+    let found = skill_lookup::find_skill(tools, &wanted).await?;
     let own = skill_id(&found);
     match loaded.get(&own) {
         // The call used another of its names.
         Some(load) if any_version && own != id => {
-            lookup::find_skill(tools, &loaded_reference(&own, load)).await
+            skill_lookup::find_skill(tools, &loaded_reference(&own, load)).await
         }
         Some(_) | None => Ok(found),
     }

@@ -1,19 +1,19 @@
-//! Preloading: the host loads skills that it knows the model will need, and puts the calls and results that the model would
-//! have made into the conversation.
+//! Preloading: the host loads skills that it knows the model will need, and puts the calls and results that the model
+//! would have made into the conversation.
 
 use std::collections::VecDeque;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::load::load_skill;
-use crate::context::SessionContext;
-use crate::error::{ToolError, ToolResult};
+use super::skill_load::load_skill;
+use crate::call_context::SessionContext;
 use crate::hooks::SkillChoice;
 use crate::prompt::Provider;
 use crate::state::StateDelta;
 use crate::state::sherma::LoadedSkills;
-use crate::tool::ToolCall;
+use crate::tool_definition::ToolCall;
+use crate::tool_error::{ToolError, ToolResult};
 
 /// Result of a preload.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,8 +104,8 @@ async fn preload_skill(
 }
 
 impl PreloadOutcome {
-    /// Returns messages for the conversation, in the provider's format: the model calls `load_skill_md` for each skill that
-    /// is loaded now, and gets its text. Empty if no skill was loaded.
+    /// Returns messages for the conversation, in the provider's format: the model calls `load_skill_md` for each skill
+    /// that is loaded now, and gets its text. Empty if no skill was loaded.
     #[must_use]
     pub fn messages(&self, provider: Provider) -> Vec<Value> {
         let calls: Vec<ToolCall> = self.loads.iter().map(|(call, _)| call.clone()).collect();

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::arguments::RunArguments;
 use super::loaded_skill::{find_meant_skill, is_loaded};
+use super::tool_arguments::RunArguments;
 use super::{decode, read_loaded};
-use crate::context::{CallContext, CallResult, ToolAnswer};
-use crate::error::ToolError;
-use crate::lookup;
-use crate::scripts::{self, ScriptArguments};
+use crate::call_context::{CallContext, CallResult, ToolAnswer};
+use crate::script_run::{self, ScriptArguments};
+use crate::skill_lookup;
+use crate::tool_error::ToolError;
 
 pub(super) async fn run_skill_script(call: CallContext<'_>, arguments: Value) -> CallResult {
     let run: RunArguments = decode(arguments)?;
@@ -26,9 +26,9 @@ pub(super) async fn run_skill_script(call: CallContext<'_>, arguments: Value) ->
     if call.tools.options.require_loaded && !is_loaded(&read_loaded(*call), &skill) {
         return Err(ToolError::NotLoaded {
             tool: call.tool,
-            skill: lookup::skill_id(&skill),
+            skill: skill_lookup::skill_id(&skill),
         });
     }
-    let result = scripts::run_script(call, &skill, spec).await?;
+    let result = script_run::run_script(call, &skill, spec).await?;
     Ok(ToolAnswer::of(json!(result)))
 }

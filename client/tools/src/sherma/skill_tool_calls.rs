@@ -1,13 +1,13 @@
-//! Calls the tools that loaded skills brought, of the host and of MCP servers. A tool of a skill that is not loaded cannot
-//! be called, whatever its name.
+//! Calls the tools that loaded skills brought, of the host and of MCP servers. A tool of a skill that is not loaded
+//! cannot be called, whatever its name.
 
-use super::{card, loaded_skill, read_loaded};
+use super::{card_requests, loaded_skill, read_loaded};
 use crate::arguments::argument_object;
-use crate::context::{CallResult, SessionContext, ToolAnswer, ToolContext};
-use crate::error::ToolResult;
-use crate::lookup;
+use crate::call_context::{CallResult, SessionContext, ToolAnswer, ToolContext};
+use crate::skill_lookup;
 use crate::state::sherma::{LoadedSkills, McpServer, ServerAddress};
-use crate::tool::ToolCall;
+use crate::tool_definition::ToolCall;
+use crate::tool_error::ToolResult;
 
 /// Calls a tool of the host or of a server.
 pub(super) async fn call_skill_tool(context: SessionContext<'_>, call: ToolCall) -> CallResult {
@@ -41,9 +41,9 @@ async fn check_program(
         return Ok(());
     };
     let reference = loaded_skill::loaded_reference(id, load);
-    let found = lookup::find_usable_skill(tools, &reference).await?;
+    let found = skill_lookup::find_usable_skill(tools, &reference).await?;
     let found = found.filter(|found| loaded_skill::is_loaded(loaded, found));
-    if found.is_some_and(|found| card::names_server(&found, &server.at)) {
+    if found.is_some_and(|found| card_requests::names_server(&found, &server.at)) {
         return Ok(());
     }
     Err(server.failed(format!(

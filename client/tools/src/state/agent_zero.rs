@@ -1,12 +1,12 @@
-//! Agent Zero's list of loaded skills: one list per agent, the last loaded at its end, of bounded length. It is the same
-//! state as [`skill_loads`]'s, so that prompts are made of it in the same way; there is no unload.
+//! Agent Zero's list of loaded skills: one list per agent, the last loaded at its end, of bounded length. It is the
+//! same state as [`skill_loads`]'s, so that prompts are made of it in the same way; there is no unload.
 
 use serde_json::Value;
 
-use super::keys::{self, KeyKind, LoadScope};
 use super::skill_loads::{self, Eviction};
+use super::state_keys::{self, KeyKind, LoadScope};
 use super::{SessionState, StateDelta};
-use crate::tool::LoadMode;
+use crate::tool_definition::LoadMode;
 
 /// Maximum number of skills that Agent Zero keeps loaded.
 pub const LOADED_MAX: usize = 5;
@@ -17,8 +17,8 @@ pub fn scope(agent: &str) -> LoadScope<'_> {
     LoadScope::new(agent, LoadMode::Session)
 }
 
-/// Loads a skill, or moves it to the end, and returns the skills that it evicts. `max` of 0 is [`LOADED_MAX`]. The current
-/// version of the skill is loaded, also when another version becomes current.
+/// Loads a skill, or moves it to the end, and returns the skills that it evicts. `max` of 0 is [`LOADED_MAX`]. The
+/// current version of the skill is loaded, also when another version becomes current.
 #[must_use]
 pub fn load(state: &SessionState, scope: LoadScope<'_>, skill: &str, max: usize) -> Eviction {
     let mut delta = skill_loads::load(state, scope, skill, None, None);
@@ -44,7 +44,7 @@ pub fn load_version(
     // Any value that is not empty marks a loaded skill.
     loaded
         .delta
-        .set(keys::key(scope, KeyKind::Loaded, skill), digest);
+        .set(state_keys::key(scope, KeyKind::Loaded, skill), digest);
     loaded
 }
 
@@ -52,7 +52,7 @@ pub fn load_version(
 #[must_use]
 pub fn reference(state: &SessionState, scope: LoadScope<'_>, skill: &str) -> String {
     let skill = skill.trim();
-    let keys = keys::keys(scope, KeyKind::Loaded, skill);
+    let keys = state_keys::keys(scope, KeyKind::Loaded, skill);
     let value = keys.iter().find_map(|key| state.get(key));
     match value.and_then(Value::as_str) {
         Some(digest) if digest.starts_with("sha256:") => format!("{skill}@{digest}"),

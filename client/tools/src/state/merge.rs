@@ -1,17 +1,17 @@
-//! Merge of branches that ran side by side from one state. A branch is the [`StateDelta`] of all its changes: it has the
-//! loads of skills that were loaded before, too, which a comparison of two states would not show.
+//! Merge of branches that ran side by side from one state. A branch is the [`StateDelta`] of all its changes: it has
+//! the loads of skills that were loaded before, too, which a comparison of two states would not show.
 //!
-//! No rule depends on the order of the branches. A load in any branch counts more than an unload, which was of the older
-//! load. Selections and lists are merged name by name. For a command that continues, the branch that read furthest counts.
-//! Of two other values that differ, one is chosen by its JSON. The recency of skills that several branches touched is not
-//! known, so they are ordered by name.
+//! No rule depends on the order of the branches. A load in any branch counts more than an unload, which was of the
+//! older load. Selections and lists are merged name by name. For a command that continues, the branch that read
+//! furthest counts. Of two other values that differ, one is chosen by its JSON. The recency of skills that several
+//! branches touched is not known, so they are ordered by name.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::keys::ARTIFACTS;
 use super::selection::{self, Selection};
+use super::state_keys::ARTIFACTS;
 use super::{SessionState, StateDelta, exec_memory, sherma};
 
 /// Merges the changes of two branches into one change of the state that both began with.
@@ -127,7 +127,8 @@ fn choose(values: &[&Value]) -> Value {
     largest.map_or(Value::Null, |value| (*value).clone())
 }
 
-/// Merges selections: the names that every branch kept, and those that any branch added; "all" is an element like a name.
+/// Merges selections: the names that every branch kept, and those that any branch added; "all" is an element like a
+/// name.
 fn merge_selections(base: Option<&Value>, values: &[&Value]) -> Value {
     let read: Vec<Selection> = values
         .iter()

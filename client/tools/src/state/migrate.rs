@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::keys::{self, KeyKind, LoadScope};
+use super::state_keys::{self, KeyKind, LoadScope};
 use super::{SessionState, StateDelta, selection};
 
 /// Moves keys that name no agent to their owner: the agent that `owner` returns for the skill (see
-/// [`owners`](crate::prompt::history::owners), which reads it from the history), else the current agent. Without an owner
-/// they stay. If the owner already has the key, only the old key is removed. Old and new keys are those of `scope`'s load
-/// mode: for `session` those without `temp:`, and those with it, too. A second migration changes nothing.
+/// [`owners`](crate::prompt::history::owners), which reads it from the history), else the current agent. Without an
+/// owner they stay. If the owner already has the key, only the old key is removed. Old and new keys are those of
+/// `scope`'s load mode: for `session` those without `temp:`, and those with it, too. A second migration changes
+/// nothing.
 #[must_use]
 pub fn migrate(
     state: &SessionState,
@@ -27,7 +28,7 @@ pub fn migrate(
     for kind in KeyKind::ALL {
         // The first of two spellings counts.
         let mut seen = HashSet::new();
-        for prefix in keys::prefixes(ownerless, kind) {
+        for prefix in state_keys::prefixes(ownerless, kind) {
             for (key, value) in state.iter() {
                 let Some(skill) = key.strip_prefix(&prefix).map(str::trim) else {
                     continue;
@@ -39,10 +40,10 @@ pub fn migrate(
                     continue;
                 };
                 let target = LoadScope::new(&agent, scope.mode);
-                let known = keys::keys(target, kind, skill);
+                let known = state_keys::keys(target, kind, skill);
                 let is_known = known.iter().any(|key| state.get(key).is_some());
                 if seen.insert(skill) && is_worth(kind, value) && !is_known {
-                    delta.set(keys::key(target, kind, skill), value.clone());
+                    delta.set(state_keys::key(target, kind, skill), value.clone());
                 }
                 delta.remove(key);
             }
@@ -78,11 +79,11 @@ fn migrate_order(
         let mut names: Vec<String> = theirs.map(|(_, skill)| skill.clone()).collect();
         names.retain(|name| !later.contains(name));
         names.extend(since.iter().cloned());
-        if let Some(key) = keys::order_keys(target).into_iter().next() {
+        if let Some(key) = state_keys::order_keys(target).into_iter().next() {
             delta.set(key, selection::list(&names));
         }
     }
-    for key in keys::order_keys(ownerless) {
+    for key in state_keys::order_keys(ownerless) {
         if state.get(&key).is_some() {
             delta.remove(key);
         }
@@ -100,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::state::skill_loads;
-    use crate::tool::LoadMode;
+    use crate::tool_definition::LoadMode;
 
     fn state(value: Value) -> SessionState {
         serde_json::from_value(value).expect("a map")

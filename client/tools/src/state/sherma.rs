@@ -1,7 +1,8 @@
 //! State of sherma's tools: loaded skills with their versions, their tools, and the servers of these. A tool belongs to
 //! every loaded skill that brings it and is removed with the last of them. A load that failed changes nothing.
 //!
-//! This file holds the loaded skills and their transitions; `storage` reads and writes them as keys of a session's state.
+//! This file holds the loaded skills and their transitions; `storage` reads and writes them as keys of a session's
+//! state.
 
 mod storage;
 
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use storage::{is_skill, is_view, latest, merge_view};
 
-use crate::tool::ToolDefinition;
+use crate::tool_definition::ToolDefinition;
 
 /// Loaded skill.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,8 +26,8 @@ pub struct LoadedSkill {
     /// Tools that MCP servers provide.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remote: Vec<RemoteTool>,
-    /// Position among the loads; a later load has a larger one, because the order of a map's keys does not survive every
-    /// store. 0 for a skill that sherma itself loaded.
+    /// Position among the loads; a later load has a larger one, because the order of a map's keys does not survive
+    /// every store. 0 for a skill that sherma itself loaded.
     pub order: u64,
     /// Time of the load in the caller's format. The later one wins when branches loaded the same skill.
     #[serde(skip_serializing_if = "String::is_empty")]

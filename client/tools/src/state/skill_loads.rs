@@ -1,5 +1,5 @@
-//! Loaded skills of an agent and their transitions. Each transition is a function from the state to a [`StateDelta`]; it
-//! clears older spellings of the keys that it writes, so that no two keys contradict each other.
+//! Loaded skills of an agent and their transitions. Each transition is a function from the state to a [`StateDelta`];
+//! it clears older spellings of the keys that it writes, so that no two keys contradict each other.
 //!
 //! ```text
 //! load ──► loaded ──┬─ unload ──────────► gone
@@ -12,10 +12,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::keys::{self, KeyKind, LoadScope};
 use super::selection::{self, Change, Selection};
+use super::state_keys::{self, KeyKind, LoadScope};
 use super::{SessionState, StateDelta};
-use crate::tool::LoadMode;
+use crate::tool_definition::LoadMode;
 
 /// Value of a loaded skill's key, which every reference system reads.
 const LOADED: &str = "1";
@@ -42,7 +42,7 @@ pub struct SelectionOutcome {
 #[must_use]
 pub fn loaded(state: &SessionState, scope: LoadScope<'_>) -> Vec<String> {
     let mut names = Vec::new();
-    for prefix in keys::prefixes(scope, KeyKind::Loaded) {
+    for prefix in state_keys::prefixes(scope, KeyKind::Loaded) {
         let found = state
             .iter()
             .filter_map(|(key, _)| key.strip_prefix(&prefix));
@@ -61,19 +61,19 @@ pub fn loaded(state: &SessionState, scope: LoadScope<'_>) -> Vec<String> {
 /// Returns `true` if a skill is loaded.
 #[must_use]
 pub fn is_loaded(state: &SessionState, scope: LoadScope<'_>, skill: &str) -> bool {
-    first(state, &keys::keys(scope, KeyKind::Loaded, skill)).is_some_and(selection::is_set)
+    first(state, &state_keys::keys(scope, KeyKind::Loaded, skill)).is_some_and(selection::is_set)
 }
 
 /// Returns the selected docs; `None` if none were selected yet.
 #[must_use]
 pub fn docs(state: &SessionState, scope: LoadScope<'_>, skill: &str) -> Option<Selection> {
-    selected(state, scope, KeyKind::Docs, skill)
+    first(state, &state_keys::keys(scope, KeyKind::Docs, skill)).and_then(Selection::read)
 }
 
 /// Returns the selected tools; `None` if none were selected yet, and then those that the skill declares count.
 #[must_use]
 pub fn tools(state: &SessionState, scope: LoadScope<'_>, skill: &str) -> Option<Selection> {
-    selected(state, scope, KeyKind::Tools, skill)
+    first(state, &state_keys::keys(scope, KeyKind::Tools, skill)).and_then(Selection::read)
 }
 
 /// Loads a skill, also one that is loaded already. Its selections stay unless new ones are given.
@@ -85,23 +85,19 @@ pub fn load(
     docs: Option<&Selection>,
     tools: Option<&Selection>,
 ) -> StateDelta {
+    let values = [
+        (KeyKind::Loaded, Some(LOADED.into())),
+        (KeyKind::Docs, docs.map(Selection::to_value)),
+        (KeyKind::Tools, tools.map(Selection::to_value)),
+    ];
     let mut delta = StateDelta::new();
-    write(
-        &mut delta,
-        state,
-        scope,
-        (KeyKind::Loaded, skill),
-        Value::from(LOADED),
-    );
-    for (kind, selection) in [(KeyKind::Docs, docs), (KeyKind::Tools, tools)] {
-        if let Some(selection) = selection {
-            write(
-                &mut delta,
+    for (kind, value) in values {
+        if let Some(value) = value {
+            delta.then(replace_spellings(
                 state,
-                scope,
-                (kind, skill),
-                selection.to_value(),
-            );
+                state_keys::keys(scope, kind, skill),
+                value,
+            ));
         }
     }
     delta.then(touch(state, scope, &[skill]));
@@ -128,8 +124,8 @@ pub fn select_docs(
     select(state, scope, (KeyKind::Docs, skill), selection)
 }
 
-/// Selects tools of a skill, loaded or not. `declared` are the tools that the skill declares; names are added to them if
-/// nothing was selected yet.
+/// Selects tools of a skill, loaded or not. `declared` are the tools that the skill declares; names are added to them
+/// if nothing was selected yet.
 #[must_use]
 pub fn select_tools(
     state: &SessionState,
@@ -159,9 +155,7 @@ pub fn touch(state: &SessionState, scope: LoadScope<'_>, skills: &[&str]) -> Sta
             names.push(skill.to_owned());
         }
     }
-    let mut delta = StateDelta::new();
-    write_order(&mut delta, state, scope, &names);
-    delta
+    order_delta(state, scope, &names)
 }
 
 /// Begins a turn: unloads the agent's skills if they are loaded for one turn.
@@ -201,9 +195,9 @@ pub fn evict(state: &SessionState, scope: LoadScope<'_>, max: usize) -> Eviction
 pub fn clear(state: &SessionState, scope: LoadScope<'_>) -> StateDelta {
     let prefixes: Vec<String> = KeyKind::ALL
         .iter()
-        .flat_map(|kind| keys::prefixes(scope, *kind))
+        .flat_map(|kind| state_keys::prefixes(scope, *kind))
         .collect();
-    let order = keys::order_keys(scope);
+    let order = state_keys::order_keys(scope);
     let mut delta = StateDelta::new();
     for (key, _) in state.iter() {
         if order.iter().any(|own| own == key) || prefixes.iter().any(|own| key.starts_with(own)) {
@@ -215,7 +209,7 @@ pub fn clear(state: &SessionState, scope: LoadScope<'_>) -> StateDelta {
 
 /// Returns the skills in the order of their last use, the least recently used first.
 pub(crate) fn order(state: &SessionState, scope: LoadScope<'_>) -> Vec<String> {
-    first(state, &keys::order_keys(scope))
+    first(state, &state_keys::order_keys(scope))
         .map(selection::names)
         .unwrap_or_default()
 }
@@ -226,7 +220,7 @@ fn drop_all<S: AsRef<str>>(state: &SessionState, scope: LoadScope<'_>, skills: &
     for skill in &skills {
         for key in KeyKind::ALL
             .iter()
-            .flat_map(|kind| keys::keys(scope, *kind, skill))
+            .flat_map(|kind| state_keys::keys(scope, *kind, skill))
         {
             if state.get(&key).is_some() {
                 delta.remove(key);
@@ -238,7 +232,7 @@ fn drop_all<S: AsRef<str>>(state: &SessionState, scope: LoadScope<'_>, skills: &
     let kept = before.iter().filter(|name| !gone.contains(name.as_str()));
     let kept: Vec<String> = kept.cloned().collect();
     if kept.len() < before.len() {
-        write_order(&mut delta, state, scope, &kept);
+        delta.then(order_delta(state, scope, &kept));
     }
     delta
 }
@@ -249,57 +243,36 @@ fn select(
     key: (KeyKind, &str),
     selection: Selection,
 ) -> SelectionOutcome {
-    let mut delta = StateDelta::new();
-    write(&mut delta, state, scope, key, selection.to_value());
+    let keys = state_keys::keys(scope, key.0, key.1);
+    let mut delta = replace_spellings(state, keys, selection.to_value());
     delta.then(touch(state, scope, &[key.1]));
     SelectionOutcome { selection, delta }
-}
-
-fn selected(
-    state: &SessionState,
-    scope: LoadScope<'_>,
-    kind: KeyKind,
-    skill: &str,
-) -> Option<Selection> {
-    first(state, &keys::keys(scope, kind, skill)).and_then(Selection::read)
 }
 
 fn first<'a>(state: &'a SessionState, keys: &[String]) -> Option<&'a Value> {
     keys.iter().find_map(|key| state.get(key))
 }
 
-fn write(
-    delta: &mut StateDelta,
-    state: &SessionState,
-    scope: LoadScope<'_>,
-    (kind, skill): (KeyKind, &str),
-    value: Value,
-) {
-    write_first(delta, state, keys::keys(scope, kind, skill), value);
-}
-
-fn write_order(
-    delta: &mut StateDelta,
-    state: &SessionState,
-    scope: LoadScope<'_>,
-    names: &[String],
-) {
-    let value = if names.is_empty() {
-        Value::Null
-    } else {
-        selection::list(names).into()
+/// Returns the change that records an order of skills; an empty order has no key.
+fn order_delta(state: &SessionState, scope: LoadScope<'_>, names: &[String]) -> StateDelta {
+    let value = match names.is_empty() {
+        true => Value::Null,
+        false => selection::list(names).into(),
     };
-    write_first(delta, state, keys::order_keys(scope), value);
+    replace_spellings(state, state_keys::order_keys(scope), value)
 }
 
-fn write_first(delta: &mut StateDelta, state: &SessionState, keys: Vec<String>, value: Value) {
+/// Returns the change that sets the first of several spellings of a key and removes the others.
+fn replace_spellings(state: &SessionState, keys: Vec<String>, value: Value) -> StateDelta {
     let mut keys = keys.into_iter();
+    let mut delta = StateDelta::new();
     if let Some(key) = keys.next() {
         delta.set(key, value);
     }
     for old in keys.filter(|key| state.get(key).is_some()) {
         delta.remove(old);
     }
+    delta
 }
 
 #[cfg(test)]

@@ -2,19 +2,19 @@
 
 use skilld_client::v1::Reason;
 
-use crate::error::ToolError;
+use crate::tool_error::ToolError;
 
 /// Names of a tool's arguments, for messages about the fields of the daemon's requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ArgumentNames<'a> {
     /// Globs as they were sent.
-    globs: &'a [String],
+    pub(super) globs: &'a [String],
     /// Argument that the globs come from.
-    globs_argument: &'static str,
+    pub(super) globs_argument: &'static str,
     /// Argument that the prefix of the artifacts' names comes from.
-    prefix_argument: &'static str,
+    pub(super) prefix_argument: &'static str,
     /// Argument that bounds the time of a command.
-    timeout: &'static str,
+    pub(super) timeout: &'static str,
 }
 
 /// Prefixes of the fields of a request.
@@ -29,26 +29,6 @@ impl<'a> ArgumentNames<'a> {
             prefix_argument: "artifact_prefix",
             timeout,
         }
-    }
-
-    /// Names of a tool that collects files with these globs. The globs, and the prefix of artifacts, may be within
-    /// `outputs`.
-    pub(super) fn for_outputs(
-        globs: &'a [String],
-        is_nested: bool,
-        has_nested_prefix: bool,
-    ) -> Self {
-        let mut names = Self {
-            globs,
-            ..Self::with_timeout("timeout")
-        };
-        if is_nested {
-            names.globs_argument = "outputs.globs";
-        }
-        if has_nested_prefix {
-            names.prefix_argument = "outputs.name_template";
-        }
-        names
     }
 
     /// Returns the glob that a field of a request names.
@@ -78,7 +58,8 @@ impl<'a> ArgumentNames<'a> {
         }
     }
 
-    /// Converts a refusal by the daemon into a mistake in the arguments, if it is one; returns any other error unchanged.
+    /// Converts a refusal by the daemon into a mistake in the arguments, if it is one; returns any other error
+    /// unchanged.
     pub(super) fn translate(&self, error: ToolError) -> ToolError {
         let ToolError::Daemon(daemon) = &error else {
             return error;
@@ -134,7 +115,10 @@ mod tests {
     #[test]
     fn a_field_of_a_request_is_named_as_the_argument_that_it_comes_from() {
         let globs = ["out/a".to_owned(), "$NOPE/b".to_owned()];
-        let names = ArgumentNames::for_outputs(&globs, false, false);
+        let names = ArgumentNames {
+            globs: &globs,
+            ..ArgumentNames::with_timeout("timeout")
+        };
         for (field, wanted) in [
             ("spec.planned_collect.globs[1]", "output_files \"$NOPE/b\""),
             ("spec.globs[0]", "output_files \"out/a\""),

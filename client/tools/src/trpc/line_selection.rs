@@ -1,6 +1,6 @@
 //! Selection of lines from a text that comes in pieces. The reader stops after the last selected line.
 
-use crate::command_output::{whole_end, whole_start};
+use crate::output_buffer::{whole_end, whole_start};
 
 /// Selection of a number of lines from a given one on.
 #[derive(Debug)]
@@ -9,18 +9,19 @@ pub(super) struct LineSelection {
     count: u64,
     /// Offset in the first line at which the selection begins, in bytes.
     first_byte: u64,
-    /// Bytes of the first line that are still to be left out.
+    /// Remaining bytes of the first line to leave out.
     skip: u64,
     bytes_max: usize,
-    /// The line that the next byte belongs to.
+    /// Number of the line that the next byte belongs to, from 1.
     line: u64,
     bytes: Vec<u8>,
-    /// Start of the last line, which is not complete.
+    /// Index in `bytes` at which the current, incomplete line begins.
     line_start: usize,
-    /// Bytes of the line under way were left out.
+    /// `true` if bytes of the current line were left out for want of room.
     truncated: bool,
+    /// `true` if there is no room for another line.
     full: bool,
-    /// A byte of a line beyond was seen.
+    /// `true` if the text has a line after the selected ones.
     beyond: bool,
 }
 
@@ -28,14 +29,18 @@ pub(super) struct LineSelection {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SelectedLines {
     pub(super) bytes: Vec<u8>,
+    /// Number of the first selected line; 0 if there is none.
     pub(super) first: u64,
+    /// Number of the last selected line; 0 if there is none.
     pub(super) last: u64,
+    /// Number of the line to continue with; `None` at the end of the text.
     pub(super) next: Option<u64>,
-    /// Set if the last line is too long: where it goes on, in bytes of it.
+    /// Offset in the last line at which to continue, in bytes; `None` if the line is complete.
     pub(super) next_byte: Option<u64>,
 }
 
 impl LineSelection {
+    /// Creates a selection of `count` lines from line `first` on, of at most `bytes_max` bytes.
     pub(super) fn new(first: u64, count: u64, bytes_max: usize) -> Self {
         Self {
             first,
@@ -52,7 +57,7 @@ impl LineSelection {
         }
     }
 
-    /// Begins within the first line.
+    /// Sets the offset in the first line at which the selection begins, in bytes.
     pub(super) fn starting_at(self, first_byte: u64) -> Self {
         Self {
             first_byte,

@@ -3,9 +3,9 @@
 use skilld_client::v1::exec_event::Output;
 use skilld_client::v1::{ExecState, OutputStream, PollExecResponse};
 
-use super::session_commands::SessionCommand;
+use super::remembered_commands::SessionCommand;
 use super::session_poll::SessionPollRequest;
-use crate::command_output::{output_bytes, whole_end, whole_start};
+use crate::output_buffer::{output_bytes, whole_end, whole_start};
 
 /// Output that is handed over. The streams are separate, so that no line of one is torn by the other.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -10,21 +10,22 @@ use skilld_client::v1::{CollectSpec, CollectSummary, SaveAsArtifacts};
 use super::argument_names::ArgumentNames;
 use super::run_result::{ArtifactFile, OutputFile, RunResult, SkippedFile};
 use super::skill_command::RunArguments;
-use crate::command_output::whole_end;
-use crate::context::{CallContext, SessionContext};
+use crate::call_context::{CallContext, SessionContext};
+use crate::output_buffer::whole_end;
 use crate::output_collection::{self, CollectedOutput};
 
-/// Files that a result names as left out.
+/// Maximum number of left-out files that a result names.
 const SKIPPED_MAX: usize = 100;
+/// End of the warning about further left-out files.
 const MORE_SKIPPED: &str = "more files were left out than skipped_files names";
 /// Glob of the files that commands leave as results.
-const OUT: &str = "out/**";
-/// Files of it that are looked at where a call asks for none.
+const OUTPUT_GLOB: &str = "out/**";
+/// Maximum number of files that are collected from `out/` when a call requests none.
 const UNASKED_FILES_MAX: i64 = 20;
-/// The text of one file that a result shows, whatever the call says.
+/// Maximum text of one file in a result, in bytes, whatever the call says.
 const CONTENT_BYTES_MAX: i64 = 4 * 1024 * 1024;
-/// MIME type that a link is reported with.
-const LINK: &str = "inode/symlink";
+/// Media type that a link is reported with.
+const LINK_MIME_TYPE: &str = "inode/symlink";
 /// Maximum size of a file that is saved, which is always saved whole, in bytes.
 const SAVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
 
@@ -55,17 +56,17 @@ pub(super) struct CollectPlan {
     max_files: i64,
     max_file_bytes: i64,
     max_total_bytes: i64,
-    /// Texts are shown.
+    /// `true` if the result holds the text of text files.
     inline: bool,
-    /// The call requests no files: only the main output is shown.
+    /// `true` if the call requests no files: the result shows only the main output.
     unasked: bool,
-    /// The globs are those of `outputs`, not of `output_files`.
+    /// `true` if the globs are those of `outputs`, not of `output_files`.
     #[serde(default)]
     has_nested_globs: bool,
-    /// The prefix is that of `outputs`, not `artifact_prefix`.
+    /// `true` if the prefix is that of `outputs`, not `artifact_prefix`.
     #[serde(default)]
     has_nested_prefix: bool,
-    /// Prefix of the artifacts, if there are to be any.
+    /// Prefix of the artifacts that the files become; `None` to save nothing.
     save: Option<String>,
 }
 
@@ -83,7 +84,7 @@ impl CollectPlan {
             (Some(outputs), true) => outputs.clone(),
             (None, true) => {
                 return Self {
-                    globs: vec![OUT.to_owned()],
+                    globs: vec![OUTPUT_GLOB.to_owned()],
                     max_files: UNASKED_FILES_MAX,
                     inline: !run.omit_inline_content,
                     unasked: true,
@@ -113,19 +114,25 @@ impl CollectPlan {
         }
     }
 
-    /// Returns `true` if nothing is collected.
-    fn is_empty(&self) -> bool {
-        self.globs.is_empty()
-    }
-
     /// Returns the names of the collection's fields in the call.
     pub(super) fn argument_names(&self) -> ArgumentNames<'_> {
-        ArgumentNames::for_outputs(&self.globs, self.has_nested_globs, self.has_nested_prefix)
+        ArgumentNames {
+            globs: &self.globs,
+            globs_argument: match self.has_nested_globs {
+                true => "outputs.globs",
+                false => "output_files",
+            },
+            prefix_argument: match self.has_nested_prefix {
+                true => "outputs.name_template",
+                false => "artifact_prefix",
+            },
+            timeout: "timeout",
+        }
     }
 
     /// Returns `true` if files are saved as artifacts.
     pub(super) fn saves(&self) -> bool {
-        self.save.is_some() && !self.is_empty()
+        self.save.is_some() && !self.globs.is_empty()
     }
 
     /// Returns the name of the artifact that a file becomes; `None` if nothing is saved.
@@ -134,37 +141,32 @@ impl CollectPlan {
         Some(format!("{prefix}{file}"))
     }
 
-    /// Returns the specification that the daemon checks before the command starts; `None` if the call requests no files.
+    /// Returns the specification that the daemon checks before the command starts; `None` if the call requests no
+    /// files.
     pub(super) fn planned_spec(&self, context: SessionContext<'_>) -> Option<CollectSpec> {
         let is_asked = !self.unasked || self.save.is_some();
-        (is_asked && !self.is_empty()).then(|| self.to_spec(context, false))
+        (is_asked && !self.globs.is_empty()).then(|| self.to_spec(context, false))
     }
 
-    /// Returns the plan without what the daemon refuses of it, and a warning for each such part; none if nothing is left,
-    /// or if the daemon refused something else.
+    /// Returns the plan without what the daemon refuses of it, and a warning for each such part; none if nothing is
+    /// left, or if the daemon refused something else.
     fn without_faults(&self, error: &Error) -> Option<(Self, Vec<String>)> {
         let failure = error.failure()?;
         let names = self.argument_names();
         let (mut rest, mut warnings) = (self.clone(), Vec::new());
-        let mut drop_glob = |glob: &String, why: &str| {
-            rest.globs.retain(|kept| kept != glob);
-            warnings.push(format!("{glob:?} was not collected: {why}"));
-        };
         for violation in &failure.violations {
-            match names.glob(&violation.field) {
-                Some(glob) => drop_glob(glob, &violation.description),
-                None if violation.field.starts_with("spec.save_as_artifacts") => {}
-                None => return None,
+            let why = &violation.description;
+            if let Some(glob) = names.glob(&violation.field) {
+                rest.globs.retain(|kept| kept != glob);
+                warnings.push(format!("{glob:?} was not collected: {why}"));
+            } else if !violation.field.starts_with("spec.save_as_artifacts") {
+                return None;
+            } else if rest.save.take().is_some() {
+                let name = names.name(&violation.field);
+                warnings.push(format!("nothing was saved as an artifact: {name} {why}"));
             }
         }
-        let mut violations = failure.violations.iter();
-        let of_saving = violations.find(|fault| fault.field.starts_with("spec.save_as_artifacts"));
-        if let Some(fault) = of_saving {
-            rest.save = None;
-            let (name, why) = (names.name(&fault.field), &fault.description);
-            warnings.push(format!("nothing was saved as an artifact: {name} {why}"));
-        }
-        (!rest.is_empty() && rest != *self).then_some((rest, warnings))
+        (!rest.globs.is_empty() && rest != *self).then_some((rest, warnings))
     }
 
     /// Returns the specification for the end of the command; `saved` if the daemon saves the files by itself.
@@ -202,7 +204,7 @@ impl CollectPlan {
         saved: bool,
         result: &mut RunResult,
     ) -> Result<(), Error> {
-        if self.is_empty() {
+        if self.globs.is_empty() {
             return Ok(());
         }
         let text_max = match self.inline {
@@ -238,7 +240,7 @@ impl CollectPlan {
                 reference: format!("workspace://{}", file.path),
                 note: Some(format!("a link to {}", file.link_target)),
                 name: file.path,
-                mime_type: LINK.to_owned(),
+                mime_type: LINK_MIME_TYPE.to_owned(),
                 ..OutputFile::default()
             });
         }
@@ -301,7 +303,8 @@ impl CollectPlan {
         }
         if result.has_failed() {
             // A link has no size of its own.
-            let is_empty = |file: &OutputFile| file.size_bytes == 0 && file.mime_type != LINK;
+            let is_empty =
+                |file: &OutputFile| file.size_bytes == 0 && file.mime_type != LINK_MIME_TYPE;
             let (empty, kept): (Vec<_>, Vec<_>) = files.into_iter().partition(is_empty);
             if !empty.is_empty() {
                 let warning =
@@ -329,8 +332,8 @@ impl CollectPlan {
         result.output_files = files;
     }
 
-    /// Reports which files became artifacts, and which were left out for what reason, also where the daemon saved them by
-    /// itself.
+    /// Reports which files became artifacts, and which were left out for what reason, also where the daemon saved them
+    /// by itself.
     pub(super) fn report_saved(
         &self,
         context: SessionContext<'_>,

@@ -1,23 +1,23 @@
 //! `read_file`: text of a file by reference, in this turn or a later one. No more of the file is read than is requested.
 
 use bytes::Bytes;
+use futures::TryStreamExt;
+use futures::stream::BoxStream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use skilld_client::v1::{LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest, Reason};
-use skilld_client::{
-    ArtifactReader, Error, FileReader, SkillFileReader, split_version, workspace_name,
-};
+use skilld_client::{Error, split_version, workspace_name};
 
 use super::decode;
 use super::line_selection::LineSelection;
-use crate::context::{CallContext, CallResult, ToolAnswer};
-use crate::error::{ToolError, ToolResult};
-use crate::lookup;
+use crate::call_context::{CallContext, CallResult, ToolAnswer};
+use crate::skill_lookup;
+use crate::tool_error::{ToolError, ToolResult};
 
-/// Bytes that one call gives.
+/// Maximum text of one call, in bytes.
 const CONTENT_BYTES_MAX: usize = 256 * 1024;
-/// A file that has a zero among its first bytes is no text, whichever lines of it are wanted.
+/// Size of the beginning of a file that is searched for NUL bytes, whichever lines the call requests: no text has one.
 const HEAD_BYTES: usize = 8 * 1024;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -55,7 +55,7 @@ pub(super) struct ReadResult {
     mime_type: String,
 }
 
-/// Reference to a file.
+/// Parsed reference to a file in the workspace, in the artifact store or in a skill.
 #[derive(Debug, PartialEq, Eq)]
 enum FileReference {
     Workspace(String),
@@ -63,11 +63,22 @@ enum FileReference {
     Skill(String, String),
 }
 
-/// Open file of one of the kinds.
-enum ReadSource {
-    Workspace(FileReader),
-    Artifact(ArtifactReader),
-    Skill(SkillFileReader),
+/// Open file: its metadata, and its bytes as they arrive.
+struct OpenFile {
+    size_bytes: u64,
+    /// Media type; empty for the workspace's files, which have none.
+    mime_type: String,
+    data: BoxStream<'static, Result<Bytes, Error>>,
+}
+
+impl OpenFile {
+    fn new(size: i64, mime_type: &str, data: BoxStream<'static, Result<Bytes, Error>>) -> Self {
+        Self {
+            size_bytes: u64::try_from(size).unwrap_or_default(),
+            mime_type: mime_type.to_owned(),
+            data,
+        }
+    }
 }
 
 pub(super) async fn read_file(call: CallContext<'_>, arguments: Value) -> CallResult {
@@ -77,10 +88,10 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: Value) -> CallRe
     let start_byte = u64::try_from(asked.start_byte.unwrap_or(0))
         .map_err(|_| ToolError::arguments("start_byte must not be negative"))?;
     let reference = FileReference::parse(asked.file_name.trim())?;
-    let mut source = open_reference(call, &reference, &asked.file_name).await?;
-    let (size_bytes, mime_type) = source.describe();
+    let mut file = open_reference(call, &reference, &asked.file_name).await?;
+    let known_type = std::mem::take(&mut file.mime_type);
     // The workspace's files have no known type: readable ones are text, others are binary.
-    let mime_type = |unknown: &str| match mime_type.as_str() {
+    let mime_type = |unknown: &str| match known_type.as_str() {
         "" => unknown.to_owned(),
         known => known.to_owned(),
     };
@@ -90,7 +101,7 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: Value) -> CallRe
     };
     let mut lines = LineSelection::new(start, count, CONTENT_BYTES_MAX).starting_at(start_byte);
     let mut head = HEAD_BYTES;
-    while let Some(data) = source.next().await? {
+    while let Some(data) = file.data.try_next().await? {
         if data.iter().take(head).any(|byte| *byte == 0) {
             return Err(not_text());
         }
@@ -112,7 +123,7 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: Value) -> CallRe
         next_start_line: taken.next,
         truncated: taken.next_byte.is_some(),
         next_start_byte: taken.next_byte,
-        size_bytes,
+        size_bytes: file.size_bytes,
         mime_type: mime_type("text/plain"),
     };
     Ok(ToolAnswer::of(json!(result)))
@@ -167,7 +178,7 @@ async fn open_reference(
     call: CallContext<'_>,
     reference: &FileReference,
     asked: &str,
-) -> ToolResult<ReadSource> {
+) -> ToolResult<OpenFile> {
     let (tools, session) = (call.tools, call.session);
     let missing = |error| translate_error(error, asked);
     match reference {
@@ -178,8 +189,9 @@ async fn open_reference(
                 path: path.clone(),
                 ..ReadFileRequest::default()
             };
-            let file = tools.client.read_file(request).await;
-            file.map(ReadSource::Workspace).map_err(missing)
+            let file = tools.client.read_file(request).await.map_err(missing)?;
+            let (header, data) = file.into_parts();
+            Ok(OpenFile::new(header.size, "", data))
         }
         FileReference::Artifact(name, version) => {
             let request = LoadArtifactRequest {
@@ -188,22 +200,24 @@ async fn open_reference(
                 version: *version,
             };
             let artifact = tools.client.load_artifact(request).await;
-            artifact.map(ReadSource::Artifact).map_err(missing)
+            let (header, data) = artifact.map_err(missing)?.into_parts();
+            Ok(OpenFile::new(header.size, &header.mime_type, data))
         }
         FileReference::Skill(skill, path) => {
             let request = ReadSkillFileRequest {
-                name: lookup::visible_reference(tools, skill).await?,
+                name: skill_lookup::visible_reference(tools, skill).await?,
                 path: path.clone(),
                 workspace_paths: true,
                 ..ReadSkillFileRequest::default()
             };
             let file = tools.client.read_skill_file(request).await;
-            file.map(ReadSource::Skill)
-                .map_err(|error| match error.reason() {
-                    // As it was asked for, skill and all.
-                    Some(Reason::FileNotFound) => missing(error),
-                    _ => lookup::translate_file_error(&tools.options, error, skill, path),
-                })
+            let file = file.map_err(|error| match error.reason() {
+                // As it was asked for, skill and all.
+                Some(Reason::FileNotFound) => missing(error),
+                _ => skill_lookup::translate_file_error(&tools.options, error, skill, path),
+            });
+            let (header, data) = file?.into_parts();
+            Ok(OpenFile::new(header.size, &header.mime_type, data))
         }
     }
 }
@@ -213,7 +227,7 @@ fn translate_error(error: Error, asked: &str) -> ToolError {
         Some(Reason::FileNotFound | Reason::WorkspaceNotFound | Reason::ArtifactNotFound) => {
             ToolError::FileNotFound {
                 path: asked.to_owned(),
-                nearest_names: lookup::nearest_names(&error),
+                nearest_names: skill_lookup::nearest_names(&error),
             }
         }
         Some(Reason::PathEscapes) => {
@@ -223,25 +237,6 @@ fn translate_error(error: Error, asked: &str) -> ToolError {
             ToolError::arguments(format!("{asked:?} is a folder, not a file"))
         }
         _ => error.into(),
-    }
-}
-
-impl ReadSource {
-    fn describe(&self) -> (u64, String) {
-        let (size, mime) = match self {
-            Self::Workspace(file) => (file.header().size, ""),
-            Self::Artifact(file) => (file.header().size, file.header().mime_type.as_str()),
-            Self::Skill(file) => (file.header().size, file.header().mime_type.as_str()),
-        };
-        (u64::try_from(size).unwrap_or_default(), mime.to_owned())
-    }
-
-    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        match self {
-            Self::Workspace(file) => file.next().await,
-            Self::Artifact(file) => file.next().await,
-            Self::Skill(file) => file.next().await,
-        }
     }
 }
 

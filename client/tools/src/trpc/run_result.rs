@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use skilld_client::v1::ExecResult;
 
-use crate::command_output::OutputStreams;
-use crate::context::CallContext;
+use crate::call_context::CallContext;
 use crate::exec_run::{ExecEnd, FinishedExec};
+use crate::output_buffer::OutputStreams;
 use crate::output_collection::SavedScope;
 use crate::state::{ARTIFACTS, StateDelta};
 
@@ -23,8 +23,8 @@ pub(super) struct RunResult {
     /// The signal that ended it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) signal: Option<i32>,
-    /// exited, signaled, timeout, oom_killed, output_limit, disk_full, pids_limit, killed_by_client, spawn_failed and so
-    /// on.
+    /// exited, signaled, timeout, oom_killed, output_limit, disk_full, pids_limit, killed_by_client, spawn_failed and
+    /// so on.
     pub(super) reason: String,
     pub(super) timed_out: bool,
     /// From start to end, as it really was.

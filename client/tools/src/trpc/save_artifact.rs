@@ -8,10 +8,10 @@ use skilld_client::v1::Reason;
 use skilld_client::{Error, SaveTarget};
 
 use super::run_result::{ArtifactFile, record_artifacts};
-use super::{decode, inputs};
-use crate::context::{CallContext, CallResult, ToolAnswer};
-use crate::error::{ToolError, ToolResult};
+use super::{decode, input_staging};
+use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::output_collection::SavedScope;
+use crate::tool_error::{ToolError, ToolResult};
 use crate::workspace_path;
 
 /// Directories of the workspace that files may be saved from.
@@ -90,7 +90,7 @@ fn translate_error(error: Error, path: &str) -> ToolError {
         Some(Reason::WrongFileType) => {
             ToolError::arguments(format!("path {path:?} is a folder, not a file"))
         }
-        _ => inputs::translate_missing(error, &[path.to_owned()]),
+        _ => input_staging::translate_missing(error, &[path.to_owned()]),
     }
 }
 

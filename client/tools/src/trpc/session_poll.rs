@@ -1,5 +1,5 @@
-//! Polls a command that continues between calls: its output since the last poll, and its result when it has ended. A poll
-//! is one wait in the daemon, and hands over each byte once, by offsets in the session's state.
+//! Polls a command that continues between calls: its output since the last poll, and its result when it has ended. A
+//! poll is one wait in the daemon, and hands over each byte once, by offsets in the session's state.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use tonic::Code;
 use super::input_prompt::{InputPrompt, find_prompt};
 use super::output_delivery::deliver_output;
 use super::output_files::CollectPlan;
+use super::remembered_commands::{SessionCommand, forget_commands, next_order};
 use super::run_result::{RunResult, record_artifacts};
-use super::session_commands::{SessionCommand, forget_commands, next_order};
-use crate::command_output::output_bytes;
-use crate::context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolContext};
-use crate::error::{ToolError, ToolResult};
+use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolContext};
 use crate::exec_run::{follow_exec, is_unknown_exec};
+use crate::output_buffer::output_bytes;
+use crate::tool_error::{ToolError, ToolResult};
 
 /// Longest wait in milliseconds; the daemon's maximum.
 const YIELD_MS_MAX: u64 = 60_000;

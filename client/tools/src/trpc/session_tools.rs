@@ -9,21 +9,21 @@ use serde_json::Value;
 use skilld_client::v1::{Exec, WriteStdinRequest};
 
 use super::decode;
+use super::remembered_commands::{SessionCommand, find_command};
 use super::run_result::record_artifacts;
-use super::session_commands::{SessionCommand, find_command};
 use super::session_poll::{
     SessionPollRequest, SessionResult, TouchedCommand, answer_bytes_max, answer_poll, poll_command,
     translate_session_error,
 };
 use super::skill_exec::check_typed_text;
-use crate::context::{CallContext, CallResult, ToolAnswer};
+use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::exec_run::is_unknown_exec;
 
 /// Default wait for output of a skill's session, in milliseconds.
 const SKILL_YIELD_MS: u64 = 400;
 /// Default wait for output of a workspace's session, in milliseconds.
 const WORKSPACE_YIELD_MS: u64 = 200;
-/// Minimum time that a program has to read a typed text.
+/// Minimum wait for a program to read a typed text.
 const TYPE_WAIT_MIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -156,8 +156,8 @@ pub(super) async fn kill_session(call: CallContext<'_>, arguments: Value) -> Cal
     Ok(ToolAnswer::with(&KillResult { ok: true, end }, delta))
 }
 
-/// Moves the offsets to the last bytes of each stream if there is more than one answer holds. Returns the number of bytes
-/// that were left out.
+/// Moves the offsets to the last bytes of each stream if there is more than one answer holds. Returns the number of
+/// bytes that were left out.
 fn skip_to_tail(command: &mut SessionCommand, killed: &Exec, bytes_max: usize) -> u64 {
     let total = killed.total.unwrap_or_default();
     let half = (bytes_max / 2) as u64;

@@ -8,16 +8,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use skilld_client::v1::ExecSpec;
 
-use super::editor::EditorFiles;
-use super::inputs::{self, InputArgument};
+use super::command_policy;
+use super::editor_files::EditorFiles;
+use super::input_staging::{self, InputArgument};
 use super::output_files::Outputs;
-use super::policy;
 use super::run_result::StagedFile;
-use crate::context::{CallContext, ToolContext};
-use crate::environment::add_host_variables;
-use crate::error::{ToolError, ToolResult};
-use crate::lookup::{self, pinned_reference, skill_id};
-use crate::material::active_skills;
+use crate::call_context::{CallContext, ToolContext};
+use crate::host_environment::add_host_variables;
+use crate::skill_lookup::{self, pinned_reference, skill_id};
+use crate::skill_material::active_skills;
+use crate::tool_error::{ToolError, ToolResult};
 
 /// Arguments of `skill_run` and `skill_exec`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -71,7 +71,8 @@ pub(super) struct PreparedCommand {
     pub(super) warnings: Vec<String>,
 }
 
-/// Checks a command, stages its skill and inputs, and specifies it. Nothing is staged if the host's rules are against it.
+/// Checks a command, stages its skill and inputs, and specifies it. Nothing is staged if the host's rules are against
+/// it.
 pub(super) async fn prepare_command(
     call: CallContext<'_>,
     run: &RunArguments,
@@ -96,12 +97,12 @@ pub(super) async fn prepare_command(
     if !run.editor_text.is_empty() {
         spec.env.extend(editor.environment(&run.env)?);
     }
-    policy::set_command(call, &run.command, &mut spec)?;
+    command_policy::set_command(call, &run.command, &mut spec)?;
     let warnings = add_host_variables(&tools.options.env, &mut spec.env);
-    let (workspace, staged) = lookup::stage_skill(call.context, &skill).await?;
-    let files = inputs::stage_arguments(call, &workspace, &run.inputs).await?;
+    let (workspace, staged) = skill_lookup::stage_skill(call.context, &skill).await?;
+    let files = input_staging::stage_arguments(call, &workspace, &run.inputs).await?;
     // The call may have used another name of the skill than the one that it is staged under.
-    spec.programs = policy::list_programs(&tools.options, Some(&staged.name));
+    spec.programs = command_policy::list_programs(&tools.options, Some(&staged.name));
     spec.skill = staged.name;
     if !run.editor_text.is_empty() {
         editor.upload(tools, &workspace).await?;
@@ -121,12 +122,12 @@ async fn find_skill_to_run(call: CallContext<'_>, asked: &str) -> ToolResult<Str
     let tools = call.tools;
     let loaded = active_skills(*call);
     if !tools.options.require_loaded || loaded.iter().any(|name| name == asked) {
-        return lookup::visible_reference(tools, asked).await;
+        return skill_lookup::visible_reference(tools, asked).await;
     }
-    let found = lookup::find_skill(tools, asked).await?;
+    let found = skill_lookup::find_skill(tools, asked).await?;
     let id = skill_id(&found);
     let is_current = match asked.contains('@') {
-        true => lookup::find_skill(tools, &id).await?.digest == found.digest,
+        true => skill_lookup::find_skill(tools, &id).await?.digest == found.digest,
         false => true,
     };
     if is_current && loaded.contains(&id) {

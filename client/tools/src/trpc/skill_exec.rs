@@ -8,13 +8,13 @@ use skilld_client::v1::{
 };
 
 use super::output_files::CollectPlan;
-use super::session_commands::{SessionCommand, exec_name};
+use super::remembered_commands::{SessionCommand, exec_name};
 use super::session_poll::{SessionPollRequest, TouchedCommand, answer_poll};
 use super::skill_command::{RunArguments, prepare_command};
-use super::{add_warnings, decode, policy};
-use crate::context::{CallContext, CallResult, ToolContext};
-use crate::error::{ToolError, ToolResult};
+use super::{add_warnings, command_policy, decode};
+use crate::call_context::{CallContext, CallResult, ToolContext};
 use crate::exec_run::{is_unknown_exec, text_stdin, timeout_warning, translate_exec_error};
+use crate::tool_error::{ToolError, ToolResult};
 
 /// Default wait of the first call for output, in milliseconds.
 pub(super) const YIELD_MS: u64 = 1000;
@@ -68,15 +68,15 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
     Ok(answer)
 }
 
-/// Text that is typed at the start.
+/// Text that is typed into a command right after its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TypedInput<'a> {
     pub(super) text: &'a str,
     pub(super) eof: bool,
 }
 
-/// Gives a command a stdin that stays open unless it has one, a terminal if `tty`, and a timeout long enough for a dialogue
-/// unless the call gives one: `timeout`, in seconds.
+/// Gives a command a stdin that stays open unless it has one, a terminal if `tty`, and a timeout long enough for a
+/// dialogue unless the call gives one: `timeout`, in seconds.
 pub(super) fn make_interactive(tools: &ToolContext, spec: &mut ExecSpec, timeout: i64, tty: bool) {
     spec.stdin.get_or_insert(Stdin {
         source: Some(stdin::Source::Open(true)),
@@ -103,8 +103,8 @@ pub(super) fn check_typed_text(text: &str) -> ToolResult<()> {
     )))
 }
 
-/// Starts a command and types its first text. Repeated with the same id it starts and types nothing. Once it has started
-/// every outcome is a result, so that no started command is left without an owner.
+/// Starts a command and types its first text. Repeated with the same id it starts and types nothing. Once it has
+/// started every outcome is a result, so that no started command is left without an owner.
 pub(super) async fn start_command(
     call: CallContext<'_>,
     request: StartExecRequest,
@@ -118,7 +118,7 @@ pub(super) async fn start_command(
     let write_id = request.exec_id.clone();
     let started = client.start_exec(request).await;
     let started = started.map_err(|error| translate_exec_error(error, false, call.id))?;
-    policy::check_start(call, started.result.as_ref())?;
+    command_policy::check_start(call, started.result.as_ref())?;
     let in_force = started.effective_spec.and_then(|spec| spec.timeout);
     let mut touched = TouchedCommand {
         command,

@@ -8,8 +8,8 @@ use tonic::Code;
 use super::output_files::CollectPlan;
 use super::run_result::{RunResult, record_artifacts};
 use super::skill_command::{RunArguments, prepare_command};
-use super::{decode, policy};
-use crate::context::{CallContext, CallResult, ToolAnswer};
+use super::{command_policy, decode};
+use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::exec_run::{run_exec, text_stdin};
 
 pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> CallResult {
@@ -21,7 +21,7 @@ pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> Call
     spec.planned_collect = plan.planned_spec(*call);
     let finished = run_exec(call, prepared.workspace, prepared.exec_id, spec).await;
     let finished = finished.map_err(|error| plan.argument_names().translate(error))?;
-    policy::check_start(call, Some(&finished.result))?;
+    command_policy::check_start(call, Some(&finished.result))?;
     let exec = finished.name.clone();
     let mut result = RunResult::with_output(finished, prepared.staged);
     result.warnings.extend(prepared.warnings);

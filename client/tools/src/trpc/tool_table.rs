@@ -1,34 +1,35 @@
 //! Table of the family's tools: names, descriptions, arguments and results.
 
-use super::listing::{ListArguments, ListResult, SkillArguments, ToolsResult};
-use super::load::{LoadArguments, LoadResult};
 use super::read_file::{ReadArguments, ReadResult};
 use super::run_result::RunResult;
 use super::save_artifact::{SaveArguments, SaveResult};
-use super::selection::{
-    SelectDocsArguments, SelectDocsResult, SelectToolsArguments, SelectToolsResult,
-};
 use super::session_poll::SessionResult;
 use super::session_tools::{KillArguments, KillResult, PollArguments, WriteArguments};
 use super::skill_command::RunArguments;
+use super::skill_listing::{ListArguments, ListResult, SkillArguments, ToolsResult};
+use super::skill_load::{LoadArguments, LoadResult};
+use super::skill_selection::{
+    SelectDocsArguments, SelectDocsResult, SelectToolsArguments, SelectToolsResult,
+};
 use super::workspace_exec::{ShellArguments, ShellResult};
 use super::{
-    listing, load, policy, read_file, save_artifact, selection, session_tools, skill_exec,
-    skill_run, workspace_exec,
+    command_policy, read_file, save_artifact, session_tools, skill_exec, skill_listing, skill_load,
+    skill_run, skill_selection, workspace_exec,
 };
-use crate::context::ToolContext;
-use crate::error::{ToolError, ToolResult};
-use crate::options::ToolOptions;
+use crate::call_context::ToolContext;
+use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_options::ToolOptions;
 use crate::tool_row::{ToolRow, check_tools, find_tool};
 
 /// Tools that start a command.
 pub(super) const COMMAND_TOOLS: [&str; 3] = ["skill_run", "skill_exec", "workspace_exec"];
 /// Arguments of `skill_exec` that `skill_run` does not have.
-const INTERACTIVE: &[&str] = &["tty", "eof", "yield_ms", "poll_lines"];
+const INTERACTIVE_ARGUMENTS: &[&str] = &["tty", "eof", "yield_ms", "poll_lines"];
 /// Fields of a session's result that a killed session does not have.
-const RUNNING_ONLY: &[&str] = &["more", "unwritten_bytes", "reason", "interaction"];
+const RUNNING_SESSION_FIELDS: &[&str] = &["more", "unwritten_bytes", "reason", "interaction"];
 /// Fields of a killed session's result that a workspace's session does not have.
-const KILLED_WORKSPACE: &[&str] = &["more", "unwritten_bytes", "reason", "interaction", "result"];
+const KILLED_WORKSPACE_FIELDS: &[&str] =
+    &["more", "unwritten_bytes", "reason", "interaction", "result"];
 
 /// Tools of the family, in the order in which they are offered.
 pub(super) static TOOLS: [ToolRow; 16] = [
@@ -36,39 +37,39 @@ pub(super) static TOOLS: [ToolRow; 16] = [
         "skill_list",
         "Lists the skills that you can load. Each is a folder with instructions, documents and scripts for one kind of \
          task.",
-        |call, arguments| Box::pin(listing::list_skills(call, arguments)),
+        |call, arguments| Box::pin(skill_listing::list_skills(call, arguments)),
     ),
     ToolRow::new::<SkillArguments, ToolsResult>(
         "skill_list_tools",
         "Lists the names of the tools that a skill adds to your tools when it is loaded.",
-        |call, arguments| Box::pin(listing::list_tools(call, arguments)),
+        |call, arguments| Box::pin(skill_listing::list_tools(call, arguments)),
     )
     .requiring(&["skill"]),
     ToolRow::new::<LoadArguments, LoadResult>(
         "skill_load",
         "Loads a skill: its instructions are in your context from then on. Load a skill before you use it, and only \
          those documents of it that you need.",
-        |call, arguments| Box::pin(load::load_skill(call, arguments)),
+        |call, arguments| Box::pin(skill_load::load_skill(call, arguments)),
     )
     .requiring(&["skill"]),
     ToolRow::new::<SelectToolsArguments, SelectToolsResult>(
         "skill_select_tools",
         "Chooses which of the tools of a skill, as skill_list_tools names them, are among your tools once the skill is \
          loaded.",
-        |call, arguments| Box::pin(selection::select_tools(call, arguments)),
+        |call, arguments| Box::pin(skill_selection::select_tools(call, arguments)),
     )
     .requiring(&["skill"]),
     ToolRow::new::<SkillArguments, Vec<String>>(
         "skill_list_docs",
         "Lists the names of the documents that a skill has beside its instructions, without their text. \
          skill_select_docs puts documents into your context.",
-        |call, arguments| Box::pin(listing::list_docs(call, arguments)),
+        |call, arguments| Box::pin(skill_listing::list_docs(call, arguments)),
     )
     .requiring(&["skill"]),
     ToolRow::new::<SelectDocsArguments, SelectDocsResult>(
         "skill_select_docs",
         "Chooses which documents of a skill, as skill_list_docs names them, are in your context beside its instructions.",
-        |call, arguments| Box::pin(selection::select_docs(call, arguments)),
+        |call, arguments| Box::pin(skill_selection::select_docs(call, arguments)),
     )
     .requiring(&["skill"]),
     ToolRow::new::<RunArguments, RunResult>(
@@ -81,7 +82,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     )
     .running()
     .requiring(&["skill", "command"])
-    .hiding(INTERACTIVE, &[]),
+    .hiding(INTERACTIVE_ARGUMENTS, &[]),
     ToolRow::new::<RunArguments, SessionResult>(
         "skill_exec",
         "Starts a command of a skill that asks for input or takes long, in the workspace of the conversation and from \
@@ -117,7 +118,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     .running()
     .needing("skill_exec")
     .requiring(&["session_id"])
-    .hiding(&[], RUNNING_ONLY),
+    .hiding(&[], RUNNING_SESSION_FIELDS),
     ToolRow::new::<ShellArguments, ShellResult>(
         "workspace_exec",
         "Runs a shell command in the workspace of the conversation, outside of any skill, and returns its output and \
@@ -146,7 +147,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     .running()
     .needing("workspace_exec")
     .requiring(&["session_id"])
-    .hiding(&[], KILLED_WORKSPACE),
+    .hiding(&[], KILLED_WORKSPACE_FIELDS),
     ToolRow::new::<SaveArguments, SaveResult>(
         "workspace_save_artifact",
         "Saves a file of the workspace as the next version of an artifact. Artifacts outlive the workspace; read them \
@@ -180,5 +181,5 @@ pub(crate) fn check(options: &ToolOptions) -> ToolResult<()> {
             problem: "require_loaded: skill_run needs skill_load then".into(),
         });
     }
-    policy::check_lists(options)
+    command_policy::check_lists(options)
 }

@@ -8,22 +8,22 @@ use serde_json::Value;
 use skilld_client::v1::{ExecSpec, StartExecRequest};
 
 use super::argument_names::ArgumentNames;
+use super::remembered_commands::{SessionCommand, exec_name};
 use super::run_result::RunResult;
-use super::session_commands::{SessionCommand, exec_name};
 use super::session_poll::{SessionPollRequest, SessionResult, answer_poll};
 use super::skill_command::{choose_timeout, normalise_cwd};
 use super::skill_exec::{TypedInput, YIELD_MS, make_interactive, start_command};
-use super::{add_warnings, decode, policy};
-use crate::context::{CallContext, CallResult, ToolAnswer};
-use crate::environment::add_host_variables;
-use crate::error::{ToolError, ToolResult};
+use super::{add_warnings, command_policy, decode};
+use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::exec_run::{FinishedExec, run_exec, text_stdin};
+use crate::host_environment::add_host_variables;
 use crate::state::StateDelta;
+use crate::tool_error::{ToolError, ToolResult};
 
 /// Wait for a command in the background, to see whether it starts, in milliseconds.
 const BACKGROUND_MS: u64 = 1;
 /// Names of the tool's arguments for messages.
-const NAMES: ArgumentNames<'_> = ArgumentNames::with_timeout("timeout_sec");
+const ARGUMENT_NAMES: ArgumentNames<'_> = ArgumentNames::with_timeout("timeout_sec");
 
 /// Arguments of `workspace_exec`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -78,8 +78,8 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
     let finished = call
         .in_workspace(|workspace| run_exec(call, workspace, exec_id.clone(), spec.clone()))
         .await;
-    let finished = finished.map_err(|error| NAMES.translate(error))?;
-    policy::check_start(call, Some(&finished.result))?;
+    let finished = finished.map_err(|error| ARGUMENT_NAMES.translate(error))?;
+    command_policy::check_start(call, Some(&finished.result))?;
     let mut result = ended_result(finished);
     result.session.warnings.extend(warnings);
     Ok(ToolAnswer::with(&result, StateDelta::new()))
@@ -106,7 +106,7 @@ fn build_spec(
         },
         ..ExecSpec::default()
     };
-    policy::set_command(call, &asked.command, &mut spec)?;
+    command_policy::set_command(call, &asked.command, &mut spec)?;
     let warnings = add_host_variables(&call.tools.options.env, &mut spec.env);
     Ok((spec, warnings))
 }
@@ -136,7 +136,9 @@ async fn start_session(
             Ok((name, touched))
         }
     });
-    let (name, touched) = started.await.map_err(|error| NAMES.translate(error))?;
+    let (name, touched) = started
+        .await
+        .map_err(|error| ARGUMENT_NAMES.translate(error))?;
     let default_ms = match asked.background {
         true => BACKGROUND_MS,
         false => YIELD_MS,

@@ -1,18 +1,18 @@
 //! Agent Zero's tool: JSON in, JSON out.
 
-mod loading;
-mod running;
+mod execute_script_method;
+mod load_method;
 
 use prost_types::value::Kind;
 use serde_json::{Value, json};
 use skilld_client::v1::{ArgStyle, Problem, ScriptCwd, SkillState};
 use skilld_tools::state::agent_zero::{list, scope};
 use skilld_tools::state::merge;
-use skilld_tools::{Family, Profile, ToolCall, ToolOptions};
+use skilld_tools::{Family, Profile, ToolOptions};
 use tonic::Code;
 
-use crate::conversation::Conversation;
-use skilld_testing::collected::{file, summary};
+use crate::conversation::{Conversation, check_fields, check_warning, refusals, tool_call};
+use skilld_testing::collection_messages::{file, summary};
 use skilld_testing::skills::{Kit, digest, invalid, sha256};
 use skilld_testing::{Fake, refusal};
 
@@ -53,6 +53,13 @@ fn kits() -> Vec<Kit> {
         bad,
         bare,
     ]
+}
+
+/// Starts a conversation with a change of the family's options.
+async fn conversation_with(change: impl FnOnce(&mut ToolOptions)) -> (Fake, Conversation) {
+    let mut options = options();
+    change(&mut options);
+    conversation(options).await
 }
 
 async fn conversation(options: ToolOptions) -> (Fake, Conversation) {
@@ -97,11 +104,8 @@ async fn there_is_one_tool_with_its_methods() {
     ] {
         assert!(parameters["properties"][field].is_object(), "{field}");
     }
-    let (_fake, mut talk) = conversation(ToolOptions {
-        profile: Profile::KnowledgeOnly,
-        ..options()
-    })
-    .await;
+    let (_fake, mut talk) =
+        conversation_with(|options| options.profile = Profile::KnowledgeOnly).await;
     let definition = talk.definitions().await.remove(0);
     let fields = definition.parameters["properties"].as_object();
     let fields: Vec<&str> = fields.expect("a map").keys().map(String::as_str).collect();
@@ -115,22 +119,12 @@ async fn there_is_one_tool_with_its_methods() {
     assert_eq!(told, known);
     assert!(!json!(definition).to_string().contains("execute_script"));
     let run = json!({"method": "execute_script", "skill_name": "pdf-editing", "script_path": "scripts/fill.py"});
-    assert_eq!(
-        talk.refused("skills_tool", run).await.0,
-        "INVALID_ARGUMENTS"
-    );
-    let (_fake, mut talk) = conversation(ToolOptions {
-        tools: Some(Vec::new()),
-        ..options()
-    })
-    .await;
+    talk.check_refused("skills_tool", run, "INVALID_ARGUMENTS")
+        .await;
+    let (_fake, mut talk) = conversation_with(|options| options.tools = Some(Vec::new())).await;
     assert!(talk.names().await.is_empty());
-    assert_eq!(
-        talk.refused("skills_tool", json!({"method": "list"}))
-            .await
-            .0,
-        "UNKNOWN_TOOL"
-    );
+    talk.check_refused("skills_tool", json!({"method": "list"}), "UNKNOWN_TOOL")
+        .await;
 }
 
 #[tokio::test]
@@ -139,46 +133,29 @@ async fn a_method_is_read_in_any_case_and_every_error_of_an_argument_lists_what_
     for method in ["list", " LIST ", "List"] {
         use_tool(&mut talk, json!({"method": method})).await;
     }
-    for (arguments, said) in [
-        (json!({"method": "run"}), METHODS),
-        (json!({}), METHODS),
-        (json!({"method": "load"}), "skill_name is empty"),
-        (
-            json!({"method": "load", "skill_name": "** **"}),
-            "skill_name is empty",
-        ),
-        (json!({"method": "search", "query": " "}), "query is empty"),
-        (
-            json!({"method": "read_file", "skill_name": "pdf-editing"}),
-            "file_path is empty",
-        ),
-        (
-            json!({"method": "execute_script", "skill_name": "pdf-editing"}),
-            "script_path is empty",
-        ),
-        (
-            json!({"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "arg_style": "flags"}),
-            "positional, named, named_repeated, env",
-        ),
-        (
-            json!({"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "cwd": "home"}),
-            "workspace, skill_root, script_dir",
-        ),
-        (
-            json!({"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "script_args": "a b"}),
-            "script_args must be a map",
-        ),
-        (
-            json!({"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "timeout": -1}),
-            "timeout -1",
-        ),
-        (json!({"method": 7}), "method must be a text, not 7"),
-    ] {
-        let (code, message) = talk.refused("skills_tool", arguments.clone()).await;
-        assert_eq!(code, "INVALID_ARGUMENTS", "{arguments}: {message}");
-        assert!(message.contains(said), "{arguments}: {message}");
+    let cases = r#"
+        skills_tool {"method": "run"} => INVALID_ARGUMENTS list, search, load, read_file, execute_script
+        skills_tool {} => INVALID_ARGUMENTS list, search, load, read_file, execute_script
+        skills_tool {"method": "load"} => INVALID_ARGUMENTS skill_name is empty
+        skills_tool {"method": "load", "skill_name": "** **"} => INVALID_ARGUMENTS skill_name is empty
+        skills_tool {"method": "search", "query": " "} => INVALID_ARGUMENTS query is empty
+        skills_tool {"method": "read_file", "skill_name": "pdf-editing"} => INVALID_ARGUMENTS file_path is empty
+        skills_tool {"method": "execute_script", "skill_name": "pdf-editing"} => INVALID_ARGUMENTS script_path is empty
+        skills_tool {"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "arg_style": "flags"} => INVALID_ARGUMENTS positional, named, named_repeated, env
+        skills_tool {"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "cwd": "home"} => INVALID_ARGUMENTS workspace, skill_root, script_dir
+        skills_tool {"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "script_args": "a b"} => INVALID_ARGUMENTS script_args must be a map
+        skills_tool {"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "timeout": -1} => INVALID_ARGUMENTS timeout -1
+        skills_tool {"method": 7} => INVALID_ARGUMENTS method must be a text, not 7
+    "#;
+    for case in refusals(cases) {
+        let message = talk.check_refusal(&case).await;
         for choice in [METHODS, "positional, named, named_repeated, env"] {
-            assert_eq!(message.matches(choice).count(), 1, "{arguments}: {message}");
+            assert_eq!(
+                message.matches(choice).count(),
+                1,
+                "{}: {message}",
+                case.line
+            );
         }
     }
 }
@@ -256,11 +233,7 @@ async fn search_scores_as_the_other_system() {
 
 #[tokio::test]
 async fn load_gives_header_body_and_files_and_remembers_the_last_five() {
-    let (_fake, mut talk) = conversation(ToolOptions {
-        max_loaded_skills: 2,
-        ..options()
-    })
-    .await;
+    let (_fake, mut talk) = conversation_with(|options| options.max_loaded_skills = 2).await;
     let loaded = use_tool(
         &mut talk,
         json!({"method": "load", "skill_name": "pdf-editing"}),
@@ -343,11 +316,11 @@ async fn skills_that_parallel_branches_load_are_all_loaded() {
     let base = talk.state.clone();
     let mut deltas = Vec::new();
     for skill in ["pdf-editing", "my-notes"] {
-        let call = ToolCall {
-            id: String::new(),
-            name: "skills_tool".into(),
-            arguments: json!({"method": "load", "skill_name": skill}),
-        };
+        let call = tool_call(
+            "",
+            "skills_tool",
+            json!({"method": "load", "skill_name": skill}),
+        );
         let answer = talk.tools.call(&talk.session, &base, call).await;
         deltas.push(answer.expect("an answer").delta);
     }
@@ -430,11 +403,7 @@ async fn a_skills_name_is_found_however_a_model_writes_it() {
 
 #[tokio::test]
 async fn read_file_reads_text_in_parts_and_describes_what_is_binary() {
-    let (_fake, mut talk) = conversation(ToolOptions {
-        primary_bytes_max: 101,
-        ..options()
-    })
-    .await;
+    let (_fake, mut talk) = conversation_with(|options| options.primary_bytes_max = 101).await;
     let read = |path: &str, offset: u64| json!({"method": "read_file", "skill_name": "pdf editing", "file_path": path, "offset": offset});
     let form = use_tool(&mut talk, read("./forms.md", 0)).await;
     let tag = format!(
@@ -445,10 +414,7 @@ async fn read_file_reads_text_in_parts_and_describes_what_is_binary() {
         text(&form),
         format!("{tag}\"forms.md\">\nA form.\n</skill>\n")
     );
-    assert_eq!(
-        (&form["path"], &form["next_offset"]),
-        (&json!("forms.md"), &json!(null))
-    );
+    check_fields(&form, &json!({"path": "forms.md", "next_offset": null}));
     let first = use_tool(&mut talk, read("docs/a.md", 0)).await;
     assert_eq!(first["next_offset"], 100);
     assert!(
@@ -540,10 +506,7 @@ async fn a_run_has_text_and_exit_code_and_both_streams_and_files() {
     fake.state.lock().collect = produced;
     let ran = use_tool(&mut talk, run(&json!({"argv": ["hello", "there"]}))).await;
     assert_eq!(ran["stdout"], "hello there\n");
-    assert_eq!(
-        (&ran["exit_code"], &ran["timed_out"]),
-        (&json!(0), &json!(false))
-    );
+    check_fields(&ran, &json!({"exit_code": 0, "timed_out": false}));
     assert_eq!(ran["files"][0]["path"], "out/form.pdf");
     assert_eq!(ran["files"][0]["sha256"].as_str().map(str::len), Some(64));
     let shown = text(&ran);
@@ -606,20 +569,13 @@ async fn a_script_that_fails_is_a_result_and_says_how() {
         assert!(shown.contains(said), "{shown}");
     }
     let quiet = use_tool(&mut talk, run(&json!({"argv": ["exit", "0"]}))).await;
-    assert_eq!(
-        (&quiet["stdout"], &quiet["stderr"]),
-        (&json!(""), &json!(""))
-    );
+    check_fields(&quiet, &json!({"stdout": "", "stderr": ""}));
     assert!(text(&quiet).contains("It printed nothing."));
 }
 
 #[tokio::test]
 async fn long_output_is_cut_in_its_middle_and_counted() {
-    let (_fake, mut talk) = conversation(ToolOptions {
-        output_bytes_max: 1000,
-        ..options()
-    })
-    .await;
+    let (_fake, mut talk) = conversation_with(|options| options.output_bytes_max = 1000).await;
     let ran = use_tool(&mut talk, run(&json!({"argv": ["flood"]}))).await;
     assert_eq!(ran["stdout_truncated"], true);
     assert_eq!(ran["stdout_bytes"], 64 * 1024 * 1024);
@@ -735,11 +691,8 @@ async fn a_workspace_that_is_gone_is_made_again() {
     assert_eq!(ran["stdout"], "two\n");
     assert_eq!(fake.state.lock().workspaces.len(), 1);
     // What is missing in it must not come as a surprise; said once.
+    check_warning(&ran, "the workspace is a new one");
     let warning = ran["warnings"][0].as_str().expect("a warning");
-    assert!(
-        warning.starts_with("the workspace is a new one"),
-        "{warning}"
-    );
     let text = ran["text"].as_str().expect("a text");
     assert!(text.contains(&format!("Note: {warning}\n")), "{text}");
     let ran = use_tool(&mut talk, run(&json!({"argv": ["three"]}))).await;

@@ -51,11 +51,7 @@ impl Conversation {
         name: &str,
         arguments: Value,
     ) -> Result<Value, Value> {
-        let call = ToolCall {
-            id: id.into(),
-            name: name.into(),
-            arguments,
-        };
+        let call = tool_call(id, name, arguments);
         let answer = self.tools.call(&self.session, &self.state, call).await;
         let answer = answer.map_err(|error| error.to_json())?;
         // As a caller does that keeps its sessions as JSON.
@@ -85,6 +81,36 @@ impl Conversation {
         (text("error"), text("message"))
     }
 
+    /// Asserts that a call fails with an error of this code.
+    pub(crate) async fn check_refused(&mut self, name: &str, arguments: Value, code: &str) {
+        let (found, message) = self.refused(name, arguments.clone()).await;
+        assert_eq!(found, code, "{name} {arguments}: {message}");
+    }
+
+    /// Asserts that the call of a table fails as the table says. Returns the message.
+    pub(crate) async fn check_refusal(&mut self, case: &Refusal<'_>) -> String {
+        let (code, message) = self.refused(case.tool, case.arguments.clone()).await;
+        assert_eq!(code, case.code, "{}: {message}", case.line);
+        assert!(message.contains(case.text), "{}: {message}", case.line);
+        message
+    }
+
+    /// Loads the current version of a skill with sherma's tool.
+    pub(crate) async fn load(&mut self, skill: &str) -> Value {
+        self.ok("load_skill_md", json!({"skill_id": skill})).await
+    }
+
+    /// Loads a version of a skill with sherma's tool.
+    pub(crate) async fn load_version(&mut self, skill: &str, version: impl Into<Value>) -> Value {
+        let arguments = json!({"skill_id": skill, "version": version.into()});
+        self.ok("load_skill_md", arguments).await
+    }
+
+    /// Unloads a skill with sherma's tool.
+    pub(crate) async fn unload(&mut self, skill: &str) -> Value {
+        self.ok("unload_skill", json!({"skill_id": skill})).await
+    }
+
     pub(crate) async fn definitions(&self) -> Vec<ToolDefinition> {
         let definitions = self.tools.definitions(&self.session, &self.state).await;
         definitions.expect("definitions")
@@ -99,6 +125,77 @@ impl Conversation {
     pub(crate) fn stored(&self) -> Value {
         serde_json::to_value(&self.state).expect("JSON")
     }
+}
+
+/// Returns a call of a tool.
+pub(crate) fn tool_call(id: &str, name: &str, arguments: Value) -> ToolCall {
+    ToolCall {
+        id: id.into(),
+        name: name.into(),
+        arguments,
+    }
+}
+
+/// Asserts that an object has these fields. A field that is missing counts as `null`.
+#[track_caller]
+pub(crate) fn check_fields(object: &Value, fields: &Value) {
+    for (name, value) in fields.as_object().expect("an object") {
+        let found = object.get(name).unwrap_or(&Value::Null);
+        assert_eq!(found, value, "{name} of {object}");
+    }
+}
+
+/// Asserts that the first warning of a result begins with a text.
+#[track_caller]
+pub(crate) fn check_warning(result: &Value, beginning: &str) {
+    let warning = result.pointer("/warnings/0").and_then(Value::as_str);
+    let warning = warning.expect("a warning");
+    assert!(warning.starts_with(beginning), "{warning}");
+}
+
+/// Call that must fail: one line of a table.
+pub(crate) struct Refusal<'a> {
+    /// The line, which names the case when it fails.
+    pub(crate) line: &'a str,
+    pub(crate) tool: &'a str,
+    pub(crate) arguments: Value,
+    pub(crate) code: &'a str,
+    /// Part of the message.
+    pub(crate) text: &'a str,
+}
+
+/// Reads a table of calls that must fail, `tool arguments => code part of the message` a line.
+pub(crate) fn refusals(table: &str) -> impl Iterator<Item = Refusal<'_>> {
+    rows(table).map(|(line, call, error)| {
+        let (tool, arguments) = call.split_once(' ').expect("arguments");
+        let (code, text) = error.split_once(' ').expect("a message");
+        Refusal {
+            line,
+            tool,
+            arguments: parse_json(arguments),
+            code,
+            text,
+        }
+    })
+}
+
+/// Reads a table of `arguments => result` lines, both in JSON.
+pub(crate) fn results(table: &str) -> impl Iterator<Item = (&str, Value, Value)> {
+    rows(table).map(|(line, arguments, result)| (line, parse_json(arguments), parse_json(result)))
+}
+
+/// Reads a JSON value of a table.
+pub(crate) fn parse_json(text: &str) -> Value {
+    serde_json::from_str(text).expect(text)
+}
+
+/// Returns the lines of a table, each whole and as its two sides. Lines that begin with `//` are comments.
+pub(crate) fn rows(table: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    let lines = table.trim().lines().map(str::trim);
+    lines.filter(|line| !line.starts_with("//")).map(|line| {
+        let (left, right) = line.split_once(" => ").expect(line);
+        (line, left, right)
+    })
 }
 
 /// Tools of a host: each answers with its name and arguments.

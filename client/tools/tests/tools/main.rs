@@ -1,7 +1,7 @@
 //! The skill tools against a fake daemon in this process, over a real socket.
 
 mod agent_zero;
-mod cancelling;
+mod call_cancellation;
 mod conversation;
 mod conversations;
 mod schema;

@@ -1,7 +1,7 @@
 //! MCP servers of loaded skills' cards: connected, offered, called, disconnected, and never without the host's leave.
 
-mod bounds;
-mod untrusted;
+mod connection_limits;
+mod hostile_servers;
 
 use std::time::Duration;
 
@@ -51,9 +51,7 @@ async fn a_loaded_cards_servers_are_connected_and_their_tools_have_their_own_nam
     let (_fake, mut talk) =
         conversation(allowing(&[&server.url]), HostTools::new(), vec![kit]).await;
     assert_eq!(server.opened(), 0);
-    let loaded = talk
-        .ok("load_skill_md", json!({"skill_id": "remote"}))
-        .await;
+    let loaded = talk.load("remote").await;
     assert_eq!(
         loaded["tools_loaded"],
         json!(["echo", "structured", "fails"])
@@ -74,8 +72,7 @@ async fn a_loaded_cards_servers_are_connected_and_their_tools_have_their_own_nam
     assert_eq!(failed, ("TOOL_FAILED".into(), "fails: it is broken".into()));
     // One connection for all of it, and another one only when that is asked for.
     assert_eq!(server.opened(), 1);
-    talk.ok("load_skill_md", json!({"skill_id": "remote"}))
-        .await;
+    talk.load("remote").await;
     assert_eq!(server.opened(), 1);
     talk.ok(
         "load_skill_md",
@@ -83,10 +80,10 @@ async fn a_loaded_cards_servers_are_connected_and_their_tools_have_their_own_nam
     )
     .await;
     assert_eq!(server.opened(), 2);
-    talk.ok("unload_skill", json!({"skill_id": "remote"})).await;
+    talk.unload("remote").await;
     server.has_closed(2).await;
     assert_eq!(talk.names().await.len(), 7);
-    assert_eq!(talk.refused("echo", json!({})).await.0, "UNKNOWN_TOOL");
+    talk.check_refused("echo", json!({}), "UNKNOWN_TOOL").await;
 }
 
 #[tokio::test]
@@ -95,8 +92,7 @@ async fn the_end_of_a_session_closes_its_connections() {
     let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
     let (_fake, mut talk) =
         conversation(allowing(&[&server.url]), HostTools::new(), vec![kit]).await;
-    talk.ok("load_skill_md", json!({"skill_id": "remote"}))
-        .await;
+    talk.load("remote").await;
     talk.tools.end(&talk.session).await.expect("ends");
     server.has_closed(1).await;
 }
@@ -108,11 +104,11 @@ async fn a_server_on_stdio_is_the_hosts_program() {
     let mut options = allowing(&[]);
     options.mcp.servers.insert("files".into(), on_stdio());
     let (_fake, mut talk) = conversation(options, HostTools::new(), vec![kit.clone()]).await;
-    talk.ok("load_skill_md", json!({"skill_id": "local"})).await;
+    talk.load("local").await;
     let said = talk.ok("local_echo", json!({"x": 3})).await;
     let said: Value = serde_json::from_str(said.as_str().expect("text")).expect("JSON");
     assert_eq!(said, json!({"tool": "local_echo", "arguments": {"x": 3}}));
-    talk.ok("unload_skill", json!({"skill_id": "local"})).await;
+    talk.unload("local").await;
     let (_fake, mut talk) = conversation(allowing(&[]), HostTools::new(), vec![kit]).await;
     let (code, message) = talk
         .refused("load_skill_md", json!({"skill_id": "local"}))
@@ -135,7 +131,7 @@ async fn a_card_starts_a_program_only_where_the_host_allows_it() {
     let mut options = allowing(&[]);
     options.mcp.card_commands = true;
     let (_fake, mut talk) = conversation(options, HostTools::new(), vec![kit]).await;
-    talk.ok("load_skill_md", json!({"skill_id": "local"})).await;
+    talk.load("local").await;
     assert_eq!(talk.names().await[7..], ON_STDIO_TOOLS);
 }
 
@@ -209,7 +205,7 @@ async fn a_tools_name_that_is_taken_is_refused_with_both_owners() {
             format!("the tool {tool} of {skill} is also one of {owner}: unload that first")
         );
     }
-    talk.ok("load_skill_md", json!({"skill_id": "one"})).await;
+    talk.load("one").await;
     let (code, message) = talk
         .refused("load_skill_md", json!({"skill_id": "two"}))
         .await;
@@ -219,8 +215,8 @@ async fn a_tools_name_that_is_taken_is_refused_with_both_owners() {
         "the tool echo of two is also one of one: unload that first"
     );
     // The same server's tool is the same tool: it stays until both are unloaded.
-    talk.ok("load_skill_md", json!({"skill_id": "same"})).await;
-    let unloaded = talk.ok("unload_skill", json!({"skill_id": "one"})).await;
+    talk.load("same").await;
+    let unloaded = talk.unload("one").await;
     assert_eq!(unloaded.get("tools_unloaded"), None);
     talk.ok("echo", json!({})).await;
 }
@@ -232,8 +228,7 @@ async fn a_server_that_hangs_or_floods_ends_only_its_call() {
     let mut options = allowing(&[&server.url]);
     options.timeout = Some(Duration::from_secs(2));
     let (_fake, mut talk) = conversation(options, HostTools::new(), vec![kit]).await;
-    talk.ok("load_skill_md", json!({"skill_id": "remote"}))
-        .await;
+    talk.load("remote").await;
     let (code, message) = talk.refused("hangs", json!({})).await;
     assert_eq!(code, "MCP_FAILED");
     assert!(message.contains("did not answer"), "{message}");
@@ -252,8 +247,7 @@ async fn another_process_goes_on_with_the_state_alone() {
     let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
     let (fake, mut talk) =
         conversation(allowing(&[&server.url]), HostTools::new(), vec![kit]).await;
-    talk.ok("load_skill_md", json!({"skill_id": "remote"}))
-        .await;
+    talk.load("remote").await;
     let before = talk.definitions().await;
     let mut other = Conversation::new(&fake, allowing(&[&server.url])).await;
     other.state = serde_json::from_value(talk.stored()).expect("a state");
@@ -300,9 +294,9 @@ async fn a_server_that_died_is_started_again_by_the_next_call_and_the_call_it_di
     let mut options = allowing(&[]);
     options.mcp.servers.insert("files".into(), on_stdio());
     let (_fake, mut talk) = conversation(options, HostTools::new(), vec![kit]).await;
-    talk.ok("load_skill_md", json!({"skill_id": "local"})).await;
+    talk.load("local").await;
     for _ in 0..2 {
-        assert_eq!(talk.refused("quits", json!({})).await.0, "MCP_FAILED");
+        talk.check_refused("quits", json!({}), "MCP_FAILED").await;
         talk.ok("local_echo", json!({"x": 1})).await;
     }
 }
@@ -324,7 +318,7 @@ async fn a_servers_program_gets_no_secret_of_the_environment() {
     let mut options = allowing(&[]);
     options.mcp.servers.insert("files".into(), on_stdio());
     let (_fake, mut talk) = conversation(options, HostTools::new(), vec![kit]).await;
-    talk.ok("load_skill_md", json!({"skill_id": "local"})).await;
+    talk.load("local").await;
     let names = talk.ok("environment", json!({})).await;
     let mut names: Vec<String> = serde_json::from_value(names).expect("names");
     names.retain(|name| {

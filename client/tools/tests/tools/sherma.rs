@@ -1,8 +1,8 @@
 //! sherma's tools: JSON in, JSON out, and the state between.
 
 mod arguments;
-mod loaded;
-mod untrusted;
+mod hostile_skills;
+mod loaded_skills;
 
 use std::sync::{Arc, Mutex};
 
@@ -12,9 +12,9 @@ use skilld_tools::hooks::{HookFuture, Hooks, LoadedSkill, SkillChoice, UnloadedS
 use skilld_tools::host::HostTools;
 use skilld_tools::prompt::Provider;
 use skilld_tools::state::merge_all;
-use skilld_tools::{Family, Profile, Session, ToolCall, ToolOptions};
+use skilld_tools::{Family, Profile, Session, ToolOptions};
 
-use crate::conversation::{Conversation, host};
+use crate::conversation::{Conversation, check_fields, check_warning, host, refusals, tool_call};
 use skilld_testing::Fake;
 use skilld_testing::skills::{Kit, digest, sha256};
 
@@ -68,6 +68,13 @@ fn kits() -> Vec<Kit> {
     ]
 }
 
+/// Starts a conversation with a change of the family's options.
+async fn conversation_with(change: impl FnOnce(&mut ToolOptions)) -> (Fake, Conversation) {
+    let mut options = options();
+    change(&mut options);
+    conversation(options).await
+}
+
 async fn conversation(options: ToolOptions) -> (Fake, Conversation) {
     let fake = Fake::start();
     fake.state.lock().kits = kits();
@@ -82,47 +89,30 @@ async fn the_seven_tools_have_their_names_and_argument_names() {
     let (_fake, talk) = conversation(options()).await;
     assert_eq!(talk.names().await, SEVEN);
     let definitions = talk.definitions().await;
-    for (tool, fields, required) in [
-        ("list_skills", json!([]), json!(null)),
-        (
-            "load_skill_md",
-            json!(["skill_id", "version", "reload"]),
-            json!(["skill_id"]),
-        ),
-        (
-            "unload_skill",
-            json!(["skill_id", "version"]),
-            json!(["skill_id"]),
-        ),
-        (
-            "list_skill_resources",
-            json!(["skill_id", "version"]),
-            json!(["skill_id"]),
-        ),
+    for (tool, required, optional) in [
+        ("list_skills", "", ""),
+        ("load_skill_md", "skill_id", "version reload"),
+        ("unload_skill", "skill_id", "version"),
+        ("list_skill_resources", "skill_id", "version"),
         (
             "load_skill_resource",
-            json!(["skill_id", "resource_path", "version", "offset"]),
-            json!(["skill_id", "resource_path"]),
+            "skill_id resource_path",
+            "version offset",
         ),
-        (
-            "list_skill_assets",
-            json!(["skill_id", "version"]),
-            json!(["skill_id"]),
-        ),
-        (
-            "load_skill_asset",
-            json!(["skill_id", "asset_path", "version", "offset"]),
-            json!(["skill_id", "asset_path"]),
-        ),
+        ("list_skill_assets", "skill_id", "version"),
+        ("load_skill_asset", "skill_id asset_path", "version offset"),
     ] {
+        let required: Vec<&str> = required.split_whitespace().collect();
+        let optional: Vec<&str> = optional.split_whitespace().collect();
         let definition = definitions.iter().find(|it| it.name == tool).expect(tool);
         let names = definition
             .parameters
             .get("properties")
             .and_then(Value::as_object);
         let names: Vec<&String> = names.into_iter().flat_map(|names| names.keys()).collect();
-        assert_eq!(json!(names), fields, "{tool}");
-        assert_eq!(definition.parameters["required"], required, "{tool}");
+        assert_eq!(names, [&required[..], &optional].concat(), "{tool}");
+        let expected = (!required.is_empty()).then_some(required);
+        assert_eq!(definition.parameters["required"], json!(expected), "{tool}");
         assert!(!definition.description.is_empty());
     }
 }
@@ -144,15 +134,11 @@ async fn additions_are_offered_only_when_the_options_say_so() {
     let (_fake, mut talk) = conversation(with(Profile::KnowledgeOnly)).await;
     assert!(!talk.names().await.contains(&"run_skill_script".to_owned()));
     let run = json!({"skill_id": "notes", "script_path": "scripts/run.py"});
-    assert_eq!(
-        talk.refused("run_skill_script", run.clone()).await.0,
-        "UNKNOWN_TOOL"
-    );
+    talk.check_refused("run_skill_script", run.clone(), "UNKNOWN_TOOL")
+        .await;
     let (_fake, mut talk) = conversation(options()).await;
-    assert_eq!(
-        talk.refused("run_skill_script", run).await.0,
-        "UNKNOWN_TOOL"
-    );
+    talk.check_refused("run_skill_script", run, "UNKNOWN_TOOL")
+        .await;
     let only = ToolOptions {
         tools: Some(vec!["list_skills".into()]),
         ..options()
@@ -175,11 +161,7 @@ async fn list_skills_shows_every_version_and_what_is_wrong_with_a_skill_fails_on
         ..Problem::default()
     }];
     fake.state.lock().kits.push(bad);
-    talk.ok(
-        "load_skill_md",
-        json!({"skill_id": "letter", "version": "1.9.0"}),
-    )
-    .await;
+    talk.load_version("letter", "1.9.0").await;
     let listed = talk.ok("list_skills", json!({})).await;
     let listed = listed.as_array().expect("a list");
     assert_eq!(listed.len(), kits().len() + 1);
@@ -231,12 +213,7 @@ async fn a_load_gives_the_text_and_the_state_has_the_resolved_version_and_digest
 async fn an_omitted_version_is_the_current_one() {
     for version in [json!(null), json!("*"), json!(""), json!("latest")] {
         let (fake, mut talk) = conversation(options()).await;
-        let loaded = talk
-            .ok(
-                "load_skill_md",
-                json!({"skill_id": "letter", "version": version}),
-            )
-            .await;
+        let loaded = talk.load_version("letter", version.clone()).await;
         assert_eq!(loaded["version"], "2.0.0", "{version}");
         assert_eq!(fake.state.lock().asked[0], "skills/letter");
     }
@@ -245,9 +222,9 @@ async fn an_omitted_version_is_the_current_one() {
 #[tokio::test]
 async fn what_is_loaded_is_not_given_twice_unless_asked_for() {
     let (_fake, mut talk) = conversation(options()).await;
-    talk.ok("load_skill_md", json!({"skill_id": "maths"})).await;
+    talk.load("maths").await;
     let before = talk.stored();
-    let again = talk.ok("load_skill_md", json!({"skill_id": "maths"})).await;
+    let again = talk.load("maths").await;
     assert_eq!(again["outcome"], "ALREADY_ACTIVE");
     assert_eq!(again.get("content"), None);
     assert!(
@@ -271,17 +248,8 @@ async fn what_is_loaded_is_not_given_twice_unless_asked_for() {
 #[tokio::test]
 async fn another_version_takes_the_place_of_the_loaded_one() {
     let (_fake, mut talk) = conversation(options()).await;
-    talk.ok(
-        "load_skill_md",
-        json!({"skill_id": "letter", "version": "1.0.0"}),
-    )
-    .await;
-    let other = talk
-        .ok(
-            "load_skill_md",
-            json!({"skill_id": "letter", "version": "2.0.0"}),
-        )
-        .await;
+    talk.load_version("letter", "1.0.0").await;
+    let other = talk.load_version("letter", "2.0.0").await;
     assert_eq!(other["outcome"], "REPLACED");
     assert_eq!(other["replaced_version"], "1.0.0");
     assert_eq!(
@@ -293,8 +261,8 @@ async fn another_version_takes_the_place_of_the_loaded_one() {
 #[tokio::test]
 async fn local_tools_are_the_hosts_by_their_own_names_whatever_their_labels() {
     let (_fake, mut talk) = conversation(options()).await;
-    assert_eq!(talk.refused("add", json!({})).await.0, "UNKNOWN_TOOL");
-    let loaded = talk.ok("load_skill_md", json!({"skill_id": "maths"})).await;
+    talk.check_refused("add", json!({}), "UNKNOWN_TOOL").await;
+    let loaded = talk.load("maths").await;
     assert_eq!(loaded["tools_loaded"], json!(["add", "multiply"]));
     assert_eq!(talk.names().await[7..], ["add", "multiply"]);
     for arguments in [json!({"x": 1}), json!(r#"{"x": 1}"#)] {
@@ -302,9 +270,10 @@ async fn local_tools_are_the_hosts_by_their_own_names_whatever_their_labels() {
         assert_eq!(called, json!({"host": "add", "arguments": {"x": 1}}));
     }
     // Registered, but no loaded skill names it.
-    assert_eq!(talk.refused("unused", json!({})).await.0, "UNKNOWN_TOOL");
-    talk.ok("unload_skill", json!({"skill_id": "maths"})).await;
-    assert_eq!(talk.refused("add", json!({})).await.0, "UNKNOWN_TOOL");
+    talk.check_refused("unused", json!({}), "UNKNOWN_TOOL")
+        .await;
+    talk.unload("maths").await;
+    talk.check_refused("add", json!({}), "UNKNOWN_TOOL").await;
 }
 
 #[tokio::test]
@@ -314,7 +283,7 @@ async fn a_host_without_tools_loads_the_text_of_a_skill_and_names_the_tools_that
     let none = HostTools::new();
     let hooks = skilld_tools::hooks::NoHooks;
     let mut talk = Conversation::with(&fake, options(), none, hooks).await;
-    let loaded = talk.ok("load_skill_md", json!({"skill_id": "maths"})).await;
+    let loaded = talk.load("maths").await;
     assert_eq!(loaded["outcome"], "LOADED");
     assert_eq!(loaded["tools_missing"], json!(["add", "multiply"]));
     assert_eq!(loaded.get("tools_loaded"), None);
@@ -324,23 +293,23 @@ async fn a_host_without_tools_loads_the_text_of_a_skill_and_names_the_tools_that
                 add, multiply\n";
     assert!(content.ends_with(note), "{content}");
     assert_eq!(talk.names().await, SEVEN);
-    assert_eq!(talk.refused("add", json!({})).await.0, "UNKNOWN_TOOL");
+    talk.check_refused("add", json!({}), "UNKNOWN_TOOL").await;
 }
 
 #[tokio::test]
 async fn a_tool_that_another_loaded_skill_brings_too_stays_when_one_is_unloaded() {
     let (_fake, mut talk) = conversation(options()).await;
-    talk.ok("load_skill_md", json!({"skill_id": "maths"})).await;
-    talk.ok("load_skill_md", json!({"skill_id": "sums"})).await;
+    talk.load("maths").await;
+    talk.load("sums").await;
     let stored = talk.stored();
     assert_eq!(
         stored["__sherma__"]["loaded_tools_from_skills"],
         json!(["add", "multiply"])
     );
-    let unloaded = talk.ok("unload_skill", json!({"skill_id": "maths"})).await;
+    let unloaded = talk.unload("maths").await;
     assert_eq!(unloaded["tools_unloaded"], json!(["multiply"]));
     assert_eq!(talk.names().await[7..], ["add"]);
-    let unloaded = talk.ok("unload_skill", json!({"skill_id": "sums"})).await;
+    let unloaded = talk.unload("sums").await;
     assert_eq!(unloaded["tools_unloaded"], json!(["add"]));
     assert_eq!(talk.names().await, SEVEN);
     assert_eq!(talk.stored(), json!({}));
@@ -350,8 +319,7 @@ async fn a_tool_that_another_loaded_skill_brings_too_stays_when_one_is_unloaded(
 async fn skills_that_parallel_branches_load_are_all_loaded() {
     let (_fake, mut talk) = conversation(options()).await;
     talk.session.agent = "team/a%2Fb".into();
-    talk.ok("load_skill_md", json!({"skill_id": "letter"}))
-        .await;
+    talk.load("letter").await;
     let base = talk.state.clone();
     let mut deltas = Vec::new();
     for (name, skill) in [
@@ -359,11 +327,7 @@ async fn skills_that_parallel_branches_load_are_all_loaded() {
         ("load_skill_md", "notes"),
         ("unload_skill", "letter"),
     ] {
-        let call = ToolCall {
-            id: String::new(),
-            name: name.into(),
-            arguments: json!({"skill_id": skill}),
-        };
+        let call = tool_call("", name, json!({"skill_id": skill}));
         let answer = talk.tools.call(&talk.session, &base, call).await;
         deltas.push(answer.expect("an answer").delta);
     }
@@ -385,7 +349,7 @@ async fn skills_that_parallel_branches_load_are_all_loaded() {
         ("maths", "UNLOADED"),
         ("notes", "UNLOADED"),
     ] {
-        let gone = talk.ok("unload_skill", json!({"skill_id": skill})).await;
+        let gone = talk.unload(skill).await;
         assert_eq!(gone["outcome"], outcome, "{skill}");
     }
     assert_eq!(talk.stored(), json!({}));
@@ -394,11 +358,7 @@ async fn skills_that_parallel_branches_load_are_all_loaded() {
 #[tokio::test]
 async fn unloading_what_is_not_loaded_says_so_and_changes_nothing() {
     let (_fake, mut talk) = conversation(options()).await;
-    talk.ok(
-        "load_skill_md",
-        json!({"skill_id": "letter", "version": "1.9.0"}),
-    )
-    .await;
+    talk.load_version("letter", "1.9.0").await;
     let before = talk.stored();
     for (arguments, said) in [
         (
@@ -428,11 +388,7 @@ async fn unloading_what_is_not_loaded_says_so_and_changes_nothing() {
         assert_eq!(talk.stored(), before);
     }
     for version in ["*", "1.9.0", "v1.9.0", "==1.9.0", "^1"] {
-        talk.ok(
-            "load_skill_md",
-            json!({"skill_id": "letter", "version": "1.9.0"}),
-        )
-        .await;
+        talk.load_version("letter", "1.9.0").await;
         let result = talk
             .ok(
                 "unload_skill",
@@ -450,62 +406,28 @@ async fn unloading_what_is_not_loaded_says_so_and_changes_nothing() {
 #[tokio::test]
 async fn a_load_that_fails_changes_nothing() {
     let (_fake, mut talk) = conversation(options()).await;
-    talk.ok("load_skill_md", json!({"skill_id": "sums"})).await;
-    for (arguments, code, said) in [
-        (
-            json!({"skill_id": "no-such"}),
-            "UNKNOWN_SKILL",
-            "did you mean notes",
-        ),
-        (
-            json!({"skill_id": "letter", "version": "3.0"}),
-            "UNKNOWN_SKILL",
-            "letter@1.9.0",
-        ),
-        (
-            json!({"skill_id": "letter", "version": "!"}),
-            "INVALID_ARGUMENTS",
-            "use 1.2, ^1.2",
-        ),
-        (
-            json!({"skill_id": " "}),
-            "INVALID_ARGUMENTS",
-            "skill_id is empty",
-        ),
-        (json!({}), "INVALID_ARGUMENTS", "missing field `skill_id`"),
-        (json!([]), "INVALID_ARGUMENTS", "not an object"),
-        (
-            json!({"skill_id": 7}),
-            "INVALID_ARGUMENTS",
-            "skill_id must be a text, not 7",
-        ),
-        (
-            json!({"skill_id": "missing-tool"}),
-            "HOST_LACKS",
-            "needs the tools nowhere, which the host application has not registered",
-        ),
-        (
-            json!({"skill_id": "strict"}),
-            "HOST_LACKS",
-            "the extension \"urn:x:unknown\"",
-        ),
-    ] {
-        let (is, message) = talk.refused("load_skill_md", arguments.clone()).await;
-        assert_eq!(is, code, "{arguments}: {message}");
-        assert!(message.contains(said), "{arguments}: {message}");
+    talk.load("sums").await;
+    let cases = r#"
+        load_skill_md {"skill_id": "no-such"} => UNKNOWN_SKILL did you mean notes
+        load_skill_md {"skill_id": "letter", "version": "3.0"} => UNKNOWN_SKILL letter@1.9.0
+        load_skill_md {"skill_id": "letter", "version": "!"} => INVALID_ARGUMENTS use 1.2, ^1.2
+        load_skill_md {"skill_id": " "} => INVALID_ARGUMENTS skill_id is empty
+        load_skill_md {} => INVALID_ARGUMENTS missing field `skill_id`
+        load_skill_md [] => INVALID_ARGUMENTS not an object
+        load_skill_md {"skill_id": 7} => INVALID_ARGUMENTS skill_id must be a text, not 7
+        load_skill_md {"skill_id": "missing-tool"} => HOST_LACKS needs the tools nowhere, which the host application has not registered
+        load_skill_md {"skill_id": "strict"} => HOST_LACKS the extension "urn:x:unknown"
+    "#;
+    for case in refusals(cases) {
+        talk.check_refusal(&case).await;
     }
     assert_eq!(talk.names().await[7..], ["add"]);
-    talk.ok("load_skill_md", json!({"skill_id": "lenient"}))
-        .await;
+    talk.load("lenient").await;
 }
 
 #[tokio::test]
 async fn references_and_assets_are_listed_and_read() {
-    let (_fake, mut talk) = conversation(ToolOptions {
-        primary_bytes_max: 101,
-        ..options()
-    })
-    .await;
+    let (_fake, mut talk) = conversation_with(|options| options.primary_bytes_max = 101).await;
     for (tool, paths) in [
         (
             "list_skill_resources",
@@ -601,10 +523,8 @@ async fn files_outside_of_the_skill_are_refused_and_missing_ones_have_suggestion
         }
     }
     let unknown = json!({"skill_id": "no-such", "resource_path": "x"});
-    assert_eq!(
-        talk.refused("load_skill_resource", unknown).await.0,
-        "UNKNOWN_SKILL"
-    );
+    talk.check_refused("load_skill_resource", unknown, "UNKNOWN_SKILL")
+        .await;
 }
 
 #[tokio::test]
@@ -624,11 +544,7 @@ async fn files_are_those_of_the_loaded_version() {
         talk.ok("load_skill_asset", read.clone()).await["content"],
         "2.0.0"
     );
-    talk.ok(
-        "load_skill_md",
-        json!({"skill_id": "letter", "version": "1.0.0"}),
-    )
-    .await;
+    talk.load_version("letter", "1.0.0").await;
     assert_eq!(talk.ok("load_skill_asset", read).await["content"], "1.0.0");
     let asked = json!({"skill_id": "letter", "asset_path": "assets/v", "version": "1.9.0"});
     assert_eq!(talk.ok("load_skill_asset", asked).await["content"], "1.9.0");
@@ -675,17 +591,11 @@ async fn a_skill_that_the_options_hide_is_unknown_to_every_tool() {
 
 #[tokio::test]
 async fn what_does_not_fit_is_evicted_and_reported() {
-    let (_fake, mut talk) = conversation(ToolOptions {
-        max_loaded_skills: 2,
-        ..options()
-    })
-    .await;
+    let (_fake, mut talk) = conversation_with(|options| options.max_loaded_skills = 2).await;
     for skill in ["maths", "notes"] {
-        talk.ok("load_skill_md", json!({"skill_id": skill})).await;
+        talk.load(skill).await;
     }
-    let third = talk
-        .ok("load_skill_md", json!({"skill_id": "letter"}))
-        .await;
+    let third = talk.load("letter").await;
     assert_eq!(third["evicted"], json!(["maths"]));
     assert_eq!(third["tools_unloaded"], json!(["add", "multiply"]));
     assert_eq!(talk.names().await, SEVEN);
@@ -693,11 +603,7 @@ async fn what_does_not_fit_is_evicted_and_reported() {
 
 #[tokio::test]
 async fn scripts_are_listed_run_and_found_with_the_additions() {
-    let (fake, mut talk) = conversation(ToolOptions {
-        additions: true,
-        ..options()
-    })
-    .await;
+    let (fake, mut talk) = conversation_with(|options| options.additions = true).await;
     let scripts = talk
         .ok("list_skill_scripts", json!({"skill_id": "notes"}))
         .await;
@@ -705,20 +611,15 @@ async fn scripts_are_listed_run_and_found_with_the_additions() {
     let found = talk.ok("search_skills", json!({"query": "note"})).await;
     assert_eq!(found[0]["id"], "notes");
     assert_eq!(found[0]["matched_fields"], json!(["name"]));
-    assert_eq!(
-        talk.refused("search_skills", json!({"query": " "})).await.0,
-        "INVALID_ARGUMENTS"
-    );
-    fake.state.lock().collect = vec![skilld_testing::collected::summary()];
+    talk.check_refused("search_skills", json!({"query": " "}), "INVALID_ARGUMENTS")
+        .await;
+    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
     let run = json!({
         "skill_id": "notes", "script_path": "scripts/run.py", "argv": ["exit", "3"],
         "script_args": {"b": 1.0, "a": [true]}, "arg_style": " Named ",
     });
     let ran = talk.ok("run_skill_script", run).await;
-    assert_eq!(
-        (&ran["exit_code"], &ran["outcome"]),
-        (&json!(3), &json!("exited"))
-    );
+    check_fields(&ran, &json!({"exit_code": 3, "outcome": "exited"}));
     let state = fake.state.lock();
     assert_eq!(
         state.asked.last(),
@@ -734,23 +635,15 @@ async fn scripts_are_listed_run_and_found_with_the_additions() {
 
 #[tokio::test]
 async fn a_script_in_a_new_workspace_is_told_so_once() {
-    let (fake, mut talk) = conversation(ToolOptions {
-        additions: true,
-        ..options()
-    })
-    .await;
-    fake.state.lock().collect = vec![skilld_testing::collected::summary()];
+    let (fake, mut talk) = conversation_with(|options| options.additions = true).await;
+    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
     let run = json!({"skill_id": "notes", "script_path": "scripts/run.py", "argv": ["hello"]});
     let ran = talk.ok("run_skill_script", run.clone()).await;
     assert_eq!(ran.get("warnings"), None);
     fake.state.lock().workspaces.clear();
     let ran = talk.ok("run_skill_script", run.clone()).await;
     assert_eq!(ran["stdout"], "hello\n");
-    let warning = ran["warnings"][0].as_str().expect("a warning");
-    assert!(
-        warning.starts_with("the workspace is a new one"),
-        "{warning}"
-    );
+    check_warning(&ran, "the workspace is a new one");
     let ran = talk.ok("run_skill_script", run).await;
     assert_eq!(ran.get("warnings"), None);
 }
@@ -844,14 +737,14 @@ async fn hooks_fire_on_every_path_and_may_rewrite() {
         ..options()
     };
     let (_fake, mut talk, hooks) = hooked("", cap).await;
-    let loaded = talk.ok("load_skill_md", json!({"skill_id": "alias"})).await;
+    let loaded = talk.load("alias").await;
     assert_eq!(loaded["content"], "rewritten 1.0.0");
-    talk.ok("unload_skill", json!({"skill_id": "alias"})).await;
+    talk.unload("alias").await;
     let given = json!(["notes", {"id": "letter"}]);
     let preloaded = talk.tools.preload(&talk.session, &talk.state, &given).await;
     let preloaded = preloaded.expect("preloads");
     assert_eq!(
-        loaded::results(&preloaded.messages(Provider::OpenAiChat)),
+        loaded_skills::results(&preloaded.messages(Provider::OpenAiChat)),
         ["rewritten 2.0.0"]
     );
     let calls = hooks.calls.lock().expect("no panic").clone();
@@ -882,7 +775,7 @@ async fn a_hook_that_refuses_fails_the_call_in_its_own_words() {
     ] {
         let (_fake, mut talk, _) = hooked(refuses, options()).await;
         if tool == "unload_skill" {
-            talk.ok("load_skill_md", json!({"skill_id": "maths"})).await;
+            talk.load("maths").await;
         }
         let refused = talk.refused(tool, json!({"skill_id": "maths"})).await;
         assert_eq!(
@@ -895,7 +788,7 @@ async fn a_hook_that_refuses_fails_the_call_in_its_own_words() {
 #[tokio::test]
 async fn a_preload_gives_one_message_of_the_assistant_and_one_of_a_tool_for_each_skill() {
     let (_fake, mut talk) = conversation(options()).await;
-    talk.ok("load_skill_md", json!({"skill_id": "notes"})).await;
+    talk.load("notes").await;
     let given = json!([
         {"id": "letter", "version": "^1"}, "maths", "no-such", 7, {"version": "1"}, "notes", {"id": "strict"},
     ]);
@@ -917,9 +810,9 @@ async fn a_preload_gives_one_message_of_the_assistant_and_one_of_a_tool_for_each
             hex.len() == 8 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()),
             "{hex}"
         );
-        assert_eq!(
-            (&message["role"], &message["tool_call_id"]),
-            (&json!("tool"), &call["id"])
+        check_fields(
+            message,
+            &json!({"role": "tool", "tool_call_id": call["id"]}),
         );
         let text = message["content"].as_str().expect("text");
         assert!(text.starts_with("<skill "));

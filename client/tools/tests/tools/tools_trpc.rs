@@ -14,8 +14,8 @@ mod material;
 mod mistakes;
 mod offer;
 mod policy;
-mod running;
 mod sessions;
+mod skill_commands;
 mod turns;
 mod versions;
 
@@ -25,8 +25,9 @@ use serde_json::{Value, json};
 use skilld_client::v1;
 use skilld_tools::host::HostTools;
 use skilld_tools::state::SessionState;
-use skilld_tools::{Session, ToolCall, ToolError, ToolOptions, Toolset};
+use skilld_tools::{Session, ToolError, ToolOptions, Toolset};
 
+use crate::conversation::tool_call;
 use crate::schema::fits;
 use skilld_testing::Fake;
 
@@ -45,6 +46,13 @@ pub(crate) struct Talk {
 impl Talk {
     pub(crate) async fn new(options: ToolOptions) -> Self {
         Self::with(options, HostTools::new()).await
+    }
+
+    /// Starts a conversation with a change of the default options.
+    pub(crate) async fn with_options(change: impl FnOnce(&mut ToolOptions)) -> Self {
+        let mut options = ToolOptions::default();
+        change(&mut options);
+        Self::new(options).await
     }
 
     pub(crate) async fn with(options: ToolOptions, host: HostTools) -> Self {
@@ -94,11 +102,7 @@ impl Talk {
         name: &str,
         arguments: Value,
     ) -> Result<Value, ToolError> {
-        let call = ToolCall {
-            id: self.id.clone(),
-            name: name.into(),
-            arguments,
-        };
+        let call = tool_call(&self.id, name, arguments);
         let answer = self.tools.call(&self.session, &self.state, call).await?;
         if let Some(schema) = self.returns.get(name)
             && let Err(error) = fits(&answer.result, schema)

@@ -1,43 +1,47 @@
 //! Preflight: reports what a skill needs and an image lacks, before anything runs.
 //!
 //! ```text
-//! store's copy of a skill ─► needs.rs: stated requirements (front matter, PEP 723, requirements.txt, pyproject.toml,
+//! store's copy of a skill ─► need_collector.rs: stated requirements (front matter, PEP 723, requirements.txt, pyproject.toml,
 //!                            package.json, first lines) and concluded ones (extensions, imports)
-//! guest of a warm container ─► Inventory: programs and packages of the image
+//! guest of a warm container ─► ImageInventory: programs and packages of the image
 //!                            requirements − inventory = findings
 //! ```
 //!
-//! An unmet requirement is an error if the skill states it, and a warning if it was concluded, because a file may never be
-//! used. Preflight runs nothing of the skill, and its work per skill is bounded.
+//! An unmet requirement is an error if the skill states it, and a warning if it was concluded, because a file may never
+//! be used. Preflight runs nothing of the skill, and its work per skill is bounded.
 
 use std::collections::HashSet;
 
 use crate::parse::problem::Severity;
 
-mod interpreter;
-mod needs;
-mod network;
-mod node;
-mod python;
+mod need_collector;
+mod network_signs;
+mod package_json;
+mod python_requirements;
+mod script_interpreter;
 
-pub(crate) use needs::collect_needs;
+pub(crate) use need_collector::collect_needs;
 
 /// Environment variables that every command has.
 const ENVIRONMENT: &str = "CLAUDE_SKILL_DIR HOME INPUTS_DIR LANG OUTPUT_DIR PATH PWD PYTHONDONTWRITEBYTECODE PYTHONPATH \
     RUN_DIR SKILLS_DIR SKILL_DIR SKILL_NAME SKILL_ROOT TMPDIR USER VIRTUAL_ENV WORKSPACE WORKSPACE_DIR WORK_DIR";
 
-/// Programs and packages of an image.
+/// Programs and packages of an image, as its guest found them.
 #[derive(Debug, Default)]
-pub struct Inventory {
-    programs: HashSet<String>,
-    python_packages: HashSet<String>,
-    python_modules: HashSet<String>,
-    node_packages: HashSet<String>,
+pub struct ImageInventory {
+    /// Names of programs.
+    pub programs: HashSet<String>,
+    /// Normalised names of Python packages.
+    pub python_packages: HashSet<String>,
+    /// Top-level names of Python modules; empty without Python.
+    pub python_modules: HashSet<String>,
+    /// Names of Node.js packages.
+    pub node_packages: HashSet<String>,
 }
 
 /// Kind of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum NeedKind {
     /// A script's interpreter.
     Interpreter,
     /// A program.
@@ -60,7 +64,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Need {
     /// Kind of the requirement.
-    pub kind: Kind,
+    pub kind: NeedKind,
     /// Name of the requirement; several names if any one of them suffices.
     pub names: Vec<String>,
     /// Error where the skill states it.
@@ -71,9 +75,9 @@ pub struct Need {
 
 /// Unmet requirement of a skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct UnmetNeed {
     /// Kind of the requirement.
-    pub kind: Kind,
+    pub kind: NeedKind,
     /// Name of the missing thing.
     pub name: String,
     /// Error if the skill states the requirement, else warning.
@@ -84,52 +88,43 @@ pub struct Finding {
     pub message: String,
 }
 
-impl Inventory {
-    /// Builds an inventory from the names that the guest found in an image.
-    #[must_use]
-    pub fn new(
-        programs: Vec<String>,
-        python_packages: Vec<String>,
-        python_modules: Vec<String>,
-        node_packages: Vec<String>,
-    ) -> Self {
-        let set = |names: Vec<String>| names.into_iter().collect();
-        Self {
-            programs: set(programs),
-            python_packages: set(python_packages),
-            python_modules: set(python_modules),
-            node_packages: set(node_packages),
-        }
-    }
-
-    fn has(&self, kind: Kind, name: &str, env: &[String]) -> bool {
+impl ImageInventory {
+    fn has(&self, kind: NeedKind, name: &str, env: &[String]) -> bool {
         match kind {
-            Kind::Interpreter | Kind::Binary | Kind::AnyBinary => self.programs.contains(name),
-            Kind::Env => {
-                ENVIRONMENT.split_whitespace().any(|known| known == name)
-                    || env.iter().any(|given| given == name)
+            NeedKind::Interpreter | NeedKind::Binary | NeedKind::AnyBinary => {
+                self.programs.contains(name)
             }
-            Kind::PythonPackage => self.python_packages.contains(name),
+            NeedKind::Env => has_word(ENVIRONMENT, name) || env.iter().any(|given| given == name),
+            NeedKind::PythonPackage => self.python_packages.contains(name),
             // Without Python its modules are unknown; the missing interpreter is reported anyway.
-            Kind::PythonModule => {
+            NeedKind::PythonModule => {
                 self.python_modules.is_empty() || self.python_modules.contains(name)
             }
-            Kind::NodePackage => self.node_packages.contains(name),
+            NeedKind::NodePackage => self.node_packages.contains(name),
             // Workspaces have no network.
-            Kind::Network => false,
+            NeedKind::Network => false,
         }
     }
 }
 
+/// Returns `true` if a list of words has a word.
+fn has_word(words: &str, word: &str) -> bool {
+    words.split_whitespace().any(|known| known == word)
+}
+
 /// Returns the requirements that the image does not meet, errors first. `env` are variables that the command will have.
 #[must_use]
-pub fn find_unmet_needs(needs: &[Need], inventory: &Inventory, env: &[String]) -> Vec<Finding> {
+pub fn find_unmet_needs(
+    needs: &[Need],
+    inventory: &ImageInventory,
+    env: &[String],
+) -> Vec<UnmetNeed> {
     let missing = needs.iter().filter(|need| {
         let has = |name: &String| inventory.has(need.kind, name, env);
         !need.names.iter().any(has)
     });
-    let mut findings: Vec<Finding> = missing.map(make_finding).collect();
-    let rank = |finding: &Finding| (finding.severity != Severity::Error, finding.kind);
+    let mut findings: Vec<UnmetNeed> = missing.map(make_finding).collect();
+    let rank = |finding: &UnmetNeed| (finding.severity != Severity::Error, finding.kind);
     // Of several places with the same requirement, the first that states it is reported.
     findings.sort_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name)));
     let mut seen = HashSet::new();
@@ -137,36 +132,36 @@ pub fn find_unmet_needs(needs: &[Need], inventory: &Inventory, env: &[String]) -
     findings
 }
 
-fn make_finding(need: &Need) -> Finding {
+fn make_finding(need: &Need) -> UnmetNeed {
     const USE_A_POOL: &str = "use a pool whose image has it";
     let name = need.names.join(", ");
     let message = match need.kind {
-        Kind::Interpreter => {
+        NeedKind::Interpreter => {
             format!("{name} is not in the image, and runs this script: {USE_A_POOL}")
         }
-        Kind::Binary => {
+        NeedKind::Binary => {
             format!("{name} is not in the image: {USE_A_POOL}, or put it into the skill's bin/")
         }
-        Kind::AnyBinary => {
+        NeedKind::AnyBinary => {
             format!("none of {name} is in the image: use a pool whose image has one")
         }
-        Kind::Env => format!("{name} is not set: give it to the command or the workspace"),
-        Kind::PythonPackage => format!(
+        NeedKind::Env => format!("{name} is not set: give it to the command or the workspace"),
+        NeedKind::PythonPackage => format!(
             "the Python package {name} is not in the image, and nothing can be installed without a network: {USE_A_POOL}"
         ),
-        Kind::PythonModule => {
-            let package = python::package_of(&name);
+        NeedKind::PythonModule => {
+            let package = python_requirements::package_of(&name);
             let package = package.map(|package| format!(" (of the package {package})"));
             let package = package.unwrap_or_default();
             format!("the module {name}{package} is not in the image: {USE_A_POOL}")
         }
-        Kind::NodePackage => format!(
+        NeedKind::NodePackage => format!(
             "the Node.js package {name} is not in the image and not in the skill's node_modules/: ship it with the skill, \
              or {USE_A_POOL}"
         ),
-        Kind::Network => format!("{name} wants a network, and workspaces have none"),
+        NeedKind::Network => format!("{name} wants a network, and workspaces have none"),
     };
-    Finding {
+    UnmetNeed {
         kind: need.kind,
         severity: need.severity,
         source: need.source.clone(),

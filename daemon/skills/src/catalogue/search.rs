@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-mod compat;
+mod agent_zero_scoring;
 
+use super::catalogue_snapshot::Catalogue;
 use super::skill::Skill;
-use super::snapshot::Catalogue;
 
 /// Maximum length of a query, in bytes.
 pub const QUERY_BYTES_MAX: usize = 1024;
@@ -48,25 +48,14 @@ const STOP_WORDS: [&str; 72] = [
 /// Fields that are searched, as answers name them.
 pub const FIELDS: [&str; 3] = ["name", "description", "tags"];
 
-/// Skill that the index found.
+/// Skill that a search found.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct SearchHit {
-    /// Index among the skills of the snapshot.
-    pub(crate) position: usize,
-    /// More is better; comparable within one answer only.
-    pub(crate) score: f64,
-    /// Matched fields, in the order of [`FIELDS`].
-    pub(crate) fields: Vec<&'static str>,
-}
-
-/// Skill that a search found, for the caller.
-#[derive(Debug, Clone)]
 pub struct SearchMatch {
     /// The skill that the name means.
     pub skill: Skill,
     /// Relevance: more is better; comparable within one answer only.
     pub score: f64,
-    /// Fields that matched.
+    /// Matched fields, in the order of [`FIELDS`].
     pub fields: Vec<&'static str>,
 }
 
@@ -81,19 +70,11 @@ impl Catalogue {
         limit: usize,
         is_compat: bool,
     ) -> Result<Vec<SearchMatch>> {
-        let hits = if is_compat {
-            self.index().search_compat(query, limit)?
+        if is_compat {
+            self.index().search_compat(query, limit)
         } else {
-            self.index().search(query, limit)?
-        };
-        let found = hits.into_iter().filter_map(|hit| {
-            Some(SearchMatch {
-                skill: Skill::clone(self.skills.get(hit.position)?),
-                score: hit.score,
-                fields: hit.fields,
-            })
-        });
-        Ok(found.collect())
+            self.index().search(query, limit)
+        }
     }
 }
 
@@ -107,9 +88,7 @@ pub(crate) struct SearchIndex {
 
 #[derive(Debug)]
 struct IndexedSkill {
-    /// Index among the skills of the snapshot.
-    position: usize,
-    name: String,
+    skill: Arc<Skill>,
     /// Terms of the name, joined by spaces.
     spoken: String,
     /// Name and description in lower case, for `compat`.
@@ -136,17 +115,17 @@ impl SearchIndex {
     /// Indexes the skill that each name means: of several versions the first.
     pub(crate) fn new(skills: &[Arc<Skill>]) -> Self {
         let mut index = Self::default();
-        for (position, skill) in skills.iter().enumerate() {
+        for skill in skills {
             let last = index.skills.last();
-            if skill.is_usable() && last.is_none_or(|last| last.name != skill.name) {
-                index.add_skill(position, skill);
+            if skill.is_usable() && last.is_none_or(|last| last.skill.name != skill.name) {
+                index.add_skill(skill);
             }
         }
         index
     }
 
-    fn add_skill(&mut self, position: usize, skill: &Skill) {
-        let (name, front) = (&skill.name, &skill.front_matter);
+    fn add_skill(&mut self, added: &Arc<Skill>) {
+        let (name, front) = (&added.name, &added.front_matter);
         // Triggers, words that should bring the skill to mind, count as tags.
         let tags = front.tags.iter().chain(&front.triggers).map(|tag| (2, tag));
         let mut own: BTreeMap<String, u8> = BTreeMap::new();
@@ -161,8 +140,7 @@ impl SearchIndex {
             postings.push(WordPosting { skill, fields });
         }
         self.skills.push(IndexedSkill {
-            position,
-            name: name.clone(),
+            skill: Arc::clone(added),
             spoken: split_terms(name).collect::<Vec<_>>().join(" "),
             lower: [name.to_lowercase(), front.description.to_lowercase()],
             tags: front.tags.iter().map(|tag| tag.to_lowercase()).collect(),
@@ -173,7 +151,7 @@ impl SearchIndex {
     ///
     /// # Errors
     /// `Invalid` for a query without a word to look for.
-    pub(crate) fn search(&self, query: &str, limit: usize) -> Result<Vec<SearchHit>> {
+    pub(crate) fn search(&self, query: &str, limit: usize) -> Result<Vec<SearchMatch>> {
         let all: Vec<String> = split_terms(query).take(TERMS_MAX).collect();
         let wanted: BTreeSet<&String> = all.iter().filter(|term| !is_stop_word(term)).collect();
         if wanted.is_empty() {
@@ -225,18 +203,18 @@ impl SearchIndex {
     }
 
     /// Returns the skills with a score, best first, equal ones by name.
-    fn best_hits(&self, scored: &[SkillScore], limit: usize) -> Vec<SearchHit> {
+    fn best_hits(&self, scored: &[SkillScore], limit: usize) -> Vec<SearchMatch> {
         let scored = self.skills.iter().zip(scored);
         let mut found: Vec<_> = scored.filter(|(_, scored)| scored.score > 0.0).collect();
         found.sort_by(|(a, of_a), (b, of_b)| {
             let by_score = of_b.score.total_cmp(&of_a.score);
-            by_score.then_with(|| (&a.name, a.position).cmp(&(&b.name, b.position)))
+            by_score.then_with(|| a.skill.name.cmp(&b.skill.name))
         });
         let hit = |(skill, scored): (&IndexedSkill, &SkillScore)| {
             let fields = FIELDS.into_iter().enumerate();
             let fields = fields.filter(|(field, _)| scored.fields & (1 << field) != 0);
-            SearchHit {
-                position: skill.position,
+            SearchMatch {
+                skill: Skill::clone(&skill.skill),
                 score: scored.score,
                 fields: fields.map(|(_, name)| name).collect(),
             }
@@ -257,8 +235,8 @@ fn match_quality(term: &str, word: &str) -> Option<f64> {
     (term.len() >= INSIDE_BYTES_MIN && word.contains(term)).then_some(inside)
 }
 
-/// Returns how much it says, from 0 to 1, that a skill has a term which `found` of `all` skills have: BM25's formula, over
-/// its maximum.
+/// Returns how much it says, from 0 to 1, that a skill has a term which `found` of `all` skills have: BM25's formula,
+/// over its maximum.
 #[expect(clippy::cast_precision_loss, reason = "counts of skills")]
 fn term_rarity(found: usize, all: usize) -> f64 {
     let (found, all) = (found as f64, all as f64);

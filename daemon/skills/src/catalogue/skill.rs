@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::content_store::content::Content;
 use crate::parse::document::Document;
 use crate::parse::finding::{Findings, Profile};
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Problem;
-use crate::store::content::Content;
 
 /// State of a skill in the catalogue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
 use super::{FetchBounds, FetchError, FetchRequest, FetchedFile, Fetcher, Validators, WebUrl};
-use crate::tasks::Tasks;
+use crate::background_tasks::BackgroundTasks;
 
 pub(crate) mod server;
 
@@ -25,7 +25,7 @@ pub(crate) fn bounds() -> FetchBounds {
 
 /// A fetcher that reaches the test's server.
 fn fetcher() -> Fetcher {
-    Fetcher::new(&bounds(), true, Tasks::default())
+    Fetcher::new(&bounds(), true, BackgroundTasks::default())
 }
 
 fn file() -> File {
@@ -148,7 +148,7 @@ async fn private_addresses_are_refused_by_default() {
     let server = Server::start().await;
     server.put("/x", Reply::ok("secret"));
     let port = server.port();
-    let strict = Fetcher::new(&bounds(), false, Tasks::default());
+    let strict = Fetcher::new(&bounds(), false, BackgroundTasks::default());
     for host in [
         "127.0.0.1",
         "127.1",
@@ -209,7 +209,7 @@ async fn every_redirect_is_checked_like_the_first_url() {
         proxy: Some(server.url("/").parse().expect("a URL")),
         ..bounds()
     };
-    let strict = Fetcher::new(&config, false, Tasks::default());
+    let strict = Fetcher::new(&config, false, BackgroundTasks::default());
     let first = "http://skills.example/x";
     for target in [
         "http://127.0.0.1/y",
@@ -308,7 +308,7 @@ async fn a_server_that_does_not_go_on_is_given_up() {
     };
     for reply in [Reply::Silent, Reply::Stalled] {
         server.put("/x", reply.clone());
-        let hasty = Fetcher::new(&config, true, Tasks::default());
+        let hasty = Fetcher::new(&config, true, BackgroundTasks::default());
         let error = error(&hasty, &get(&server.url("/x"))).await;
         let timeout = matches!(error, FetchError::Timeout { .. });
         assert!(timeout && error.is_temporary(), "{reply:?}: {error}");
@@ -413,7 +413,7 @@ async fn a_server_that_is_down_or_speaks_no_tls_is_unreachable() {
 async fn fetches_at_once_are_bounded() {
     let server = Server::start().await;
     server.put("/silent", Reply::Silent);
-    let (fetcher, tasks) = (fetcher(), Tasks::default());
+    let (fetcher, tasks) = (fetcher(), BackgroundTasks::default());
     let silent = get(&server.url("/silent"));
     let mut waiting = Vec::new();
     for _ in 0..super::FETCHES_MAX + 3 {

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::Problem;
 use crate::finding::{self, Code, Findings, quote_excerpt};
+use crate::skill_path::normalise_skill_path;
 use crate::version::{self, Version};
 
 /// Name of the file.
@@ -13,11 +14,11 @@ pub const FILE_NAME: &str = "skill-card.json";
 pub const BYTES_MAX: usize = 1 << 20;
 /// Maximum number of collections within one another.
 const DEPTH_MAX: usize = 32;
-/// Maximum number of values in a card, as in front matter: each takes far more memory than the two bytes that it may be.
+/// Maximum number of values in a card, as in front matter: each takes far more memory than the two bytes that it may
+/// be.
 const VALUES_MAX: usize = 20_000;
 /// Maximum number of entries of `files`.
 const FILES_MAX: usize = 10_000;
-const PATH_BYTES_MAX: usize = 512;
 /// Extensions that are understood: that a skill has local tools is passed on with the card.
 const EXTENSIONS: [&str; 1] = ["urn:skill:tools:local"];
 /// Maximum number of missing files that a problem names.
@@ -137,7 +138,8 @@ fn parse_fields(bytes: &[u8]) -> Result<Map<String, Value>, (&'static Code, Stri
     }
 }
 
-/// Returns the number of collections within one another, at most 128 as serde_json reads no deeper, and of values in them.
+/// Returns the number of collections within one another, at most 128 as serde_json reads no deeper, and of values in
+/// them.
 fn measure_value(value: &Value) -> (usize, usize) {
     let measure_all = |values: &mut dyn Iterator<Item = &Value>| {
         values.map(measure_value).fold((1, 0), |sum, value| {
@@ -167,7 +169,8 @@ fn read_text(fields: &Map<String, Value>, key: &str, findings: &mut Findings) ->
     }
 }
 
-/// Reads the paths of a card, sorted. `None` if it has none: an empty list is what cards have that say nothing of files.
+/// Reads the paths of a card, sorted. `None` if it has none: an empty list is what cards have that say nothing of
+/// files.
 fn read_files(fields: &Map<String, Value>, findings: &mut Findings) -> Option<Vec<String>> {
     let listed: Option<Vec<&str>> = match fields.get("files") {
         None | Some(Value::Null) => return None,
@@ -184,7 +187,8 @@ fn read_files(fields: &Map<String, Value>, findings: &mut Findings) -> Option<Ve
     };
     let mut files = Vec::with_capacity(listed.len());
     for path in listed {
-        let Some(relative) = normalise_card_path(path) else {
+        let normalised = normalise_skill_path("files", path).ok();
+        let Some(relative) = normalised.filter(|path| !path.is_empty()) else {
             let path = quote_excerpt(path);
             let message =
                 format!("`files` of {FILE_NAME} has {path}, which is no path within the skill");
@@ -196,17 +200,6 @@ fn read_files(fields: &Map<String, Value>, findings: &mut Findings) -> Option<Ve
     files.sort_unstable();
     files.dedup();
     Some(files)
-}
-
-/// Normalises `./a//b` to `a/b`; returns `None` for a path that leads out, and for one that is not made of names.
-fn normalise_card_path(path: &str) -> Option<String> {
-    let plain = |c: char| !c.is_control() && c != '\\';
-    if path.starts_with('/') || path.len() > PATH_BYTES_MAX || !path.chars().all(plain) {
-        return None;
-    }
-    let names = path.split('/').filter(|name| !matches!(*name, "" | "."));
-    let names: Vec<&str> = names.collect();
-    (!names.is_empty() && !names.contains(&"..")).then(|| names.join("/"))
 }
 
 /// Checks what must be understood although the daemon only passes it on.

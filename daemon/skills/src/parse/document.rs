@@ -7,8 +7,8 @@ use crate::finding::{self, Findings, Profile};
 use crate::front_matter::{self, FrontMatter, ParsedFrontMatter};
 use crate::{Problem, Severity};
 
-mod id;
-mod prose;
+mod display_text;
+mod skill_id;
 
 /// Maximum size of a SKILL.md in bytes, whatever the configuration allows.
 pub const SKILL_MD_BYTES_MAX: usize = 1 << 20;
@@ -61,7 +61,7 @@ pub fn parse_documents(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir_name: &
         None => (ParsedFrontMatter::default(), String::new()),
     };
     let unreadable = findings.reject(Profile::Lenient);
-    let id = id::choose_id(
+    let id = skill_id::choose_id(
         card.as_ref(),
         said.name.as_ref(),
         dir_name,
@@ -108,8 +108,8 @@ fn describe_missing_text(card: &Card, has_skill_md: bool) -> String {
     }
 }
 
-/// Chooses the description: the card's, the front matter's, other text of the front matter that can serve as one, or the
-/// body's first paragraph.
+/// Chooses the description: the card's, the front matter's, other text of the front matter that can serve as one, or
+/// the body's first paragraph.
 fn choose_description(
     card: Option<&Card>,
     said: &ParsedFrontMatter,
@@ -128,14 +128,14 @@ fn choose_description(
         let (text, line) = said
             .instead
             .as_ref()
-            .map_or_else(|| (prose::find_first_paragraph(body), 0), guessed);
+            .map_or_else(|| (display_text::find_first_paragraph(body), 0), guessed);
         if !text.is_empty() {
             let message = "there is no description: other text of SKILL.md was used";
             findings.add(finding::DESCRIPTION_GUESSED, line, message);
         }
         (text, line)
     };
-    let text = prose::clean_text(&text, "description", line, findings);
+    let text = display_text::clean_text(&text, "description", line, findings);
     if text.is_empty() {
         let message = "there is no description: the front matter needs `description: …`";
         findings.add(finding::NO_DESCRIPTION, line, message);

@@ -2,9 +2,9 @@
 //! `description: Use when: x` costs a warning and not the skill.
 //!
 //! ```text
-//! bytes ─ text.rs ─► text ─ fence.rs ─► YAML, body
-//!                      YAML ─ yaml.rs ─► tree            keys → fields.rs, tools.rs
-//!                        └─ fails: salvage.rs ─► the same, key by key
+//! bytes ─ text_decoding.rs ─► text ─ fences.rs ─► YAML, body
+//!                      YAML ─ yaml_node.rs ─► tree            keys → field_reader.rs, tool_names.rs
+//!                        └─ fails: key_salvage.rs ─► the same, key by key
 //! ```
 //!
 //! Pure. Nothing fails here: every fault is a finding, and the profile decides its severity. `document.rs` chooses the
@@ -17,14 +17,14 @@ use serde_json::{Map, Value};
 
 use crate::card::Card;
 use crate::finding::{self, Code, Findings, quote_excerpt};
-use yaml::{Duplicate, MapEntries, Node, Weight, YamlError};
+use yaml_node::{Duplicate, MapEntries, Node, Weight, YamlError};
 
-mod fence;
-mod fields;
-mod salvage;
-mod text;
-mod tools;
-mod yaml;
+mod fences;
+mod field_reader;
+mod key_salvage;
+mod text_decoding;
+mod tool_names;
+mod yaml_node;
 
 /// Metadata of a skill from SKILL.md and its card.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -95,17 +95,17 @@ pub(crate) fn parse_skill_md(
     must_have: bool,
     findings: &mut Findings,
 ) -> (ParsedFrontMatter, String) {
-    let text = text::decode_text(bytes, findings);
+    let text = text_decoding::decode_text(bytes, findings);
     if !must_have && !text.trim_start().starts_with("---") {
         return (ParsedFrontMatter::default(), text);
     }
-    let Some(parts) = fence::split_front_matter(&text, findings) else {
+    let Some(parts) = fences::split_front_matter(&text, findings) else {
         return (ParsedFrontMatter::default(), String::new());
     };
     let mut parsed = read_keys(parts.yaml, parts.first_line, findings);
     let head = text.len() - parts.body.len();
     let body_line = text.get(..head).unwrap_or_default().matches('\n').count() + 1;
-    parsed.front.tools = tools::read_tools_section(parts.body, body_line, findings);
+    parsed.front.tools = tool_names::read_tools_section(parts.body, body_line, findings);
     (parsed, parts.body.to_owned())
 }
 
@@ -130,7 +130,7 @@ fn read_keys(yaml: &str, first_line: usize, findings: &mut Findings) -> ParsedFr
         let message = "the description ends before ` #`, which begins a comment in YAML";
         findings.add(finding::CUT_DESCRIPTION, line, message);
     }
-    fields::interpret_keys(&entries, findings)
+    field_reader::interpret_keys(&entries, findings)
 }
 
 /// Reads front matter as one map, else key by key. The error is the finding for which there are no keys.
@@ -152,7 +152,7 @@ fn read_entries(
     };
     let too_complex = |message| (finding::TOO_COMPLEX, format!("front matter: {message}"));
     let (line, message) =
-        match yaml::read_yaml(yaml, first_line, &mut Weight::default(), duplicates) {
+        match yaml_node::read_yaml(yaml, first_line, &mut Weight::default(), duplicates) {
             Ok(root) => {
                 let root = root.ok_or_else(empty)?;
                 return root.entries().map(<[_]>::to_vec).ok_or_else(not_a_map);
@@ -162,7 +162,7 @@ fn read_entries(
         };
     duplicates.clear();
     let salvaged =
-        salvage::salvage_keys(yaml, first_line, duplicates, findings).map_err(too_complex)?;
+        key_salvage::salvage_keys(yaml, first_line, duplicates, findings).map_err(too_complex)?;
     if !findings.has(finding::YAML_REPAIRED) {
         let message = format!("front matter is not YAML and was read key by key: {message}");
         findings.add(finding::YAML_REPAIRED, line, message);
@@ -180,7 +180,7 @@ fn find_cut_description(
     entries: &[(String, Rc<Node>)],
 ) -> Option<usize> {
     let (_, node) = entries.iter().find(|(key, _)| key == "description")?;
-    if !matches!(node.kind, yaml::Kind::Scalar { plain: true, .. }) || node.is_null() {
+    if !matches!(node.value, yaml_node::NodeValue::Scalar { plain: true, .. }) || node.is_null() {
         return None;
     }
     // Plain text continues in indented lines and ends at the first comment.

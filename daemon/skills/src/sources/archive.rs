@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! file ─ magic bytes ─► tarball.rs ─┐  entries, one at a time
-//!                       zipfile.rs ──┴─► tree.rs: names, collisions, bounds ─► files and directories, then links
+//!                       zipfile.rs ──┴─► unpack_tree.rs: names, collisions, bounds ─► files and directories, then links
 //! ```
 //!
-//! No library writes anything: each entry is judged in `tree.rs` first. Links are made last, so that nothing is ever
-//! written through one. What must not be unpacked fails the whole archive, and nothing is left of it.
+//! No library writes anything: each entry is judged in `unpack_tree.rs` first. Links are made last, so that nothing is
+//! ever written through one. What must not be unpacked fails the whole archive, and nothing is left of it.
 //!
 //! | kept | refused |
 //! |---|---|
@@ -26,15 +26,16 @@ use std::rc::Rc;
 
 use flate2::read::MultiGzDecoder;
 
-use crate::error::Error;
+use crate::content_store::content::make_directory;
+use crate::error::{Error, Result};
 use crate::parse::problem::Problem;
-use crate::store::content::make_directory;
+use crate::skills_options::ArchiveBounds;
 
 mod tarball;
-mod tree;
+mod unpack_tree;
 mod zipfile;
 
-use tree::{ArchiveEntry, EntryKind, UnpackTree};
+use unpack_tree::{ArchiveEntry, EntryKind, UnpackTree};
 
 /// Size in bytes to which an archive may always expand, whatever its ratio: small and regular files compress very well.
 const RATIO_FREE_BYTES: u64 = 4 << 20;
@@ -58,21 +59,6 @@ pub enum ArchiveKind {
     SkillMd,
 }
 
-/// Bounds of an archive.
-#[derive(Debug, Clone, Copy)]
-pub struct ArchiveBounds {
-    /// Maximum size of all files, unpacked, in bytes.
-    pub bytes: u64,
-    /// Maximum size of one file, unpacked, in bytes.
-    pub file_bytes: u64,
-    /// Maximum number of files, links and directories, including directories that are only part of a name.
-    pub entries: u64,
-    /// Maximum number of names in a path.
-    pub depth: usize,
-    /// Maximum number of unpacked bytes for each packed one.
-    pub ratio: u64,
-}
-
 /// Directory into which an archive was unpacked, and its counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnpackedArchive {
@@ -86,27 +72,6 @@ pub struct UnpackedArchive {
     pub entries: u64,
     /// Size of its files, in bytes.
     pub bytes: u64,
-}
-
-/// Why an archive was not unpacked.
-#[derive(Debug)]
-pub enum UnpackError {
-    /// The archive is invalid or hostile.
-    Invalid {
-        /// Name in the archive, made printable; empty if the fault concerns the whole archive.
-        entry: String,
-        /// Description of the fault; fits after the name.
-        problem: String,
-    },
-    /// The archive exceeds a bound.
-    Limit {
-        /// Name of the bound that is exceeded.
-        what: String,
-        /// The bound.
-        limit: u64,
-    },
-    /// An operation on the host failed.
-    Host(Error),
 }
 
 /// Error of a [`LimitedReader`] at its limit.
@@ -131,18 +96,18 @@ struct LimitedReader<R> {
 /// detected. Blocks.
 ///
 /// # Errors
-/// See [`UnpackError`].
+/// `ArchiveInvalid` for an invalid or hostile archive, `LimitExceeded`, `Io`.
 pub fn unpack_archive(
     file: &mut File,
     kind: Option<ArchiveKind>,
     into: &Path,
     bounds: &ArchiveBounds,
-) -> Result<UnpackedArchive, UnpackError> {
+) -> Result<UnpackedArchive> {
     let kind = match kind {
         Some(kind) => kind,
         None => detect_archive_kind(file)?,
     };
-    make_directory(into).map_err(UnpackError::host("make", into))?;
+    make_directory(into).map_err(host_error("make", into))?;
     let unpacked = unpack_into(file, kind, into, bounds);
     if unpacked.is_err()
         && let Err(error) = fs::remove_dir_all(into)
@@ -157,9 +122,9 @@ fn unpack_into(
     kind: ArchiveKind,
     into: &Path,
     bounds: &ArchiveBounds,
-) -> Result<UnpackedArchive, UnpackError> {
-    let size = file.seek(SeekFrom::End(0)).map_err(UnpackError::read)?;
-    file.rewind().map_err(UnpackError::read)?;
+) -> Result<UnpackedArchive> {
+    let size = file.seek(SeekFrom::End(0)).map_err(read_error)?;
+    file.rewind().map_err(read_error)?;
     let mut tree = UnpackTree::new(into, *bounds);
     let expanded_max = RATIO_FREE_BYTES.max(size.saturating_mul(bounds.ratio));
     match kind {
@@ -190,12 +155,12 @@ fn unpack_into(
 /// Detects the format of a file by its first bytes.
 ///
 /// # Errors
-/// `Invalid` for any other format; `Host` if the file cannot be read.
-pub fn detect_archive_kind(file: &mut File) -> Result<ArchiveKind, UnpackError> {
+/// `ArchiveInvalid` for any other format; `Io`.
+pub fn detect_archive_kind(file: &mut File) -> Result<ArchiveKind> {
     let mut start = Vec::with_capacity(MAGIC_BYTES);
-    file.rewind().map_err(UnpackError::read)?;
+    file.rewind().map_err(read_error)?;
     let mut head = Read::by_ref(file).take(MAGIC_BYTES as u64);
-    head.read_to_end(&mut start).map_err(UnpackError::read)?;
+    head.read_to_end(&mut start).map_err(read_error)?;
     if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
         return Ok(ArchiveKind::Zip);
     }
@@ -213,81 +178,70 @@ pub fn detect_archive_kind(file: &mut File) -> Result<ArchiveKind, UnpackError> 
     if is_text && !start.contains(&0) {
         return Ok(ArchiveKind::SkillMd);
     }
-    Err(UnpackError::archive(
+    Err(archive_error(
         "is neither tar, tar.gz nor zip, nor a SKILL.md",
     ))
 }
 
-// === impl UnpackError ===
+// === errors ===
 
-impl UnpackError {
-    /// Makes the error of one entry.
-    fn entry(name: impl AsRef<[u8]>, problem: impl Into<String>) -> Self {
-        Self::Invalid {
-            entry: printable_name(name.as_ref()),
-            problem: problem.into(),
-        }
-    }
-
-    /// Makes the error of a whole archive.
-    pub(crate) fn archive(problem: impl Into<String>) -> Self {
-        Self::entry("", problem)
-    }
-
-    fn host(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
-        let operation = format!("{verb} {}", path.display());
-        move |source| Self::Host(Error::Io { operation, source })
-    }
-
-    /// Classifies a failed read: errors of decoders have no OS error number, errors of the system have one.
-    fn read(error: io::Error) -> Self {
-        if let Some(reached) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            let LimitReached { what, limit } = reached;
-            return Self::Limit {
-                what: (*what).to_owned(),
-                limit: *limit,
-            };
-        }
-        if error.raw_os_error().is_some() {
-            let operation = "read an archive".to_owned();
-            return Self::Host(Error::Io {
-                operation,
-                source: error,
-            });
-        }
-        if error.kind() == io::ErrorKind::UnexpectedEof {
-            return Self::archive("is cut off");
-        }
-        Self::archive(format!("cannot be decompressed: {error}"))
-    }
-
-    /// Adds the name of the entry, where it is not known yet.
-    fn with_entry(self, name: &[u8]) -> Self {
-        match self {
-            Self::Invalid { ref entry, problem } if entry.is_empty() => Self::entry(name, problem),
-            Self::Invalid { .. } | Self::Limit { .. } | Self::Host(_) => self,
-        }
-    }
-
-    /// Converts the error to a problem of a root or a skill.
-    pub fn into_problem(self) -> Problem {
-        let code = match &self {
-            Self::Invalid { .. } => "archive.invalid",
-            Self::Limit { .. } => "archive.too_large",
-            Self::Host(_) => "archive.failed",
-        };
-        Problem::error(code, Error::from(self).to_string())
+/// Makes the error of one entry.
+fn entry_error(name: impl AsRef<[u8]>, problem: impl Into<String>) -> Error {
+    Error::ArchiveInvalid {
+        entry: printable_name(name.as_ref()),
+        problem: problem.into(),
     }
 }
 
-impl From<UnpackError> for Error {
-    fn from(error: UnpackError) -> Self {
-        match error {
-            UnpackError::Invalid { entry, problem } => Self::ArchiveInvalid { entry, problem },
-            UnpackError::Limit { what, limit } => Self::LimitExceeded { what, limit },
-            UnpackError::Host(error) => error,
-        }
+/// Makes the error of a whole archive.
+pub(crate) fn archive_error(problem: impl Into<String>) -> Error {
+    entry_error("", problem)
+}
+
+/// Makes the error of an operation on an unpacked file.
+fn host_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
+    Error::io(format!("{verb} {}", path.display()))
+}
+
+/// Classifies a failed read: errors of decoders have no OS error number, errors of the system have one.
+fn read_error(error: io::Error) -> Error {
+    if let Some(reached) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        let LimitReached { what, limit } = reached;
+        return Error::LimitExceeded {
+            what: (*what).to_owned(),
+            limit: *limit,
+        };
     }
+    if error.raw_os_error().is_some() {
+        return Error::io("read an archive")(error);
+    }
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return archive_error("is cut off");
+    }
+    archive_error(format!("cannot be decompressed: {error}"))
+}
+
+/// Adds the name of the entry, where it is not known yet.
+fn with_entry(error: Error, name: &[u8]) -> Error {
+    if let Error::ArchiveInvalid { entry, problem } = &error
+        && entry.is_empty()
+    {
+        return entry_error(name, problem);
+    }
+    error
+}
+
+/// Converts an error of an archive to a problem of a root or a skill.
+#[must_use]
+pub fn archive_problem(error: &Error) -> Problem {
+    let code = if matches!(error, Error::ArchiveInvalid { .. }) {
+        "archive.invalid"
+    } else if matches!(error, Error::LimitExceeded { .. }) {
+        "archive.too_large"
+    } else {
+        "archive.failed"
+    };
+    Problem::error(code, error.to_string())
 }
 
 /// Returns a name for people: at most 256 characters, with invisible ones escaped.

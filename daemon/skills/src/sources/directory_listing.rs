@@ -9,8 +9,8 @@ use nix::dir::{Dir, Type};
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{SFlag, fstat, fstatat};
 
+use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::card;
-use crate::store::link_policy::LinkPolicy;
 
 /// The document.
 pub(crate) const SKILL_MD: &str = "SKILL.md";
@@ -99,14 +99,11 @@ fn may_matter(name: &OsStr) -> bool {
     !hidden && !SKIPPED.iter().any(|skipped| name == *skipped)
 }
 
+/// Returns the kind of an entry as far as it matters here.
 fn kind_of(mode: u32) -> Type {
     match SFlag::from_bits_truncate(mode) & SFlag::S_IFMT {
         SFlag::S_IFDIR => Type::Directory,
         SFlag::S_IFLNK => Type::Symlink,
-        SFlag::S_IFIFO => Type::Fifo,
-        SFlag::S_IFSOCK => Type::Socket,
-        SFlag::S_IFCHR => Type::CharacterDevice,
-        SFlag::S_IFBLK => Type::BlockDevice,
         _ => Type::File,
     }
 }

@@ -50,7 +50,7 @@ impl Slow {
         let objects = Arc::clone(self) as _;
         let base = Path::from("a/prefix");
         let store =
-            ArtifactStore::over(objects, bucket, base, Duration::from_secs(1), &place.tasks);
+            ArtifactBackend::over(objects, bucket, base, Duration::from_secs(1), &place.tasks);
         Artifacts::over(store, &config, Duration::from_secs(5))
     }
 

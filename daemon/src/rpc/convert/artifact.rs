@@ -5,8 +5,8 @@ use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::save_artifact_request::Payload;
 
-use super::file::{DATA_BYTES_MAX, check_read_file};
-use super::{ViolationCollector, int64, timestamp_message};
+use super::file::check_read_file;
+use super::{ViolationCollector, check_upload_data, int64, timestamp_message};
 use crate::artifacts::{Artifact, ArtifactName, ArtifactPage, ArtifactScope, SaveOptions};
 use crate::error::{Error, Result};
 use crate::mime;
@@ -93,33 +93,10 @@ pub fn check_save_header(first: pb::SaveArtifactRequest) -> Result<SaveRequest> 
 /// # Errors
 /// [`Error::Invalid`].
 pub fn check_save_data(message: pb::SaveArtifactRequest) -> Result<Bytes> {
-    match message.payload {
-        Some(Payload::Data(data)) if data.len() <= DATA_BYTES_MAX => Ok(data),
-        Some(Payload::Data(data)) => Err(Error::invalid(
-            "data",
-            format!("has {} bytes; at most {DATA_BYTES_MAX}", data.len()),
-        )),
-        Some(Payload::Header(_)) => {
-            Err(Error::invalid("header", "comes in the first message only"))
-        }
-        None => Err(Error::invalid("data", "is missing")),
-    }
-}
-
-/// Checks a `LoadArtifactRequest`.
-///
-/// # Errors
-/// [`Error::Invalid`] with every violation.
-pub fn check_load_artifact(request: &pb::LoadArtifactRequest) -> Result<ArtifactSelector> {
-    check_selector(&request.name, request.scope.as_ref(), request.version)
-}
-
-/// Checks a `DeleteArtifactRequest`.
-///
-/// # Errors
-/// [`Error::Invalid`] with every violation.
-pub fn check_delete_artifact(request: &pb::DeleteArtifactRequest) -> Result<ArtifactSelector> {
-    check_selector(&request.name, request.scope.as_ref(), request.version)
+    check_upload_data(message.payload.map(|payload| match payload {
+        Payload::Data(data) => Some(data),
+        Payload::Header(_) => None,
+    }))
 }
 
 /// Checks a `ListArtifactsRequest`. Returns the scope, the name after which the page begins, and the page's size.
@@ -166,7 +143,11 @@ pub fn check_list_artifact_versions(
     Ok((selector, after, size))
 }
 
-fn check_selector(
+/// Checks the fields of a `LoadArtifactRequest` or `DeleteArtifactRequest`.
+///
+/// # Errors
+/// [`Error::Invalid`] with every violation.
+pub fn check_selector(
     name: &str,
     scope: Option<&pb::ArtifactScope>,
     version: Option<i64>,
@@ -230,6 +211,7 @@ pub fn artifact_page_message<T: ToString>(page: &ArtifactPage<T>) -> (Vec<pb::Ar
 
 #[cfg(test)]
 mod tests {
+    use super::super::file::DATA_BYTES_MAX;
     use super::*;
 
     fn fields(error: Error) -> Vec<String> {
@@ -341,11 +323,7 @@ mod tests {
         };
         let found = fields(versions_with("-1").expect_err("not ours"));
         assert_eq!(found, ["page_size", "page_token"]);
-        let negative = check_load_artifact(&pb::LoadArtifactRequest {
-            name: "artifacts/a".into(),
-            version: Some(-1),
-            ..pb::LoadArtifactRequest::default()
-        });
+        let negative = check_selector("artifacts/a", None, Some(-1));
         assert_eq!(fields(negative.expect_err("negative")), ["version"]);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use skilld_proto::v1 as pb;
 
 use super::ViolationCollector;
-use super::violations::environment_bytes;
+use super::violation_collector::environment_bytes;
 use crate::config::ExecConfig;
 use crate::error::{Error, Result};
 use crate::exec::{script, script_arguments};

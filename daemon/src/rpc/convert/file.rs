@@ -7,7 +7,7 @@ use skilld_proto::v1 as pb;
 use skilld_proto::v1::stage_files_header::Kind;
 use skilld_proto::v1::stage_files_request::Payload;
 
-use super::{ViolationCollector, int64, parse_exec_name};
+use super::{ViolationCollector, check_upload_data, int64, parse_exec_name};
 use crate::collect::SaveAs;
 use crate::config::FileConfig;
 use crate::error::{Error, Result};
@@ -132,22 +132,10 @@ fn resolve_target(given: &str, is_archive: bool) -> Result<String> {
 /// # Errors
 /// `Invalid`.
 pub fn check_stage_data(message: pb::StageFilesRequest) -> Result<guest::PutFilesRequest> {
-    let mut violations = ViolationCollector::default();
-    let data = match message.payload {
-        Some(Payload::Data(data)) => {
-            violations.bytes_at_most("data", data.len(), DATA_BYTES_MAX);
-            Some(data)
-        }
-        Some(Payload::Header(_)) => {
-            violations.add("header", "comes in the first message only");
-            None
-        }
-        None => {
-            violations.add("data", "is missing");
-            None
-        }
-    };
-    let data = violations.finish_with(data)?;
+    let data = check_upload_data(message.payload.map(|payload| match payload {
+        Payload::Data(data) => Some(data),
+        Payload::Header(_) => None,
+    }))?;
     Ok(guest::PutFilesRequest {
         payload: Some(guest::put_files_request::Payload::Data(data)),
     })

@@ -23,22 +23,14 @@ const PROBLEMS_MAX: usize = 2000;
 /// Maximum size of the problems in one answer, in bytes.
 const PROBLEMS_BYTES_MAX: usize = 1 << 20;
 
-/// Checked `ListSkillsRequest`.
-#[derive(Debug)]
-pub struct SkillListing {
-    /// Maximum number of skills.
-    pub size: usize,
-    /// Position after which the page begins; `None` for the first page.
-    pub after: Option<PageCursor>,
-    /// Profile by which skills are judged.
-    pub profile: Profile,
-}
-
-/// Checks a `ListSkillsRequest`.
+/// Checks a `ListSkillsRequest`. Returns the position after which the page begins (`None` for the first page), the
+/// page's size, and the profile by which skills are judged.
 ///
 /// # Errors
 /// `Invalid`.
-pub fn check_list_skills(request: &pb::ListSkillsRequest) -> Result<SkillListing> {
+pub fn check_list_skills(
+    request: &pb::ListSkillsRequest,
+) -> Result<(Option<PageCursor>, usize, Profile)> {
     let mut violations = ViolationCollector::default();
     let size = violations.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
     let token = violations.page_token(&request.page_token);
@@ -55,11 +47,7 @@ pub fn check_list_skills(request: &pb::ListSkillsRequest) -> Result<SkillListing
     }
     let profile = profile(&mut violations, request.profile);
     violations.finish()?;
-    Ok(SkillListing {
-        size,
-        after,
-        profile,
-    })
+    Ok((after, size, profile))
 }
 
 fn profile(violations: &mut ViolationCollector, given: i32) -> Profile {
@@ -321,7 +309,7 @@ mod tests {
             page_token: response.next_page_token,
             ..pb::ListSkillsRequest::default()
         });
-        assert_eq!(after.expect("good").after, Some(skill("a").cursor()));
+        assert_eq!(after.expect("good").0, Some(skill("a").cursor()));
         assert_eq!(response.problems.len(), PROBLEMS_MAX + 1);
         let last = response.problems.last().expect("there");
         assert!(last.message.contains("7 more"), "{last:?}");
@@ -406,7 +394,7 @@ mod tests {
             page_token: response.next_page_token,
             ..pb::ListSkillsRequest::default()
         });
-        assert_eq!(after.expect("good").after, Some(skill.cursor()));
+        assert_eq!(after.expect("good").0, Some(skill.cursor()));
     }
 
     #[test]

@@ -7,9 +7,9 @@ use skilld_proto::v1::skill_file::Kind as WireKind;
 use super::{ViolationCollector, int64, skill as wire};
 use crate::error::Result;
 use crate::paths;
-use crate::skills::files::{Kind, Manifest, SkillFile};
-use crate::skills::preflight::{self, Finding};
+use crate::skills::preflight::{NeedKind, UnmetNeed};
 use crate::skills::search::QUERY_BYTES_MAX;
+use crate::skills::skill_files::{FilePurpose, Manifest, SkillFile};
 use crate::skills::{SearchMatch, Severity, SkillRef};
 
 const LIMIT_DEFAULT: usize = 25;
@@ -20,17 +20,6 @@ const PAGE_MAX: usize = 10_000;
 const ENV_MAX: usize = 1000;
 /// Maximum length of one variable's name, in bytes.
 const ENV_NAME_BYTES_MAX: usize = 256;
-
-/// Checked `SearchSkillsRequest`.
-#[derive(Debug)]
-pub struct SkillSearch {
-    /// Search text.
-    pub query: String,
-    /// Maximum number of matches.
-    pub limit: usize,
-    /// `true` scores like Agent Zero.
-    pub compat: bool,
-}
 
 /// Checked `ListSkillFilesRequest`.
 #[derive(Debug)]
@@ -59,22 +48,18 @@ pub struct FileRead {
     pub workspace_paths: bool,
 }
 
-/// Checks a `SearchSkillsRequest`.
+/// Checks a `SearchSkillsRequest`. Returns the maximum number of matches.
 ///
 /// # Errors
 /// `Invalid`.
-pub fn check_search_skills(request: &pb::SearchSkillsRequest) -> Result<SkillSearch> {
+pub fn check_search_skills(request: &pb::SearchSkillsRequest) -> Result<usize> {
     let mut violations = ViolationCollector::default();
     if request.query.len() > QUERY_BYTES_MAX {
         violations.add("query", format!("must be at most {QUERY_BYTES_MAX} bytes"));
     }
     let limit = violations.number_or("limit", request.limit, LIMIT_DEFAULT, LIMIT_MAX);
     violations.finish()?;
-    Ok(SkillSearch {
-        query: request.query.clone(),
-        limit,
-        compat: request.compat,
-    })
+    Ok(limit)
 }
 
 /// Makes the answer of a search: the best matches that fit into a message.
@@ -157,12 +142,12 @@ pub fn check_read_skill_file(request: &pb::ReadSkillFileRequest) -> Result<FileR
 /// Makes the message of one file.
 #[must_use]
 pub fn file_message(file: &SkillFile) -> pb::SkillFile {
-    let kind = match file.kind {
-        Kind::Document => WireKind::Document,
-        Kind::Script => WireKind::Script,
-        Kind::Reference => WireKind::Reference,
-        Kind::Asset => WireKind::Asset,
-        Kind::Other => WireKind::Other,
+    let kind = match file.purpose {
+        FilePurpose::Document => WireKind::Document,
+        FilePurpose::Script => WireKind::Script,
+        FilePurpose::Reference => WireKind::Reference,
+        FilePurpose::Asset => WireKind::Asset,
+        FilePurpose::Other => WireKind::Other,
     };
     pb::SkillFile {
         path: file.path.clone(),
@@ -175,22 +160,11 @@ pub fn file_message(file: &SkillFile) -> pb::SkillFile {
     }
 }
 
-/// Checked `PreflightSkillRequest`.
-#[derive(Debug)]
-pub struct PreflightOptions {
-    /// Skill to check.
-    pub skill: SkillRef,
-    /// Name of the pool; `None` means the default pool.
-    pub pool: Option<String>,
-    /// Names of environment variables that the caller will set.
-    pub env: Vec<String>,
-}
-
-/// Checks a `PreflightSkillRequest`.
+/// Checks a `PreflightSkillRequest`. Returns the skill.
 ///
 /// # Errors
 /// `Invalid`.
-pub fn check_preflight_skill(request: &pb::PreflightSkillRequest) -> Result<PreflightOptions> {
+pub fn check_preflight_skill(request: &pb::PreflightSkillRequest) -> Result<SkillRef> {
     let mut violations = ViolationCollector::default();
     let skill = violations.take(wire::check_skill_name(&request.name));
     let long = |name: &String| name.len() > ENV_NAME_BYTES_MAX;
@@ -198,17 +172,13 @@ pub fn check_preflight_skill(request: &pb::PreflightSkillRequest) -> Result<Pref
         let message = format!("must be at most {ENV_MAX} names of {ENV_NAME_BYTES_MAX} bytes");
         violations.add("env", message);
     }
-    Ok(PreflightOptions {
-        skill: violations.finish_with(skill)?,
-        pool: Some(request.pool.clone()).filter(|pool| !pool.is_empty()),
-        env: request.env.clone(),
-    })
+    violations.finish_with(skill)
 }
 
 /// Makes the answer of a preflight.
 #[must_use]
-pub fn preflight_message(findings: &[Finding], image: &str) -> pb::PreflightSkillResponse {
-    let errors = |finding: &Finding| finding.severity == Severity::Error;
+pub fn preflight_message(findings: &[UnmetNeed], image: &str) -> pb::PreflightSkillResponse {
+    let errors = |finding: &UnmetNeed| finding.severity == Severity::Error;
     pb::PreflightSkillResponse {
         ready: !findings.iter().any(errors),
         findings: findings.iter().map(finding_message).collect(),
@@ -216,15 +186,15 @@ pub fn preflight_message(findings: &[Finding], image: &str) -> pb::PreflightSkil
     }
 }
 
-fn finding_message(finding: &Finding) -> pb::PreflightFinding {
+fn finding_message(finding: &UnmetNeed) -> pb::PreflightFinding {
     let kind = match finding.kind {
-        preflight::Kind::Interpreter => Missing::Interpreter,
-        preflight::Kind::Binary => Missing::Binary,
-        preflight::Kind::AnyBinary => Missing::AnyBinary,
-        preflight::Kind::Env => Missing::Env,
-        preflight::Kind::PythonPackage | preflight::Kind::PythonModule => Missing::PythonPackage,
-        preflight::Kind::NodePackage => Missing::NodePackage,
-        preflight::Kind::Network => Missing::Network,
+        NeedKind::Interpreter => Missing::Interpreter,
+        NeedKind::Binary => Missing::Binary,
+        NeedKind::AnyBinary => Missing::AnyBinary,
+        NeedKind::Env => Missing::Env,
+        NeedKind::PythonPackage | NeedKind::PythonModule => Missing::PythonPackage,
+        NeedKind::NodePackage => Missing::NodePackage,
+        NeedKind::Network => Missing::Network,
     };
     pb::PreflightFinding {
         kind: kind.into(),

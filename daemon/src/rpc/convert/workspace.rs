@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 use prost::Message;
 use skilld_proto::v1 as pb;
 
-use super::violations::shown;
+use super::violation_collector::shown;
 use super::{ViolationCollector, duration_message, int64, parse_id, sha256_hex, timestamp_message};
 use crate::config::WorkspaceConfig;
 use crate::engine::ContainerLimits;
 use crate::error::Result;
 use crate::paths;
-use crate::workspace::create::WorkspaceRequest;
+use crate::workspace::creation::WorkspaceRequest;
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record;
 use crate::workspace::state::{LossCause, SlotState};
@@ -100,8 +100,8 @@ pub fn check_create_workspace(
     })
 }
 
-/// Returns the key that distinguishes a retry from another request for the same name: a digest of all fields, or a unique
-/// value if the client sends no `request_id`.
+/// Returns the key that distinguishes a retry from another request for the same name: a digest of all fields, or a
+/// unique value if the client sends no `request_id`.
 fn retry_key(violations: &mut ViolationCollector, request: &pb::CreateWorkspaceRequest) -> String {
     let id = request.request_id.as_str();
     if id.is_empty() {

@@ -11,14 +11,14 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::link::{GUEST_TIMEOUT, SlotLoss, container_loss};
+use super::guest_link::{GUEST_TIMEOUT, SlotLoss, container_loss};
 use super::{SlotActor, answer};
 use crate::error::{Chain, Error, Result};
 use crate::guest::{ExpectedGuest, GuestLink, GuestSocket};
 use crate::pool::SlotReport;
-use crate::workspace::context::SlotContext;
 use crate::workspace::record::SlotRecord;
 use crate::workspace::slot;
+use crate::workspace::slot_context::SlotContext;
 use crate::workspace::state::{LossCause, SlotState};
 use crate::workspace::{COMMANDS_MAX, WorkspaceGrant};
 
@@ -75,7 +75,7 @@ pub(super) struct GuestReconnect {
     waiting: Vec<oneshot::Sender<Result<WorkspaceGrant>>>,
 }
 
-// === impl Wait ===
+// === impl GuestWait ===
 
 impl GuestWait {
     /// Waits until the guest has connected, its container has ended, or the time is over. A connection breaks before
@@ -217,7 +217,7 @@ fn timeout_loss(look: &ContainerProbe, limit: Duration) -> SlotLoss {
     }
 }
 
-// === impl Actor ===
+// === impl SlotActor ===
 
 impl SlotActor {
     /// Handles the loss of the guest's connection: the container died, or the guest will connect again.
@@ -261,7 +261,7 @@ impl SlotActor {
     }
 
     /// Disconnects a guest that does not answer, which ends its calls, and waits for it.
-    pub(super) async fn reconnect_silent_guest(&mut self) {
+    pub(super) async fn cut_silent_guest(&mut self) {
         if let Some(link) = self.link.take() {
             link.cut();
             self.on_link_lost().await;

@@ -364,6 +364,84 @@ fn a_pause_that_is_over_breaks_no_call() {
     });
 }
 
+/// A request that looked at the workspace before its end began must not start another command.
+#[test]
+fn nothing_is_granted_while_the_end_waits_for_collections() {
+    on_a_clock_of_its_own(async |dir| {
+        let bench = bench(&dir).await;
+        let slot = claimed(&bench, LONG, LONG);
+        let collections = Arc::clone(&slot.collections);
+        let collecting = collections.begin("e").expect("no job yet");
+        let before = slot.snapshot().lease.clone().expect("claimed");
+        let id = WorkspaceId::new("w".to_owned());
+        let workspace = Workspace { id, slot };
+        let during = async {
+            collections.flush_requested().await;
+            assert_eq!(before.try_hold(960).expect_err("ends"), HoldError::Closed);
+            let refused = workspace.grant().await.expect_err("ends");
+            assert!(
+                matches!(refused, Error::WorkspaceNotReady { .. }),
+                "{refused}"
+            );
+            workspace.grant_to_collect().await.expect("to collect");
+            drop(collecting);
+        };
+        let (deleted, ()) = tokio::join!(workspace.delete(), during);
+        deleted.expect("deleted");
+    });
+}
+
+#[test]
+fn a_cut_during_the_wait_for_collections_does_not_keep_the_workspace() {
+    on_a_clock_of_its_own(async |dir| {
+        let mut bench = bench(&dir).await;
+        run_without_guest(&mut bench).await;
+        let lost = CancellationToken::new();
+        let link = GuestLink::for_test(bench.client.clone(), lost.clone());
+        let slot = claimed_with(&bench, link, LONG, LONG);
+        let collections = Arc::clone(&slot.collections);
+        let collecting = collections.begin("e").expect("no job yet");
+        let mut view = slot.view.clone();
+        let id = WorkspaceId::new("w".to_owned());
+        let workspace = Workspace { id, slot };
+        let during = async {
+            collections.flush_requested().await;
+            lost.cancel();
+            let refused = workspace.grant_to_collect().await.expect_err("no guest");
+            assert!(matches!(refused, Error::GuestLost { .. }), "{refused}");
+            let failed = view.wait_for(|view| matches!(view.state, SlotState::Failed(_)));
+            failed.await.expect("published");
+            let refused = workspace.grant_to_collect().await.expect_err("failed");
+            assert!(
+                matches!(refused, Error::WorkspaceNotReady { .. }),
+                "{refused}"
+            );
+            drop(collecting);
+        };
+        let (deleted, ()) = tokio::join!(workspace.delete(), during);
+        deleted.expect("deleted");
+        assert_eq!(workspace.snapshot().state, SlotState::Removed);
+    });
+}
+
+#[test]
+fn a_guest_whose_connection_is_lost_is_not_granted() {
+    on_a_clock_of_its_own(async |dir| {
+        let mut bench = bench(&dir).await;
+        run_without_guest(&mut bench).await;
+        let lost = CancellationToken::new();
+        let link = GuestLink::for_test(bench.client.clone(), lost.clone());
+        let slot = claimed_with(&bench, link, LONG, LONG);
+        let id = WorkspaceId::new("w".to_owned());
+        let workspace = Workspace { id, slot };
+        drop(workspace.grant().await.expect("connected"));
+        // The slot's task has not run since.
+        lost.cancel();
+        let refused = workspace.grant().await.expect_err("lost");
+        assert!(matches!(refused, Error::GuestLost { .. }), "{refused}");
+    });
+}
+
 #[test]
 fn a_workspace_takes_960_calls_at_once_and_refuses_the_next() {
     on_a_clock_of_its_own(async |dir| {

@@ -39,11 +39,7 @@ impl Body for RequestBody {
 fn body_error(error: hyper::Error) -> Status {
     let status = Status::from_error(Box::new(error));
     if status.code() == Code::Cancelled {
-        return Error::Invalid {
-            field: "data",
-            problem: "the stream was reset before its end",
-        }
-        .into();
+        return Error::invalid("data", "the stream was reset before its end").into();
     }
     status
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{Exec, ExecControl, ExecPhase, ExecState};
 use crate::guest::Guest;
-use crate::tasks;
+use crate::task_spawn;
 
 /// Counts an event stream of an exec while it is open.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Drop for DisconnectGuard {
         state.streams -= 1;
         if state.streams == 0 && state.phase < ExecPhase::Exited {
             let (guest, exec) = (Arc::clone(&self.guest), Arc::clone(&self.exec));
-            tasks::spawn(kill_after_grace(
+            task_spawn::spawn(kill_after_grace(
                 guest,
                 exec,
                 self.grace,

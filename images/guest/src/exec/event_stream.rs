@@ -135,7 +135,7 @@ impl EventReader {
             return None;
         }
         if self.sent == ReaderProgress::Nothing {
-            if self.is_held(&state) {
+            if self.is_started_held(&state) {
                 return None;
             }
             self.sent = ReaderProgress::Started;
@@ -171,7 +171,7 @@ impl EventReader {
     }
 
     /// Returns `true` while Started is held back: no other event is there, and the time is not over.
-    fn is_held(&mut self, state: &ExecState) -> bool {
+    fn is_started_held(&mut self, state: &ExecState) -> bool {
         let mut ends = state.windows.iter().map(OutputWindow::end).zip(self.next);
         let silent = state.phase == ExecPhase::Running && ends.all(|(end, next)| end <= next);
         let now = Instant::now();

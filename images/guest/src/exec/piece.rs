@@ -36,10 +36,8 @@ pub(crate) fn check_offsets(
 ) -> Result<(), Error> {
     for (stream, (window, offset)) in state.windows.iter().zip(offsets).enumerate() {
         if offset > window.end() {
-            return Err(Error::Invalid {
-                field: "offsets",
-                problem: "lies beyond the end of the output",
-            });
+            let problem = "lies beyond the end of the output";
+            return Err(Error::invalid("offsets", problem));
         }
         if offset < window.start() && gaps == v1::Gaps::Refuse {
             return Err(output_dropped(stream, window.start()));

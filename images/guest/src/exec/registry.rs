@@ -35,8 +35,6 @@ struct RegistryState {
     /// Number of execs in `ended` whose end the daemon awaits.
     awaited: usize,
     forgotten: ForgottenIds,
-    /// Ids of forgotten execs whose directories were not removed yet.
-    abandoned: Vec<String>,
     /// Time at which the next exec is forgotten, as far as the task that does it knows; `None` if it knows none.
     forget_next: Option<Instant>,
     started: u64,
@@ -85,7 +83,8 @@ impl RegistryState {
         }
     }
 
-    /// Forgets an exec. Its directory is removed by [`Self::remove_abandoned_directories`].
+    /// Forgets an exec. Removes its directory if it is empty, or a workspace would run out of inodes by running
+    /// commands. Files in it belong to the workspace and stay.
     fn forget(&mut self, id: &str) {
         self.forgotten.add(id);
         let Some(registered) = self.execs.remove(id) else {
@@ -95,15 +94,7 @@ impl RegistryState {
         if ended.is_some() && registered.exec.is_awaited() {
             self.awaited -= 1;
         }
-        self.abandoned.push(id.to_owned());
-    }
-
-    /// Removes the directories of forgotten execs if they are empty, or a workspace would run out of inodes by running
-    /// commands. Files in them belong to the workspace and stay.
-    fn remove_abandoned_directories(&mut self) {
-        for id in std::mem::take(&mut self.abandoned) {
-            self.root.remove_run_directory(&id);
-        }
+        self.root.remove_run_directory(id);
     }
 
     /// Returns the entry of an exec in `ended`; `None` if its output goes on or it is forgotten.
@@ -123,7 +114,6 @@ impl ExecRegistry {
                 ended: BTreeMap::new(),
                 awaited: 0,
                 forgotten: ForgottenIds::default(),
-                abandoned: Vec::new(),
                 forget_next: None,
                 started: 0,
                 retained_max: usize::MAX,
@@ -161,9 +151,7 @@ impl ExecRegistry {
 
     /// Forgets an exec that has ended. Its current readers read on to the end.
     pub(crate) fn delete(&self, exec: &Exec) {
-        let mut state = self.state();
-        state.forget(&exec.id);
-        state.remove_abandoned_directories();
+        self.state().forget(&exec.id);
     }
 
     /// Adds a new exec, which counts as running from here on.
@@ -229,7 +217,6 @@ impl ExecRegistry {
         }
         drop(state);
         self.make_room();
-        self.state().remove_abandoned_directories();
     }
 
     /// Records that the daemon has received the end of an exec, which is then kept no longer than others.
@@ -302,7 +289,6 @@ impl ExecRegistry {
         for id in overdue {
             state.forget(&id);
         }
-        state.remove_abandoned_directories();
         let due = state.ended.values().filter_map(|ended| ended.forget_at);
         // Awaited execs are forgotten when the daemon has received their end.
         let next = due.filter(|at| *at > now).min();

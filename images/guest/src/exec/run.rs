@@ -352,7 +352,7 @@ impl RunningExec {
         self.deadlines.leak = Some(deadline_after(Instant::now(), self.settings.leak_grace));
         self.tree.leader_ended(&self.guest);
         record_exit(&self.guest, &self.exec, result);
-        if self.tree.is_orphaned() {
+        if self.tree.has_lost_supervisor() {
             self.end_orphaned_tree();
         }
     }

@@ -360,8 +360,7 @@ pub(crate) async fn stream_stdin(
 ) -> Result<u64, Status> {
     let first = messages.message().await?;
     let Some(mut message) = first else {
-        let (field, problem) = ("exec_id", "is missing: the stream is empty");
-        return Err(Error::Invalid { field, problem }.into());
+        return Err(Error::invalid("exec_id", "is missing: the stream is empty").into());
     };
     let exec = guest.find_exec(&message.exec_id)?;
     let mut follows = None;

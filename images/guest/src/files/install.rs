@@ -69,9 +69,7 @@ impl<'a> AtomicInstall<'a> {
         for (number, (path, staged)) in entries.iter().enumerate() {
             check_not_a_parent(path, staged, entries)?;
             self.check_kind(&join_path(&self.base, path), staged)?;
-            if number % PLACE_SLICE == PLACE_SLICE - 1 {
-                tokio::task::yield_now().await;
-            }
+            pause_after(number).await;
         }
         let mut placed = Vec::new();
         let done = self.move_all(entries, &mut placed).await;
@@ -129,9 +127,7 @@ impl<'a> AtomicInstall<'a> {
                 staged: staged.clone(),
                 before,
             });
-            if number % PLACE_SLICE == PLACE_SLICE - 1 {
-                tokio::task::yield_now().await;
-            }
+            pause_after(number).await;
         }
         for (path, mode) in modes {
             let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
@@ -164,9 +160,7 @@ impl<'a> AtomicInstall<'a> {
             } else {
                 self.open_parent(split_path(&path).0)?;
             }
-            if number % PLACE_SLICE == PLACE_SLICE - 1 {
-                tokio::task::yield_now().await;
-            }
+            pause_after(number).await;
         }
         Ok(modes)
     }
@@ -174,8 +168,7 @@ impl<'a> AtomicInstall<'a> {
     /// Moves a staged file to its path, and what was there to the staged name.
     fn exchange(&mut self, staged: &str, path: &[u8]) -> Result<ReplacedEntry, Error> {
         let (parent, name) = split_path(path);
-        let from = self.staging.directory()?.try_clone_to_owned();
-        let from = from.map_err(|_| Error::file(staged, Errno::EMFILE))?;
+        let from = self.staging.directory();
         let to = self.open_parent(parent)?;
         let mut moved = Err(Errno::EAGAIN);
         for _ in 0..RACES_MAX {
@@ -199,8 +192,7 @@ impl<'a> AtomicInstall<'a> {
     fn undo_exchange(&mut self, placed: &InstalledEntry) -> Result<(), Error> {
         let (parent, name) = split_path(&placed.path);
         let staged = placed.staged.as_str();
-        let from = self.staging.directory()?.try_clone_to_owned();
-        let from = from.map_err(|_| Error::file(staged, Errno::EMFILE))?;
+        let from = self.staging.directory();
         let to = self.open_parent(parent)?;
         let undone = match placed.before {
             ReplacedEntry::Nothing => unlinkat(to, name, UnlinkatFlags::NoRemoveDir),
@@ -215,11 +207,6 @@ impl<'a> AtomicInstall<'a> {
         undone.map_err(|errno| Error::file(&display_path(&placed.path), errno))
     }
 
-    /// Removes the staging directory with replaced files and those that were not installed.
-    pub(crate) async fn clear(self) {
-        self.staging.clear().await;
-    }
-
     /// Opens the parent directory of an entry, creating it if it is missing.
     fn open_parent(&mut self, path: &[u8]) -> Result<&OwnedFd, Error> {
         let cached = self.parent.take().filter(|(cached, _)| cached == path);
@@ -231,6 +218,13 @@ impl<'a> AtomicInstall<'a> {
             }
         };
         Ok(&self.parent.insert(parent).1)
+    }
+}
+
+/// Lets other tasks run after every [`PLACE_SLICE`] entries.
+async fn pause_after(number: usize) {
+    if number % PLACE_SLICE == PLACE_SLICE - 1 {
+        tokio::task::yield_now().await;
     }
 }
 
@@ -252,10 +246,9 @@ fn exchange_names(
         Err(Errno::EINVAL | Errno::ENOSYS) => {
             let there = fstatat(to, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
             renameat(from, staged, to, name)?;
-            return Ok(if there {
-                ReplacedEntry::Lost
-            } else {
-                ReplacedEntry::Nothing
+            return Ok(match there {
+                true => ReplacedEntry::Lost,
+                false => ReplacedEntry::Nothing,
             });
         }
         Err(errno) => return Err(errno),

@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
-use nix::sys::stat::{fstat, fstatat};
+use nix::sys::stat::fstatat;
 use skilld_proto::guest::v1::ListFilesRequest;
 use skilld_proto::v1::{FileEntry, FileType, ListFilesResponse};
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ const PAGE_MAX: usize = 10_000;
 /// Number of entries described before other tasks get their turn.
 const SLICE: usize = 128;
 
-/// Returns one page of a listing.
+/// Returns one page of the entries of a directory, or of everything beneath it.
 pub(crate) async fn list_files(
     root: &WorkspaceRoot,
     request: &ListFilesRequest,
@@ -78,7 +78,7 @@ async fn read_page(walk: &mut DirectoryWalk, size: usize) -> Result<ListFilesRes
     Ok(response)
 }
 
-/// Describes the entry of a directory.
+/// Returns the status of an entry in a directory, with the target of a link.
 pub(crate) fn describe_entry(parent: impl AsFd, path: &[u8]) -> Result<FileEntry, Errno> {
     let (_, name) = split_path(path);
     let parent = parent.as_fd();
@@ -95,7 +95,6 @@ pub(crate) fn describe_entry(parent: impl AsFd, path: &[u8]) -> Result<FileEntry
 fn list_single(root: &WorkspaceRoot, path: &[u8]) -> Result<ListFilesResponse, Errno> {
     let (parent, _) = split_path(path);
     let parent = root.openat(parent, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
-    fstat(&parent)?;
     let files = vec![describe_entry(parent, path)?];
     Ok(ListFilesResponse {
         files,
@@ -105,10 +104,7 @@ fn list_single(root: &WorkspaceRoot, path: &[u8]) -> Result<ListFilesResponse, E
 
 /// Decodes a page token: the last path in hexadecimal digits, because paths are bytes.
 fn decode_page_token(token: &str) -> Result<Vec<u8>, Error> {
-    let bad = Error::Invalid {
-        field: "page_token",
-        problem: "is not one of ours",
-    };
+    let bad = Error::invalid("page_token", "is not one of ours");
     let (pairs, rest) = token.as_bytes().as_chunks::<2>();
     if !rest.is_empty() {
         return Err(bad);

@@ -19,7 +19,7 @@ use super::root::{WorkspaceRoot, check_writable, normalise_path};
 use super::staging::StagingDirectory;
 use super::{ANSWER_BYTES_MAX, SLICE_BYTES, encode_hex};
 use crate::error::Error;
-use crate::tasks;
+use crate::task_spawn;
 
 /// Default limit of an archive's entries.
 const ENTRIES_MAX: u64 = 20_000;
@@ -52,7 +52,7 @@ async fn receive_upload(
 ) -> Result<StageFilesResponse, Status> {
     let Some(Payload::Header(header)) = stream.message().await?.and_then(|first| first.payload)
     else {
-        return Err(invalid_field("header", "must be the first message").into());
+        return Err(Error::invalid("header", "must be the first message").into());
     };
     let file = header.file.clone().unwrap_or_default();
     let path = normalise_path(&file.path)?;
@@ -91,18 +91,15 @@ async fn install_entries(
 ) -> Result<StageFilesResponse, Status> {
     let root = Arc::clone(root);
     let (done, is_done) = oneshot::channel();
-    tasks::spawn(async move {
+    task_spawn::spawn(async move {
         let mut install = AtomicInstall::new(&root, staging, &base);
         let placed = install.install(&entries).await;
-        install.clear().await;
+        // Replaced files, and those that were not installed, are removed with the staging directory.
+        drop(install);
         let _nobody_waits = done.send(placed.map(|()| describe_entries(&base, &entries)));
     });
     // The task drops the sender early only in a panic, which ends the process.
     Ok(is_done.await.unwrap_or(Err(Error::NotReady))?)
-}
-
-fn invalid_field(field: &'static str, problem: &'static str) -> Error {
-    Error::Invalid { field, problem }
 }
 
 /// Returns the limits of a request, or their defaults.
@@ -121,7 +118,7 @@ async fn next_chunk(stream: &mut UploadStream) -> Result<Option<Bytes>, Status> 
         Some(message) => match message.payload {
             Some(Payload::Data(data)) => Ok(Some(data)),
             Some(Payload::Header(_)) | None => {
-                Err(invalid_field("data", "must follow the header").into())
+                Err(Error::invalid("data", "must follow the header").into())
             }
         },
     }
@@ -136,7 +133,7 @@ fn check_sha256(wanted: &str, digest: &[u8]) -> Result<(), Error> {
     Err(Error::ChecksumMismatch { sha256 })
 }
 
-/// Receives one file.
+/// Receives the bytes of one file into a staging directory.
 async fn receive_file(
     staging: impl FnOnce() -> Result<StagingDirectory, Error>,
     stream: &mut UploadStream,
@@ -145,10 +142,10 @@ async fn receive_file(
     path: &[u8],
 ) -> Result<(StagingDirectory, StagedEntries), Status> {
     if path.is_empty() {
-        return Err(invalid_field("path", "must name a file").into());
+        return Err(Error::invalid("path", "must name a file").into());
     }
     if file.mode & !0o777 != 0 {
-        return Err(invalid_field("mode", "must be permission bits only").into());
+        return Err(Error::invalid("mode", "must be permission bits only").into());
     }
     let mode = if file.mode == 0 { 0o644 } else { file.mode };
     let limit = archive_limits(header).bytes;
@@ -172,7 +169,7 @@ async fn receive_file(
     Ok((staging, entries))
 }
 
-/// Receives an archive and unpacks it.
+/// Receives an archive and unpacks it into a staging directory.
 async fn receive_archive(
     stream: &mut UploadStream,
     mut unpacker: TarUnpacker,
@@ -212,7 +209,7 @@ async fn receive_archive(
 fn damaged_gzip() -> Error {
     Error::ArchiveInvalid {
         entry: String::new(),
-        problem: "the gzip stream is damaged_gzip or cut off",
+        problem: "the gzip stream is damaged or cut off",
     }
 }
 

@@ -1,9 +1,9 @@
 //! ReadFile: streams one file from an offset.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Seek, SeekFrom};
 
-use futures::Stream;
+use futures::{Stream, StreamExt as _, stream};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::fstat;
@@ -13,19 +13,10 @@ use skilld_proto::v1::{FileType, ReadFileResponse};
 use tonic::Status;
 
 use super::root::{WorkspaceRoot, display_path, normalise_path};
-use super::{SLICE_BYTES, file_entry, file_type};
+use super::{SLICE_BYTES, file_entry, file_type, read_slice};
 use crate::error::Error;
 
-/// File that is being streamed.
-struct FileReader {
-    file: File,
-    path: Vec<u8>,
-    left: u64,
-    first: bool,
-    broken: bool,
-}
-
-/// Opens a file. The stream's first message describes it and the others are its bytes.
+/// Reads a file as a stream of messages: the first one describes the file, the others are its bytes.
 pub(crate) fn read_file(
     root: &WorkspaceRoot,
     request: &ReadFileRequest,
@@ -33,26 +24,32 @@ pub(crate) fn read_file(
     let path = normalise_path(&request.path)?;
     let failed = |errno| Error::file(&display_path(&path), errno);
     let mut file = open_file(root, &path)?;
-    let length = if request.length == 0 {
-        u64::MAX
-    } else {
-        request.length
+    let left = match request.length {
+        0 => u64::MAX,
+        length => length,
     };
     file.seek(SeekFrom::Start(request.offset.min(i64::MAX.unsigned_abs())))
         .map_err(|_| failed(Errno::EINVAL))?;
-    let reader = FileReader {
-        file,
-        path,
-        left: length,
-        first: true,
-        broken: false,
-    };
-    Ok(futures::stream::unfold(reader, |mut reader| async move {
-        tokio::task::yield_now().await;
-        let message = reader.next()?;
-        reader.broken = message.is_err();
-        Some((message.map_err(Status::from), reader))
-    }))
+    let entry = file_entry(&path, &fstat(&file).map_err(failed)?, String::new());
+    let path = display_path(&path);
+    let data = stream::try_unfold((file, left), move |(file, left)| {
+        let path = path.clone();
+        async move {
+            tokio::task::yield_now().await;
+            let data = read_slice(&file, left, SLICE_BYTES);
+            let data = data.map_err(|error| Status::from(Error::io(&path, &error)))?;
+            let left = left - data.len() as u64;
+            let message = (!data.is_empty()).then(|| message(Payload::Data(data)));
+            Ok::<_, Status>(message.map(|message| (message, (file, left))))
+        }
+    });
+    Ok(stream::iter([Ok(message(Payload::File(entry)))]).chain(data))
+}
+
+fn message(payload: Payload) -> ReadFileResponse {
+    ReadFileResponse {
+        payload: Some(payload),
+    }
 }
 
 /// Opens a regular file for reading. Checks the type first, because opening a FIFO waits and opening a device may have
@@ -73,39 +70,4 @@ pub(crate) fn open_file(root: &WorkspaceRoot, path: &[u8]) -> Result<File, Error
         }
     }
     Err(failed(Errno::EIO))
-}
-
-impl FileReader {
-    /// Returns the next message; `None` at the end.
-    fn next(&mut self) -> Option<Result<ReadFileResponse, Error>> {
-        if self.broken {
-            return None;
-        }
-        let payload = if std::mem::take(&mut self.first) {
-            fstat(&self.file)
-                .map(|stat| Some(Payload::File(file_entry(&self.path, &stat, String::new()))))
-                .map_err(|errno| Error::file(&display_path(&self.path), errno))
-        } else {
-            self.read_slice()
-        };
-        let payload = payload.transpose()?;
-        Some(payload.map(|payload| ReadFileResponse {
-            payload: Some(payload),
-        }))
-    }
-
-    /// Reads the next slice of the file.
-    fn read_slice(&mut self) -> Result<Option<Payload>, Error> {
-        let length = self.left.min(SLICE_BYTES as u64);
-        let mut data = Vec::with_capacity(usize::try_from(length).unwrap_or(SLICE_BYTES));
-        let read = (&self.file)
-            .take(length)
-            .read_to_end(&mut data)
-            .map_err(|error| {
-                let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-                Error::file(&display_path(&self.path), errno)
-            })?;
-        self.left -= read as u64;
-        Ok((read > 0).then(|| Payload::Data(data.into())))
-    }
 }

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::root::{WorkspaceRoot, display_path};
 use crate::error::Error;
-use crate::tasks;
+use crate::task_spawn;
 
 /// Parent of all staging directories. Listings and collections leave it out.
 pub(crate) const STAGING_PARENT: &str = ".stage";
@@ -30,17 +30,13 @@ static NEXT_STAGING_NUMBER: AtomicU64 = AtomicU64::new(0);
 /// Staging directory of one stream. Dropping it removes the directory.
 #[derive(Debug)]
 pub(crate) struct StagingDirectory {
-    inner: Option<StagingState>,
-}
-
-/// Directory of a stream's files, until it is removed.
-#[derive(Debug)]
-struct StagingState {
     root: Arc<WorkspaceRoot>,
-    directory: OwnedFd,
+    directory: Arc<OwnedFd>,
     path: String,
+    /// Number of the last entry.
     count: u64,
-    _cleared: oneshot::Sender<()>,
+    /// Dropped once the directory is removed.
+    cleared: Option<oneshot::Sender<()>>,
 }
 
 /// Writer of a staged file.
@@ -87,29 +83,17 @@ impl StagingDirectory {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
         let directory = root.openat(path.as_bytes(), flags).map_err(failed)?;
         Ok(Self {
-            inner: Some(StagingState {
-                root: Arc::clone(root),
-                directory,
-                path,
-                count: 0,
-                _cleared: cleared,
-            }),
+            root: Arc::clone(root),
+            directory: Arc::new(directory),
+            path,
+            count: 0,
+            cleared: Some(cleared),
         })
     }
 
-    fn inner(&mut self) -> Result<&mut StagingState, Error> {
-        self.inner.as_mut().ok_or(Error::NotReady)
-    }
-
-    fn next_name(&mut self) -> Result<String, Error> {
-        let inner = self.inner()?;
-        inner.count += 1;
-        Ok(inner.count.to_string())
-    }
-
     /// Returns the directory, for renames from it.
-    pub(crate) fn directory(&mut self) -> Result<BorrowedFd<'_>, Error> {
-        Ok(self.inner()?.directory.as_fd())
+    pub(crate) fn directory(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.directory)
     }
 
     /// Creates an entry under the next free name.
@@ -120,9 +104,10 @@ impl StagingDirectory {
     ) -> Result<(String, T), Error> {
         let mut tries = 0;
         loop {
-            let name = self.next_name()?;
+            self.count += 1;
+            let name = self.count.to_string();
             tries += 1;
-            match make(self.directory()?, &name) {
+            match make(self.directory.as_fd(), &name) {
                 Ok(made) => return Ok((name, made)),
                 // A command may have created this name, since the directory belongs to its uid.
                 Err(Errno::EEXIST) if tries < NAMES_TRIED => {}
@@ -150,46 +135,35 @@ impl StagingDirectory {
         let link = |directory: BorrowedFd<'_>, name: &str| symlinkat(target, directory, name);
         Ok(self.make(path, link)?.0)
     }
-
-    /// Removes the directory with what is left in it, in slices.
-    pub(crate) async fn clear(mut self) {
-        if let Some(inner) = self.inner.take() {
-            inner.remove().await;
-        }
-    }
 }
 
 impl Drop for StagingDirectory {
+    /// Removes the directory with what is left in it, in slices.
     fn drop(&mut self) {
-        if let Some(inner) = self.inner.take() {
-            tasks::spawn(inner.remove());
-        }
-    }
-}
-
-impl StagingState {
-    /// Removes all files and the directory.
-    async fn remove(self) {
-        for number in 1..=self.count {
-            let name = number.to_string();
-            let _moved_away = unlinkat(&self.directory, name.as_str(), UnlinkatFlags::NoRemoveDir);
-            if number % REMOVE_SLICE == 0 {
-                tokio::task::yield_now().await;
+        let (root, directory) = (Arc::clone(&self.root), self.directory());
+        let (path, count) = (std::mem::take(&mut self.path), self.count);
+        let cleared = self.cleared.take();
+        task_spawn::spawn(async move {
+            for number in 1..=count {
+                let name = number.to_string();
+                let _moved_away = unlinkat(&directory, name.as_str(), UnlinkatFlags::NoRemoveDir);
+                if number % REMOVE_SLICE == 0 {
+                    tokio::task::yield_now().await;
+                }
             }
-        }
-        for path in [self.path.as_str(), STAGING_PARENT] {
-            let _others_use_it = unlinkat(self.root.as_fd(), path, UnlinkatFlags::RemoveDir);
-        }
+            for path in [path.as_str(), STAGING_PARENT] {
+                let _others_use_it = unlinkat(root.as_fd(), path, UnlinkatFlags::RemoveDir);
+            }
+            drop(cleared);
+        });
     }
 }
 
 impl StagedFileWriter {
     /// Appends data. `path` is for error messages.
     pub(crate) fn write(&mut self, path: &[u8], data: &[u8]) -> Result<(), Error> {
-        self.file.write_all(data).map_err(|error| {
-            let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-            Error::file(&display_path(path), errno)
-        })?;
+        let written = self.file.write_all(data);
+        written.map_err(|error| Error::io(&display_path(path), &error))?;
         self.sha256.update(data);
         self.size += data.len() as u64;
         Ok(())

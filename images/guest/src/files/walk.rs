@@ -76,15 +76,8 @@ impl DirectoryWalk {
         prefix: Vec<u8>,
         descend: DescendFilter,
     ) -> Result<Self, Errno> {
-        let frame = WalkFrame {
-            directory: Dir::from_fd(directory)?,
-            prefix,
-            batch: Vec::new(),
-            last: None,
-            more: true,
-        };
         Ok(Self {
-            frames: vec![frame],
+            frames: vec![WalkFrame::new(directory, prefix)?],
             descend,
             after: Vec::new(),
         })
@@ -133,25 +126,27 @@ impl DirectoryWalk {
         }
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let parent = self.parent()?;
-        let opened =
-            openat(parent, without_slash(name), flags, Mode::empty()).and_then(Dir::from_fd);
-        match opened {
-            Err(errno) => Some(WalkStep::Closed { path, errno }),
-            Ok(directory) => {
-                self.frames.push(WalkFrame {
-                    directory,
-                    prefix,
-                    batch: Vec::new(),
-                    last: None,
-                    more: true,
-                });
-                None
-            }
+        let opened = openat(parent, without_slash(name), flags, Mode::empty());
+        match opened.and_then(|directory| WalkFrame::new(directory, prefix)) {
+            Err(errno) => return Some(WalkStep::Closed { path, errno }),
+            Ok(frame) => self.frames.push(frame),
         }
+        None
     }
 }
 
 impl WalkFrame {
+    /// Returns the frame of a directory of which nothing was read.
+    fn new(directory: OwnedFd, prefix: Vec<u8>) -> Result<Self, Errno> {
+        Ok(Self {
+            directory: Dir::from_fd(directory)?,
+            prefix,
+            batch: Vec::new(),
+            last: None,
+            more: true,
+        })
+    }
+
     /// Reads the smallest names behind the last batch.
     async fn fill(&mut self, after: &[u8], descend: &DescendFilter) -> Result<(), Errno> {
         let mut batch = NameBatch {

@@ -25,7 +25,12 @@ async fn start(guest: &Guest, id: &str, argv: &[&str]) {
     client.start_exec(request).await.expect("started");
 }
 
-fn message(id: &str, offset: Option<u64>, data: &[u8], eof: bool) -> wire::WriteStdinRequest {
+pub(crate) fn message(
+    id: &str,
+    offset: Option<u64>,
+    data: &[u8],
+    eof: bool,
+) -> wire::WriteStdinRequest {
     wire::WriteStdinRequest {
         exec_id: id.to_owned(),
         offset,
@@ -62,7 +67,7 @@ async fn signal(guest: &Guest, id: &str, signal: i32) {
         .expect("sent");
 }
 
-async fn write(guest: &Guest, message: wire::WriteStdinRequest) -> Result<u64, Status> {
+pub(crate) async fn write(guest: &Guest, message: wire::WriteStdinRequest) -> Result<u64, Status> {
     let mut client = guest.client.clone();
     let answer = client.write_stdin(message).await?;
     Ok(answer.into_inner().committed_offset)
@@ -74,7 +79,7 @@ async fn stream(guest: &Guest, messages: Vec<wire::WriteStdinRequest>) -> Result
     Ok(answer.into_inner().committed_offset)
 }
 
-async fn all(guest: &Guest, id: &str) -> SeenEvents {
+pub(crate) async fn all(guest: &Guest, id: &str) -> SeenEvents {
     let stream = guest.attach(id, 0).await;
     SeenEvents::all(stream).await.expect("ends well")
 }
@@ -94,7 +99,7 @@ async fn kill(guest: &Guest, id: &str) -> v1::Exec {
 }
 
 /// Waits until an exec's output ends with a text.
-async fn says(guest: &Guest, id: &str, text: &str) {
+pub(crate) async fn says(guest: &Guest, id: &str, text: &str) {
     let begin = Instant::now();
     loop {
         let request = wire::PollExecRequest {
@@ -119,7 +124,11 @@ async fn says(guest: &Guest, id: &str, text: &str) {
     }
 }
 
-fn assert_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, why: &str) -> Status {
+pub(crate) fn assert_refused<T: std::fmt::Debug>(
+    answer: Result<T, Status>,
+    code: Code,
+    why: &str,
+) -> Status {
     let status = answer.expect_err(why);
     assert_eq!((status.code(), &*reason(&status)), (code, why), "{status}");
     status
@@ -545,42 +554,6 @@ async fn a_silent_stream_ends_with_the_exec() {
 }
 
 #[tokio::test]
-async fn a_terminals_eof_is_a_character_and_not_its_end() {
-    let guest = Guest::start().await;
-    let script = "stty -echo; read -r first; echo got $first; cat; read -r last; echo then $last";
-    let mut request = guest.request("tty", &["bash", "-c", script]);
-    if let Some(spec) = &mut request.spec {
-        let source = Some(v1::stdin::Source::Open(true));
-        spec.stdin = Some(v1::Stdin { source });
-        spec.terminal = Some(v1::Terminal::default());
-    }
-    let mut client = guest.client.clone();
-    client.start_exec(request).await.expect("started");
-    let mut at = 0;
-    let lines = [
-        ("one\n", false, "got one\r\n"),
-        ("two\n", true, "two\r\n"),
-        ("three\n", false, "then three\r\n"),
-    ];
-    for (data, eof, answer) in lines {
-        let line = message("tty", Some(at), data.as_bytes(), eof);
-        at += data.len() as u64;
-        // A repeated end is not one more.
-        for _ in 0..2 {
-            assert_eq!(write(&guest, line.clone()).await.expect("written"), at);
-        }
-        says(&guest, "tty", answer).await;
-    }
-    let seen = all(&guest, "tty").await;
-    assert!(
-        seen.stdout().ends_with("got one\r\ntwo\r\nthen three\r\n"),
-        "{:?}",
-        seen.stdout()
-    );
-    assert_eq!(seen.outcome(), Outcome::ExitCode(0));
-}
-
-#[tokio::test]
 async fn the_effective_spec_says_where_stdin_comes_from_and_not_what_it_is() {
     let guest = Guest::start().await;
     let of = async |id: &str, source: Option<v1::stdin::Source>| {
@@ -615,59 +588,4 @@ async fn writes_that_wait_are_bounded() {
     drop(waiting);
     let again = tokio::time::timeout(Duration::from_millis(500), blocked()).await;
     assert!(again.is_err(), "it waits as the others did");
-}
-
-/// Runs shell text on a terminal with an open stdin.
-async fn start_terminal(guest: &Guest, id: &str, script: &str) {
-    let mut request = guest.request(id, &["bash", "-c", script]);
-    if let Some(spec) = &mut request.spec {
-        let source = Some(v1::stdin::Source::Open(true));
-        spec.stdin = Some(v1::Stdin { source });
-        spec.terminal = Some(v1::Terminal::default());
-    }
-    let mut client = guest.client.clone();
-    client.start_exec(request).await.expect("started");
-}
-
-#[tokio::test]
-async fn each_eof_without_an_offset_is_one_more_for_a_terminal() {
-    let guest = Guest::start().await;
-    let script = "cat; echo first; cat; echo second";
-    start_terminal(&guest, "tty", script).await;
-    for answer in ["first\r\n", "second\r\n"] {
-        let end = message("tty", None, b"", true);
-        assert_eq!(write(&guest, end).await.expect("written"), 0);
-        says(&guest, "tty", answer).await;
-    }
-    assert_eq!(all(&guest, "tty").await.outcome(), Outcome::ExitCode(0));
-}
-
-#[tokio::test]
-async fn an_older_eof_of_a_terminal_can_be_repeated_too() {
-    let guest = Guest::start().await;
-    let script = "stty -echo; cat; cat; read -r last; echo then $last";
-    start_terminal(&guest, "tty", script).await;
-    let lines = [("one\n", 4), ("two\n", 8)];
-    let line = |data: &str, end: u64| {
-        let offset = end - data.len() as u64;
-        message("tty", Some(offset), data.as_bytes(), true)
-    };
-    for (data, end) in lines {
-        assert_eq!(write(&guest, line(data, end)).await.expect("written"), end);
-        says(&guest, "tty", &format!("{}\r\n", data.trim())).await;
-    }
-    for (data, end) in lines {
-        assert_eq!(write(&guest, line(data, end)).await.expect("known"), 8);
-    }
-    // Neither was a third one: this is still read. An end where none was said is none that was.
-    let wrong = message("tty", Some(0), b"on", true);
-    assert_refused(
-        write(&guest, wrong).await,
-        Code::OutOfRange,
-        "INVALID_REQUEST",
-    );
-    let last = message("tty", Some(8), b"three\n", false);
-    assert_eq!(write(&guest, last).await.expect("written"), 14);
-    let seen = all(&guest, "tty").await;
-    assert!(seen.stdout().ends_with("then three\r\n"), "{:?}", seen.out);
 }

@@ -20,7 +20,7 @@ const SIGNATURES: [(&[u8], &str); 7] = [
     (b"\x1f\x8b", "application/gzip"),
 ];
 
-/// Location of a file.
+/// Location of a file that is a resource: in a skill, in the workspace, or an artifact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ResourceLocation {
     /// Name of a skill, with a version or not, and a path in it.
@@ -31,17 +31,17 @@ pub(crate) enum ResourceLocation {
     Artifact(String, Option<i64>),
 }
 
-/// A file that was read.
+/// Bytes of a resource with their media type.
 #[derive(Debug)]
 pub(crate) struct ResourceFile {
     pub(crate) bytes: Vec<u8>,
     pub(crate) mime_type: String,
-    /// The file may be shown as text.
+    /// Set if a client may show the file as text.
     pub(crate) is_text: bool,
 }
 
 impl ResourceLocation {
-    /// Parses a URI, whose path is percent-encoded.
+    /// Parses the URI of a resource, whose path is percent-encoded; `None` for any other URI.
     pub(crate) fn from_uri(uri: &str) -> Option<Self> {
         let (scheme, path) = uri.split_once("://")?;
         let path = percent_decode_str(path).decode_utf8().ok()?;
@@ -76,7 +76,7 @@ impl ResourceLocation {
         }
     }
 
-    /// Returns the URI.
+    /// Returns the URI of the resource, with its path percent-encoded.
     pub(crate) fn uri(&self) -> String {
         match self {
             Self::Skill(skill, path) => format!("skill://{skill}/{}", encode_path(path)),
@@ -88,7 +88,7 @@ impl ResourceLocation {
         }
     }
 
-    /// Returns the name that people know the file by.
+    /// Returns the name under which a client shows the resource.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Skill(skill, path) => format!("{skill}/{path}"),
@@ -107,56 +107,46 @@ impl ResourceLocation {
     }
 }
 
-/// Download of a resource, with the metadata that all kinds share.
-struct ResourceDownload {
-    size: i64,
-    /// Media type that the daemon knows; empty if it knows none.
-    mime_type: String,
-    /// `false` if the daemon knows that the file is no text.
-    is_text: bool,
-    data: BoxStream<'static, Result<Bytes, Error>>,
-}
+/// Opened resource: its size, its media type (empty if the daemon knows none), `false` if the daemon knows that it is
+/// no text, and its bytes.
+type OpenedResource = (i64, String, bool, BoxStream<'static, Result<Bytes, Error>>);
 
-impl ResourceDownload {
-    async fn open(scope: ResourceScope<'_>, location: &ResourceLocation) -> Result<Self, Error> {
-        let client = scope.client;
-        let (size, mime_type, is_text, data) = match location {
-            ResourceLocation::Skill(skill, path) => {
-                let request = ReadSkillFileRequest {
-                    name: skill.clone(),
-                    path: path.clone(),
-                    workspace_paths: true,
-                    ..ReadSkillFileRequest::default()
-                };
-                let (file, data) = client.read_skill_file(request).await?.into_parts();
-                (file.size, file.mime_type, file.is_text, data)
-            }
-            ResourceLocation::Workspace(path) => {
-                let request = ReadFileRequest {
-                    workspace: workspace_name(&scope.session.workspace_id()),
-                    path: path.clone(),
-                    ..ReadFileRequest::default()
-                };
-                let (file, data) = client.read_file(request).await?.into_parts();
-                (file.size, String::new(), true, data)
-            }
-            ResourceLocation::Artifact(name, version) => {
-                let request = LoadArtifactRequest {
-                    name: name.clone(),
-                    scope: Some(scope.session.scope()),
-                    version: *version,
-                };
-                let (artifact, data) = client.load_artifact(request).await?.into_parts();
-                (artifact.size, artifact.mime_type, true, data)
-            }
-        };
-        Ok(Self {
-            size,
-            mime_type,
-            is_text,
-            data,
-        })
-    }
+/// Opens a resource for reading.
+async fn open_resource(
+    scope: ResourceScope<'_>,
+    location: &ResourceLocation,
+) -> Result<OpenedResource, Error> {
+    let client = scope.client;
+    Ok(match location {
+        ResourceLocation::Skill(skill, path) => {
+            let request = ReadSkillFileRequest {
+                name: skill.clone(),
+                path: path.clone(),
+                workspace_paths: true,
+                ..ReadSkillFileRequest::default()
+            };
+            let (file, data) = client.read_skill_file(request).await?.into_parts();
+            (file.size, file.mime_type, file.is_text, data)
+        }
+        ResourceLocation::Workspace(path) => {
+            let request = ReadFileRequest {
+                workspace: workspace_name(&scope.session.workspace_id()),
+                path: path.clone(),
+                ..ReadFileRequest::default()
+            };
+            let (file, data) = client.read_file(request).await?.into_parts();
+            (file.size, String::new(), true, data)
+        }
+        ResourceLocation::Artifact(name, version) => {
+            let request = LoadArtifactRequest {
+                name: name.clone(),
+                scope: Some(scope.session.scope()),
+                version: *version,
+            };
+            let (artifact, data) = client.load_artifact(request).await?.into_parts();
+            (artifact.size, artifact.mime_type, true, data)
+        }
+    })
 }
 
 /// Reads a whole file; `None` if it has more than [`FILE_BYTES_MAX`] bytes.
@@ -164,12 +154,12 @@ pub(crate) async fn read_file(
     scope: ResourceScope<'_>,
     location: &ResourceLocation,
 ) -> Result<Option<ResourceFile>, Error> {
-    let mut download = ResourceDownload::open(scope, location).await?;
-    if usize::try_from(download.size).is_ok_and(|size| size > FILE_BYTES_MAX) {
+    let (size, mime_type, is_text, mut data) = open_resource(scope, location).await?;
+    if usize::try_from(size).is_ok_and(|size| size > FILE_BYTES_MAX) {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    while let Some(data) = download.data.try_next().await? {
+    while let Some(data) = data.try_next().await? {
         bytes.extend_from_slice(&data);
         // A command may be writing to it.
         if bytes.len() > FILE_BYTES_MAX {
@@ -177,14 +167,14 @@ pub(crate) async fn read_file(
         }
     }
     let mut file = recognise_type(bytes);
-    if !download.mime_type.is_empty() {
-        file.mime_type = download.mime_type;
+    if !mime_type.is_empty() {
+        file.mime_type = mime_type;
     }
-    file.is_text &= download.is_text;
+    file.is_text &= is_text;
     Ok(Some(file))
 }
 
-/// Finds out the type of a file from its bytes.
+/// Recognises the media type of a file by its first bytes.
 fn recognise_type(bytes: Vec<u8>) -> ResourceFile {
     let is_text = is_text(&bytes);
     let signature = SIGNATURES

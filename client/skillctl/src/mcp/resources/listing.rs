@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use futures::TryFutureExt as _;
 use prost_types::Timestamp;
 use rmcp::ErrorData;
 use rmcp::model::{ListResourcesResult, Resource};
@@ -14,7 +15,7 @@ use skilld_client::{Error, short_id, workspace_name};
 use super::{ResourceLocation, ResourceScope, resource_error};
 use crate::output;
 
-/// Skills whose files one page lists.
+/// Maximum number of skills whose files one page lists.
 const SKILLS_PER_PAGE: i32 = 20;
 /// Maximum number of resources of each kind that are listed: files of `out/`, files of `work/`, uploads, artifacts. The
 /// newest of each are listed, all of them on the first page.
@@ -23,12 +24,12 @@ const LISTED_MAX: usize = 1000;
 const LISTED_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum size of a listing of one skill's files in bytes; at most [`LISTED_MAX`] files are listed.
 const SKILL_BYTES_MAX: usize = 256 * 1024;
-/// Maximum number of entries of one list that are looked at to find the newest. The daemon gives them in the order of their
-/// paths or names.
+/// Maximum number of entries of one list that are looked at to find the newest. The daemon gives them in the order of
+/// their paths or names.
 const SCANNED_MAX: usize = 100_000;
 /// Maximum number of pages of one list. The daemon may end a page early, but a list of empty pages would have no end.
 const PAGES_MAX: usize = 100;
-/// Largest pages that the daemon gives of files and of artifacts.
+/// Maximum number of entries in the daemon's pages of files and of artifacts.
 const FILES_PER_PAGE: i32 = 10_000;
 const ARTIFACTS_PER_PAGE: i32 = 1000;
 
@@ -37,7 +38,7 @@ const INPUTS: &str = "work/inputs/";
 /// Directory in which large uploads are kept under their digests; `work/inputs/` has links to them.
 const UPLOADS: &str = "work/.skilld/";
 
-/// Lists one page.
+/// Lists one page of a client's resources.
 pub(crate) async fn list_resources(
     scope: ResourceScope<'_>,
     cursor: Option<String>,
@@ -68,40 +69,32 @@ pub(crate) async fn list_resources(
     Ok(listed)
 }
 
-/// Progress through one list.
-#[derive(Debug)]
-struct PageScan {
-    list: String,
-    pages: usize,
-    entries: usize,
-}
-
-impl PageScan {
-    fn new(list: impl Into<String>) -> Self {
-        Self {
-            list: list.into(),
-            pages: 0,
-            entries: 0,
+/// Reads a list page by page and hands the entries to `take`, until the last page or until `take` returns `false`. Ends
+/// at a limit too, which a note on stderr names.
+async fn scan_pages<T, Page>(
+    list: &str,
+    mut read: impl FnMut(String) -> Page,
+    mut take: impl FnMut(Vec<T>) -> bool,
+) -> Result<(), Error>
+where
+    Page: Future<Output = Result<(Vec<T>, String), Error>>,
+{
+    let (mut entries, mut token) = (0, String::new());
+    for _ in 0..PAGES_MAX {
+        let (page, next) = read(token).await?;
+        entries += page.len();
+        if !take(page) || next.is_empty() {
+            return Ok(());
         }
+        if entries >= SCANNED_MAX {
+            break;
+        }
+        token = next;
     }
-
-    /// Counts a page of so many entries. Returns the token of the next one, `None` after the last page or at a limit, which a
-    /// remark on stderr names.
-    fn next_page(&mut self, entries: usize, token: String) -> Option<String> {
-        self.pages += 1;
-        self.entries += entries;
-        if token.is_empty() {
-            return None;
-        }
-        if self.entries < SCANNED_MAX && self.pages < PAGES_MAX {
-            return Some(token);
-        }
-        let Self { list, entries, .. } = self;
-        output::note!(
-            "resources/list looked at the first {entries} entries of {list} only: others may be missing"
-        );
-        None
-    }
+    output::note!(
+        "resources/list looked at the first {entries} entries of {list} only: others may be missing"
+    );
+    Ok(())
 }
 
 /// Newest files of a directory of the workspace.
@@ -130,7 +123,7 @@ impl WorkspaceFiles {
     }
 }
 
-/// Adds results, then uploads, so that many uploads hide no result.
+/// Adds the workspace's files as resources: results first, then uploads, so that many uploads hide no result.
 async fn add_workspace_files(
     scope: ResourceScope<'_>,
     resources: &mut Vec<Resource>,
@@ -170,27 +163,30 @@ async fn workspace_files(
     scope: ResourceScope<'_>,
     directory: &'static str,
 ) -> Result<WorkspaceFiles, ErrorData> {
-    let mut request = ListFilesRequest {
+    let request = ListFilesRequest {
         workspace: workspace_name(&scope.session.workspace_id()),
         path: directory.to_owned(),
         recursive: true,
         page_size: FILES_PER_PAGE,
         ..ListFilesRequest::default()
     };
-    let (mut found, mut scan) = (WorkspaceFiles::default(), PageScan::new(directory));
-    loop {
-        let page = match scope.client.list_files(request.clone()).await {
-            Ok(page) => page,
-            // A session that has run nothing has no workspace.
-            Err(error) if is_missing(&error) => return Ok(found),
-            Err(error) => return Err(resource_error(&error)),
+    let read = |page_token| {
+        let request = ListFilesRequest {
+            page_token,
+            ..request.clone()
         };
-        let next = scan.next_page(page.files.len(), page.next_page_token);
-        found.add_page(page.files);
-        let Some(token) = next else {
-            return Ok(found);
-        };
-        request.page_token = token;
+        let reading = scope.client.list_files(request);
+        reading.map_ok(|page| (page.files, page.next_page_token))
+    };
+    let mut found = WorkspaceFiles::default();
+    let take = |files| {
+        found.add_page(files);
+        true
+    };
+    match scan_pages(directory, read, take).await {
+        // A session that has run nothing has no workspace.
+        Err(error) if !is_missing(&error) => Err(resource_error(&error)),
+        Ok(()) | Err(_) => Ok(found),
     }
 }
 
@@ -211,23 +207,23 @@ async fn add_artifacts(
     scope: ResourceScope<'_>,
     resources: &mut Vec<Resource>,
 ) -> Result<(), ErrorData> {
-    let mut request = ListArtifactsRequest {
-        scope: Some(scope.session.scope()),
-        page_size: ARTIFACTS_PER_PAGE,
-        ..ListArtifactsRequest::default()
-    };
-    let (mut found, mut scan) = (Vec::new(), PageScan::new("the session's artifacts"));
-    loop {
-        let page = scope.client.list_artifacts(request.clone()).await;
-        let page = page.map_err(|error| resource_error(&error))?;
-        let next = scan.next_page(page.artifacts.len(), page.next_page_token);
-        found.extend(page.artifacts);
-        keep_newest(&mut found, |artifact: &Artifact| artifact.create_time);
-        let Some(token) = next else {
-            break;
+    let read = |page_token| {
+        let request = ListArtifactsRequest {
+            scope: Some(scope.session.scope()),
+            page_size: ARTIFACTS_PER_PAGE,
+            page_token,
         };
-        request.page_token = token;
-    }
+        let reading = scope.client.list_artifacts(request);
+        reading.map_ok(|page| (page.artifacts, page.next_page_token))
+    };
+    let mut found = Vec::new();
+    let take = |artifacts| {
+        found.extend(artifacts);
+        keep_newest(&mut found, |artifact: &Artifact| artifact.create_time);
+        true
+    };
+    let scanned = scan_pages("the session's artifacts", read, take).await;
+    scanned.map_err(|error| resource_error(&error))?;
     let found = found.into_iter().map(|artifact| {
         let name = artifact.name.strip_prefix("artifacts/");
         let name = name.unwrap_or(&artifact.name).to_owned();
@@ -245,25 +241,23 @@ async fn add_skill_files(
     skill: &str,
     resources: &mut Vec<Resource>,
 ) -> Result<(), ErrorData> {
-    let mut request = ListSkillFilesRequest {
-        name: skill.to_owned(),
-        page_size: FILES_PER_PAGE,
-        ..ListSkillFilesRequest::default()
-    };
-    let (mut found, mut scan) = (Vec::new(), PageScan::new(format!("skill {skill:?}")));
-    while found.len() < LISTED_MAX {
-        let page = scope
-            .client
-            .list_skill_files(request.clone())
-            .await
-            .map_err(|error| resource_error(&error))?;
-        let next = scan.next_page(page.files.len(), page.next_page_token);
-        found.extend(page.files);
-        let Some(token) = next else {
-            break;
+    let read = |page_token| {
+        let request = ListSkillFilesRequest {
+            name: skill.to_owned(),
+            page_size: FILES_PER_PAGE,
+            page_token,
+            ..ListSkillFilesRequest::default()
         };
-        request.page_token = token;
-    }
+        let reading = scope.client.list_skill_files(request);
+        reading.map_ok(|page| (page.files, page.next_page_token))
+    };
+    let mut found = Vec::new();
+    let take = |files| {
+        found.extend(files);
+        found.len() < LISTED_MAX
+    };
+    let scanned = scan_pages(&format!("skill {skill:?}"), read, take).await;
+    scanned.map_err(|error| resource_error(&error))?;
     let listed = found.into_iter().take(LISTED_MAX).map(|file| {
         let uri = ResourceLocation::Skill(skill.to_owned(), file.path.clone()).uri();
         Resource::new(uri, format!("{skill}/{}", file.path))

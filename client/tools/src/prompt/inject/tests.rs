@@ -7,7 +7,7 @@ use super::*;
 use crate::prompt::tests::over;
 use crate::prompt::{LoadedContent, SkillDoc, SkillSummary, loaded_text};
 use crate::state::{Change, Selection, skill_loads};
-use crate::tool::{Family, LoadMode, Profile};
+use crate::tool_definition::{Family, LoadMode, Profile};
 
 mod tool_results;
 

@@ -4,10 +4,10 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::state::keys::LoadScope;
 use crate::state::selection::Change;
 use crate::state::skill_loads::{docs, is_loaded, load, loaded, select_docs, touch, unload};
-use crate::tool::LoadMode;
+use crate::state::state_keys::LoadScope;
+use crate::tool_definition::LoadMode;
 
 const SCOPE: LoadScope<'static> = LoadScope {
     agent: "a",

@@ -1,13 +1,13 @@
-//! Storage of sherma's loads in a session's state: a key for each skill, so that changes of two skills never meet, and one
-//! key, the view, with the two entries that sherma's own graphs read. The view is made of the other keys, and read only for
-//! skills that sherma itself loaded.
+//! Storage of sherma's loads in a session's state: a key for each skill, so that changes of two skills never meet, and
+//! one key, the view, with the two entries that sherma's own graphs read. The view is made of the other keys, and read
+//! only for skills that sherma itself loaded.
 
 use std::cmp::Reverse;
 
 use serde_json::{Map, Value, json};
 
 use super::{LoadedSkill, LoadedSkills};
-use crate::state::keys::escape_agent;
+use crate::state::state_keys::escape_agent;
 use crate::state::{SessionState, StateDelta};
 
 /// Key of the view of sherma's graphs.
@@ -155,8 +155,8 @@ pub(in crate::state) fn latest(values: &[&Value]) -> Value {
     latest.map_or(Value::Null, |value| (*value).clone())
 }
 
-/// Returns the view of a state that branches were merged into. A skill that sherma loaded stays if all branches kept it or
-/// one added it.
+/// Returns the view of a state that branches were merged into. A skill that sherma loaded stays if all branches kept it
+/// or one added it.
 pub(in crate::state) fn merge_view(
     key: &str,
     base: Option<&Value>,

@@ -17,7 +17,7 @@ fn additions() -> ToolOptions {
 #[tokio::test]
 async fn other_systems_names_of_a_field_are_understood() {
     let (fake, mut talk) = conversation(additions()).await;
-    fake.state.lock().collect = vec![skilld_testing::collected::summary()];
+    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
     for field in ["skill", "skill_name", "id", "name", "SkillId"] {
         let listed = talk.ok("list_skill_assets", json!({field: "notes"})).await;
         assert_eq!(listed[0], "assets/logo.png", "{field}");
@@ -49,7 +49,7 @@ async fn a_version_that_a_call_asks_for_is_the_one_that_is_read_and_run() {
     let (fake, mut talk) = conversation(additions()).await;
     {
         let mut state = fake.state.lock();
-        state.collect = vec![skilld_testing::collected::summary()];
+        state.collect = vec![skilld_testing::collection_messages::summary()];
         state.kits = ["1.0.0", "2.0.0"]
             .map(|version| {
                 let file = |folder: &str| format!("{folder}/{version}");
@@ -60,8 +60,7 @@ async fn a_version_that_a_call_asks_for_is_the_one_that_is_read_and_run() {
             })
             .to_vec();
     }
-    talk.ok("load_skill_md", json!({"skill_id": "letter"}))
-        .await;
+    talk.load("letter").await;
     let old =
         |field: &str, value: &str| json!({"skill_id": "letter", "version": "^1", field: value});
     for (tool, path) in [
@@ -90,7 +89,7 @@ async fn a_version_that_a_call_asks_for_is_the_one_that_is_read_and_run() {
 #[tokio::test]
 async fn a_scripts_stdin_timeout_and_style_reach_the_daemon_or_are_refused() {
     let (fake, mut talk) = conversation(additions()).await;
-    fake.state.lock().collect = vec![skilld_testing::collected::summary()];
+    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
     let run = |field: &str, value: Value| json!({"skill_id": "notes", "script_path": "scripts/run.py", field: value});
     let mut good = run("stdin", json!("typed"));
     good["timeout"] = json!(1.5);

@@ -6,6 +6,7 @@ use skilld_tools::host::HostTools;
 use skilld_tools::{ToolOptions, Toolset};
 
 use super::{Talk, file, run, summary};
+use crate::conversation::check_fields;
 
 /// All that decides how a command runs is the same whether it is waited for or goes on.
 #[tokio::test]
@@ -72,10 +73,7 @@ async fn lines_of_a_first_answer_are_bounded_too() {
     arguments["stdin"] = "1\n2\n3\n".into();
     arguments["poll_lines"] = 2.into();
     let started = talk.call("skill_exec", arguments).await;
-    assert_eq!(
-        (&started["output"], &started["more"]),
-        (&json!("1\n2\n"), &json!(true))
-    );
+    check_fields(&started, &json!({"output": "1\n2\n", "more": true}));
     let poll = json!({"session_id": started["session_id"], "poll_lines": 1, "yield_ms": 1});
     assert_eq!(talk.call("skill_poll_session", poll).await["output"], "3\n");
 }
@@ -106,10 +104,7 @@ async fn workspace_exec_types_and_has_a_terminal_if_it_goes_on() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let command = json!({"command": "cat", "background": true, "stdin": "typed\n", "yield_ms": 1});
     let started = talk.call("workspace_exec", command).await;
-    assert_eq!(
-        (&started["status"], &started["output"]),
-        (&json!("running"), &json!("typed\n"))
-    );
+    check_fields(&started, &json!({"status": "running", "output": "typed\n"}));
     assert!(talk.spec().terminal.is_none());
     let end = json!({"session_id": started["session_id"], "eof": true, "poll_lines": 1});
     let ended = talk.call("workspace_write_stdin", end).await;

@@ -7,6 +7,7 @@ use skilld_tools::prompt::{Upload, UploadContent as Content};
 use skilld_tools::{StagedUploads, ToolOptions};
 
 use super::{Talk, run};
+use crate::conversation::{check_fields, results};
 
 async fn with_files() -> Talk {
     let talk = Talk::new(ToolOptions::default()).await;
@@ -29,66 +30,21 @@ async fn with_files() -> Talk {
 #[tokio::test]
 async fn text_is_read_by_every_reference_and_line_range() {
     let mut talk = with_files().await;
-    for (arguments, content, lines) in [
-        (
-            json!({"file_name": "workspace://out/a.txt"}),
-            "one\ntwo\nthree",
-            (1, 3, Value::Null),
-        ),
-        (
-            json!({"path": "out/a.txt"}),
-            "one\ntwo\nthree",
-            (1, 3, Value::Null),
-        ),
-        (
-            json!({"fileName": "out/a.txt", "startLine": 2}),
-            "two\nthree",
-            (2, 3, Value::Null),
-        ),
-        (
-            json!({"file_name": "out/a.txt", "num_lines": 1}),
-            "one\n",
-            (1, 1, json!(2)),
-        ),
-        (
-            json!({"file_name": "out/a.txt", "start_line": 2, "num_lines": 1}),
-            "two\n",
-            (2, 2, json!(3)),
-        ),
-        (
-            json!({"file_name": "out/a.txt", "start_line": 9}),
-            "",
-            (0, 0, Value::Null),
-        ),
-        (
-            json!({"file_name": "artifact://out/a@b.txt"}),
-            "kept\n",
-            (1, 1, Value::Null),
-        ),
-        (
-            json!({"file_name": "artifact://out/a@b.txt@4"}),
-            "kept\n",
-            (1, 1, Value::Null),
-        ),
-        (
-            json!({"file_name": "skill://demo/USAGE.md", "num_lines": 2}),
-            "one\ntwo\n",
-            (1, 2, json!(3)),
-        ),
-    ] {
-        let made = arguments.to_string();
+    let cases = r#"
+        {"file_name": "workspace://out/a.txt"} => ["one\ntwo\nthree", 1, 3, null]
+        {"path": "out/a.txt"} => ["one\ntwo\nthree", 1, 3, null]
+        {"fileName": "out/a.txt", "startLine": 2} => ["two\nthree", 2, 3, null]
+        {"file_name": "out/a.txt", "num_lines": 1} => ["one\n", 1, 1, 2]
+        {"file_name": "out/a.txt", "start_line": 2, "num_lines": 1} => ["two\n", 2, 2, 3]
+        {"file_name": "out/a.txt", "start_line": 9} => ["", 0, 0, null]
+        {"file_name": "artifact://out/a@b.txt"} => ["kept\n", 1, 1, null]
+        {"file_name": "artifact://out/a@b.txt@4"} => ["kept\n", 1, 1, null]
+        {"file_name": "skill://demo/USAGE.md", "num_lines": 2} => ["one\ntwo\n", 1, 2, 3]
+    "#;
+    for (line, arguments, wanted) in results(cases) {
         let read = talk.call("read_file", arguments).await;
-        assert_eq!(read["content"], content, "{made}");
-        let found = (
-            &read["start_line"],
-            &read["end_line"],
-            &read["next_start_line"],
-        );
-        assert_eq!(
-            found,
-            (&json!(lines.0), &json!(lines.1), &lines.2),
-            "{made}"
-        );
+        let fields = ["content", "start_line", "end_line", "next_start_line"];
+        assert_eq!(json!(fields.map(|field| &read[field])), wanted, "{line}");
     }
     let latin = talk
         .refused("read_file", json!({"file_name": "out/latin.txt"}))
@@ -161,9 +117,9 @@ async fn whether_a_file_is_text_is_told_by_its_beginning_and_by_what_is_read() {
     );
     let skill = json!({"file_name": "skill://demo/USAGE.md"});
     let read = talk.call("read_file", skill).await;
-    assert_eq!(
-        (&read["size_bytes"], &read["mime_type"]),
-        (&json!(14), &json!("text/markdown"))
+    check_fields(
+        &read,
+        &json!({"size_bytes": 14, "mime_type": "text/markdown"}),
     );
 }
 
@@ -361,11 +317,7 @@ async fn a_file_that_cannot_be_had_costs_no_other_one() {
     }
     assert_eq!(staged.warnings.len(), 3);
     // That nothing can be staged at all is an error.
-    let full = ToolOptions {
-        pool: "full".into(),
-        ..ToolOptions::default()
-    };
-    let talk = Talk::new(full).await;
+    let talk = Talk::with_options(|options| options.pool = "full".into()).await;
     let none = talk.tools.stage_uploads(&talk.session, &uploads).await;
     assert!(none.is_err());
 }

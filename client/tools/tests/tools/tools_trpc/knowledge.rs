@@ -1,10 +1,11 @@
 //! Tools that run nothing: what they answer, and what they leave in the state.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use skilld_client::v1;
 use skilld_tools::{LoadMode, ToolOptions};
 
 use super::{Talk, skill};
+use crate::conversation::{check_fields, parse_json, results, rows};
 
 #[tokio::test]
 async fn what_there_is_is_listed() {
@@ -12,42 +13,19 @@ async fn what_there_is_is_listed() {
     let mut rejected = skill("bad", &[]);
     rejected.set_state(v1::SkillState::Rejected);
     talk.fake.state.lock().skills.push(rejected);
-    let demo = json!({"name": "demo", "description": "What demo does."});
-    let other = json!({"name": "other", "description": "What other does."});
-    for (tool, arguments, wanted) in [
-        ("skill_list", json!({}), json!(["demo", "other"])),
-        (
-            "skill_list",
-            json!({"mode": "available"}),
-            json!(["demo", "other"]),
-        ),
-        (
-            "skill_list",
-            json!("{\"details\": true}"),
-            json!([demo, other]),
-        ),
-        (
-            "skill_list_tools",
-            json!({"skill": "demo"}),
-            json!({"available_tools": ["look", "touch"]}),
-        ),
-        (
-            "skill_list_tools",
-            json!({"skill_name": " other "}),
-            json!({"available_tools": []}),
-        ),
-        (
-            "skill_list_docs",
-            json!({"skill": "demo"}),
-            json!(["USAGE.md", "references/a.md", "scripts/run.sh"]),
-        ),
-        ("skill_list_docs", json!({"Skill": "other"}), json!([])),
-    ] {
-        assert_eq!(
-            talk.call(tool, arguments.clone()).await,
-            wanted,
-            "{tool} {arguments}"
-        );
+    let cases = r#"
+        skill_list {} => ["demo", "other"]
+        skill_list {"mode": "available"} => ["demo", "other"]
+        skill_list "{\"details\": true}" => [{"name": "demo", "description": "What demo does."}, {"name": "other", "description": "What other does."}]
+        skill_list_tools {"skill": "demo"} => {"available_tools": ["look", "touch"]}
+        skill_list_tools {"skill_name": " other "} => {"available_tools": []}
+        skill_list_docs {"skill": "demo"} => ["USAGE.md", "references/a.md", "scripts/run.sh"]
+        skill_list_docs {"Skill": "other"} => []
+    "#;
+    for (line, call, wanted) in rows(cases) {
+        let (tool, arguments) = call.split_once(' ').expect("arguments");
+        let listed = talk.call(tool, parse_json(arguments)).await;
+        assert_eq!(listed, parse_json(wanted), "{line}");
     }
     assert!(
         talk.state.iter().next().is_none(),
@@ -96,9 +74,9 @@ async fn loading_says_what_is_loaded_and_keeps_what_was_chosen() {
             json!({"skill": "demo", "include_all_docs": true, "docs": ["USAGE.md"]}),
         )
         .await;
-    assert_eq!(
-        (&all["include_all_docs"], &all["selected_docs"]),
-        (&json!(true), &json!([]))
+    check_fields(
+        &all,
+        &json!({"include_all_docs": true, "selected_docs": []}),
     );
     assert_eq!(get(&talk, "docs"), Some(json!("*")));
 }
@@ -141,47 +119,22 @@ async fn loading_is_of_one_agent_and_as_long_as_the_host_says() {
 #[tokio::test]
 async fn a_choice_adds_replaces_clears_and_says_what_it_could_not_find() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    let result = |mode: &str, docs: Value, all: bool| json!({"skill": "demo", "mode": mode, "selected_docs": docs, "include_all_docs": all});
-    let (usage, a, run) = ("USAGE.md", "references/a.md", "scripts/run.sh");
-    for (arguments, wanted) in [
-        (
-            json!({"docs": [run, usage]}),
-            result("replace", json!([run, usage]), false),
-        ),
-        (
-            json!({"docs": [a, usage], "mode": " ADD "}),
-            result("add", json!([run, usage, a]), false),
-        ),
-        (
-            json!({"include_all_docs": true, "mode": "add"}),
-            result("add", json!([]), true),
-        ),
-        (
-            json!({"docs": [usage], "mode": "add"}),
-            result("add", json!([]), true),
-        ),
+    let usage = "USAGE.md";
+    let cases = r#"
+        {"docs": ["scripts/run.sh", "USAGE.md"]} => {"mode": "replace", "selected_docs": ["scripts/run.sh", "USAGE.md"], "include_all_docs": false}
+        {"docs": ["references/a.md", "USAGE.md"], "mode": " ADD "} => {"mode": "add", "selected_docs": ["scripts/run.sh", "USAGE.md", "references/a.md"], "include_all_docs": false}
+        {"include_all_docs": true, "mode": "add"} => {"mode": "add", "selected_docs": [], "include_all_docs": true}
+        {"docs": ["USAGE.md"], "mode": "add"} => {"mode": "add", "selected_docs": [], "include_all_docs": true}
         // After all of them a narrower choice counts.
-        (
-            json!({"docs": [a, a]}),
-            result("replace", json!([a]), false),
-        ),
-        (
-            json!({"mode": "clear", "docs": [usage]}),
-            result("clear", json!([]), false),
-        ),
-        (
-            json!({"docs": [usage], "mode": "whatever"}),
-            result("replace", json!([usage]), false),
-        ),
-    ] {
-        let mut arguments = arguments;
+        {"docs": ["references/a.md", "references/a.md"]} => {"mode": "replace", "selected_docs": ["references/a.md"], "include_all_docs": false}
+        {"mode": "clear", "docs": ["USAGE.md"]} => {"mode": "clear", "selected_docs": [], "include_all_docs": false}
+        {"docs": ["USAGE.md"], "mode": "whatever"} => {"mode": "replace", "selected_docs": ["USAGE.md"], "include_all_docs": false}
+    "#;
+    for (line, mut arguments, mut wanted) in results(cases) {
         arguments["skill"] = "demo".into();
-        let made = arguments.to_string();
-        assert_eq!(
-            talk.call("skill_select_docs", arguments).await,
-            wanted,
-            "{made}"
-        );
+        wanted["skill"] = "demo".into();
+        let result = talk.call("skill_select_docs", arguments).await;
+        assert_eq!(result, wanted, "{line}");
     }
     let unknown = json!({"skill": "demo", "docs": ["x.md", usage]});
     assert_eq!(
@@ -203,71 +156,29 @@ async fn tools_are_chosen_of_what_the_skill_declares_and_the_host_has() {
         super::offer::host(&["touch", "more"]),
     )
     .await;
-    for (arguments, mode, chosen, all, unknown) in [
-        (
-            json!({"tools": ["touch", "x"]}),
-            "replace",
-            json!(["touch"]),
-            false,
-            json!(["x"]),
-        ),
+    let cases = r#"
+        {"tools": ["touch", "x"]} => {"mode": "replace", "selected_tools": ["touch"], "include_all_tools": false, "unknown_tools": ["x"]}
         // Nothing of it is there: nothing changes.
-        (
-            json!({"tools": ["x"]}),
-            "replace",
-            json!(["touch"]),
-            false,
-            json!(["x"]),
-        ),
-        (
-            json!({"tools": ["more"], "mode": "add"}),
-            "add",
-            json!(["touch", "more"]),
-            false,
-            Value::Null,
-        ),
-        (
-            json!({"include_all_tools": true}),
-            "replace",
-            json!([]),
-            true,
-            json!(["look"]),
-        ),
+        {"tools": ["x"]} => {"mode": "replace", "selected_tools": ["touch"], "include_all_tools": false, "unknown_tools": ["x"]}
+        {"tools": ["more"], "mode": "add"} => {"mode": "add", "selected_tools": ["touch", "more"], "include_all_tools": false}
+        {"include_all_tools": true} => {"mode": "replace", "selected_tools": [], "include_all_tools": true, "unknown_tools": ["look"]}
         // Beside all of its own one that it does not declare.
-        (
-            json!({"tools": ["more"], "mode": "add"}),
-            "add",
-            json!(["touch", "more"]),
-            false,
-            json!(["look"]),
-        ),
-        (
-            json!({"tools": ["more"], "mode": "clear"}),
-            "clear",
-            json!([]),
-            false,
-            Value::Null,
-        ),
-    ] {
-        let mut arguments = arguments;
+        {"tools": ["more"], "mode": "add"} => {"mode": "add", "selected_tools": ["touch", "more"], "include_all_tools": false, "unknown_tools": ["look"]}
+        {"tools": ["more"], "mode": "clear"} => {"mode": "clear", "selected_tools": [], "include_all_tools": false}
+    "#;
+    for (line, mut arguments, mut wanted) in results(cases) {
         arguments["skill"] = "demo".into();
-        let made = arguments.to_string();
+        wanted["skill"] = "demo".into();
         let result = talk.call("skill_select_tools", arguments).await;
-        let mut wanted = json!({"skill": "demo", "mode": mode, "selected_tools": chosen, "include_all_tools": all});
-        if !unknown.is_null() {
-            wanted["unknown_tools"] = unknown;
-        }
-        assert_eq!(result, wanted, "{made}");
+        assert_eq!(result, wanted, "{line}");
     }
 }
 
 #[tokio::test]
 async fn a_hidden_skill_is_as_one_that_is_not_there() {
-    let options = ToolOptions {
-        skills: Some(vec!["other".into(), "ghost".into()]),
-        ..ToolOptions::default()
-    };
-    let mut talk = Talk::new(options).await;
+    let mut talk =
+        Talk::with_options(|options| options.skills = Some(vec!["other".into(), "ghost".into()]))
+            .await;
     assert_eq!(talk.call("skill_list", json!({})).await, json!(["other"]));
     for (tool, arguments) in [
         ("skill_load", json!({"skill": "demo"})),

@@ -260,11 +260,7 @@ async fn skills_that_a_state_has_and_the_daemon_has_not_cost_no_calls() {
 
 #[tokio::test]
 async fn shermas_skills_are_there_in_the_version_that_was_loaded() {
-    let options = ToolOptions {
-        family: Family::Sherma,
-        ..ToolOptions::default()
-    };
-    let mut talk = Talk::new(options).await;
+    let mut talk = Talk::with_options(|options| options.family = Family::Sherma).await;
     let version = |number: &str, byte: &str| v1::Skill {
         version: number.into(),
         digest: format!("sha256:{}", byte.repeat(32)),

@@ -51,11 +51,7 @@ fn listed(tools: &[&str]) -> ToolOptions {
 async fn profiles_and_lists_decide_what_is_offered() {
     let all: Vec<&str> = KNOWLEDGE.into_iter().chain(RUNNING).collect();
     assert_eq!(names(&Talk::new(ToolOptions::default()).await).await, all);
-    let knowledge = ToolOptions {
-        profile: Profile::KnowledgeOnly,
-        ..ToolOptions::default()
-    };
-    let mut talk = Talk::new(knowledge).await;
+    let mut talk = Talk::with_options(|options| options.profile = Profile::KnowledgeOnly).await;
     assert_eq!(names(&talk).await, KNOWLEDGE);
     // What is not offered is not there, whoever calls it.
     for tool in RUNNING {
@@ -358,11 +354,7 @@ async fn tools_of_the_host_are_offered_while_a_loaded_skill_names_them() {
 #[tokio::test]
 async fn a_restricted_command_is_not_called_a_shell_command() {
     for (allowed, is_shell) in [(Vec::new(), true), (vec!["ls".to_owned()], false)] {
-        let options = ToolOptions {
-            allowed_commands: allowed,
-            ..ToolOptions::default()
-        };
-        let talk = Talk::new(options).await;
+        let talk = Talk::with_options(|options| options.allowed_commands = allowed).await;
         for tool in definitions(&talk).await {
             let command = &tool.parameters["properties"]["command"]["description"];
             let Some(said) = command.as_str() else {

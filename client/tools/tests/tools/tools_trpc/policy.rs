@@ -79,11 +79,8 @@ async fn an_editor_beneath_a_policy_is_the_hosts_decision() {
 
 #[tokio::test]
 async fn what_the_workspace_does_not_let_start_is_refused() {
-    let options = ToolOptions {
-        allowed_commands: vec!["forbidden".into()],
-        ..ToolOptions::default()
-    };
-    let mut talk = Talk::new(options).await;
+    let mut talk =
+        Talk::with_options(|options| options.allowed_commands = vec!["forbidden".into()]).await;
     for tool in ["skill_run", "skill_exec", "workspace_exec"] {
         for background in [false, true] {
             let mut arguments = run("forbidden x");

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use skilld_tools::state::SessionState;
-use skilld_tools::{Session, ToolCall, ToolOptions};
+use skilld_tools::{Session, ToolOptions};
 use tonic::Code;
 
 use super::{Talk, file, run};
+use crate::conversation::{check_fields, check_warning, tool_call};
 use skilld_testing::live::Fault;
 use skilld_testing::refusal;
 
@@ -44,20 +45,14 @@ async fn a_prompt_comes_once_is_hinted_and_is_answered() {
     assert_eq!(talk.call("skill_poll_session", poll.clone()).await, nothing);
     let write = json!({"SessionId": id, "chars": "Ada", "yieldTimeMs": 1});
     let half = talk.call("skill_write_stdin", write).await;
-    assert_eq!(
-        (&half["output"], &half["status"]),
-        (&json!("Ada"), &json!("running"))
-    );
+    check_fields(&half, &json!({"output": "Ada", "status": "running"}));
     let write = json!({"session_id": id, "submit": true});
     let ended = talk.call("skill_write_stdin", write).await;
-    assert_eq!(
-        (&ended["output"], &ended["status"], &ended["exit_code"]),
-        (&json!("\n"), &json!("exited"), &json!(3))
+    check_fields(
+        &ended,
+        &json!({"output": "\n", "status": "exited", "exit_code": 3}),
     );
-    assert_eq!(
-        (&ended["offset"], &ended["next_offset"]),
-        (&json!(9), &json!(10))
-    );
+    check_fields(&ended, &json!({"offset": 9, "next_offset": 10}));
     assert_eq!(ended["result"]["stdout"], "Name? Ada\n");
     assert_eq!(ended.get("interaction"), None);
     // The same result later, from the state alone.
@@ -74,10 +69,7 @@ async fn what_is_typed_first_may_end_the_input() {
     arguments["stdin"] = "all\n".into();
     arguments["eof"] = true.into();
     let result = talk.call("skill_exec", arguments).await;
-    assert_eq!(
-        (&result["status"], &result["output"]),
-        (&json!("exited"), &json!("all\n"))
-    );
+    check_fields(&result, &json!({"status": "exited", "output": "all\n"}));
     assert_eq!(result["result"]["stdout"], "all\n");
     let id = result["session_id"].clone();
     let (code, message) = talk
@@ -89,24 +81,14 @@ async fn what_is_typed_first_may_end_the_input() {
 
 #[tokio::test]
 async fn lines_and_bytes_are_bounded_and_the_rest_comes_later() {
-    let options = ToolOptions {
-        output_bytes_max: 10,
-        ..ToolOptions::default()
-    };
-    let mut talk = Talk::new(options).await;
+    let mut talk = Talk::with_options(|options| options.output_bytes_max = 10).await;
     let (_, id) = started(&mut talk, "cat").await;
     let write = json!({"session_id": id, "chars": "1\n2\n3\n4\n5\n6\n7\n", "poll_lines": 2});
     let first = talk.call("skill_write_stdin", write).await;
-    assert_eq!(
-        (&first["output"], &first["more"]),
-        (&json!("1\n2\n"), &json!(true))
-    );
+    check_fields(&first, &json!({"output": "1\n2\n", "more": true}));
     let poll = json!({"session_id": id, "yield_ms": 1});
     let second = talk.call("skill_poll_session", poll.clone()).await;
-    assert_eq!(
-        (&second["output"], &second["more"]),
-        (&json!("3\n4\n5\n6\n7\n"), &json!(true))
-    );
+    check_fields(&second, &json!({"output": "3\n4\n5\n6\n7\n", "more": true}));
     assert_eq!(talk.call("skill_poll_session", poll).await["output"], "");
 }
 
@@ -134,11 +116,7 @@ async fn waits_are_the_references_and_the_calls() {
 
 #[tokio::test]
 async fn killing_returns_the_end_of_what_was_printed_and_what_it_came_to() {
-    let options = ToolOptions {
-        output_bytes_max: 8,
-        ..ToolOptions::default()
-    };
-    let mut talk = Talk::new(options).await;
+    let mut talk = Talk::with_options(|options| options.output_bytes_max = 8).await;
     let (_, id) = started(&mut talk, "cat").await;
     let write =
         json!({"session_id": id, "chars": "0123456789abcdef", "poll_lines": 1, "yield_ms": 1});
@@ -147,24 +125,14 @@ async fn killing_returns_the_end_of_what_was_printed_and_what_it_came_to() {
     let killed = talk
         .call("skill_kill_session", json!({"session_id": id}))
         .await;
-    assert_eq!(
-        (&killed["ok"], &killed["status"]),
-        (&json!(true), &json!("killed"))
-    );
-    assert_eq!(
-        (&killed["output"], &killed["lost_bytes"]),
-        (&json!("cdef"), &json!(4)),
-        "{killed}"
-    );
+    check_fields(&killed, &json!({"ok": true, "status": "killed"}));
+    check_fields(&killed, &json!({"output": "cdef", "lost_bytes": 4}));
     assert_eq!(killed["result"]["reason"], "killed_by_client");
     // Once more it is the same, and the output is not there twice.
     let again = talk
         .call("skill_kill_session", json!({"session_id": id}))
         .await;
-    assert_eq!(
-        (&again["output"], &again["result"]),
-        (&json!(""), &killed["result"])
-    );
+    check_fields(&again, &json!({"output": "", "result": killed["result"]}));
 }
 
 #[tokio::test]
@@ -260,15 +228,11 @@ async fn equal_texts_of_two_calls_are_both_typed_and_one_of_a_call_that_is_repea
     talk.fake.state.lock().poll_refusals.push_back(lost);
     talk.id = "c5".into();
     let first = talk.call("skill_write_stdin", write("1\n")).await;
-    assert_eq!(
-        (&first["status"], &first["output"], &first["offset"]),
-        (&json!("running"), &json!(""), &json!(0))
+    check_fields(
+        &first,
+        &json!({"status": "running", "output": "", "offset": 0}),
     );
-    let warning = first["warnings"][0].as_str().expect("a warning");
-    assert!(
-        warning.starts_with("its output could not be had yet: "),
-        "{warning}"
-    );
+    check_warning(&first, "its output could not be had yet: ");
     talk.id = "c6".into();
     let before = talk.state.clone();
     let second = talk.call("skill_write_stdin", write("2\n")).await;
@@ -277,11 +241,7 @@ async fn equal_texts_of_two_calls_are_both_typed_and_one_of_a_call_that_is_repea
     assert_eq!(talk.call("skill_write_stdin", write("2\n")).await, second);
     assert_eq!(typed(&talk, &id), b"1\n2\n");
     // Side by side, from one state.
-    let call = |id: &str, text| ToolCall {
-        id: id.into(),
-        name: "skill_write_stdin".into(),
-        arguments: write(text),
-    };
+    let call = |id: &str, text| tool_call(id, "skill_write_stdin", write(text));
     let (left, right) = tokio::join!(
         talk.tools.call(&talk.session, &talk.state, call("c7", "a")),
         talk.tools.call(&talk.session, &talk.state, call("c8", "b")),
@@ -303,10 +263,7 @@ async fn a_program_that_reads_nothing_holds_no_call_up() {
     let before = talk.state.clone();
     let answer = talk.call("skill_write_stdin", write.clone()).await;
     assert_eq!(answer["unwritten_bytes"], 100 * 1024 - 64 * 1024);
-    assert_eq!(
-        (&answer["status"], &answer["more"]),
-        (&json!("running"), &Value::Null)
-    );
+    check_fields(&answer, &json!({"status": "running", "more": null}));
     talk.state = before;
     assert_eq!(talk.call("skill_write_stdin", write).await, answer);
     assert_eq!(typed(&talk, &id), text.as_bytes()[..64 * 1024]);
@@ -345,11 +302,7 @@ async fn a_command_that_was_started_is_known_whatever_becomes_of_the_rest() {
     let mut arguments = run("cat");
     arguments["stdin"] = "abcd".into();
     let started = talk.call("skill_exec", arguments).await;
-    let warning = started["warnings"][0].as_str().expect("a warning");
-    assert!(
-        warning.starts_with("nobody knows how much of its stdin was written"),
-        "{warning}"
-    );
+    check_warning(&started, "nobody knows how much of its stdin was written");
     // The first look fails.
     let lost = refusal(Code::Internal, "INTERNAL", &[]);
     talk.fake.state.lock().poll_refusals.push_back(lost);
@@ -365,11 +318,7 @@ async fn a_command_that_was_started_is_known_whatever_becomes_of_the_rest() {
 
 #[tokio::test]
 async fn characters_are_whole_where_output_is_cut_after_the_end() {
-    let options = ToolOptions {
-        output_bytes_max: 9,
-        ..ToolOptions::default()
-    };
-    let mut talk = Talk::new(options).await;
+    let mut talk = Talk::with_options(|options| options.output_bytes_max = 9).await;
     let text = "aé€😀".repeat(10);
     let mut arguments = run("cat");
     (arguments["stdin"], arguments["eof"]) = (text.clone().into(), true.into());
@@ -413,10 +362,7 @@ async fn what_is_cut_is_no_prompt() {
     let (_, id) = started(&mut talk, "cat").await;
     let write = json!({"session_id": id, "chars": "files:\na\nb\n", "poll_lines": 1});
     let cut = talk.call("skill_write_stdin", write).await;
-    assert_eq!(
-        (&cut["output"], &cut["more"]),
-        (&json!("files:\n"), &json!(true))
-    );
+    check_fields(&cut, &json!({"output": "files:\n", "more": true}));
     assert_eq!(cut.get("interaction"), None);
 }
 
@@ -528,10 +474,7 @@ async fn a_start_that_is_repeated_goes_on_where_its_session_is() {
     talk.call("skill_write_stdin", write).await;
     talk.id = "c1".into();
     let (again, _) = started(&mut talk, "ask").await;
-    assert_eq!(
-        (&again["output"], &again["offset"]),
-        (&json!(""), &json!(9))
-    );
+    check_fields(&again, &json!({"output": "", "offset": 9}));
     assert_eq!(talk.fake.state.lock().starts, 1);
 }
 
@@ -566,10 +509,12 @@ async fn one_session_that_is_slow_to_end_holds_up_no_other() {
     let (_, id) = started(&mut talk, "ask").await;
     talk.fake.state.lock().collect_hangs = true;
     talk.fake.state.lock().collect = Vec::new();
-    let write = |id: &str| ToolCall {
-        id: String::new(),
-        name: "skill_write_stdin".into(),
-        arguments: json!({"session_id": id, "submit": true}),
+    let write = |id: &str| {
+        tool_call(
+            "",
+            "skill_write_stdin",
+            json!({"session_id": id, "submit": true}),
+        )
     };
     let slow = talk.tools.call(&talk.session, &talk.state, write(&id));
     let others = async {
@@ -584,11 +529,7 @@ async fn one_session_that_is_slow_to_end_holds_up_no_other() {
             ..talk.session.clone()
         };
         let state = SessionState::new();
-        let ask = ToolCall {
-            id: "c1".into(),
-            name: "skill_exec".into(),
-            arguments: run("ask"),
-        };
+        let ask = tool_call("c1", "skill_exec", run("ask"));
         let answer = talk.tools.call(&other, &state, ask).await;
         answer.expect("goes on").result["output"].clone()
     };
@@ -606,11 +547,7 @@ async fn one_workspace_that_is_slow_to_come_holds_up_no_other() {
         ..talk.session.clone()
     };
     let state = SessionState::new();
-    let call = || ToolCall {
-        id: String::new(),
-        name: "skill_run".into(),
-        arguments: run("hello"),
-    };
+    let call = || tool_call("", "skill_run", run("hello"));
     talk.call("skill_run", run("hello")).await;
     let answer = talk.tools.call(&other, &state, call()).await;
     answer.expect("runs");

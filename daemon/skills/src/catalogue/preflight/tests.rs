@@ -3,24 +3,25 @@
 use std::fs;
 
 use super::*;
-use crate::store::files::Manifest;
+use crate::content_store::skill_files::Manifest;
 use crate::{FrontMatter, Requires};
 
 fn strings(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn image() -> Inventory {
-    Inventory::new(
-        strings(&["bash", "jq", "node", "python3"]),
-        strings(&["pyyaml", "requests"]),
-        strings(&["json", "os", "requests", "sys", "yaml"]),
-        strings(&["commander"]),
-    )
+fn image() -> ImageInventory {
+    let set = |names: &[&str]| strings(names).into_iter().collect();
+    ImageInventory {
+        programs: set(&["bash", "jq", "node", "python3"]),
+        python_packages: set(&["pyyaml", "requests"]),
+        python_modules: set(&["json", "os", "requests", "sys", "yaml"]),
+        node_packages: set(&["commander"]),
+    }
 }
 
 /// Kind, name, whether it is an error, source.
-type Row = (Kind, String, bool, String);
+type Row = (NeedKind, String, bool, String);
 
 fn skill(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("temp dir");
@@ -38,7 +39,7 @@ fn check(front: &FrontMatter, files: &[(&str, &str)], env: &[&str]) -> Vec<Row> 
     let manifest = Manifest::read(dir.path()).expect("manifest");
     let needs = collect_needs(front, &manifest).expect("collected");
     let found = find_unmet_needs(&needs, &image(), &strings(env));
-    let row = |finding: Finding| {
+    let row = |finding: UnmetNeed| {
         assert!(!finding.message.is_empty());
         let error = finding.severity == Severity::Error;
         (finding.kind, finding.name, error, finding.source)
@@ -64,7 +65,7 @@ fn compatible(text: &str) -> FrontMatter {
     }
 }
 
-fn row(kind: Kind, name: &str, error: bool, source: &str) -> Row {
+fn row(kind: NeedKind, name: &str, error: bool, source: &str) -> Row {
     (kind, name.to_owned(), error, source.to_owned())
 }
 
@@ -85,9 +86,9 @@ fn what_is_declared_and_missing_is_an_error() {
     assert_eq!(
         found,
         [
-            row(Kind::Binary, "pandoc", true, bins),
-            row(Kind::AnyBinary, "soffice, libreoffice", true, any),
-            row(Kind::Env, "API_KEY", true, env),
+            row(NeedKind::Binary, "pandoc", true, bins),
+            row(NeedKind::AnyBinary, "soffice, libreoffice", true, any),
+            row(NeedKind::Env, "API_KEY", true, env),
         ]
     );
     let one = requires(&[], &["soffice", "jq"], &[]);
@@ -120,11 +121,21 @@ fn what_files_declare_is_an_error_and_what_they_import_a_warning() {
     assert_eq!(
         found,
         [
-            row(Kind::PythonPackage, "pandas", true, "requirements.txt:2"),
-            row(Kind::PythonPackage, "rich", true, "scripts/run.py:1"),
-            row(Kind::NodePackage, "left-pad", true, "package.json"),
-            row(Kind::PythonModule, "numpy", false, "scripts/helper.py:2"),
-            row(Kind::Network, "requests", false, "scripts/run.py:7"),
+            row(
+                NeedKind::PythonPackage,
+                "pandas",
+                true,
+                "requirements.txt:2"
+            ),
+            row(NeedKind::PythonPackage, "rich", true, "scripts/run.py:1"),
+            row(NeedKind::NodePackage, "left-pad", true, "package.json"),
+            row(
+                NeedKind::PythonModule,
+                "numpy",
+                false,
+                "scripts/helper.py:2"
+            ),
+            row(NeedKind::Network, "requests", false, "scripts/run.py:7"),
         ]
     );
 }
@@ -141,9 +152,9 @@ fn interpreters_are_named_with_the_script_that_wants_them() {
     assert_eq!(
         check(&FrontMatter::default(), &files, &[]),
         [
-            row(Kind::Interpreter, "ruby", true, "scripts/b.rb:1"),
-            row(Kind::Interpreter, "uv", true, "tool:1"),
-            row(Kind::Interpreter, "pwsh", false, "scripts/c.ps1:1"),
+            row(NeedKind::Interpreter, "ruby", true, "scripts/b.rb:1"),
+            row(NeedKind::Interpreter, "uv", true, "tool:1"),
+            row(NeedKind::Interpreter, "pwsh", false, "scripts/c.ps1:1"),
         ]
     );
 }
@@ -153,7 +164,7 @@ fn a_network_is_a_warning_since_no_workspace_has_one() {
     let found = check(&compatible("Needs network access."), &[], &[]);
     assert_eq!(
         found,
-        [row(Kind::Network, "the skill", false, "compatibility")]
+        [row(NeedKind::Network, "the skill", false, "compatibility")]
     );
     assert_eq!(
         check(&compatible("Works offline, no network."), &[], &[]),
@@ -164,8 +175,8 @@ fn a_network_is_a_warning_since_no_workspace_has_one() {
     assert_eq!(
         found,
         [
-            row(Kind::Binary, "curl", true, bins),
-            row(Kind::Network, "curl", false, bins)
+            row(NeedKind::Binary, "curl", true, bins),
+            row(NeedKind::Network, "curl", false, bins)
         ]
     );
 }

@@ -72,12 +72,18 @@ fn index(rows: &[Row]) -> SearchIndex {
     SearchIndex::new(&skills.collect::<Vec<_>>())
 }
 
-fn names(hits: &[SearchHit]) -> Vec<&'static str> {
-    hits.iter().map(|hit| CATALOGUE[hit.position].0).collect()
+/// Returns the name of a found skill of [`CATALOGUE`].
+fn name(hit: &SearchMatch) -> &'static str {
+    let mut rows = CATALOGUE.iter();
+    rows.find(|row| row.0 == hit.skill.name).expect("listed").0
 }
 
-fn fields(hits: &[SearchHit], name: &str) -> Vec<&'static str> {
-    let hit = hits.iter().find(|hit| CATALOGUE[hit.position].0 == name);
+fn names(hits: &[SearchMatch]) -> Vec<&'static str> {
+    hits.iter().map(name).collect()
+}
+
+fn fields(hits: &[SearchMatch], name: &str) -> Vec<&'static str> {
+    let hit = hits.iter().find(|hit| hit.skill.name == name);
     hit.expect(name).fields.clone()
 }
 
@@ -90,54 +96,35 @@ fn the_stop_words_are_sorted() {
 fn names_come_before_descriptions_and_these_before_tags() {
     let index = index(&CATALOGUE);
     let found = |query: &str| names(&index.search(query, 25).expect("words"));
-    for (query, expected) in [
+    let cases = "
         // Exact name, name that begins so (a whole word before a part), word in a name, in a description, in a tag.
-        (
-            "pdf",
-            vec![
-                "pdf",
-                "pdf-tools",
-                "pdfium",
-                "my-pdf",
-                "reports",
-                "invoices",
-            ],
-        ),
-        (
-            "PDF",
-            vec![
-                "pdf",
-                "pdf-tools",
-                "pdfium",
-                "my-pdf",
-                "reports",
-                "invoices",
-            ],
-        ),
+        pdf => pdf pdf-tools pdfium my-pdf reports invoices
+        PDF => pdf pdf-tools pdfium my-pdf reports invoices
         // The whole query is a name, however it is written.
-        ("csv report", vec!["csv-report", "reports"]),
-        ("csv-report", vec!["csv-report", "reports"]),
-        ("Csv_Report", vec!["csv-report", "reports"]),
-        ("git/helper", vec!["git/helper"]),
-        ("sql query", vec!["sql_query"]),
+        csv report => csv-report reports
+        csv-report => csv-report reports
+        Csv_Report => csv-report reports
+        git/helper => git/helper
+        sql query => sql_query
         // Its stop word takes part in a name.
-        ("skill creator", vec!["skill-creator"]),
+        skill creator => skill-creator
         // The inside of a word is worth least.
-        ("ices", vec!["invoices"]),
+        ices => invoices
         // Triggers count as tags.
-        ("explain", vec!["sql_query"]),
+        explain => sql_query
         // What is rare decides over what many have.
-        (
-            "data commits",
-            vec!["git/helper", "csv-report", "sql_query"],
-        ),
+        data commits => git/helper csv-report sql_query
         // Every script.
-        ("größere", vec!["übersetzer"]),
-        ("ÜBERSETZER", vec!["übersetzer"]),
-        ("翻訳", vec!["翻訳"]),
-        ("文書", vec!["翻訳"]),
-        ("nothing like it: zzz", vec![]),
-    ] {
+        größere => übersetzer
+        ÜBERSETZER => übersetzer
+        翻訳 => 翻訳
+        文書 => 翻訳
+        nothing like it: zzz =>
+    ";
+    let cases = cases.trim().lines().map(str::trim);
+    for case in cases.filter(|line| !line.starts_with("//")) {
+        let (query, expected) = case.split_once(" =>").expect("a case");
+        let expected: Vec<&str> = expected.split_whitespace().collect();
         assert_eq!(found(query), expected, "{query:?}");
     }
     let hits = index.search("data", 25).expect("words");
@@ -173,8 +160,8 @@ fn what_every_skill_has_is_worth_nearly_nothing() {
         "{rare:?} {common:?}"
     );
     assert_eq!(
-        index.search("common rare", 3).expect("words")[0].position,
-        7
+        index.search("common rare", 3).expect("words")[0].skill.name,
+        "n7"
     );
 }
 
@@ -220,9 +207,7 @@ fn compat_scores_as_agent_zero_does() {
     let index = index(&CATALOGUE);
     let score = |query: &str| -> Vec<(&str, f64)> {
         let hits = index.search_compat(query, 25).expect("words");
-        let rows = hits
-            .iter()
-            .map(|hit| (CATALOGUE[hit.position].0, hit.score));
+        let rows = hits.iter().map(|hit| (name(hit), hit.score));
         rows.collect()
     };
     // Substrings: 3 in the name, 2 in the description, 1 for each tag; equal ones by name.
@@ -261,8 +246,8 @@ fn compat_adds_one_point_for_each_tag_that_has_the_term() {
         ("two", "Second.", &["pdf-forms", "pdf-text", "PDFium"], &[]),
     ]);
     let hits = index.search_compat("pdf", 25).expect("words");
-    let scores: Vec<(usize, f64)> = hits.iter().map(|hit| (hit.position, hit.score)).collect();
-    assert_eq!(scores, [(1, 3.0), (0, 1.0)]);
+    let scores = hits.iter().map(|hit| (hit.skill.name.as_str(), hit.score));
+    assert_eq!(scores.collect::<Vec<_>>(), [("two", 3.0), ("one", 1.0)]);
     assert!(hits.iter().all(|hit| hit.fields == ["tags"]));
 }
 

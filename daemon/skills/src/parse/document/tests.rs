@@ -358,76 +358,51 @@ fn findings_name_their_line_and_what_was_salvaged() {
     assert_eq!((problem[0].code, problem[0].line), ("skill.not_utf8", 3));
 }
 
-/// A key, the tools that are allowed, whether there is a warning.
-const TOOLS: &[(&str, &[&str], bool)] = &[
-    (
-        "allowed-tools: Bash(git add:*), Read",
-        &["Bash(git add:*)", "Read"],
-        false,
-    ),
-    (
-        "allowed-tools: Bash(git add:*) Read",
-        &["Bash(git add:*)", "Read"],
-        false,
-    ),
-    (
-        "allowed-tools: [\"Bash(git add:*)\", Read]",
-        &["Bash(git add:*)", "Read"],
-        false,
-    ),
-    (
-        "allowed-tools:\n- Bash(git add:*)\n- Read",
-        &["Bash(git add:*)", "Read"],
-        false,
-    ),
-    (
-        "allowed_tools: Read,Write , Read",
-        &["Read", "Write"],
-        false,
-    ),
-    ("tools: [Read]", &["Read"], false),
-    ("tools: Grep\nallowed-tools: Read", &["Read"], false),
-    (
-        "allowed-tools: 'Bash(a, b (c))'",
-        &["Bash(a, b (c))"],
-        false,
-    ),
-    (
-        "allowed-tools: mcp__x__*, mcp:a/b, @a",
-        &["mcp__x__*", "mcp:a/b", "@a"],
-        false,
-    ),
-    ("allowed-tools: []", &[], false),
-    // Not YAML, and still to be understood.
-    ("allowed-tools: *", &["*"], true),
-    (
-        "allowed-tools: Bash(git: *), Read",
-        &["Bash(git: *)", "Read"],
-        true,
-    ),
-    // Not to be understood: nothing is allowed.
-    ("allowed-tools: [Read, Write", &[], true),
-    ("allowed-tools: Bash(git", &[], true),
-    ("allowed-tools: Read)", &[], true),
-    ("allowed-tools: {Read: true}", &[], true),
-    ("allowed-tools: [Read, [Write]]", &[], true),
-    ("allowed-tools:", &[], true),
-    ("allowed-tools: \"Read", &[], true),
-    ("allowed-tools: <all>", &[], true),
-];
+/// Keys and the tools that they allow: `key => tools, separated by semicolons`, with `(warned)` where there is a
+/// warning. A
+/// `\n` is a line break.
+const TOOLS: &str = r#"
+allowed-tools: Bash(git add:*), Read => Bash(git add:*); Read
+allowed-tools: Bash(git add:*) Read => Bash(git add:*); Read
+allowed-tools: ["Bash(git add:*)", Read] => Bash(git add:*); Read
+allowed-tools:\n- Bash(git add:*)\n- Read => Bash(git add:*); Read
+allowed_tools: Read,Write , Read => Read; Write
+tools: [Read] => Read
+tools: Grep\nallowed-tools: Read => Read
+allowed-tools: 'Bash(a, b (c))' => Bash(a, b (c))
+allowed-tools: mcp__x__*, mcp:a/b, @a => mcp__x__*; mcp:a/b; @a
+allowed-tools: [] =>
+// Not YAML, and still to be understood.
+allowed-tools: * => * (warned)
+allowed-tools: Bash(git: *), Read => Bash(git: *); Read (warned)
+// Not to be understood: nothing is allowed.
+allowed-tools: [Read, Write => (warned)
+allowed-tools: Bash(git => (warned)
+allowed-tools: Read) => (warned)
+allowed-tools: {Read: true} => (warned)
+allowed-tools: [Read, [Write]] => (warned)
+allowed-tools: => (warned)
+allowed-tools: "Read => (warned)
+allowed-tools: <all> => (warned)
+"#;
 
 #[test]
 fn allowed_tools_are_read_in_every_spelling_and_never_lost() {
     assert_eq!(of(&good("")).front_matter.allowed_tools, None);
-    for (yaml, expected, warned) in TOOLS {
-        let document = of(&good(yaml));
+    for case in TOOLS.trim().lines().filter(|line| !line.starts_with("//")) {
+        let (yaml, expected) = case.split_once(" =>").expect("a case");
+        let document = of(&good(&yaml.replace("\\n", "\n")));
+        let warned = expected.contains("(warned)");
+        let expected = expected.replace("(warned)", "");
+        let expected = expected
+            .split(';')
+            .map(str::trim)
+            .filter(|tool| !tool.is_empty());
+        let expected: Vec<&str> = expected.collect();
         let tools = document.front_matter.allowed_tools.as_ref();
-        assert_eq!(tools.expect("restricted"), expected, "{yaml}");
-        assert_eq!(
-            !document.problems(Profile::Lenient).is_empty(),
-            *warned,
-            "{yaml}"
-        );
+        assert_eq!(tools.expect("restricted"), &expected, "{yaml}");
+        let problems = document.problems(Profile::Lenient);
+        assert_eq!(!problems.is_empty(), warned, "{yaml}");
         assert_eq!(document.refusal(Profile::Lenient), None, "{yaml}");
         assert_eq!(document.front_matter.description, "b", "{yaml}");
     }

@@ -1,11 +1,11 @@
 //! The grammar of the `Tools:` section, a row for each form, and what other systems make of it wrongly.
 
-use super::tools;
+use super::tool_names;
 use crate::finding::{Findings, Profile};
 
 fn tools(body: &str) -> (Vec<String>, usize) {
     let mut findings = Findings::default();
-    let tools = tools::read_tools_section(body, 1, &mut findings);
+    let tools = tool_names::read_tools_section(body, 1, &mut findings);
     (tools, findings.problems(Profile::Lenient).len())
 }
 
@@ -80,7 +80,7 @@ fn a_heading_before_more_tools_is_reported() {
     ] {
         let mut findings = Findings::default();
         assert_eq!(
-            tools::read_tools_section(body, 1, &mut findings),
+            tool_names::read_tools_section(body, 1, &mut findings),
             ["a"],
             "{body:?}"
         );

@@ -6,8 +6,9 @@ use std::io::{self, Read};
 
 use tar::{EntryType, Header};
 
-use super::UnpackError;
-use super::tree::{ArchiveEntry, EntryKind, UnpackTree};
+use super::unpack_tree::{ArchiveEntry, EntryKind, UnpackTree};
+use super::{archive_error, entry_error, read_error, with_entry};
+use crate::error::{Error, Result, read_chunk};
 
 const BLOCK: usize = 512;
 /// Maximum size of a long name or a PAX header, in bytes.
@@ -31,10 +32,7 @@ pub(super) fn is_tar_header(start: &[u8]) -> bool {
 }
 
 /// Unpacks a tar stream, to its last byte.
-pub(super) fn unpack_tar(
-    mut stream: impl Read,
-    tree: &mut UnpackTree<'_>,
-) -> Result<(), UnpackError> {
+pub(super) fn unpack_tar(mut stream: impl Read, tree: &mut UnpackTree<'_>) -> Result<()> {
     let mut next: Option<Extensions> = None;
     loop {
         let mut block = [0; BLOCK];
@@ -45,12 +43,12 @@ pub(super) fn unpack_tar(
         let header = Header::from_byte_slice(&block);
         let raw_path = header.path_bytes();
         if !has_valid_checksum(&block) {
-            return Err(UnpackError::entry(&raw_path, "has a damaged header"));
+            return Err(entry_error(&raw_path, "has a damaged header"));
         }
         tree.count_header()?;
         let size = header
             .entry_size()
-            .map_err(|_| UnpackError::entry(&raw_path, "has no valid size"))?;
+            .map_err(|_| entry_error(&raw_path, "has no valid size"))?;
         let kind = header.entry_type();
         if is_extension(kind) {
             let data = read_extension_bytes(&mut stream, &raw_path, size)?;
@@ -68,21 +66,15 @@ pub(super) fn unpack_tar(
         };
         let read = tree.add_entry(&entry, &mut (&mut stream).take(size))?;
         skip(&mut stream, size - read)?;
-        skip_padding(&mut stream, size).map_err(|error| error.with_entry(&path))?;
+        skip_padding(&mut stream, size).map_err(|error| with_entry(error, &path))?;
     }
     if next.is_some_and(|meta| meta.path.is_some() || meta.link.is_some() || meta.size.is_some()) {
-        return Err(UnpackError::archive(
-            "ends with a name that belongs to nothing",
-        ));
+        return Err(archive_error("ends with a name that belongs to nothing"));
     }
     check_zeros(stream)
 }
 
-fn entry_kind<'a>(
-    header: &Header,
-    name: &[u8],
-    target: &'a [u8],
-) -> Result<EntryKind<'a>, UnpackError> {
+fn entry_kind<'a>(header: &Header, name: &[u8], target: &'a [u8]) -> Result<EntryKind<'a>> {
     let kind = header.entry_type();
     // Before POSIX a directory was a file whose name ends with a slash.
     if kind.is_dir() || (kind.is_file() && name.ends_with(b"/")) {
@@ -107,7 +99,7 @@ fn entry_kind<'a>(
     } else {
         "is of an unknown kind"
     };
-    Err(UnpackError::entry(name, problem))
+    Err(entry_error(name, problem))
 }
 
 /// Returns `true` if a header's checksum is right.
@@ -126,28 +118,20 @@ fn is_extension(kind: EntryType) -> bool {
         || kind.is_pax_global_extensions()
 }
 
-fn read_extension_bytes(
-    stream: &mut impl Read,
-    path: &[u8],
-    size: u64,
-) -> Result<Vec<u8>, UnpackError> {
+fn read_extension_bytes(stream: &mut impl Read, path: &[u8], size: u64) -> Result<Vec<u8>> {
     if size > EXTENSION_BYTES_MAX {
-        return Err(UnpackError::entry(path, "has an oversized extension"));
+        return Err(entry_error(path, "has an oversized extension"));
     }
     let mut data = Vec::new();
     let read = stream.take(size).read_to_end(&mut data);
-    if read.map_err(UnpackError::read)? as u64 != size {
-        return Err(UnpackError::archive("is cut off"));
+    if read.map_err(read_error)? as u64 != size {
+        return Err(archive_error("is cut off"));
     }
     skip_padding(stream, size)?;
     Ok(data)
 }
 
-fn parse_extension(
-    kind: EntryType,
-    mut data: Vec<u8>,
-    next: &mut Extensions,
-) -> Result<(), UnpackError> {
+fn parse_extension(kind: EntryType, mut data: Vec<u8>, next: &mut Extensions) -> Result<()> {
     if kind.is_gnu_longname() || kind.is_gnu_longlink() {
         while data.last() == Some(&0) {
             data.pop();
@@ -162,20 +146,18 @@ fn parse_extension(
     }
     let mut rest = data.as_slice();
     while !rest.is_empty() {
-        let (key, value, after) = split_pax_record(rest)
-            .ok_or_else(|| UnpackError::archive("has a damaged PAX header"))?;
+        let (key, value, after) =
+            split_pax_record(rest).ok_or_else(|| archive_error("has a damaged PAX header"))?;
         rest = after;
         if key.starts_with(b"GNU.sparse.") {
-            return Err(UnpackError::archive(
-                "has a sparse file, which no skill needs",
-            ));
+            return Err(archive_error("has a sparse file, which no skill needs"));
         }
         if !matches!(key, b"path" | b"linkpath" | b"size") {
             continue;
         }
         if kind.is_pax_global_extensions() {
             let problem = "has a PAX header that names or sizes all of its entries";
-            return Err(UnpackError::archive(problem));
+            return Err(archive_error(problem));
         }
         match key {
             b"path" => next.path = Some(value.to_vec()),
@@ -185,15 +167,15 @@ fn parse_extension(
                     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
                 });
                 let size = digits.and_then(|digits| digits.parse().ok());
-                next.size = Some(size.ok_or_else(|| UnpackError::archive("has a bad PAX size"))?);
+                next.size = Some(size.ok_or_else(|| archive_error("has a bad PAX size"))?);
             }
         }
     }
     Ok(())
 }
 
-/// Returns key and value of the first PAX record, `LENGTH KEY=VALUE\n`, and the bytes after it. The length counts all of
-/// the record, so a value may hold any byte.
+/// Returns key and value of the first PAX record, `LENGTH KEY=VALUE\n`, and the bytes after it. The length counts all
+/// of the record, so a value may hold any byte.
 fn split_pax_record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = data.iter().take(8).position(|byte| *byte == b' ')?;
     let length: usize = str::from_utf8(data.get(..space)?).ok()?.parse().ok()?;
@@ -204,38 +186,36 @@ fn split_pax_record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     (!key.is_empty()).then_some((key, value.get(1..)?, rest))
 }
 
-fn skip_padding(stream: &mut impl Read, size: u64) -> Result<(), UnpackError> {
+fn skip_padding(stream: &mut impl Read, size: u64) -> Result<()> {
     let padding = (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64;
     skip(stream, padding)
 }
 
-fn skip(stream: &mut impl Read, bytes: u64) -> Result<(), UnpackError> {
-    let skipped = io::copy(&mut stream.take(bytes), &mut io::sink()).map_err(UnpackError::read)?;
+fn skip(stream: &mut impl Read, bytes: u64) -> Result<()> {
+    let skipped = io::copy(&mut stream.take(bytes), &mut io::sink()).map_err(read_error)?;
     if skipped < bytes {
-        return Err(UnpackError::archive("is cut off"));
+        return Err(archive_error("is cut off"));
     }
     Ok(())
 }
 
 /// Checks that nothing but padding follows the end mark, which another reader could take for entries.
-fn check_zeros(mut stream: impl Read) -> Result<(), UnpackError> {
+fn check_zeros(mut stream: impl Read) -> Result<()> {
     let mut buffer = [0; 4096];
     loop {
-        let count = match stream.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(UnpackError::read(error)),
-        };
-        if buffer.iter().take(count).any(|byte| *byte != 0) {
-            return Err(UnpackError::archive("has something after its end"));
+        let chunk = read_chunk(&mut stream, &mut buffer).map_err(read_error)?;
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        if chunk.iter().any(|byte| *byte != 0) {
+            return Err(archive_error("has something after its end"));
         }
     }
 }
 
-fn header_error(error: io::Error) -> UnpackError {
+fn header_error(error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::UnexpectedEof {
-        return UnpackError::archive("ends without its end mark: it is cut off");
+        return archive_error("ends without its end mark: it is cut off");
     }
-    UnpackError::read(error)
+    read_error(error)
 }

@@ -46,6 +46,31 @@ fn file(name: &str, data: &[u8]) -> Vec<u8> {
     entry(b'0', name.as_bytes(), b"", 0o644, data)
 }
 
+/// Makes an entry from a line of a listing: `KIND NAME` with an empty file's kind, `KIND NAME TARGET`, or `pax
+/// KEY=VALUE` with `global` for the header of all entries.
+fn listed(line: &str) -> Vec<u8> {
+    let (kind, rest) = line.split_once(' ').expect("a kind");
+    if let "pax" | "global" = kind {
+        let flag = if kind == "pax" { b'x' } else { b'g' };
+        let (key, value) = rest.split_once('=').expect("a value");
+        return entry(flag, kind.as_bytes(), b"", 0, &pax(key, value.as_bytes()));
+    }
+    let flag = match kind {
+        "file" => b'0',
+        "hard" => b'1',
+        "link" => b'2',
+        "char" => b'3',
+        "block" => b'4',
+        "dir" => b'5',
+        "fifo" => b'6',
+        "sparse" => b'S',
+        "volume" => b'M',
+        _ => panic!("{kind}"),
+    };
+    let (name, target) = rest.split_once(' ').unwrap_or((rest, ""));
+    entry(flag, name.as_bytes(), target.as_bytes(), 0o644, b"")
+}
+
 fn tar_of(entries: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = entries.concat();
     bytes.resize(bytes.len() + 1024, 0);
@@ -115,7 +140,7 @@ fn zip_mode(bytes: Vec<u8>, mode: u32) -> Vec<u8> {
 fn unpacked_with(
     bytes: &[u8],
     bounds: &ArchiveBounds,
-) -> (tempfile::TempDir, Result<UnpackedArchive, UnpackError>) {
+) -> (tempfile::TempDir, Result<UnpackedArchive>) {
     let dir = tempfile::tempdir().expect("temp dir");
     let path = dir.path().join("archive");
     fs::write(&path, bytes).expect("written");
@@ -356,10 +381,10 @@ fn refusal(bytes: &[u8]) -> String {
     let (_dir, result) = unpacked_with(bytes, &BOUNDS);
     let refused = result.expect_err("refused");
     assert!(
-        !matches!(refused, UnpackError::Host(_)),
+        !matches!(refused, Error::Io { .. }),
         "not the host's fault: {refused:?}"
     );
-    Error::from(refused).to_string()
+    refused.to_string()
 }
 
 /// The same zip file as if a system of this number had made it.
@@ -392,7 +417,7 @@ fn backslashes_in_zip_files_from_windows_separate_folders() {
     }
     // Where a backslash can be part of a name it is not known what was meant.
     let (_dir, refused) = unpacked_with(&zip_made_by(zip, 3), &BOUNDS);
-    let refused = Error::from(refused.expect_err("refused")).to_string();
+    let refused = refused.expect_err("refused").to_string();
     assert!(refused.contains("backslash"), "{refused}");
 }
 
@@ -474,106 +499,40 @@ fn hostile_tar_entries_are_refused() {
     let skill = || file("SKILL.md", SKILL);
     let link =
         |name: &str, target: &str| entry(b'2', name.as_bytes(), target.as_bytes(), 0o777, b"");
+    let cases = "
+        absolute link: link l /etc/passwd => l is a link out of the archive
+        climbing link: link a/l ../../x => a/l is a link out of the archive
+        link over a link: link a/l b/../../x => is a link out of the archive
+        write through a link: link d ., file d/x => beneath a file or a link
+        directory over a link: link d a, dir d/ => is there twice
+        link over a directory: file d/x, link d x => is there twice
+        link over a file: link SKILL.md x => is there twice
+        file beneath a file: file f, file f/x => beneath a file or a link
+        file over a directory: file f/x, file f => is there twice
+        hard link out: hard h ../../etc/passwd => hard link out of the archive
+        absolute hard link: hard h /etc/passwd => hard link out of the archive
+        hard link to what comes later: hard h z, file z => no earlier file
+        hard link to a link: link l SKILL.md, hard h l => no earlier file
+        character device: char null => null is a device
+        block device: block sda => is a device
+        FIFO: fifo pipe => is a FIFO
+        GNU sparse: sparse sparse => is sparse
+        another volume: volume next => is of an unknown kind
+        PAX sparse: pax GNU.sparse.major=1, file x => sparse file
+        global path: global path=/etc/passwd => names or sizes all of its entries
+        global size: global size=0 => names or sizes all of its entries
+        negative PAX size: pax size=-1, file x => bad PAX size
+        endless PAX size: pax size=99999999999999999999, file x => bad PAX size
+    ";
+    for case in cases.trim().lines() {
+        let (what, expected) = case.split_once(": ").expect("a name");
+        let (entries, problem) = expected.split_once(" => ").expect("a problem");
+        let entries: Vec<Vec<u8>> = entries.split(", ").map(listed).collect();
+        let said = refusal(&tar_of(&[vec![skill()], entries].concat()));
+        assert!(said.contains(problem), "{}: {said}", what.trim());
+    }
     for (what, entries, problem) in [
-        (
-            "absolute link",
-            vec![link("l", "/etc/passwd")],
-            "l is a link out of the archive",
-        ),
-        (
-            "climbing link",
-            vec![link("a/l", "../../x")],
-            "a/l is a link out of the archive",
-        ),
-        (
-            "link over a link",
-            vec![link("a/l", "b/../../x")],
-            "is a link out of the archive",
-        ),
         ("empty link", vec![link("l", "")], "without a valid target"),
-        (
-            "write through a link",
-            vec![link("d", "."), file("d/x", b"x")],
-            "beneath a file or a link",
-        ),
-        (
-            "directory over a link",
-            vec![link("d", "a"), entry(b'5', b"d/", b"", 0, b"")],
-            "is there twice",
-        ),
-        (
-            "link over a directory",
-            vec![file("d/x", b""), link("d", "x")],
-            "is there twice",
-        ),
-        (
-            "link over a file",
-            vec![link("SKILL.md", "x")],
-            "is there twice",
-        ),
-        (
-            "file beneath a file",
-            vec![file("f", b""), file("f/x", b"")],
-            "beneath a file or a link",
-        ),
-        (
-            "file over a directory",
-            vec![file("f/x", b""), file("f", b"")],
-            "is there twice",
-        ),
-        (
-            "hard link out",
-            vec![entry(b'1', b"h", b"../../etc/passwd", 0, b"")],
-            "hard link out of the archive",
-        ),
-        (
-            "absolute hard link",
-            vec![entry(b'1', b"h", b"/etc/passwd", 0, b"")],
-            "hard link out of the archive",
-        ),
-        (
-            "hard link to what comes later",
-            vec![entry(b'1', b"h", b"z", 0, b""), file("z", b"")],
-            "no earlier file",
-        ),
-        (
-            "hard link to a link",
-            vec![link("l", "SKILL.md"), entry(b'1', b"h", b"l", 0, b"")],
-            "no earlier file",
-        ),
-        (
-            "character device",
-            vec![entry(b'3', b"null", b"", 0o666, b"")],
-            "null is a device",
-        ),
-        (
-            "block device",
-            vec![entry(b'4', b"sda", b"", 0o666, b"")],
-            "is a device",
-        ),
-        (
-            "FIFO",
-            vec![entry(b'6', b"pipe", b"", 0o666, b"")],
-            "is a FIFO",
-        ),
-        (
-            "GNU sparse",
-            vec![entry(b'S', b"sparse", b"", 0o666, b"")],
-            "is sparse",
-        ),
-        (
-            "another volume",
-            vec![entry(b'M', b"next", b"", 0, b"")],
-            "is of an unknown kind",
-        ),
-        (
-            "PAX sparse",
-            vec![
-                entry(b'x', b"p", b"", 0, &pax("GNU.sparse.major", b"1")),
-                file("x", b""),
-            ],
-            "sparse file",
-        ),
         (
             "directory with contents",
             vec![entry(b'5', b"d/", b"", 0, b"x")],
@@ -583,32 +542,6 @@ fn hostile_tar_entries_are_refused() {
             "link with contents",
             vec![entry(b'2', b"l", b"SKILL.md", 0, b"x")],
             "is no file and has contents",
-        ),
-        (
-            "global path",
-            vec![entry(b'g', b"g", b"", 0, &pax("path", b"/etc/passwd"))],
-            "names or sizes all of its entries",
-        ),
-        (
-            "global size",
-            vec![entry(b'g', b"g", b"", 0, &pax("size", b"0"))],
-            "names or sizes all of its entries",
-        ),
-        (
-            "negative PAX size",
-            vec![
-                entry(b'x', b"p", b"", 0, &pax("size", b"-1")),
-                file("x", b""),
-            ],
-            "bad PAX size",
-        ),
-        (
-            "endless PAX size",
-            vec![
-                entry(b'x', b"p", b"", 0, &pax("size", b"99999999999999999999")),
-                file("x", b""),
-            ],
-            "bad PAX size",
         ),
         (
             "PAX length that lies",
@@ -958,10 +891,10 @@ fn bombs_are_stopped_while_they_are_unpacked() {
         let (_dir, result) = unpacked_with(bytes, &bounds);
         let refused = result.expect_err(what);
         assert!(
-            matches!(refused, UnpackError::Limit { .. }),
+            matches!(refused, Error::LimitExceeded { .. }),
             "{what}: {refused:?}"
         );
-        let said = Error::from(refused).to_string();
+        let said = refused.to_string();
         assert!(said.contains(problem), "{what}: {said}");
     }
     let (_dir, fits) = unpacked_with(&many(100), &BOUNDS);

@@ -1,5 +1,5 @@
-//! Reads a zip file by its central directory, once that agrees with the local headers: no two entries share a byte, none
-//! is hidden, and nothing is encrypted.
+//! Reads a zip file by its central directory, once that agrees with the local headers: no two entries share a byte,
+//! none is hidden, and nothing is encrypted.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -10,8 +10,9 @@ use zip::read::{ArchiveOffset, Config};
 use zip::result::ZipError;
 use zip::{CompressionMethod, System, ZipArchive};
 
-use super::tree::{ArchiveEntry, EntryKind, TARGET_MAX, UnpackTree};
-use super::{EXPANSION, LimitedReader, UnpackError};
+use super::unpack_tree::{ArchiveEntry, EntryKind, TARGET_MAX, UnpackTree};
+use super::{EXPANSION, LimitedReader, archive_error, entry_error, read_error, with_entry};
+use crate::error::{Error, Result};
 
 /// Maximum size of an entry in the directory, in bytes: a header of 46, a path, and extra fields.
 const DIRECTORY_BYTES: u64 = 512;
@@ -35,7 +36,7 @@ pub(super) fn unpack_zip(
     file: &mut File,
     tree: &mut UnpackTree<'_>,
     expanded_max: u64,
-) -> Result<(), UnpackError> {
+) -> Result<()> {
     check_end(file)?;
     let entries_max = tree.entries_max();
     let directory_bytes_max = entries_max
@@ -56,13 +57,13 @@ pub(super) fn unpack_zip(
     let mut archive = ZipArchive::with_config(config, reader).map_err(zip_error)?;
     left.set(u64::MAX);
     if archive.len() as u64 > entries_max {
-        return Err(UnpackError::Limit {
+        return Err(Error::LimitExceeded {
             what: "entries of the archive".to_owned(),
             limit: entries_max,
         });
     }
     if archive.has_duplicate_names() {
-        return Err(UnpackError::archive("has two entries of the same name"));
+        return Err(archive_error("has two entries of the same name"));
     }
     archive.validate_header_consistency().map_err(zip_error)?;
     let expanded_left = Rc::new(Cell::new(expanded_max));
@@ -70,33 +71,30 @@ pub(super) fn unpack_zip(
         tree.count_header()?;
         let header = read_header(&archive, index)?;
         let contents = archive.by_index(index).map_err(zip_error);
-        let contents = contents.map_err(|error| error.with_entry(&header.name))?;
+        let contents = contents.map_err(|error| with_entry(error, &header.name))?;
         let mut contents = LimitedReader {
             inner: contents,
             left: Rc::clone(&expanded_left),
             what: EXPANSION,
             limit: expanded_max,
         };
-        add_entry(&header, &mut contents, tree).map_err(|error| error.with_entry(&header.name))?;
+        add_entry(&header, &mut contents, tree).map_err(|error| with_entry(error, &header.name))?;
     }
     Ok(())
 }
 
-fn read_header<R: Read + Seek>(
-    archive: &ZipArchive<R>,
-    index: usize,
-) -> Result<EntryHeader, UnpackError> {
+fn read_header<R: Read + Seek>(archive: &ZipArchive<R>, index: usize) -> Result<EntryHeader> {
     let entry = archive.by_index_data(index).map_err(zip_error)?;
     let name = entry.name_raw().to_vec();
     if entry.encrypted() {
-        return Err(UnpackError::entry(&name, "is encrypted"));
+        return Err(entry_error(&name, "is encrypted"));
     }
     let known = [CompressionMethod::Stored, CompressionMethod::Deflated];
     if !known.contains(&entry.compression()) {
         let problem = "is compressed by another method than deflate";
-        return Err(UnpackError::entry(&name, problem));
+        return Err(entry_error(&name, problem));
     }
-    // Elsewhere a backslash is part of a name, which `tree.rs` refuses.
+    // Elsewhere a backslash is part of a name, which `unpack_tree.rs` refuses.
     let windows = [System::Dos, System::WindowsNTFS, System::VFAT];
     let is_of_windows = windows.contains(&entry.system());
     Ok(EntryHeader {
@@ -111,11 +109,11 @@ fn read_header<R: Read + Seek>(
 }
 
 /// Returns the name of an entry that was made on Windows, where some programs write backslashes between folders.
-fn with_slashes(mut name: Vec<u8>) -> Result<Vec<u8>, UnpackError> {
+fn with_slashes(mut name: Vec<u8>) -> Result<Vec<u8>> {
     if let [drive, b':', ..] = name.as_slice()
         && drive.is_ascii_alphabetic()
     {
-        return Err(UnpackError::entry(&name, "has an absolute name"));
+        return Err(entry_error(&name, "has an absolute name"));
     }
     for byte in name.iter_mut().filter(|byte| **byte == b'\\') {
         *byte = b'/';
@@ -127,20 +125,18 @@ fn add_entry(
     header: &EntryHeader,
     contents: &mut impl Read,
     tree: &mut UnpackTree<'_>,
-) -> Result<(), UnpackError> {
+) -> Result<()> {
     let mut target = Vec::new();
     let (kind, size) = match header.mode & TYPE {
         0 | DIRECTORY if header.name.ends_with(b"/") => (EntryKind::Directory, header.size),
         _ if header.name.ends_with(b"/") => {
             let problem = "is no file and has contents";
-            return Err(UnpackError::entry(&header.name, problem));
+            return Err(entry_error(&header.name, problem));
         }
         DIRECTORY => (EntryKind::Directory, header.size),
         LINK => {
             let mut bounded = contents.take(TARGET_MAX as u64 + 1);
-            bounded
-                .read_to_end(&mut target)
-                .map_err(UnpackError::read)?;
+            bounded.read_to_end(&mut target).map_err(read_error)?;
             (EntryKind::Link { target: &target }, 0)
         }
         0 | REGULAR => {
@@ -149,7 +145,7 @@ fn add_entry(
         }
         _ => {
             let problem = "is a device, a FIFO or a socket";
-            return Err(UnpackError::entry(&header.name, problem));
+            return Err(entry_error(&header.name, problem));
         }
     };
     let entry = ArchiveEntry {
@@ -161,38 +157,35 @@ fn add_entry(
 }
 
 /// Checks that the file ends with the end of its directory: bytes after it could be another archive.
-fn check_end(file: &mut File) -> Result<(), UnpackError> {
+fn check_end(file: &mut File) -> Result<()> {
     const MARK: &[u8] = b"PK\x05\x06";
     const BYTES: u64 = 22;
-    let size = file.seek(SeekFrom::End(0)).map_err(UnpackError::read)?;
+    let size = file.seek(SeekFrom::End(0)).map_err(read_error)?;
     let start = size.saturating_sub(BYTES + u64::from(u16::MAX));
-    file.seek(SeekFrom::Start(start))
-        .map_err(UnpackError::read)?;
+    file.seek(SeekFrom::Start(start)).map_err(read_error)?;
     let mut tail = Vec::new();
     let mut rest = Read::by_ref(file).take(size - start);
-    rest.read_to_end(&mut tail).map_err(UnpackError::read)?;
-    file.rewind().map_err(UnpackError::read)?;
+    rest.read_to_end(&mut tail).map_err(read_error)?;
+    file.rewind().map_err(read_error)?;
     let last = tail.windows(MARK.len()).rposition(|window| window == MARK);
     let Some(end) = last.and_then(|at| tail.get(at..)) else {
-        return Err(UnpackError::archive(
-            "ends without its directory: it is cut off",
-        ));
+        return Err(archive_error("ends without its directory: it is cut off"));
     };
     let comment = match end.get(20..22) {
         Some([low, high]) => u16::from_le_bytes([*low, *high]),
-        _ => return Err(UnpackError::archive("is cut off")),
+        _ => return Err(archive_error("is cut off")),
     };
     if end.len() as u64 != BYTES + u64::from(comment) {
-        return Err(UnpackError::archive(
+        return Err(archive_error(
             "has something after its end, or less than it says",
         ));
     }
     Ok(())
 }
 
-fn zip_error(error: ZipError) -> UnpackError {
+fn zip_error(error: ZipError) -> Error {
     if let ZipError::Io(error) = error {
-        return UnpackError::read(error);
+        return read_error(error);
     }
-    UnpackError::archive(format!("cannot be read: {error}"))
+    archive_error(format!("cannot be read: {error}"))
 }

@@ -60,6 +60,22 @@ fn a_lingering_exec_takes_the_place_of_an_older_result() {
     assert_eq!(kept(&registry), ["e2", "l"]);
 }
 
+/// A command that lingers for long must not keep the directories of others.
+#[test]
+fn the_empty_directory_of_a_forgotten_exec_is_removed_at_once() {
+    let (registry, place) = registry(1);
+    for run in ["runs", "runs/e1", "runs/e2", "runs/full"] {
+        std::fs::create_dir(place.path().join(run)).expect("a directory");
+    }
+    std::fs::write(place.path().join("runs/full/file"), "kept").expect("a file");
+    end(&registry, "full");
+    end(&registry, "e1");
+    let _lingers = close(&registry, "e2", v1::ExecSpec::default());
+    assert_eq!(kept(&registry), ["e2"]);
+    let is_left = ["e1", "e2", "full"].map(|id| place.path().join("runs").join(id).exists());
+    assert_eq!(is_left, [false, true, true]);
+}
+
 #[test]
 fn an_exec_whose_end_the_daemon_awaits_takes_no_place() {
     let (registry, _place) = registry(1);

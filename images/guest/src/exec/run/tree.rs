@@ -60,18 +60,18 @@ impl ProcessTree {
     }
 
     /// Returns `true` if the supervisor is gone and the guest watches the tree itself.
-    pub(super) fn is_orphaned(&self) -> bool {
+    pub(super) fn has_lost_supervisor(&self) -> bool {
         matches!(self.watcher, TreeWatcher::Guest)
     }
 
     /// Returns `true` if the supervisor is gone and the leader's exit status is lost.
     pub(super) fn is_lost(&self) -> bool {
-        self.is_orphaned() && self.leader.is_lost()
+        self.has_lost_supervisor() && self.leader.is_lost()
     }
 
     /// Waits for the next report; `None` when the supervisor is gone. Safe to cancel.
     pub(super) async fn event(&self) -> Option<SupervisorReport> {
-        if self.empty || self.is_orphaned() && self.leader_over {
+        if self.empty || self.has_lost_supervisor() && self.leader_over {
             return std::future::pending().await;
         }
         match &self.watcher {
@@ -109,7 +109,7 @@ impl ProcessTree {
 
     /// Returns `true` if the guest itself finds no process of the tree.
     pub(super) fn is_swept(&self, guest: &Guest) -> bool {
-        self.is_orphaned() && self.leader_over && no_orphans(guest)
+        self.has_lost_supervisor() && self.leader_over && no_orphans(guest)
     }
 
     /// Sends a signal to the leader, its group or the whole tree.
@@ -156,7 +156,10 @@ impl ProcessTree {
     pub(super) fn insist(&mut self, guest: &Guest) {
         self.insisted += 1;
         let last = self.insisted > INSIST_MAX;
-        if (last || !self.is_orphaned()) && guest.execs.living() == 1 && sys::kill_everything() {
+        if (last || !self.has_lost_supervisor())
+            && guest.execs.living() == 1
+            && sys::kill_everything()
+        {
             return;
         }
         match &self.watcher {

@@ -77,7 +77,9 @@ fn a_truncated_history_falls_back_and_a_summary_speaks_for_itself() {
         let texts = messages
             .iter()
             .filter_map(|message| message["content"].as_str());
-        let found = texts.into_iter().any(|text| text.starts_with(FALLBACK));
+        let found = texts
+            .into_iter()
+            .any(|text| text.starts_with(FALLBACK_PREFIX));
         assert_eq!(made.report.left_to_summary.is_empty(), found);
         found
     };

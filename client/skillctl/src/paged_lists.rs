@@ -1,0 +1,50 @@
+//! Listings that the daemon answers in pages.
+
+use skilld_client::{Client, Error, v1};
+
+/// Request of a listing, which the daemon answers page by page.
+pub(crate) trait PagedRequest {
+    /// Answer that holds one page, or several of them.
+    type Answer: Default;
+
+    /// Reads the next page and appends its items to `all`; returns `false` after the last page.
+    async fn append_page(&mut self, client: &Client, all: &mut Self::Answer)
+    -> Result<bool, Error>;
+}
+
+/// Implements [`PagedRequest`] for requests by their calls, answers, lists in the answers and sizes of a page.
+macro_rules! paged_requests {
+    ($($call:ident: $request:ident -> $answer:ident { $($list:ident)+ } by $size:literal,)*) => {
+        $(impl PagedRequest for v1::$request {
+            type Answer = v1::$answer;
+
+            async fn append_page(&mut self, client: &Client, all: &mut Self::Answer) -> Result<bool, Error> {
+                self.page_size = $size;
+                let page = client.$call(self.clone()).await?;
+                $(all.$list.extend(page.$list);)+
+                self.page_token = page.next_page_token;
+                Ok(!self.page_token.is_empty())
+            }
+        })*
+    };
+}
+
+paged_requests! {
+    list_artifacts: ListArtifactsRequest -> ListArtifactsResponse { artifacts } by 1000,
+    list_artifact_versions: ListArtifactVersionsRequest -> ListArtifactVersionsResponse { artifacts } by 1000,
+    list_execs: ListExecsRequest -> ListExecsResponse { execs } by 1000,
+    list_files: ListFilesRequest -> ListFilesResponse { files } by 10_000,
+    list_skill_files: ListSkillFilesRequest -> ListSkillFilesResponse { files } by 10_000,
+    list_skills: ListSkillsRequest -> ListSkillsResponse { skills problems } by 1000,
+    list_workspaces: ListWorkspacesRequest -> ListWorkspacesResponse { workspaces } by 1000,
+}
+
+/// Reads all pages of a listing into one answer.
+pub(crate) async fn read_all_pages<R: PagedRequest>(
+    client: &Client,
+    mut request: R,
+) -> Result<R::Answer, Error> {
+    let mut all = R::Answer::default();
+    while request.append_page(client, &mut all).await? {}
+    Ok(all)
+}

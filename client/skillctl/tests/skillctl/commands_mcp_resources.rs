@@ -1,0 +1,410 @@
+//! Files over `skillctl mcp`: resources and their lists, files in results, and the tool that writes files.
+
+use serde_json::{Value, json};
+use skilld_testing::skills::Kit;
+
+use crate::commands_mcp::{Client, fits, names, options};
+use crate::commands_tool::fake;
+
+#[tokio::test]
+async fn a_file_that_is_no_text_is_returned_as_what_it_is() {
+    let fake = fake();
+    let png = b"\x89PNG\r\n\x1a\n\0\0".to_vec();
+    {
+        let mut state = fake.state.lock();
+        state.staged.insert("out/p.png".into(), png.clone());
+        state.staged.insert("out/p.bin".into(), vec![1, 0, 2]);
+        state
+            .staged
+            .insert("out/large.bin".into(), vec![0; (8 << 20) + 1]);
+    }
+    let mut client = Client::start(&fake, &[]).await;
+    let tools = client.tools().await;
+    let image = client
+        .call("read_file", json!({"file_name": "workspace://out/p.png"}))
+        .await;
+    fits(&tools, "read_file", &image);
+    assert_eq!(image["structuredContent"]["mime_type"], "image/png");
+    assert_eq!(image["structuredContent"]["size_bytes"], 10);
+    let wanted = json!({
+        "type": "image",
+        "data": data_encoding::BASE64.encode(&png),
+        "mimeType": "image/png",
+    });
+    assert_eq!(image["content"][1], wanted);
+    let other = client
+        .call("read_file", json!({"file_name": "out/p.bin"}))
+        .await;
+    fits(&tools, "read_file", &other);
+    let wanted = json!({"type": "resource", "resource": {
+        "uri": "workspace://out/p.bin",
+        "mimeType": "application/octet-stream",
+        "blob": "AQAC",
+    }});
+    assert_eq!(other["content"][1], wanted);
+    let id = client
+        .begin_call("read_file", json!({"file_name": "out/large.bin"}))
+        .await;
+    let refused = client.answer(id).await.expect("a result");
+    assert_eq!(refused["isError"], true);
+    assert!(refused.to_string().contains("NOT_TEXT"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_large_file_that_is_no_text_is_a_link_to_its_resource() {
+    let fake = fake();
+    let png = |bytes: usize| {
+        let mut png = b"\x89PNG\r\n\x1a\n\0".to_vec();
+        png.resize(bytes, 0);
+        png
+    };
+    {
+        let mut state = fake.state.lock();
+        for (path, bytes) in [
+            ("out/one.bin", vec![0; 1 << 20]),
+            ("out/more.bin", vec![0; (1 << 20) + 1]),
+            ("out/two.png", png(2 << 20)),
+            ("out/four.png", png(4 << 20)),
+        ] {
+            state.staged.insert(path.to_owned(), bytes);
+        }
+    }
+    let mut client = Client::start(&fake, &[]).await;
+    let tools = client.tools().await;
+    for (path, kind) in [
+        ("out/one.bin", "resource"),
+        ("out/more.bin", "resource_link"),
+        ("out/two.png", "image"),
+        ("out/four.png", "resource_link"),
+    ] {
+        let read = client.call("read_file", json!({"file_name": path})).await;
+        fits(&tools, "read_file", &read);
+        assert_eq!(read["content"][1]["type"], kind, "{path}");
+    }
+    let link = client
+        .call("read_file", json!({"file_name": "out/four.png"}))
+        .await;
+    let wanted = json!({
+        "type": "resource_link",
+        "uri": "workspace://out/four.png",
+        "name": "out/four.png",
+        "mimeType": "image/png",
+        "size": 4 << 20,
+    });
+    assert_eq!(link["content"][1], wanted);
+    assert_eq!(link["structuredContent"]["size_bytes"], 4 << 20);
+}
+
+#[tokio::test]
+async fn an_asset_that_is_an_image_comes_with_its_description() {
+    let fake = fake();
+    let png = b"\x89PNG\r\n\x1a\n\0".to_vec();
+    let mut kit = Kit::new("logo", "1.0.0").file("assets/logo.png", png.clone());
+    kit.skill.description = "A logo.".into();
+    fake.state.lock().kits.push(kit);
+    options(&fake, &json!({"family": "sherma"}));
+    let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+    let asset = json!({"skill_id": "logo", "asset_path": "assets/logo.png"});
+    let asset = client.call("load_skill_asset", asset).await;
+    assert_eq!(asset["structuredContent"]["binary"], true);
+    assert_eq!(asset["content"][1]["type"], "image");
+    assert_eq!(
+        asset["content"][1]["data"],
+        data_encoding::BASE64.encode(&png)
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_the_client_writes_is_in_the_workspace_and_among_the_resources() {
+    let fake = fake();
+    let mut client = Client::start(&fake, &[]).await;
+    let tools = client.tools().await;
+    let text = json!({"path": "inputs/a b.csv", "content": "a,b\n"});
+    let written = client.call("workspace_write_file", text).await;
+    fits(&tools, "workspace_write_file", &written);
+    assert_eq!(
+        written["structuredContent"]["ref"],
+        "workspace://work/inputs/a b.csv"
+    );
+    assert_eq!(written["structuredContent"]["size_bytes"], 4);
+    let bytes = json!({"path": "out/p.bin", "content_base64": "AQAC"});
+    client.call("workspace_write_file", bytes).await;
+    {
+        let state = fake.state.lock();
+        assert_eq!(state.staged["work/inputs/a b.csv"], b"a,b\n");
+        assert_eq!(state.staged["out/p.bin"], [1, 0, 2]);
+        assert_eq!(state.workspaces.len(), 1, "the session's");
+    }
+    client
+        .call("workspace_save_artifact", json!({"path": "out/p.bin"}))
+        .await;
+    let listed = client
+        .request("resources/list", json!({}))
+        .await
+        .expect("a page");
+    let listed = listed["resources"].as_array().expect("resources");
+    let uris: Vec<&str> = listed
+        .iter()
+        .filter_map(|one| one["uri"].as_str())
+        .collect();
+    assert_eq!(
+        uris[..3],
+        [
+            "workspace://out/p.bin",
+            "workspace://work/inputs/a%20b.csv",
+            "artifact://out/p.bin@0"
+        ]
+    );
+    for (uri, key, wanted) in [
+        (uris[0], "blob", "AQAC"),
+        (uris[1], "text", "a,b\n"),
+        (uris[2], "blob", "AQAC"),
+    ] {
+        let read = client.request("resources/read", json!({"uri": uri})).await;
+        assert_eq!(read.expect(uri)["contents"][0][key], wanted, "{uri}");
+    }
+    let error = client
+        .request("resources/read", json!({"uri": "workspace://out/no"}))
+        .await;
+    assert_eq!(error.expect_err("is not there")["code"], -32002);
+}
+
+#[tokio::test]
+async fn many_uploads_hide_no_result_among_the_resources() {
+    let fake = fake();
+    {
+        let mut state = fake.state.lock();
+        for index in 0..1100 {
+            for path in ["work/.skilld/u", "work/inputs/u", "out/old"] {
+                state.staged.insert(format!("{path}{index:04}"), vec![b'a']);
+            }
+        }
+        for path in ["work/result.csv", "out/z"] {
+            state.staged.insert(path.to_owned(), vec![b'a']);
+        }
+        state.modified.insert("out/z".to_owned(), 5);
+    }
+    let mut client = Client::start(&fake, &[]).await;
+    // A call makes the session's workspace.
+    client
+        .call("workspace_exec", json!({"command": "hello"}))
+        .await;
+    let listed = client.request("resources/list", json!({})).await;
+    let listed = listed.expect("a page")["resources"].clone();
+    let listed = listed.as_array().expect("resources").iter();
+    let uris: Vec<&str> = listed.filter_map(|one| one["uri"].as_str()).collect();
+    assert_eq!(uris[0], "workspace://out/z", "the newest is the first");
+    assert!(uris.contains(&"workspace://work/result.csv"));
+    let count = |prefix: &str| uris.iter().filter(|uri| uri.starts_with(prefix)).count();
+    assert_eq!(count("workspace://out/"), 1000);
+    assert_eq!(count("workspace://work/inputs/"), 1000);
+    assert_eq!(count("workspace://work/.skilld/"), 0);
+}
+
+#[tokio::test]
+async fn a_list_of_resources_ends_although_the_pages_do_not() {
+    let fake = fake();
+    let mut client = Client::start(&fake, &[]).await;
+    client
+        .call("workspace_exec", json!({"command": "hello"}))
+        .await;
+    fake.state.lock().pages_are_endless = true;
+    let listed = client.request("resources/list", json!({})).await;
+    assert_eq!(listed.expect("a page")["resources"], json!([]));
+    let calls = std::mem::take(&mut fake.state.lock().calls);
+    for (call, lists) in [
+        ("FileService/ListFiles", 2),
+        ("ArtifactService/ListArtifacts", 1),
+        // Of two skills.
+        ("SkillService/ListSkillFiles", 2),
+    ] {
+        let count = calls.iter().filter(|made| *made == call).count();
+        assert!((lists..=100 * lists).contains(&count), "{count} {call}");
+    }
+}
+
+#[tokio::test]
+async fn long_names_do_not_make_a_list_of_resources_that_no_client_takes() {
+    let fake = fake();
+    let name = "ü".repeat(1000);
+    {
+        let mut state = fake.state.lock();
+        let mut kit = Kit::new("large", "1.0.0");
+        for index in 0..1000 {
+            kit = kit.file(&format!("{index:03}{name}"), "a");
+        }
+        // On the first page.
+        state.kits.insert(0, kit);
+        for index in 0..1000 {
+            let path = format!("out/{index:03}{name}");
+            state.staged.insert(path, vec![b'a']);
+        }
+        state.staged.insert("work/a".to_owned(), vec![b'a']);
+    }
+    let mut client = Client::start(&fake, &[]).await;
+    client
+        .call("workspace_exec", json!({"command": "hello"}))
+        .await;
+    let listed = client.request("resources/list", json!({})).await;
+    let listed = listed.expect("a page").to_string();
+    assert!(listed.len() < 2 * 1024 * 1024, "{} bytes", listed.len());
+    assert!(listed.contains("workspace://out/000"));
+    assert!(listed.contains("workspace://work/a"), "the next kind");
+    assert!(listed.contains("skill://large/000"));
+}
+
+#[tokio::test]
+async fn a_file_to_write_needs_a_path_beneath_work_or_out_and_one_content() {
+    let fake = fake();
+    let mut client = Client::start(&fake, &[]).await;
+    for (wrong, problem) in [
+        (
+            json!({"path": "skills/x", "content": ""}),
+            "beneath work/ or out/",
+        ),
+        (
+            json!({"path": "out/../../x", "content": ""}),
+            "must not contain ..",
+        ),
+        (json!({"path": "out/x"}), "content is missing"),
+        (
+            json!({"path": "out/x", "content": "", "content_base64": ""}),
+            "not both",
+        ),
+        (
+            json!({"path": "out/x", "content_base64": "!"}),
+            "is not base64",
+        ),
+    ] {
+        let id = client.begin_call("workspace_write_file", wrong).await;
+        let refused = client.answer(id).await.expect("a result");
+        assert_eq!(refused["isError"], true);
+        assert!(refused.to_string().contains(problem), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn without_tools_that_run_commands_there_is_no_workspace_to_write_to_or_read() {
+    let fake = fake();
+    fake.state
+        .lock()
+        .staged
+        .insert("out/a".into(), b"a".to_vec());
+    options(&fake, &json!({"profile": "knowledge_only"}));
+    let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+    assert!(!names(&client.tools().await).contains(&"workspace_write_file"));
+    let id = client
+        .begin_call("workspace_write_file", json!({"path": "out/a"}))
+        .await;
+    assert_eq!(
+        client.answer(id).await.expect_err("unknown")["code"],
+        -32602
+    );
+    let read = client
+        .request("resources/read", json!({"uri": "workspace://out/a"}))
+        .await;
+    assert_eq!(read.expect_err("hidden")["code"], -32002);
+}
+
+#[tokio::test]
+async fn a_skill_that_is_hidden_is_no_resource() {
+    let fake = fake();
+    options(&fake, &json!({"skills": ["alpha", "beta"]}));
+    let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+    let mut uris = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = client
+            .request("resources/list", json!({"cursor": cursor}))
+            .await
+            .expect("a page");
+        let found = page["resources"].as_array().expect("resources").iter();
+        uris.extend(found.map(|resource| resource["uri"].as_str().expect("a URI").to_owned()));
+        cursor = page
+            .get("nextCursor")
+            .and_then(Value::as_str)
+            .map(ToOwned::to_owned);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(
+        uris,
+        [
+            "skill://alpha/SKILL.md",
+            "skill://alpha/scripts/run.sh",
+            "skill://beta/SKILL.md",
+            "skill://beta/scripts/run.sh",
+        ]
+    );
+    let read = client
+        .request("resources/read", json!({"uri": "skill://alpha/SKILL.md"}))
+        .await;
+    assert_eq!(read.expect("a file")["contents"][0]["text"], "# alpha\n");
+    for uri in [
+        "skill://gamma/SKILL.md",
+        "skill://alpha/no.md",
+        "file:///etc/passwd",
+        "skill://alpha",
+    ] {
+        let error = client.request("resources/read", json!({"uri": uri})).await;
+        assert_eq!(error.expect_err(uri)["code"], -32002, "{uri}");
+    }
+    let error = client
+        .request("resources/read", json!({"uri": "skill://alpha/..%2Fx"}))
+        .await;
+    assert_eq!(error.expect_err("leads out")["code"], -32602);
+}
+
+#[tokio::test]
+async fn a_file_that_a_client_could_not_take_in_one_line_is_refused() {
+    let fake = fake();
+    let kit = Kit::new("large", "1.0.0")
+        .file("a.bin", vec![0; 8 << 20])
+        .file("b.bin", vec![0; (8 << 20) + 1]);
+    fake.state.lock().kits = vec![kit];
+    let mut client = Client::start(&fake, &[]).await;
+    let read = client
+        .request("resources/read", json!({"uri": "skill://large/a.bin"}))
+        .await;
+    let blob = read.expect("a file")["contents"][0]["blob"]
+        .as_str()
+        .expect("base64")
+        .len();
+    assert!(blob < 16 << 20, "{blob}");
+    let error = client
+        .request("resources/read", json!({"uri": "skill://large/b.bin"}))
+        .await;
+    assert_eq!(error.expect_err("too large")["code"], -32602);
+}
+
+#[tokio::test]
+async fn an_artifact_of_a_session_that_is_not_kept_is_saved_with_the_words_that_load_it() {
+    let fake = fake();
+    fake.state
+        .lock()
+        .staged
+        .insert("out/a.txt".into(), b"a".to_vec());
+    for kept in [false, true] {
+        let more: &[&str] = if kept {
+            &["--session-file", "s.json"]
+        } else {
+            &[]
+        };
+        let mut client = Client::start(&fake, more).await;
+        let saved = client
+            .call("workspace_save_artifact", json!({"path": "out/a.txt"}))
+            .await;
+        let name = format!("out/a.txt@{}", saved["structuredContent"]["version"]);
+        assert_eq!(saved["content"][1]["uri"], format!("artifact://{name}"));
+        let note = saved["content"][2]["text"].as_str();
+        if kept {
+            assert_eq!(note, None);
+            continue;
+        }
+        let load = format!("skillctl artifact load {name} --app skillctl --session ");
+        let note = note.expect("a note");
+        let (_, session) = note.split_once(&load).expect(note);
+        assert!(!session.is_empty() && !session.contains(' '), "{note}");
+    }
+}

@@ -1,0 +1,221 @@
+//! SkillService of the fake daemon: answers from the skills that the test added, in either form, or with one skill.
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use skilld_client::v1::read_skill_file_response::Payload;
+use skilld_client::v1::skill_service_server::SkillService;
+use skilld_client::v1::*;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{FakeServices, skills};
+
+#[tonic::async_trait]
+impl SkillService for FakeServices {
+    type ReadSkillFileStream = BoxStream<'static, Result<ReadSkillFileResponse, Status>>;
+
+    async fn list_skills(
+        &self,
+        request: Request<ListSkillsRequest>,
+    ) -> Result<Response<ListSkillsResponse>, Status> {
+        if let Some(status) = self.lock().list_refusals.pop_front() {
+            return Err(status);
+        }
+        let known = self.lock().skills.clone();
+        if !known.is_empty() {
+            // As many to a page as are asked for.
+            let request = request.into_inner();
+            let from: usize = request.page_token.parse().unwrap_or(0);
+            let size = match usize::try_from(request.page_size).expect("no negative number") {
+                0 => 100,
+                size => size,
+            };
+            let mut rest = known.into_iter().skip(from);
+            let skills = rest.by_ref().take(size).collect();
+            return Ok(Response::new(ListSkillsResponse {
+                skills,
+                next_page_token: match rest.next() {
+                    Some(_) => (from + size).to_string(),
+                    None => String::new(),
+                },
+                ..Default::default()
+            }));
+        }
+        let state = self.lock();
+        if !state.kits.is_empty() {
+            // Two to a page.
+            let from: usize = request.into_inner().page_token.parse().unwrap_or(0);
+            let skills = state.kits.iter().map(|kit| kit.skill.clone());
+            let next = from + 2;
+            return Ok(Response::new(ListSkillsResponse {
+                skills: skills.skip(from).take(2).collect(),
+                next_page_token: match next < state.kits.len() {
+                    true => next.to_string(),
+                    false => String::new(),
+                },
+                ..Default::default()
+            }));
+        }
+        let skill = Skill {
+            name: "skills/csv-report".into(),
+            description: "Profiles a CSV file.\nAnd more.".into(),
+            state: SkillState::LoadedWithWarnings.into(),
+            ..Default::default()
+        };
+        Ok(Response::new(ListSkillsResponse {
+            skills: vec![skill],
+            ..Default::default()
+        }))
+    }
+
+    async fn get_skill(
+        &self,
+        request: Request<GetSkillRequest>,
+    ) -> Result<Response<Skill>, Status> {
+        let name = request.into_inner().name;
+        self.got_skills.send_modify(|count| *count += 1);
+        let mut held = self.holds_skills.subscribe();
+        held.wait_for(|held| !held).await.expect("is kept");
+        if let Some(skill) = self.known_skill(&name)? {
+            return Ok(Response::new(skill));
+        }
+        let mut state = self.lock();
+        state.asked.push(name.clone());
+        if !state.kits.is_empty() {
+            return state.kit(&name).map(|kit| Response::new(kit.skill.clone()));
+        }
+        Ok(Response::new(Skill {
+            name,
+            body: state.skill_body.clone(),
+            ..Default::default()
+        }))
+    }
+
+    async fn search_skills(
+        &self,
+        request: Request<SearchSkillsRequest>,
+    ) -> Result<Response<SearchSkillsResponse>, Status> {
+        let request = request.into_inner();
+        let mut state = self.lock();
+        if request.query == "of the" {
+            return Err(skills::invalid("query", "has no word to look for"));
+        }
+        let mut matches = state.kits_like(&request.query);
+        let limit = usize::try_from(request.limit).unwrap_or_default();
+        matches.truncate(if limit == 0 { 25 } else { limit });
+        state.searches.push(request);
+        Ok(Response::new(SearchSkillsResponse { matches }))
+    }
+
+    async fn list_skill_files(
+        &self,
+        request: Request<ListSkillFilesRequest>,
+    ) -> Result<Response<ListSkillFilesResponse>, Status> {
+        if self.lock().pages_are_endless {
+            return Ok(Response::new(ListSkillFilesResponse {
+                next_page_token: "next".to_owned(),
+                ..Default::default()
+            }));
+        }
+        let known = !self.lock().skills.is_empty();
+        if known {
+            let files = self.skill_files(request.get_ref())?;
+            return Ok(Response::new(files));
+        }
+        let files = self.lock().kit_files(request.get_ref())?;
+        Ok(Response::new(ListSkillFilesResponse {
+            files,
+            ..Default::default()
+        }))
+    }
+
+    async fn read_skill_file(
+        &self,
+        request: Request<ReadSkillFileRequest>,
+    ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
+        if !self.lock().skills.is_empty() {
+            let answers = self.read_skill(&request.into_inner())?;
+            return Ok(Response::new(stream::iter(answers).boxed()));
+        }
+        let request = request.into_inner();
+        let mut state = self.lock();
+        state.asked.push(request.name.clone());
+        let (file, bytes) = state.kit_file(&request)?;
+        let pieces = bytes.chunks(1 << 20).map(|piece| bytes.slice_ref(piece));
+        let payloads = std::iter::once(Payload::File(file)).chain(pieces.map(Payload::Data));
+        let messages: Vec<_> = payloads
+            .map(|payload| {
+                Ok(ReadSkillFileResponse {
+                    payload: Some(payload),
+                })
+            })
+            .collect();
+        Ok(Response::new(stream::iter(messages).boxed()))
+    }
+
+    async fn publish_skill(
+        &self,
+        request: Request<Streaming<PublishSkillRequest>>,
+    ) -> Result<Response<Skill>, Status> {
+        let mut messages = request.into_inner();
+        let first = messages.message().await?.expect("a header");
+        let Some(publish_skill_request::Payload::Header(header)) = first.payload else {
+            return Err(Status::invalid_argument("no header"));
+        };
+        let mut bytes = Vec::new();
+        while let Some(message) = messages.message().await? {
+            match message.payload {
+                Some(publish_skill_request::Payload::Data(data)) => bytes.extend_from_slice(&data),
+                Some(publish_skill_request::Payload::Header(_)) | None => {
+                    return Err(Status::invalid_argument("no bytes"));
+                }
+            }
+        }
+        let mut state = self.lock();
+        state
+            .published
+            .push((first.name.clone(), header.sha256, bytes));
+        if let Some(refusal) = state.publish_refusals.pop_front() {
+            return Err(refusal);
+        }
+        let problem = Problem {
+            severity: problem::Severity::Warning.into(),
+            code: "skill.long_description".into(),
+            subject: "/var/lib/skilld/skills/sha256/0f".into(),
+            message: "use less".into(),
+            line: 3,
+            ..Default::default()
+        };
+        Ok(Response::new(Skill {
+            name: first.name,
+            version: "1.0".into(),
+            digest: "sha256:0f".into(),
+            files: 2,
+            bytes: 2048,
+            state: SkillState::LoadedWithWarnings.into(),
+            problems: vec![problem],
+            ..Default::default()
+        }))
+    }
+
+    async fn delete_skill(
+        &self,
+        request: Request<DeleteSkillRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.lock().deleted.push(request.into_inner().name);
+        Ok(Response::new(()))
+    }
+
+    async fn refresh_skills(
+        &self,
+        _: Request<RefreshSkillsRequest>,
+    ) -> Result<Response<RefreshSkillsResponse>, Status> {
+        Ok(Response::new(self.lock().refreshed.clone()))
+    }
+
+    async fn preflight_skill(
+        &self,
+        _: Request<PreflightSkillRequest>,
+    ) -> Result<Response<PreflightSkillResponse>, Status> {
+        Ok(Response::new(PreflightSkillResponse::default()))
+    }
+}

@@ -1,0 +1,182 @@
+//! WorkspaceService, ServerService and AdminService of the fake daemon, as far as tests call them.
+
+use std::time::Duration;
+
+use skilld_client::v1::admin_service_server::AdminService;
+use skilld_client::v1::server_service_server::ServerService;
+use skilld_client::v1::workspace_service_server::WorkspaceService;
+use skilld_client::v1::*;
+use tonic::{Code, Request, Response, Status};
+use tonic_types::StatusExt;
+
+use super::{FakeServices, error_details, refusal, unimplemented};
+
+#[tonic::async_trait]
+impl WorkspaceService for FakeServices {
+    async fn create_workspace(
+        &self,
+        request: Request<CreateWorkspaceRequest>,
+    ) -> Result<Response<Workspace>, Status> {
+        let request = request.into_inner();
+        if request.pool == "full" {
+            let mut details = error_details("POOL_EXHAUSTED", &[]);
+            details.set_retry_info(Some(Duration::from_secs(3)));
+            return Err(Status::with_error_details(
+                Code::ResourceExhausted,
+                "no warm container",
+                details,
+            ));
+        }
+        if self.lock().create_hangs.as_ref() == Some(&request.name) {
+            std::future::pending::<()>().await;
+        }
+        if !request.allow_existing && self.lock().workspaces.contains_key(&request.name) {
+            let mut details = error_details("ID_TAKEN", &[]);
+            details.set_resource_info("skilld.dev/Workspace", &request.name, "", "it exists");
+            let message = format!("{} exists already", request.name);
+            return Err(Status::with_error_details(
+                Code::AlreadyExists,
+                message,
+                details,
+            ));
+        }
+        let workspace = Workspace {
+            name: request.name.clone(),
+            limits: request.limits,
+            pool: request.pool,
+            labels: request.labels,
+            env: request.env,
+            state: WorkspaceState::Ready.into(),
+            ..Default::default()
+        };
+        self.lock()
+            .workspaces
+            .insert(request.name, workspace.clone());
+        Ok(Response::new(workspace))
+    }
+
+    async fn get_workspace(
+        &self,
+        request: Request<GetWorkspaceRequest>,
+    ) -> Result<Response<Workspace>, Status> {
+        let mut state = self.lock();
+        if let Some(status) = state.refusals.pop_front() {
+            return Err(status);
+        }
+        let workspace = state.workspaces.get(&request.into_inner().name).cloned();
+        let missing = || refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]);
+        workspace.map(Response::new).ok_or_else(missing)
+    }
+
+    /// Two to a page.
+    async fn list_workspaces(
+        &self,
+        request: Request<ListWorkspacesRequest>,
+    ) -> Result<Response<ListWorkspacesResponse>, Status> {
+        let after = request.into_inner().page_token;
+        let state = self.lock();
+        let mut rest = state
+            .workspaces
+            .values()
+            .filter(|workspace| workspace.name > after);
+        let workspaces: Vec<Workspace> = rest.by_ref().take(2).cloned().collect();
+        let last = workspaces.last().map(|workspace| workspace.name.clone());
+        let next_page_token = rest.next().and(last).unwrap_or_default();
+        Ok(Response::new(ListWorkspacesResponse {
+            workspaces,
+            next_page_token,
+        }))
+    }
+
+    async fn renew_workspace(
+        &self,
+        request: Request<RenewWorkspaceRequest>,
+    ) -> Result<Response<Workspace>, Status> {
+        let name = request.into_inner().name;
+        self.get_workspace(Request::new(GetWorkspaceRequest { name }))
+            .await
+    }
+
+    async fn delete_workspace(
+        &self,
+        request: Request<DeleteWorkspaceRequest>,
+    ) -> Result<Response<()>, Status> {
+        let request = request.into_inner();
+        self.deletes.send_modify(|count| *count += 1);
+        if self.lock().deletes_hang {
+            std::future::pending::<()>().await;
+        }
+        match self.lock().workspaces.remove(&request.name) {
+            None if !request.allow_missing => {
+                Err(refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]))
+            }
+            Some(_) | None => Ok(Response::new(())),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl ServerService for FakeServices {
+    async fn get_server_info(
+        &self,
+        _: Request<GetServerInfoRequest>,
+    ) -> Result<Response<ServerInfo>, Status> {
+        Ok(Response::new(ServerInfo {
+            version: "0.1.0-fake".into(),
+            limits: Some(ServerLimits {
+                collect_files_max: 9999,
+                ..Default::default()
+            }),
+            ..Default::default()
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for FakeServices {
+    async fn list_pools(
+        &self,
+        _: Request<ListPoolsRequest>,
+    ) -> Result<Response<ListPoolsResponse>, Status> {
+        let pool = |name: &str, warm| Pool {
+            name: format!("pools/{name}"),
+            warm,
+            warm_target: 4,
+            ..Default::default()
+        };
+        Ok(Response::new(ListPoolsResponse {
+            pools: vec![pool("default", 3), pool("a-much-longer-name", 4)],
+        }))
+    }
+
+    async fn get_pool(&self, _: Request<GetPoolRequest>) -> Result<Response<Pool>, Status> {
+        unimplemented()
+    }
+
+    async fn resize_pool(
+        &self,
+        request: Request<ResizePoolRequest>,
+    ) -> Result<Response<Pool>, Status> {
+        let request = request.into_inner();
+        Ok(Response::new(Pool {
+            name: request.name,
+            warm_target: request.warm_target,
+            ..Default::default()
+        }))
+    }
+
+    async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
+        Ok(Response::new(DrainResponse {
+            removed_workspaces: 2,
+            removed_containers: 5,
+        }))
+    }
+
+    async fn get_problems(
+        &self,
+        _: Request<GetProblemsRequest>,
+    ) -> Result<Response<GetProblemsResponse>, Status> {
+        let problems = self.lock().problems.clone();
+        Ok(Response::new(GetProblemsResponse { problems }))
+    }
+}

@@ -1,0 +1,148 @@
+//! Calls are repeated when the server promised that nothing was started, and errors say what to do.
+
+use std::time::Duration;
+
+use skilld_client::v1::{CreateWorkspaceRequest, Reason};
+use skilld_client::{Client, Error};
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use skilld_testing::{Fake, refusal};
+
+async fn client(fake: &Fake) -> Client {
+    let client = fake.client().await;
+    let request = CreateWorkspaceRequest {
+        name: "w".into(),
+        ..Default::default()
+    };
+    client.create_workspace(request).await.expect("creates");
+    client
+}
+
+/// Returns the number of calls of GetWorkspace that came.
+fn get_workspace_calls(fake: &Fake) -> usize {
+    let state = fake.state.lock();
+    let calls = state.calls.iter();
+    calls
+        .filter(|call| *call == "WorkspaceService/GetWorkspace")
+        .count()
+}
+
+#[tokio::test]
+async fn unavailable_is_repeated_until_it_works() {
+    let fake = Fake::start();
+    let client = client(&fake).await;
+    let refusals = (0..3).map(|_| refusal(Code::Unavailable, "DRAINING", &[]));
+    fake.state.lock().refusals.extend(refusals);
+    let workspace = client.get_workspace("w").await.expect("in the end");
+    assert_eq!(workspace.name, "workspaces/w");
+    assert_eq!(get_workspace_calls(&fake), 4);
+}
+
+#[tokio::test]
+async fn repetition_ends_after_five_calls() {
+    let fake = Fake::start();
+    let client = client(&fake).await;
+    let refusals = (0..9).map(|_| refusal(Code::Unavailable, "ENGINE_UNAVAILABLE", &[]));
+    fake.state.lock().refusals.extend(refusals);
+    let error = client.get_workspace("w").await.expect_err("unavailable");
+    assert_eq!(error.reason(), Some(Reason::EngineUnavailable));
+    assert_eq!(get_workspace_calls(&fake), 5);
+}
+
+#[tokio::test]
+async fn nothing_else_is_repeated() {
+    let fake = Fake::start();
+    let client = client(&fake).await;
+    for code in (1..=16)
+        .map(Code::from_i32)
+        .filter(|code| *code != Code::Unavailable)
+    {
+        fake.state.lock().calls.clear();
+        fake.state
+            .lock()
+            .refusals
+            .push_back(refusal(code, "INTERNAL", &[]));
+        let error = client.get_workspace("w").await.expect_err("refused");
+        assert_eq!(error.code(), Some(code));
+        assert_eq!(get_workspace_calls(&fake), 1, "{code:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_broke_is_made_again() {
+    let mut fake = Fake::start();
+    let direct = client(&fake).await;
+    let endpoint = fake.breaking_endpoint(vec![600]);
+    let client = Client::connect(&endpoint).await.expect("connects");
+    let mut failures = 0;
+    // Each answer is some 100 bytes: the connection breaks among these, and at most one call pays for it.
+    for _ in 0..20 {
+        failures += u32::from(client.get_workspace("w").await.is_err());
+    }
+    assert!(failures <= 1, "{failures} calls failed");
+    drop(direct);
+}
+
+#[tokio::test]
+async fn a_failure_shows_its_fields_and_what_to_do() {
+    let fake = Fake::start();
+    let client = client(&fake).await;
+    let mut details = ErrorDetails::new();
+    let none: [(String, String); 0] = [];
+    details.set_error_info("INVALID_REQUEST", "skilld.dev", none);
+    details.add_bad_request_violation("name", "has a slash");
+    details.add_bad_request_violation("labels", "too many");
+    let status = Status::with_error_details(Code::InvalidArgument, "bad request", details);
+    fake.state.lock().refusals.push_back(status);
+    let error = client.get_workspace("w").await.expect_err("invalid");
+    let text = error.to_string();
+    for words in ["name: has a slash", "labels: too many", "INVALID_REQUEST"] {
+        assert!(text.contains(words), "{text}");
+    }
+    let failure = error.failure().expect("a status");
+    assert_eq!(failure.violations.len(), 2);
+
+    let error = client
+        .stage_skills("w", &["csv"])
+        .await
+        .expect_err("unknown");
+    assert!(
+        error
+            .to_string()
+            .contains("did you mean csv-report or csv-merge?"),
+        "{error}"
+    );
+
+    let request = CreateWorkspaceRequest {
+        pool: "full".into(),
+        ..Default::default()
+    };
+    let error = client
+        .create_workspace(request)
+        .await
+        .expect_err("exhausted");
+    let failure = error.failure().expect("a status");
+    assert_eq!(failure.retry_after, Some(Duration::from_secs(3)));
+    assert!(error.to_string().contains("try again in 3s"), "{error}");
+}
+
+#[tokio::test]
+async fn a_daemon_that_is_not_there_is_said_in_plain_words() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("none.sock");
+    let check = async |words: &str| {
+        let error = Client::connect(&format!("unix:{}", path.display()))
+            .await
+            .expect_err("nobody");
+        assert!(matches!(error, Error::Connect { .. }));
+        let text = error.to_string();
+        assert!(
+            text.contains(words) && text.contains("--endpoint"),
+            "{text}"
+        );
+    };
+    check("no such socket").await;
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
+    check("nobody listens").await;
+}

@@ -1,0 +1,54 @@
+//! The method read_file.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
+
+use super::{MethodArguments, skill_name};
+use crate::call_context::{CallContext, CallResult, ToolAnswer};
+use crate::prompt::untrusted_text::one_line;
+use crate::skill_lookup::{self, FileContent};
+use crate::skill_tag::wrap_in_tag;
+use crate::tool_error::ToolError;
+
+/// Result of `read_file`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ReadResult {
+    /// For the model.
+    text: String,
+    name: String,
+    #[serde(flatten)]
+    file: FileContent,
+    /// Offset at which to continue.
+    next_offset: Option<u64>,
+}
+
+pub(super) async fn read_file(call: CallContext<'_>, arguments: &MethodArguments) -> CallResult {
+    let (path, offset) = (arguments.file_path.trim(), arguments.offset);
+    if path.is_empty() {
+        return Err(ToolError::arguments(
+            "file_path is empty: use one that the method load shows",
+        ));
+    }
+    let skill = skill_name::find_loaded_skill(*call, &arguments.skill_name).await?;
+    let pinned = skill_lookup::pinned_reference(&skill);
+    let max = call.tools.options.primary_bytes_max;
+    let file = skill_lookup::read_file(call.tools, &pinned, path, offset, max).await?;
+    let mut text = match &file.text {
+        Some(text) => wrap_in_tag(&skill, Some(&file.path), text),
+        None => format!(
+            "{} is {}: a script can read it",
+            one_line(&file.path),
+            file.describe_binary()
+        ),
+    };
+    if let Some(rest) = file.describe_rest(offset) {
+        text += &format!("[{rest}]\n");
+    }
+    Ok(ToolAnswer::of(json!(ReadResult {
+        text,
+        name: skill_lookup::skill_id(&skill),
+        next_offset: file.next_offset,
+        file,
+    })))
+}

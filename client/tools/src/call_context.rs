@@ -1,0 +1,165 @@
+//! Context of every call: the client, the options and tools of the host, workspaces, hooks and MCP connections; the
+//! session of the call; and the answer that a call gives.
+
+use std::fmt;
+use std::ops::Deref;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use skilld_client::Client;
+
+use crate::hooks::{Hooks, LoadedSkill, SkillChoice, UnloadedSkill};
+use crate::host::HostTools;
+use crate::mcp::McpConnections;
+use crate::session::Session;
+use crate::state::{LoadScope, SessionState, StateDelta};
+use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_options::ToolOptions;
+use crate::workspaces::SessionWorkspaces;
+
+/// Answer to a call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolAnswer {
+    /// Result for the model.
+    pub result: Value,
+    /// Change of the caller's session state.
+    pub delta: StateDelta,
+}
+
+/// Answer of a tool's handler.
+pub(crate) type CallResult = ToolResult<ToolAnswer>;
+
+impl ToolAnswer {
+    /// Creates an answer that changes no state.
+    #[must_use]
+    pub fn of(result: impl Into<Value>) -> Self {
+        Self {
+            result: result.into(),
+            delta: StateDelta::new(),
+        }
+    }
+
+    /// Creates an answer from a typed result and a change of state.
+    pub(crate) fn with(result: &impl Serialize, delta: StateDelta) -> Self {
+        Self {
+            result: json!(result),
+            delta,
+        }
+    }
+}
+
+/// State that all families share.
+pub(crate) struct ToolContext {
+    pub(crate) client: Client,
+    pub(crate) options: ToolOptions,
+    pub(crate) host: HostTools,
+    pub(crate) workspaces: SessionWorkspaces,
+    pub(crate) hooks: Box<dyn Hooks>,
+    pub(crate) mcp: McpConnections,
+}
+
+/// Session in which tools are offered and called, with its present state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionContext<'a> {
+    pub(crate) tools: &'a ToolContext,
+    pub(crate) session: &'a Session,
+    pub(crate) state: &'a SessionState,
+}
+
+/// Call of a tool in a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallContext<'a> {
+    pub(crate) context: SessionContext<'a>,
+    /// Name of the called tool.
+    pub(crate) tool: &'static str,
+    /// Id that the model gave the call; empty for none.
+    pub(crate) id: &'a str,
+}
+
+impl<'a> Deref for CallContext<'a> {
+    type Target = SessionContext<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.context
+    }
+}
+
+impl CallContext<'_> {
+    /// Returns the id of the exec that the call starts. A repeated call finds the exec of the first one.
+    pub(crate) fn exec_id(self) -> String {
+        self.session.exec_id(self.tool, self.id)
+    }
+}
+
+impl<'a> SessionContext<'a> {
+    /// Returns the agent and the load mode of the session's skills.
+    pub(crate) fn scope(self) -> LoadScope<'a> {
+        self.tools.options.scope(&self.session.agent)
+    }
+
+    /// Acts in the session's workspace: see [`SessionWorkspaces::in_workspace`].
+    pub(crate) async fn in_workspace<T, F>(self, act: impl FnMut(String) -> F) -> ToolResult<T>
+    where
+        F: Future<Output = ToolResult<T>>,
+    {
+        self.tools.workspaces.in_workspace(self.session, act).await
+    }
+
+    /// Lets the host's hook change which skill is loaded.
+    pub(crate) async fn before_load(self, choice: &mut SkillChoice) -> ToolResult<()> {
+        let hook = self.tools.hooks.before_skill_load(self.session, choice);
+        hook.await.map_err(hook_error)
+    }
+
+    /// Lets the host's hook change which skill is unloaded.
+    pub(crate) async fn before_unload(self, choice: &mut SkillChoice) -> ToolResult<()> {
+        let hook = self.tools.hooks.before_skill_unload(self.session, choice);
+        hook.await.map_err(hook_error)
+    }
+
+    /// Reports an unload to the host's hook.
+    pub(crate) async fn after_unload(self, unloaded: &UnloadedSkill) -> ToolResult<()> {
+        let hook = self.tools.hooks.after_skill_unload(self.session, unloaded);
+        hook.await.map_err(hook_error)
+    }
+
+    /// Calls the hooks of a load when every other step has succeeded: first whether each of the skills that leave for
+    /// it may go, then the load itself, then each unload.
+    pub(crate) async fn complete_load(
+        self,
+        loaded: &mut LoadedSkill,
+        leaving: &[UnloadedSkill],
+    ) -> ToolResult<()> {
+        for skill in leaving {
+            // The host decides; which skill leaves is not its choice here.
+            let mut choice = SkillChoice {
+                skill_id: skill.skill_id.clone(),
+                version: skill.version.clone(),
+            };
+            self.before_unload(&mut choice).await?;
+        }
+        let hook = self.tools.hooks.after_skill_load(self.session, loaded);
+        hook.await.map_err(hook_error)?;
+        for skill in leaving {
+            self.after_unload(skill).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Converts the message of a hook that refused.
+fn hook_error(problem: String) -> ToolError {
+    ToolError::Hook { problem }
+}
+
+impl fmt::Debug for ToolContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolContext")
+            .field("client", &self.client)
+            .field("options", &self.options)
+            .field("host", &self.host)
+            .field("workspaces", &self.workspaces)
+            .field("mcp", &self.mcp)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,376 @@
+//! Runs a script of a skill, for every family alike: stage, run, collect. The daemon chooses the interpreter, turns
+//! arguments into words and watches the clocks; this module makes one result of its answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use skilld_client::v1::{
+    ArgStyle, CollectSpec, ExecSpec, OnDisconnect, Reason, SaveAsArtifacts, Script, ScriptCwd,
+    Skill,
+};
+
+use crate::call_context::{CallContext, ToolContext};
+use crate::exec_run::{ExecEnd, FinishedExec, run_exec, text_stdin};
+use crate::host_environment::add_host_variables;
+use crate::output_buffer::OutputStreams;
+use crate::output_collection::{self, SavedScope};
+use crate::proto_json;
+use crate::skill_lookup::{self, pinned_reference, skill_id};
+use crate::tool_error::{ToolError, ToolResult};
+
+/// Names of the ways in which structured arguments become words; the first is the default.
+pub(crate) const ARG_STYLES: [(&str, ArgStyle); 4] = [
+    ("positional", ArgStyle::Positional),
+    ("named", ArgStyle::Named),
+    ("named_repeated", ArgStyle::NamedRepeated),
+    ("env", ArgStyle::Env),
+];
+/// Names of a script's working directories; the first is the default.
+const DIRECTORIES: [(&str, ScriptCwd); 3] = [
+    ("workspace", ScriptCwd::Workspace),
+    ("skill_root", ScriptCwd::SkillRoot),
+    ("script_dir", ScriptCwd::ScriptDir),
+];
+/// Globs of the files that scripts write.
+const OUTPUT_GLOBS: [&str; 2] = ["out/**", "work/**"];
+
+/// Arguments of a run as a model gives them, whatever the family calls them.
+#[derive(Debug, Default)]
+pub(crate) struct ScriptArguments {
+    /// Path of the script relative to the skill's root.
+    pub(crate) path: String,
+    pub(crate) argv: Vec<String>,
+    /// Map of names to values, or JSON text of one.
+    pub(crate) args: Option<Value>,
+    /// Name in [`ARG_STYLES`]; empty for the default.
+    pub(crate) style: String,
+    /// Name in `DIRECTORIES`; empty for the default.
+    pub(crate) cwd: String,
+    pub(crate) stdin: Option<String>,
+    /// Time limit in seconds; `None` for that of the options.
+    pub(crate) timeout: Option<f64>,
+}
+
+/// Outcome of a script: its end, its output and its files.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ScriptResult {
+    pub(crate) skill: String,
+    pub(crate) script: String,
+    /// Outcome: exited, signaled, timeout, no_output_timeout, oom_killed, output_limit, spawn_failed and others.
+    pub(crate) outcome: String,
+    /// Exit code; null if the script did not exit by itself.
+    pub(crate) exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) signal: Option<i32>,
+    pub(crate) timed_out: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    /// Number of bytes written.
+    pub(crate) stdout_bytes: u64,
+    pub(crate) stderr_bytes: u64,
+    /// `true` if the middle of the text above is left out.
+    pub(crate) stdout_truncated: bool,
+    pub(crate) stderr_truncated: bool,
+    pub(crate) duration_ms: u64,
+    /// Files that the script wrote or changed in the workspace.
+    pub(crate) files: Vec<WrittenFile>,
+    /// Owner of the saved artifacts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) artifact_scope: Option<SavedScope>,
+    /// `true` if a limit cut the list of files.
+    pub(crate) limits_hit: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
+}
+
+/// File that a script wrote or changed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct WrittenFile {
+    /// Path relative to the workspace.
+    pub(crate) path: String,
+    pub(crate) size: i64,
+    pub(crate) mime_type: String,
+    /// SHA-256; absent for links and for files that are too large to read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sha256: Option<String>,
+    /// `artifact://name@version`, if it was saved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) artifact: Option<String>,
+}
+
+impl ScriptArguments {
+    /// Checks the arguments and returns what runs, without its skill and its environment.
+    pub(crate) fn to_spec(&self, tools: &ToolContext) -> ToolResult<ExecSpec> {
+        let args = parse_args(self.args.as_ref())?.into_iter();
+        let mut script = Script {
+            path: self.path.trim().to_owned(),
+            argv: self.argv.clone(),
+            args: args
+                .map(|(key, value)| proto_json::to_script_arg(key, value))
+                .collect(),
+            ..Script::default()
+        };
+        script.set_arg_style(choose("arg_style", &self.style, &ARG_STYLES)?);
+        script.set_cwd(choose("cwd", &self.cwd, &DIRECTORIES)?);
+        let timeout = match self.timeout {
+            None => tools.options.timeout,
+            Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|_| {
+                ToolError::arguments(format!("timeout {seconds} is no number of seconds"))
+            })?),
+        };
+        let mut spec = ExecSpec {
+            script: Some(script),
+            stdin: self.stdin.as_deref().map(text_stdin),
+            timeout: timeout.and_then(|timeout| timeout.try_into().ok()),
+            ..ExecSpec::default()
+        };
+        // A client that gives a call up wants the script to end.
+        spec.set_on_disconnect(OnDisconnect::Kill);
+        Ok(spec)
+    }
+}
+
+/// Reads structured arguments: a map of names to values, or JSON text of one, in the order in which they are given.
+fn parse_args(given: Option<&Value>) -> ToolResult<Map<String, Value>> {
+    let wanted =
+        "script_args must be a map of names to values, or JSON text of one; words belong into argv";
+    match given {
+        None | Some(Value::Null) => Ok(Map::new()),
+        Some(Value::Object(args)) => Ok(args.clone()),
+        Some(Value::String(text)) if text.trim().is_empty() => Ok(Map::new()),
+        Some(Value::String(text)) => match serde_json::from_str(text) {
+            Ok(Value::Object(args)) => Ok(args),
+            Ok(_) => Err(ToolError::arguments(wanted)),
+            Err(error) => Err(ToolError::arguments(format!("{wanted}: {error}"))),
+        },
+        Some(Value::Bool(_) | Value::Number(_) | Value::Array(_)) => {
+            Err(ToolError::arguments(wanted))
+        }
+    }
+}
+
+/// Returns the value of a name, in any case; the first value for a blank one. The error for an unknown name lists the
+/// known ones.
+fn choose<T: Copy>(field: &str, name: &str, names: &[(&str, T)]) -> ToolResult<T> {
+    let wanted = name.trim().to_lowercase();
+    let found = names
+        .iter()
+        .find(|(name, _)| *name == wanted || wanted.is_empty());
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+        let names = names.join(", ");
+        ToolError::arguments(format!("unknown {field} {name:?}: it is one of {names}"))
+    })
+}
+
+/// Runs a script of a skill in the session's workspace. Only the staging is repeated in a new workspace: once the
+/// script was started it may have done something before its workspace was lost.
+pub(crate) async fn run_script(
+    call: CallContext<'_>,
+    skill: &Skill,
+    mut spec: ExecSpec,
+) -> ToolResult<ScriptResult> {
+    let tools = call.tools;
+    let (id, reference) = (skill_id(skill), pinned_reference(skill));
+    let script = spec.script.clone().unwrap_or_default();
+    check_permission(call, &format!("{id}/{}", normal_path(&script.path)))?;
+    spec.skill.clone_from(&id);
+    let warnings;
+    (spec.env, warnings) = build_environment(tools, &script);
+    let (workspace, _) = skill_lookup::stage_skill(call.context, &reference).await?;
+    let finished = run_exec(call, workspace, call.exec_id(), spec).await;
+    let finished =
+        finished.map_err(|error| translate_error(tools, error, &reference, &script.path))?;
+    let exec = finished.name.clone();
+    let mut result = script_result(id, script.path, finished);
+    let is_new = tools.workspaces.take_warning(call.session);
+    result.warnings.extend(is_new.into_iter().chain(warnings));
+    if result.outcome != "spawn_failed"
+        && let Err(error) = collect_files(call, &exec, &mut result).await
+    {
+        // The script's output must not be lost for that.
+        let warning = format!("its files could not be collected: {error}");
+        result.warnings.push(warning);
+    }
+    Ok(result)
+}
+
+/// Returns a path without empty components and dots.
+fn normal_path(path: &str) -> String {
+    let names = path.split('/');
+    let names = names.filter(|name| !matches!(*name, "" | "."));
+    names.collect::<Vec<_>>().join("/")
+}
+
+/// Checks a script, `skill/path`, against the host's lists of commands. The programs that the script starts in its
+/// turn, its interpreter included, are not checked.
+fn check_permission(call: CallContext<'_>, name: &str) -> ToolResult<()> {
+    let options = &call.tools.options;
+    let has = |list: &[String]| list.iter().any(|entry| entry == name);
+    let problem = if has(&options.denied_commands) {
+        "is denied by denied_commands"
+    } else if !options.allowed_commands.is_empty() && !has(&options.allowed_commands) {
+        "is not in allowed_commands"
+    } else {
+        return Ok(());
+    };
+    Err(ToolError::CommandRefused {
+        tool: call.tool,
+        problem: format!("{name} {problem}"),
+    })
+}
+
+/// Returns the host's variables without those that an argument of the script becomes, and warnings about those left
+/// out.
+fn build_environment(
+    tools: &ToolContext,
+    script: &Script,
+) -> (BTreeMap<String, String>, Vec<String>) {
+    let names = script.args.iter();
+    let names = names.map(|arg| format!("SKILL_ARG_{}", arg.key.to_uppercase().replace('-', "_")));
+    let of_arguments: BTreeSet<String> = names.collect();
+    let host = tools.options.env.iter();
+    let host = host.filter(|(name, _)| !of_arguments.contains(*name));
+    let mut variables = BTreeMap::new();
+    let warnings = add_host_variables(host, &mut variables);
+    (variables, warnings)
+}
+
+fn script_result(skill: String, script: String, finished: FinishedExec) -> ScriptResult {
+    let OutputStreams { stdout, stderr } = finished.output;
+    let end = ExecEnd::from(&finished.result);
+    let failure = end.spawn_failure.iter();
+    let mut warnings: Vec<String> = failure
+        .map(|message| format!("it could not be started: {message}"))
+        .collect();
+    let mut result = ScriptResult {
+        skill,
+        script,
+        outcome: end.reason,
+        exit_code: end.exit_code,
+        signal: end.signal,
+        timed_out: end.timed_out,
+        stdout_bytes: stdout.total(),
+        stderr_bytes: stderr.total(),
+        stdout_truncated: stdout.is_cut(),
+        stderr_truncated: stderr.is_cut(),
+        stdout: stdout.into_text("stdout", &mut warnings),
+        stderr: stderr.into_text("stderr", &mut warnings),
+        duration_ms: end.duration_ms,
+        files: Vec::new(),
+        artifact_scope: None,
+        limits_hit: false,
+        warnings,
+    };
+    result.warnings.extend(finished.warnings);
+    result
+}
+
+/// Adds the files that changed since an exec, named in full, began. Saves them if the options say so.
+async fn collect_files(
+    call: CallContext<'_>,
+    exec: &str,
+    result: &mut ScriptResult,
+) -> ToolResult<()> {
+    let is_saved = call.tools.options.force_save_artifacts;
+    let spec = CollectSpec {
+        globs: OUTPUT_GLOBS.map(str::to_owned).to_vec(),
+        save_as_artifacts: is_saved.then(|| SaveAsArtifacts {
+            prefix: String::new(),
+            scope: Some(call.session.scope()),
+        }),
+        skip_empty_after_failure: true,
+        ..CollectSpec::default()
+    };
+    let (files, summary) = output_collection::collect_outputs(call.tools, exec, spec, 0).await?;
+    result.files.extend(files.into_iter().map(|collected| {
+        let (file, end) = (collected.file, collected.end.unwrap_or_default());
+        WrittenFile {
+            path: file.path,
+            size: file.size,
+            mime_type: file.mime_type,
+            sha256: Some(end.sha256).filter(|sha256| !end.truncated && !sha256.is_empty()),
+            artifact: Some(end.artifact).filter(|artifact| !artifact.is_empty()),
+        }
+    }));
+    result.limits_hit = summary.limits_hit;
+    let unsaved = output_collection::unsaved_warning(&summary);
+    let outside = output_collection::outside_warning(&summary);
+    result.warnings.extend(unsaved.into_iter().chain(outside));
+    if !summary.artifacts.is_empty() {
+        result.artifact_scope = Some(call.session.into());
+    }
+    Ok(())
+}
+
+/// Converts an error about the script or its arguments into the tool's error.
+fn translate_error(
+    tools: &ToolContext,
+    error: ToolError,
+    reference: &str,
+    path: &str,
+) -> ToolError {
+    let ToolError::Daemon(error) = error else {
+        return error;
+    };
+    let failure = error.failure();
+    let violations = failure.map_or(&[][..], |failure| &failure.violations);
+    let of_type = violations.iter().find(|violation| {
+        violation.field.ends_with("script.path")
+            && violation.description.contains("nothing here runs")
+    });
+    if let Some(violation) = of_type {
+        return ToolError::UnsupportedScript {
+            path: path.to_owned(),
+            problem: violation.description.clone(),
+        };
+    }
+    if error.reason() == Some(Reason::InvalidRequest) && !violations.is_empty() {
+        let problems = violations.iter().map(|violation| {
+            let field = violation.field.trim_start_matches("spec.");
+            format!("{field} {}", violation.description)
+        });
+        return ToolError::arguments(problems.collect::<Vec<_>>().join("; "));
+    }
+    skill_lookup::translate_file_error(&tools.options, error, reference, path)
+}
+
+impl ScriptResult {
+    /// Returns `true` if the script exited with 0.
+    pub(crate) fn has_succeeded(&self) -> bool {
+        self.exit_code == Some(0) && self.outcome == "exited"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn arguments_in_a_string_are_read_and_what_is_no_map_is_refused() {
+        let read = |given: Value| parse_args(Some(&given)).map_err(|error| error.to_string());
+        let map = read(json!(r#"{"z": 1, "a": [true]}"#)).expect("a map");
+        // In the order in which they are written.
+        assert_eq!(json!(map).to_string(), r#"{"z":1,"a":[true]}"#);
+        assert!(parse_args(None).expect("none").is_empty());
+        assert!(read(json!("")).expect("none").is_empty());
+        for given in [
+            json!("a b"),
+            json!("[1]"),
+            json!([1]),
+            json!(1),
+            json!(true),
+        ] {
+            let error = read(given.clone()).expect_err("refused");
+            assert!(
+                error.contains("script_args must be a map"),
+                "{given}: {error}"
+            );
+        }
+    }
+}

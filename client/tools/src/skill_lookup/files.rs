@@ -1,0 +1,163 @@
+//! Files of a skill, listed and read.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use skilld_client::Error;
+use skilld_client::v1::skill_file::Kind;
+use skilld_client::v1::{ListSkillFilesRequest, ReadSkillFileRequest, Reason, SkillFile};
+
+use super::{nearest_names, translate_skill_error};
+use crate::call_context::ToolContext;
+use crate::output_buffer::whole_end;
+use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_options::ToolOptions;
+
+/// Number of files of one page; the server's maximum.
+const PAGE_SIZE: i32 = 10_000;
+
+/// Lists the files of a skill beneath a folder, sorted; empty if the skill has no such folder.
+pub(crate) async fn list_files(
+    tools: &ToolContext,
+    reference: &str,
+    folder: &str,
+) -> ToolResult<Vec<SkillFile>> {
+    let mut request = ListSkillFilesRequest {
+        name: reference.to_owned(),
+        page_size: PAGE_SIZE,
+        path: folder.to_owned(),
+        ..ListSkillFilesRequest::default()
+    };
+    let mut files = Vec::new();
+    loop {
+        let page = match tools.client.list_skill_files(request.clone()).await {
+            Ok(page) => page,
+            Err(error) if error.reason() == Some(Reason::FileNotFound) => return Ok(Vec::new()),
+            Err(error) => return Err(translate_skill_error(&tools.options, error, reference)),
+        };
+        files.extend(page.files);
+        if page.next_page_token.is_empty() {
+            return Ok(files);
+        }
+        request.page_token = page.next_page_token;
+    }
+}
+
+/// Lists the documents of a skill: texts that are documents, references or scripts, other than SKILL.md.
+pub(crate) async fn list_documents(
+    tools: &ToolContext,
+    reference: &str,
+) -> ToolResult<Vec<SkillFile>> {
+    let mut files = list_files(tools, reference, "").await?;
+    files.retain(is_document);
+    Ok(files)
+}
+
+fn is_document(file: &SkillFile) -> bool {
+    let name = file.path.rsplit('/').next().unwrap_or_default();
+    let kind = matches!(file.kind(), Kind::Document | Kind::Reference | Kind::Script);
+    kind && file.is_text && !name.eq_ignore_ascii_case("SKILL.md") && !name.starts_with('.')
+}
+
+/// File of a skill, with its text or a part of it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct FileContent {
+    /// Real path of the file, however it was requested.
+    pub(crate) path: String,
+    pub(crate) mime_type: String,
+    /// Size of the whole file in bytes.
+    pub(crate) size: i64,
+    /// SHA-256 of the whole file.
+    pub(crate) sha256: String,
+    /// `true` if the file is no text: then it has no content.
+    pub(crate) binary: bool,
+    /// Text of the file; `None` for a binary file.
+    #[serde(skip)]
+    pub(crate) text: Option<String>,
+    /// Offset at which to continue; `None` at the end of the file.
+    #[serde(skip)]
+    pub(crate) next_offset: Option<u64>,
+}
+
+impl FileContent {
+    /// Describes a binary file, whose content is not shown.
+    pub(crate) fn describe_binary(&self) -> String {
+        format!(
+            "binary, {} bytes, sha256 {}, {}",
+            self.size, self.sha256, self.mime_type
+        )
+    }
+
+    /// Describes the part that was read from `offset` on, if more follows.
+    pub(crate) fn describe_rest(&self, offset: u64) -> Option<String> {
+        let (next, size) = (self.next_offset?, self.size);
+        Some(format!(
+            "bytes {offset} to {next} of {size}; go on with offset {next}"
+        ))
+    }
+}
+
+/// Reads at most `bytes_max` bytes of a file from `offset` on, cut between characters.
+pub(crate) async fn read_file(
+    tools: &ToolContext,
+    reference: &str,
+    path: &str,
+    offset: u64,
+    bytes_max: usize,
+) -> ToolResult<FileContent> {
+    let request = ReadSkillFileRequest {
+        name: reference.to_owned(),
+        path: path.to_owned(),
+        offset: i64::try_from(offset).unwrap_or(i64::MAX),
+        // One more tells whether there is more; no length at all would be everything.
+        length: i64::try_from(bytes_max.saturating_add(1)).unwrap_or(i64::MAX),
+        workspace_paths: true,
+    };
+    let reader = tools.client.read_skill_file(request).await;
+    let mut reader =
+        reader.map_err(|error| translate_file_error(&tools.options, error, reference, path))?;
+    let file = reader.header().clone();
+    let mut bytes = Vec::new();
+    if file.is_text {
+        while let Some(chunk) = reader.next().await? {
+            bytes.extend_from_slice(&chunk);
+        }
+    }
+    let is_cut = bytes.len() > bytes_max;
+    if is_cut {
+        bytes.truncate(bytes_max);
+        bytes.truncate(whole_end(&bytes));
+    }
+    let is_text = file.is_text && !bytes.contains(&0);
+    let next = offset.saturating_add(bytes.len() as u64);
+    Ok(FileContent {
+        path: file.path,
+        mime_type: file.mime_type,
+        size: file.size,
+        sha256: file.sha256,
+        binary: !is_text,
+        text: is_text.then(|| String::from_utf8_lossy(&bytes).into_owned()),
+        next_offset: (is_text && is_cut).then_some(next),
+    })
+}
+
+/// Converts the daemon's error about a file or its skill.
+pub(crate) fn translate_file_error(
+    options: &ToolOptions,
+    error: Error,
+    reference: &str,
+    path: &str,
+) -> ToolError {
+    match error.reason() {
+        Some(Reason::FileNotFound) => ToolError::FileNotFound {
+            path: path.to_owned(),
+            nearest_names: nearest_names(&error),
+        },
+        Some(Reason::PathEscapes) => ToolError::arguments(format!(
+            "{path:?} leads out of the skill: paths are relative to its root"
+        )),
+        Some(Reason::WrongFileType) => {
+            ToolError::arguments(format!("{path:?} is a folder, not a file"))
+        }
+        Some(_) | None => translate_skill_error(options, error, reference),
+    }
+}

@@ -1,0 +1,303 @@
+//! Prompt material of a session, for every family: a line for every skill, and the texts of the loaded ones.
+
+use std::collections::{HashMap, HashSet};
+
+use skilld_client::v1::{Skill, SkillFile};
+
+use crate::call_context::{SessionContext, ToolContext};
+use crate::prompt::{self, LoadedContent, PromptMaterial, SkillDoc, SkillSummary};
+use crate::skill_lookup::{self, pinned_reference, skill_id, skill_reference};
+use crate::state::{Selection, agent_zero, sherma, skill_loads};
+use crate::tool_definition::{Family, Profile};
+use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_options::ToolOptions;
+use crate::trpc;
+
+/// Maximum size of one document in bytes; the rest is left to `read_file`. No document of a skill that people wrote is
+/// nearly as long.
+const DOCUMENT_BYTES_MAX: u64 = 1024 * 1024;
+/// Maximum size of all documents of one skill in a prompt, in bytes.
+const DOCUMENTS_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Maximum size of all documents of one skill in a result, in bytes.
+const INLINE_BYTES_MAX: u64 = 256 * 1024;
+/// Bytes by which a document may be longer than its file, since placeholders in it become paths.
+const PATHS_BYTES: u64 = 4096;
+/// Maximum number of attempts to read a skill that changes meanwhile.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Request for the text of a loaded skill.
+struct SkillContentRequest {
+    /// Name as the state has it.
+    name: String,
+    /// Reference of the skill for the daemon.
+    reference: String,
+    /// Selected documents.
+    documents: Option<Selection>,
+    /// Tools that the load brought; `None` for those that the skill declares.
+    tools: Option<Vec<String>>,
+    /// Selected tools.
+    selected: Option<Selection>,
+}
+
+/// Reads the material of a prompt: a line for each visible skill, and the content of the loaded ones, least recently
+/// used first. A loaded skill that is gone, cannot be used or exceeds the limit is left out, which the injection
+/// reports; so is a document that is gone.
+pub(crate) async fn read_material(context: SessionContext<'_>) -> ToolResult<PromptMaterial> {
+    let tools = context.tools;
+    let overview = skill_lookup::list_current_skills(tools).await?.into_iter();
+    let overview = overview.map(|skill| SkillSummary {
+        name: skill_id(&skill),
+        description: skill.description,
+    });
+    let overview: Vec<SkillSummary> = overview.collect();
+    let names: HashSet<&str> = overview.iter().map(|skill| skill.name.as_str()).collect();
+    let mut requests = match tools.options.family {
+        Family::Sherma => sherma_requests(context),
+        Family::Trpc | Family::AgentZero => loaded_requests(context),
+    };
+    // A version that was loaded may exist though its skill is gone, and only then is worth a request.
+    requests
+        .retain(|wanted| wanted.reference != wanted.name || names.contains(wanted.name.as_str()));
+    let loaded = requests
+        .into_iter()
+        .map(|wanted| read_content(tools, wanted));
+    Ok(PromptMaterial {
+        loaded: skill_lookup::collect_found(loaded).await?,
+        overview,
+    })
+}
+
+/// Returns the loaded skills that count, least recently used first: no more than the options permit at once, however
+/// many are in a state that was merged or comes from elsewhere.
+pub(crate) fn active_skills(context: SessionContext<'_>) -> Vec<String> {
+    let options = &context.tools.options;
+    let mut names = skill_loads::loaded(context.state, context.scope());
+    // A hidden skill does not count towards the limit.
+    names.retain(|name| options.shows(name));
+    match options.loaded_max() {
+        0 => names,
+        max => names.split_off(names.len().saturating_sub(max)),
+    }
+}
+
+/// Returns the content requests of trpc's and Agent Zero's loaded skills.
+fn loaded_requests(context: SessionContext<'_>) -> Vec<SkillContentRequest> {
+    let (state, scope) = (context.state, context.scope());
+    let names = active_skills(context).into_iter();
+    let requests = names.map(|name| SkillContentRequest {
+        reference: match context.tools.options.family {
+            Family::AgentZero => agent_zero::reference(state, scope, &name),
+            Family::Trpc | Family::Sherma => name.clone(),
+        },
+        documents: skill_loads::docs(state, scope, &name),
+        tools: None,
+        selected: skill_loads::tools(state, scope, &name),
+        name,
+    });
+    requests.collect()
+}
+
+/// Returns the content requests of sherma's loaded skills: one version each, without documents.
+fn sherma_requests(context: SessionContext<'_>) -> Vec<SkillContentRequest> {
+    let options = &context.tools.options;
+    let loads = sherma::LoadedSkills::read(context.state, &context.session.agent);
+    let loads = loads.only(|id| options.shows(id));
+    let over = loads.over(options.max_loaded_skills).count();
+    let requests = loads.iter().skip(over);
+    let requests = requests.map(|(id, load)| SkillContentRequest {
+        name: id.to_owned(),
+        reference: match load.digest.starts_with("sha256:") {
+            true => skill_reference(id, &load.digest),
+            false => skill_reference(id, &load.version),
+        },
+        documents: None,
+        tools: Some(load.tools.clone()),
+        selected: None,
+    });
+    requests.collect()
+}
+
+/// Reads the content of a skill, all of it from one digest; `None` if the skill cannot be read.
+async fn read_content(
+    tools: &ToolContext,
+    wanted: SkillContentRequest,
+) -> ToolResult<Option<LoadedContent>> {
+    for _ in 0..ATTEMPTS_MAX {
+        let Some(skill) = skill_lookup::find_usable_skill(tools, &wanted.reference).await? else {
+            return Ok(None);
+        };
+        match read_loaded_content(tools, skill, &wanted, DOCUMENTS_BYTES_MAX).await {
+            Ok(loaded) => return Ok(Some(loaded)),
+            // The skill has changed since, and its earlier content is gone.
+            Err(error) if error.is_of_skill() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Reads the content of a skill that was looked up, with at most `bytes_max` bytes of documents.
+async fn read_loaded_content(
+    tools: &ToolContext,
+    skill: Skill,
+    wanted: &SkillContentRequest,
+    bytes_max: u64,
+) -> ToolResult<LoadedContent> {
+    let docs = read_documents(tools, &skill, wanted.documents.as_ref(), bytes_max).await?;
+    let declared = wanted.tools.clone().unwrap_or_else(|| skill.tools.clone());
+    Ok(LoadedContent {
+        dir: match has_running_tool(&tools.options) {
+            true => format!("/workspace/skills/{}", skill_id(&skill)),
+            false => String::new(),
+        },
+        name: wanted.name.clone(),
+        digest: skill.digest,
+        body: skill.body,
+        docs,
+        unavailable_tools: unavailable_tools(tools, &declared, wanted.selected.as_ref()),
+        tools: declared,
+    })
+}
+
+/// Returns the tools, declared or selected, that neither the host nor this family has. The other families' skills bring
+/// their tools with them.
+fn unavailable_tools(
+    tools: &ToolContext,
+    declared: &[String],
+    selected: Option<&Selection>,
+) -> Vec<String> {
+    if tools.options.family != Family::Trpc {
+        return Vec::new();
+    }
+    let selected = match selected {
+        Some(Selection::These(names)) => names.as_slice(),
+        Some(Selection::All) | None => &[],
+    };
+    let all = declared.iter().chain(selected);
+    let all = all.filter(|tool| !trpc::has_tool(tools, tool));
+    all.cloned().collect()
+}
+
+/// Returns `true` if an offered tool runs something in a skill's folder.
+fn has_running_tool(options: &ToolOptions) -> bool {
+    let lists = |tools: &[&str]| tools.iter().any(|tool| options.lists(tool));
+    options.profile == Profile::Full
+        && match options.family {
+            Family::Trpc => lists(&["skill_run", "workspace_exec"]),
+            Family::Sherma => options.additions && lists(&["run_skill_script"]),
+            Family::AgentZero => true,
+        }
+}
+
+/// Text of a loaded skill as a prompt would show it, for hosts that take it from a result.
+#[derive(Debug, Default)]
+pub(crate) struct InlineContent {
+    /// Text of the skill; `None` unless the options ask for it and the skill is loaded.
+    pub(crate) content: Option<String>,
+    /// Selected documents that do not exist.
+    pub(crate) unknown_docs: Vec<String>,
+}
+
+/// Reads the text of a skill for the result of a call, in the state that the call leads to.
+pub(crate) async fn read_inline_content(
+    context: SessionContext<'_>,
+    skill: Skill,
+) -> ToolResult<InlineContent> {
+    let (tools, state, scope) = (context.tools, context.state, context.scope());
+    let name = skill_id(&skill);
+    if !(tools.options.inline_skills && skill_loads::is_loaded(state, scope, &name)) {
+        return Ok(InlineContent::default());
+    }
+    let request = SkillContentRequest {
+        reference: name.clone(),
+        documents: skill_loads::docs(state, scope, &name),
+        tools: None,
+        selected: skill_loads::tools(state, scope, &name),
+        name,
+    };
+    let loaded = read_loaded_content(tools, skill, &request, INLINE_BYTES_MAX).await?;
+    let paths: Vec<String> = loaded.docs.iter().map(|doc| doc.path.clone()).collect();
+    let chosen = request.documents;
+    Ok(InlineContent {
+        content: Some(prompt::loaded_text(&loaded, state, scope)),
+        unknown_docs: chosen.map_or_else(Vec::new, |chosen| chosen.unknown(&paths)),
+    })
+}
+
+/// Reads the selected documents that exist, each with its share of `bytes_max` bytes.
+async fn read_documents(
+    tools: &ToolContext,
+    skill: &Skill,
+    chosen: Option<&Selection>,
+    bytes_max: u64,
+) -> ToolResult<Vec<SkillDoc>> {
+    let pinned = pinned_reference(skill);
+    let files = match chosen {
+        None => return Ok(Vec::new()),
+        Some(Selection::These(paths)) if paths.is_empty() => return Ok(Vec::new()),
+        Some(Selection::All) => skill_lookup::list_documents(tools, &pinned).await?,
+        Some(Selection::These(paths)) => {
+            let files = skill_lookup::list_files(tools, &pinned, "")
+                .await?
+                .into_iter();
+            let files = files.filter(|file| file.is_text);
+            let mut files: HashMap<String, SkillFile> =
+                files.map(|file| (file.path.clone(), file)).collect();
+            // In their order: what was chosen first has room first.
+            paths.iter().filter_map(|path| files.remove(path)).collect()
+        }
+    };
+    let mut room = bytes_max;
+    let shares = files.into_iter().map(|file| {
+        let size = u64::try_from(file.size).unwrap_or_default();
+        // Placeholders for the skill's folder become longer when they are replaced.
+        let share = match size {
+            0 => 0,
+            _ => (size + PATHS_BYTES).min(DOCUMENT_BYTES_MAX).min(room),
+        };
+        room -= share.min(size);
+        (file, share)
+    });
+    let shares: Vec<(SkillFile, u64)> = shares.collect();
+    let pinned = pinned.as_str();
+    let requests = shares
+        .into_iter()
+        .map(|(file, share)| read_document(tools, pinned, file, share));
+    skill_lookup::collect_found(requests).await
+}
+
+/// Reads one document, with a note at its end if it was cut; `None` if it is no text.
+async fn read_document(
+    tools: &ToolContext,
+    pinned: &str,
+    file: SkillFile,
+    share: u64,
+) -> ToolResult<Option<SkillDoc>> {
+    let mut size = u64::try_from(file.size).unwrap_or_default();
+    let (mut content, mut shown) = (String::new(), 0);
+    if share > 0 {
+        let max = usize::try_from(share).unwrap_or(usize::MAX);
+        let read = match skill_lookup::read_file(tools, pinned, &file.path, 0, max).await {
+            Err(ToolError::FileNotFound { .. } | ToolError::InvalidArguments { .. }) => {
+                return Ok(None);
+            }
+            read => read?,
+        };
+        let Some(text) = read.text else {
+            return Ok(None);
+        };
+        size = u64::try_from(read.size).unwrap_or_default();
+        (content, shown) = (text, read.next_offset.unwrap_or(size));
+    }
+    if shown < size {
+        let name = pinned.split_once('@').map_or(pinned, |(name, _)| name);
+        content.push_str(&format!(
+            "\n[cut: {shown} of {size} bytes; all of it is in skill://{name}/{}]",
+            file.path
+        ));
+    }
+    Ok(Some(SkillDoc {
+        path: file.path,
+        content,
+    }))
+}

@@ -1,0 +1,129 @@
+//! Stages the inputs that a call names into the session's workspace.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use skilld_client::v1::input_spec::Source;
+use skilld_client::v1::{InputSpec, Reason, StageInputsRequest, StageMode, StagedInput};
+use skilld_client::{Error, split_version};
+
+use super::argument_names::ArgumentNames;
+use super::run_result::StagedFile;
+use crate::call_context::{CallContext, SessionContext};
+use crate::skill_lookup;
+use crate::tool_error::{ToolError, ToolResult};
+
+/// Input of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct InputArgument {
+    /// `artifact://name[@version]`, `workspace://path`, `skill://name/path`, or what else the operator allows.
+    pub(super) from: String,
+    /// Where it goes in the workspace; `work/inputs/` and its name if it is left out.
+    pub(super) to: String,
+    /// `copy` (default) or `link`.
+    pub(super) mode: String,
+    /// Use the version of the artifact that this workspace used before.
+    pub(super) pin: bool,
+}
+
+impl InputArgument {
+    fn to_spec(&self) -> InputSpec {
+        let to = self.to.trim().replace('\\', "/");
+        let is_default = matches!(to.as_str(), "." | "inputs" | "inputs/");
+        let mode = match self.mode.trim().eq_ignore_ascii_case("link") {
+            true => StageMode::Link,
+            false => StageMode::Copy,
+        };
+        InputSpec {
+            source: Some(Source::From(self.from.trim().to_owned())),
+            to: if is_default { String::new() } else { to },
+            mode: mode.into(),
+            pin: self.pin,
+            ..InputSpec::default()
+        }
+    }
+}
+
+impl From<StagedInput> for StagedFile {
+    fn from(staged: StagedInput) -> Self {
+        let file = staged.file.unwrap_or_default();
+        Self {
+            name: file.path,
+            original_name: staged.from,
+            size_bytes: u64::try_from(file.size.max(staged.bytes_total)).unwrap_or_default(),
+            sha256: file.sha256,
+            unchanged: staged.unchanged,
+            note: staged.note,
+        }
+    }
+}
+
+/// Stages the inputs of a call. Errors are in the words of the tool.
+pub(super) async fn stage_arguments(
+    call: CallContext<'_>,
+    workspace: &str,
+    inputs: &[InputArgument],
+) -> ToolResult<Vec<StagedFile>> {
+    if inputs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let specs = inputs.iter().map(InputArgument::to_spec).collect();
+    let staged = stage_inputs(*call, workspace, specs).await;
+    staged.map_err(|error| {
+        let ToolError::Daemon(daemon) = &error else {
+            return error;
+        };
+        let mut sources = inputs.iter().map(|input| input.from.trim());
+        let of_skill = sources.find(|from| from.starts_with("skill://"));
+        match (daemon.reason(), of_skill) {
+            (Some(Reason::SkillNotFound), Some(from)) => ToolError::arguments(format!(
+                "inputs {from:?}: this skill is not in the workspace: run a command of it with skill_run first, or read \
+                 the file with read_file"
+            )),
+            _ => ArgumentNames::with_timeout("timeout").translate(error),
+        }
+    })
+}
+
+/// Stages inputs into a workspace, all of them or none.
+pub(super) async fn stage_inputs(
+    context: SessionContext<'_>,
+    workspace: &str,
+    inputs: Vec<InputSpec>,
+) -> ToolResult<Vec<StagedFile>> {
+    let sources = inputs.iter().filter_map(|input| match &input.source {
+        Some(Source::From(from)) => Some(from.clone()),
+        Some(Source::Data(_)) | None => None,
+    });
+    let sources: Vec<String> = sources.collect();
+    let request = StageInputsRequest {
+        workspace: workspace.to_owned(),
+        inputs,
+        scope: Some(context.session.scope()),
+    };
+    let staged = context.tools.client.stage_inputs(request).await;
+    let staged = staged.map_err(|error| translate_missing(error, &sources))?;
+    Ok(staged.into_iter().map(StagedFile::from).collect())
+}
+
+/// Converts the error about a missing file or artifact, which is the call's fault. `sources` are the references that it
+/// may be about.
+pub(super) fn translate_missing(error: Error, sources: &[String]) -> ToolError {
+    let Some(failure) = error.failure() else {
+        return error.into();
+    };
+    let is_named = |from: &&String| {
+        let artifact = from.strip_prefix("artifact://").unwrap_or_default();
+        let (name, _) = split_version(artifact);
+        !name.is_empty() && failure.message.contains(name)
+    };
+    let path = match failure.reason {
+        Some(Reason::FileNotFound) => failure.metadata.get("path").or(sources.first()),
+        Some(Reason::ArtifactNotFound) => sources.iter().find(is_named).or(sources.first()),
+        _ => return error.into(),
+    };
+    ToolError::FileNotFound {
+        path: path.cloned().unwrap_or_default(),
+        nearest_names: skill_lookup::nearest_names(&error),
+    }
+}

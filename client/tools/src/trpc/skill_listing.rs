@@ -1,0 +1,102 @@
+//! `skill_list`, `skill_list_tools`, `skill_list_docs`: lists skills, their tools and their documents without loading them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::decode;
+use crate::call_context::{CallContext, CallResult, ToolAnswer};
+use crate::prompt::clean;
+use crate::skill_lookup;
+use crate::tool_error::{ToolError, ToolResult};
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct ListArguments {
+    /// `all` or `available`; both list every skill that can be used.
+    pub(super) mode: String,
+    /// Objects with name and description instead of names.
+    pub(super) details: bool,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct SkillArguments {
+    /// Name of the skill.
+    pub(super) skill: String,
+}
+
+/// Name and description of a skill.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SkillLine {
+    name: String,
+    description: String,
+}
+
+/// Names of the skills, or their names and descriptions.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum ListResult {
+    Names(Vec<String>),
+    Summaries(Vec<SkillLine>),
+}
+
+/// Tools that a skill declares.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ToolsResult {
+    /// In the order of the skill's `Tools:` section.
+    available_tools: Vec<String>,
+}
+
+pub(super) async fn list_skills(call: CallContext<'_>, arguments: Value) -> CallResult {
+    let asked: ListArguments = decode(arguments)?;
+    let result = if asked.details {
+        let skills = skill_lookup::list_current_skills(call.tools).await?;
+        let lines = skills.iter().map(|skill| SkillLine {
+            name: skill_lookup::skill_id(skill),
+            // A model reads it: without characters that deceive the eye.
+            description: clean(&skill.description).0,
+        });
+        ListResult::Summaries(lines.collect())
+    } else {
+        let names = skill_lookup::list_skill_names(call.tools).await?;
+        ListResult::Names(names.into_iter().collect())
+    };
+    Ok(ToolAnswer::of(json!(result)))
+}
+
+pub(super) async fn list_tools(call: CallContext<'_>, arguments: Value) -> CallResult {
+    let asked: SkillArguments = decode(arguments)?;
+    let skill = skill_lookup::find_skill(call.tools, require_name(&asked.skill)?).await?;
+    Ok(ToolAnswer::of(json!(ToolsResult {
+        available_tools: skill.tools
+    })))
+}
+
+pub(super) async fn list_docs(call: CallContext<'_>, arguments: Value) -> CallResult {
+    let asked: SkillArguments = decode(arguments)?;
+    let name = require_name(&asked.skill)?;
+    let reference = skill_lookup::visible_reference(call.tools, name).await?;
+    let docs = skill_lookup::list_documents(call.tools, &reference).await?;
+    let paths: Vec<String> = docs.into_iter().map(|file| file.path).collect();
+    Ok(ToolAnswer::of(json!(paths)))
+}
+
+/// Returns the name of a skill without surrounding blanks.
+fn require_name(skill: &str) -> ToolResult<&str> {
+    match skill.trim() {
+        "" => Err(ToolError::arguments("skill is required")),
+        skill => Ok(skill),
+    }
+}
+
+/// Returns the name of a skill to load or select from. It must have no version: the state and the prompt have the
+/// current one.
+pub(super) fn require_unversioned_name(skill: &str) -> ToolResult<&str> {
+    match require_name(skill)? {
+        skill if skill.contains('@') => Err(ToolError::arguments(format!(
+            "skill {skill:?}: the current version is loaded; name it without @"
+        ))),
+        skill => Ok(skill),
+    }
+}

@@ -1,0 +1,70 @@
+//! Background work of this crate: tasks and blocking calls, run on the daemon's tracker.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::error::Error;
+
+/// The daemon's task tracker and its stop token. Clones share both.
+#[derive(Debug, Clone, Default)]
+pub struct BackgroundTasks {
+    /// Tracks every task, so that the daemon can wait for all of them at its end.
+    pub tracker: TaskTracker,
+    /// Cancelled when the daemon stops; every task returns soon afterwards.
+    pub stop: CancellationToken,
+}
+
+impl BackgroundTasks {
+    /// Spawns a task that the daemon waits for at its end. The task must watch [`BackgroundTasks::stop`].
+    pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.tracker.spawn(task)
+    }
+
+    /// Runs blocking work on a thread of the blocking pool.
+    ///
+    /// # Errors
+    /// The error of the work itself; `Internal` when it panicked or the runtime is shutting down.
+    pub async fn blocking<F, T, E>(&self, work: F) -> Result<T, E>
+    where
+        F: FnOnce() -> Result<T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        self.tracker
+            .spawn_blocking(work)
+            .await
+            .map_err(|error| Error::Internal(format!("blocking work: {error}")))?
+    }
+
+    /// Runs blocking work once a permit is free, so that a file system that hangs holds at most as many threads as
+    /// `permits` has.
+    ///
+    /// # Errors
+    /// As [`Self::blocking`]; `Draining` when the daemon stops first.
+    pub async fn blocking_in<F, T, E>(&self, permits: &Arc<Semaphore>, work: F) -> Result<T, E>
+    where
+        F: FnOnce() -> Result<T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        let permit = tokio::select! {
+            biased;
+            permit = Arc::clone(permits).acquire_owned() => permit.map_err(|_| Error::Draining)?,
+            () = self.stop.cancelled() => return Err(Error::Draining.into()),
+        };
+        let work = move || {
+            let _permit = permit;
+            work()
+        };
+        self.blocking(work).await
+    }
+}

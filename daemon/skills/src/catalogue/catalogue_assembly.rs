@@ -1,0 +1,94 @@
+//! Assembles a catalogue from scanned folders: decides which skill is shadowed, and which aliases nested skills have.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::catalogue_snapshot::Catalogue;
+use super::skill::{Skill, SkillState};
+use super::source_ingest::IngestedFolder;
+use super::source_scanner::SourceScan;
+use crate::content_store::link_policy::LinkPolicy;
+use crate::parse::finding::Profile;
+use crate::parse::problem::Problem;
+
+/// Builds the catalogue of all sources, given in the order in which they win.
+pub(crate) fn assemble_catalogue(
+    scans: &[SourceScan],
+    skills_max: usize,
+    link_policy: Arc<LinkPolicy>,
+) -> Catalogue {
+    let mut winners = HashMap::new();
+    let (mut skills, mut problems, mut left_out) = (Vec::new(), Vec::new(), 0_usize);
+    for scan in scans {
+        problems.extend(scan.problems.iter().cloned());
+        for folder in &scan.folders {
+            match &folder.skill {
+                Err(problem) => problems.push(problem.clone()),
+                Ok(_) if skills.len() >= skills_max => left_out += 1,
+                Ok(skill) => {
+                    let shadow = shadow_problem(skill, &mut winners);
+                    let aliases = nested_aliases(&scan.folders, folder);
+                    skills.push(adjust_skill(skill, aliases, shadow));
+                }
+            }
+        }
+    }
+    if left_out > 0 {
+        let message =
+            format!("{left_out} skills are left out: there are more than skills.count_max");
+        problems.push(Problem::error("root.too_many_skills", message));
+    }
+    let is_readable = scans.iter().all(|scan| scan.is_readable);
+    Catalogue::new(skills, problems, is_readable, link_policy)
+}
+
+/// Returns the skill with its aliases and, if it is shadowed, with the problem that says so.
+fn adjust_skill(skill: &Arc<Skill>, aliases: Vec<String>, shadow: Option<Problem>) -> Arc<Skill> {
+    if aliases.is_empty() && shadow.is_none() {
+        return Arc::clone(skill);
+    }
+    let mut skill = Skill::clone(skill);
+    skill.aliases = aliases;
+    if let Some(problem) = shadow {
+        skill.is_shadowed = true;
+        skill.other_problems.insert(0, problem);
+        skill.judge(Profile::Lenient);
+    }
+    Arc::new(skill)
+}
+
+/// Returns the names of a nested skill: with its parent's name, and with those of all skills around it.
+fn nested_aliases(folders: &[IngestedFolder], folder: &IngestedFolder) -> Vec<String> {
+    let around = |folder: &IngestedFolder| folders.get(folder.parent?);
+    let (Ok(skill), Some(parent)) = (&folder.skill, around(folder)) else {
+        return Vec::new();
+    };
+    let (mut alias, mut aliases) = (skill.name.clone(), Vec::new());
+    for folder in std::iter::successors(Some(parent), |folder| around(folder)) {
+        if let Ok(skill) = &folder.skill {
+            alias = format!("{}/{alias}", skill.name);
+            aliases.truncate(1);
+            aliases.push(alias.clone());
+        }
+    }
+    aliases
+}
+
+/// Returns a problem if an earlier skill has the name and version of this one. `winners` has the folder of the first
+/// skill of each name and version.
+fn shadow_problem<'a>(
+    skill: &'a Skill,
+    winners: &mut HashMap<(&'a str, &'a str), &'a Skill>,
+) -> Option<Problem> {
+    if skill.state == SkillState::Rejected {
+        return None;
+    }
+    let key = (skill.name.as_str(), skill.front_matter.version.as_str());
+    let winner = winners.entry(key).or_insert(skill);
+    if std::ptr::eq(*winner, skill) {
+        return None;
+    }
+    let winner = winner.found_at.display();
+    let message = format!("{winner} has this name and version already and comes first");
+    Some(Problem::warning("skill.shadowed", message).about(&skill.found_at))
+}

@@ -1,0 +1,110 @@
+//! The catalogue of one scan: every skill of every source, immutable once published.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use super::skill::{PageCursor, Skill, SortKey};
+use crate::content_store::link_policy::LinkPolicy;
+use crate::parse::problem::Problem;
+use crate::parse::version;
+
+use super::search::SearchIndex;
+
+/// Every skill and problem that one scan found.
+#[derive(Debug, Default)]
+pub struct Catalogue {
+    /// Number of this snapshot; grows with every change.
+    pub generation: u64,
+    /// Skills sorted by name, rank of the root, version from high to low, source and folder.
+    pub skills: Vec<Arc<Skill>>,
+    /// Problems that belong to no skill.
+    pub problems: Vec<Problem>,
+    /// `true` if every root could be read.
+    pub is_readable: bool,
+    /// Indices into `skills` by alias.
+    aliases: HashMap<String, Vec<usize>>,
+    /// Directories to which links of the scanned folders may lead.
+    pub(crate) link_policy: Arc<LinkPolicy>,
+    /// Search index; built by the first search.
+    index: OnceLock<SearchIndex>,
+}
+
+impl Catalogue {
+    /// Sorts the skills and builds the table of aliases.
+    pub(crate) fn new(
+        mut skills: Vec<Arc<Skill>>,
+        problems: Vec<Problem>,
+        is_readable: bool,
+        link_policy: Arc<LinkPolicy>,
+    ) -> Self {
+        skills.sort_by(|a, b| compare_keys(a.sort_key(), b.sort_key()));
+        let mut aliases: HashMap<String, Vec<usize>> = HashMap::new();
+        for (index, skill) in skills.iter().enumerate() {
+            for alias in &skill.aliases {
+                aliases.entry(alias.clone()).or_default().push(index);
+            }
+        }
+        Self {
+            generation: 0,
+            skills,
+            problems,
+            is_readable,
+            aliases,
+            link_policy,
+            index: OnceLock::new(),
+        }
+    }
+
+    /// Returns all skills that have a name, in order; those with such an alias if none has the name.
+    pub(crate) fn named(&self, name: &str) -> Vec<&Arc<Skill>> {
+        let start = self
+            .skills
+            .partition_point(|skill| skill.name.as_str() < name);
+        let named = self.skills.iter().skip(start);
+        let named: Vec<_> = named.take_while(|skill| skill.name == name).collect();
+        if !named.is_empty() {
+            return named;
+        }
+        let indices = self.aliases.get(name).into_iter().flatten();
+        indices
+            .filter_map(|index| self.skills.get(*index))
+            .collect()
+    }
+
+    /// Returns the index of the first skill after a cursor, whose skill may be gone.
+    pub(crate) fn index_after(&self, cursor: &PageCursor) -> usize {
+        self.skills.partition_point(|skill| {
+            compare_keys(skill.sort_key(), cursor.sort_key()) != Ordering::Greater
+        })
+    }
+
+    /// Returns the problems of all roots and skills.
+    pub(crate) fn all_problems(&self) -> impl Iterator<Item = &Problem> {
+        let of_skills = self.skills.iter().flat_map(|skill| &skill.problems);
+        self.problems.iter().chain(of_skills)
+    }
+
+    /// Returns the search index of this snapshot.
+    pub(crate) fn index(&self) -> &SearchIndex {
+        self.index.get_or_init(|| SearchIndex::new(&self.skills))
+    }
+
+    /// Returns `true` if both snapshots have the same skills and problems.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let mut pairs = self.skills.iter().zip(&other.skills);
+        self.skills.len() == other.skills.len()
+            && self.is_readable == other.is_readable
+            && pairs.all(|(a, b)| Arc::ptr_eq(a, b) || a == b)
+            && self.problems == other.problems
+            && self.link_policy == other.link_policy
+    }
+}
+
+/// Orders skills by name, rank of the root, version from high to low, source and folder.
+fn compare_keys(a: SortKey<'_>, b: SortKey<'_>) -> Ordering {
+    (a.0, a.1)
+        .cmp(&(b.0, b.1))
+        .then_with(|| version::compare_versions(b.2, a.2))
+        .then_with(|| (a.3, a.4).cmp(&(b.3, b.4)))
+}

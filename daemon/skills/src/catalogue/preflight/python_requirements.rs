@@ -1,0 +1,116 @@
+//! Reads requirements from Python scripts, requirements.txt and pyproject.toml. Pure. Text that cannot be understood
+//! yields nothing, because a skill's file must not make preflight fail.
+
+mod python_imports;
+
+pub(super) use python_imports::find_imports;
+
+/// Maximum number of lines of a PEP 723 block.
+const BLOCK_LINES_MAX: usize = 1000;
+/// Maximum length of a package's name, in bytes.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Modules and the packages that have them, where the names differ.
+const PACKAGES: &str = "Crypto=pycryptodome OpenSSL=pyopenssl PIL=pillow attr=attrs bs4=beautifulsoup4 cv2=opencv-python \
+    dateutil=python-dateutil docx=python-docx dotenv=python-dotenv fitz=pymupdf github=pygithub \
+    googleapiclient=google-api-python-client jose=python-jose jwt=pyjwt magic=python-magic markdown_it=markdown-it-py \
+    mpl_toolkits=matplotlib pkg_resources=setuptools pptx=python-pptx psycopg2=psycopg2-binary serial=pyserial \
+    skimage=scikit-image sklearn=scikit-learn slugify=python-slugify yaml=pyyaml zmq=pyzmq";
+
+/// A name and the line that it is on, 0 if the line is not known.
+pub(super) type LocatedName = (String, usize);
+
+/// Returns the package that a module is in, if it has another name.
+pub(super) fn package_of(module: &str) -> Option<&'static str> {
+    let mut pairs = PACKAGES.split_whitespace();
+    pairs.find_map(|pair| pair.strip_prefix(module)?.strip_prefix('='))
+}
+
+/// Returns the dependencies of a script's own block of metadata (PEP 723), with the line where it begins.
+pub(super) fn read_script_block(text: &str) -> Vec<LocatedName> {
+    let mut lines = text.lines().map(str::trim_end).enumerate();
+    let Some((start, _)) = lines.find(|(_, line)| *line == "# /// script") else {
+        return Vec::new();
+    };
+    let mut block = String::new();
+    for (_, line) in lines.take(BLOCK_LINES_MAX) {
+        if line == "# ///" {
+            let table = block.parse::<toml::Table>().unwrap_or_default();
+            let names = text_items(table.get("dependencies")).filter_map(parse_requirement);
+            return names.map(|name| (name, start + 1)).collect();
+        }
+        let Some(line) = line.strip_prefix('#') else {
+            break;
+        };
+        block += line.strip_prefix(' ').unwrap_or(line);
+        block += "\n";
+    }
+    // The block is never closed.
+    Vec::new()
+}
+
+/// Returns the packages that a requirements.txt names, with their lines.
+pub(super) fn read_requirements(text: &str) -> Vec<LocatedName> {
+    let mut continued = false;
+    let lines = text.lines().enumerate().filter(|(_, line)| {
+        let continues = std::mem::replace(&mut continued, line.trim_end().ends_with('\\'));
+        !continues
+    });
+    let names = lines.filter_map(|(index, line)| {
+        let line = line.trim_start_matches('\u{feff}').trim();
+        let line = line.trim_end_matches('\\');
+        let line = line.split_once(" #").map_or(line, |(line, _)| line);
+        // Options, comments, paths and URLs have no name at their beginning.
+        let named = !line.starts_with(['-', '#', '.', '/']);
+        let url = line.contains("://") && !line.contains('@');
+        (named && !url).then(|| Some((parse_requirement(line)?, index + 1)))?
+    });
+    names.collect()
+}
+
+/// Returns `project.dependencies` of a pyproject.toml, and those of Poetry, without lines.
+pub(super) fn read_project(text: &str) -> Vec<LocatedName> {
+    let Ok(table) = text.parse().map(toml::Value::Table) else {
+        return Vec::new();
+    };
+    let find = |path: &str| {
+        path.split('.')
+            .try_fold(&table, |value, key| value.get(key))
+    };
+    let declared = text_items(find("project.dependencies")).filter_map(parse_requirement);
+    let poetry = find("tool.poetry.dependencies").and_then(toml::Value::as_table);
+    let poetry = poetry.into_iter().flatten().filter_map(|(name, value)| {
+        let optional = value.get("optional").and_then(toml::Value::as_bool);
+        (name != "python" && optional != Some(true)).then(|| parse_requirement(name))?
+    });
+    declared.chain(poetry).map(|name| (name, 0)).collect()
+}
+
+/// Returns the texts of a TOML array.
+fn text_items(value: Option<&toml::Value>) -> impl Iterator<Item = &str> {
+    let array = value.and_then(toml::Value::as_array);
+    array.into_iter().flatten().filter_map(toml::Value::as_str)
+}
+
+/// Returns the normalised name (PEP 503) at the beginning of a requirement (PEP 508); `None` if it has none, or is for
+/// another system.
+fn parse_requirement(text: &str) -> Option<String> {
+    let (text, marker) = text.split_once(';').unwrap_or((text, ""));
+    let foreign = ["win32", "Windows", "darwin", "Darwin"];
+    let only = marker.contains("==") && foreign.iter().any(|system| marker.contains(system));
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let text = text.trim();
+    let end = text.find(|c| !plain(c)).unwrap_or(text.len());
+    let (name, rest) = text.split_at_checked(end)?;
+    let follows = rest.trim_start().chars().next();
+    let good = follows.is_none_or(|c| "[(<>=!~@,#".contains(c));
+    if only || !good || name.len() > NAME_BYTES_MAX {
+        return None;
+    }
+    let parts = name.split(['-', '_', '.']).filter(|part| !part.is_empty());
+    let name = parts.collect::<Vec<_>>().join("-").to_lowercase();
+    (!name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests;

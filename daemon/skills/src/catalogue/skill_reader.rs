@@ -1,0 +1,258 @@
+//! Reads one skill: resolves a reference in a snapshot, leases its content in the store, and reads from there.
+//!
+//! A bare name selects the highest version in the first root that has the name; a specifier selects the highest version
+//! that fits over all roots.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::catalogue_snapshot::Catalogue;
+use super::document_reader::{read_stored_documents, read_stored_skill};
+use super::name_suggestions::skill_not_found;
+use super::preflight::{Need, collect_needs};
+use super::skill::{Skill, SkillState};
+use crate::content_store::content::{Content, ContentFolder, IngestError};
+use crate::content_store::skill_files::{FileContent, Manifest, ManifestCache, SkillFile};
+use crate::content_store::staged_skill::StagedSkill;
+use crate::content_store::{ContentStore, DAMAGED, Lease};
+use crate::error::{Error, Result};
+use crate::parse::document::Document;
+use crate::parse::finding::Profile;
+use crate::parse::problem::Problem;
+use crate::parse::skill_ref::{SkillRef, VersionRef};
+use crate::parse::version::Specifier;
+use crate::placeholders;
+use crate::skills_options::SkillsOptions;
+use crate::sources::Sources;
+
+/// Everything that reading, publishing and deleting skills takes besides a snapshot.
+#[derive(Debug)]
+pub(crate) struct SkillLibrary {
+    pub(crate) store: Arc<ContentStore>,
+    pub(crate) sources: Arc<Sources>,
+    pub(crate) options: SkillsOptions,
+    /// Manifests that were read; they follow from a digest alone.
+    pub(crate) manifests: ManifestCache,
+}
+
+impl SkillLibrary {
+    /// Returns a skill and the body of its SKILL.md.
+    pub(crate) fn get(
+        &self,
+        catalogue: &Catalogue,
+        wanted: &SkillRef,
+        profile: Profile,
+    ) -> Result<(Skill, String)> {
+        let mut skill = Skill::clone(&*self.resolve(catalogue, wanted)?);
+        let mut body = String::new();
+        if skill.state != SkillState::Rejected {
+            let document = self.read_documents(&skill);
+            let read = document.map(|document| document.body).unwrap_or_default();
+            body = placeholders::resolve_placeholders(&read, &skill.name);
+        }
+        skill.judge(profile);
+        Ok((skill, body))
+    }
+
+    /// Returns the skill that a reference selects: a listed one, else by its digest one that only the store has.
+    fn resolve(&self, catalogue: &Catalogue, wanted: &SkillRef) -> Result<Arc<Skill>> {
+        match &wanted.version {
+            VersionRef::Digest(digest) => match find_digest(catalogue, wanted, digest) {
+                Some(skill) => Ok(Arc::clone(skill)),
+                None => self.find_stored(catalogue, wanted, digest).map(Arc::new),
+            },
+            VersionRef::Current | VersionRef::Matching(_) => {
+                find_skill(catalogue, wanted).map(Arc::clone)
+            }
+        }
+    }
+
+    /// Reads the documents of a skill from the store; from its folder if the store could not take it.
+    fn read_documents(&self, skill: &Skill) -> Result<Document, Problem> {
+        let stored = self.store.dir(skill.digest());
+        let is_stored = !skill.digest().is_empty() && stored.is_dir();
+        let dir: &Path = if is_stored { &stored } else { &skill.dir };
+        read_stored_documents(dir, self.store.skill_md_bytes_max, &skill.name)
+    }
+
+    /// Finds a digest in the store, whatever became of the folder that it came from.
+    fn find_stored(&self, catalogue: &Catalogue, wanted: &SkillRef, digest: &str) -> Result<Skill> {
+        let name = wanted.name.rsplit('/').next().unwrap_or_default();
+        let skill = read_stored_skill(&self.store, digest, name);
+        // A skill whose documents give no name has the one that it was stored under.
+        let names = self.store.names(digest);
+        let has_name = match names.as_slice() {
+            [] => skill.front_matter.name == name,
+            names => names.iter().any(|known| known == name),
+        };
+        if has_name && skill.content.is_some() {
+            Ok(skill)
+        } else {
+            Err(skill_not_found(catalogue, wanted))
+        }
+    }
+
+    /// Makes sure that a skill is in the store, and leases it there.
+    pub(crate) fn lease(
+        &self,
+        catalogue: &Catalogue,
+        wanted: &SkillRef,
+    ) -> Result<(StagedSkill, Lease)> {
+        let skill = self.resolve(catalogue, wanted)?;
+        let error = skill.problems.iter().find(|problem| problem.is_error());
+        if let (SkillState::Rejected, Some(problem)) = (skill.state, error) {
+            return Err(skill_invalid(wanted, problem));
+        }
+        let (content, lease) = self.lease_content(catalogue, &skill, wanted)?;
+        let staged = StagedSkill::new(&skill.name, &skill.front_matter, content);
+        Ok((staged, lease))
+    }
+
+    /// Leases the content of a listed skill. Content that the store lost is copied from the skill's folder again.
+    fn lease_content(
+        &self,
+        catalogue: &Catalogue,
+        skill: &Skill,
+        wanted: &SkillRef,
+    ) -> Result<(Content, Lease)> {
+        if let Some(content) = &skill.content
+            && let Some(lease) = self.store.lease_intact(&content.digest)?
+        {
+            self.store.add_name(&content.digest, &skill.name)?;
+            return Ok((content.clone(), lease));
+        }
+        if skill.is_stored {
+            // Content without a record is collected, which may have happened since it was found.
+            if !self.sources.references(skill.digest()) {
+                return Err(skill_not_found(catalogue, wanted));
+            }
+            let problem = self.store.verified_content(skill.digest()).err();
+            let problem =
+                problem.unwrap_or_else(|| Problem::error(DAMAGED, "it was removed from the store"));
+            return Err(skill_invalid(wanted, &problem));
+        }
+        let folder = ContentFolder {
+            dir: skill.dir.clone(),
+            nested: skill.nested.clone(),
+            link_policy: Arc::clone(&catalogue.link_policy),
+        };
+        let copied = self.store.copy(&folder, &skill.name);
+        copied.map_err(|error| match error {
+            IngestError::Skill(problem) => skill_invalid(wanted, &problem),
+            IngestError::Host(error) => error,
+        })
+    }
+
+    /// Returns the files of a skill.
+    pub(crate) fn list_files(
+        &self,
+        catalogue: &Catalogue,
+        wanted: &SkillRef,
+    ) -> Result<Arc<Manifest>> {
+        let (skill, _lease) = self.lease(catalogue, wanted)?;
+        self.manifest(&skill)
+    }
+
+    /// Opens a file of a skill.
+    pub(crate) fn open_file(
+        &self,
+        catalogue: &Catalogue,
+        wanted: &SkillRef,
+        path: &str,
+        is_workspace_text: bool,
+    ) -> Result<(SkillFile, FileContent)> {
+        let (skill, _lease) = self.lease(catalogue, wanted)?;
+        let manifest = self.manifest(&skill)?;
+        let mut file = manifest.find(path)?.clone();
+        let opened = manifest.open(&file)?;
+        let content = if is_workspace_text {
+            FileContent::with_workspace_paths(opened, &mut file, &skill.name)?
+        } else {
+            FileContent::Stored(opened)
+        };
+        Ok((file, content))
+    }
+
+    /// Returns what a skill needs of an image.
+    pub(crate) fn needs(&self, catalogue: &Catalogue, wanted: &SkillRef) -> Result<Vec<Need>> {
+        let (skill, _lease) = self.lease(catalogue, wanted)?;
+        let manifest = self.manifest(&skill)?;
+        collect_needs(&self.stored_document(&skill)?.front_matter, &manifest)
+    }
+
+    /// Returns the files of leased content; those that its card names, if it has a card that names any.
+    fn manifest(&self, skill: &StagedSkill) -> Result<Arc<Manifest>> {
+        self.manifests.get_or_read(&skill.digest, || {
+            let dir = self.store.dir(&skill.digest);
+            let manifest =
+                Manifest::read(&dir).map_err(Error::io(format!("read {}", dir.display())))?;
+            let document = self.stored_document(skill)?;
+            Ok(match document.front_matter.card {
+                Some(card) => manifest.restricted(|path| card.allows(path)),
+                None => manifest,
+            })
+        })
+    }
+
+    fn stored_document(&self, skill: &StagedSkill) -> Result<Document> {
+        let dir = self.store.dir(&skill.digest);
+        let document = read_stored_documents(&dir, self.store.skill_md_bytes_max, &skill.name);
+        document.map_err(|problem| Error::SkillInvalid {
+            name: skill.name.clone(),
+            problem: problem.message,
+        })
+    }
+}
+
+/// Returns the skill that a reference selects; its digest is ignored. A rejected skill is selected only where no usable
+/// one is.
+///
+/// # Errors
+/// `SkillNotFound`.
+pub(crate) fn find_skill<'a>(
+    catalogue: &'a Catalogue,
+    wanted: &SkillRef,
+) -> Result<&'a Arc<Skill>> {
+    let named = catalogue.named(&wanted.name);
+    let in_state = |is_wanted: &dyn Fn(&Skill) -> bool| -> Vec<&'a Arc<Skill>> {
+        let named = named.iter().copied();
+        named.filter(|skill| is_wanted(skill)).collect()
+    };
+    let mut usable = in_state(&Skill::is_usable);
+    let rejected = in_state(&|skill| skill.state == SkillState::Rejected);
+    let found = match &wanted.version {
+        VersionRef::Matching(specifier) => {
+            choose_version(&usable, specifier).or_else(|| choose_version(&rejected, specifier))
+        }
+        VersionRef::Current | VersionRef::Digest(_) => {
+            let first_root = usable.first().map(|skill| skill.rank);
+            usable.retain(|skill| Some(skill.rank) == first_root);
+            choose_version(&usable, &Specifier::any()).or(rejected.first().copied())
+        }
+    };
+    found.ok_or_else(|| skill_not_found(catalogue, wanted))
+}
+
+fn choose_version<'a>(skills: &[&'a Arc<Skill>], specifier: &Specifier) -> Option<&'a Arc<Skill>> {
+    let versions = skills
+        .iter()
+        .map(|skill| skill.front_matter.version.as_str());
+    skills.get(specifier.choose(versions)?).copied()
+}
+
+/// Returns the listed skill that has a digest.
+fn find_digest<'a>(
+    catalogue: &'a Catalogue,
+    wanted: &SkillRef,
+    digest: &str,
+) -> Option<&'a Arc<Skill>> {
+    let mut named = catalogue.named(&wanted.name).into_iter();
+    named.find(|skill| skill.digest() == digest)
+}
+
+fn skill_invalid(wanted: &SkillRef, problem: &Problem) -> Error {
+    Error::SkillInvalid {
+        name: wanted.to_string(),
+        problem: format!("{}: {}", problem.code, problem.message),
+    }
+}

@@ -1,0 +1,78 @@
+//! Finds the file that a requested path means. Pure: nothing here opens a file.
+
+use super::{Manifest, SkillFile};
+use crate::error::{Error, Result};
+use crate::similar::similarity;
+use crate::skill_path;
+
+/// Maximum number of paths that an error suggests.
+const NEAREST_MAX: usize = 3;
+
+impl Manifest {
+    /// Returns the file of a path; else the only file whose path differs in case only.
+    ///
+    /// # Errors
+    /// `LeavesSkill`, `Invalid`, `FileNotFound` with similar paths, `WrongFileType` for a folder.
+    pub fn find(&self, path: &str) -> Result<&SkillFile> {
+        let path = skill_path::normalise_skill_path("path", path)?;
+        if let Some(file) = self.find_exact(&path) {
+            return Ok(file);
+        }
+        let folder = format!("{path}/");
+        let mut files = self.files.iter();
+        if path.is_empty() || files.any(|file| file.path.starts_with(&folder)) {
+            let wanted = "a file";
+            return Err(Error::WrongFileType { path, wanted });
+        }
+        let lower = path.to_lowercase();
+        let files = self.files.iter();
+        let mut alike = files.filter(|file| file.path.to_lowercase() == lower);
+        match (alike.next(), alike.next()) {
+            (Some(only), None) => Ok(only),
+            _ => Err(Error::FileNotFound {
+                nearest: suggest_paths(&self.files, &path),
+                path,
+            }),
+        }
+    }
+
+    /// Returns the file of exactly this path.
+    pub(crate) fn find_exact(&self, path: &str) -> Option<&SkillFile> {
+        let place = self
+            .files
+            .binary_search_by(|file| file.path.as_str().cmp(path));
+        place.ok().and_then(|place| self.files.get(place))
+    }
+}
+
+/// Returns paths that may have been meant, best first: the same in another case, the same name elsewhere, then similar
+/// ones.
+fn suggest_paths(files: &[SkillFile], path: &str) -> Vec<String> {
+    let wanted = path.to_lowercase();
+    let wanted_name = file_name(&wanted);
+    let mut scored: Vec<(f64, &str)> = files
+        .iter()
+        .map(|file| {
+            let path = file.path.to_lowercase();
+            let score = if path == wanted {
+                4.0
+            } else if path.ends_with(&format!("/{wanted}")) || wanted.ends_with(&format!("/{path}"))
+            {
+                3.0
+            } else if file_name(&path) == wanted_name {
+                2.0
+            } else {
+                similarity(file_name(&path), wanted_name)
+            };
+            (score, file.path.as_str())
+        })
+        .filter(|(score, _)| *score >= 0.6)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    let best = scored.into_iter().take(NEAREST_MAX);
+    best.map(|(_, path)| path.to_owned()).collect()
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

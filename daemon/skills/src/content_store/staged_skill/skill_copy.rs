@@ -1,0 +1,232 @@
+//! Copies a stored skill into a workspace's folder and adds the four links.
+//!
+//! Copies are byte for byte and keep the stored mode, except for scripts: a file whose first line names its interpreter
+//! becomes executable, and CRLF line ends of such a file or of a shell script become LF.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use crate::content_store::content::make_directory;
+use crate::error::tolerate;
+
+/// Links in a skill's root, so that what its document says works from there: (name, target).
+const LINKS: [(&str, &str); 3] = [
+    ("out", "../../out"),
+    ("work", "../../work"),
+    ("inputs", "../../work/inputs"),
+];
+/// Size of the buffer in bytes. Most files are smaller, and one read and one write are the fastest.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Maximum size of a script whose line ends are converted, in bytes.
+const SCRIPT_BYTES_MAX: u64 = 1 << 20;
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
+/// Copies a stored skill into a new folder, and adds the links unless the skill has files of these names.
+pub(super) fn copy_skill(stored: &Path, to: &Path, name: &str) -> io::Result<()> {
+    copy_directory(stored, to, &mut vec![0; BUFFER_BYTES])?;
+    let venv = format!("../../work/.venvs/{name}");
+    for (link, target) in LINKS.into_iter().chain([(".venv", venv.as_str())]) {
+        tolerate(io::ErrorKind::AlreadyExists, symlink(target, to.join(link)))?;
+    }
+    Ok(())
+}
+
+fn copy_directory(from: &Path, to: &Path, buffer: &mut [u8]) -> io::Result<()> {
+    make_directory(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_directory(&source, &target, buffer)?;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(&source)?, target)?;
+        } else {
+            copy_file(&source, &target, buffer)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies one file, by reflink where the file system can. Never makes a hard link: a lock on a shared inode would cross
+/// tenants.
+fn copy_file(from: &Path, to: &Path, buffer: &mut [u8]) -> io::Result<()> {
+    let mut source = File::open(from)?;
+    let mut filled = 0;
+    while let Some(free) = buffer.get_mut(filled..).filter(|free| !free.is_empty()) {
+        match source.read(free) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let head = buffer.get(..filled).unwrap_or_default();
+    let script = ScriptTraits::of(from, head);
+    let stored = source.metadata()?;
+    let mode = match script.is_direct {
+        true => 0o555,
+        false => stored.permissions().mode() & 0o777,
+    };
+    let mut target = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(to)?;
+    if script.has_crlf && stored.len() <= SCRIPT_BYTES_MAX {
+        let mut text = head.to_vec();
+        source.read_to_end(&mut text)?;
+        target.write_all(&with_lf(&text))?;
+    } else if filled < buffer.len() {
+        target.write_all(head)?;
+    } else {
+        source.seek(SeekFrom::Start(0))?;
+        io::copy(&mut source, &mut target)?;
+    }
+    // Sets the mode regardless of the umask.
+    target.set_permissions(Permissions::from_mode(mode))
+}
+
+/// Properties of a file that matter if it is a script.
+struct ScriptTraits {
+    /// `true` if its first line names an interpreter, so that it must be executable.
+    is_direct: bool,
+    /// `true` if its line ends are converted.
+    has_crlf: bool,
+}
+
+impl ScriptTraits {
+    fn of(path: &Path, head: &[u8]) -> Self {
+        let text = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
+        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        // `#![…]` begins a Rust file.
+        let after = line.strip_prefix(b"#!").map(<[u8]>::trim_ascii_start);
+        let is_direct = after.is_some_and(|interpreter| interpreter.starts_with(b"/"));
+        let extension = path.extension().map(OsStr::to_ascii_lowercase);
+        let is_shell = extension.is_some_and(|extension| {
+            ["sh", "bash", "zsh"]
+                .iter()
+                .any(|known| extension == *known)
+        });
+        Self {
+            is_direct,
+            has_crlf: (is_direct || is_shell) && line.ends_with(b"\r") && line.len() < text.len(),
+        }
+    }
+}
+
+/// Removes the carriage returns before line feeds, and a byte order mark, which neither bash nor the kernel accepts.
+fn with_lf(text: &[u8]) -> Vec<u8> {
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    let mut out = Vec::with_capacity(text.len());
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        match line.strip_suffix(b"\r\n") {
+            Some(line) => {
+                out.extend_from_slice(line);
+                out.push(b'\n');
+            }
+            None => out.extend_from_slice(line),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The staged copy of one file of a skill: its bytes and mode.
+    fn staged(name: &str, bytes: &[u8], mode: u32) -> (Vec<u8>, u32) {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let stored = dir.path().join("stored");
+        fs::create_dir(&stored).expect("mkdir");
+        fs::write(stored.join(name), bytes).expect("write");
+        fs::set_permissions(stored.join(name), Permissions::from_mode(mode)).expect("chmod");
+        let to = dir.path().join("to");
+        copy_skill(&stored, &to, "s").expect("prepared");
+        let mode = fs::metadata(to.join(name))
+            .expect("there")
+            .permissions()
+            .mode();
+        (fs::read(to.join(name)).expect("read"), mode & 0o777)
+    }
+
+    #[test]
+    fn scripts_are_made_fit_to_run_and_nothing_else_is_touched() {
+        let long = "x".repeat(BUFFER_BYTES);
+        let long_script = format!("#!/bin/sh\r\n{long}\r\n");
+        let long_fixed = format!("#!/bin/sh\n{long}\n");
+        let cases: [(&str, &str, u32, &str, u32); 14] = [
+            (
+                "a.sh",
+                "#!/bin/bash\necho\n",
+                0o444,
+                "#!/bin/bash\necho\n",
+                0o555,
+            ),
+            (
+                "a.sh",
+                "#!/bin/bash\r\necho\r\n",
+                0o444,
+                "#!/bin/bash\necho\n",
+                0o555,
+            ),
+            (
+                "a.sh",
+                "\u{feff}#! /bin/sh\r\na\rb\r\n",
+                0o444,
+                "#! /bin/sh\na\rb\n",
+                0o555,
+            ),
+            ("a.sh", "echo\r\n", 0o444, "echo\n", 0o444),
+            ("a.SH", "echo\r\n\r\n", 0o555, "echo\n\n", 0o555),
+            ("a.sh", "echo", 0o444, "echo", 0o444),
+            ("a.sh", "echo\r", 0o444, "echo\r", 0o444),
+            (
+                "tool",
+                "#!/usr/bin/env python3\r\nx\r\n",
+                0o444,
+                "#!/usr/bin/env python3\nx\n",
+                0o555,
+            ),
+            ("a.py", "print()\r\n", 0o444, "print()\r\n", 0o444),
+            ("a.rs", "#![no_std]\r\n", 0o444, "#![no_std]\r\n", 0o444),
+            ("a.csv", "a,b\r\n1,2\r\n", 0o444, "a,b\r\n1,2\r\n", 0o444),
+            ("bin", "\0\r\n", 0o555, "\0\r\n", 0o555),
+            ("a.sh", &long_script, 0o444, &long_fixed, 0o555),
+            (
+                "a.txt",
+                &long_script[11..],
+                0o444,
+                &long_script[11..],
+                0o444,
+            ),
+        ];
+        for (name, text, mode, expected, expected_mode) in cases {
+            let (bytes, mode) = staged(name, text.as_bytes(), mode);
+            assert!(bytes == expected.as_bytes(), "{name} {:?}", text.get(..40));
+            assert_eq!(mode, expected_mode, "{name} {:?}", text.get(..40));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn what_is_no_script_is_the_same_bytes_and_mode(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            repeat in 1_usize..700,
+            executable in any::<bool>(),
+        ) {
+            let bytes = bytes.repeat(repeat);
+            prop_assume!(!bytes.starts_with(b"#!") && !bytes.starts_with(BYTE_ORDER_MARK));
+            let mode = if executable { 0o555 } else { 0o444 };
+            prop_assert_eq!(staged("data.bin", &bytes, mode), (bytes, mode));
+        }
+    }
+}

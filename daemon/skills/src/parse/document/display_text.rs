@@ -1,0 +1,59 @@
+//! Text for people and models: one line, without characters that hide or turn it around.
+
+use crate::finding::{self, Findings};
+
+/// Maximum number of characters of a paragraph that serves as a description.
+const PARAGRAPH_CHARS_MAX: usize = 1024;
+
+/// Returns a text as one line with single spaces, without hidden characters.
+pub(super) fn clean_text(text: &str, what: &str, line: usize, findings: &mut Findings) -> String {
+    if text.contains(is_hidden) {
+        let message = format!(
+            "the {what} has control, zero-width or bidirectional characters; they were removed"
+        );
+        findings.add(finding::HIDDEN_CHARACTERS, line, message);
+    }
+    let is_visible = |c: &char| c.is_whitespace() || !is_hidden(*c);
+    let visible: String = text.chars().filter(is_visible).collect();
+    visible.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns `true` for characters that show nothing, or change the order in which others are quote_excerpt. Prompts of
+/// the client crate leave out the same ones, so what a model does not get is always reported.
+fn is_hidden(c: char) -> bool {
+    c.is_control() && !matches!(c, '\t' | '\n' | '\r')
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Returns the first text of a body that is not a heading, code, a comment, a list, a table or a rule.
+pub(super) fn find_first_paragraph(body: &str) -> String {
+    let mut paragraph: Vec<&str> = Vec::new();
+    let (mut in_code, mut in_comment) = (false, false);
+    for line in body.lines().map(str::trim) {
+        if line.starts_with("```") || line.starts_with("~~~") {
+            in_code = !in_code;
+        }
+        in_comment |= line.starts_with("<!--");
+        let listed = ["- ", "* ", "+ "].iter().any(|mark| line.starts_with(mark));
+        let text = !in_code
+            && !in_comment
+            && !listed
+            && !line.starts_with(['#', '|', '`', '<', '>', '!'])
+            && line.contains(char::is_alphanumeric);
+        in_comment &= !line.contains("-->");
+        match (text, paragraph.is_empty()) {
+            (true, _) => paragraph.push(line),
+            (false, true) => {}
+            (false, false) => break,
+        }
+    }
+    paragraph
+        .join(" ")
+        .chars()
+        .take(PARAGRAPH_CHARS_MAX)
+        .collect()
+}

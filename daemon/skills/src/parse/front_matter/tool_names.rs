@@ -1,0 +1,197 @@
+//! The tools that a skill names: its `Tools:` section, and the entries of `allowed-tools`.
+
+use std::collections::HashSet;
+
+use crate::finding::{self, Findings, quote_excerpt};
+
+/// Maximum number of names of one section, or of all entries of `allowed-tools`.
+const TOOLS_MAX: usize = 256;
+/// Maximum number of characters of a tool's name.
+const NAME_CHARS_MAX: usize = 128;
+/// Maximum number of lines of one comment between two tools: each is looked for the item after it.
+const COMMENT_LINES_MAX: usize = 50;
+
+/// Reads the `Tools:` sections of a body. A section ends at a heading, at a code fence, and where text follows a
+/// blank line. `# text` between two items, without a blank line around it, is a comment and not a heading.
+/// `first_line` is the number of the body's first line.
+pub(super) fn read_tools_section(
+    body: &str,
+    first_line: usize,
+    findings: &mut Findings,
+) -> Vec<String> {
+    let mut tools: Vec<String> = Vec::new();
+    let mut inside = false;
+    let mut after_blank = false;
+    let mut fence: Option<&str> = None;
+    let lines: Vec<&str> = body.lines().map(str::trim).collect();
+    for (index, &line) in lines.iter().enumerate() {
+        let rest = lines.get(index + 1..).unwrap_or_default();
+        if let Some(mark) = ["```", "~~~"]
+            .into_iter()
+            .find(|mark| line.starts_with(mark))
+        {
+            inside = false;
+            fence = match fence {
+                Some(open) if open == mark => None,
+                Some(open) => Some(open),
+                None => Some(mark),
+            };
+        } else if fence.is_some() {
+        } else if is_opening(line) {
+            (inside, after_blank) = (true, false);
+        } else if !inside {
+        } else if line.is_empty() {
+            after_blank = true;
+        } else if let Some(item) = line.strip_prefix('-').filter(|_| !is_rule(line)) {
+            after_blank = false;
+            let name = without_comment(item);
+            if is_tool_name(name) {
+                if tools.len() < TOOLS_MAX && !tools.iter().any(|tool| tool == name) {
+                    tools.push(name.to_owned());
+                }
+            } else if !name.is_empty() {
+                let message = format!(
+                    "{} in `Tools:` is not the name of a tool",
+                    quote_excerpt(name)
+                );
+                findings.add(finding::TOOL_NAME, first_line + index, message);
+            }
+        } else if is_heading(line) {
+            if !after_blank && line.starts_with("# ") && is_before_item(rest) {
+                continue;
+            }
+            inside = false;
+            if let Some(tool) = lost_tool(rest) {
+                let message = format!(
+                    "{} ends `Tools:`, and {} after it is not read",
+                    quote_excerpt(line),
+                    quote_excerpt(tool)
+                );
+                findings.add(finding::TOOLS_ENDED, first_line + index, message);
+            }
+        } else if !line.starts_with('#') && (after_blank || line.contains(':')) {
+            inside = false;
+        }
+    }
+    tools
+}
+
+/// Returns `true` for a line that begins with `Tools:`, also within bold marks.
+fn is_opening(line: &str) -> bool {
+    let word = line.trim_start_matches('*');
+    word.get(..6)
+        .is_some_and(|word| word.eq_ignore_ascii_case("tools:"))
+}
+
+/// Returns `true` for `# Title`, but not for `#comment`, nor for `# - tool`, which is an item that was commented out.
+fn is_heading(line: &str) -> bool {
+    let text = line.trim_start_matches('#');
+    text.len() < line.len()
+        && text.starts_with(char::is_whitespace)
+        && !text.trim_start().starts_with('-')
+}
+
+/// Returns `true` if an item follows directly, or after other lines that begin with `#`.
+fn is_before_item(rest: &[&str]) -> bool {
+    let mut next = rest.iter().take(COMMENT_LINES_MAX);
+    let next = next.find(|line| !line.starts_with('#'));
+    next.is_some_and(|line| line.starts_with('-') && !is_rule(line))
+}
+
+/// Returns the tool that the next line with text lists, if its name cannot be a word of prose.
+fn lost_tool<'a>(rest: &[&'a str]) -> Option<&'a str> {
+    let next = rest.iter().find(|line| !line.is_empty())?;
+    let name = without_comment(next.strip_prefix('-')?);
+    let is_unmistakable = name.contains(['_', '.', ':', '/']);
+    (is_unmistakable && is_tool_name(name)).then_some(name)
+}
+
+/// Returns `true` for a line `---`.
+fn is_rule(line: &str) -> bool {
+    line.len() >= 3 && line.chars().all(|c| c == '-')
+}
+
+/// Returns the `name` of `name # why`, without the marks that Markdown puts around names.
+fn without_comment(item: &str) -> &str {
+    let item = item.trim();
+    if item.starts_with('#') {
+        return "";
+    }
+    let name = item
+        .find(" #")
+        .or_else(|| item.find("\t#"))
+        .and_then(|at| item.get(..at))
+        .unwrap_or(item);
+    name.trim().trim_matches('`').trim_matches('*').trim()
+}
+
+/// Returns `true` for one word such as `get_weather`, `server.tool`, `mcp__a__b`, `ns:tool`, `a/b-c`.
+fn is_tool_name(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && name.chars().all(inner)
+        && name.len() <= NAME_CHARS_MAX
+}
+
+/// Parses the tools of several texts, each once, in order. Returns `None` if one of them cannot be read, or if there
+/// are too many.
+pub(super) fn parse_allowed_tools(texts: Vec<&str>) -> Option<Vec<String>> {
+    let mut tools = Vec::new();
+    let mut known = HashSet::new();
+    for text in texts {
+        for tool in split_allowed_tools(text)? {
+            if known.insert(tool.clone()) {
+                tools.push(tool);
+            }
+        }
+        if tools.len() > TOOLS_MAX {
+            return None;
+        }
+    }
+    Some(tools)
+}
+
+/// Splits `Bash(git add:*), Read` at commas and spaces that are not in parentheses. `None` if that leaves anything
+/// that cannot be the name of a tool with, maybe, a pattern in parentheses.
+fn split_allowed_tools(text: &str) -> Option<Vec<String>> {
+    let mut depth = 0_usize;
+    let mut tools = vec![String::new()];
+    for c in text.chars() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 && (c == ',' || c.is_whitespace()) {
+            tools.push(String::new());
+        } else {
+            tools.last_mut()?.push(c);
+        }
+    }
+    let tools: Vec<String> = tools
+        .iter()
+        .map(|tool| strip_quotes(tool).to_owned())
+        .filter(|tool| !tool.is_empty())
+        .collect();
+    (depth == 0 && tools.len() <= TOOLS_MAX && tools.iter().all(|tool| is_valid_tool_pattern(tool)))
+        .then_some(tools)
+}
+
+fn strip_quotes(tool: &str) -> &str {
+    ['"', '\'', '`']
+        .iter()
+        .find_map(|quote| tool.strip_prefix(*quote)?.strip_suffix(*quote))
+        .unwrap_or(tool)
+}
+
+/// Returns `true` for the name of a tool with an optional pattern: `Read`, `*`, `mcp__x__*`, `Bash(git add:*)`.
+fn is_valid_tool_pattern(tool: &str) -> bool {
+    let (name, pattern) = tool.find('(').map_or((tool, ""), |at| tool.split_at(at));
+    let inner =
+        |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/' | '*' | '@' | '?');
+    let begins = |c: char| c.is_alphanumeric() || matches!(c, '_' | '*' | '@');
+    name.starts_with(begins)
+        && name.chars().all(inner)
+        && (pattern.is_empty() || pattern.ends_with(')'))
+}

@@ -1,0 +1,149 @@
+//! Options of this crate. The daemon fills them from its configuration.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::fetch::WebUrl;
+
+/// Options of sources, store and catalogue.
+#[derive(Debug, Clone)]
+pub struct SkillsOptions {
+    /// Roots in the order in which they win.
+    pub roots: Vec<SkillRoot>,
+    /// Maximum depth of a folder below a root.
+    pub depth_max: usize,
+    /// Maximum number of directories of one root.
+    pub dirs_max: usize,
+    /// Maximum number of directory entries of one root.
+    pub entries_max: usize,
+    /// Maximum number of directories that are watched for changes; 0 watches none.
+    pub watches_max: usize,
+    /// Maximum number of files of one skill.
+    pub files_max: u64,
+    /// Maximum size of one skill, in bytes.
+    pub bytes_max: u64,
+    /// Maximum size of a SKILL.md, in bytes.
+    pub skill_md_bytes_max: u64,
+    /// Maximum number of skills in all.
+    pub skills_max: usize,
+    /// Time for which unreferenced content stays in the store after its last use.
+    pub keep_unused: Duration,
+    /// Roots that are URLs.
+    pub remote: RemoteOptions,
+    /// Held by a test to make every scan hang.
+    #[cfg(test)]
+    pub(crate) scan_gate: std::sync::Arc<std::sync::Mutex<()>>,
+}
+
+/// Options of roots that are fetched from servers: intervals, and bounds on what is fetched.
+#[derive(Debug, Clone)]
+pub struct RemoteOptions {
+    /// Interval between two requests to a server for changes.
+    pub refresh_interval: Duration,
+    /// Maximum duration of one attempt with everything that it fetches.
+    pub refresh_timeout: Duration,
+    /// `true` to allow addresses that are not public.
+    pub allow_private_addresses: bool,
+    /// Maximum size of one download, in bytes.
+    pub download_bytes_max: u64,
+    /// Bounds of a root, unpacked, all of its skills together.
+    pub archive: ArchiveBounds,
+    /// Timeouts and proxy of each fetch.
+    pub fetch: crate::fetch::FetchBounds,
+}
+
+/// Bounds of an archive.
+#[derive(Debug, Clone, Copy)]
+pub struct ArchiveBounds {
+    /// Maximum size of all files, unpacked, in bytes.
+    pub bytes: u64,
+    /// Maximum size of one file, unpacked, in bytes.
+    pub file_bytes: u64,
+    /// Maximum number of files, links and directories, including directories that are only part of a name.
+    pub entries: u64,
+    /// Maximum number of names in a path.
+    pub depth: usize,
+    /// Maximum number of unpacked bytes for each packed one.
+    pub ratio: u64,
+}
+
+/// Configured root of skills.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SkillRoot {
+    /// Directory of this host.
+    Dir {
+        /// Text as configured.
+        text: String,
+        /// Absolute path.
+        path: PathBuf,
+    },
+    /// Archive, index or skill card on a server.
+    Url {
+        /// URL without its query, which may hold secrets, and without the pin.
+        text: String,
+        /// URL with query and pin.
+        url: WebUrl,
+    },
+}
+
+impl SkillRoot {
+    /// Returns the root as configured, without secrets.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Dir { text, .. } | Self::Url { text, .. } => text,
+        }
+    }
+
+    /// Makes a root of a directory.
+    #[must_use]
+    pub fn dir(path: &Path) -> Self {
+        Self::Dir {
+            text: path.display().to_string(),
+            path: path.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl SkillsOptions {
+        /// Options with the defaults of the daemon's configuration and no roots.
+        pub(crate) fn for_tests() -> Self {
+            let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+            Self {
+                roots: Vec::new(),
+                depth_max: 6,
+                dirs_max: 100_000,
+                entries_max: 1_000_000,
+                watches_max: 65_536,
+                files_max: 5000,
+                bytes_max: 256 << 20,
+                skill_md_bytes_max: 1 << 20,
+                skills_max: 20_000,
+                keep_unused: minutes(24 * 60),
+                scan_gate: std::sync::Arc::default(),
+                remote: RemoteOptions {
+                    refresh_interval: minutes(10),
+                    refresh_timeout: minutes(10),
+                    allow_private_addresses: false,
+                    download_bytes_max: 64 << 20,
+                    archive: ArchiveBounds {
+                        bytes: 256 << 20,
+                        file_bytes: 64 << 20,
+                        entries: 20_000,
+                        depth: 32,
+                        ratio: 200,
+                    },
+                    fetch: crate::fetch::FetchBounds {
+                        connect_timeout: Duration::from_secs(10),
+                        timeout: minutes(5),
+                        proxy: None,
+                    },
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! A root that hangs, as on a network file system whose server is gone.
+
+use std::time::Duration;
+
+use super::*;
+
+#[test]
+fn hanging_root_keeps_listings_and_other_threads_available() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = SkillsOptions::for_tests();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(4)
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let tasks = BackgroundTasks::default();
+    let _entered = runtime.enter();
+    let skills = Skills::open(&options, dir.path(), tasks.clone()).expect("open");
+    runtime.block_on(skills.list()).expect("listed");
+    let hanging = options.scan_gate.lock().expect("free");
+    let rescan = tasks.spawn({
+        let skills = skills.clone();
+        async move { skills.rescan().await }
+    });
+    let answers = async {
+        for _ in 0..50 {
+            let csv = SkillRef::parse("name", "csv").expect("a name");
+            skills.list().await.expect("listed");
+            let missing = skills.get(csv.clone(), Profile::Lenient).await;
+            assert!(matches!(missing, Err(Error::SkillNotFound { .. })));
+            let missing = skills.stage(&dir.path().join("skills"), vec![csv]).await;
+            assert!(matches!(missing, Err(Error::SkillNotFound { .. })));
+        }
+    };
+    let deadline = Duration::from_secs(30);
+    runtime
+        .block_on(async { tokio::time::timeout(deadline, answers).await })
+        .expect("answered while the scan hangs");
+    drop(hanging);
+    let rescanned = runtime.block_on(rescan).expect("not panicked");
+    assert_eq!(rescanned.expect("scanned").skills.len(), 0);
+}

@@ -1,0 +1,350 @@
+//! Writes an unpacked archive to disk: the only place that checks names and writes files.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use super::{
+    UnpackedArchive, archive_error, entry_error, host_error, printable_name, read_error, with_entry,
+};
+use crate::content_store::content::{make_directory, stays_inside};
+use crate::error::{Error, Result, read_chunk};
+use crate::skills_options::ArchiveBounds;
+
+/// Maximum length of a name in bytes, as file systems have it.
+const NAME_MAX: usize = 255;
+/// Maximum length of a path in bytes: it must fit into PATH_MAX with a state directory before it.
+const PATH_MAX: usize = 1024;
+/// Maximum length of a link's target, in bytes.
+pub(super) const TARGET_MAX: usize = 1024;
+/// Folder that macOS puts into zip files.
+const MACOS: &str = "__MACOSX";
+/// File that macOS leaves in folders.
+const FINDER: &str = ".DS_Store";
+
+/// Entry of an archive, as its headers describe it.
+#[derive(Debug)]
+pub(super) struct ArchiveEntry<'a> {
+    pub(super) name: &'a [u8],
+    pub(super) kind: EntryKind<'a>,
+    /// Announced size of its contents, in bytes.
+    pub(super) size: u64,
+}
+
+/// Kind of an archive's entry.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum EntryKind<'a> {
+    Directory,
+    File { is_executable: bool },
+    Link { target: &'a [u8] },
+    HardLink { target: &'a [u8] },
+}
+
+/// Kind of a path that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NodeKind {
+    Directory,
+    File,
+    Link,
+}
+
+/// Directory tree into which an archive is unpacked.
+#[derive(Debug)]
+pub(super) struct UnpackTree<'a> {
+    into: &'a Path,
+    bounds: ArchiveBounds,
+    /// Taken paths, by path in lower case, so that names which differ only in case collide.
+    nodes: BTreeMap<String, (String, NodeKind)>,
+    /// Path and target of each link; made at the end, so that nothing is written through one.
+    links: Vec<(String, String)>,
+    /// Number of headers that were read.
+    headers: u64,
+    files: u64,
+    bytes: u64,
+    buffer: Vec<u8>,
+}
+
+impl<'a> UnpackTree<'a> {
+    pub(super) fn new(into: &'a Path, bounds: ArchiveBounds) -> Self {
+        Self {
+            into,
+            bounds,
+            nodes: BTreeMap::new(),
+            links: Vec::new(),
+            headers: 0,
+            files: 0,
+            bytes: 0,
+            buffer: vec![0; 64 * 1024],
+        }
+    }
+
+    /// Maximum number of entries of the archive.
+    pub(super) fn entries_max(&self) -> u64 {
+        self.bounds.entries
+    }
+
+    /// Counts one header of the archive, of whatever kind.
+    pub(super) fn count_header(&mut self) -> Result<()> {
+        self.headers += 1;
+        // A directory, its long name and its link's target are three headers of one entry.
+        if self.headers > self.bounds.entries.saturating_mul(3) {
+            return Err(self.too_many_entries());
+        }
+        Ok(())
+    }
+
+    /// Checks and writes one entry. Returns the number of bytes that it read of `contents`.
+    pub(super) fn add_entry(
+        &mut self,
+        entry: &ArchiveEntry<'_>,
+        contents: &mut dyn Read,
+    ) -> Result<u64> {
+        let is_file = matches!(entry.kind, EntryKind::File { .. });
+        if !is_file && entry.size != 0 {
+            return Err(entry_error(entry.name, "is no file and has contents"));
+        }
+        let Some(path) = self.check_name(entry.name)? else {
+            return Ok(0);
+        };
+        match entry.kind {
+            EntryKind::Directory => {
+                if !path.is_empty() && self.claim_path(&path, NodeKind::Directory)? {
+                    self.make_directory(&path)?;
+                }
+                Ok(0)
+            }
+            EntryKind::Link { target } => self.add_link(&path, target).map(|()| 0),
+            EntryKind::HardLink { target } => self.copy_file(&path, target).map(|()| 0),
+            EntryKind::File { is_executable } => {
+                check_size(
+                    &self.bounds,
+                    &path,
+                    entry.size,
+                    self.bytes.saturating_add(entry.size),
+                )?;
+                let written = self.write_file(&path, is_executable, contents)?;
+                if written != entry.size {
+                    let is_short = written < entry.size;
+                    let problem = if is_short {
+                        "is cut off"
+                    } else {
+                        "is larger than announced"
+                    };
+                    return Err(entry_error(&path, problem));
+                }
+                Ok(written)
+            }
+        }
+    }
+
+    /// Returns the path that an entry's name means: empty for the top itself, `None` for files that are left out.
+    fn check_name(&self, given: &[u8]) -> Result<Option<String>> {
+        let refuse = |problem: &str| Err(entry_error(given, problem));
+        let Ok(name) = str::from_utf8(given) else {
+            return refuse("has a name that is not UTF-8");
+        };
+        if name.starts_with('/') {
+            return refuse("has an absolute name");
+        }
+        if name.chars().any(char::is_control) || name.contains('\\') {
+            return refuse("has a control character or a backslash in its name");
+        }
+        if name.len() > PATH_MAX {
+            return refuse("has a path longer than 1024 bytes");
+        }
+        let parts = name.split('/');
+        let parts: Vec<&str> = parts.filter(|part| !matches!(*part, "" | ".")).collect();
+        if parts.contains(&"..") {
+            return refuse("has .. in its name");
+        }
+        if parts.iter().any(|part| part.len() > NAME_MAX) {
+            return refuse("has a name longer than 255 bytes");
+        }
+        if parts.len() > self.bounds.depth {
+            return refuse(&format!("is deeper than {} names", self.bounds.depth));
+        }
+        let is_litter = parts.first() == Some(&MACOS)
+            || parts
+                .last()
+                .is_some_and(|name| *name == FINDER || name.starts_with("._"));
+        Ok((!is_litter).then(|| parts.join("/")))
+    }
+
+    /// Writes a file with all of `contents`. Returns its size.
+    fn write_file(
+        &mut self,
+        path: &str,
+        is_executable: bool,
+        contents: &mut dyn Read,
+    ) -> Result<u64> {
+        self.claim_path(path, NodeKind::File)?;
+        let target = self.into.join(path);
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let mut file = options
+            .open(&target)
+            .map_err(host_error("create", &target))?;
+        let mut size: u64 = 0;
+        loop {
+            let chunk = read_chunk(contents, &mut self.buffer)
+                .map_err(|error| with_entry(read_error(error), path.as_bytes()))?;
+            if chunk.is_empty() {
+                break;
+            }
+            let count = chunk.len() as u64;
+            size += count;
+            self.bytes += count;
+            check_size(&self.bounds, path, size, self.bytes)?;
+            file.write_all(chunk)
+                .map_err(host_error("write", &target))?;
+        }
+        // The archive's own mode is ignored but for this: no set-id, nothing unreadable.
+        let mode = if is_executable { 0o755 } else { 0o644 };
+        file.set_permissions(fs::Permissions::from_mode(mode))
+            .map_err(host_error("chmod", &target))?;
+        self.files += 1;
+        Ok(size)
+    }
+
+    fn add_link(&mut self, path: &str, target: &[u8]) -> Result<()> {
+        let is_plain = |text: &&str| {
+            !text.is_empty() && text.len() <= TARGET_MAX && !text.chars().any(char::is_control)
+        };
+        let Some(target) = str::from_utf8(target).ok().filter(is_plain) else {
+            return Err(entry_error(path, "is a link without a valid target"));
+        };
+        self.claim_path(path, NodeKind::Link)?;
+        self.links.push((path.to_owned(), target.to_owned()));
+        self.files += 1;
+        Ok(())
+    }
+
+    /// Adds another name for an earlier file, as a copy: shared inodes are no part of a skill.
+    fn copy_file(&mut self, path: &str, target: &[u8]) -> Result<()> {
+        let Some(target) = self.check_name(target).ok().flatten() else {
+            let problem = "is a hard link out of the archive";
+            return Err(entry_error(path, problem));
+        };
+        if self.nodes.get(&target.to_lowercase()) != Some(&(target.clone(), NodeKind::File)) {
+            let problem = "is a hard link to something that is no earlier file";
+            return Err(entry_error(path, problem));
+        }
+        let source = self.into.join(&target);
+        let mut file = File::open(&source).map_err(host_error("open", &source))?;
+        let metadata = file.metadata().map_err(host_error("read", &source))?;
+        let size = metadata.len();
+        check_size(&self.bounds, path, size, self.bytes.saturating_add(size))?;
+        let is_executable = metadata.permissions().mode() & 0o111 != 0;
+        self.write_file(path, is_executable, &mut file).map(|_| ())
+    }
+
+    /// Reserves a path for an entry, and makes the directories above it. Returns `false` for a directory that exists.
+    fn claim_path(&mut self, path: &str, node: NodeKind) -> Result<bool> {
+        if path.is_empty() {
+            return Err(entry_error(path, "has an entry with no name"));
+        }
+        for (at, _) in path.match_indices('/') {
+            let above = path.get(..at).unwrap_or_default();
+            match self.nodes.get(&above.to_lowercase()) {
+                Some((there, NodeKind::Directory)) if there == above => {}
+                Some((there, NodeKind::Directory)) => return Err(differs_in_case(above, there)),
+                Some(_) => {
+                    return Err(entry_error(path, "is beneath a file or a link"));
+                }
+                None => {
+                    self.insert_node(above, NodeKind::Directory)?;
+                    self.make_directory(above)?;
+                }
+            }
+        }
+        match self.nodes.get(&path.to_lowercase()) {
+            None => self.insert_node(path, node).map(|()| true),
+            Some((there, _)) if there != path => Err(differs_in_case(path, there)),
+            Some((_, NodeKind::Directory)) if node == NodeKind::Directory => Ok(false),
+            Some(_) => Err(entry_error(path, "is there twice")),
+        }
+    }
+
+    fn insert_node(&mut self, path: &str, node: NodeKind) -> Result<()> {
+        self.nodes
+            .insert(path.to_lowercase(), (path.to_owned(), node));
+        if self.nodes.len() as u64 > self.bounds.entries {
+            return Err(self.too_many_entries());
+        }
+        Ok(())
+    }
+
+    fn too_many_entries(&self) -> Error {
+        Error::LimitExceeded {
+            what: "entries of the archive".to_owned(),
+            limit: self.bounds.entries,
+        }
+    }
+
+    fn make_directory(&self, path: &str) -> Result<()> {
+        let place = self.into.join(path);
+        make_directory(&place).map_err(host_error("make", &place))
+    }
+
+    /// Makes the links, now that no file is written any more, and returns the result.
+    pub(super) fn finish(self) -> Result<UnpackedArchive> {
+        if self.files == 0 {
+            return Err(archive_error("has no files"));
+        }
+        let wrapper = self.wrapper();
+        for (path, target) in &self.links {
+            let within = wrapper
+                .as_ref()
+                .and_then(|wrapper| path.strip_prefix(wrapper)?.strip_prefix('/'))
+                .unwrap_or(path);
+            if !stays_inside(Path::new(within), Path::new(target)) {
+                let problem = format!("is a link out of the archive, to {target}");
+                return Err(entry_error(path, problem));
+            }
+        }
+        for (path, target) in &self.links {
+            let place = self.into.join(path);
+            symlink(target, &place).map_err(host_error("link", &place))?;
+        }
+        let root: PathBuf = match &wrapper {
+            Some(wrapper) => self.into.join(wrapper),
+            None => self.into.to_owned(),
+        };
+        Ok(UnpackedArchive {
+            root,
+            wrapper,
+            files: self.files,
+            entries: self.nodes.len() as u64,
+            bytes: self.bytes,
+        })
+    }
+
+    /// Returns the name of the only entry at the top, if that is a directory.
+    fn wrapper(&self) -> Option<String> {
+        let mut top = self.nodes.values().filter(|(path, _)| !path.contains('/'));
+        match (top.next(), top.next()) {
+            (Some((path, NodeKind::Directory)), None) => Some(path.clone()),
+            _ => None,
+        }
+    }
+}
+
+fn differs_in_case(path: &str, other: &str) -> Error {
+    let other = printable_name(other.as_bytes());
+    entry_error(path, format!("differs only in case from {other}"))
+}
+
+/// Checks the size of one file and that of all files against the bounds.
+fn check_size(bounds: &ArchiveBounds, path: &str, size: u64, all: u64) -> Result<()> {
+    let (what, limit) = if size > bounds.file_bytes {
+        let what = format!("bytes of {}", printable_name(path.as_bytes()));
+        (what, bounds.file_bytes)
+    } else if all > bounds.bytes {
+        ("bytes of all files".to_owned(), bounds.bytes)
+    } else {
+        return Ok(());
+    };
+    Err(Error::LimitExceeded { what, limit })
+}

@@ -1,0 +1,485 @@
+//! Records of published skills: `published/<name>/<digest>.json`, one for each version. A version is published while
+//! its record exists; its files are in the store.
+//!
+//! Records are written to `tmp/`, synced and renamed. Deleting all versions of a name is one rename of its directory,
+//! which is also the only way to delete records that cannot be read. Records are read once, at start: a change updates
+//! the records in memory with what it wrote, so that no read error can hide another version.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::skill_source::{SkillSource, SourceFolders, StoredFolder};
+use crate::content_store::{ContentStore, read_record};
+use crate::error::{Error, Result, tolerate};
+use crate::fault::{self, Point};
+use crate::parse::problem::Problem;
+use crate::parse::skill_ref::{is_digest, is_name};
+
+/// Version of a record's format.
+const FORMAT: u32 = 1;
+/// Maximum number of versions that a refusal suggests.
+const SUGGESTED_MAX: usize = 3;
+
+/// Record of one published version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PublishedRecord {
+    /// [`FORMAT`].
+    pub(crate) format: u32,
+    pub(crate) name: String,
+    /// Version from the skill's documents; may be empty.
+    pub(crate) version: String,
+    /// SHA-256 of the content, 64 hex digits.
+    pub(crate) digest: String,
+    /// Time of the publication, in milliseconds since 1970.
+    pub(crate) time_ms: u64,
+}
+
+/// Selects published versions of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VersionSelector {
+    /// Selects all versions.
+    All,
+    /// Selects exactly this version, as the skill spells it.
+    Version(String),
+    /// Selects the version with this digest, 64 hex digits.
+    Digest(String),
+}
+
+/// All published skills.
+#[derive(Debug)]
+pub(crate) struct PublishedSkills {
+    base: PathBuf,
+    store: Arc<ContentStore>,
+    /// Held by a change while it writes to disk, so that readers of `records` never wait for the disk.
+    turn: Mutex<()>,
+    records: Mutex<RecordsByName>,
+}
+
+type RecordsByName = BTreeMap<String, NameRecords>;
+
+/// Records of one name.
+#[derive(Debug, Default)]
+struct NameRecords {
+    /// Readable records, oldest first.
+    versions: Vec<PublishedRecord>,
+    /// Digests from the file names of records that are unreadable or may not be on disk, and the reason. Another
+    /// release may read them, a repair may follow, or the publication may be repeated: their content stays in the
+    /// store.
+    unreadable: Vec<(String, Problem)>,
+}
+
+// === impl VersionSelector ===
+
+impl VersionSelector {
+    /// Returns `true` if a version with this digest is selected.
+    pub(crate) fn selects(&self, version: &str, digest: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Version(selected) => selected == version,
+            Self::Digest(selected) => selected == digest,
+        }
+    }
+
+    /// Returns the reference to the selected versions of a name.
+    pub(crate) fn reference(&self, name: &str) -> String {
+        match self {
+            Self::All => name.to_owned(),
+            Self::Version(version) => format!("{name}@{version}"),
+            Self::Digest(digest) => format!("{name}@sha256:{digest}"),
+        }
+    }
+}
+
+// === impl PublishedSkills ===
+
+impl PublishedSkills {
+    /// Reads the records. One that cannot be read is a problem, not a failure.
+    ///
+    /// # Errors
+    /// `Io` when the directory cannot be made or read.
+    pub(crate) fn open(base: &Path, store: Arc<ContentStore>) -> Result<Self> {
+        let failed = |source| Error::io(format!("read {}", base.display()))(source);
+        fs::create_dir_all(base).map_err(failed)?;
+        let mut records = RecordsByName::new();
+        for entry in fs::read_dir(base).map_err(failed)?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            records.insert(name, NameRecords::read(&entry.path()).map_err(failed)?);
+        }
+        Ok(Self {
+            base: base.to_owned(),
+            store,
+            turn: Mutex::default(),
+            records: Mutex::new(records),
+        })
+    }
+
+    /// Returns the published skills as a source.
+    pub(crate) fn source(&self) -> SkillSource {
+        let records = self.records();
+        let versions = records.values().flat_map(|name| &name.versions);
+        let folders = versions.map(|record| StoredFolder {
+            digest: record.digest.clone(),
+            dir: self.store.dir(&record.digest),
+            name: record.name.clone(),
+            time: SystemTime::UNIX_EPOCH + Duration::from_millis(record.time_ms),
+        });
+        let unreadable = records.values().flat_map(|name| &name.unreadable);
+        SkillSource {
+            root: String::new(),
+            origin: None,
+            from_card: false,
+            folders: SourceFolders::Stored(folders.collect()),
+            problems: unreadable.map(|(_, problem)| problem.clone()).collect(),
+        }
+    }
+
+    /// Returns `true` if a record references a digest, which must then stay in the store.
+    pub(crate) fn references(&self, digest: &str) -> bool {
+        self.records().values().any(|name| {
+            name.versions.iter().any(|record| record.digest == digest)
+                || name.unreadable.iter().any(|(unread, _)| unread == digest)
+        })
+    }
+
+    /// Returns references to the newest published versions of a skill, for suggestions in errors.
+    pub(crate) fn newest_versions(&self, name: &str) -> Vec<String> {
+        let records = self.records();
+        let Some(known) = records.get(name) else {
+            return Vec::new();
+        };
+        let versions = known.versions.iter().rev().take(SUGGESTED_MAX);
+        let references = versions.map(|record| match record.version.as_str() {
+            "" => format!("{name}@sha256:{}", record.digest),
+            version => format!("{name}@{version}"),
+        });
+        references.collect()
+    }
+
+    /// Returns `true` if a digest is published under a name.
+    pub(crate) fn has_digest(&self, name: &str, digest: &str) -> bool {
+        let records = self.records();
+        let mut versions = records
+            .get(name)
+            .into_iter()
+            .flat_map(|name| &name.versions);
+        versions.any(|record| record.digest == digest)
+    }
+
+    /// Publishes a leased digest of the store. Returns `false` if it is published already.
+    ///
+    /// # Errors
+    /// `VersionTaken` if the version has other content; `Io`.
+    pub(crate) fn add(&self, name: &str, version: &str, digest: &str) -> Result<bool> {
+        let _turn = self.turn();
+        let same_version = |record: &&PublishedRecord| record.version == version;
+        let same = {
+            let records = self.records();
+            let known = records.get(name);
+            known.and_then(|known| known.versions.iter().find(same_version).cloned())
+        };
+        if let Some(same) = same {
+            if same.digest == digest {
+                return Ok(false);
+            }
+            let version = if version.is_empty() { "none" } else { version };
+            return Err(Error::VersionTaken {
+                name: format!("skills/{name}"),
+                version: version.to_owned(),
+                digest: same.digest,
+            });
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let record = PublishedRecord {
+            format: FORMAT,
+            name: name.to_owned(),
+            version: version.to_owned(),
+            digest: digest.to_owned(),
+            time_ms: u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX),
+        };
+        let written = self.write(&record);
+        if written.is_ok() {
+            fault::reach(Point::PublishRecorded);
+        }
+        let path = self.record_path(name, digest);
+        let mut all_records = self.records();
+        match &written {
+            Ok(()) => all_records
+                .entry(name.to_owned())
+                .or_default()
+                .insert(record),
+            // The write failed before there was a record, and the content may be collected.
+            Err(_) if matches!(path.try_exists(), Ok(false)) => {}
+            Err(error) => {
+                let message =
+                    format!("a record of a published skill could not be written: {error}");
+                let problem = Problem::error("published.unreadable", message).about(&path);
+                let records = all_records.entry(name.to_owned()).or_default();
+                records.unreadable.retain(|(unread, _)| unread != digest);
+                records.unreadable.push((digest.to_owned(), problem));
+            }
+        }
+        drop(all_records);
+        written.map_err(Error::io(format!("record the published skill {name}")))?;
+        Ok(true)
+    }
+
+    fn write(&self, record: &PublishedRecord) -> io::Result<()> {
+        let path = self.record_path(&record.name, &record.digest);
+        let made = fs::create_dir(self.base.join(&record.name));
+        tolerate(ErrorKind::AlreadyExists, made)?;
+        sync_directory(&self.base)?;
+        self.store
+            .write_record(&path, record, || fault::reach(Point::PublishWritten))
+    }
+
+    fn record_path(&self, name: &str, digest: &str) -> PathBuf {
+        self.base.join(name).join(format!("{digest}.json"))
+    }
+
+    /// Removes versions of a name, and with [`VersionSelector::All`] also its unreadable records, whose versions are
+    /// not known. Returns the number of removed records, which may be 0.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn remove(&self, name: &str, selector: &VersionSelector) -> Result<usize> {
+        let _turn = self.turn();
+        let is_all = *selector == VersionSelector::All;
+        let is_selected =
+            |record: &PublishedRecord| selector.selects(&record.version, &record.digest);
+        let (selected, unreadable) = {
+            let records = self.records();
+            let Some(records) = records.get(name) else {
+                return Ok(0);
+            };
+            let versions = records.versions.iter();
+            let selected = versions.filter(|record| is_selected(record));
+            let selected: Vec<String> = selected.map(|record| record.digest.clone()).collect();
+            (selected, records.unreadable.len())
+        };
+        let count = selected.len() + if is_all { unreadable } else { 0 };
+        if count == 0 {
+            return Ok(0);
+        }
+        let erased = if is_all {
+            self.erase_name(name)
+        } else {
+            self.erase_versions(name, &selected)
+        };
+        erased.map_err(Error::io(format!("remove the published skill {name}")))?;
+        fault::reach(Point::UnpublishDone);
+        let mut all_records = self.records();
+        if is_all {
+            all_records.remove(name);
+        } else if let Some(records) = all_records.get_mut(name) {
+            records.versions.retain(|record| !is_selected(record));
+            if records.versions.is_empty() && records.unreadable.is_empty() {
+                all_records.remove(name);
+            }
+        }
+        Ok(count)
+    }
+
+    /// Removes all records of a name. A missing directory is no error: an earlier call may have failed after removing
+    /// it.
+    fn erase_name(&self, name: &str) -> io::Result<()> {
+        let aside = tempfile::tempdir_in(self.store.tmp())?;
+        let moved = fs::rename(self.base.join(name), aside.path().join(name));
+        tolerate(ErrorKind::NotFound, moved)?;
+        fault::reach(Point::UnpublishMoved);
+        sync_directory(&self.base)
+    }
+
+    fn erase_versions(&self, name: &str, digests: &[String]) -> io::Result<()> {
+        for digest in digests {
+            let removed = fs::remove_file(self.record_path(name, digest));
+            tolerate(ErrorKind::NotFound, removed)?;
+        }
+        let dir = self.base.join(name);
+        tolerate(ErrorKind::NotFound, sync_directory(&dir))?;
+        let removed = tolerate(ErrorKind::NotFound, fs::remove_dir(&dir));
+        tolerate(ErrorKind::DirectoryNotEmpty, removed)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn records(&self) -> MutexGuard<'_, RecordsByName> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl NameRecords ===
+
+impl NameRecords {
+    /// Reads the records in the directory of a name; a missing directory has none.
+    fn read(dir: &Path) -> io::Result<Self> {
+        let mut records = Self::default();
+        let entries = match fs::read_dir(dir) {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Ok(records);
+            }
+            entries => entries?,
+        };
+        for entry in entries {
+            let path = entry?.path();
+            match PublishedRecord::read(&path) {
+                Ok(record) => records.versions.push(record),
+                Err(error) => {
+                    let message = format!("a record of a published skill cannot be read: {error}");
+                    tracing::error!(path = %path.display(), %error, "record of a published skill");
+                    let problem = Problem::error("published.unreadable", message).about(&path);
+                    let digest = path.file_stem().unwrap_or_default().to_string_lossy();
+                    records.unreadable.push((digest.into_owned(), problem));
+                }
+            }
+        }
+        records
+            .versions
+            .sort_by(|a, b| a.age_order().cmp(&b.age_order()));
+        records.unreadable.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(records)
+    }
+
+    /// Adds a record that was written, in place of what was known of its digest.
+    fn insert(&mut self, record: PublishedRecord) {
+        self.unreadable
+            .retain(|(digest, _)| *digest != record.digest);
+        self.versions.retain(|known| known.digest != record.digest);
+        let older = |known: &PublishedRecord| known.age_order() < record.age_order();
+        let at = self.versions.partition_point(older);
+        self.versions.insert(at, record);
+    }
+}
+
+// === impl PublishedRecord ===
+
+impl PublishedRecord {
+    /// Returns the key by which records are sorted, oldest first.
+    fn age_order(&self) -> (u64, &str) {
+        (self.time_ms, &self.digest)
+    }
+
+    /// Reads a record and checks that it is the one that its path names.
+    fn read(path: &Path) -> io::Result<Self> {
+        let record: Self = read_record(path)?;
+        let expected = Path::new(&record.name).join(format!("{}.json", record.digest));
+        let is_valid =
+            record.format == FORMAT && is_name(&record.name) && is_digest(&record.digest);
+        if !is_valid || !path.ends_with(expected) {
+            return Err(io::Error::other("it is not what its name says"));
+        }
+        Ok(record)
+    }
+}
+
+/// Waits until the entries of a directory are on the disk.
+fn sync_directory(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::skills_options::SkillsOptions;
+
+    fn digest(letter: &str) -> String {
+        letter.repeat(64)
+    }
+
+    fn open(dir: &Path) -> PublishedSkills {
+        let store = ContentStore::open(dir, &SkillsOptions::for_tests()).expect("a store");
+        PublishedSkills::open(&dir.join("published"), Arc::new(store)).expect("opens")
+    }
+
+    #[test]
+    fn the_content_of_a_record_that_cannot_be_read_is_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let name = dir.path().join("published/csv");
+        fs::create_dir_all(&name).expect("mkdir");
+        let newer = r#"{"format": 2, "what": "another release wrote"}"#;
+        fs::write(name.join(format!("{}.json", digest("a"))), newer).expect("write");
+        let published = open(dir.path());
+        assert_eq!(published.source().problems.len(), 1);
+        assert!(published.references(&digest("a")));
+        assert!(!published.references(&digest("b")));
+
+        // Another version comes and goes.
+        let add = |letter| published.add("csv", letter, &digest(letter));
+        add("b").expect("published");
+        let remove = |which| published.remove("csv", &which).expect("removed");
+        assert_eq!(remove(VersionSelector::Version("b".into())), 1);
+        assert_eq!(remove(VersionSelector::Digest(digest("a"))), 0);
+        assert!(open(dir.path()).references(&digest("a")));
+
+        // It is published anew, and nothing is wrong any more.
+        add("a").expect("published");
+        assert_eq!(published.source().problems, []);
+
+        // Whoever removes all of a name means it.
+        fs::write(name.join(format!("{}.json", digest("a"))), newer).expect("write");
+        let published = open(dir.path());
+        let removed = published.remove("csv", &VersionSelector::All);
+        assert_eq!(removed.expect("removed"), 1);
+        assert!(!published.references(&digest("a")) && !name.exists());
+        assert_eq!(published.source().problems, []);
+    }
+
+    #[test]
+    fn record_that_becomes_unreadable_hides_no_version_and_stays_protected() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let published = open(dir.path());
+        let name = dir.path().join("published/csv");
+        let add = |letter| published.add("csv", letter, &digest(letter));
+        for letter in ["a", "b"] {
+            assert!(add(letter).expect("published"));
+        }
+        // Reading a directory as a file fails with an error of the system.
+        let record = name.join(format!("{}.json", digest("a")));
+        fs::remove_file(&record).expect("removed");
+        fs::create_dir(&record).expect("mkdir");
+        assert!(add("c").expect("published"));
+        assert_eq!(
+            published.newest_versions("csv"),
+            ["csv@c", "csv@b", "csv@a"]
+        );
+        assert_eq!(published.source().problems, []);
+        // A write that fails leaves the digest protected, and can be repeated.
+        let record = name.join(format!("{}.json", digest("d")));
+        fs::create_dir(&record).expect("mkdir");
+        add("d").expect_err("a directory has the record's name");
+        assert!(published.references(&digest("d")));
+        assert_eq!(published.source().problems.len(), 1);
+        fs::remove_dir(&record).expect("removed");
+        assert!(add("d").expect("published"));
+        assert_eq!(published.source().problems, []);
+    }
+
+    #[test]
+    fn a_removal_that_failed_half_way_can_be_repeated() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let published = open(dir.path());
+        let name = dir.path().join("published/csv");
+        fs::create_dir_all(&name).expect("mkdir");
+        let gone = ["a", "b"].map(digest);
+        // The first call took one of them.
+        fs::write(name.join(format!("{}.json", digest("b"))), "{}").expect("write");
+        for _ in 0..2 {
+            published.erase_versions("csv", &gone).expect("removed");
+            assert!(!name.exists());
+        }
+        fs::create_dir(&name).expect("mkdir");
+        for _ in 0..2 {
+            published.erase_name("csv").expect("removed");
+            assert!(!name.exists());
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Remote roots: archives, indexes and skill cards behind URLs, fetched in the background straight into the store.
+//!
+//! ```text
+//! start    what the store has is listed at once; nothing waits for the network
+//! task     one for each root: fetch, unpack, store, wait for the interval; sooner after a failure
+//! refresh  asks all servers now
+//! ```
+//!
+//! A failure keeps what was fetched before and is a problem of the root. `refresh_attempt.rs` says what a URL may lead
+//! to,
+//! `root_record.rs` what is remembered of it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use data_encoding::HEXLOWER;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
+
+use super::skill_source::{SkillSource, SourceFolders};
+use crate::background_tasks::BackgroundTasks;
+use crate::content_store::{ContentStore, read_record};
+use crate::error::{Error, Result};
+use crate::fetch::{Fetcher, WebUrl};
+use crate::parse::problem::Problem;
+use crate::skills_options::{RemoteOptions, SkillRoot, SkillsOptions};
+
+mod fetch_plan;
+mod refresh_attempt;
+mod refresh_error;
+mod root_record;
+#[cfg(test)]
+mod tests;
+
+use refresh_attempt::RefreshAttempt;
+use refresh_error::RefreshError;
+use root_record::RootRecord;
+
+/// Time to the next attempt after a failure; doubled by each further one, up to the interval.
+const RETRY: Duration = Duration::from_secs(5);
+/// Maximum number of simultaneous attempts; each holds a thread.
+const ATTEMPTS_MAX: usize = 64;
+
+/// The roots of a configuration that are URLs.
+#[derive(Debug)]
+pub(crate) struct RemoteRoots {
+    context: Arc<RemoteContext>,
+    roots: Vec<Arc<RemoteRoot>>,
+}
+
+/// Everything that the attempts of all roots share.
+#[derive(Debug)]
+struct RemoteContext {
+    fetcher: Fetcher,
+    options: RemoteOptions,
+    store: Arc<ContentStore>,
+    tasks: BackgroundTasks,
+    permits: Arc<Semaphore>,
+    /// Number of attempts that ended; the catalogue's task waits for it to change.
+    attempts: watch::Sender<u64>,
+}
+
+/// Remote root and the results of its attempts.
+#[derive(Debug)]
+struct RemoteRoot {
+    url: WebUrl,
+    /// File of its record.
+    path: PathBuf,
+    status: watch::Sender<RootStatus>,
+    /// Held by the attempt in progress.
+    turn: Mutex<()>,
+}
+
+/// Result of the attempts so far.
+#[derive(Debug, Clone, Default)]
+struct RootStatus {
+    record: Option<Arc<RootRecord>>,
+    /// End of the most recent attempt that succeeded.
+    succeeded_at: Option<Instant>,
+    /// Problem of the most recent attempt; `None` if it succeeded or none has ended yet.
+    failure: Option<Problem>,
+}
+
+// === impl RemoteRoots ===
+
+impl RemoteRoots {
+    /// Reads the records in `records`; neither waits for a server nor fails for a record that is damaged.
+    ///
+    /// # Errors
+    /// `Io` when the directory cannot be made.
+    pub(crate) fn open(
+        options: &SkillsOptions,
+        records: &Path,
+        store: &Arc<ContentStore>,
+        tasks: BackgroundTasks,
+    ) -> Result<Self> {
+        fs::create_dir_all(records).map_err(Error::io(format!("make {}", records.display())))?;
+        let urls = options.roots.iter().filter_map(|root| match root {
+            SkillRoot::Dir { .. } => None,
+            SkillRoot::Url { url, .. } => Some(url),
+        });
+        let roots = urls.map(|url| Arc::new(RemoteRoot::open(url, records, store)));
+        let remote = options.remote.clone();
+        let private = remote.allow_private_addresses;
+        Ok(Self {
+            roots: roots.collect(),
+            context: Arc::new(RemoteContext {
+                fetcher: Fetcher::new(&remote.fetch, private, tasks.clone()),
+                options: remote,
+                store: Arc::clone(store),
+                tasks,
+                permits: Arc::new(Semaphore::new(ATTEMPTS_MAX)),
+                attempts: watch::Sender::new(0),
+            }),
+        })
+    }
+
+    /// Keeps every root current until the daemon stops.
+    pub(crate) fn start(&self) {
+        for root in &self.roots {
+            let (context, root) = (Arc::clone(&self.context), Arc::clone(root));
+            drop(self.context.tasks.spawn(async move {
+                tokio::select! {
+                    () = context.tasks.stop.cancelled() => {}
+                    () = context.keep_current(&root) => {}
+                }
+            }));
+        }
+    }
+
+    /// Returns a receiver that changes whenever an attempt to fetch a root has ended.
+    pub(crate) fn watch_attempts(&self) -> watch::Receiver<u64> {
+        self.context.attempts.subscribe()
+    }
+
+    /// Returns `true` if a root's skills have this digest, which must then stay in the store.
+    pub(crate) fn references(&self, digest: &str) -> bool {
+        self.roots.iter().any(|root| {
+            let status = root.status.borrow();
+            let record = status.record.as_ref();
+            record.is_some_and(|record| record.tree == digest)
+        })
+    }
+
+    /// Returns a root as it is now.
+    pub(crate) fn source(&self, text: &str, url: &WebUrl) -> SkillSource {
+        let root = self.roots.iter().find(|root| root.url == *url);
+        let status = root.map(|root| root.status.borrow().clone());
+        let status = status.unwrap_or_default();
+        let record = status.record.as_ref();
+        let dir = record.map(|record| self.context.store.dir(&record.tree));
+        let problems = status.problems(url).into_iter();
+        SkillSource {
+            root: text.to_owned(),
+            origin: Some(text.to_owned()),
+            from_card: record.is_some_and(|record| record.is_card),
+            folders: dir.map_or(SourceFolders::Missing, SourceFolders::Beneath),
+            problems: problems
+                .map(|problem| problem.about(Path::new(text)))
+                .collect(),
+        }
+    }
+
+    /// Asks all servers, and returns when all have answered or failed, or at `by`: a problem then names each root that
+    /// is still being fetched.
+    ///
+    /// # Errors
+    /// `Internal` when an attempt panicked.
+    pub(crate) async fn refresh(&self, by: Option<Instant>) -> Result<Vec<Problem>> {
+        let asked = Instant::now();
+        let attempts = self.roots.iter().map(|root| {
+            let (context, root) = (Arc::clone(&self.context), Arc::clone(root));
+            let url = root.url.clone();
+            // The attempt goes on when its client is gone: its result is for all clients.
+            let renew = async move { context.renew(&root, asked).await };
+            (url, self.context.tasks.spawn(renew))
+        });
+        let mut pending = Vec::new();
+        for (url, task) in attempts.collect::<Vec<_>>() {
+            let ended = match by {
+                None => Ok(task.await),
+                Some(by) => timeout_at(by, task).await,
+            };
+            let Ok(ended) = ended else {
+                let message = format!(
+                    "{url} is still being fetched; what it had before is there until that is done"
+                );
+                let problem = Problem::warning("root.pending", message);
+                pending.push(problem.about(Path::new(&url.to_string())));
+                continue;
+            };
+            ended.map_err(|error| Error::Internal(error.to_string()))?;
+        }
+        Ok(pending)
+    }
+}
+
+// === impl RemoteContext ===
+
+impl RemoteContext {
+    async fn keep_current(self: &Arc<Self>, root: &Arc<RemoteRoot>) {
+        let mut retry = RETRY;
+        loop {
+            let wait = if self.renew(root, Instant::now()).await {
+                retry = RETRY;
+                self.options.refresh_interval
+            } else {
+                retry = (retry * 2).min(self.options.refresh_interval);
+                retry
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Makes one attempt, unless one has succeeded since `asked`. Returns `false` if it failed.
+    async fn renew(self: &Arc<Self>, root: &Arc<RemoteRoot>, asked: Instant) -> bool {
+        let _turn = root.turn.lock().await;
+        let succeeded_at = root.status.borrow().succeeded_at;
+        if succeeded_at.is_some_and(|time| time >= asked) {
+            return true;
+        }
+        let (context, target) = (Arc::clone(self), Arc::clone(root));
+        let attempt = move || context.attempt(&target);
+        let outcome = self.tasks.blocking_in(&self.permits, attempt).await;
+        let is_ok = outcome.is_ok();
+        root.status.send_modify(|status| match outcome {
+            Ok(()) => {
+                status.succeeded_at = Some(Instant::now());
+                status.failure = None;
+            }
+            Err(RefreshError(problem)) => status.failure = Some(problem),
+        });
+        self.attempts.send_modify(|attempts| *attempts += 1);
+        is_ok
+    }
+
+    /// Fetches a root and makes the result its current record. Blocks.
+    fn attempt(&self, root: &RemoteRoot) -> Result<(), RefreshError> {
+        let before = root.status.borrow().record.clone();
+        let before = before.filter(|before| self.store.dir(&before.tree).is_dir());
+        let is_pinned = |record: &RootRecord| root.url.sha256() == Some(record.sha256.as_str());
+        if before
+            .as_ref()
+            .is_some_and(|record| record.is_final && is_pinned(record))
+        {
+            return Ok(());
+        }
+        let work = tempfile::tempdir_in(self.store.tmp())?;
+        let attempt = RefreshAttempt::new(self, &root.url, before.as_deref(), work.path());
+        // The lease keeps the tree in the store until the record references it.
+        let Some((record, _lease)) = attempt.run()? else {
+            return Ok(());
+        };
+        if before.as_deref() != Some(&record) {
+            self.store.write_record(&root.path, &record, || {})?;
+            root.status
+                .send_modify(|status| status.record = Some(Arc::new(record)));
+            tracing::info!(url = %root.url, "root fetched");
+        }
+        Ok(())
+    }
+}
+
+// === impl RemoteRoot ===
+
+impl RemoteRoot {
+    fn open(url: &WebUrl, records: &Path, store: &ContentStore) -> Self {
+        let pin = url.sha256().map(|sha256| format!("#sha256={sha256}"));
+        let identity = format!("{}{}", url.url(), pin.unwrap_or_default());
+        let name = HEXLOWER.encode(&Sha256::digest(identity));
+        let path = records.join(format!("{name}.json"));
+        let record = read_record::<RootRecord>(&path)
+            .inspect_err(|error| {
+                if error.kind() != ErrorKind::NotFound {
+                    tracing::warn!(path = %path.display(), %error, "record of a remote root is unreadable");
+                }
+            })
+            .ok()
+            .filter(|record| store.verified_content(&record.tree).is_ok());
+        let status = RootStatus {
+            record: record.map(Arc::new),
+            ..RootStatus::default()
+        };
+        Self {
+            url: url.clone(),
+            path,
+            status: watch::Sender::new(status),
+            turn: Mutex::default(),
+        }
+    }
+}
+
+impl RootStatus {
+    /// Returns the problems of the root, without their subject.
+    fn problems(&self, url: &WebUrl) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        match (&self.failure, &self.record) {
+            (None, None) => {
+                let message = format!("{url} is being fetched for the first time");
+                problems.push(Problem::warning("root.pending", message));
+            }
+            (Some(problem), None) => problems.push(problem.clone()),
+            (Some(problem), Some(_)) => {
+                let message = format!("{}; what was fetched before is kept", problem.message);
+                problems.push(Problem::warning(problem.code, message));
+            }
+            (None, Some(_)) => {}
+        }
+        let skipped = self.record.iter().flat_map(|record| &record.skipped);
+        problems.extend(skipped.map(|why| Problem::warning("root.skill_skipped", why.clone())));
+        problems
+    }
+}

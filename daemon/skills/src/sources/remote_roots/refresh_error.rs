@@ -1,0 +1,55 @@
+//! Error of an attempt to fetch a remote root, and its conversion from the errors of fetching and storing.
+
+use std::io;
+
+use crate::content_store::content::IngestError;
+use crate::error::Error;
+use crate::fetch::FetchError;
+use crate::parse::problem::Problem;
+
+/// Error of a failed refresh of a remote root: the problem to report for that root.
+#[derive(Debug)]
+pub(super) struct RefreshError(pub(super) Problem);
+
+impl From<Problem> for RefreshError {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
+impl From<IngestError> for RefreshError {
+    fn from(error: IngestError) -> Self {
+        Self(error.into_problem())
+    }
+}
+
+impl From<Error> for RefreshError {
+    fn from(error: Error) -> Self {
+        Self(Problem::error("root.cache", error.to_string()))
+    }
+}
+
+impl From<io::Error> for RefreshError {
+    fn from(error: io::Error) -> Self {
+        let message = format!("what was fetched cannot be stored: {error}");
+        Self(Problem::error("root.cache", message))
+    }
+}
+
+impl From<FetchError> for RefreshError {
+    fn from(error: FetchError) -> Self {
+        let code = match error {
+            FetchError::Url { .. } => "root.url_invalid",
+            FetchError::Address { .. } | FetchError::Downgrade { .. } => "root.refused",
+            FetchError::Redirects { .. }
+            | FetchError::Unreachable { .. }
+            | FetchError::Timeout { .. }
+            | FetchError::Status { .. }
+            | FetchError::Client { .. } => "root.unreachable",
+            FetchError::TooLarge { .. } => "root.too_large",
+            FetchError::Checksum { .. } => "root.checksum_mismatch",
+            FetchError::File { .. } => "root.cache",
+        };
+        Self(Problem::error(code, error.to_string()))
+    }
+}

@@ -1,0 +1,481 @@
+//! Object store of the artifacts: a directory, or a bucket of an S3-compatible server. Every request has a deadline. A
+//! failure becomes an [`Error`] without details; the store's message goes to the log only.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
+use object_store::local::LocalFileSystem;
+use object_store::multipart::MultipartStore;
+use object_store::path::Path;
+use object_store::{
+    ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig,
+};
+use tokio::sync::{Semaphore, watch};
+
+use super::key;
+use crate::config::{ArtifactStorage, ArtifactsConfig, S3Credentials};
+use crate::error::{Chain, Error, HostFault, Result};
+use crate::shutdown::Tasks;
+
+/// Maximum size of a record in bytes; larger objects are never read as a whole.
+pub(super) const SMALL_BYTES_MAX: u64 = 64 << 10;
+/// Maximum number of retries of one request, all within `artifacts.timeout`.
+const RETRIES_MAX: usize = 3;
+/// Maximum number of requests to a directory at the same time. A request keeps its thread for as long as a file system
+/// hangs, even after its deadline.
+const DISK_REQUESTS_MAX: usize = 16;
+
+const SEE_LOG: &str = "the server's log says why";
+
+/// Object store with its deadline and its state.
+#[derive(Debug, Clone)]
+pub(super) struct ArtifactBackend {
+    pub(super) objects: Arc<dyn ObjectStore>,
+    pub(super) kind: StoreKind,
+    /// Prefix of all keys.
+    pub(super) base: Path,
+    pub(super) tasks: Tasks,
+    timeout: Duration,
+    disk_permits: Arc<Semaphore>,
+    /// `true` if the store answered the last request.
+    answers: watch::Sender<bool>,
+}
+
+/// Type of a store.
+#[derive(Clone)]
+pub(super) enum StoreKind {
+    /// Directory on the host; `own` if it is beneath the state directory, where no other daemon uses it.
+    Directory { root: PathBuf, own: bool },
+    /// Bucket of an S3-compatible server.
+    Bucket(Arc<dyn MultipartStore>),
+}
+
+impl fmt::Debug for StoreKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory { root, own } => write!(f, "Directory({root:?}, own: {own})"),
+            Self::Bucket(_) => f.write_str("Bucket"),
+        }
+    }
+}
+
+/// Outcome of creating an object that must not exist.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum CreateOutcome {
+    New,
+    /// The object exists, or another request is creating it.
+    Taken,
+}
+
+/// Name of a request for errors, and whether a failed one may have had a visible effect.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StoreOperation {
+    pub(super) name: &'static str,
+    pub(super) changes: bool,
+}
+
+/// Creates an operation whose effect no client can see, even if it failed half-way.
+pub(super) const fn invisible_operation(name: &'static str) -> StoreOperation {
+    StoreOperation {
+        name,
+        changes: false,
+    }
+}
+
+/// Creates an operation that may have taken effect although it failed.
+pub(super) const fn visible_operation(name: &'static str) -> StoreOperation {
+    StoreOperation {
+        name,
+        changes: true,
+    }
+}
+
+// === impl ArtifactBackend ===
+
+impl ArtifactBackend {
+    /// Opens the configured store. `own` is the directory beneath the state directory. `fsync` is false only in tests.
+    pub(super) async fn open(
+        config: &ArtifactsConfig,
+        own: PathBuf,
+        fsync: bool,
+        tasks: &Tasks,
+    ) -> Result<Self> {
+        let (objects, kind, base) = match &config.storage {
+            ArtifactStorage::StateDir => open_directory_store(own, true, fsync, tasks).await?,
+            ArtifactStorage::Directory(path) => {
+                open_directory_store(path.clone(), false, fsync, tasks).await?
+            }
+            ArtifactStorage::Bucket { prefix, .. } => {
+                let bucket = Arc::new(open_bucket(config)?);
+                let objects: Arc<dyn ObjectStore> = Arc::clone(&bucket) as _;
+                (
+                    objects,
+                    StoreKind::Bucket(bucket),
+                    Path::from(prefix.as_str()),
+                )
+            }
+        };
+        Ok(Self::over(objects, kind, base, config.timeout, tasks))
+    }
+
+    /// Creates a store over any implementation of [`ObjectStore`].
+    pub(super) fn over(
+        objects: Arc<dyn ObjectStore>,
+        kind: StoreKind,
+        base: Path,
+        timeout: Duration,
+        tasks: &Tasks,
+    ) -> Self {
+        Self {
+            objects,
+            kind,
+            base,
+            tasks: tasks.clone(),
+            timeout,
+            disk_permits: Arc::new(Semaphore::new(DISK_REQUESTS_MAX)),
+            answers: watch::Sender::new(true),
+        }
+    }
+
+    /// Returns a watch that is `true` if the store answered the last request.
+    pub(super) fn answers(&self) -> watch::Receiver<bool> {
+        self.answers.subscribe()
+    }
+
+    /// Runs one request within the deadline. Returns `None` if the object does not exist.
+    pub(super) async fn request<T>(
+        &self,
+        operation: StoreOperation,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<Option<T>> {
+        match tokio::time::timeout(self.timeout, request).await {
+            Ok(Ok(value)) => {
+                self.set_answering(true);
+                Ok(Some(value))
+            }
+            Ok(Err(object_store::Error::NotFound { .. })) => {
+                self.set_answering(true);
+                Ok(None)
+            }
+            Ok(Err(error)) => Err(self.store_error(operation, &error)),
+            Err(_) => Err(self.timeout_error(operation)),
+        }
+    }
+
+    /// Runs one request for an object that must exist.
+    pub(super) async fn request_existing<T>(
+        &self,
+        operation: StoreOperation,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T> {
+        let Some(value) = self.request(operation, request).await? else {
+            tracing::warn!(
+                operation = operation.name,
+                "an object or bucket is not there"
+            );
+            return Err(storage_error(operation, "what should be there is not"));
+        };
+        Ok(value)
+    }
+
+    /// Runs blocking work on the files of a directory store, within the deadline. A missing root directory is an error
+    /// and not an empty store: its file system may have been unmounted.
+    pub(super) async fn run_on_disk<T: Send + 'static>(
+        &self,
+        operation: StoreOperation,
+        root: &FilePath,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let root = root.to_owned();
+        let work = move || Ok(std::fs::read_dir(&root).and_then(|_| work()));
+        let done = self.tasks.blocking_in(&self.disk_permits, work);
+        let done = tokio::time::timeout(self.timeout, done).await;
+        let done = done.map_err(|_| self.timeout_error(operation))??;
+        let value = done.map_err(|error| self.disk_error(operation, &error))?;
+        self.set_answering(true);
+        Ok(value)
+    }
+
+    /// Logs an I/O error of the store and converts it.
+    pub(super) fn disk_error(&self, operation: StoreOperation, error: &io::Error) -> Error {
+        self.set_answering(false);
+        tracing::warn!(operation = operation.name, %error, "artifact store failed");
+        let shortage = HostFault::of(error).map(|fault| self.shortage_error(operation, fault));
+        shortage.unwrap_or_else(|| storage_error(operation, SEE_LOG))
+    }
+
+    /// Error for a shortage of the host. Only a store beneath the state directory reports the state disk.
+    fn shortage_error(&self, operation: StoreOperation, fault: HostFault) -> Error {
+        let own = matches!(self.kind, StoreKind::Directory { own: true, .. });
+        match fault {
+            HostFault::DiskFull if !own => storage_error(operation, "its disk is full"),
+            HostFault::DiskReadOnly if !own => storage_error(operation, "its disk is read-only"),
+            HostFault::DiskFull | HostFault::DiskReadOnly | HostFault::TooManyFiles => {
+                fault.error(operation.name)
+            }
+        }
+    }
+
+    /// Logs a failed request and converts its error.
+    pub(super) fn store_error(
+        &self,
+        operation: StoreOperation,
+        error: &object_store::Error,
+    ) -> Error {
+        self.set_answering(false);
+        tracing::warn!(operation = operation.name, error = %Chain(error), "artifact store failed");
+        if let Some(fault) = HostFault::of(error) {
+            return self.shortage_error(operation, fault);
+        }
+        let refused = matches!(
+            error,
+            object_store::Error::PermissionDenied { .. }
+                | object_store::Error::Unauthenticated { .. }
+        );
+        let why = if refused {
+            "it refuses the server's credentials"
+        } else {
+            SEE_LOG
+        };
+        storage_error(operation, why)
+    }
+
+    /// Logs a request that exceeded its deadline and returns its error.
+    pub(super) fn timeout_error(&self, operation: StoreOperation) -> Error {
+        self.set_answering(false);
+        tracing::warn!(operation = operation.name, "artifact store timed out");
+        storage_error(operation, "it did not answer in time (artifacts.timeout)")
+    }
+
+    fn set_answering(&self, answers: bool) {
+        let is_changed = self
+            .answers
+            .send_if_modified(|known| std::mem::replace(known, answers) != answers);
+        if is_changed && answers {
+            tracing::info!("the artifact store answers again");
+        }
+    }
+
+    /// Reads a small object. Returns `None` if it does not exist, and `Some(None)` if it exceeds [`SMALL_BYTES_MAX`].
+    pub(super) async fn read_object(
+        &self,
+        operation: StoreOperation,
+        path: &Path,
+    ) -> Result<Option<Option<Bytes>>> {
+        let read = async {
+            let object = self.objects.get(path).await?;
+            if object.meta.size > SMALL_BYTES_MAX {
+                return Ok(None);
+            }
+            object.bytes().await.map(Some)
+        };
+        self.request(operation, read).await
+    }
+
+    /// Writes a small object, replacing an existing one.
+    pub(super) async fn write_object(
+        &self,
+        operation: StoreOperation,
+        path: &Path,
+        text: Vec<u8>,
+    ) -> Result<()> {
+        let put = self.objects.put(path, PutPayload::from(text));
+        self.request_existing(operation, put).await.map(|_| ())
+    }
+
+    /// Writes a small object atomically, unless it exists.
+    pub(super) async fn create_object(
+        &self,
+        operation: StoreOperation,
+        path: &Path,
+        text: Vec<u8>,
+    ) -> Result<CreateOutcome> {
+        let put = async {
+            let payload = PutPayload::from(text);
+            match self
+                .objects
+                .put_opts(path, payload, PutMode::Create.into())
+                .await
+            {
+                Ok(_) => Ok(CreateOutcome::New),
+                Err(object_store::Error::AlreadyExists { .. }) => Ok(CreateOutcome::Taken),
+                Err(error) => Err(error),
+            }
+        };
+        self.request_existing(operation, put).await
+    }
+
+    /// Removes an object. Succeeds if it does not exist.
+    pub(super) async fn remove_object(&self, operation: StoreOperation, path: &Path) -> Result<()> {
+        self.request(operation, self.objects.delete(path))
+            .await
+            .map(|_| ())
+    }
+
+    /// Lists the objects beneath a key and after another one, in the order of keys for a bucket.
+    pub(super) fn list_objects(
+        &self,
+        beneath: &Path,
+        after: Option<&Path>,
+    ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        match after {
+            Some(after) => self.objects.list_with_offset(Some(beneath), after),
+            None => self.objects.list(Some(beneath)),
+        }
+    }
+
+    /// Sends a cheap request to find out whether the store answers.
+    pub(super) async fn ping(&self) {
+        let operation = invisible_operation("answer");
+        // The requests update `answers` themselves.
+        match &self.kind {
+            StoreKind::Directory { root, .. } => {
+                drop(self.run_on_disk(operation, root, || Ok(())).await);
+            }
+            StoreKind::Bucket(_) => {
+                let absent = key::join_key(&key::join_key(&self.base, "probe"), "ping");
+                drop(self.request(operation, self.objects.head(&absent)).await);
+            }
+        }
+    }
+
+    /// Checks at start that the store is writable and refuses to create an existing object.
+    pub(super) async fn probe(&self) -> Result<()> {
+        let id = uuid::Uuid::now_v7().simple().to_string();
+        let path = key::join_key(&key::join_key(&self.base, "probe"), &id);
+        let operation = invisible_operation("be opened");
+        let create = || self.create_object(operation, &path, b"{}".to_vec());
+        let first = create()
+            .await
+            .map_err(|error| unusable_store_error(&error))?;
+        let second = create().await;
+        self.remove_object(operation, &path)
+            .await
+            .map_err(|error| unusable_store_error(&error))?;
+        if (first, second.map_err(|error| unusable_store_error(&error))?)
+            == (CreateOutcome::New, CreateOutcome::Taken)
+        {
+            return Ok(());
+        }
+        Err(Error::Start {
+            what: "the artifact store",
+            why: "it ignores If-None-Match on PUT, so saves at the same time would overwrite one another; use a server that \
+                  honours it (Amazon S3, MinIO, Ceph, R2), or a directory (artifacts.url)"
+                .into(),
+        })
+    }
+}
+
+fn storage_error(operation: StoreOperation, why: &'static str) -> Error {
+    let StoreOperation { name, changes } = operation;
+    if changes {
+        Error::StorageUnsure {
+            operation: name,
+            why,
+        }
+    } else {
+        Error::Storage {
+            operation: name,
+            why,
+        }
+    }
+}
+
+fn unusable_store_error(error: &Error) -> Error {
+    Error::Start {
+        what: "the artifact store",
+        why: format!("{error}; see [artifacts] in the configuration"),
+    }
+}
+
+async fn open_directory_store(
+    root: PathBuf,
+    own: bool,
+    fsync: bool,
+    tasks: &Tasks,
+) -> Result<(Arc<dyn ObjectStore>, StoreKind, Path)> {
+    let made = root.clone();
+    let objects = tasks.blocking(move || {
+        make_private(&made)?;
+        LocalFileSystem::new_with_prefix(&made).map_err(|error| Error::Start {
+            what: "the artifact store",
+            why: format!("{}: {}", made.display(), Chain(&error)),
+        })
+    });
+    let objects = objects
+        .await?
+        .with_fsync(fsync)
+        .with_automatic_cleanup(true);
+    Ok((
+        Arc::new(objects),
+        StoreKind::Directory { root, own },
+        Path::default(),
+    ))
+}
+
+/// Creates a directory that only the daemon's user can enter, unless it exists.
+fn make_private(path: &FilePath) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path);
+    made.map_err(|error| Error::Start {
+        what: "the artifact store",
+        why: format!("{}: {error}", path.display()),
+    })
+}
+
+fn open_bucket(config: &ArtifactsConfig) -> Result<AmazonS3> {
+    let ArtifactStorage::Bucket { bucket, .. } = &config.storage else {
+        return Err(Error::Internal("not a bucket".into()));
+    };
+    let ArtifactsConfig {
+        endpoint,
+        region,
+        allow_http,
+        credentials: S3Credentials(credentials),
+        ..
+    } = config;
+    // Fails if another part of the daemon has installed the provider already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // A large body may take longer than the timeout; the read timeout ends one that makes no progress.
+    let client = ClientOptions::new()
+        .with_timeout_disabled()
+        .with_connect_timeout(config.timeout)
+        .with_read_timeout(config.timeout)
+        .with_allow_http(*allow_http);
+    let retry = RetryConfig {
+        max_retries: RETRIES_MAX,
+        retry_timeout: config.timeout,
+        ..RetryConfig::default()
+    };
+    let mut builder = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .with_client_options(client)
+        .with_retry(retry)
+        .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_allow_http(*allow_http);
+    if let Some(endpoint) = endpoint {
+        builder = builder.with_endpoint(endpoint);
+    }
+    if let Some(region) = region {
+        builder = builder.with_region(region);
+    }
+    for (name, value) in credentials {
+        if let Ok(key) = name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    builder.build().map_err(|error| Error::Start {
+        what: "the artifact store",
+        why: Chain(&error).to_string(),
+    })
+}

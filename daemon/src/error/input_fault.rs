@@ -1,0 +1,69 @@
+//! Errors of reading an input from its source.
+
+use nix::errno::Errno;
+use skilld_proto::v1::Reason;
+use tonic::Code;
+
+/// Reason why an input cannot be read from its source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InputFault {
+    /// Source that the configuration does not permit; the text is a predicate such as `is beneath none of the folders
+    /// …`.
+    #[error("{0}")]
+    Forbidden(String),
+    /// Missing file.
+    #[error("does not exist")]
+    Missing,
+    /// FIFO, socket or device.
+    #[error("is neither a regular file nor a folder")]
+    NotAFile,
+    /// Operating system error.
+    #[error("cannot be read: {0}")]
+    Unreadable(String),
+    /// File name that is not UTF-8.
+    #[error("has a file whose name is not UTF-8: {0}; pack it into a tar for StageFiles")]
+    Name(String),
+    /// Number of entries, or depth of folders, over the limit.
+    #[error("has more entries, or is deeper, than the limit of {0}")]
+    TooMany(u64),
+    /// File that became shorter while it was read.
+    #[error("changed while it was read; stage it again once it is complete")]
+    Changed,
+    /// URL whose content has more bytes than the limit.
+    #[error("has more bytes than the limit of {0}")]
+    TooLarge(u64),
+    /// URL that could not be fetched.
+    #[error("cannot be fetched: {0}")]
+    Fetch(String),
+}
+
+impl InputFault {
+    /// Converts an error number of the operating system.
+    #[must_use]
+    pub fn from_errno(errno: Errno) -> Self {
+        if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) {
+            Self::Missing
+        } else if matches!(errno, Errno::EXDEV | Errno::ELOOP) {
+            Self::Forbidden("leads out of its folder by a link".into())
+        } else if errno == Errno::ENXIO {
+            Self::NotAFile
+        } else {
+            Self::Unreadable(errno.desc().to_owned())
+        }
+    }
+
+    pub(super) fn kind(&self) -> (Code, Reason) {
+        match self {
+            Self::Forbidden(_) => (Code::PermissionDenied, Reason::PermissionDenied),
+            Self::Missing => (Code::NotFound, Reason::FileNotFound),
+            Self::Unreadable(_) => (Code::PermissionDenied, Reason::FilePermission),
+            Self::TooMany(_) | Self::TooLarge(_) => {
+                (Code::ResourceExhausted, Reason::LimitExceeded)
+            }
+            Self::NotAFile | Self::Name(_) | Self::Changed => {
+                (Code::FailedPrecondition, Reason::WrongFileType)
+            }
+            Self::Fetch(_) => (Code::FailedPrecondition, Reason::FetchFailed),
+        }
+    }
+}

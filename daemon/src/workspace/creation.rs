@@ -1,0 +1,218 @@
+//! Creation of workspaces from requests.
+//!
+//! Of a request and its retries one creates the workspace and the others wait for it. The creation runs in a task of
+//! its own: a caller that goes away ends the wait for a slot, but cannot leave a slot half claimed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::ContainerLimits;
+use crate::error::{Chain, Error, Result};
+use crate::fault::{self, Point};
+use crate::pool::Pool;
+use crate::workspace::lease::unix_ms;
+use crate::workspace::record::WorkspaceClaim;
+use crate::workspace::registry::WorkspaceRegistry;
+use crate::workspace::slot_table::SlotTable;
+use crate::workspace::state::SlotState;
+use crate::workspace::workspace_directory::{CreationGuard, EntryOutcome};
+use crate::workspace::{Workspace, WorkspaceId};
+
+/// Validated request for a workspace.
+#[derive(Debug, Clone)]
+pub struct WorkspaceRequest {
+    /// Id, chosen by the client or by the daemon.
+    pub id: WorkspaceId,
+    /// The client chose the id, so it can find the workspace after a lost answer.
+    pub named: bool,
+    /// Digest that a request shares with its retries and with no other request.
+    pub request: String,
+    /// Name of the pool; `None` means the default one.
+    pub pool: Option<String>,
+    /// Labels of the workspace.
+    pub labels: BTreeMap<String, String>,
+    /// Environment variables of every exec.
+    pub env: BTreeMap<String, String>,
+    /// Effective idle timeout.
+    pub idle_timeout: Duration,
+    /// Effective lifetime, counted from now.
+    pub lifetime: Duration,
+    /// Requested limits; zero means the pool's.
+    pub limits: ContainerLimits,
+    /// Returns an existing workspace with this id, even if another request created it.
+    pub allow_existing: bool,
+}
+
+impl WorkspaceRegistry {
+    /// Claims a warm slot, or finds the workspace that an earlier try of this request created.
+    ///
+    /// # Errors
+    /// The errors of the RPC CreateWorkspace.
+    pub async fn create(&self, create: WorkspaceRequest) -> Result<Workspace> {
+        let pool = Arc::clone(self.pool(create.pool.as_deref())?);
+        let limits = effective_limits(create.limits, pool.config().limits())?;
+        let context = self.context();
+        let max = context.config.workspaces.workspaces_max;
+        loop {
+            if context.tasks.drain.is_cancelled() {
+                return Err(Error::Draining);
+            }
+            let entry = match context.directory.enter(&create.id, &create.request, max)? {
+                EntryOutcome::New(creation) => {
+                    return self.start(pool, create, limits, creation).await;
+                }
+                EntryOutcome::Existing(entry) => entry,
+            };
+            let ending = entry.workspace().filter(|there| {
+                matches!(
+                    there.snapshot().state,
+                    SlotState::Closing | SlotState::Quarantined | SlotState::Removed
+                )
+            });
+            if let Some(there) = ending {
+                // The name becomes free in a moment, unless the engine is away.
+                let timeout = pool.config().claim_timeout;
+                if tokio::time::timeout(timeout, there.wait_until_removed())
+                    .await
+                    .is_err()
+                {
+                    let (name, state) = (create.id.name(), "closing".to_owned());
+                    return Err(Error::WorkspaceNotReady { name, state });
+                }
+                continue;
+            }
+            if entry.request != create.request && !create.allow_existing {
+                return Err(Error::IdTaken {
+                    name: create.id.name(),
+                });
+            }
+            if let Some(made) = entry.wait_until_created().await {
+                return Ok(made);
+            }
+            // The other request gave up, so this one tries.
+        }
+    }
+
+    async fn start(
+        &self,
+        pool: Arc<Pool>,
+        create: WorkspaceRequest,
+        limits: ContainerLimits,
+        creation: CreationGuard,
+    ) -> Result<Workspace> {
+        let (answer, result) = oneshot::channel();
+        let gone = CancellationToken::new();
+        let caller = gone.clone().drop_guard();
+        let context = Arc::clone(self.context());
+        self.context().tasks.spawn(async move {
+            fault::reach(Point::ClaimEntered);
+            let made = claim_slot(&context.slots, &pool, &create, limits, &gone).await;
+            if let Ok(workspace) = &made {
+                creation.finish(workspace);
+                fault::reach(Point::ClaimListed);
+            } else {
+                drop(creation);
+            }
+            if let Err(Ok(workspace)) = answer.send(made)
+                && !create.named
+            {
+                // The client did not learn the name, so no call can reach the workspace.
+                tracing::info!(workspace_id = %workspace.id(), "deleting a workspace whose caller went away");
+                if let Err(error) = workspace.delete().await {
+                    tracing::warn!(error = %Chain(&error), "workspace is removed later");
+                }
+            }
+        });
+        let made = result
+            .await
+            .map_err(|_| Error::Internal("creation ended without an answer".into()))?;
+        drop(caller);
+        made
+    }
+}
+
+/// Reserves and claims slots until one of them was still alive.
+async fn claim_slot(
+    slots: &SlotTable,
+    pool: &Arc<Pool>,
+    create: &WorkspaceRequest,
+    limits: ContainerLimits,
+    gone: &CancellationToken,
+) -> Result<Workspace> {
+    loop {
+        let reservation = tokio::select! {
+            reservation = pool.claim(limits) => reservation?,
+            () = gone.cancelled() => return Err(Error::Deadline { doing: "waiting for a container" }),
+        };
+        let Ok(slot) = slots.reserved(&reservation) else {
+            continue;
+        };
+        fault::reach(Point::ClaimReserved);
+        let claimed = slot.claim(new_claim(create)).await;
+        if claimed.is_err() && slot.snapshot().state == SlotState::Ready {
+            // The host's disk failed, not the container: the slot returns to its pool.
+            drop(reservation);
+        } else {
+            reservation.keep();
+            if let Err(error) = &claimed {
+                tracing::info!(workspace_id = %create.id, error = %Chain(error), "slot was lost at its claim");
+                if let Err(error) = slot.delete().await {
+                    tracing::warn!(slot = slot.number(), error = %Chain(&error), "workspace is removed later");
+                }
+            }
+        }
+        match claimed {
+            Err(Error::WorkspaceNotReady { .. } | Error::GuestLost { .. }) => {}
+            claimed => return claimed,
+        }
+    }
+}
+
+fn new_claim(create: &WorkspaceRequest) -> WorkspaceClaim {
+    let now = SystemTime::now();
+    WorkspaceClaim {
+        workspace: create.id.as_str().to_owned(),
+        request: create.request.clone(),
+        labels: create.labels.clone(),
+        env: create.env.clone(),
+        create_time_ms: unix_ms(now),
+        idle_timeout_ms: u64::try_from(create.idle_timeout.as_millis()).unwrap_or(u64::MAX),
+        end_time_ms: unix_ms(now + create.lifetime),
+        skills: BTreeMap::new(),
+        inputs: Vec::new(),
+    }
+}
+
+/// Merges requested limits into the pool's. They may only be smaller, because the host was sized for the pool's.
+fn effective_limits(asked: ContainerLimits, pool: ContainerLimits) -> Result<ContainerLimits> {
+    let pick = |field: &str, asked: u64, pool: u64| match asked {
+        0 => Ok(pool),
+        _ if asked <= pool => Ok(asked),
+        _ => Err(Error::LimitUnsupported {
+            field: format!("limits.{field}"),
+            why: format!("the pool's limit is {pool}, asked for is {asked}"),
+        }),
+    };
+    let limits = ContainerLimits {
+        memory_bytes: pick("memory_bytes", asked.memory_bytes, pool.memory_bytes)?,
+        cpu_millis: pick("cpu_millis", asked.cpu_millis, pool.cpu_millis)?,
+        pids: pick("pids", asked.pids, pool.pids)?,
+        disk_bytes: pick("disk_bytes", asked.disk_bytes, pool.disk_bytes)?,
+        inodes: pick("inodes", asked.inodes, pool.inodes)?,
+    };
+    if limits.disk_bytes >= limits.memory_bytes {
+        // The workspace counts in the memory. A larger one could not be filled without the kernel killing the writer.
+        return Err(Error::LimitUnsupported {
+            field: "limits.disk_bytes".to_owned(),
+            why: format!(
+                "the workspace counts in its memory, so {} bytes of disk need more than {} bytes of memory",
+                limits.disk_bytes, limits.memory_bytes
+            ),
+        });
+    }
+    Ok(limits)
+}

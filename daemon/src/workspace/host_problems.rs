@@ -1,0 +1,105 @@
+//! Problems of slots and of the state directory for operators, found when GetProblems asks.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::SystemTime;
+
+use crate::error::{Error, HostFault};
+use crate::workspace::lease::from_unix_ms;
+use crate::workspace::record::SlotPhase;
+use crate::workspace::slot;
+use crate::workspace::slot_context::SlotContext;
+use crate::workspace::state::SlotState;
+
+/// Number of bytes that must fit on the state disk: enough for a claim's record and its metadata file.
+const PROBE_BYTES: usize = 64 << 10;
+
+/// Problem that an operator should solve.
+#[derive(Debug, Clone)]
+pub struct HostProblem {
+    /// Stable code, for programs.
+    pub code: &'static str,
+    /// Name of the container or path of the directory.
+    pub subject: String,
+    /// Problem and remedy.
+    pub message: String,
+    /// Time at which the problem began, or was found.
+    pub time: SystemTime,
+}
+
+/// Finds quarantined containers and an unwritable state directory.
+pub async fn find_problems(context: &SlotContext) -> Vec<HostProblem> {
+    let mut problems = list_quarantined(context);
+    let dir = context.config.state_dir.clone();
+    // A probe that could not run shows nothing.
+    let found = context
+        .tasks
+        .blocking(move || Ok(probe_state_dir(&dir)))
+        .await;
+    problems.extend(found.ok().flatten());
+    problems
+}
+
+/// Lists the containers that the engine did not remove in time, of quarantined slots and failed workspaces.
+pub fn list_quarantined(context: &SlotContext) -> Vec<HostProblem> {
+    let limit = context.config.engine.remove_timeout;
+    let mut problems = Vec::new();
+    for slot in context.slots.list() {
+        let view = slot.snapshot();
+        let time = if let (SlotState::Quarantined, SlotPhase::Quarantined { time_ms }) =
+            (view.state, view.record.phase)
+        {
+            from_unix_ms(time_ms)
+        } else if let Some(time) = view.removal_overdue {
+            time
+        } else {
+            continue;
+        };
+        let (number, uid) = (slot.number(), view.record.uid);
+        let name = slot::container_name(context, number);
+        let message = format!(
+            "Docker did not remove {name} within {limit:?}: slot {number} and uid {uid} are not used again before it is gone, \
+             and it counts in its pool's `max`; skilld goes on trying; if `docker rm -f {name}` hangs as well, restart \
+             Docker, or the host"
+        );
+        problems.push(HostProblem {
+            code: "container.quarantined",
+            subject: name,
+            message,
+            time,
+        });
+    }
+    problems
+}
+
+/// Tests whether the state directory is writable, with a temporary file. Blocks.
+fn probe_state_dir(state_dir: &Path) -> Option<HostProblem> {
+    let write = || {
+        let mut file = tempfile::tempfile_in(state_dir)?;
+        file.write_all(&[0; PROBE_BYTES])
+    };
+    let source = write().err()?;
+    let code = match HostFault::of(&source) {
+        Some(HostFault::DiskFull) => "state.disk_full",
+        Some(HostFault::DiskReadOnly) => "state.disk_read_only",
+        Some(HostFault::TooManyFiles) => "state.too_many_files",
+        None => "state.unusable",
+    };
+    let message = match HostFault::of(&source) {
+        Some(fault) => {
+            let disk = format!("the disk of the state directory {}", state_dir.display());
+            fault.remedy(&disk)
+        }
+        None => Error::Io {
+            operation: format!("write beneath {}: {source}", state_dir.display()),
+            source,
+        }
+        .to_string(),
+    };
+    Some(HostProblem {
+        code,
+        subject: state_dir.display().to_string(),
+        message,
+        time: SystemTime::now(),
+    })
+}

@@ -1,0 +1,67 @@
+//! Programs and packages of images. A guest inspects an image once, when a client first asks for a preflight. It does
+//! so in a container in which no command has run, so that no command can have changed the answer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use skilld_proto::guest::v1::InventoryRequest;
+
+use crate::error::{Error, Result};
+use crate::exec::DEFAULT_PATH;
+use crate::pool::Pool;
+use crate::skills::preflight::ImageInventory;
+use crate::workspace::slot_table::SlotTable;
+
+/// Longest wait for the guest's answer. The guest itself gives up earlier.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Inventories by image id.
+#[derive(Debug, Default)]
+pub struct ImageInventories {
+    known: Mutex<HashMap<String, Arc<ImageInventory>>>,
+}
+
+impl ImageInventories {
+    /// Returns the inventory of a pool's image. The first call reserves a warm slot and asks its guest.
+    ///
+    /// # Errors
+    /// As [`Pool::claim`]; `WorkspaceNotReady` when the slot was lost meanwhile; `NotImplemented` when the guest is of
+    /// a release that can't inspect images.
+    pub async fn find_or_ask(&self, pool: &Pool, slots: &SlotTable) -> Result<Arc<ImageInventory>> {
+        let image_id = &pool.image().id;
+        if let Some(inventory) = self.known().get(image_id) {
+            return Ok(Arc::clone(inventory));
+        }
+        // The reservation keeps commands out of the slot until the guest has answered; then the slot returns.
+        let reservation = pool.claim(pool.config().limits()).await?;
+        let mut guest = slots.reserved(&reservation)?.guest().await?;
+        let request = InventoryRequest {
+            path: DEFAULT_PATH.to_owned(),
+        };
+        let why = match tokio::time::timeout(TIMEOUT, guest.inventory(request)).await {
+            Ok(Ok(answer)) => {
+                let found = answer.into_inner();
+                let inventory = Arc::new(ImageInventory {
+                    programs: found.programs.into_iter().collect(),
+                    python_packages: found.python_packages.into_iter().collect(),
+                    python_modules: found.python_modules.into_iter().collect(),
+                    node_packages: found.node_packages.into_iter().collect(),
+                });
+                self.known()
+                    .insert(image_id.clone(), Arc::clone(&inventory));
+                return Ok(inventory);
+            }
+            Ok(Err(status)) => status.to_string(),
+            Err(_) => format!("no answer within {TIMEOUT:?}"),
+        };
+        tracing::debug!(image_id, why, "guest did not inspect its image");
+        Err(Error::NotImplemented {
+            what: "looking into an image with a guest of an earlier release",
+        })
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Arc<ImageInventory>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,149 @@
+//! State that the tasks of all slots share, and the identity check of their guests.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Once};
+
+use tokio::sync::{Notify, Semaphore};
+
+use crate::config::Config;
+use crate::engine::oci_runtime::RuntimeKind;
+use crate::engine::{Engine, EngineInfo, cgroup};
+use crate::error::{Chain, Error};
+use crate::guest;
+use crate::shutdown::Tasks;
+use crate::workspace::image_inventory::ImageInventories;
+use crate::workspace::orphan_removals::OrphanRemovals;
+use crate::workspace::record::SlotRecord;
+use crate::workspace::slot_table::{SlotNumbers, SlotTable};
+use crate::workspace::workspace_directory::WorkspaceDirectory;
+
+/// State that the tasks of all slots share.
+#[derive(Debug)]
+pub struct SlotContext {
+    /// Configuration of the daemon.
+    pub config: Arc<Config>,
+    /// Container engine.
+    pub engine: Arc<dyn Engine>,
+    /// Description of the engine, read at start.
+    pub info: EngineInfo,
+    /// Tasks of the daemon.
+    pub tasks: Tasks,
+    /// Instance id of the daemon, which labels its containers.
+    pub instance: String,
+    /// Slots by number.
+    pub slots: SlotTable,
+    /// Workspaces by id.
+    pub directory: Arc<WorkspaceDirectory>,
+    /// Permits for containers that boot at the same time.
+    pub boots: Semaphore,
+    /// Inventories of images that were inspected.
+    pub inventories: ImageInventories,
+    /// Wakes the reconciler before its interval is over.
+    pub reconcile: Notify,
+    /// Containers without a slot that are being removed.
+    pub removals: OrphanRemovals,
+}
+
+impl SlotContext {
+    /// Creates the state of a daemon without slots. Slot numbers start at `first_number`, modulo their count.
+    #[must_use]
+    pub fn new(
+        config: &Arc<Config>,
+        engine: Arc<dyn Engine>,
+        info: EngineInfo,
+        tasks: &Tasks,
+        instance: &str,
+        first_number: u32,
+    ) -> Self {
+        let limits = &config.engine;
+        let numbers = SlotNumbers::new(
+            limits.uid_base,
+            limits.uid_count,
+            limits.uid_quarantine,
+            first_number,
+        );
+        Self {
+            config: Arc::clone(config),
+            removals: OrphanRemovals::new(
+                Arc::clone(&engine),
+                tasks.clone(),
+                limits.remove_timeout,
+            ),
+            engine,
+            info,
+            tasks: tasks.clone(),
+            instance: instance.to_owned(),
+            slots: SlotTable::new(numbers),
+            directory: Arc::default(),
+            boots: Semaphore::new(limits.boots_max),
+            inventories: ImageInventories::default(),
+            reconcile: Notify::new(),
+        }
+    }
+
+    /// Directory of all slots.
+    #[must_use]
+    pub fn slots_dir(&self) -> PathBuf {
+        self.config.state_dir.join("slots")
+    }
+
+    /// Directory of one slot.
+    #[must_use]
+    pub fn slot_dir(&self, number: u32) -> PathBuf {
+        self.slots_dir().join(number.to_string())
+    }
+
+    /// Returns what a guest is checked against, and the CPU group that it is given. `pid` is the container's first
+    /// process.
+    pub async fn expected(&self, record: &SlotRecord, pid: i32) -> guest::ExpectedGuest {
+        let kind = RuntimeKind::from_name(record.oci_runtime.as_deref().unwrap_or("runc"));
+        let shows_pid = kind.reports_guest_pid();
+        let is_fake = self.info.name == "fake";
+        let has_group = pid != 0 && kind.shares_host_kernel() && !is_fake;
+        let container = record.container_id.clone().filter(|_| has_group);
+        guest::ExpectedGuest {
+            uid: (!self.info.userns_remap && shows_pid && !is_fake).then_some(record.uid),
+            pid: (shows_pid && pid != 0).then_some(pid),
+            nonce: from_hex(&record.nonce),
+            command_group: match container {
+                Some(container) => self.command_group(container, pid).await,
+                None => None,
+            },
+        }
+    }
+
+    /// Makes the CPU group of a container's commands, if this daemon may.
+    async fn command_group(&self, container: String, pid: i32) -> Option<Arc<File>> {
+        let make = move || {
+            cgroup::create_command_group(&container, pid).map_err(|source| Error::Io {
+                operation: format!("make the CPU group of container {container}"),
+                source,
+            })
+        };
+        match self.tasks.blocking(make).await {
+            Ok(group) => Some(Arc::new(group)),
+            Err(error) => {
+                WARN_OF_COMMAND_GROUPS.call_once(|| {
+                    tracing::warn!(
+                        error = %Chain(&error),
+                        "commands have no CPU group of their own, so that many busy ones delay their guest: run skilld as \
+                         root, in the host's cgroup namespace"
+                    );
+                });
+                None
+            }
+        }
+    }
+}
+
+/// Limits the warning to one line: the ability to make groups depends on the daemon, not on the container.
+static WARN_OF_COMMAND_GROUPS: Once = Once::new();
+
+/// Bytes of an even number of hex digits; nothing if there are others.
+fn from_hex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2)
+        .map_while(|index| text.get(2 * index..2 * index + 2))
+        .map_while(|pair| u8::from_str_radix(pair, 16).ok())
+        .collect()
+}
