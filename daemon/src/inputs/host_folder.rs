@@ -127,7 +127,6 @@ impl HostFolder {
             base: base.to_owned(),
             listing: FolderListing::default(),
         };
-        let mut listing = FolderListing::default();
         // Paths instead of open folders: there may be more folders than descriptors.
         let mut ahead = vec![(String::new(), Some(directory))];
         while let Some((path, directory)) = ahead.pop() {
@@ -140,7 +139,7 @@ impl HostFolder {
             for name in names {
                 let name = name.map_err(|name| InputFault::Name(format!("{path}{name}")))?;
                 let below = format!("{path}{name}");
-                if listing.entries.len() as u64 >= entries_max {
+                if tree.listing.entries.len() as u64 >= entries_max {
                     return Err(InputFault::TooMany(entries_max));
                 }
                 let stat = match fstatat(&directory, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
@@ -150,13 +149,13 @@ impl HostFolder {
                 };
                 let kind = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits());
                 if kind == SFlag::S_IFREG {
-                    listing.entries.push((below, FolderEntry::File));
+                    tree.listing.entries.push((below, FolderEntry::File));
                 } else if kind == SFlag::S_IFDIR {
                     if below.matches('/').count() >= DEPTH_MAX {
                         return Err(InputFault::TooMany(DEPTH_MAX as u64));
                     }
                     let mode = stat.st_mode & 0o777;
-                    listing
+                    tree.listing
                         .entries
                         .push((below.clone(), FolderEntry::Folder { mode }));
                     ahead.push((format!("{below}/"), None));
@@ -165,14 +164,15 @@ impl HostFolder {
                     && let Ok(target) = target.into_string()
                     && stays_beneath(&below, &target)
                 {
-                    listing.entries.push((below, FolderEntry::Link { target }));
+                    tree.listing
+                        .entries
+                        .push((below, FolderEntry::Link { target }));
                 } else {
-                    listing.left_out += 1;
+                    tree.listing.left_out += 1;
                 }
             }
         }
-        listing.entries.sort_by(|(a, _), (b, _)| a.cmp(b));
-        tree.listing = listing;
+        tree.listing.entries.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(tree)
     }
 

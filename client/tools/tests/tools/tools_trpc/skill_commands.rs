@@ -16,6 +16,19 @@ fn seconds(timeout: Option<prost_types::Duration>) -> Option<i64> {
     timeout.map(|timeout| timeout.seconds)
 }
 
+/// Runs a command with further arguments, and returns the collection that the daemon was asked for.
+async fn run_and_take_spec(talk: &mut Talk, further: &Value) -> v1::CollectSpec {
+    let mut arguments = run("hello");
+    let further = further.as_object().expect("an object").clone();
+    arguments
+        .as_object_mut()
+        .expect("an object")
+        .extend(further);
+    talk.call("skill_run", arguments).await;
+    let spec = talk.fake.state.lock().collect_spec.take();
+    spec.expect("it is asked")
+}
+
 /// Number of calls to the daemon of a warm `skill_run`.
 #[tokio::test]
 async fn a_warm_run_is_three_calls() {
@@ -185,19 +198,7 @@ async fn outputs_are_asked_for_as_the_call_says() {
         {"save_as_artifacts": true, "artifact_prefix": "p/"} => {"globs": ["out/**"], "limits": [20, 67108864, 0], "prefix": "p/"}
     "#;
     for (line, given, wanted) in results(cases) {
-        let mut arguments = run("hello");
-        arguments
-            .as_object_mut()
-            .expect("an object")
-            .extend(given.as_object().expect("an object").clone());
-        talk.call("skill_run", arguments).await;
-        let spec = talk
-            .fake
-            .state
-            .lock()
-            .collect_spec
-            .take()
-            .expect("it is asked");
+        let spec = run_and_take_spec(&mut talk, &given).await;
         assert_eq!(json!(spec.globs), wanted["globs"], "{line}");
         let limits = json!([spec.max_files, spec.max_file_bytes, spec.max_total_bytes]);
         assert_eq!(limits, wanted["limits"], "{line}");
@@ -222,19 +223,7 @@ async fn force_save_saves_whatever_is_asked_for() {
         json!({"output_files": ["a"]}),
         json!({"outputs": {"globs": ["b"]}}),
     ] {
-        let mut arguments = run("hello");
-        arguments
-            .as_object_mut()
-            .expect("an object")
-            .extend(given.as_object().expect("an object").clone());
-        talk.call("skill_run", arguments).await;
-        let spec = talk
-            .fake
-            .state
-            .lock()
-            .collect_spec
-            .take()
-            .expect("it is asked");
+        let spec = run_and_take_spec(&mut talk, &given).await;
         assert!(spec.save_as_artifacts.is_some(), "{given}");
     }
 }
