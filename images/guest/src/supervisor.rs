@@ -92,9 +92,7 @@ impl Supervisor {
         self.send(&[IoSlice::new(&head)], &fds)
     }
 
-    /// Sends an order for the tree. A supervisor that is gone shows in [`report`].
-    ///
-    /// [`report`]: Self::report
+    /// Sends an order for the tree. A supervisor that is gone shows in [`Self::report`].
     pub(crate) fn order(&self, order: SupervisorOrder) {
         // A command can stop a supervisor, which must run to obey.
         self.wake();
@@ -114,8 +112,27 @@ impl Supervisor {
 
     /// Returns the next report; `None` when the supervisor is gone. Safe to cancel.
     pub(crate) async fn report(&self) -> Option<SupervisorReport> {
+        match self.receive().await {
+            // An order that it did not read says nothing about the reports before its end.
+            Err(Errno::ECONNRESET) => self.receive().await.ok(),
+            received => received.ok(),
+        }
+    }
+
+    /// Returns the report on a spawn, the first one after [`Self::start`]. Safe to cancel.
+    ///
+    /// # Errors
+    /// ECONNRESET when the supervisor ended before it read the launch, so that nothing was started; EPIPE when it ended
+    /// later.
+    pub(crate) async fn spawn_report(&self) -> Result<SupervisorReport, Errno> {
+        self.receive().await
+    }
+
+    /// Receives a report. Linux fails once with ECONNRESET if the other end closed with a message unread.
+    async fn receive(&self) -> Result<SupervisorReport, Errno> {
         loop {
-            let mut ready = self.socket.readable().await.ok()?;
+            let ready = self.socket.readable().await;
+            let mut ready = ready.map_err(|_| Errno::EPIPE)?;
             let mut message = [0; protocol::REPORT_BYTES];
             let read = ready.try_io(|socket| {
                 let fd = socket.get_ref().as_raw_fd();
@@ -123,8 +140,13 @@ impl Supervisor {
             });
             match read {
                 Err(_would_block) => {}
-                Ok(Ok(length)) => return SupervisorReport::decode(message.get(..length)?),
-                Ok(Err(_)) => return None,
+                Ok(Ok(length)) => {
+                    let report = message.get(..length).and_then(SupervisorReport::decode);
+                    return report.ok_or(Errno::EPIPE);
+                }
+                Ok(Err(error)) => {
+                    return Err(Errno::from_raw(error.raw_os_error().unwrap_or(0)));
+                }
             }
         }
     }

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
@@ -132,6 +134,22 @@ async fn a_killed_supervisor_neither_loses_nor_invents_an_exit() {
 fn cmdline(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&line).replace('\0', " ")
+}
+
+/// A killed process takes a moment to end, in which its socket still takes messages.
+#[tokio::test]
+async fn a_command_that_is_handed_to_a_dying_supervisor_runs() {
+    let guest = Guest::start().await;
+    for round in 0..300 {
+        for (pid, _) in children(guest.child.id()) {
+            let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
+            // It may have ended.
+            let _gone = nix::sys::signal::kill(pid, Signal::SIGKILL);
+        }
+        let seen = guest.sh(&format!("next{round}"), "echo alive").await;
+        assert_eq!(seen.reason(), Reason::Exited, "round {round}");
+        assert_eq!(seen.stdout(), "alive\n", "round {round}");
+    }
 }
 
 #[tokio::test]

@@ -45,6 +45,16 @@ pub(super) struct SpawnedExec {
 /// Step and errno of a failed spawn; `None` if the supervisor was killed before it could report.
 type SpawnError = Option<(SpawnStage, i32)>;
 
+/// Failure of a launch.
+enum LaunchError {
+    /// A command killed the supervisor before it read the launch, so nothing was started.
+    Unread,
+    /// The supervisor did not report, so the program may have started.
+    Lost,
+    /// Step and errno that failed.
+    Failed(SpawnStage, i32),
+}
+
 /// Guest's ends and program's ends of an exec's streams.
 struct ExecStreams {
     sources: [Option<OutputSource>; 2],
@@ -105,36 +115,32 @@ fn open_streams(start: SpawnRequest) -> Result<ExecStreams, (SpawnStage, i32)> {
     }
 }
 
-/// Hands the launch to a supervisor and waits for its report.
+/// Hands the launch to a supervisor and waits for its report. If a command killed the supervisor before it read the
+/// launch, a new one gets it.
 async fn spawn_with_streams(
     guest: &Guest,
     launch: &LaunchSpec,
     streams: ExecStreams,
 ) -> Result<SpawnedExec, SpawnError> {
-    let supervisor = hand_over(guest, launch, &streams.stdio);
-    let supervisor = supervisor.map_err(|errno| Some((SpawnStage::Fork, errno as i32)))?;
-    // From here on only the program holds its ends.
-    drop(streams.stdio);
-    let starting = guest.supervisors.starting(&supervisor);
-    let report = tokio::time::timeout(SPAWN_PATIENCE, supervisor.report()).await;
-    let spawned = report.ok().flatten().and_then(exec::spawn_outcome);
-    if let Some(Ok(pid)) = spawned {
-        // Sweeps must spare the leader from here on: its supervisor may be dead long before the guest notices.
-        guest.leaders.lock().insert(Pid::from_raw(pid));
+    let fork_failed = |errno| Some((SpawnStage::Fork, errno as i32));
+    let mut supervisor = guest.supervisors.take().map_err(fork_failed)?;
+    let mut spawned = launch_leader(guest, &supervisor, launch, &streams.stdio).await;
+    if matches!(spawned, Err(LaunchError::Unread)) {
+        supervisor = guest.supervisors.fresh().map_err(fork_failed)?;
+        spawned = launch_leader(guest, &supervisor, launch, &streams.stdio).await;
     }
-    drop(starting);
     match spawned {
-        Some(Ok(pid)) => Ok(SpawnedExec {
+        Ok(pid) => Ok(SpawnedExec {
             supervisor,
             pid,
             sources: streams.sources,
             terminal: streams.terminal,
         }),
-        Some(Err(failure)) => {
+        Err(LaunchError::Failed(stage, errno)) => {
             guest.supervisors.give_back(supervisor);
-            Err(Some(failure))
+            Err(Some((stage, errno)))
         }
-        None => {
+        Err(LaunchError::Unread | LaunchError::Lost) => {
             supervisor.end();
             guest.supervisors.abandon(&supervisor);
             Err(None)
@@ -142,25 +148,32 @@ async fn spawn_with_streams(
     }
 }
 
-/// Hands a launch to an idle supervisor, or to a new one if a command killed the idle one.
-fn hand_over(
+/// Hands a launch to a supervisor and returns the pid of the started leader.
+async fn launch_leader(
     guest: &Guest,
+    supervisor: &Supervisor,
     launch: &LaunchSpec,
     stdio: &[OwnedFd; 3],
-) -> Result<Supervisor, Errno> {
-    let stdio = stdio.each_ref().map(AsFd::as_fd);
+) -> Result<i32, LaunchError> {
     let group = guest.supervisors.command_group();
-    let group = group.as_deref();
-    let supervisor = guest.supervisors.take()?;
-    match supervisor.start(launch, stdio, group) {
-        Ok(()) => Ok(supervisor),
-        // A command killed the idle supervisor, and nothing was started.
-        Err(Errno::EPIPE | Errno::ECONNRESET) => {
-            let supervisor = guest.supervisors.fresh()?;
-            supervisor.start(launch, stdio, group)?;
-            Ok(supervisor)
+    let stdio = stdio.each_ref().map(AsFd::as_fd);
+    let _starting = guest.supervisors.starting(supervisor);
+    match supervisor.start(launch, stdio, group.as_deref()) {
+        Ok(()) => {}
+        Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(LaunchError::Unread),
+        Err(errno) => return Err(LaunchError::Failed(SpawnStage::Fork, errno as i32)),
+    }
+    let report = tokio::time::timeout(SPAWN_PATIENCE, supervisor.spawn_report()).await;
+    match report {
+        Ok(Err(Errno::ECONNRESET)) => Err(LaunchError::Unread),
+        Ok(Err(_)) | Err(_) => Err(LaunchError::Lost),
+        Ok(Ok(report)) => {
+            let spawned = exec::spawn_outcome(report).ok_or(LaunchError::Lost)?;
+            let pid = spawned.map_err(|(stage, errno)| LaunchError::Failed(stage, errno))?;
+            // Sweeps must spare the leader from here on: its supervisor may be dead long before the guest notices.
+            guest.leaders.lock().insert(Pid::from_raw(pid));
+            Ok(pid)
         }
-        Err(errno) => Err(errno),
     }
 }
 
