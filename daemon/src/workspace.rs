@@ -152,6 +152,14 @@ pub struct WorkspaceGrant {
     _use: LeaseGuard,
 }
 
+/// Request for permission to use a workspace.
+#[derive(Debug)]
+struct GrantRequest {
+    /// `true` to collect files, which is granted also while the workspace waits for its collections to end.
+    to_collect: bool,
+    reply: oneshot::Sender<Result<WorkspaceGrant>>,
+}
+
 /// Request to a slot's task.
 #[derive(Debug)]
 enum SlotRequest {
@@ -161,13 +169,7 @@ enum SlotRequest {
         reply: oneshot::Sender<Result<()>>,
     },
     /// Asks for permission to use the workspace.
-    Grant {
-        reply: oneshot::Sender<Result<WorkspaceGrant>>,
-    },
-    /// Asks for permission to collect files, also while the workspace waits for its collections to end.
-    GrantToCollect {
-        reply: oneshot::Sender<Result<WorkspaceGrant>>,
-    },
+    Grant(GrantRequest),
     /// Asks for the guest of a slot that is not claimed.
     Guest {
         reply: oneshot::Sender<Result<GuestClient>>,
@@ -367,7 +369,7 @@ impl Workspace {
                 Err(HoldError::Closed) => {}
             }
         }
-        self.slot.ask(|reply| SlotRequest::Grant { reply }).await
+        self.ask_for_grant(false).await
     }
 
     /// Asks for permission to collect the files of an exec. It is granted also while the end of the workspace waits for
@@ -379,7 +381,11 @@ impl Workspace {
         if self.slot.view.borrow().state != SlotState::Claimed {
             return Err(self.slot.not_ready_error());
         }
-        let ask = |reply| SlotRequest::GrantToCollect { reply };
+        self.ask_for_grant(true).await
+    }
+
+    async fn ask_for_grant(&self, to_collect: bool) -> Result<WorkspaceGrant> {
+        let ask = |reply| SlotRequest::Grant(GrantRequest { to_collect, reply });
         self.slot.ask(ask).await
     }
 

@@ -61,6 +61,12 @@ pub(super) fn stop_error(may_have_started: bool) -> Error {
     }
 }
 
+/// Returns `true` for the status of a call that failed because its guest's connection ended. The daemon's stop cuts these
+/// connections, so such a status during the stop is the stop's.
+pub(super) fn is_lost_guest(headers: &HeaderMap) -> bool {
+    Status::from_header_map(headers).is_some_and(|status| status.code() == Code::Aborted)
+}
+
 impl ResponseBody {
     pub(super) fn wrap(response: Response<Body>, watch: ResponseWatch) -> Response<Body> {
         let ResponseWatch {
@@ -143,26 +149,26 @@ impl http_body::Body for ResponseBody {
             let inner = Pin::new(&mut this.inner);
             std::panic::catch_unwind(AssertUnwindSafe(|| inner.poll_frame(context)))
         };
-        match polled {
-            // The first message goes out if it is there: it tells what was started.
-            Ok(Poll::Pending) if !this.begun => match this.overdue(context) {
-                Some(error) => Poll::Ready(Some(Ok(this.end(error)))),
-                None => Poll::Pending,
-            },
-            Ok(poll) => {
-                this.begun = true;
-                if let Poll::Ready(Some(Ok(frame))) = &poll
-                    && let Some(trailers) = frame.trailers_ref()
-                {
-                    this.code = Status::from_header_map(trailers).map(|status| status.code());
-                }
-                poll
-            }
-            Err(_panic) => {
-                let error = Error::Internal("a stream panicked".into());
-                Poll::Ready(Some(Ok(this.end(error))))
-            }
+        let Ok(polled) = polled else {
+            let error = Error::Internal("a stream panicked".into());
+            return Poll::Ready(Some(Ok(this.end(error))));
+        };
+        let trailers = match &polled {
+            Poll::Ready(Some(Ok(frame))) => frame.trailers_ref(),
+            _ => None,
+        };
+        // The first message goes out if it is there: it tells what was started.
+        if !this.begun
+            && (polled.is_pending() || trailers.is_some_and(is_lost_guest))
+            && let Some(error) = this.overdue(context)
+        {
+            return Poll::Ready(Some(Ok(this.end(error))));
         }
+        this.begun |= polled.is_ready();
+        if let Some(trailers) = trailers {
+            this.code = Status::from_header_map(trailers).map(|status| status.code());
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

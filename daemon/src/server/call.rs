@@ -29,7 +29,7 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span};
 
-use super::body::{ResponseBody, ResponseWatch, stop_error};
+use super::body::{ResponseBody, ResponseWatch, is_lost_guest, stop_error};
 use super::connections::ConnectionHandle;
 use super::methods::{MethodTable, MethodTraits, grpc_timeout};
 use super::request::{CallProtection, RequestBody};
@@ -193,7 +193,11 @@ where
                 response = run_until(deadline, handled) => response,
                 () = shared.stop.cancelled(), if ends_at_stop => Err(stop_error(method.starts_exec)),
             };
+            let stopped = ends_at_stop && shared.stop.is_cancelled();
             let response = match response {
+                Ok(Ok(Ok(response))) if stopped && is_lost_guest(response.headers()) => {
+                    Status::from(stop_error(method.starts_exec)).into_http()
+                }
                 Ok(Ok(Ok(response))) => translate_transport_error(response),
                 Ok(Ok(Err(never))) => match never {},
                 Ok(Err(_panic)) => {
@@ -442,6 +446,25 @@ mod tests {
         }
     }
 
+    /// Body of a stream that ends with a status before its first message.
+    struct Lost(Option<Status>);
+
+    impl http_body::Body for Lost {
+        type Data = bytes::Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            _context: &mut Context<'_>,
+        ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Infallible>>> {
+            Poll::Ready(self.0.take().map(|status| {
+                let mut trailers = HeaderMap::new();
+                status.add_header(&mut trailers).expect("trailers");
+                Ok(http_body::Frame::trailers(trailers))
+            }))
+        }
+    }
+
     fn answer(panics: bool) -> Response<Body> {
         let message = None;
         Response::new(Body::new(Silent { panics, message }))
@@ -529,6 +552,32 @@ mod tests {
         assert_eq!(polled.code(), Code::Unavailable);
         assert_eq!(other.code(), Code::DeadlineExceeded);
         assert_eq!(start.elapsed().as_secs(), 90);
+    }
+
+    #[tokio::test]
+    async fn a_guest_that_the_stop_disconnects_is_reported_as_the_stop() {
+        let lost = || {
+            let (workspace, why) = ("workspaces/w".into(), "its connection ended".into());
+            Status::from(Error::GuestLost { workspace, why })
+        };
+        let refused = || lost().into_http();
+        let ended = || Response::new(Body::new(Lost(Some(lost()))));
+        for (path, response, at_stop) in [
+            (POLL, refused(), Code::Unavailable),
+            (STREAM, refused(), Code::Unavailable),
+            (STREAM, ended(), Code::Unavailable),
+            (RUN, ended(), Code::Aborted),
+        ] {
+            let stop = CancellationToken::new();
+            stop.cancel();
+            let status = call(path, None, &stop, async { Ok(response) }).await;
+            assert_eq!(status.code(), at_stop, "{path}");
+        }
+        for response in [refused(), ended()] {
+            let stop = CancellationToken::new();
+            let status = call(STREAM, None, &stop, async { Ok(response) }).await;
+            assert_eq!(status.code(), Code::Aborted, "the server goes on");
+        }
     }
 
     #[tokio::test]

@@ -226,10 +226,7 @@ impl SlotActor {
                 let claimed = self.claim(*claim).await;
                 answer(reply, claimed);
             }
-            SlotRequest::Grant { reply } if self.pending_end.is_some() => {
-                answer(reply, Err(self.not_ready_error()));
-            }
-            SlotRequest::Grant { reply } | SlotRequest::GrantToCollect { reply } => {
+            SlotRequest::Grant(request) => {
                 if self
                     .link
                     .as_ref()
@@ -237,7 +234,7 @@ impl SlotActor {
                 {
                     self.on_link_lost().await;
                 }
-                self.on_grant(reply);
+                self.on_grant(request);
             }
             SlotRequest::Guest { reply } => {
                 let link = self
@@ -321,7 +318,7 @@ impl SlotActor {
         let held = match lease.try_hold(USERS_MAX) {
             Ok(held) => held,
             Err(HoldError::Full) => return Err(too_many_users()),
-            // A request to collect, or one that waited for the guest, gets here while the workspace ends.
+            // Only a request to collect gets here while the workspace ends.
             Err(HoldError::Closed) => lease.hold(),
         };
         Ok(WorkspaceGrant {

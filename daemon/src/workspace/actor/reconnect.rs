@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use skilld_proto::guest::v1 as pb;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -20,7 +19,7 @@ use crate::workspace::record::SlotRecord;
 use crate::workspace::slot;
 use crate::workspace::slot_context::SlotContext;
 use crate::workspace::state::{LossCause, SlotState};
-use crate::workspace::{COMMANDS_MAX, WorkspaceGrant};
+use crate::workspace::{COMMANDS_MAX, GrantRequest};
 
 /// Longest wait of a request for a guest that reconnects. Then the request fails with [`Error::GuestLost`].
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -72,7 +71,7 @@ pub(super) struct GuestReconnect {
     task: AbortOnDropHandle<Result<GuestLink, SlotLoss>>,
     /// Time until which requests wait.
     patience: Instant,
-    waiting: Vec<oneshot::Sender<Result<WorkspaceGrant>>>,
+    waiting: Vec<GrantRequest>,
 }
 
 // === impl GuestWait ===
@@ -289,35 +288,38 @@ impl SlotActor {
                 return;
             }
         }
-        for waiter in reconnect.waiting {
-            let grant = self.grant();
-            answer(waiter, grant);
+        for request in reconnect.waiting {
+            self.on_grant(request);
         }
     }
 
     /// Answers the requests that wait for a guest that is lost.
     pub(super) fn refuse_waiting(&self, reconnect: GuestReconnect, loss: &SlotLoss) {
-        for waiter in reconnect.waiting {
+        for request in reconnect.waiting {
             let lost = self.guest_lost_error(loss.message.clone());
-            answer(waiter, Err(lost));
+            answer(request.reply, Err(lost));
         }
     }
 
     /// Answers a request for a grant. While the guest reconnects, the request waits, but not for long.
-    pub(super) fn on_grant(&mut self, reply: oneshot::Sender<Result<WorkspaceGrant>>) {
+    pub(super) fn on_grant(&mut self, request: GrantRequest) {
+        if self.pending_end.is_some() && !request.to_collect {
+            answer(request.reply, Err(self.not_ready_error()));
+            return;
+        }
         let silent = self.silent_guest_error();
         match &mut self.reconnect {
             Some(reconnect) if self.state == SlotState::Claimed => {
                 let may_wait = Instant::now() < reconnect.patience;
                 if may_wait && reconnect.waiting.len() < COMMANDS_MAX {
-                    reconnect.waiting.push(reply);
+                    reconnect.waiting.push(request);
                 } else {
-                    answer(reply, Err(silent));
+                    answer(request.reply, Err(silent));
                 }
             }
             _ => {
                 let grant = self.grant();
-                answer(reply, grant);
+                answer(request.reply, grant);
             }
         }
     }
@@ -355,8 +357,8 @@ impl SlotActor {
         if reconnect.patience > now || reconnect.waiting.is_empty() {
             return false;
         }
-        for waiter in std::mem::take(&mut reconnect.waiting) {
-            answer(waiter, Err(self.silent_guest_error()));
+        for request in std::mem::take(&mut reconnect.waiting) {
+            answer(request.reply, Err(self.silent_guest_error()));
         }
         true
     }

@@ -177,6 +177,15 @@ fn claimed(bench: &Bench, idle: Duration, remaining: Duration) -> Slot {
 }
 
 fn claimed_with(bench: &Bench, link: GuestLink, idle: Duration, remaining: Duration) -> Slot {
+    let (mut actor, slot) = claimed_actor(bench, idle, remaining);
+    actor.link = Some(link);
+    actor.publish();
+    bench.context.tasks.spawn(actor.run());
+    slot
+}
+
+/// Makes the task of a claimed slot that has no connection to its guest, and does not start it.
+fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotActor, Slot) {
     let mut record = bench.record.clone();
     let ms = |time: Duration| u64::try_from(time.as_millis()).expect("short");
     record.phase = SlotPhase::Claimed;
@@ -202,10 +211,7 @@ fn claimed_with(bench: &Bench, link: GuestLink, idle: Duration, remaining: Durat
     // The workspace has nothing to collect.
     slot.collections.finish_adoption();
     actor.lease = Some(WorkspaceLease::new(idle, remaining));
-    actor.link = Some(link);
-    actor.publish();
-    bench.context.tasks.spawn(actor.run());
-    slot
+    (actor, slot)
 }
 
 /// Runs one interleaving of renewal, use and deletion, in milliseconds around the end of the lease.
@@ -387,6 +393,38 @@ fn nothing_is_granted_while_the_end_waits_for_collections() {
             drop(collecting);
         };
         let (deleted, ()) = tokio::join!(workspace.delete(), during);
+        deleted.expect("deleted");
+    });
+}
+
+/// A request that waits for the guest's connection must not start another command either.
+#[test]
+fn a_request_that_waits_for_the_guest_is_refused_once_the_end_has_begun() {
+    on_a_clock_of_its_own(async |dir| {
+        let mut bench = bench(&dir).await;
+        run_without_guest(&mut bench).await;
+        bench.guest.delay_ms.store(500, Ordering::Relaxed);
+        let (mut actor, slot) = claimed_actor(&bench, LONG, LONG);
+        let link = GuestLink::for_test(bench.client.clone(), CancellationToken::new());
+        actor.start_reconnect(Some(link)).await;
+        actor.publish();
+        bench.context.tasks.spawn(actor.run());
+        let collecting = slot.collections.begin("e").expect("no job yet");
+        let id = WorkspaceId::new("w".to_owned());
+        let workspace = Workspace { id, slot };
+        let start = Instant::now();
+        let collect = async {
+            workspace.grant_to_collect().await.expect("to collect");
+            assert!(start.elapsed() >= Duration::from_millis(500), "it waited");
+            drop(collecting);
+        };
+        // In this order they reach the slot's task.
+        let (granted, (), deleted) = tokio::join!(workspace.grant(), collect, workspace.delete());
+        let refused = granted.expect_err("ends");
+        assert!(
+            matches!(refused, Error::WorkspaceNotReady { .. }),
+            "{refused}"
+        );
         deleted.expect("deleted");
     });
 }
