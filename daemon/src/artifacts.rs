@@ -31,8 +31,8 @@ use crate::shutdown::Tasks;
 
 mod backend;
 mod garbage;
-mod index;
 mod key;
+mod listings;
 mod load;
 mod name;
 mod publish;
@@ -89,7 +89,7 @@ pub struct Artifact {
     pub create_time: SystemTime,
 }
 
-/// Options of a save.
+/// Options for saving an artifact: its MIME type and its expected SHA-256.
 #[derive(Debug, Clone, Default)]
 pub struct SaveOptions {
     /// MIME type; `None` detects it from the content, then from the name.
@@ -98,7 +98,7 @@ pub struct SaveOptions {
     pub sha256: Option<String>,
 }
 
-/// Page of a listing.
+/// Page of a listing of artifacts, with the position of the next page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArtifactPage<T> {
     /// Artifacts in the order of the listing.
@@ -224,11 +224,11 @@ impl Artifacts {
     ) -> Result<ArtifactPage<ArtifactName>> {
         let store = &self.0.store;
         let wanted = limit.saturating_add(1);
-        let mut names = index::list_names(store, scope, after, wanted).await?;
+        let mut names = listings::list_names(store, scope, after, wanted).await?;
         let users = scope.without_session();
         if users != *scope {
             names.retain(|(name, _)| !name.is_shared_by_sessions());
-            let shared = index::list_names(store, &users, after, wanted).await?;
+            let shared = listings::list_names(store, &users, after, wanted).await?;
             names.extend(
                 shared
                     .into_iter()
@@ -267,7 +267,7 @@ impl Artifacts {
         limit: usize,
     ) -> Result<ArtifactPage<u64>> {
         let wanted = limit.saturating_add(1);
-        let mut found = index::list_versions(&self.0.store, scope, name, after, wanted).await?;
+        let mut found = listings::list_versions(&self.0.store, scope, name, after, wanted).await?;
         if found.is_empty() && after.is_none() {
             return Err(not_found(name, None));
         }
@@ -336,7 +336,7 @@ impl ArtifactsState {
     ) -> Result<(Artifact, VersionRecord)> {
         let found = match version {
             Some(version) => Some(version),
-            None => index::find_newest_version(&self.store, scope, name).await?,
+            None => listings::find_newest_version(&self.store, scope, name).await?,
         };
         let number = found.ok_or_else(|| not_found(name, version))?;
         let record = VersionRecord::read(&self.store, scope, name, number).await?;

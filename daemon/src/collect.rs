@@ -1,10 +1,10 @@
 //! Saves collected files as artifacts: those of CollectOutputs (`collection_saver.rs`), and those that an exec leaves
-//! at its end (`exit_collector.rs`, `collection_job.rs`). The guest finds and reads the files; the artifact store keeps
+//! at its end (`on_exit_collector.rs`, `collection_job.rs`). The guest finds and reads the files; the artifact store keeps
 //! them.
 
 mod collection_job;
 mod collection_saver;
-pub mod exit_collector;
+pub mod on_exit_collector;
 
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_result::{Outcome, Reason};

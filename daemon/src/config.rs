@@ -10,7 +10,7 @@
 //! | `derived_defaults.rs` | fills keys that are empty: sockets, guest binary, roots, cache |
 //! | `sections.rs`, `pools.rs`, `fetch.rs`, `skills.rs`, `artifacts.rs` | one struct per section |
 //! | `values.rs` | serde functions for times, sizes, counts and paths |
-//! | `roots.rs` | roots of skills: directories and URLs |
+//! | `skill_roots.rs` | roots of skills: directories and URLs |
 //! | `ranges.rs` | the list of range checks and relations between keys |
 
 use std::fmt;
@@ -25,8 +25,8 @@ mod derived_defaults;
 mod fetch;
 mod pools;
 mod ranges;
-mod roots;
 mod sections;
+mod skill_roots;
 mod skills;
 mod sources;
 mod values;
@@ -36,7 +36,7 @@ use derived_defaults::DerivedDefaults;
 pub use pools::{PoolConfig, WorkspaceStorage};
 use ranges::FaultList;
 pub use ranges::POLL_WAIT_MAX;
-pub use sections::{EngineConfig, ExecConfig, FileConfig, ServerConfig, WorkspaceConfig};
+pub use sections::{EngineConfig, ExecConfig, FilesConfig, ServerConfig, WorkspaceConfig};
 use sources::ConfigSources;
 pub use sources::{ConfigFlags, DEFAULT_TOML};
 
@@ -81,10 +81,10 @@ pub struct Config {
     /// Section `[execs]`.
     pub execs: ExecConfig,
     /// Section `[files]`.
-    pub files: FileConfig,
+    pub files: FilesConfig,
     /// Section `[fetch]`.
     #[serde(with = "fetch::FetchSection")]
-    pub fetch: crate::fetch::FetchBounds,
+    pub fetch: crate::fetch::FetchOptions,
     /// Section `[skills]`.
     #[serde(deserialize_with = "skills::skills_config")]
     pub skills: SkillsConfig,

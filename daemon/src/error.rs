@@ -14,14 +14,14 @@ mod error_subject;
 mod error_text;
 mod guest_status;
 mod host_fault;
-mod input_fault;
+mod input_source_error;
 mod retry_advice;
 mod skills_error;
 
 pub use error_text::{Chain, Violation};
 use error_text::{EntryPrefix, NearestHint, VersionSuffix, ViolationList};
 pub use host_fault::HostFault;
-pub use input_fault::InputFault;
+pub use input_source_error::InputSourceError;
 
 /// Log target of INTERNAL errors. The status refers callers to such a line by its request id, so these lines have a
 /// rate limit of their own.
@@ -30,7 +30,7 @@ pub const INTERNAL_TARGET: &str = "skilld::error::internal";
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Reason why skilld could not do its job.
+/// Error of the daemon, which becomes a gRPC status for clients.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Malformed request, with all violations.
@@ -251,7 +251,7 @@ pub enum Error {
         /// Requested reference.
         from: String,
         /// Reason of the failure.
-        fault: InputFault,
+        fault: InputSourceError,
     },
     /// Call that the draining daemon refuses.
     #[error("the server is draining; try another one, or this one again after its restart")]
@@ -427,7 +427,7 @@ impl Error {
             Self::ArchiveInvalid { entry, .. } => vec![("entry", entry.clone())],
             Self::ChecksumMismatch { actual, .. } => vec![("sha256", actual.clone())],
             Self::Source {
-                fault: InputFault::TooMany(limit) | InputFault::TooLarge(limit),
+                fault: InputSourceError::TooMany(limit) | InputSourceError::TooLarge(limit),
                 ..
             } => vec![("limit", limit.to_string())],
             Self::Source { from, .. } => vec![("path", from.clone())],

@@ -9,10 +9,10 @@ use skilld_proto::v1 as pb;
 
 use crate::config::ExecConfig;
 use crate::error::{Error, Result};
-use crate::paths::{self, PathScope};
+use crate::workspace_paths::{self, PathContext};
 
 mod environment;
-mod restriction;
+mod program_restriction;
 pub mod script;
 pub mod script_arguments;
 
@@ -61,7 +61,7 @@ pub fn resolve_exec(
     start: StartMode,
     context: ExecContext<'_>,
 ) -> Result<guest::StartExecRequest> {
-    let skill = find_staged_skill(&spec.skill, context.skills)?.map(str::to_owned);
+    let skill = require_staged_skill(&spec.skill, context.skills)?.map(str::to_owned);
     let cwd = working_directory(&exec_id, skill.as_deref(), &spec, context.script)?;
     let mut spec = effective_spec(spec, start, context.config);
     if let Some(skill) = &skill {
@@ -89,7 +89,7 @@ pub fn resolve_exec(
 /// # Errors
 ///
 /// `SkillNotStaged` if the skill is not among `skills`; it lists up to three that are.
-pub fn find_staged_skill<'a>(
+pub fn require_staged_skill<'a>(
     name: &'a str,
     skills: &BTreeMap<String, String>,
 ) -> Result<Option<&'a str>> {
@@ -113,14 +113,14 @@ pub fn find_staged_skill<'a>(
 fn replace_placeholders(spec: &mut pb::ExecSpec, skill: &str) -> Result<()> {
     let mut bytes = 0;
     for (index, argument) in spec.argv.iter_mut().enumerate() {
-        *argument = paths::resolve_placeholders(argument, skill);
+        *argument = workspace_paths::resolve_placeholders(argument, skill);
         check_replaced_length(argument.len(), ARG_BYTES_MAX, || {
             format!("spec.argv[{index}]")
         })?;
         bytes += argument.len();
         check_replaced_length(bytes, COMMAND_BYTES_MAX, || "spec.argv".to_owned())?;
     }
-    spec.shell = paths::resolve_placeholders_for_shell(&spec.shell, skill);
+    spec.shell = workspace_paths::resolve_placeholders_for_shell(&spec.shell, skill);
     check_replaced_length(spec.shell.len(), ARG_BYTES_MAX, || "spec.shell".to_owned())
 }
 
@@ -148,26 +148,28 @@ fn working_directory(
     let base = skill
         .map(|name| format!("skills/{name}"))
         .unwrap_or_default();
-    let scope = PathScope {
+    let scope = PathContext {
         base: &base,
         exec: Some(exec_id),
         skill,
     };
     if !spec.cwd.is_empty() {
         let cwd = replace_skill_name(&spec.cwd, skill);
-        return Ok(paths::absolute_path(&paths::resolve_path(
-            "spec.cwd", &cwd, scope,
-        )?));
+        return Ok(workspace_paths::absolute_path(
+            &workspace_paths::resolve_path("spec.cwd", &cwd, scope)?,
+        ));
     }
     let Some(name) = skill else {
-        return Ok(paths::WORK_DIR.to_owned());
+        return Ok(workspace_paths::WORK_DIR.to_owned());
     };
-    let root = format!("{}/{name}", paths::SKILLS_DIR);
+    let root = format!("{}/{name}", workspace_paths::SKILLS_DIR);
     let (Some(script), Some(program)) = (&spec.script, program) else {
         return Ok(root);
     };
     Ok(match script.cwd() {
-        pb::ScriptCwd::Unspecified | pb::ScriptCwd::Workspace => paths::WORK_DIR.to_owned(),
+        pb::ScriptCwd::Unspecified | pb::ScriptCwd::Workspace => {
+            workspace_paths::WORK_DIR.to_owned()
+        }
         pb::ScriptCwd::SkillRoot => root,
         pb::ScriptCwd::ScriptDir => match program.path.rsplit_once('/') {
             Some((folder, _)) => format!("{root}/{folder}"),
@@ -204,7 +206,7 @@ fn build_command(
         return Ok(CommandArguments { argv, env });
     };
     let CommandArguments { argv, env } = script_arguments::build_script_arguments(script)?;
-    let path = format!("{}/{skill}/{}", paths::SKILLS_DIR, program.path);
+    let path = format!("{}/{skill}/{}", workspace_paths::SKILLS_DIR, program.path);
     let interpreter = program.interpreter.iter().map(|word| (*word).to_owned());
     Ok(CommandArguments {
         argv: interpreter.chain([path]).chain(argv).collect(),
@@ -241,7 +243,7 @@ fn effective_spec(mut spec: pb::ExecSpec, start: StartMode, config: &ExecConfig)
         }
     }
     if let Some(programs) = &mut spec.programs {
-        restriction::deny_launchers(programs);
+        program_restriction::deny_launchers(programs);
     }
     if spec.on_full() == pb::OnFull::Unspecified {
         let default = match start {

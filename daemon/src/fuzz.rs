@@ -5,7 +5,7 @@
 //! `fuzz/fuzz_targets/`, one folder in `fuzz/corpus/`, and one entry in `fuzz/Cargo.toml`, the Makefile and `TARGETS`.
 
 use crate::skills::document::{self, Document};
-use crate::skills::{Profile, is_name};
+use crate::skills::{ValidationProfile, is_name};
 
 mod archive;
 mod paths;
@@ -40,7 +40,7 @@ pub fn card(data: &[u8]) {
 pub fn check_document(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir: &str) -> Document {
     let document = document::parse_documents(skill_md, card, dir);
     let front = &document.front_matter;
-    let refused = document.refusal(Profile::Lenient).is_some();
+    let refused = document.refusal(ValidationProfile::Lenient).is_some();
     assert!(
         is_name(&front.name) || front.name.is_empty() && refused,
         "{:?} became a name",
@@ -51,7 +51,7 @@ pub fn check_document(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir: &str) -
         "a skill says nothing of itself"
     );
     assert!(
-        !refused || document.refusal(Profile::Spec).is_some(),
+        !refused || document.refusal(ValidationProfile::Spec).is_some(),
         "the specification is laxer"
     );
     // U+FFFD has three bytes and replaces one invalid byte, or half of a UTF-16 unit.
@@ -64,7 +64,7 @@ pub fn check_document(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir: &str) -
     for text in [&front.name, &front.display_name, &front.description] {
         assert!(is_safe_to_print(text), "{text:?} hides something");
     }
-    for profile in [Profile::Lenient, Profile::Spec] {
+    for profile in [ValidationProfile::Lenient, ValidationProfile::Spec] {
         let problems = document.problems(profile);
         assert!(problems.len() <= 128, "{} problems", problems.len());
         for problem in problems {

@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::socket::FrameSocket;
 
 mod channel;
-pub mod fields;
+pub mod versioned_fields;
 
 pub use channel::{GuestChannel, STREAM_WINDOW};
 
@@ -211,7 +211,7 @@ async fn connect_channel(
     command_group: Option<Arc<fs::File>>,
 ) -> Result<(GuestChannel, CancellationToken), String> {
     let lost = CancellationToken::new();
-    let stream = GuestStream {
+    let stream = GuestTransport {
         socket: FrameSocket::new(stream).map_err(|error| format!("take the socket: {error}"))?,
         command_group,
         _guard: lost.clone().drop_guard(),
@@ -225,16 +225,16 @@ fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
 
-/// Stream of a guest's connection. Dropping it cancels [`GuestLink::lost`].
+/// Byte stream to a guest that passes a file descriptor with its first bytes. Dropping it cancels [`GuestLink::lost`].
 #[derive(Debug)]
-struct GuestStream {
+struct GuestTransport {
     socket: FrameSocket,
     /// File descriptor that is sent with the first bytes. For a guest that does not expect it, the kernel closes it.
     command_group: Option<Arc<fs::File>>,
     _guard: DropGuard,
 }
 
-impl AsyncRead for GuestStream {
+impl AsyncRead for GuestTransport {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -244,7 +244,7 @@ impl AsyncRead for GuestStream {
     }
 }
 
-impl AsyncWrite for GuestStream {
+impl AsyncWrite for GuestTransport {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

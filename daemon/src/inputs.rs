@@ -18,16 +18,16 @@ use tokio_util::sync::CancellationToken;
 use crate::artifacts::{ArtifactRef, ArtifactScope, Artifacts};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::fetch::{Fetcher, WebUrl};
+use crate::fetch::{UrlFetcher, WebUrl};
 use crate::shutdown::Tasks;
 use crate::workspace::lease::unix_ms;
 use crate::workspace::{Workspace, WorkspaceGrant, record};
 
 mod archive_packer;
 pub mod destination;
-mod file_source;
 mod host_folder;
-mod input_job;
+mod planned_input;
+mod source_file_reader;
 mod source_packer;
 mod workspace_reader;
 
@@ -126,18 +126,18 @@ pub struct StagedInput {
     pub note: String,
 }
 
-/// Stager of inputs. Clones share it.
+/// Copies the inputs of requests from their sources into workspaces. Clones share it.
 #[derive(Debug, Clone)]
 pub struct InputStager {
-    inner: Arc<StagerState>,
+    inner: Arc<StagerContext>,
 }
 
 #[derive(Debug)]
-struct StagerState {
+struct StagerContext {
     roots: host_folder::HostRoots,
     artifacts: Artifacts,
     /// `None` if the configuration forbids URLs.
-    fetcher: Option<Fetcher>,
+    fetcher: Option<UrlFetcher>,
     /// Permits for fetched files, which stay on the host's disk until the guest has them.
     fetches: Semaphore,
     entries_max: u64,
@@ -150,10 +150,10 @@ struct StagerState {
 impl InputStager {
     /// Creates a stager. It opens no source before the first request.
     #[must_use]
-    pub fn new(config: &Config, artifacts: Artifacts, fetcher: Fetcher, tasks: Tasks) -> Self {
+    pub fn new(config: &Config, artifacts: Artifacts, fetcher: UrlFetcher, tasks: Tasks) -> Self {
         let files = &config.files;
         Self {
-            inner: Arc::new(StagerState {
+            inner: Arc::new(StagerContext {
                 roots: host_folder::HostRoots::new(files.host_roots.clone()),
                 artifacts,
                 fetcher: files.input_urls.then_some(fetcher),

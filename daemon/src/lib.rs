@@ -10,7 +10,7 @@
 //! | [`inputs`] | files by reference, staged from their source into a workspace |
 //! | [`workspace`] | life of a slot: state table, one task per slot, record on disk, registry of names |
 //! | [`exec`] | resolution of a command: argv, environment, working directory, effective limits |
-//! | [`paths`] | lexical rules for paths in a workspace |
+//! | [`workspace_paths`] | lexical rules for paths in a workspace |
 //! | [`skills`], [`fetch`], [`fault`] | the crate skilld-skills: parsing, sources, the content-addressed store, the catalogue; the HTTP client; fault points for tests |
 //! | [`artifacts`] | named bytes with versions, in a directory or a bucket |
 //! | [`pool`] | warm slots, refill after a claim, the bounded queue |
@@ -29,7 +29,6 @@ pub mod exec;
 pub mod fuzz;
 pub mod guest;
 pub mod inputs;
-pub mod paths;
 pub mod pool;
 pub mod rpc;
 pub mod server;
@@ -37,7 +36,8 @@ pub mod shutdown;
 mod socket;
 pub mod telemetry;
 pub mod workspace;
+pub mod workspace_paths;
 
 pub use skilld_skills as skills;
 pub use skilld_skills::{fault, fetch};
-pub(crate) use skilld_skills::{mime, openat2, similar};
+pub(crate) use skilld_skills::{mime, name_similarity, openat2};

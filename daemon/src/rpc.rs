@@ -9,7 +9,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::artifacts::Artifacts;
-use crate::collect::exit_collector::ExitCollector;
+use crate::collect::on_exit_collector::OnExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::inputs::InputStager;
@@ -53,7 +53,7 @@ pub struct Services {
     /// Artifact store.
     pub artifacts: Artifacts,
     /// Collector that saves outputs when execs end.
-    pub on_exit: ExitCollector,
+    pub on_exit: OnExitCollector,
     /// Stager of inputs by reference.
     pub inputs: InputStager,
     /// Permits for archives that are received and unpacked at the same time.

@@ -60,8 +60,8 @@ impl Tasks {
 
     /// Tracker and stop token for the crate skilld-skills.
     #[must_use]
-    pub fn for_skills(&self) -> skilld_skills::BackgroundTasks {
-        skilld_skills::BackgroundTasks {
+    pub fn for_skills(&self) -> skilld_skills::TaskSpawner {
+        skilld_skills::TaskSpawner {
             tracker: self.tracker.clone(),
             stop: self.stop.clone(),
         }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::ContainerState;
 use crate::error::{Error, Result};
 use crate::guest::GuestClient;
-use crate::guest::fields::GuestFields;
+use crate::guest::versioned_fields::VersionedFields;
 
 pub mod actor;
 pub mod adopt;
@@ -35,7 +35,7 @@ pub mod slot;
 pub mod slot_context;
 pub mod slot_table;
 pub mod state;
-pub mod workspace_directory;
+pub mod workspace_table;
 
 use exec_collections::ExecCollections;
 use lease::{HoldError, LeaseGuard, WorkspaceLease};
@@ -203,7 +203,7 @@ impl WorkspaceGrant {
     ///
     /// # Errors
     /// [`Error::GuestTooOld`].
-    pub fn check_fields(&self, request: &impl GuestFields) -> Result<()> {
+    pub fn check_fields(&self, request: &impl VersionedFields) -> Result<()> {
         match request.unknown_to(self.generation) {
             None => Ok(()),
             Some(field) => Err(Error::GuestTooOld {

@@ -13,8 +13,8 @@ use skilld::config::Config;
 use skilld::shutdown::Tasks;
 use skilld::skills::Error;
 use skilld::skills::{
-    Catalogue, Listing, Profile, Severity, Skill, SkillRef, SkillRoot, SkillState, Skills,
-    SkillsOptions,
+    Catalogue, Listing, Severity, Skill, SkillRef, SkillRoot, SkillState, Skills, SkillsOptions,
+    ValidationProfile,
 };
 use skilld_proto::v1 as pb;
 
@@ -117,7 +117,7 @@ impl Fixture {
     async fn get(&self, name: &str) -> Result<(Skill, String), Error> {
         let wanted = SkillRef::parse("name", name).expect("valid");
         self.skills.rescan().await.expect("scanned");
-        self.skills.get(wanted, Profile::Lenient).await
+        self.skills.get(wanted, ValidationProfile::Lenient).await
     }
 
     /// Codes of the problems that belong to no skill.
@@ -568,14 +568,14 @@ async fn the_specification_judges_when_it_is_asked_for() {
         skills.map(|skill| skill.state).collect::<Vec<_>>()
     };
     use SkillState::{Loaded, LoadedWithWarnings, Rejected};
-    let lenient = states(page(Profile::Lenient).await.expect("page"));
+    let lenient = states(page(ValidationProfile::Lenient).await.expect("page"));
     assert_eq!(lenient, [LoadedWithWarnings, Loaded]);
-    let spec = states(page(Profile::Spec).await.expect("page"));
+    let spec = states(page(ValidationProfile::Spec).await.expect("page"));
     assert_eq!(spec[0], Rejected);
     let wanted = SkillRef::parse("name", "My_Skill").expect("valid");
     let (skill, body) = fixture
         .skills
-        .get(wanted, Profile::Spec)
+        .get(wanted, ValidationProfile::Spec)
         .await
         .expect("there");
     assert_eq!((skill.state, body.as_str()), (Rejected, ""));

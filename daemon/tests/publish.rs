@@ -36,7 +36,7 @@ use server::{TestServer, assert_empty, names};
 /// A root, a state directory and slots, all temporary.
 struct Fixture {
     dir: TaskDir,
-    tasks: skilld_skills::BackgroundTasks,
+    tasks: skilld_skills::TaskSpawner,
     config: SkillsOptions,
     skills: Skills,
 }
@@ -158,7 +158,7 @@ impl Fixture {
     }
 }
 
-fn open(config: &SkillsOptions, dir: &Path, tasks: &skilld_skills::BackgroundTasks) -> Skills {
+fn open(config: &SkillsOptions, dir: &Path, tasks: &skilld_skills::TaskSpawner) -> Skills {
     Skills::open(config, &dir.join("state"), tasks.clone()).expect("open")
 }
 

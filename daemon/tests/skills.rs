@@ -11,7 +11,8 @@ use skilld::config::Config;
 use skilld::shutdown::Tasks;
 use skilld::skills::Error;
 use skilld::skills::{
-    Profile, Severity, Skill, SkillRef, SkillRoot, SkillState, Skills, SkillsOptions, StagedSkill,
+    Severity, Skill, SkillRef, SkillRoot, SkillState, Skills, SkillsOptions, StagedSkill,
+    ValidationProfile,
 };
 use skilld_proto::v1::{self as pb, Reason};
 
@@ -28,7 +29,7 @@ use server::{TestServer, assert_empty, names};
 /// A root, a state directory and slots, all temporary.
 struct Fixture {
     dir: TaskDir,
-    tasks: skilld_skills::BackgroundTasks,
+    tasks: skilld_skills::TaskSpawner,
     config: SkillsOptions,
     skills: Skills,
 }

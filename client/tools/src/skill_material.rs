@@ -191,7 +191,7 @@ fn has_running_tool(options: &ToolOptions) -> bool {
 
 /// Text of a loaded skill as a prompt would show it, for hosts that take it from a result.
 #[derive(Debug, Default)]
-pub(crate) struct InlineContent {
+pub(crate) struct InlineSkillText {
     /// Text of the skill; `None` unless the options ask for it and the skill is loaded.
     pub(crate) content: Option<String>,
     /// Selected documents that do not exist.
@@ -202,11 +202,11 @@ pub(crate) struct InlineContent {
 pub(crate) async fn read_inline_content(
     context: SessionContext<'_>,
     skill: Skill,
-) -> ToolResult<InlineContent> {
+) -> ToolResult<InlineSkillText> {
     let (tools, state, scope) = (context.tools, context.state, context.scope());
     let name = skill_id(&skill);
     if !(tools.options.inline_skills && skill_loads::is_loaded(state, scope, &name)) {
-        return Ok(InlineContent::default());
+        return Ok(InlineSkillText::default());
     }
     let request = SkillContentRequest {
         reference: name.clone(),
@@ -218,7 +218,7 @@ pub(crate) async fn read_inline_content(
     let loaded = read_loaded_content(tools, skill, &request, INLINE_BYTES_MAX).await?;
     let paths: Vec<String> = loaded.docs.iter().map(|doc| doc.path.clone()).collect();
     let chosen = request.documents;
-    Ok(InlineContent {
+    Ok(InlineSkillText {
         content: Some(prompt::loaded_text(&loaded, state, scope)),
         unknown_docs: chosen.map_or_else(Vec::new, |chosen| chosen.unknown(&paths)),
     })

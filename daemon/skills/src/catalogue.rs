@@ -10,6 +10,6 @@ pub mod preflight;
 pub(crate) mod publisher;
 pub mod search;
 pub mod skill;
-pub(crate) mod skill_reader;
+pub(crate) mod skill_library;
 pub(crate) mod source_ingest;
 pub(crate) mod source_scanner;

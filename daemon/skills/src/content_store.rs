@@ -20,18 +20,18 @@ use crate::error::{Error, Result, tolerate};
 use crate::parse::problem::Problem;
 use crate::skills_options::SkillsOptions;
 
-pub mod content;
-pub(crate) mod fingerprint;
+pub mod content_hashing;
 mod lease;
 pub mod link_policy;
+pub(crate) mod metadata_fingerprint;
 pub mod skill_files;
 pub(crate) mod staged_skill;
 mod store_cleanup;
 
-use content::{Content, ContentBounds, ContentFolder, IngestError};
-use fingerprint::Fingerprint;
+use content_hashing::{ContentBounds, ContentSource, ContentSummary, IngestError};
 pub(crate) use lease::Lease;
 use lease::Leases;
+use metadata_fingerprint::MetadataFingerprint;
 pub use store_cleanup::StoreCleanup;
 
 /// Code of the problem of published content whose files were altered or are gone.
@@ -51,7 +51,7 @@ pub(crate) struct ContentStore {
     /// Maximum size of a SKILL.md, in bytes.
     pub(crate) skill_md_bytes_max: u64,
     /// Digests that were verified, with the fingerprint of their files at that time.
-    verified: Mutex<HashMap<String, (Fingerprint, Content)>>,
+    verified: Mutex<HashMap<String, (MetadataFingerprint, ContentSummary)>>,
     leases: Leases,
 }
 
@@ -98,10 +98,10 @@ impl ContentStore {
     /// `Skill` for what the skill must not have; `Host` when the host failed.
     pub(crate) fn ingest(
         &self,
-        folder: &ContentFolder,
+        folder: &ContentSource,
         name: &str,
-    ) -> Result<Content, IngestError> {
-        let content = content::read_content(folder, None, self.bounds)?;
+    ) -> Result<ContentSummary, IngestError> {
+        let content = content_hashing::read_content(folder, None, self.bounds)?;
         if self.dir(&content.digest).is_dir() {
             return Ok(content);
         }
@@ -122,9 +122,9 @@ impl ContentStore {
     /// As [`Self::ingest`].
     pub(crate) fn copy(
         &self,
-        folder: &ContentFolder,
+        folder: &ContentSource,
         name: &str,
-    ) -> Result<(Content, Lease), IngestError> {
+    ) -> Result<(ContentSummary, Lease), IngestError> {
         self.copy_within(folder, name, self.bounds)
     }
 
@@ -134,25 +134,25 @@ impl ContentStore {
     /// As [`Self::ingest`].
     pub(crate) fn copy_unbounded(
         &self,
-        folder: &ContentFolder,
+        folder: &ContentSource,
         name: &str,
-    ) -> Result<(Content, Lease), IngestError> {
+    ) -> Result<(ContentSummary, Lease), IngestError> {
         self.copy_within(folder, name, NO_BOUNDS)
     }
 
     fn copy_within(
         &self,
-        folder: &ContentFolder,
+        folder: &ContentSource,
         name: &str,
         bounds: ContentBounds,
-    ) -> Result<(Content, Lease), IngestError> {
+    ) -> Result<(ContentSummary, Lease), IngestError> {
         let failed = |operation: &str| {
             let failed = Error::io(format!("{operation} in the store"));
             |source| IngestError::Host(failed(source))
         };
         let temporary = tempfile::tempdir_in(self.tmp()).map_err(failed("make a directory"))?;
         let copied = temporary.path().join("content");
-        let content = content::read_content(folder, Some(&copied), bounds)?;
+        let content = content_hashing::read_content(folder, Some(&copied), bounds)?;
         let target = self.dir(&content.digest);
         // The lease comes before the rename, so that the digest is not collected in between.
         let lease = self.lease_future(&content.digest);
@@ -200,7 +200,7 @@ impl ContentStore {
     ///
     /// # Errors
     /// A problem when the files were altered or cannot be read.
-    pub(crate) fn verified_content(&self, digest: &str) -> Result<Content, Problem> {
+    pub(crate) fn verified_content(&self, digest: &str) -> Result<ContentSummary, Problem> {
         let verified = self.verify(digest).map_err(|error| {
             let problem = IngestError::Host(error).into_problem();
             problem.about(&self.dir(digest))
@@ -226,7 +226,7 @@ impl ContentStore {
     }
 
     /// Returns the content of a digest; `None` if files are gone or were altered.
-    fn verify(&self, digest: &str) -> Result<Option<Content>> {
+    fn verify(&self, digest: &str) -> Result<Option<ContentSummary>> {
         let started = SystemTime::now();
         let now = self.fingerprint(digest);
         let known = now.and_then(|now| self.content_if_unchanged(digest, &now));
@@ -234,7 +234,7 @@ impl ContentStore {
             return Ok(known);
         }
         let dir = self.dir(digest);
-        let read = content::read_content(&ContentFolder::stored(&dir), None, NO_BOUNDS);
+        let read = content_hashing::read_content(&ContentSource::stored(&dir), None, NO_BOUNDS);
         let content = check_digest(&dir, digest, read)?;
         if let Some(content) = &content
             && let Some(now) = now.filter(|now| !now.is_recent(started))
@@ -246,14 +246,18 @@ impl ContentStore {
     }
 
     /// Returns the content of a digest if its files had this fingerprint when they were last verified.
-    fn content_if_unchanged(&self, digest: &str, now: &Fingerprint) -> Option<Content> {
+    fn content_if_unchanged(
+        &self,
+        digest: &str,
+        now: &MetadataFingerprint,
+    ) -> Option<ContentSummary> {
         let verified = self.verified();
         let (then, content) = verified.get(digest)?;
         (then == now).then(|| content.clone())
     }
 
-    fn fingerprint(&self, digest: &str) -> Option<Fingerprint> {
-        Fingerprint::take(&ContentFolder::stored(&self.dir(digest)), NO_BOUNDS, |_| {})
+    fn fingerprint(&self, digest: &str) -> Option<MetadataFingerprint> {
+        MetadataFingerprint::take(&ContentSource::stored(&self.dir(digest)), NO_BOUNDS, |_| {})
     }
 
     /// Waits until the files of a digest are on the disk.
@@ -290,7 +294,7 @@ impl ContentStore {
         self.verified().remove(digest);
     }
 
-    fn verified(&self) -> MutexGuard<'_, HashMap<String, (Fingerprint, Content)>> {
+    fn verified(&self) -> MutexGuard<'_, HashMap<String, (MetadataFingerprint, ContentSummary)>> {
         self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -321,15 +325,15 @@ fn sync_tree(dir: &Path) -> io::Result<()> {
 fn check_digest(
     dir: &Path,
     digest: &str,
-    read: Result<Content, IngestError>,
-) -> Result<Option<Content>> {
+    read: Result<ContentSummary, IngestError>,
+) -> Result<Option<ContentSummary>> {
     match read {
         Ok(content) => Ok(Some(content).filter(|content| content.digest == digest)),
         Err(IngestError::Host(error)) => Err(error),
         Err(IngestError::Skill(problem)) => {
             // Whatever a skill must not have was not there when it was stored.
             let is_gone = dir.try_exists().is_ok_and(|exists| !exists);
-            if problem.code != content::UNREADABLE || is_gone {
+            if problem.code != content_hashing::UNREADABLE || is_gone {
                 return Ok(None);
             }
             let failed = Error::io(format!("read {}", dir.display()));
@@ -352,7 +356,7 @@ mod tests {
                 "too many open files",
             )))
         };
-        let content = |digest: &str| Content {
+        let content = |digest: &str| ContentSummary {
             digest: digest.to_owned(),
             files: 1,
             bytes: 1,
@@ -363,8 +367,9 @@ mod tests {
         assert!(is_intact(there.path(), Ok(content("a"))).expect("read"));
         assert!(!is_intact(there.path(), Ok(content("b"))).expect("read"));
         assert!(!is_intact(there.path(), fault("skill.special_file")).expect("read"));
-        assert!(!is_intact(&gone, fault(content::UNREADABLE)).expect("read"));
-        let error = is_intact(there.path(), fault(content::UNREADABLE)).expect_err("not known");
+        assert!(!is_intact(&gone, fault(content_hashing::UNREADABLE)).expect("read"));
+        let error =
+            is_intact(there.path(), fault(content_hashing::UNREADABLE)).expect_err("not known");
         assert!(matches!(error, Error::Io { .. }), "{error}");
     }
 }

@@ -23,10 +23,10 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{OnceCell, Semaphore};
 use url::{Host, Url};
 
-use crate::background_tasks::BackgroundTasks;
 use crate::error::{Error, ErrorChain};
+use crate::task_spawner::TaskSpawner;
 
-mod address;
+mod address_class;
 mod address_policy;
 mod fetch_error;
 #[cfg(test)]
@@ -46,16 +46,16 @@ const HEADER_BYTES_MAX: usize = 256;
 
 /// HTTP client for bounded downloads. Clones share connections and limits.
 #[derive(Debug, Clone)]
-pub struct Fetcher {
+pub struct UrlFetcher {
     inner: Arc<FetcherInner>,
 }
 
 /// State that all clones of a fetcher share.
 #[derive(Debug)]
 struct FetcherInner {
-    bounds: FetchBounds,
+    bounds: FetchOptions,
     policy: AddressPolicy,
-    tasks: BackgroundTasks,
+    tasks: TaskSpawner,
     permits: Semaphore,
     /// HTTP client, built at the first fetch: it reads the certificates of the system's authorities, which takes a
     /// while and some memory, and most daemons fetch nothing.
@@ -64,7 +64,7 @@ struct FetcherInner {
 
 /// Bounds of everything that is fetched.
 #[derive(Debug, Clone)]
-pub struct FetchBounds {
+pub struct FetchOptions {
     /// Maximum time from resolving the name to a usable connection.
     pub connect_timeout: Duration,
     /// Maximum duration of one fetch, redirects and the last byte included.
@@ -81,12 +81,12 @@ pub struct FetchRequest {
     /// Maximum size in bytes.
     pub bytes_max: u64,
     /// Validators of the previous download; `None` fetches unconditionally.
-    pub validators: Option<Validators>,
+    pub validators: Option<CacheValidators>,
 }
 
 /// ETag and modification time by which a server recognises a previous download.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Validators {
+pub struct CacheValidators {
     /// URL that answered, without its query. Validators mean nothing to any other URL.
     from: String,
     etag: Option<String>,
@@ -105,7 +105,7 @@ pub struct FetchedFile {
     /// Content type as the server reports it; empty if it does not.
     pub content_type: String,
     /// Validators for the next fetch.
-    pub validators: Validators,
+    pub validators: CacheValidators,
 }
 
 /// Selects the cryptography of TLS, which a process does once. Calling this again changes nothing.
@@ -114,16 +114,12 @@ pub fn install_crypto_provider() {
     drop(rustls::crypto::ring::default_provider().install_default());
 }
 
-// === impl Fetcher ===
+// === impl UrlFetcher ===
 
-impl Fetcher {
+impl UrlFetcher {
     /// Makes a fetcher, which connects to nothing yet.
     #[must_use]
-    pub fn new(
-        bounds: &FetchBounds,
-        allow_private_addresses: bool,
-        tasks: BackgroundTasks,
-    ) -> Self {
+    pub fn new(bounds: &FetchOptions, allow_private_addresses: bool, tasks: TaskSpawner) -> Self {
         let policy = if allow_private_addresses {
             AddressPolicy::Private
         } else {
@@ -196,7 +192,7 @@ impl Fetcher {
             (value.len() <= HEADER_BYTES_MAX).then(|| value.to_owned())
         };
         let mut fetched = FetchedFile {
-            validators: Validators {
+            validators: CacheValidators {
                 from: resource_key(url.url()),
                 etag: header_text(header::ETAG),
                 last_modified: header_text(header::LAST_MODIFIED),
@@ -251,7 +247,7 @@ impl Fetcher {
         &self,
         client: &Client,
         url: &WebUrl,
-        validators: Option<&Validators>,
+        validators: Option<&CacheValidators>,
     ) -> Result<Response, FetchError> {
         let FetcherInner { policy, bounds, .. } = &*self.inner;
         let check_address = |address: IpAddr| {
@@ -345,7 +341,7 @@ async fn write_body(
 }
 
 /// Builds the HTTP client. It follows no redirect, uses no proxy of the environment and repeats no request by itself.
-fn build_client(bounds: &FetchBounds, policy: AddressPolicy) -> Result<Client, reqwest::Error> {
+fn build_client(bounds: &FetchOptions, policy: AddressPolicy) -> Result<Client, reqwest::Error> {
     install_crypto_provider();
     let resolver = match bounds.proxy {
         Some(_) => AddressPolicy::Proxy,

@@ -13,7 +13,6 @@
 //! change of a folder, at an interval of at least two seconds, and at once after RefreshSkills; the next listing has
 //! what it found.
 
-pub mod background_tasks;
 pub mod catalogue;
 pub mod content_store;
 pub mod error;
@@ -21,35 +20,36 @@ pub mod fault;
 pub mod fetch;
 pub mod interpreter;
 pub mod mime;
+pub mod name_similarity;
 pub mod openat2;
 pub mod parse;
 pub mod placeholders;
-pub mod similar;
 pub mod skill_path;
 pub mod skills_options;
 mod skills_service;
 pub mod sources;
+pub mod task_spawner;
 #[cfg(test)]
 #[path = "../../tests/support/dir.rs"]
 mod test_dir;
 
-pub use background_tasks::BackgroundTasks;
 pub use catalogue::catalogue_snapshot::Catalogue;
 pub use catalogue::search::SearchMatch;
 pub use catalogue::skill::{PageCursor, Skill, SkillState};
 pub use catalogue::{preflight, search};
-pub use content_store::content::Content;
+pub use content_store::content_hashing::ContentSummary;
 pub use content_store::staged_skill::StagedSkill;
 pub use content_store::{StoreCleanup, skill_files};
 pub use error::{Error, Result};
-pub use parse::card::{self, Card};
 pub use parse::document::{self, Document};
-pub use parse::finding::{self, Profile};
+pub use parse::finding::{self, ValidationProfile};
 pub use parse::front_matter::{self, FrontMatter, Requires};
 pub use parse::problem::{Problem, Severity};
+pub use parse::skill_card::{self, SkillCard};
 pub use parse::skill_ref::{SkillRef, VersionRef, is_digest, is_name};
 pub use parse::version::{self, Specifier};
 pub use skills_options::{ArchiveBounds, RemoteOptions, SkillRoot, SkillsOptions};
 pub use skills_service::{Listing, Skills};
 pub use sources::archive;
 pub use sources::published_skills::VersionSelector;
+pub use task_spawner::TaskSpawner;

@@ -4,7 +4,7 @@
 //! The table is the guest's file, compiled here too: the daemon does not depend on the guest's crate, which is PID 1 of
 //! another target, and a copy would drift.
 
-#[path = "../../../images/guest/src/output_collection/mime.rs"]
+#[path = "../../../images/guest/src/file_collection/mime.rs"]
 mod rule;
 
 /// Returns `true` if the beginning of a file is text.

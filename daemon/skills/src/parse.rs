@@ -1,9 +1,9 @@
 //! Pure parsing: bytes of a skill's documents become a document, a card, and a list of problems. No I/O.
 
-pub mod card;
 pub mod document;
 pub mod finding;
 pub mod front_matter;
 pub mod problem;
+pub mod skill_card;
 pub mod skill_ref;
 pub mod version;

@@ -49,7 +49,7 @@ pub struct RemoteOptions {
     /// Bounds of a root, unpacked, all of its skills together.
     pub archive: ArchiveBounds,
     /// Timeouts and proxy of each fetch.
-    pub fetch: crate::fetch::FetchBounds,
+    pub fetch: crate::fetch::FetchOptions,
 }
 
 /// Bounds of an archive.
@@ -137,7 +137,7 @@ mod tests {
                         depth: 32,
                         ratio: 200,
                     },
-                    fetch: crate::fetch::FetchBounds {
+                    fetch: crate::fetch::FetchOptions {
                         connect_timeout: Duration::from_secs(10),
                         timeout: minutes(5),
                         proxy: None,

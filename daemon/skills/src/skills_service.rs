@@ -9,25 +9,25 @@ use std::time::SystemTime;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::background_tasks::BackgroundTasks;
 use crate::catalogue::catalogue_snapshot::Catalogue;
 use crate::catalogue::catalogue_task::CatalogueHandle;
 use crate::catalogue::preflight::Need;
 use crate::catalogue::search::SearchMatch;
 use crate::catalogue::skill::{PageCursor, Skill};
-use crate::catalogue::skill_reader::SkillLibrary;
+use crate::catalogue::skill_library::SkillLibrary;
 use crate::catalogue::source_scanner::ScanScope;
 use crate::content_store::skill_files::{FileContent, Manifest, ManifestCache, SkillFile};
 use crate::content_store::staged_skill::{self, StagedSkill};
 use crate::content_store::{ContentStore, DAMAGED, StoreCleanup};
 use crate::error::{Error, Result};
-use crate::parse::finding::Profile;
+use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::SkillRef;
 use crate::skills_options::SkillsOptions;
 use crate::sources::Sources;
 use crate::sources::archive::ArchiveKind;
 use crate::sources::published_skills::VersionSelector;
+use crate::task_spawner::TaskSpawner;
 
 /// Maximum number of blocking calls on skills at once. The store may be on a file system that hangs, and everything
 /// else needs the other threads.
@@ -50,7 +50,7 @@ pub struct Skills {
     library: Arc<SkillLibrary>,
     catalogue: CatalogueHandle,
     permits: Arc<Semaphore>,
-    tasks: BackgroundTasks,
+    tasks: TaskSpawner,
 }
 
 impl Skills {
@@ -59,7 +59,7 @@ impl Skills {
     ///
     /// # Errors
     /// `Io` when the store's directories cannot be made.
-    pub fn open(options: &SkillsOptions, state_dir: &Path, tasks: BackgroundTasks) -> Result<Self> {
+    pub fn open(options: &SkillsOptions, state_dir: &Path, tasks: TaskSpawner) -> Result<Self> {
         let base = state_dir.join("skills");
         let store = Arc::new(ContentStore::open(&base, options)?);
         let sources = Arc::new(Sources::open(options, &base, &store, &tasks)?);
@@ -110,7 +110,8 @@ impl Skills {
     /// # Errors
     /// `Draining` when the daemon stops first.
     pub async fn list(&self) -> Result<Listing> {
-        self.list_page(None, usize::MAX, Profile::Lenient).await
+        self.list_page(None, usize::MAX, ValidationProfile::Lenient)
+            .await
     }
 
     /// Returns at most `limit` skills after a cursor, judged by a profile.
@@ -121,7 +122,7 @@ impl Skills {
         &self,
         after: Option<PageCursor>,
         limit: usize,
-        profile: Profile,
+        profile: ValidationProfile,
     ) -> Result<Listing> {
         let catalogue = self.catalogue().await?;
         Ok(Listing::new(&catalogue, after.as_ref(), limit, profile))
@@ -144,7 +145,7 @@ impl Skills {
     pub async fn refresh(&self, by: Option<Instant>) -> Result<Listing> {
         let pending = self.library.sources.remote.refresh(by).await?;
         let catalogue = self.catalogue.rescan(ScanScope::Everything).await?;
-        let mut listing = Listing::new(&catalogue, None, usize::MAX, Profile::Lenient);
+        let mut listing = Listing::new(&catalogue, None, usize::MAX, ValidationProfile::Lenient);
         let is_listed = |problem: &Problem| {
             let mut problems = catalogue.problems.iter();
             problems.any(|other| (other.code, &other.subject) == (problem.code, &problem.subject))
@@ -159,7 +160,11 @@ impl Skills {
     ///
     /// # Errors
     /// `SkillNotFound`.
-    pub async fn get(&self, wanted: SkillRef, profile: Profile) -> Result<(Skill, String)> {
+    pub async fn get(
+        &self,
+        wanted: SkillRef,
+        profile: ValidationProfile,
+    ) -> Result<(Skill, String)> {
         self.read(move |library, catalogue| library.get(catalogue, &wanted, profile))
             .await
     }
@@ -354,13 +359,13 @@ impl Listing {
         catalogue: &Catalogue,
         after: Option<&PageCursor>,
         limit: usize,
-        profile: Profile,
+        profile: ValidationProfile,
     ) -> Self {
         let start = after.map_or(0, |after| catalogue.index_after(after));
         let skills = catalogue.skills.iter().skip(start).take(limit);
         let skills = skills.map(|skill| {
             let mut skill = Skill::clone(skill);
-            if profile != Profile::Lenient {
+            if profile != ValidationProfile::Lenient {
                 skill.judge(profile);
             }
             skill

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::background_tasks::BackgroundTasks;
 use crate::content_store::ContentStore;
 use crate::error::Result;
 use crate::skills_options::{SkillRoot, SkillsOptions};
+use crate::task_spawner::TaskSpawner;
 
 pub mod archive;
 pub(crate) mod directory_listing;
@@ -39,7 +39,7 @@ impl Sources {
         options: &SkillsOptions,
         base: &Path,
         store: &Arc<ContentStore>,
-        tasks: &BackgroundTasks,
+        tasks: &TaskSpawner,
     ) -> Result<Self> {
         let records = base.join("published");
         Ok(Self {

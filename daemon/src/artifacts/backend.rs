@@ -34,7 +34,7 @@ const DISK_REQUESTS_MAX: usize = 16;
 
 const SEE_LOG: &str = "the server's log says why";
 
-/// Object store with its deadline and its state.
+/// Object store of the artifacts, with the deadline of its requests and whether the last one was answered.
 #[derive(Debug, Clone)]
 pub(super) struct ArtifactBackend {
     pub(super) objects: Arc<dyn ObjectStore>,
@@ -48,7 +48,7 @@ pub(super) struct ArtifactBackend {
     answers: watch::Sender<bool>,
 }
 
-/// Type of a store.
+/// Kind of storage behind the artifact store: a directory of the host or an S3 bucket.
 #[derive(Clone)]
 pub(super) enum StoreKind {
     /// Directory on the host; `own` if it is beneath the state directory, where no other daemon uses it.

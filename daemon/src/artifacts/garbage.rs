@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use futures::{StreamExt, TryStreamExt};
 
 use super::backend::{ArtifactBackend, StoreKind, invisible_operation};
-use super::index::{self, directory_entries, file_path};
 use super::key;
+use super::listings::{self, directory_entries, file_path};
 use super::name::{ArtifactName, ArtifactScope};
 use super::record::VersionRecord;
 use super::upload::{SaveMarker, remove_data};
@@ -145,7 +145,7 @@ async fn is_published(
     name: &ArtifactName,
     id: &str,
 ) -> Result<bool> {
-    let versions = index::list_versions(store, scope, name, None, usize::MAX).await?;
+    let versions = listings::list_versions(store, scope, name, None, usize::MAX).await?;
     let records = futures::stream::iter(versions)
         .map(|version| VersionRecord::read(store, scope, name, version))
         .buffer_unordered(CONCURRENT_READS_MAX);

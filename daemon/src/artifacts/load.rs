@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// Maximum size of a chunk in bytes.
 pub const CHUNK_BYTES_MAX: usize = 256 << 10;
 
-/// State of one read.
+/// Running read of an artifact's bytes, with the size and the hash so far.
 struct ArtifactLoad {
     stored: BoxStream<'static, Result<Bytes>>,
     rest: Bytes,

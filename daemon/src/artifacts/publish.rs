@@ -12,8 +12,8 @@ use super::backend::{CreateOutcome, visible_operation};
 use super::record::VersionRecord;
 use super::upload::{ArtifactUpload, WrittenData};
 use super::{
-    Artifact, ArtifactName, ArtifactScope, ArtifactsState, CONCURRENT_MAX, NAME_LOCKS, index, key,
-    not_found,
+    Artifact, ArtifactName, ArtifactScope, ArtifactsState, CONCURRENT_MAX, NAME_LOCKS, key,
+    listings, not_found,
 };
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
@@ -80,7 +80,8 @@ impl ArtifactsState {
     ) -> Result<Artifact> {
         let store = &self.store;
         for attempt in 0..PUBLISH_ATTEMPTS {
-            let newest = index::find_newest_version(store, &artifact.scope, &artifact.name).await?;
+            let newest =
+                listings::find_newest_version(store, &artifact.scope, &artifact.name).await?;
             artifact.version = newest.map_or(0, |newest| newest.saturating_add(1));
             let path = key::version_key(records, artifact.version);
             let text = VersionRecord::new(&artifact, data).encode()?;
@@ -147,7 +148,7 @@ impl ArtifactsState {
                 false => Err(not_found(name, Some(version))),
             };
         }
-        let all = index::list_versions(&self.store, scope, name, None, usize::MAX - 1).await?;
+        let all = listings::list_versions(&self.store, scope, name, None, usize::MAX - 1).await?;
         if all.is_empty() {
             return Err(not_found(name, None));
         }

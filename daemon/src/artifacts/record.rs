@@ -10,7 +10,7 @@ use super::key;
 use super::name::{ArtifactName, ArtifactScope};
 use crate::error::{Error, Result};
 
-/// Record of a version, as stored.
+/// Stored metadata of one artifact version, with the id of its bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct VersionRecord {
     name: String,

@@ -45,7 +45,7 @@ const TOO_SLOW: Error = Error::Deadline {
     doing: "saving the artifact: fewer than 512 KiB came in 2 minutes",
 };
 
-/// Marker of a running save, as stored.
+/// Stored marker of a running save, by which the cleanup after a crash finds leftovers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct SaveMarker {
     pub(super) app: String,
@@ -64,7 +64,7 @@ pub(super) struct WrittenData {
     pub(super) mime_type: &'static str,
 }
 
-/// Upload of one save.
+/// Running upload of the bytes of one artifact version into the object store.
 #[derive(Debug)]
 pub(super) struct ArtifactUpload {
     store: ArtifactBackend,
@@ -79,7 +79,7 @@ pub(super) struct ArtifactUpload {
     may_appear: bool,
 }
 
-/// Progress of a client that sends the bytes of a save.
+/// Check that a client sends the bytes of a save fast enough.
 #[derive(Debug, Default)]
 struct UploadPace {
     bytes: u64,

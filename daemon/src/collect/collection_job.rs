@@ -11,7 +11,7 @@ use skilld_proto::v1::exec_result;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::collection_saver::{CollectionSaver, SaveAs, SaveError};
+use super::collection_saver::{CollectionAbort, CollectionSaver, SaveAs};
 use crate::artifacts::Artifacts;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
@@ -24,9 +24,9 @@ const PERMIT_WAIT_TIMEOUTS: u32 = 10;
 /// Pause between two attempts to reach a guest that does not answer, unless the workspace changes earlier.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// State that all collections share.
+/// Artifact store, tasks, time limit and permits that all on-exit collections share.
 #[derive(Debug)]
-pub(super) struct CollectorState {
+pub(super) struct CollectorContext {
     /// Store of the collected files.
     pub(super) artifacts: Artifacts,
     pub(super) tasks: Tasks,
@@ -52,7 +52,7 @@ pub(super) struct CollectionJob {
     pub(super) in_flight: Option<InFlight>,
 }
 
-/// Fate of an exec that was to be collected.
+/// Outcome of waiting for the end of an exec whose files are to be collected.
 enum ExecEnd {
     Closed {
         grant: WorkspaceGrant,
@@ -77,7 +77,7 @@ impl From<String> for PartialCollection {
     }
 }
 
-impl CollectorState {
+impl CollectorContext {
     /// Waits for the exec of a job, collects its files and records the result.
     pub(super) async fn run_collection(&self, job: &CollectionJob) {
         let result = match job.wait_for_end().await {
@@ -149,11 +149,11 @@ impl CollectorState {
         let mut saver = opened.map_err(|error| error.to_string())?;
         let reason = match tokio::time::timeout_at(deadline, saver.run()).await {
             Ok(Ok(summary)) => return Ok(summary),
-            Ok(Err(SaveError::Guest(status))) => {
+            Ok(Err(CollectionAbort::Guest(status))) => {
                 Error::from_guest(&job.workspace.id().name(), &status).to_string()
             }
-            Ok(Err(SaveError::Protocol(why))) => format!("the guest sent {why}"),
-            Ok(Err(SaveError::ClientGone)) => "the client closed the stream".to_owned(),
+            Ok(Err(CollectionAbort::Protocol(why))) => format!("the guest sent {why}"),
+            Ok(Err(CollectionAbort::ClientGone)) => "the client closed the stream".to_owned(),
             Err(_) => late(),
         };
         Err(PartialCollection {

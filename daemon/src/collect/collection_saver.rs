@@ -48,7 +48,7 @@ pub struct SaveAs {
 
 /// Reason for a collection that ended before its summary.
 #[derive(Debug)]
-pub(super) enum SaveError {
+pub(super) enum CollectionAbort {
     /// Status from the guest or from its connection.
     Guest(Status),
     /// The guest violated the protocol by sending this.
@@ -158,9 +158,9 @@ pub fn save_collected_files(
             ended = saver.run() => ended,
         };
         let error = match ended {
-            Ok(_) | Err(SaveError::ClientGone) => return,
-            Err(SaveError::Guest(status)) => Error::from_guest(&workspace, &status),
-            Err(SaveError::Protocol(why)) => {
+            Ok(_) | Err(CollectionAbort::ClientGone) => return,
+            Err(CollectionAbort::Guest(status)) => Error::from_guest(&workspace, &status),
+            Err(CollectionAbort::Protocol(why)) => {
                 Error::Internal(format!("guest of {workspace}: {why}"))
             }
         };
@@ -195,7 +195,7 @@ impl CollectionSaver {
     }
 
     /// Transfers all files and returns the summary.
-    pub(super) async fn run(&mut self) -> Result<pb::CollectSummary, SaveError> {
+    pub(super) async fn run(&mut self) -> Result<pb::CollectSummary, CollectionAbort> {
         loop {
             match self.next().await? {
                 Payload::File(file) if !file.link_target.is_empty() => {
@@ -208,7 +208,7 @@ impl CollectionSaver {
                     return Ok(summary);
                 }
                 Payload::Data(_) | Payload::FileEnd(_) => {
-                    return Err(SaveError::Protocol("bytes of no file"));
+                    return Err(CollectionAbort::Protocol("bytes of no file"));
                 }
             }
         }
@@ -221,20 +221,20 @@ impl CollectionSaver {
         summary
     }
 
-    async fn next(&mut self) -> Result<Payload, SaveError> {
+    async fn next(&mut self) -> Result<Payload, CollectionAbort> {
         let message = match &self.client {
             None => self.guest.message().await,
             Some(client) => tokio::select! {
                 message = self.guest.message() => message,
-                () = client.closed() => return Err(SaveError::ClientGone),
+                () = client.closed() => return Err(CollectionAbort::ClientGone),
             },
         };
-        let message = message.map_err(SaveError::Guest)?;
+        let message = message.map_err(CollectionAbort::Guest)?;
         let payload = message.and_then(|message| message.payload);
-        payload.ok_or(SaveError::Protocol("no summary"))
+        payload.ok_or(CollectionAbort::Protocol("no summary"))
     }
 
-    async fn pass_on(&self, payload: Payload) -> Result<(), SaveError> {
+    async fn pass_on(&self, payload: Payload) -> Result<(), CollectionAbort> {
         let Some(client) = &self.client else {
             return Ok(());
         };
@@ -242,13 +242,13 @@ impl CollectionSaver {
         let sent = client
             .send(Ok(pb::CollectOutputsResponse { payload }))
             .await;
-        sent.map_err(|_| SaveError::ClientGone)
+        sent.map_err(|_| CollectionAbort::ClientGone)
     }
 
-    async fn on_file(&mut self, file: pb::CollectedFile) -> Result<(), SaveError> {
+    async fn on_file(&mut self, file: pb::CollectedFile) -> Result<(), CollectionAbort> {
         self.limits.files -= 1;
         if self.limits.files < 0 {
-            return Err(SaveError::Protocol("more files than asked for"));
+            return Err(CollectionAbort::Protocol("more files than asked for"));
         }
         let name = self.artifact_name(&file);
         let (path, mime_type) = (file.path.clone(), file.mime_type.clone());
@@ -295,7 +295,7 @@ impl CollectionSaver {
         &mut self,
         name: &ArtifactName,
         mime_type: String,
-    ) -> Result<(pb::FileEnd, Result<String, Reason>), SaveError> {
+    ) -> Result<(pb::FileEnd, Result<String, Reason>), CollectionAbort> {
         let (sender, receiver) = mpsc::channel(PIECES_MAX);
         let (artifacts, scope) = (self.artifacts.clone(), self.save_as.scope.clone());
         let save = SaveOptions {
@@ -325,13 +325,13 @@ impl CollectionSaver {
     async fn transfer_file(
         &mut self,
         mut store: Option<(&ArtifactName, mpsc::Sender<FilePiece>)>,
-    ) -> Result<(pb::FileEnd, Option<u64>), SaveError> {
+    ) -> Result<(pb::FileEnd, Option<u64>), CollectionAbort> {
         loop {
             match self.next().await? {
                 Payload::Data(data) => {
                     self.limits.total_bytes -= i64::try_from(data.len()).unwrap_or(i64::MAX);
                     if self.limits.total_bytes < 0 {
-                        return Err(SaveError::Protocol("more bytes than asked for"));
+                        return Err(CollectionAbort::Protocol("more bytes than asked for"));
                     }
                     if let Some((_, sender)) = &store
                         && sender.send(FilePiece::Data(data.clone())).await.is_err()
@@ -352,7 +352,7 @@ impl CollectionSaver {
                     return Ok((end, before));
                 }
                 Payload::File(_) | Payload::Summary(_) => {
-                    return Err(SaveError::Protocol("a file without an end"));
+                    return Err(CollectionAbort::Protocol("a file without an end"));
                 }
             }
         }

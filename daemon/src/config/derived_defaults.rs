@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use figment::value::{Dict, Value};
 
-use super::roots::split_roots;
+use super::skill_roots::split_roots;
 use super::sources::ConfigSources;
 
 const DEFAULT_STATE_DIR: &str = "/var/lib/skilld";

@@ -7,11 +7,11 @@ use serde::de::Deserializer;
 use url::Url;
 
 use super::values;
-use crate::fetch::FetchBounds;
+use crate::fetch::FetchOptions;
 
 /// Keys of section `[fetch]`.
 #[derive(Debug, Deserialize)]
-#[serde(remote = "FetchBounds", deny_unknown_fields)]
+#[serde(remote = "FetchOptions", deny_unknown_fields)]
 pub(super) struct FetchSection {
     #[serde(deserialize_with = "values::time")]
     connect_timeout: Duration,

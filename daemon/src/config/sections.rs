@@ -167,7 +167,7 @@ pub struct ExecConfig {
 /// Section `[files]`: limits of staging and collecting.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FileConfig {
+pub struct FilesConfig {
     /// Maximum number of entries in one staged archive.
     #[serde(deserialize_with = "values::count")]
     pub archive_entries_max: u64,

@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde::de::Deserializer;
 use skilld_skills::{ArchiveBounds, RemoteOptions, SkillRoot, SkillsOptions};
 
-use super::roots::parse_skill_root;
+use super::skill_roots::parse_skill_root;
 use super::{SkillsConfig, values};
-use crate::fetch::FetchBounds;
+use crate::fetch::FetchOptions;
 
 /// Keys of section `[skills]`.
 #[derive(Debug, Deserialize)]
@@ -84,7 +84,7 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
                 depth: section.archive_depth_max,
                 ratio: section.archive_ratio_max,
             },
-            fetch: FetchBounds {
+            fetch: FetchOptions {
                 connect_timeout: section.refresh_timeout,
                 timeout: section.refresh_timeout,
                 proxy: None,

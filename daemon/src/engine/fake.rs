@@ -21,7 +21,7 @@ use super::{
     EngineInfo, ImageInfo, LABEL_INSTANCE,
 };
 use crate::error::{Error, Result};
-use state::{ContainerLife, EngineSignal, FakeContainer, SharedState};
+use state::{ContainerLife, FakeContainer, SharedState, SubscriberMessage};
 
 mod process;
 mod state;
@@ -49,7 +49,8 @@ pub enum EngineOperation {
     Events,
 }
 
-/// Container engine without containers. Dropping it kills all processes that it started and waits until they are dead.
+/// Container engine for tests, whose containers are plain guest processes. Dropping it kills all processes that it
+/// started and waits until they are dead.
 #[derive(Debug)]
 pub struct FakeEngine {
     shared: Arc<SharedState>,
@@ -89,7 +90,7 @@ impl FakeEngine {
     pub fn set_unavailable(&self, unavailable: bool) {
         self.shared.state().unavailable = unavailable;
         if unavailable {
-            self.shared.send(EngineSignal::Unavailable);
+            self.shared.send(SubscriberMessage::Unavailable);
         }
     }
 
@@ -405,13 +406,15 @@ impl Engine for FakeEngine {
         let signals = self.shared.signals.subscribe();
         self.begin_operation(EngineOperation::Events).await?;
         let instance = instance.to_owned();
-        let next = |signals: Option<broadcast::Receiver<EngineSignal>>| async move {
+        let next = |signals: Option<broadcast::Receiver<SubscriberMessage>>| async move {
             let mut signals = signals?;
             match signals.recv().await {
-                Ok(EngineSignal::Event { instance, event }) => {
+                Ok(SubscriberMessage::Event { instance, event }) => {
                     Some((Ok((instance, event)), Some(signals)))
                 }
-                Ok(EngineSignal::Unavailable) | Err(_) => Some((Err(unavailable_error()), None)),
+                Ok(SubscriberMessage::Unavailable) | Err(_) => {
+                    Some((Err(unavailable_error()), None))
+                }
             }
         };
         let events = stream::unfold(Some(signals), next).filter_map(move |answer| {

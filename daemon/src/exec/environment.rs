@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use skilld_proto::v1 as pb;
 
-use super::restriction;
-use crate::paths;
+use super::program_restriction;
+use crate::workspace_paths;
 
 /// Default PATH of commands: Debian's search path for programs.
 pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
@@ -21,26 +21,26 @@ pub(super) fn build_environment(
     arguments: &[(String, String)],
     spec: &pb::ExecSpec,
 ) -> Vec<String> {
-    let run_dir = format!("{}/{exec_id}", paths::RUNS_DIR);
+    let run_dir = format!("{}/{exec_id}", workspace_paths::RUNS_DIR);
     let mut env: BTreeMap<&str, String> = BTreeMap::from([
-        ("HOME", paths::WORK_DIR.to_owned()),
-        ("INPUTS_DIR", paths::INPUTS_DIR.to_owned()),
+        ("HOME", workspace_paths::WORK_DIR.to_owned()),
+        ("INPUTS_DIR", workspace_paths::INPUTS_DIR.to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
-        ("OUTPUT_DIR", paths::OUTPUT_DIR.to_owned()),
+        ("OUTPUT_DIR", workspace_paths::OUTPUT_DIR.to_owned()),
         ("PATH", DEFAULT_PATH.to_owned()),
         ("RUN_DIR", run_dir),
         // Without SHELL, every start of bash looks up its user in files. The value is that of passwd.
         ("SHELL", "/bin/bash".to_owned()),
-        ("SKILLS_DIR", paths::SKILLS_DIR.to_owned()),
+        ("SKILLS_DIR", workspace_paths::SKILLS_DIR.to_owned()),
         ("TMPDIR", "/tmp".to_owned()),
         ("USER", "skill".to_owned()),
-        ("WORKSPACE", paths::WORKSPACE_DIR.to_owned()),
-        ("WORKSPACE_DIR", paths::WORKSPACE_DIR.to_owned()),
-        ("WORK_DIR", paths::WORK_DIR.to_owned()),
+        ("WORKSPACE", workspace_paths::WORKSPACE_DIR.to_owned()),
+        ("WORKSPACE_DIR", workspace_paths::WORKSPACE_DIR.to_owned()),
+        ("WORK_DIR", workspace_paths::WORK_DIR.to_owned()),
     ]);
     let is_restricted = spec.programs.is_some();
     if let Some(name) = skill {
-        let dir = format!("{}/{name}", paths::SKILLS_DIR);
+        let dir = format!("{}/{name}", workspace_paths::SKILLS_DIR);
         if !is_restricted {
             env.insert("VIRTUAL_ENV", format!("{dir}/.venv"));
         }
@@ -60,7 +60,7 @@ pub(super) fn build_environment(
         env.insert(name, value.clone());
     }
     if is_restricted {
-        restriction::restrict_environment(&mut env);
+        program_restriction::restrict_environment(&mut env);
     }
     for (name, value) in arguments {
         env.insert(name, value.clone());
@@ -72,7 +72,7 @@ pub(super) fn build_environment(
         env.insert(name, value.clone());
     }
     if let Some(name) = skill {
-        let dir = format!("{}/{name}", paths::SKILLS_DIR);
+        let dir = format!("{}/{name}", workspace_paths::SKILLS_DIR);
         add_skill_search_paths(&mut env, &dir, is_restricted);
     }
     env.into_iter()

@@ -13,10 +13,10 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use crate::error::{Error, Result};
+use crate::name_similarity::similarity;
 use crate::openat2;
-use crate::paths;
-use crate::similar::similarity;
 use crate::skills::interpreter;
+use crate::workspace_paths;
 
 /// Request field that errors about a script's path name.
 const PATH_FIELD: &str = "spec.script.path";
@@ -46,7 +46,7 @@ pub fn normalise_script_path(path: &str) -> Result<String> {
     if path.is_empty() {
         return invalid("is empty");
     }
-    let normal = match paths::normalise_skill_path(PATH_FIELD, path) {
+    let normal = match workspace_paths::normalise_skill_path(PATH_FIELD, path) {
         Err(Error::LeavesSkill { .. }) => {
             return invalid("must be relative to the skill's root, without `..`");
         }

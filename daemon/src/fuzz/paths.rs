@@ -2,29 +2,29 @@
 //! themselves.
 
 use crate::error::{Error, Result};
-use crate::paths::{
-    COMPONENT_BYTES_MAX, DEPTH_MAX, PATH_BYTES_MAX, PathScope, SKILL_PATH_BYTES_MAX, absolute_path,
-    check_writable, normalise_skill_path, resolve_glob, resolve_path,
+use crate::workspace_paths::{
+    COMPONENT_BYTES_MAX, DEPTH_MAX, PATH_BYTES_MAX, PathContext, SKILL_PATH_BYTES_MAX,
+    absolute_path, check_writable, normalise_skill_path, resolve_glob, resolve_path,
 };
 
 /// Path scopes, of which the first byte of the data selects one.
-const SCOPES: [PathScope<'static>; 4] = [
-    PathScope {
+const SCOPES: [PathContext<'static>; 4] = [
+    PathContext {
         base: "",
         exec: None,
         skill: None,
     },
-    PathScope {
+    PathContext {
         base: "",
         exec: Some("e1"),
         skill: Some("csv-report"),
     },
-    PathScope {
+    PathContext {
         base: "skills/csv-report",
         exec: Some("e1"),
         skill: Some("csv-report"),
     },
-    PathScope {
+    PathContext {
         base: "work",
         exec: None,
         skill: None,

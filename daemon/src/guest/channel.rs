@@ -36,7 +36,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Channel to a guest. Cheap to clone. It ends with its connection and makes no other.
 #[derive(Debug, Clone)]
-pub struct GuestChannel(SendRequest<RequestBody>);
+pub struct GuestChannel(SendRequest<EndMarkedBody>);
 
 /// Body of a request that marks the only frame of a unary request as the last one. tonic leaves the mark to a frame of
 /// its own.
@@ -44,7 +44,7 @@ pub struct GuestChannel(SendRequest<RequestBody>);
 /// Later frames belong to an upload and are not taken before the connection has room for them: reading ahead would
 /// hold another message in memory, and take the end of an upload for sent that is not.
 #[derive(Debug)]
-struct RequestBody {
+struct EndMarkedBody {
     inner: Body,
     /// Second frame, if it was there when the first one was returned.
     second: Option<Result<Frame<Bytes>, Status>>,
@@ -95,11 +95,11 @@ impl tower::Service<Request<Body>> for GuestChannel {
         uri.authority = Some(Authority::from_static("guest"));
         // tonic's path is complete, so this does not fail; a request without one would be refused by the guest.
         *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
-        self.0.send_request(request.map(RequestBody::new)).boxed()
+        self.0.send_request(request.map(EndMarkedBody::new)).boxed()
     }
 }
 
-impl RequestBody {
+impl EndMarkedBody {
     fn new(inner: Body) -> Self {
         Self {
             inner,
@@ -110,7 +110,7 @@ impl RequestBody {
     }
 }
 
-impl http_body::Body for RequestBody {
+impl http_body::Body for EndMarkedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    async fn next_data(body: &mut RequestBody) -> Option<Bytes> {
+    async fn next_data(body: &mut EndMarkedBody) -> Option<Bytes> {
         let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
         let frame = frame.await?.expect("no error");
         Some(frame.into_data().expect("data"))
@@ -192,7 +192,7 @@ mod tests {
 
     /// Returns all data of a body, each with `true` if it was marked as the last.
     async fn read_frames(frames: &[Option<&'static [u8]>]) -> Vec<(Bytes, bool)> {
-        let mut body = RequestBody::new(Body::new(Frames::new(frames)));
+        let mut body = EndMarkedBody::new(Body::new(Frames::new(frames)));
         let mut read = Vec::new();
         while let Some(data) = next_data(&mut body).await {
             read.push((data, body.is_end_stream()));
@@ -222,7 +222,7 @@ mod tests {
     async fn no_data_of_an_upload_is_read_before_it_can_be_sent() {
         let frames = ["header", "a", "b", "c"].map(|data| Some(data.as_bytes()));
         let frames = Frames::new(&frames);
-        let mut body = RequestBody::new(Body::new(frames.clone()));
+        let mut body = EndMarkedBody::new(Body::new(frames.clone()));
         let mut unread = Vec::new();
         while next_data(&mut body).await.is_some() {
             unread.push(frames.0.lock().expect("lock").len());

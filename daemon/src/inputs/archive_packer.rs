@@ -10,8 +10,8 @@ use skilld_proto::guest::v1::{PutFilesHeader, PutFilesRequest};
 use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
-use super::file_source::FileSource;
-use crate::error::{Error, InputFault, Result};
+use super::source_file_reader::SourceFileReader;
+use crate::error::{Error, InputSourceError, Result};
 
 /// Block size of tar, in bytes.
 const BLOCK_BYTES: usize = 512;
@@ -23,7 +23,7 @@ enum ArchiveMessage {
     End,
 }
 
-/// Packer of an archive.
+/// Writer of a tar archive that is sent to the guest while it is packed.
 #[derive(Debug)]
 pub(super) struct ArchivePacker {
     messages: mpsc::Sender<ArchiveMessage>,
@@ -73,8 +73,8 @@ impl ArchivePacker {
     pub(super) async fn add_file(
         &mut self,
         path: &str,
-        mut file: FileSource,
-    ) -> Result<Result<String, InputFault>> {
+        mut file: SourceFileReader,
+    ) -> Result<Result<String, InputSourceError>> {
         let size = file.size;
         self.entry(path, EntryType::Regular, file.mode, size, None)
             .await?;

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 use super::{InputDestination, InputSource, InputSpec, scope_parts};
 use crate::artifacts::{ArtifactRef, ArtifactScope};
 use crate::error::{Error, Result};
-use crate::paths;
 use crate::workspace::record;
+use crate::workspace_paths;
 
 /// Folder of inputs without a requested destination.
 pub const DEFAULT_FOLDER: &str = "work/inputs";
@@ -48,7 +48,7 @@ pub(super) fn plan_destinations(
             continue;
         };
         // Only folder and name together may name a read-only path.
-        paths::check_writable(&path)?;
+        workspace_paths::check_writable(&path)?;
         if let Some(other) = wanted.insert(path.clone(), &input.field) {
             let problem = format!("{path} is where {other} goes too");
             return Err(Error::invalid(format!("{}.to", input.field), problem));

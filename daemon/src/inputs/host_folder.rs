@@ -13,7 +13,7 @@ use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 
 use super::workspace_reader::stays_beneath;
-use crate::error::{Error, InputFault, Result};
+use crate::error::{Error, InputSourceError, Result};
 use crate::openat2;
 
 /// Maximum depth of nested folders.
@@ -25,7 +25,7 @@ pub(super) struct HostRoots(Vec<PathBuf>);
 
 /// Opened path on the host.
 #[derive(Debug)]
-pub(super) enum HostPath {
+pub(super) enum OpenedHostPath {
     /// Regular file.
     File(HostFile),
     /// Folder with the list of its entries.
@@ -58,7 +58,7 @@ pub(super) struct FolderListing {
     pub(super) left_out: u64,
 }
 
-/// Entry of a folder.
+/// Entry of a folder listing: a file, a folder or a symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FolderEntry {
     File,
@@ -73,7 +73,7 @@ impl HostRoots {
     }
 
     /// Opens an absolute path. A folder may have at most `entries_max` entries.
-    pub(super) fn open(&self, from: &str, path: &str, entries_max: u64) -> Result<HostPath> {
+    pub(super) fn open(&self, from: &str, path: &str, entries_max: u64) -> Result<OpenedHostPath> {
         let fault = |fault| Error::Source {
             from: from.to_owned(),
             fault,
@@ -85,10 +85,10 @@ impl HostRoots {
         let root = root.max_by_key(|root| root.components().count());
         let Some(root) = root.filter(|_| !climbs) else {
             let why = "is beneath none of the folders that files.host_roots lists".to_owned();
-            return Err(fault(InputFault::Forbidden(why)));
+            return Err(fault(InputSourceError::Forbidden(why)));
         };
         let relative = path.strip_prefix(root).unwrap_or(path);
-        let failed = |errno| fault(InputFault::from_errno(errno));
+        let failed = |errno| fault(InputSourceError::from_errno(errno));
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(root, flags, Mode::empty()).map_err(failed)?;
         let opened = openat2::open_beneath(&root, relative, OFlag::empty());
@@ -96,12 +96,12 @@ impl HostRoots {
         let metadata = file.metadata().map_err(|error| failed(io_errno(&error)))?;
         if metadata.is_dir() {
             let tree = HostFolder::read(root, relative, file.into(), entries_max);
-            return tree.map(HostPath::Folder).map_err(fault);
+            return tree.map(OpenedHostPath::Folder).map_err(fault);
         }
         if !metadata.is_file() {
-            return Err(fault(InputFault::NotAFile));
+            return Err(fault(InputSourceError::NotAFile));
         }
-        Ok(HostPath::File(HostFile::new(file, &metadata)))
+        Ok(OpenedHostPath::File(HostFile::new(file, &metadata)))
     }
 }
 
@@ -121,7 +121,7 @@ impl HostFolder {
         base: &Path,
         directory: OwnedFd,
         entries_max: u64,
-    ) -> Result<Self, InputFault> {
+    ) -> Result<Self, InputSourceError> {
         let mut tree = Self {
             root,
             base: base.to_owned(),
@@ -137,10 +137,10 @@ impl HostFolder {
             };
             let names = list_names(directory.as_fd().try_clone_to_owned()?)?;
             for name in names {
-                let name = name.map_err(|name| InputFault::Name(format!("{path}{name}")))?;
+                let name = name.map_err(|name| InputSourceError::Name(format!("{path}{name}")))?;
                 let below = format!("{path}{name}");
                 if tree.listing.entries.len() as u64 >= entries_max {
-                    return Err(InputFault::TooMany(entries_max));
+                    return Err(InputSourceError::TooMany(entries_max));
                 }
                 let stat = match fstatat(&directory, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
                     // The entry was removed meanwhile.
@@ -152,7 +152,7 @@ impl HostFolder {
                     tree.listing.entries.push((below, FolderEntry::File));
                 } else if kind == SFlag::S_IFDIR {
                     if below.matches('/').count() >= DEPTH_MAX {
-                        return Err(InputFault::TooMany(DEPTH_MAX as u64));
+                        return Err(InputSourceError::TooMany(DEPTH_MAX as u64));
                     }
                     let mode = stat.st_mode & 0o777;
                     tree.listing
@@ -182,14 +182,14 @@ impl HostFolder {
     }
 
     /// Opens a file of the folder.
-    pub(super) fn open_file(&self, path: &str) -> Result<HostFile, InputFault> {
+    pub(super) fn open_file(&self, path: &str) -> Result<HostFile, InputSourceError> {
         let path = self.base.join(path);
         // Links on the path to the folder itself are followed; entries beneath it were listed without following any.
         let opened = openat2::open_beneath(&self.root, &path, OFlag::O_NOFOLLOW)?;
         let file = File::from(opened);
         let metadata = file.metadata()?;
         if !metadata.is_file() {
-            return Err(InputFault::NotAFile);
+            return Err(InputSourceError::NotAFile);
         }
         Ok(HostFile::new(file, &metadata))
     }
@@ -216,13 +216,13 @@ fn io_errno(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-impl From<Errno> for InputFault {
+impl From<Errno> for InputSourceError {
     fn from(errno: Errno) -> Self {
         Self::from_errno(errno)
     }
 }
 
-impl From<io::Error> for InputFault {
+impl From<io::Error> for InputSourceError {
     fn from(error: io::Error) -> Self {
         Self::from_errno(io_errno(&error))
     }
@@ -234,18 +234,20 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    fn reason(found: Result<HostPath>) -> String {
+    fn reason(found: Result<OpenedHostPath>) -> String {
         match found {
-            Ok(HostPath::File(file)) => io::read_to_string(file.file).expect("text"),
-            Ok(HostPath::Folder(tree)) => format!("{:?}", tree.listing.entries),
+            Ok(OpenedHostPath::File(file)) => io::read_to_string(file.file).expect("text"),
+            Ok(OpenedHostPath::Folder(tree)) => format!("{:?}", tree.listing.entries),
             Err(Error::Source { fault, .. }) => match fault {
-                InputFault::Forbidden(_) => "forbidden",
-                InputFault::Missing => "missing",
-                InputFault::NotAFile => "not a file",
-                InputFault::Unreadable(_) => "unreadable",
-                InputFault::TooMany(_) => "too many",
-                InputFault::Name(_) => "name",
-                InputFault::Changed | InputFault::TooLarge(_) | InputFault::Fetch(_) => "other",
+                InputSourceError::Forbidden(_) => "forbidden",
+                InputSourceError::Missing => "missing",
+                InputSourceError::NotAFile => "not a file",
+                InputSourceError::Unreadable(_) => "unreadable",
+                InputSourceError::TooMany(_) => "too many",
+                InputSourceError::Name(_) => "name",
+                InputSourceError::Changed
+                | InputSourceError::TooLarge(_)
+                | InputSourceError::Fetch(_) => "other",
             }
             .to_owned(),
             Err(error) => error.to_string(),
@@ -317,7 +319,7 @@ mod tests {
         nix::unistd::mkfifo(&root.join("fifo"), Mode::S_IRWXU).expect("a FIFO");
         let roots = HostRoots::new(vec![root.clone()]);
         let from = root.display().to_string();
-        let Ok(HostPath::Folder(tree)) = roots.open("host://x", &from, 5) else {
+        let Ok(OpenedHostPath::Folder(tree)) = roots.open("host://x", &from, 5) else {
             panic!("it is a folder");
         };
         let names: Vec<&str> = tree
@@ -346,7 +348,7 @@ mod tests {
         let roots = HostRoots::new(vec![place.path().to_owned()]);
         let path = place.path().display().to_string();
         match roots.open("host://x", &path, 1000) {
-            Ok(HostPath::Folder(tree)) => assert_eq!(tree.listing.entries.len(), 500),
+            Ok(OpenedHostPath::Folder(tree)) => assert_eq!(tree.listing.entries.len(), 500),
             other => panic!("{other:?}"),
         }
     }

@@ -7,21 +7,21 @@ use skilld_proto::v1::FileType;
 
 use super::archive_packer::ArchivePacker;
 use super::destination::{self, PlannedDestination};
-use super::file_source::{FILE_MODE, FileSource};
-use super::host_folder::{FolderEntry, FolderListing, HostFile, HostFolder, HostPath};
-use super::input_job::InputJob;
-use super::workspace_reader::{WorkspacePath, WorkspaceReader, link_text};
-use super::{InputSource, InputSpec, StagedInput, StagerState};
+use super::host_folder::{FolderEntry, FolderListing, HostFile, HostFolder, OpenedHostPath};
+use super::planned_input::PlannedInput;
+use super::source_file_reader::{FILE_MODE, SourceFileReader};
+use super::workspace_reader::{FoundWorkspacePath, WorkspaceReader, link_text};
+use super::{InputSource, InputSpec, StagedInput, StagerContext};
 use crate::artifacts::{ArtifactRef, ArtifactScope};
-use crate::error::{Error, InputFault, Result};
+use crate::error::{Error, InputSourceError, Result};
 use crate::fetch::{FetchRequest, WebUrl};
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record;
 
-/// Opener of sources, with everything that they need.
+/// Packs the inputs of one request into an archive, from sources of any kind.
 #[derive(Debug)]
 pub(super) struct SourcePacker<'a> {
-    pub(super) inner: &'a StagerState,
+    pub(super) inner: &'a StagerContext,
     pub(super) reader: WorkspaceReader,
     /// Staged skills: name → digest.
     pub(super) skills: BTreeMap<String, String>,
@@ -46,7 +46,7 @@ impl SourcePacker<'_> {
     ) -> Result<Vec<StagedInput>> {
         let mut all = Vec::with_capacity(inputs.len());
         for (input, destination) in inputs.iter().zip(destinations) {
-            let job = InputJob { input, destination };
+            let job = PlannedInput { input, destination };
             let mut staged = self.pack_input(&mut packer, &job).await?;
             staged.path.clone_from(&destination.path);
             if input.link && !staged.linked && staged.note.is_empty() && !staged.unchanged {
@@ -61,7 +61,7 @@ impl SourcePacker<'_> {
     async fn pack_input(
         &self,
         packer: &mut ArchivePacker,
-        job: &InputJob<'_>,
+        job: &PlannedInput<'_>,
     ) -> Result<StagedInput> {
         match &job.input.source {
             InputSource::Data(data) => {
@@ -69,7 +69,7 @@ impl SourcePacker<'_> {
                 if let Some(staged) = self.find_unchanged(job, data.len() as u64, &sha256).await {
                     return Ok(staged);
                 }
-                job.pack_only_file(packer, FileSource::from_bytes(data))
+                job.pack_only_file(packer, SourceFileReader::from_bytes(data))
                     .await
             }
             InputSource::Artifact(artifact) => self.pack_artifact(packer, job, artifact).await,
@@ -93,7 +93,7 @@ impl SourcePacker<'_> {
     async fn pack_artifact(
         &self,
         packer: &mut ArchivePacker,
-        job: &InputJob<'_>,
+        job: &PlannedInput<'_>,
         wanted: &ArtifactRef,
     ) -> Result<StagedInput> {
         let version = wanted.version.or(job.destination.pinned);
@@ -109,7 +109,7 @@ impl SourcePacker<'_> {
             }
         }
         let (artifact, bytes) = artifacts.load(self.scope, &wanted.name, version).await?;
-        let file = FileSource::new(artifact.size, FILE_MODE, bytes);
+        let file = SourceFileReader::new(artifact.size, FILE_MODE, bytes);
         Ok(StagedInput {
             version: Some(artifact.version),
             ..job.pack_only_file(packer, file).await?
@@ -119,12 +119,12 @@ impl SourcePacker<'_> {
     async fn pack_url(
         &self,
         packer: &mut ArchivePacker,
-        job: &InputJob<'_>,
+        job: &PlannedInput<'_>,
         url: &WebUrl,
     ) -> Result<StagedInput> {
         let Some(fetcher) = &self.inner.fetcher else {
             let why = "is a URL, and files.input_urls does not allow them here".to_owned();
-            return Err(job.source_error(InputFault::Forbidden(why)));
+            return Err(job.source_error(InputSourceError::Forbidden(why)));
         };
         let permit = self.inner.fetches.acquire().await;
         let _permit = permit.map_err(|_| Error::Draining)?;
@@ -148,14 +148,14 @@ impl SourcePacker<'_> {
             .blocking(move || Ok(rewind_fetched_file(file)))
             .await?;
         let opened = opened.map_err(|error| job.source_error(error.into()))?;
-        let file = FileSource::from_host(opened, job.reference().to_owned());
+        let file = SourceFileReader::from_host(opened, job.reference().to_owned());
         job.pack_only_file(packer, file).await
     }
 
     async fn pack_host_path(
         &self,
         packer: &mut ArchivePacker,
-        job: &InputJob<'_>,
+        job: &PlannedInput<'_>,
         path: &str,
     ) -> Result<StagedInput> {
         let (from, path) = (job.input.from.clone(), path.to_owned());
@@ -164,11 +164,11 @@ impl SourcePacker<'_> {
         let tasks = &self.inner.tasks;
         let open = move || roots.open(&from, &path, entries_max);
         let tree = match tasks.blocking(open).await? {
-            HostPath::File(file) => {
-                let file = FileSource::from_host(file, job.reference().to_owned());
+            OpenedHostPath::File(file) => {
+                let file = SourceFileReader::from_host(file, job.reference().to_owned());
                 return job.pack_only_file(packer, file).await;
             }
-            HostPath::Folder(tree) => Arc::new(tree),
+            OpenedHostPath::Folder(tree) => Arc::new(tree),
         };
         self.pack_folder(packer, job, &tree.listing, FolderSource::Host(&tree))
             .await
@@ -178,7 +178,7 @@ impl SourcePacker<'_> {
     async fn pack_workspace_path(
         &self,
         packer: &mut ArchivePacker,
-        job: &InputJob<'_>,
+        job: &PlannedInput<'_>,
         path: &str,
     ) -> Result<StagedInput> {
         let found = self
@@ -189,11 +189,11 @@ impl SourcePacker<'_> {
             return self.pack_workspace_link(packer, job, path, &found).await;
         }
         match found {
-            WorkspacePath::File => {
+            FoundWorkspacePath::File => {
                 let file = self.reader.open_file(path).await?;
                 job.pack_only_file(packer, file).await
             }
-            WorkspacePath::Folder(listing) => {
+            FoundWorkspacePath::Folder(listing) => {
                 self.pack_folder(packer, job, &listing, FolderSource::Workspace(path))
                     .await
             }
@@ -203,16 +203,16 @@ impl SourcePacker<'_> {
     async fn pack_workspace_link(
         &self,
         packer: &mut ArchivePacker,
-        job: &InputJob<'_>,
+        job: &PlannedInput<'_>,
         path: &str,
-        found: &WorkspacePath,
+        found: &FoundWorkspacePath,
     ) -> Result<StagedInput> {
         if !job.input.sha256.is_empty() {
             match found {
-                WorkspacePath::File => {
+                FoundWorkspacePath::File => {
                     job.check_digest(&self.digest_workspace_file(job, path).await?)?;
                 }
-                WorkspacePath::Folder(_) => return Err(job.digest_of_folder_error()),
+                FoundWorkspacePath::Folder(_) => return Err(job.digest_of_folder_error()),
             }
         }
         let link = &job.destination.path;
@@ -229,7 +229,7 @@ impl SourcePacker<'_> {
     async fn pack_folder(
         &self,
         packer: &mut ArchivePacker,
-        job: &InputJob<'_>,
+        job: &PlannedInput<'_>,
         listing: &FolderListing,
         source: FolderSource<'_>,
     ) -> Result<StagedInput> {
@@ -257,17 +257,20 @@ impl SourcePacker<'_> {
     /// Opens a file by its path in a folder.
     async fn open_file_of_folder(
         &self,
-        job: &InputJob<'_>,
+        job: &PlannedInput<'_>,
         source: FolderSource<'_>,
         path: &str,
-    ) -> Result<FileSource> {
+    ) -> Result<SourceFileReader> {
         match source {
             FolderSource::Host(folder) => {
                 let (folder, path) = (Arc::clone(folder), path.to_owned());
                 let open = move || Ok(folder.open_file(&path));
                 let file = self.inner.tasks.blocking(open).await?;
                 let file = file.map_err(|fault| job.source_error(fault))?;
-                Ok(FileSource::from_host(file, job.reference().to_owned()))
+                Ok(SourceFileReader::from_host(
+                    file,
+                    job.reference().to_owned(),
+                ))
             }
             FolderSource::Workspace(folder) => {
                 let path = format!("{folder}/{path}");
@@ -277,7 +280,7 @@ impl SourcePacker<'_> {
     }
 
     /// Returns the SHA-256 of a file of the workspace.
-    async fn digest_workspace_file(&self, job: &InputJob<'_>, path: &str) -> Result<String> {
+    async fn digest_workspace_file(&self, job: &PlannedInput<'_>, path: &str) -> Result<String> {
         let mut file = self.reader.open_file(path).await?;
         if file.size > self.inner.bytes_max {
             return Err(Error::LimitExceeded {
@@ -292,7 +295,7 @@ impl SourcePacker<'_> {
     /// Returns the result of an earlier staging if the workspace still has the same file.
     async fn find_unchanged(
         &self,
-        job: &InputJob<'_>,
+        job: &PlannedInput<'_>,
         size: u64,
         sha256: &str,
     ) -> Option<StagedInput> {

@@ -6,9 +6,9 @@ use futures::{StreamExt, stream};
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1::{self as pb, FileType};
 
-use super::file_source::FileSource;
 use super::host_folder::{FolderEntry, FolderListing};
-use crate::error::{Error, InputFault, Result};
+use super::source_file_reader::SourceFileReader;
+use crate::error::{Error, InputSourceError, Result};
 use crate::guest::GuestClient;
 
 /// Number of entries per page of a listing.
@@ -35,9 +35,9 @@ pub(super) struct WorkspaceReader {
     pub(super) workspace: String,
 }
 
-/// Type of a path in a workspace.
+/// Result of finding a path in a workspace: a file, or a folder with its entries.
 #[derive(Debug)]
-pub(super) enum WorkspacePath {
+pub(super) enum FoundWorkspacePath {
     /// File, or a link to anything.
     File,
     /// Folder with the list of its entries.
@@ -54,8 +54,8 @@ struct ReceivedListing {
 
 impl ReceivedListing {
     /// Adds a page. Returns the token of the next page, empty after the last.
-    fn add(&mut self, page: pb::ListFilesResponse) -> Result<String, InputFault> {
-        let broken = |why: &str| Err(InputFault::Unreadable(why.to_owned()));
+    fn add(&mut self, page: pb::ListFilesResponse) -> Result<String, InputSourceError> {
+        let broken = |why: &str| Err(InputSourceError::Unreadable(why.to_owned()));
         if page.next_page_token.len() > TOKEN_BYTES_MAX {
             return broken("its workspace listed it with too long a token");
         }
@@ -65,14 +65,14 @@ impl ReceivedListing {
         for entry in page.files {
             if !entry.path_bytes.is_empty() || entry.path.len() > PATH_BYTES_MAX {
                 let shown = entry.path.chars().take(SHOWN_CHARS_MAX).collect();
-                return Err(InputFault::Name(shown));
+                return Err(InputSourceError::Name(shown));
             }
             if entry.link_target.len() > PATH_BYTES_MAX {
                 return broken("it has a link with too long a target");
             }
             self.bytes += entry.path.len() + entry.link_target.len();
             if self.entries.len() as u64 >= self.entries_max || self.bytes > LISTING_BYTES_MAX {
-                return Err(InputFault::TooMany(self.entries_max));
+                return Err(InputSourceError::TooMany(self.entries_max));
             }
             self.entries.push(entry);
         }
@@ -87,7 +87,7 @@ impl WorkspaceReader {
         from: &str,
         path: &str,
         entries_max: u64,
-    ) -> Result<WorkspacePath> {
+    ) -> Result<FoundWorkspacePath> {
         let fault = |fault| Error::Source {
             from: from.to_owned(),
             fault,
@@ -115,11 +115,11 @@ impl WorkspaceReader {
         match entries.as_slice() {
             [entry] if entry.path == path && entry.r#type() != FileType::Directory => {
                 if entry.r#type() == FileType::Other {
-                    return Err(fault(InputFault::NotAFile));
+                    return Err(fault(InputSourceError::NotAFile));
                 }
-                Ok(WorkspacePath::File)
+                Ok(FoundWorkspacePath::File)
             }
-            _ => Ok(WorkspacePath::Folder(folder_listing(path, entries))),
+            _ => Ok(FoundWorkspacePath::Folder(folder_listing(path, entries))),
         }
     }
 
@@ -137,7 +137,7 @@ impl WorkspaceReader {
     }
 
     /// Opens a file.
-    pub(super) async fn open_file(&self, path: &str) -> Result<FileSource> {
+    pub(super) async fn open_file(&self, path: &str) -> Result<SourceFileReader> {
         use pb::read_file_response::Payload;
         let request = guest::ReadFileRequest {
             path: path.to_owned(),
@@ -169,7 +169,11 @@ impl WorkspaceReader {
                 Some(Payload::File(_)) | None => None,
             })
         });
-        Ok(FileSource::new(size, entry.mode & 0o777, bytes.boxed()))
+        Ok(SourceFileReader::new(
+            size,
+            entry.mode & 0o777,
+            bytes.boxed(),
+        ))
     }
 }
 
@@ -264,7 +268,10 @@ mod tests {
         let mut good = listing();
         assert_eq!(good.add(page(&["a", "b"], "62")), Ok("62".to_owned()));
         assert_eq!(good.add(page(&["c"], "")), Ok(String::new()));
-        assert_eq!(good.add(page(&["d"], "")), Err(InputFault::TooMany(3)));
+        assert_eq!(
+            good.add(page(&["d"], "")),
+            Err(InputSourceError::TooMany(3))
+        );
         let long = "x".repeat(PATH_BYTES_MAX + 1);
         let mut named = page(&["a"], "");
         named.files[0].path_bytes = vec![0xff].into();

@@ -13,10 +13,10 @@ use super::SharedServices;
 use super::convert::{self, exec as wire, io};
 use super::relay::{RelayedStream, relay_guest_stream};
 use super::upload::{self, UploadLimits, upload_stream};
-use crate::collect::exit_collector::CollectionGuard;
+use crate::collect::on_exit_collector::CollectionTrigger;
 use crate::error::{Error, Result};
 use crate::exec::{self, ExecContext, StartMode, script};
-use crate::guest::fields;
+use crate::guest::versioned_fields;
 use crate::workspace::{Workspace, WorkspaceGrant};
 
 /// Maximum size of the collection results in one list of execs, in bytes; the guest's part of the message takes up to 3
@@ -34,7 +34,7 @@ struct PreparedExec {
     name: String,
     /// Collection after the exec's end. Dropped after the guest's answer of any kind, because the exec may have
     /// started.
-    collection: Option<CollectionGuard>,
+    collection: Option<CollectionTrigger>,
 }
 
 impl ExecRpc {
@@ -70,7 +70,7 @@ impl ExecRpc {
             let files = &self.0.config.files;
             convert::file::check_collect_on_exit(collect, &id, &exec_id, &spec.skill, files)?;
             // The collection may run late, after other execs have written files. An older guest can't tell those apart.
-            collect.until_exec_end = grant.generation >= fields::SECOND;
+            collect.until_exec_end = grant.generation >= versioned_fields::SECOND;
         }
         let none = BTreeMap::new();
         let claim = grant.view.record.claim.as_ref();
@@ -99,9 +99,10 @@ impl ExecRpc {
         spec: &pb::ExecSpec,
         skills: &BTreeMap<String, String>,
     ) -> Result<Option<script::ScriptProgram>> {
-        let (Some(script), Some(skill)) =
-            (&spec.script, exec::find_staged_skill(&spec.skill, skills)?)
-        else {
+        let (Some(script), Some(skill)) = (
+            &spec.script,
+            exec::require_staged_skill(&spec.skill, skills)?,
+        ) else {
             return Ok(None);
         };
         let (skill, path) = (skill.to_owned(), script.path.clone());
@@ -115,7 +116,7 @@ impl ExecRpc {
         &self,
         workspace: &Workspace,
         request: &mut guest::StartExecRequest,
-    ) -> Result<Option<CollectionGuard>> {
+    ) -> Result<Option<CollectionTrigger>> {
         let Some(spec) = &mut request.spec else {
             return Ok(None);
         };

@@ -14,7 +14,7 @@ use super::{AnswerDeadline, SharedServices};
 use crate::error::{Error, Result};
 use crate::shutdown::Tasks;
 use crate::skills::preflight;
-use crate::skills::skill_files::FileRange;
+use crate::skills::skill_files::FileRangeReader;
 
 /// Implementation of SkillService.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub struct SkillRpc(pub SharedServices);
 
 /// Reads a file as a stream of chunks; each chunk is read when the client asks for it.
 fn chunks(
-    range: FileRange,
+    range: FileRangeReader,
     tasks: Tasks,
 ) -> impl futures::Stream<Item = Result<pb::ReadSkillFileResponse>> + Send {
     futures::stream::try_unfold((range, tasks), |(mut range, tasks)| async move {
@@ -110,7 +110,8 @@ impl SkillService for SkillRpc {
         let described = pb::ReadSkillFileResponse {
             payload: Some(Payload::File(skill_content::file_message(&file))),
         };
-        let range = FileRange::new(opened, wanted.offset, wanted.length).map_err(Error::from)?;
+        let range =
+            FileRangeReader::new(opened, wanted.offset, wanted.length).map_err(Error::from)?;
         let first = futures::stream::once(std::future::ready(Ok(described)));
         let messages = first.chain(chunks(range, self.0.tasks.clone()));
         Ok(Response::new(relay_stream(

@@ -18,11 +18,11 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::artifacts::Artifacts;
-use crate::collect::exit_collector::ExitCollector;
+use crate::collect::on_exit_collector::OnExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::error::{Error, Result};
-use crate::fetch::Fetcher;
+use crate::fetch::UrlFetcher;
 use crate::inputs::InputStager;
 use crate::rpc::admin::AdminRpc;
 use crate::rpc::artifact::ArtifactRpc;
@@ -56,7 +56,7 @@ pub(super) async fn boot_services(
     let patience = config.server.upload_timeout;
     let artifacts = Artifacts::open(&config.artifacts, &config.state_dir, patience, tasks).await?;
     let private = config.files.input_private_addresses;
-    let fetcher = Fetcher::new(&config.fetch, private, tasks.for_skills());
+    let fetcher = UrlFetcher::new(&config.fetch, private, tasks.for_skills());
     let inputs = InputStager::new(config, artifacts.clone(), fetcher, tasks.clone());
     let context = SlotContext::new(
         config,
@@ -68,7 +68,7 @@ pub(super) async fn boot_services(
     );
     let registry = WorkspaceRegistry::boot(Arc::new(context)).await?;
     let timeout = config.files.collect_on_exit_timeout;
-    let on_exit = ExitCollector::new(artifacts.clone(), tasks.clone(), timeout);
+    let on_exit = OnExitCollector::new(artifacts.clone(), tasks.clone(), timeout);
     for workspace in registry.list_after(None) {
         on_exit.resume(workspace);
     }

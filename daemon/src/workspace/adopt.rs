@@ -297,7 +297,7 @@ async fn adopt_slot(
     if let Some(claim) = claim {
         let id = WorkspaceId::new(claim.workspace);
         context
-            .directory
+            .workspaces
             .adopt(claim.request, Workspace { id, slot });
     }
     Ok(())

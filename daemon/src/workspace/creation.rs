@@ -19,7 +19,7 @@ use crate::workspace::record::WorkspaceClaim;
 use crate::workspace::registry::WorkspaceRegistry;
 use crate::workspace::slot_table::SlotTable;
 use crate::workspace::state::SlotState;
-use crate::workspace::workspace_directory::{CreationGuard, EntryOutcome};
+use crate::workspace::workspace_table::{EntryOutcome, NewEntryGuard};
 use crate::workspace::{Workspace, WorkspaceId};
 
 /// Validated request for a workspace.
@@ -61,7 +61,7 @@ impl WorkspaceRegistry {
             if context.tasks.drain.is_cancelled() {
                 return Err(Error::Draining);
             }
-            let entry = match context.directory.enter(&create.id, &create.request, max)? {
+            let entry = match context.workspaces.enter(&create.id, &create.request, max)? {
                 EntryOutcome::New(creation) => {
                     return self.start(pool, create, limits, creation).await;
                 }
@@ -102,7 +102,7 @@ impl WorkspaceRegistry {
         pool: Arc<Pool>,
         create: WorkspaceRequest,
         limits: ContainerLimits,
-        creation: CreationGuard,
+        creation: NewEntryGuard,
     ) -> Result<Workspace> {
         let (answer, result) = oneshot::channel();
         let gone = CancellationToken::new();

@@ -118,7 +118,7 @@ impl WorkspaceRegistry {
     /// [`Error::WorkspaceNotFound`].
     pub fn get(&self, id: &WorkspaceId) -> Result<Workspace> {
         self.context
-            .directory
+            .workspaces
             .get(id)
             .ok_or_else(|| Error::WorkspaceNotFound { name: id.name() })
     }
@@ -126,7 +126,7 @@ impl WorkspaceRegistry {
     /// Lists all workspaces after an id, in order.
     #[must_use]
     pub fn list_after(&self, id: Option<&WorkspaceId>) -> Vec<Workspace> {
-        self.context.directory.list_after(id)
+        self.context.workspaces.list_after(id)
     }
 
     /// Deletes every workspace and every warm container. Returns the number of each.

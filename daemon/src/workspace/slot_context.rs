@@ -16,7 +16,7 @@ use crate::workspace::image_inventory::ImageInventories;
 use crate::workspace::orphan_removals::OrphanRemovals;
 use crate::workspace::record::SlotRecord;
 use crate::workspace::slot_table::{SlotNumbers, SlotTable};
-use crate::workspace::workspace_directory::WorkspaceDirectory;
+use crate::workspace::workspace_table::WorkspaceTable;
 
 /// State that the tasks of all slots share.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct SlotContext {
     /// Slots by number.
     pub slots: SlotTable,
     /// Workspaces by id.
-    pub directory: Arc<WorkspaceDirectory>,
+    pub workspaces: Arc<WorkspaceTable>,
     /// Permits for containers that boot at the same time.
     pub boots: Semaphore,
     /// Inventories of images that were inspected.
@@ -75,7 +75,7 @@ impl SlotContext {
             tasks: tasks.clone(),
             instance: instance.to_owned(),
             slots: SlotTable::new(numbers),
-            directory: Arc::default(),
+            workspaces: Arc::default(),
             boots: Semaphore::new(limits.boots_max),
             inventories: ImageInventories::default(),
             reconcile: Notify::new(),

@@ -203,7 +203,9 @@ async fn pages_hold_every_skill_once_whatever_comes_and_goes() {
     let (mut after, mut seen) = (None, Vec::new());
     loop {
         fixture.skills.rescan().await.expect("scanned");
-        let page = fixture.skills.list_page(after, 7, Profile::Lenient);
+        let page = fixture
+            .skills
+            .list_page(after, 7, ValidationProfile::Lenient);
         let page = page.await.expect("page");
         seen.extend(page.skills.iter().map(Skill::cursor));
         after = page.skills.last().map(Skill::cursor);

@@ -73,7 +73,7 @@ async fn a_root_that_cannot_be_read_is_a_problem_until_it_can() {
     fixture.skills.rescan().await.expect("scanned");
     let (new, body) = fixture
         .skills
-        .get(new, Profile::Lenient)
+        .get(new, ValidationProfile::Lenient)
         .await
         .expect("there");
     assert_eq!((new.state, body.as_str()), (SkillState::Loaded, "Body\n"));

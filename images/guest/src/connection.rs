@@ -17,13 +17,13 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use self::frame_socket::FrameSocket;
-use self::request::RequestBody;
+use self::reset_aware_body::ResetAwareBody;
 use crate::guest::Guest;
 use crate::service::GuestRpcService;
 use crate::sys;
 
 mod frame_socket;
-mod request;
+mod reset_aware_body;
 
 /// Minimum and maximum wait between attempts to connect; it doubles with each.
 const RETRY_MIN: Duration = Duration::from_millis(20);
@@ -92,7 +92,7 @@ async fn serve_connection(stream: UnixStream, guest: Arc<Guest>) {
         .max_frame_size(FRAME_BYTES)
         .max_send_buf_size(SEND_BUFFER);
     let service = TowerToHyperService::new(service);
-    let service = service_fn(move |request| service.call(request.map(RequestBody)));
+    let service = service_fn(move |request| service.call(request.map(ResetAwareBody)));
     let Ok(socket) = FrameSocket::new(stream) else {
         return;
     };

@@ -10,9 +10,9 @@
 pub(crate) mod disconnect;
 pub(crate) mod event_stream;
 pub(crate) mod exhaustion;
-pub(crate) mod piece;
+pub(crate) mod output_piece;
 pub(crate) mod poll;
-pub(crate) mod readers;
+pub(crate) mod reader_backpressure;
 pub(crate) mod registry;
 pub(crate) mod run;
 pub(crate) mod stdin;
@@ -34,10 +34,10 @@ use skilld_proto::v1::spawn_failure;
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::codegen::Bytes;
 
-use crate::output::{CHUNK_BYTES, OutputBudget, OutputWindow};
+use crate::output_window::{CHUNK_BYTES, OutputBudget, OutputWindow};
 use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
 use crate::sys::{self, ExitStatus, SpawnStage};
-use readers::ReaderPosition;
+use reader_backpressure::RegisteredReader;
 use stdin::ExecStdin;
 
 /// Default capacity of a stream's window, in bytes.
@@ -119,7 +119,7 @@ pub(crate) struct ExecState {
     /// Time of the most recent output.
     pub(crate) last_output: Option<Instant>,
     /// Positions of the current readers, by reader id.
-    pub(crate) readers: HashMap<u64, ReaderPosition>,
+    pub(crate) readers: HashMap<u64, RegisteredReader>,
     next_reader: u64,
     /// Time since which a BLOCKing program waits for its readers; `None` while it does not wait.
     blocked_since: Option<Instant>,

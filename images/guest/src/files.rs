@@ -3,13 +3,13 @@
 //!
 //! No call keeps the guest's only thread for longer than about a millisecond: work is done in slices.
 
-pub(crate) mod archive;
 mod install;
 pub(crate) mod list;
 pub(crate) mod put;
 pub(crate) mod read;
 pub(crate) mod root;
 pub(crate) mod staging;
+pub(crate) mod tar_unpacker;
 pub(crate) mod walk;
 
 use std::fs::File;

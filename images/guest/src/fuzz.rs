@@ -28,9 +28,9 @@ use tempfile::TempDir;
 use tonic::codegen::{Bytes, Service as _, http};
 use tonic::{Code, Status};
 
+use crate::file_collection::glob::GlobSet;
 use crate::guest::{Guest, build_launch};
-use crate::output::{OutputBudget, OutputWindow};
-use crate::output_collection::glob::GlobSet;
+use crate::output_window::{OutputBudget, OutputWindow};
 use crate::service::GuestRpcService;
 use crate::supervisor::SupervisorPool;
 use crate::supervisor::protocol::{SupervisorOrder, SupervisorReport, SupervisorRequest};

@@ -5,7 +5,7 @@
 //!
 //! Modules in reading order: `connection` (the socket), `service` (decodes RPCs), `guest` (carries them out), `exec`
 //! (runs one command and streams its events), `supervisor` (processes that spawn and kill commands), `reaper` (collects
-//! exit statuses), `output` (retained output), `files` and `output_collection` (workspace files), `image_inventory`
+//! exit statuses), `output_window` (retained output), `files` and `file_collection` (workspace files), `image_inventory`
 //! (programs and packages of the image), `sys` (the only unsafe code). `fuzz` is for tests.
 //!
 //! The crate is a library only for those tests: the program is [`main`] and nothing else.
@@ -13,13 +13,13 @@
 mod connection;
 mod error;
 mod exec;
+mod file_collection;
 mod files;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod guest;
 mod image_inventory;
-mod output;
-mod output_collection;
+mod output_window;
 mod reaper;
 mod service;
 mod supervisor;

@@ -36,7 +36,7 @@ struct ReaperState {
 
 /// Registration of a leader with the reaper. It ends when the guard is dropped.
 #[derive(Debug)]
-pub(crate) struct LeaderGuard {
+pub(crate) struct LeaderRegistration {
     reaper: Arc<ChildReaper>,
     pid: Pid,
 }
@@ -54,7 +54,7 @@ impl ChildReaper {
     }
 
     /// Registers a leader that was spawned after `since`.
-    pub(crate) fn leader(self: &Arc<Self>, pid: Pid, since: Instant) -> LeaderGuard {
+    pub(crate) fn leader(self: &Arc<Self>, pid: Pid, since: Instant) -> LeaderRegistration {
         let mut state = self.state();
         let ended = state.recent.iter();
         let early = ended
@@ -64,7 +64,7 @@ impl ChildReaper {
         state.leaders.insert(pid, early);
         drop(state);
         let reaper = Arc::clone(self);
-        LeaderGuard { reaper, pid }
+        LeaderRegistration { reaper, pid }
     }
 
     /// Reaps children until the descriptor for signals fails.
@@ -120,7 +120,7 @@ impl ChildReaper {
     }
 }
 
-impl LeaderGuard {
+impl LeaderRegistration {
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
@@ -155,7 +155,7 @@ impl LeaderGuard {
     }
 }
 
-impl Drop for LeaderGuard {
+impl Drop for LeaderRegistration {
     fn drop(&mut self) {
         self.reaper.state().leaders.remove(&self.pid);
     }

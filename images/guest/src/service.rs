@@ -19,15 +19,15 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::error::Error;
 use crate::exec::disconnect::DisconnectGuard;
 use crate::exec::event_stream::{self, AttachOptions};
-use crate::exec::piece::OutputStyle;
+use crate::exec::output_piece::OutputReadOptions;
 use crate::exec::poll::PollRequest;
-use crate::exec::readers::ReaderKind;
+use crate::exec::reader_backpressure::ReaderRpc;
 use crate::exec::stdin::{self, StdinWrite};
 use crate::exec::{Exec, ExecControl, ExecPhase, positive_duration, terminal_size, warm_up};
+use crate::file_collection;
 use crate::files::{ANSWER_BYTES_MAX, list, put, read};
 use crate::guest::{Guest, GuestSettings};
 use crate::image_inventory;
-use crate::output_collection;
 use crate::supervisor::protocol::SignalTarget;
 
 /// Limits of requests: page size, signal number, terminal size and grace period.
@@ -79,7 +79,7 @@ impl GuestRpcService {
         permit: OwnedSemaphorePermit,
         exec: &Arc<Exec>,
         settings: &GuestSettings,
-        kind: ReaderKind,
+        kind: ReaderRpc,
         request: &wire::AttachExecRequest,
     ) -> RpcResult<RpcStream<v1::ExecEvent>> {
         let max = EVENTS_OF_ONE_MAX;
@@ -90,7 +90,7 @@ impl GuestRpcService {
         let options = AttachOptions {
             kind,
             offsets: [offsets.stdout, offsets.stderr],
-            style: OutputStyle {
+            style: OutputReadOptions {
                 format: request.format(),
                 gaps: request.gaps(),
             },
@@ -154,7 +154,7 @@ impl GuestService for GuestRpcService {
         let permit = self.reserve_stream()?;
         let (exec, settings) = self.guest.start_exec(request)?;
         let events =
-            self.open_event_stream(permit, &exec, &settings, ReaderKind::Starter, &attach)?;
+            self.open_event_stream(permit, &exec, &settings, ReaderRpc::Starter, &attach)?;
         let mut events = Box::pin(events.into_inner().peekable());
         // Headers and first event then travel in one write, which wakes the daemon once instead of twice.
         let _first = events.as_mut().peek().await;
@@ -175,7 +175,7 @@ impl GuestService for GuestRpcService {
         let request = request.into_inner();
         let exec = self.guest.find_exec(&request.exec_id)?;
         let (permit, settings) = (self.reserve_stream()?, self.guest.settings()?);
-        self.open_event_stream(permit, &exec, &settings, ReaderKind::Attached, &request)
+        self.open_event_stream(permit, &exec, &settings, ReaderRpc::Attached, &request)
     }
 
     async fn signal_exec(&self, request: Request<wire::SignalExecRequest>) -> RpcResult<v1::Exec> {
@@ -230,7 +230,7 @@ impl GuestService for GuestRpcService {
         let offsets = request.offsets.unwrap_or_default();
         let poll = PollRequest {
             offsets: [offsets.stdout, offsets.stderr],
-            style: OutputStyle {
+            style: OutputReadOptions {
                 format: request.format(),
                 gaps: request.gaps(),
             },
@@ -381,7 +381,7 @@ impl GuestService for GuestRpcService {
         request: Request<wire::CollectRequest>,
     ) -> RpcResult<Self::CollectStream> {
         let spec = request.into_inner().spec.unwrap_or_default();
-        let messages = output_collection::collect_outputs(&self.guest, &spec)?;
+        let messages = file_collection::collect_outputs(&self.guest, &spec)?;
         Ok(Response::new(Box::pin(messages)))
     }
 

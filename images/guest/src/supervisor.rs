@@ -13,9 +13,9 @@
 //! search for the processes of a tree. A command may kill or stop a supervisor: the guest sees the socket close and
 //! takes over.
 
-pub(crate) mod child;
+pub(crate) mod forked_supervisor;
 pub(crate) mod protocol;
-pub(crate) mod walk;
+pub(crate) mod tree_kill;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -62,7 +62,7 @@ impl Supervisor {
         )?;
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         match sys::fork()? {
-            ForkResult::Child => child::run_supervisor(&theirs),
+            ForkResult::Child => forked_supervisor::run_supervisor(&theirs),
             ForkResult::Parent { child } => {
                 let socket =
                     sys::register_fd(ours, Interest::READABLE).map_err(|_| Errno::EMFILE)?;
@@ -174,19 +174,19 @@ struct PoolState {
     /// Supervisors that were handed an exec and have not reported its start.
     starting: HashSet<Pid>,
     /// Opened before the guest becomes undumpable, since it cannot be opened afterwards.
-    oom_score: Option<OomScore>,
+    oom_score: Option<OomScoreFile>,
     /// File of the CPU group that commands run in; `None` where the daemon created none.
     command_group: Option<Arc<OwnedFd>>,
 }
 
 /// File of the guest's own OOM score, which children inherit.
 #[derive(Debug)]
-struct OomScore {
+struct OomScoreFile {
     file: File,
     own: String,
 }
 
-impl OomScore {
+impl OomScoreFile {
     fn open() -> Option<Self> {
         let mut file = File::options()
             .read(true)
@@ -218,7 +218,7 @@ impl SupervisorPool {
                 idle: Vec::new(),
                 pids: HashSet::new(),
                 starting: HashSet::new(),
-                oom_score: OomScore::open(),
+                oom_score: OomScoreFile::open(),
                 command_group: None,
             }),
         }
@@ -255,10 +255,10 @@ impl SupervisorPool {
 
     /// Records that a supervisor is starting a leader whose pid is not known yet, until the guard is dropped. The
     /// leader is by then in `Guest::leaders`.
-    pub(crate) fn starting(&self, supervisor: &Supervisor) -> StartGuard<'_> {
+    pub(crate) fn starting(&self, supervisor: &Supervisor) -> ExecStartGuard<'_> {
         let pid = supervisor.pid;
         self.state().starting.insert(pid);
-        StartGuard {
+        ExecStartGuard {
             supervisors: self,
             pid,
         }
@@ -269,7 +269,7 @@ impl SupervisorPool {
     pub(crate) fn every_leader_is_known(&self) -> bool {
         let state = self.state();
         // A pid missing from the set was reaped; the kernel may have reused it.
-        let lives = |pid: &Pid| state.pids.contains(pid) && walk::is_running(*pid);
+        let lives = |pid: &Pid| state.pids.contains(pid) && tree_kill::is_running(*pid);
         state.starting.iter().all(lives)
     }
 
@@ -328,12 +328,12 @@ impl SupervisorPool {
 
 /// Marks a supervisor as starting an exec, from the order to its report.
 #[derive(Debug)]
-pub(crate) struct StartGuard<'a> {
+pub(crate) struct ExecStartGuard<'a> {
     supervisors: &'a SupervisorPool,
     pid: Pid,
 }
 
-impl Drop for StartGuard<'_> {
+impl Drop for ExecStartGuard<'_> {
     fn drop(&mut self) {
         self.supervisors.state().starting.remove(&self.pid);
     }

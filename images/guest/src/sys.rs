@@ -76,7 +76,7 @@ pub(crate) enum SpawnStage {
 }
 
 /// Arguments of the child, and the failure that it reports.
-struct SpawnChild<'a> {
+struct ChildSetup<'a> {
     plan: &'a SpawnPlan,
     failure: Option<(SpawnStage, c_int)>,
 }
@@ -173,7 +173,7 @@ const STACK_WORDS: usize = 4096;
 pub(crate) fn spawn_program(plan: &SpawnPlan) -> Result<Pid, (SpawnStage, c_int)> {
     // Not zeroed: that would cost more than the clone.
     let mut stack = Vec::<u128>::with_capacity(STACK_WORDS);
-    let mut child = SpawnChild {
+    let mut child = ChildSetup {
         plan,
         failure: None,
     };
@@ -199,8 +199,8 @@ pub(crate) fn spawn_program(plan: &SpawnPlan) -> Result<Pid, (SpawnStage, c_int)
 }
 
 extern "C" fn run_child(argument: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes a pointer to its own SpawnChild and does not touch it before the child is gone.
-    let child = unsafe { &mut *argument.cast::<SpawnChild<'_>>() };
+    // SAFETY: `spawn` passes a pointer to its own ChildSetup and does not touch it before the child is gone.
+    let child = unsafe { &mut *argument.cast::<ChildSetup<'_>>() };
     child.failure = Some(prepare_and_exec(child.plan));
     // SAFETY: leaves without running destructors of memory that belongs to the parent.
     unsafe { libc::_exit(127) }

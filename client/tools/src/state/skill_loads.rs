@@ -121,7 +121,7 @@ pub fn select_docs(
     all: bool,
 ) -> SelectionOutcome {
     let selection = change.apply(docs(state, scope, skill).as_ref(), names, all);
-    select(state, scope, (KeyKind::Docs, skill), selection)
+    record_selection(state, scope, (KeyKind::Docs, skill), selection)
 }
 
 /// Selects tools of a skill, loaded or not. `declared` are the tools that the skill declares; names are added to them
@@ -142,7 +142,7 @@ pub fn select_tools(
     };
     let before = before.unwrap_or_else(|| Selection::these(declared));
     let selection = change.apply(Some(&before), names, all);
-    select(state, scope, (KeyKind::Tools, skill), selection)
+    record_selection(state, scope, (KeyKind::Tools, skill), selection)
 }
 
 /// Moves skills to the end of the order, in the order given.
@@ -237,7 +237,8 @@ fn drop_all<S: AsRef<str>>(state: &SessionState, scope: LoadScope<'_>, skills: &
     delta
 }
 
-fn select(
+/// Writes a finished selection under its key and marks the skill as used.
+fn record_selection(
     state: &SessionState,
     scope: LoadScope<'_>,
     key: (KeyKind, &str),

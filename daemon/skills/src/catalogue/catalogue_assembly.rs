@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::catalogue_snapshot::Catalogue;
 use super::skill::{Skill, SkillState};
 use super::source_ingest::IngestedFolder;
-use super::source_scanner::SourceScan;
+use super::source_scanner::SourceScanResult;
 use crate::content_store::link_policy::LinkPolicy;
-use crate::parse::finding::Profile;
+use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
 
 /// Builds the catalogue of all sources, given in the order in which they win.
 pub(crate) fn assemble_catalogue(
-    scans: &[SourceScan],
+    scans: &[SourceScanResult],
     skills_max: usize,
     link_policy: Arc<LinkPolicy>,
 ) -> Catalogue {
@@ -52,7 +52,7 @@ fn adjust_skill(skill: &Arc<Skill>, aliases: Vec<String>, shadow: Option<Problem
     if let Some(problem) = shadow {
         skill.is_shadowed = true;
         skill.other_problems.insert(0, problem);
-        skill.judge(Profile::Lenient);
+        skill.judge(ValidationProfile::Lenient);
     }
     Arc::new(skill)
 }

@@ -15,11 +15,11 @@ use tokio::time::sleep;
 
 use super::catalogue_snapshot::Catalogue;
 use super::source_scanner::{ScanScope, SourceScanner};
-use crate::background_tasks::BackgroundTasks;
 use crate::content_store::ContentStore;
 use crate::error::{Error, Result};
 use crate::skills_options::SkillsOptions;
 use crate::sources::Sources;
+use crate::task_spawner::TaskSpawner;
 
 /// Time from a change report to the scan that it causes; reports in between cause no further scan.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -54,7 +54,7 @@ pub(crate) struct CatalogueHandle {
 struct CatalogueTask {
     sources: Arc<Sources>,
     store: Arc<ContentStore>,
-    tasks: BackgroundTasks,
+    tasks: TaskSpawner,
     requests: mpsc::Receiver<RescanRequest>,
     snapshot: watch::Sender<Option<Arc<Catalogue>>>,
     is_readable: watch::Sender<bool>,
@@ -69,7 +69,7 @@ impl CatalogueHandle {
         options: &SkillsOptions,
         sources: Arc<Sources>,
         store: Arc<ContentStore>,
-        tasks: &BackgroundTasks,
+        tasks: &TaskSpawner,
     ) -> Self {
         let (request_sender, requests) = mpsc::channel(REQUESTS_MAX);
         let (snapshot, snapshots) = watch::channel(None);

@@ -8,10 +8,10 @@ use std::time::SystemTime;
 use super::skill::{Skill, SkillState};
 use crate::content_store::ContentStore;
 use crate::content_store::link_policy::LinkPolicy;
-use crate::parse::card;
 use crate::parse::document::{self, Document};
-use crate::parse::finding::Profile;
+use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
+use crate::parse::skill_card;
 use crate::sources::root_walk::{FoundFolder, find_documents};
 
 /// Reads a skill from the store. It is rejected if its documents cannot be used or its files were altered.
@@ -33,7 +33,7 @@ pub(crate) fn read_stored_skill(store: &ContentStore, digest: &str, name: &str) 
     for problem in &mut skill.other_problems {
         *problem = problem.clone().about(&dir);
     }
-    skill.judge(Profile::Lenient);
+    skill.judge(ValidationProfile::Lenient);
     if skill.state != SkillState::Rejected {
         skill.apply_content(store.verified_content(digest));
     }
@@ -79,9 +79,13 @@ impl<'a> DocumentReader<'a> {
     ) -> Result<Document, Problem> {
         let (document, bytes_max) = (found.document.as_deref(), self.skill_md_bytes_max);
         let skill_md = document.map(|file| self.read_file(&found.dir, file, bytes_max));
-        let card = found
-            .has_card
-            .then(|| self.read_file(&found.dir, card::FILE_NAME, card::BYTES_MAX as u64));
+        let card = found.has_card.then(|| {
+            self.read_file(
+                &found.dir,
+                skill_card::FILE_NAME,
+                skill_card::BYTES_MAX as u64,
+            )
+        });
         let (skill_md, card) = (skill_md.transpose()?, card.transpose()?);
         Ok(document::parse_documents(
             skill_md.as_deref(),

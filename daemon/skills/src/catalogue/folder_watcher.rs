@@ -36,7 +36,7 @@ const WATCH_FLAGS: AddWatchFlags = AddWatchFlags::IN_CREATE
 #[derive(Debug)]
 pub(crate) struct FolderWatcher {
     /// `None` where the kernel gives no inotify instance, or `watches_max` is 0.
-    queue: Option<ReportQueue>,
+    queue: Option<InotifyQueue>,
     watches: HashSet<WatchDescriptor>,
     watches_max: usize,
     has_warned: bool,
@@ -44,13 +44,13 @@ pub(crate) struct FolderWatcher {
 
 /// An inotify instance and the readiness of its queue.
 #[derive(Debug)]
-struct ReportQueue {
+struct InotifyQueue {
     inotify: Inotify,
     /// Duplicate of the instance's file descriptor.
     readiness: AsyncFd<OwnedFd>,
 }
 
-impl ReportQueue {
+impl InotifyQueue {
     fn new() -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let duplicate = inotify.as_fd().try_clone_to_owned()?;
@@ -80,7 +80,7 @@ impl ReportQueue {
 impl FolderWatcher {
     /// Makes a watcher that watches at most this many directories. Must be called within a Tokio runtime.
     pub(crate) fn new(watches_max: usize) -> Self {
-        let queue = (watches_max > 0).then(ReportQueue::new).and_then(|queue| {
+        let queue = (watches_max > 0).then(InotifyQueue::new).and_then(|queue| {
             let queue = queue
                 .inspect_err(|error| tracing::warn!(%error, "skills are not watched for changes"));
             queue.ok()

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::catalogue_snapshot::Catalogue;
 use crate::error::Error;
+use crate::name_similarity::similarity;
 use crate::parse::skill_ref::SkillRef;
-use crate::similar::similarity;
 
 /// Maximum number of names that an error suggests.
 const NEAREST_MAX: usize = 3;

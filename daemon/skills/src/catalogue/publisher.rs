@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use super::document_reader::{read_stored_documents, read_stored_skill};
 use super::skill::{Skill, SkillState};
-use super::skill_reader::SkillLibrary;
+use super::skill_library::SkillLibrary;
 use crate::content_store::Lease;
-use crate::content_store::content::{ContentFolder, IngestError};
+use crate::content_store::content_hashing::{ContentSource, IngestError};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
-use crate::parse::finding::Profile;
+use crate::parse::finding::ValidationProfile;
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Problem;
 use crate::skills_options::{ArchiveBounds, SkillsOptions};
@@ -65,7 +65,7 @@ impl SkillLibrary {
         drop(file);
         fault::reach(Point::PublishUnpacked);
         let version = self.check_document(name, &unpacked.root)?.version;
-        let folder = ContentFolder::stored(&unpacked.root);
+        let folder = ContentSource::stored(&unpacked.root);
         let (content, lease) = self
             .store
             .copy(&folder, name)
@@ -98,7 +98,7 @@ impl SkillLibrary {
         check_has_document(root)?;
         let document = read_stored_documents(root, self.store.skill_md_bytes_max, name);
         let document = document.map_err(|problem| invalid_archive(name, &[problem], root))?;
-        let problems = document.problems(Profile::Lenient).into_iter();
+        let problems = document.problems(ValidationProfile::Lenient).into_iter();
         let errors: Vec<_> = problems.filter(Problem::is_error).collect();
         if !errors.is_empty() {
             return Err(invalid_archive(name, &errors, root));

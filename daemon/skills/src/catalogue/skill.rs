@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::content_store::content::Content;
+use crate::content_store::content_hashing::ContentSummary;
 use crate::parse::document::Document;
-use crate::parse::finding::{Findings, Profile};
+use crate::parse::finding::{Findings, ValidationProfile};
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Problem;
 
@@ -52,7 +52,7 @@ pub struct Skill {
     /// Front matter; the default if it could not be read.
     pub front_matter: Arc<FrontMatter>,
     /// Digest and size; `None` if the files could not be read or the skill is rejected.
-    pub content: Option<Content>,
+    pub content: Option<ContentSummary>,
     /// Reasons for the state, and warnings; errors first.
     pub problems: Vec<Problem>,
     /// Modification time of its document, or time of the publication.
@@ -141,7 +141,7 @@ impl Skill {
     }
 
     /// Takes the content of the skill's files, or the problem for which there is none, and judges the skill again.
-    pub(crate) fn apply_content(&mut self, content: Result<Content, Problem>) {
+    pub(crate) fn apply_content(&mut self, content: Result<ContentSummary, Problem>) {
         match &content {
             Ok(content) => self.other_problems.extend(content.warnings(&self.found_at)),
             Err(problem) => {
@@ -150,11 +150,11 @@ impl Skill {
             }
         }
         self.content = content.ok();
-        self.judge(Profile::Lenient);
+        self.judge(ValidationProfile::Lenient);
     }
 
     /// Sets state and problems as a profile judges them.
-    pub fn judge(&mut self, profile: Profile) {
+    pub fn judge(&mut self, profile: ValidationProfile) {
         let findings = self.findings.problems(profile).into_iter();
         let findings = findings.map(|problem| problem.about(&self.found_at));
         let others = self.other_problems.iter().cloned();

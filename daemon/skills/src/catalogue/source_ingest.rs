@@ -16,11 +16,11 @@ use std::time::SystemTime;
 use super::document_reader::{DocumentReader, read_stored_skill};
 use super::skill::{Skill, SkillState};
 use crate::content_store::ContentStore;
-use crate::content_store::content::{ContentFolder, IngestError};
-use crate::content_store::fingerprint::Fingerprint;
+use crate::content_store::content_hashing::{ContentSource, IngestError};
 use crate::content_store::link_policy::LinkPolicy;
+use crate::content_store::metadata_fingerprint::MetadataFingerprint;
 use crate::parse::finding;
-use crate::parse::finding::Profile;
+use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::is_name;
 use crate::sources::root_walk::FoundFolder;
@@ -41,13 +41,13 @@ pub(crate) struct IngestedFolder {
     pub(crate) parent: Option<usize>,
     key: FolderKey,
     /// `None` if the next scan must read the folder again in any case.
-    state: Option<FolderState>,
+    state: Option<FolderRevision>,
 }
 
 /// State of a folder: as long as it is the same, so is the skill.
 #[derive(Debug, Clone, PartialEq)]
-enum FolderState {
-    Local(FoundFolder, Fingerprint),
+enum FolderRevision {
+    Local(FoundFolder, MetadataFingerprint),
     Stored(StoredFolder),
 }
 
@@ -76,7 +76,7 @@ impl<'a> KnownFolders<'a> {
     fn find_unchanged(
         &self,
         key: &FolderKey,
-        state: Option<&FolderState>,
+        state: Option<&FolderRevision>,
     ) -> Option<IngestedFolder> {
         let known = self.0.get(key)?;
         let is_unchanged = state.is_some() && known.state.as_ref() == state;
@@ -109,24 +109,24 @@ impl SourceIngest<'_> {
     }
 
     fn ingest_local_folder(&self, found: &FoundFolder) -> (IngestedFolder, Vec<PathBuf>) {
-        let folder = ContentFolder {
+        let folder = ContentSource {
             dir: found.dir.clone(),
             nested: found.nested.clone(),
             link_policy: Arc::clone(self.link_policy),
         };
         let (started, mut directories) = (SystemTime::now(), Vec::new());
-        let before = Fingerprint::take(&folder, self.store.bounds, |dir| {
+        let before = MetadataFingerprint::take(&folder, self.store.bounds, |dir| {
             directories.push(dir.to_owned());
         });
         let key = (found.dir.clone(), String::new());
-        let state = before.map(|before| FolderState::Local(found.clone(), before));
+        let state = before.map(|before| FolderRevision::Local(found.clone(), before));
         if let Some(unchanged) = self.known.find_unchanged(&key, state.as_ref()) {
             return (unchanged, directories);
         }
         let skill = self.read_local_skill(found, &folder);
         // Changes during the read, or too shortly before it, would not be noticed later.
         let is_settled = before.is_some_and(|before| {
-            let after = Fingerprint::take(&folder, self.store.bounds, |_| {});
+            let after = MetadataFingerprint::take(&folder, self.store.bounds, |_| {});
             !before.is_recent(started) && after == Some(before)
         });
         let ingested = IngestedFolder {
@@ -141,7 +141,7 @@ impl SourceIngest<'_> {
     /// Ingests a published folder.
     pub(crate) fn ingest_published(&self, folder: &StoredFolder) -> IngestedFolder {
         let key = (folder.dir.clone(), folder.name.clone());
-        let state = FolderState::Stored(folder.clone());
+        let state = FolderRevision::Stored(folder.clone());
         if self.store.is_unchanged(&folder.digest)
             && let Some(unchanged) = self.known.find_unchanged(&key, Some(&state))
         {
@@ -164,7 +164,7 @@ impl SourceIngest<'_> {
     fn read_local_skill(
         &self,
         found: &FoundFolder,
-        folder: &ContentFolder,
+        folder: &ContentSource,
     ) -> Result<Arc<Skill>, Problem> {
         let folder_name = found.path.file_name().unwrap_or_default();
         let origin = self.source.origin.clone();
@@ -200,7 +200,7 @@ impl SourceIngest<'_> {
         for problem in &mut skill.other_problems {
             *problem = problem.clone().about(&found.path);
         }
-        skill.judge(Profile::Lenient);
+        skill.judge(ValidationProfile::Lenient);
         if skill.state != SkillState::Rejected {
             let content = self.store.ingest(folder, &skill.name);
             skill.apply_content(content.map_err(IngestError::into_problem));
@@ -246,7 +246,7 @@ fn map_in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse::card;
+    use crate::parse::skill_card;
     use crate::skills_options::SkillsOptions;
     use crate::sources::root_walk::find_documents;
     use crate::sources::skill_source::SourceFolders;
@@ -259,7 +259,7 @@ mod tests {
         let root = root.canonicalize().expect("a real path");
         fs::write(root.join("SKILL.md"), "Do it.\n").expect("written");
         let json = r#"{"id": "a", "description": "b", "base_uri": "../files/"}"#;
-        fs::write(root.join(card::FILE_NAME), json).expect("written");
+        fs::write(root.join(skill_card::FILE_NAME), json).expect("written");
         let store = ContentStore::open(dir.path(), &SkillsOptions::for_tests()).expect("a store");
         let link_policy = Arc::new(LinkPolicy::new(vec![root.clone()]));
         let found = find_documents(&link_policy, &root);

@@ -46,14 +46,14 @@ pub(crate) struct SourceScanner {
     watcher: FolderWatcher,
     latest: Option<Arc<Catalogue>>,
     /// Result of the last scan, by rank of the source.
-    scans: Vec<SourceScan>,
+    scans: Vec<SourceScanResult>,
     /// Problems that the last scan logged, so that a standing problem is logged once.
     logged: HashSet<Problem>,
 }
 
 /// Result of scanning one source.
 #[derive(Debug)]
-pub(crate) struct SourceScan {
+pub(crate) struct SourceScanResult {
     source: SkillSource,
     /// Folders in the order in which they were found.
     pub(crate) folders: Vec<IngestedFolder>,
@@ -167,7 +167,7 @@ impl SourceScanner {
     }
 }
 
-impl SourceScan {
+impl SourceScanResult {
     /// Returns `true` if folders of this scan are listed in the same way when a source has them.
     fn has_origin_of(&self, source: &SkillSource) -> bool {
         let before = &self.source;
@@ -181,9 +181,9 @@ fn scan_source(
     ingest: &SourceIngest<'_>,
     walk: &mut RootWalk<'_>,
     directories: &mut BTreeSet<PathBuf>,
-) -> SourceScan {
+) -> SourceScanResult {
     let source = ingest.source;
-    let mut scan = SourceScan {
+    let mut scan = SourceScanResult {
         source: source.clone(),
         folders: Vec::new(),
         problems: source.problems.clone(),

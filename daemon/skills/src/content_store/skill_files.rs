@@ -158,12 +158,12 @@ impl Seek for FileContent {
 
 /// Range of a file, read a chunk at a time.
 #[derive(Debug)]
-pub struct FileRange {
+pub struct FileRangeReader {
     file: FileContent,
     left: u64,
 }
 
-impl FileRange {
+impl FileRangeReader {
     /// Reads from `offset` at most `length` bytes; `None` reads to the end.
     ///
     /// # Errors

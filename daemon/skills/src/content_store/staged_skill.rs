@@ -21,16 +21,16 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use super::ContentStore;
-use super::content::Content;
+use super::content_hashing::ContentSummary;
 use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};
 use crate::parse::front_matter::FrontMatter;
 
-mod replaced_period;
+mod replaced_versions;
 mod skill_copy;
 
-use replaced_period::ReplacedPeriod;
-pub(crate) use replaced_period::{has_replaced, remove_replaced};
+use replaced_versions::VersionActivePeriod;
+pub(crate) use replaced_versions::{has_replaced, remove_replaced};
 
 /// Report on one skill that was staged in a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub struct StagedSkill {
 }
 
 impl StagedSkill {
-    pub(crate) fn new(name: &str, front_matter: &FrontMatter, content: Content) -> Self {
+    pub(crate) fn new(name: &str, front_matter: &FrontMatter, content: ContentSummary) -> Self {
         Self {
             name: name.to_owned(),
             version: front_matter.version.clone(),
@@ -186,7 +186,7 @@ fn publish_folder(
         Err(errno) => return Err(errno.into()),
     }
     let since = since.unwrap_or(SystemTime::UNIX_EPOCH);
-    let replaced = ReplacedPeriod::new(since, SystemTime::now());
+    let replaced = VersionActivePeriod::new(since, SystemTime::now());
     let name = place.file_name().unwrap_or_default().to_string_lossy();
     let aside = place.with_file_name(replaced.file_name(&name));
     fs::rename(prepared, &aside)?;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use super::address::{Reach, reach};
+use super::address_class::{AddressClass, classify_address};
 use super::{FetchError, WebUrl};
 
 /// Rule that decides which addresses may be connected to.
@@ -46,12 +46,14 @@ impl AddressError {
 impl AddressPolicy {
     /// Checks that an address may be connected to.
     pub(super) fn check_address(self, host: &str, address: IpAddr) -> Result<(), AddressError> {
-        let (what, allowable) = match (reach(address), self) {
-            (Reach::Public, _) | (_, Self::Proxy) | (Reach::Private(_), Self::Private) => {
+        let (what, allowable) = match (classify_address(address), self) {
+            (AddressClass::Public, _)
+            | (_, Self::Proxy)
+            | (AddressClass::Private(_), Self::Private) => {
                 return Ok(());
             }
-            (Reach::Private(what), Self::Public) => (what, true),
-            (Reach::Never(what), _) => (what, false),
+            (AddressClass::Private(what), Self::Public) => (what, true),
+            (AddressClass::Never(what), _) => (what, false),
         };
         Err(AddressError {
             host: host.to_owned(),

@@ -7,16 +7,18 @@ use sha2::{Digest as _, Sha256};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
-use super::{FetchBounds, FetchError, FetchRequest, FetchedFile, Fetcher, Validators, WebUrl};
-use crate::background_tasks::BackgroundTasks;
+use super::{
+    CacheValidators, FetchError, FetchOptions, FetchRequest, FetchedFile, UrlFetcher, WebUrl,
+};
+use crate::task_spawner::TaskSpawner;
 
 pub(crate) mod server;
 
 use server::{Reply, Server};
 
-/// FetchBounds for tests: long enough for a busy machine.
-pub(crate) fn bounds() -> FetchBounds {
-    FetchBounds {
+/// FetchOptions for tests: long enough for a busy machine.
+pub(crate) fn bounds() -> FetchOptions {
+    FetchOptions {
         connect_timeout: Duration::from_secs(20),
         timeout: Duration::from_secs(30),
         proxy: None,
@@ -24,8 +26,8 @@ pub(crate) fn bounds() -> FetchBounds {
 }
 
 /// A fetcher that reaches the test's server.
-fn fetcher() -> Fetcher {
-    Fetcher::new(&bounds(), true, BackgroundTasks::default())
+fn fetcher() -> UrlFetcher {
+    UrlFetcher::new(&bounds(), true, TaskSpawner::default())
 }
 
 fn file() -> File {
@@ -49,12 +51,12 @@ fn get(url: &str) -> FetchRequest {
     }
 }
 
-async fn fetched(fetcher: &Fetcher, get: &FetchRequest, into: &mut File) -> FetchedFile {
+async fn fetched(fetcher: &UrlFetcher, get: &FetchRequest, into: &mut File) -> FetchedFile {
     let fetched = fetcher.fetch(get, into).await.expect("an answer");
     fetched.expect("a file")
 }
 
-async fn error(fetcher: &Fetcher, get: &FetchRequest) -> FetchError {
+async fn error(fetcher: &UrlFetcher, get: &FetchRequest) -> FetchError {
     let answer = fetcher.fetch(get, &mut file()).await;
     answer.expect_err("it must not be fetched")
 }
@@ -148,7 +150,7 @@ async fn private_addresses_are_refused_by_default() {
     let server = Server::start().await;
     server.put("/x", Reply::ok("secret"));
     let port = server.port();
-    let strict = Fetcher::new(&bounds(), false, BackgroundTasks::default());
+    let strict = UrlFetcher::new(&bounds(), false, TaskSpawner::default());
     for host in [
         "127.0.0.1",
         "127.1",
@@ -205,11 +207,11 @@ async fn metadata_services_are_never_reached() {
 async fn every_redirect_is_checked_like_the_first_url() {
     // The server stands for a public one: it is the proxy through which that is fetched.
     let server = Server::start().await;
-    let config = FetchBounds {
+    let config = FetchOptions {
         proxy: Some(server.url("/").parse().expect("a URL")),
         ..bounds()
     };
-    let strict = Fetcher::new(&config, false, BackgroundTasks::default());
+    let strict = UrlFetcher::new(&config, false, TaskSpawner::default());
     let first = "http://skills.example/x";
     for target in [
         "http://127.0.0.1/y",
@@ -301,14 +303,14 @@ fn a_redirect_never_leads_from_https_to_http() {
 #[tokio::test]
 async fn a_server_that_does_not_go_on_is_given_up() {
     let server = Server::start().await;
-    let config = FetchBounds {
+    let config = FetchOptions {
         timeout: Duration::from_millis(300),
         connect_timeout: Duration::from_millis(300),
         proxy: None,
     };
     for reply in [Reply::Silent, Reply::Stalled] {
         server.put("/x", reply.clone());
-        let hasty = Fetcher::new(&config, true, BackgroundTasks::default());
+        let hasty = UrlFetcher::new(&config, true, TaskSpawner::default());
         let error = error(&hasty, &get(&server.url("/x"))).await;
         let timeout = matches!(error, FetchError::Timeout { .. });
         assert!(timeout && error.is_temporary(), "{reply:?}: {error}");
@@ -413,7 +415,7 @@ async fn a_server_that_is_down_or_speaks_no_tls_is_unreachable() {
 async fn fetches_at_once_are_bounded() {
     let server = Server::start().await;
     server.put("/silent", Reply::Silent);
-    let (fetcher, tasks) = (fetcher(), BackgroundTasks::default());
+    let (fetcher, tasks) = (fetcher(), TaskSpawner::default());
     let silent = get(&server.url("/silent"));
     let mut waiting = Vec::new();
     for _ in 0..super::FETCHES_MAX + 3 {
@@ -459,12 +461,12 @@ fn urls_that_are_not_fetched_are_refused_without_showing_secrets() {
 
 #[test]
 fn validators_survive_being_written_down() {
-    let validators = Validators {
+    let validators = CacheValidators {
         from: "https://x.example/y".into(),
         etag: Some("W/\"1\"".into()),
         last_modified: None,
     };
     let text = serde_json::to_string(&validators).expect("json");
-    let read: Validators = serde_json::from_str(&text).expect("json");
+    let read: CacheValidators = serde_json::from_str(&text).expect("json");
     assert_eq!(read, validators);
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::card::{self, Card};
-use crate::finding::{self, Findings, Profile};
+use crate::finding::{self, Findings, ValidationProfile};
 use crate::front_matter::{self, FrontMatter, ParsedFrontMatter};
+use crate::skill_card::{self, SkillCard};
 use crate::{Problem, Severity};
 
 mod display_text;
@@ -29,13 +29,13 @@ pub struct Document {
 impl Document {
     /// Returns the problems that a profile reports, errors first, without a subject.
     #[must_use]
-    pub fn problems(&self, profile: Profile) -> Vec<Problem> {
+    pub fn problems(&self, profile: ValidationProfile) -> Vec<Problem> {
         self.findings.problems(profile)
     }
 
     /// Returns the first error that a profile reports.
     #[must_use]
-    pub fn refusal(&self, profile: Profile) -> Option<Problem> {
+    pub fn refusal(&self, profile: ValidationProfile) -> Option<Problem> {
         let mut problems = self.problems(profile).into_iter();
         problems.find(|problem| problem.severity == Severity::Error)
     }
@@ -47,7 +47,7 @@ impl Document {
 #[must_use]
 pub fn parse_documents(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir_name: &str) -> Document {
     let mut findings = Findings::default();
-    let card = card.and_then(|bytes| card::parse_card(bytes, &mut findings));
+    let card = card.and_then(|bytes| skill_card::parse_card(bytes, &mut findings));
     let described = card
         .as_ref()
         .is_some_and(|card| !card.description.is_empty());
@@ -60,7 +60,7 @@ pub fn parse_documents(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir_name: &
         Some(bytes) => front_matter::parse_skill_md(bytes, !described, &mut findings),
         None => (ParsedFrontMatter::default(), String::new()),
     };
-    let unreadable = findings.reject(Profile::Lenient);
+    let unreadable = findings.reject(ValidationProfile::Lenient);
     let id = skill_id::choose_id(
         card.as_ref(),
         said.name.as_ref(),
@@ -97,7 +97,7 @@ pub fn parse_documents(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir_name: &
 }
 
 /// Describes why a card without a SKILL.md beside it, or with an empty one, is no skill.
-fn describe_missing_text(card: &Card, has_skill_md: bool) -> String {
+fn describe_missing_text(card: &SkillCard, has_skill_md: bool) -> String {
     match card.remote() {
         Some(base) if !has_skill_md => format!(
             "there is no SKILL.md beside the card, and {} is fetched only for a card that is a root itself",
@@ -111,7 +111,7 @@ fn describe_missing_text(card: &Card, has_skill_md: bool) -> String {
 /// Chooses the description: the card's, the front matter's, other text of the front matter that can serve as one, or
 /// the body's first paragraph.
 fn choose_description(
-    card: Option<&Card>,
+    card: Option<&SkillCard>,
     said: &ParsedFrontMatter,
     body: &str,
     findings: &mut Findings,

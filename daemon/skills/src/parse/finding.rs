@@ -10,7 +10,7 @@ const SHOWN_CHARS_MAX: usize = 80;
 
 /// Strictness with which a skill is judged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Profile {
+pub enum ValidationProfile {
     /// Accepts whatever can be understood; repairs are warnings.
     #[default]
     Lenient,
@@ -20,7 +20,7 @@ pub enum Profile {
 
 /// Kind of finding.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Code {
+pub struct FindingCode {
     /// Stable, for programs.
     pub name: &'static str,
     /// Severity under `Lenient`; `None` if it is not reported.
@@ -31,11 +31,11 @@ pub struct Code {
     pub cure: &'static str,
 }
 
-impl Code {
-    fn severity(&self, profile: Profile) -> Option<Severity> {
+impl FindingCode {
+    fn severity(&self, profile: ValidationProfile) -> Option<Severity> {
         match profile {
-            Profile::Lenient => self.lenient,
-            Profile::Spec => self.spec,
+            ValidationProfile::Lenient => self.lenient,
+            ValidationProfile::Spec => self.spec,
         }
     }
 }
@@ -49,11 +49,11 @@ macro_rules! codes {
     ($($constant:ident = $name:literal, $lenient:ident, $spec:ident, $cure:literal;)*) => {
         $(
             #[doc = $cure]
-            pub(crate) const $constant: &Code =
-                &Code { name: $name, lenient: $lenient, spec: $spec, cure: $cure };
+            pub(crate) const $constant: &FindingCode =
+                &FindingCode { name: $name, lenient: $lenient, spec: $spec, cure: $cure };
         )*
         /// Every code, in the order in which a document is read.
-        pub const ALL: &[&Code] = &[$($constant),*];
+        pub const ALL: &[&FindingCode] = &[$($constant),*];
     };
 }
 
@@ -110,14 +110,19 @@ pub struct Findings {
 
 #[derive(Debug, Clone, PartialEq)]
 struct Finding {
-    code: &'static Code,
+    code: &'static FindingCode,
     line: usize,
     message: String,
 }
 
 impl Findings {
     /// Adds one that concerns a line, or none if that is 0.
-    pub(crate) fn add(&mut self, code: &'static Code, line: usize, message: impl Into<String>) {
+    pub(crate) fn add(
+        &mut self,
+        code: &'static FindingCode,
+        line: usize,
+        message: impl Into<String>,
+    ) {
         // The list is bounded, but keeps at least one finding of each kind.
         if self.list.len() < FINDINGS_MAX || !self.has(code) {
             let message = message.into();
@@ -130,18 +135,18 @@ impl Findings {
     }
 
     /// Returns `true` if there is a finding of this kind.
-    pub(crate) fn has(&self, code: &'static Code) -> bool {
+    pub(crate) fn has(&self, code: &'static FindingCode) -> bool {
         self.list.iter().any(|finding| finding.code == code)
     }
 
     /// Removes all findings of a kind, for a caller that knows better.
-    pub(crate) fn remove(&mut self, code: &'static Code) {
+    pub(crate) fn remove(&mut self, code: &'static FindingCode) {
         self.list.retain(|finding| finding.code != code);
     }
 
     /// Returns the problems that a profile reports, errors first, without a subject.
     #[must_use]
-    pub fn problems(&self, profile: Profile) -> Vec<Problem> {
+    pub fn problems(&self, profile: ValidationProfile) -> Vec<Problem> {
         let said = self.list.iter().filter_map(|finding| {
             let problem = match finding.code.severity(profile)? {
                 Severity::Error => Problem::error(finding.code.name, &finding.message),
@@ -156,7 +161,7 @@ impl Findings {
 
     /// Returns `true` if a finding is an error under the profile.
     #[must_use]
-    pub fn reject(&self, profile: Profile) -> bool {
+    pub fn reject(&self, profile: ValidationProfile) -> bool {
         let mut severities = self
             .list
             .iter()
@@ -201,7 +206,7 @@ mod tests {
             findings.add(DUPLICATE_KEY, line, "x");
         }
         findings.add(NO_DESCRIPTION, 0, "x");
-        let problems = findings.problems(Profile::Lenient);
+        let problems = findings.problems(ValidationProfile::Lenient);
         assert_eq!(problems.len(), FINDINGS_MAX + 1);
         assert_eq!(problems[0].code, "skill.no_description");
     }
@@ -213,7 +218,7 @@ mod tests {
             Some(Severity::Warning) => "warning",
             Some(Severity::Error) => "error",
         };
-        let row = |code: &&Code| {
+        let row = |code: &&FindingCode| {
             let (lenient, spec) = (word(code.lenient), word(code.spec));
             format!("| `{}` | {lenient} | {spec} | {} |\n", code.name, code.cure)
         };

@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::card::Card;
-use crate::finding::{self, Code, Findings, quote_excerpt};
-use yaml_node::{Duplicate, MapEntries, Node, Weight, YamlError};
+use crate::finding::{self, FindingCode, Findings, quote_excerpt};
+use crate::skill_card::SkillCard;
+use yaml_node::{DuplicateKey, MapEntries, Node, ParseCost, YamlError};
 
 mod fences;
 mod field_reader;
@@ -55,7 +55,7 @@ pub struct FrontMatter {
     /// Requirements of `metadata.*.requires`.
     pub requires: Requires,
     /// skill-card.json.
-    pub card: Option<Arc<Card>>,
+    pub card: Option<Arc<SkillCard>>,
     /// All of it, unknown keys included.
     pub fields: Map<String, Value>,
 }
@@ -119,7 +119,7 @@ fn read_keys(yaml: &str, first_line: usize, findings: &mut Findings) -> ParsedFr
             return ParsedFrontMatter::default();
         }
     };
-    for Duplicate { key, line } in duplicates {
+    for DuplicateKey { key, line } in duplicates {
         let message = format!(
             "the key {} comes twice; the last was used",
             quote_excerpt(&key)
@@ -137,9 +137,9 @@ fn read_keys(yaml: &str, first_line: usize, findings: &mut Findings) -> ParsedFr
 fn read_entries(
     yaml: &str,
     first_line: usize,
-    duplicates: &mut Vec<Duplicate>,
+    duplicates: &mut Vec<DuplicateKey>,
     findings: &mut Findings,
-) -> Result<MapEntries, (&'static Code, String)> {
+) -> Result<MapEntries, (&'static FindingCode, String)> {
     let empty = || {
         (
             finding::EMPTY_FRONT_MATTER,
@@ -152,7 +152,7 @@ fn read_entries(
     };
     let too_complex = |message| (finding::TOO_COMPLEX, format!("front matter: {message}"));
     let (line, message) =
-        match yaml_node::read_yaml(yaml, first_line, &mut Weight::default(), duplicates) {
+        match yaml_node::read_yaml(yaml, first_line, &mut ParseCost::default(), duplicates) {
             Ok(root) => {
                 let root = root.ok_or_else(empty)?;
                 return root.entries().map(<[_]>::to_vec).ok_or_else(not_a_map);

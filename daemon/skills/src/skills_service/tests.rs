@@ -14,7 +14,7 @@ fn hanging_root_keeps_listings_and_other_threads_available() {
         .enable_all()
         .build();
     let runtime = runtime.expect("a runtime");
-    let tasks = BackgroundTasks::default();
+    let tasks = TaskSpawner::default();
     let _entered = runtime.enter();
     let skills = Skills::open(&options, dir.path(), tasks.clone()).expect("open");
     runtime.block_on(skills.list()).expect("listed");
@@ -27,7 +27,7 @@ fn hanging_root_keeps_listings_and_other_threads_available() {
         for _ in 0..50 {
             let csv = SkillRef::parse("name", "csv").expect("a name");
             skills.list().await.expect("listed");
-            let missing = skills.get(csv.clone(), Profile::Lenient).await;
+            let missing = skills.get(csv.clone(), ValidationProfile::Lenient).await;
             assert!(matches!(missing, Err(Error::SkillNotFound { .. })));
             let missing = skills.stage(&dir.path().join("skills"), vec![csv]).await;
             assert!(matches!(missing, Err(Error::SkillNotFound { .. })));

@@ -26,7 +26,7 @@ use std::rc::Rc;
 
 use flate2::read::MultiGzDecoder;
 
-use crate::content_store::content::make_directory;
+use crate::content_store::content_hashing::make_directory;
 use crate::error::{Error, Result};
 use crate::parse::problem::Problem;
 use crate::skills_options::ArchiveBounds;

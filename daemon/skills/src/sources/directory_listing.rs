@@ -10,7 +10,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{SFlag, fstat, fstatat};
 
 use crate::content_store::link_policy::LinkPolicy;
-use crate::parse::card;
+use crate::parse::skill_card;
 
 /// The document.
 pub(crate) const SKILL_MD: &str = "SKILL.md";
@@ -86,7 +86,7 @@ impl DirectoryListing {
                     self.dirs.push(name.to_owned());
                 }
             }
-            Some(card::FILE_NAME) => self.card = kind != Type::Directory,
+            Some(skill_card::FILE_NAME) => self.card = kind != Type::Directory,
             _ if kind == Type::Directory => self.dirs.push(name.to_owned()),
             _ if kind == Type::Symlink => self.links.push(name.to_owned()),
             _ => {}

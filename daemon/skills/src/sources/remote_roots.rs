@@ -22,12 +22,12 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::skill_source::{SkillSource, SourceFolders};
-use crate::background_tasks::BackgroundTasks;
 use crate::content_store::{ContentStore, read_record};
 use crate::error::{Error, Result};
-use crate::fetch::{Fetcher, WebUrl};
+use crate::fetch::{UrlFetcher, WebUrl};
 use crate::parse::problem::Problem;
 use crate::skills_options::{RemoteOptions, SkillRoot, SkillsOptions};
+use crate::task_spawner::TaskSpawner;
 
 mod fetch_plan;
 mod refresh_attempt;
@@ -55,10 +55,10 @@ pub(crate) struct RemoteRoots {
 /// Everything that the attempts of all roots share.
 #[derive(Debug)]
 struct RemoteContext {
-    fetcher: Fetcher,
+    fetcher: UrlFetcher,
     options: RemoteOptions,
     store: Arc<ContentStore>,
-    tasks: BackgroundTasks,
+    tasks: TaskSpawner,
     permits: Arc<Semaphore>,
     /// Number of attempts that ended; the catalogue's task waits for it to change.
     attempts: watch::Sender<u64>,
@@ -96,7 +96,7 @@ impl RemoteRoots {
         options: &SkillsOptions,
         records: &Path,
         store: &Arc<ContentStore>,
-        tasks: BackgroundTasks,
+        tasks: TaskSpawner,
     ) -> Result<Self> {
         fs::create_dir_all(records).map_err(Error::io(format!("make {}", records.display())))?;
         let urls = options.roots.iter().filter_map(|root| match root {
@@ -109,7 +109,7 @@ impl RemoteRoots {
         Ok(Self {
             roots: roots.collect(),
             context: Arc::new(RemoteContext {
-                fetcher: Fetcher::new(&remote.fetch, private, tasks.clone()),
+                fetcher: UrlFetcher::new(&remote.fetch, private, tasks.clone()),
                 options: remote,
                 store: Arc::clone(store),
                 tasks,

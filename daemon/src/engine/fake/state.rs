@@ -19,7 +19,7 @@ const EVENTS_MAX: usize = 1024;
 pub(super) struct SharedState {
     pub(super) state: Mutex<EngineState>,
     /// Sends events to the subscribers of all instances.
-    pub(super) signals: broadcast::Sender<EngineSignal>,
+    pub(super) signals: broadcast::Sender<SubscriberMessage>,
 }
 
 /// Containers, call counters and injected faults of the fake engine.
@@ -104,7 +104,7 @@ pub(super) enum ContainerLife {
 
 /// Message to the subscribers of container events.
 #[derive(Debug, Clone)]
-pub(super) enum EngineSignal {
+pub(super) enum SubscriberMessage {
     /// Event of a container of this instance.
     Event {
         instance: String,
@@ -140,7 +140,7 @@ impl SharedState {
     }
 
     /// Sends a message to all subscribers; there may be none.
-    pub(super) fn send(&self, signal: EngineSignal) {
+    pub(super) fn send(&self, signal: SubscriberMessage) {
         drop(self.signals.send(signal));
     }
 
@@ -153,7 +153,7 @@ impl SharedState {
     ) {
         if let Some(instance) = spec.labels.get(LABEL_INSTANCE).cloned() {
             let container_id = container_id.to_owned();
-            self.send(EngineSignal::Event {
+            self.send(SubscriberMessage::Event {
                 instance,
                 event: ContainerEvent { container_id, kind },
             });

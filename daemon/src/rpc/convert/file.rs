@@ -9,11 +9,11 @@ use skilld_proto::v1::stage_files_request::Payload;
 
 use super::{ViolationCollector, check_upload_data, int64, parse_exec_name};
 use crate::collect::SaveAs;
-use crate::config::FileConfig;
+use crate::config::FilesConfig;
 use crate::error::{Error, Result};
-use crate::paths::{self, PathScope};
 use crate::skills::{SkillRef, StagedSkill};
 use crate::workspace::WorkspaceId;
+use crate::workspace_paths::{self, PathContext};
 
 /// Maximum data of one message of a stream, in bytes.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
@@ -59,7 +59,7 @@ pub fn staged_skills_message(skills: &[StagedSkill]) -> pb::StageSkillsResponse 
     let skills = skills.iter().map(|skill| pb::StagedSkill {
         name: skill.name.clone(),
         digest: format!("sha256:{}", skill.digest),
-        path: format!("{}/{}", paths::SKILLS_DIR, skill.name),
+        path: format!("{}/{}", workspace_paths::SKILLS_DIR, skill.name),
         files: int64(skill.files),
         bytes: int64(skill.bytes),
         unchanged: skill.unchanged,
@@ -80,7 +80,7 @@ pub fn staged_skills_message(skills: &[StagedSkill]) -> pb::StageSkillsResponse 
 /// `Invalid` with every violation; otherwise `PathEscapes` or `ReadOnly`.
 pub fn check_stage_files(
     first: pb::StageFilesRequest,
-    config: &FileConfig,
+    config: &FilesConfig,
 ) -> Result<(WorkspaceId, guest::PutFilesHeader)> {
     let mut violations = ViolationCollector::default();
     let workspace = violations.workspace_name("workspace", &first.workspace);
@@ -117,8 +117,8 @@ pub fn check_stage_files(
 
 /// Resolves the path of a staged file or of the directory for an archive.
 fn resolve_target(given: &str, is_archive: bool) -> Result<String> {
-    let path = paths::resolve_path("header.path", given, PathScope::default())?;
-    paths::check_writable(&path).map_err(|_| Error::ReadOnly {
+    let path = workspace_paths::resolve_path("header.path", given, PathContext::default())?;
+    workspace_paths::check_writable(&path).map_err(|_| Error::ReadOnly {
         path: given.to_owned(),
     })?;
     if path.is_empty() && !is_archive {
@@ -150,10 +150,10 @@ pub fn check_list_files(
 ) -> Result<(WorkspaceId, guest::ListFilesRequest)> {
     let mut violations = ViolationCollector::default();
     let workspace = violations.workspace_name("workspace", &request.workspace);
-    let path = violations.take(paths::resolve_path(
+    let path = violations.take(workspace_paths::resolve_path(
         "path",
         &request.path,
-        PathScope::default(),
+        PathContext::default(),
     ));
     let size = violations.page_size(request.page_size, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX);
     let token = violations.page_token(&request.page_token);
@@ -175,10 +175,10 @@ pub fn check_read_file(
 ) -> Result<(WorkspaceId, guest::ReadFileRequest)> {
     let mut violations = ViolationCollector::default();
     let workspace = violations.workspace_name("workspace", &request.workspace);
-    let path = violations.take(paths::resolve_path(
+    let path = violations.take(workspace_paths::resolve_path(
         "path",
         &request.path,
-        PathScope::default(),
+        PathContext::default(),
     ));
     let request = guest::ReadFileRequest {
         path: path.unwrap_or_default(),
@@ -195,7 +195,7 @@ pub fn check_read_file(
 /// `Invalid` with every violation; otherwise `PathEscapes`.
 pub fn check_collect_outputs(
     request: pb::CollectOutputsRequest,
-    config: &FileConfig,
+    config: &FilesConfig,
 ) -> Result<(WorkspaceId, guest::CollectRequest, Option<SaveAs>)> {
     let mut violations = ViolationCollector::default();
     let workspace = violations.workspace_name("workspace", &request.workspace);
@@ -225,9 +225,9 @@ pub fn check_collect_outputs(
         }
         exec_id = exec.map(|(_, exec)| exec);
     }
-    let scope = PathScope {
+    let scope = PathContext {
         exec: exec_id.as_deref(),
-        ..PathScope::default()
+        ..PathContext::default()
     };
     let save_as = check_collect_spec(&mut violations, "spec", &mut spec, scope, config);
     spec.save_as_artifacts = None;
@@ -243,12 +243,12 @@ pub fn check_collect_outputs(
 pub fn check_planned_collect(
     mut spec: pb::CollectSpec,
     exec: &str,
-    config: &FileConfig,
+    config: &FilesConfig,
 ) -> Result<()> {
     let mut violations = ViolationCollector::default();
-    let scope = PathScope {
+    let scope = PathContext {
         exec: Some(exec),
-        ..PathScope::default()
+        ..PathContext::default()
     };
     let field = "spec.planned_collect";
     check_collect_spec(&mut violations, field, &mut spec, scope, config);
@@ -264,13 +264,13 @@ pub fn check_collect_on_exit(
     workspace: &WorkspaceId,
     exec: &str,
     skill: &str,
-    config: &FileConfig,
+    config: &FilesConfig,
 ) -> Result<()> {
     let mut violations = ViolationCollector::default();
-    let scope = PathScope {
+    let scope = PathContext {
         exec: Some(exec),
         skill: Some(skill).filter(|skill| !skill.is_empty()),
-        ..PathScope::default()
+        ..PathContext::default()
     };
     check_collect_spec(&mut violations, "spec.collect", spec, scope, config);
     if spec.save_as_artifacts.is_none() {
@@ -292,8 +292,8 @@ fn check_collect_spec(
     violations: &mut ViolationCollector,
     field: &str,
     spec: &mut pb::CollectSpec,
-    scope: PathScope<'_>,
-    config: &FileConfig,
+    scope: PathContext<'_>,
+    config: &FilesConfig,
 ) -> Option<SaveAs> {
     check_globs(
         violations,
@@ -340,14 +340,16 @@ fn check_globs(
     violations: &mut ViolationCollector,
     field: &str,
     globs: &mut [String],
-    scope: PathScope<'_>,
+    scope: PathContext<'_>,
 ) {
     violations.one_to(field, globs.len(), GLOBS_MAX, "globs");
     for (index, glob) in globs.iter_mut().enumerate().take(GLOBS_MAX) {
         let field = format!("{field}[{index}]");
         if glob.len() > GLOB_BYTES_MAX {
             violations.bytes_at_most(&field, glob.len(), GLOB_BYTES_MAX);
-        } else if let Some(resolved) = violations.take(paths::resolve_glob(&field, glob, scope)) {
+        } else if let Some(resolved) =
+            violations.take(workspace_paths::resolve_glob(&field, glob, scope))
+        {
             *glob = resolved;
         }
     }
@@ -357,7 +359,7 @@ fn check_globs(
 mod tests {
     use super::*;
 
-    const CONFIG: FileConfig = FileConfig {
+    const CONFIG: FilesConfig = FilesConfig {
         archive_entries_max: 20_000,
         stage_bytes_max: 1 << 30,
         host_roots: Vec::new(),

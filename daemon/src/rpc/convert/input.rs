@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::fetch::{FetchError, WebUrl};
 use crate::inputs::destination::{DEFAULT_FOLDER, safe_name};
 use crate::inputs::{InputDestination, InputSource, InputSpec, StagedInput};
-use crate::paths;
 use crate::skills::is_name;
 use crate::workspace::WorkspaceId;
+use crate::workspace_paths;
 
 /// Maximum number of inputs in one request.
 pub const INPUTS_MAX: usize = 256;
@@ -127,7 +127,11 @@ fn parse_source(field: &str, from: &str) -> Result<InputSource> {
             "must be host:// and an absolute path",
         )),
         "workspace" => {
-            let path = paths::resolve_path(field, rest, paths::PathScope::default())?;
+            let path = workspace_paths::resolve_path(
+                field,
+                rest,
+                workspace_paths::PathContext::default(),
+            )?;
             Ok(InputSource::Workspace(path))
         }
         "skill" => {
@@ -140,10 +144,10 @@ fn parse_source(field: &str, from: &str) -> Result<InputSource> {
                     path: from.to_owned(),
                 });
             }
-            let base = paths::resolve_path(
+            let base = workspace_paths::resolve_path(
                 field,
                 &format!("skills/{name}/{path}"),
-                paths::PathScope::default(),
+                workspace_paths::PathContext::default(),
             )?;
             let path = base
                 .strip_prefix(&format!("skills/{name}"))
@@ -166,11 +170,11 @@ fn parse_source(field: &str, from: &str) -> Result<InputSource> {
 fn parse_target(field: &str, to: &str) -> Result<InputDestination> {
     // Blanks at the end belong to the name, unless there is nothing else.
     let to = if to.trim().is_empty() { "" } else { to };
-    let path = paths::resolve_path(field, to, paths::PathScope::default())?;
+    let path = workspace_paths::resolve_path(field, to, workspace_paths::PathContext::default())?;
     if to.is_empty() || path == DEFAULT_FOLDER {
         return Ok(InputDestination::Default);
     }
-    paths::check_writable(&path).map_err(|_| Error::ReadOnly {
+    workspace_paths::check_writable(&path).map_err(|_| Error::ReadOnly {
         path: to.to_owned(),
     })?;
     // The workspace itself can only be a folder.

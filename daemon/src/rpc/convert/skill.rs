@@ -8,7 +8,8 @@ use skilld_proto::v1 as pb;
 use super::{ViolationCollector, int32, int64, timestamp_message};
 use crate::error::{Error, Result};
 use crate::skills::{
-    Listing, PageCursor, Problem, Profile, Requires, Severity, Skill, SkillRef, SkillState,
+    Listing, PageCursor, Problem, Requires, Severity, Skill, SkillRef, SkillState,
+    ValidationProfile,
 };
 
 const PAGE_DEFAULT: usize = 100;
@@ -30,7 +31,7 @@ const PROBLEMS_BYTES_MAX: usize = 1 << 20;
 /// `Invalid`.
 pub fn check_list_skills(
     request: &pb::ListSkillsRequest,
-) -> Result<(Option<PageCursor>, usize, Profile)> {
+) -> Result<(Option<PageCursor>, usize, ValidationProfile)> {
     let mut violations = ViolationCollector::default();
     let size = violations.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
     let token = violations.page_token(&request.page_token);
@@ -50,10 +51,12 @@ pub fn check_list_skills(
     Ok((after, size, profile))
 }
 
-fn profile(violations: &mut ViolationCollector, given: i32) -> Profile {
+fn profile(violations: &mut ViolationCollector, given: i32) -> ValidationProfile {
     match violations.known_enum("profile", given) {
-        Some(pb::SkillProfile::Spec) => Profile::Spec,
-        None | Some(pb::SkillProfile::Unspecified | pb::SkillProfile::Lenient) => Profile::Lenient,
+        Some(pb::SkillProfile::Spec) => ValidationProfile::Spec,
+        None | Some(pb::SkillProfile::Unspecified | pb::SkillProfile::Lenient) => {
+            ValidationProfile::Lenient
+        }
     }
 }
 
@@ -61,7 +64,7 @@ fn profile(violations: &mut ViolationCollector, given: i32) -> Profile {
 ///
 /// # Errors
 /// `Invalid`.
-pub fn check_get_skill(request: &pb::GetSkillRequest) -> Result<(SkillRef, Profile)> {
+pub fn check_get_skill(request: &pb::GetSkillRequest) -> Result<(SkillRef, ValidationProfile)> {
     let mut violations = ViolationCollector::default();
     let skill = violations.take(check_skill_name(&request.name));
     let profile = profile(&mut violations, request.profile);
@@ -331,7 +334,7 @@ mod tests {
             name,
         );
         assert!(
-            document.refusal(Profile::Lenient).is_none(),
+            document.refusal(ValidationProfile::Lenient).is_none(),
             "{:?}",
             document.findings
         );

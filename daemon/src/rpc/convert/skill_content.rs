@@ -6,11 +6,11 @@ use skilld_proto::v1::skill_file::Kind as WireKind;
 
 use super::{ViolationCollector, int64, skill as wire};
 use crate::error::Result;
-use crate::paths;
 use crate::skills::preflight::{NeedKind, UnmetNeed};
 use crate::skills::search::QUERY_BYTES_MAX;
 use crate::skills::skill_files::{FilePurpose, Manifest, SkillFile};
 use crate::skills::{SearchMatch, Severity, SkillRef};
+use crate::workspace_paths;
 
 const LIMIT_DEFAULT: usize = 25;
 const LIMIT_MAX: usize = 100;
@@ -88,7 +88,7 @@ pub fn check_list_skill_files(request: &pb::ListSkillFilesRequest) -> Result<Fil
     let skill = violations.take(wire::check_skill_name(&request.name));
     let size = violations.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
     let after = violations.page_token(&request.page_token);
-    let folder = violations.take(paths::normalise_skill_path("path", &request.path));
+    let folder = violations.take(workspace_paths::normalise_skill_path("path", &request.path));
     let folder = folder.unwrap_or_default();
     Ok(FileListing {
         skill: violations.finish_with(skill)?,
@@ -126,7 +126,7 @@ pub fn check_read_skill_file(request: &pb::ReadSkillFileRequest) -> Result<FileR
     let skill = violations.take(wire::check_skill_name(&request.name));
     let offset = violations.not_negative("offset", request.offset);
     let length = violations.not_negative("length", request.length);
-    let path = violations.take(paths::normalise_skill_path("path", &request.path));
+    let path = violations.take(workspace_paths::normalise_skill_path("path", &request.path));
     if request.path.is_empty() {
         violations.add("path", "must name a file");
     }

@@ -11,12 +11,12 @@ use super::{ViolationCollector, duration_message, int64, parse_id, sha256_hex, t
 use crate::config::WorkspaceConfig;
 use crate::engine::ContainerLimits;
 use crate::error::Result;
-use crate::paths;
 use crate::workspace::creation::WorkspaceRequest;
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record;
 use crate::workspace::state::{LossCause, SlotState};
 use crate::workspace::{SlotSnapshot, WorkspaceId};
+use crate::workspace_paths;
 
 /// Maximum number of labels.
 const LABELS_MAX: usize = 32;
@@ -286,12 +286,12 @@ pub fn limits_message(limits: ContainerLimits) -> pb::WorkspaceLimits {
 
 fn paths_message() -> pb::WorkspacePaths {
     pb::WorkspacePaths {
-        workspace_dir: paths::WORKSPACE_DIR.into(),
-        skills_dir: paths::SKILLS_DIR.into(),
-        work_dir: paths::WORK_DIR.into(),
-        inputs_dir: paths::INPUTS_DIR.into(),
-        output_dir: paths::OUTPUT_DIR.into(),
-        runs_dir: paths::RUNS_DIR.into(),
+        workspace_dir: workspace_paths::WORKSPACE_DIR.into(),
+        skills_dir: workspace_paths::SKILLS_DIR.into(),
+        work_dir: workspace_paths::WORK_DIR.into(),
+        inputs_dir: workspace_paths::INPUTS_DIR.into(),
+        output_dir: workspace_paths::OUTPUT_DIR.into(),
+        runs_dir: workspace_paths::RUNS_DIR.into(),
     }
 }
 

@@ -225,7 +225,7 @@ impl SlotActor {
             return;
         };
         let id = WorkspaceId::new(claim.workspace);
-        self.context.directory.remove(&id, self.record.number);
+        self.context.workspaces.remove(&id, self.record.number);
         tracing::info!(workspace_id = %id, "workspace is gone; its container is quarantined");
     }
 
@@ -250,7 +250,7 @@ impl SlotActor {
         fault::reach(Point::DeleteErased);
         if let Some(claim) = &self.record.claim {
             let id = WorkspaceId::new(claim.workspace.clone());
-            self.context.directory.remove(&id, self.record.number);
+            self.context.workspaces.remove(&id, self.record.number);
             tracing::info!(workspace_id = %id, "workspace is gone");
         }
         fault::reach(Point::DeleteForgotten);

@@ -21,7 +21,7 @@ use tokio::net::unix::pipe;
 /// Maximum bytes that are held until the flush. Larger writes go out at once, together with what is held.
 const HELD_MAX: usize = 2048;
 
-/// Connected, non-blocking socket.
+/// Connected Unix stream that buffers writes until the flush.
 #[derive(Debug)]
 pub(crate) struct FrameSocket {
     /// Registered for reading only. Writes that find room use it too.

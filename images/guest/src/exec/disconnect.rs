@@ -13,7 +13,7 @@ use super::{Exec, ExecControl, ExecPhase, ExecState};
 use crate::guest::Guest;
 use crate::task_spawn;
 
-/// Counts an event stream of an exec while it is open.
+/// Counts an open event stream. Dropping the last one starts the grace period after which the exec is killed.
 #[derive(Debug)]
 pub(crate) struct DisconnectGuard {
     guest: Arc<Guest>,

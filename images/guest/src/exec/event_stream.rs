@@ -11,22 +11,22 @@ use skilld_proto::v1::exec_event::{Closed, Event, Exited, Heartbeat, Started};
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::piece::{self, OutputPiece, OutputStyle};
-use super::readers::{ReaderGuard, ReaderKind, ReaderPosition};
+use super::output_piece::{self, OutputPiece, OutputReadOptions};
+use super::reader_backpressure::{ReaderGuard, ReaderRpc, RegisteredReader};
 use super::{Exec, ExecPhase, ExecState};
 use crate::error::Error;
-use crate::output::{CHUNK_BYTES, OutputWindow};
+use crate::output_window::{CHUNK_BYTES, OutputWindow};
 
 /// Time that Started waits for a second event. Most short commands are over by then, so daemon and client wake once
 /// for all of their events, on cores that the command needs.
 const STARTED_HOLD: Duration = Duration::from_millis(1);
 
-/// Options of an attach.
+/// Options of one event stream of an exec, for RunExec and AttachExec.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttachOptions {
-    pub(crate) kind: ReaderKind,
+    pub(crate) kind: ReaderRpc,
     pub(crate) offsets: [u64; 2],
-    pub(crate) style: OutputStyle,
+    pub(crate) style: OutputReadOptions,
     /// Interval between Heartbeats while nothing else is sent.
     pub(crate) heartbeat: Duration,
 }
@@ -41,14 +41,14 @@ struct EventReader {
     next: [u64; 2],
     /// Index of the stream whose output is sent next, so that neither starves the other.
     turn: usize,
-    sent: ReaderProgress,
+    sent: LastSentEvent,
     /// Time until which Started is held back.
     hold: Option<Instant>,
 }
 
 /// Last event that a reader was sent.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
-enum ReaderProgress {
+enum LastSentEvent {
     Nothing,
     Started,
     Exited,
@@ -63,7 +63,7 @@ pub(crate) fn attach_reader(
     options: AttachOptions,
 ) -> Result<impl Stream<Item = Result<v1::ExecEvent, Status>> + Send, Error> {
     let changed = exec.changed.subscribe();
-    piece::check_offsets(&exec.state(), options.offsets, options.style.gaps)?;
+    output_piece::check_offsets(&exec.state(), options.offsets, options.style.gaps)?;
     let format = options.style.format;
     let guard = ReaderGuard::register(Arc::clone(&exec), options.kind, format, options.offsets);
     let reader = EventReader {
@@ -72,7 +72,7 @@ pub(crate) fn attach_reader(
         next: options.offsets,
         options,
         turn: 0,
-        sent: ReaderProgress::Nothing,
+        sent: LastSentEvent::Nothing,
         hold: None,
         exec,
     };
@@ -85,12 +85,12 @@ pub(crate) fn attach_reader(
 impl EventReader {
     /// Waits for the next event, and sends a Heartbeat after a quiet interval. Returns `None` at the end.
     async fn wait_for_event(&mut self) -> Option<Result<v1::ExecEvent, Status>> {
-        while self.sent < ReaderProgress::Closed {
+        while self.sent < LastSentEvent::Closed {
             self.changed.mark_unchanged();
             if let Some(event) = self.next_event() {
                 return Some(self.seal(event));
             }
-            let held = self.hold.filter(|_| self.sent == ReaderProgress::Nothing);
+            let held = self.hold.filter(|_| self.sent == LastSentEvent::Nothing);
             let patience = held.map_or(self.options.heartbeat, |until| {
                 until.saturating_duration_since(Instant::now())
             });
@@ -110,7 +110,7 @@ impl EventReader {
                 event: Some(event),
             }),
             Err(error) => {
-                self.sent = ReaderProgress::Failed;
+                self.sent = LastSentEvent::Failed;
                 Err(error.into())
             }
         }
@@ -120,9 +120,9 @@ impl EventReader {
     /// reader's position.
     fn sequence_number(&self) -> u64 {
         let ends = match self.sent {
-            ReaderProgress::Closed => 2,
-            ReaderProgress::Exited => 1,
-            ReaderProgress::Nothing | ReaderProgress::Started | ReaderProgress::Failed => 0,
+            LastSentEvent::Closed => 2,
+            LastSentEvent::Exited => 1,
+            LastSentEvent::Nothing | LastSentEvent::Started | LastSentEvent::Failed => 0,
         };
         1 + self.next.iter().sum::<u64>() + ends
     }
@@ -134,21 +134,21 @@ impl EventReader {
         if state.phase == ExecPhase::Starting {
             return None;
         }
-        if self.sent == ReaderProgress::Nothing {
+        if self.sent == LastSentEvent::Nothing {
             if self.is_started_held(&state) {
                 return None;
             }
-            self.sent = ReaderProgress::Started;
+            self.sent = LastSentEvent::Started;
             return Some(Ok(self.started_event(&state)));
         }
-        let exited = state.phase >= ExecPhase::Exited && self.sent == ReaderProgress::Started;
+        let exited = state.phase >= ExecPhase::Exited && self.sent == LastSentEvent::Started;
         let reached = self
             .next
             .iter()
             .zip(&state.exit_offsets)
             .all(|(at, end)| at >= end);
         if exited && reached {
-            self.sent = ReaderProgress::Exited;
+            self.sent = LastSentEvent::Exited;
             let result = state.result();
             return Some(Ok(Event::Exited(Exited { result })));
         }
@@ -156,14 +156,14 @@ impl EventReader {
             if let Some(event) = self.output_event(&state, stream) {
                 self.turn = 1 - stream;
                 let (kind, format) = (self.options.kind, self.options.style.format);
-                let position = ReaderPosition::new(kind, format, self.next);
+                let position = RegisteredReader::new(kind, format, self.next);
                 state.readers.insert(self.guard.id, position);
                 exec.room.notify_one();
                 return Some(event);
             }
         }
-        if state.phase == ExecPhase::Closed && self.sent == ReaderProgress::Exited {
-            self.sent = ReaderProgress::Closed;
+        if state.phase == ExecPhase::Closed && self.sent == LastSentEvent::Exited {
+            self.sent = LastSentEvent::Closed;
             let total = Some(state.total());
             return Some(Ok(Event::Closed(Closed { total })));
         }
@@ -191,7 +191,7 @@ impl EventReader {
     /// Takes the next piece of a stream as an event; `None` if there is none yet.
     fn output_event(&mut self, state: &ExecState, stream: usize) -> Option<Result<Event, Error>> {
         let next = self.next.get_mut(stream)?;
-        let piece = piece::take_piece(state, stream, *next, self.options.style, CHUNK_BYTES);
+        let piece = output_piece::take_piece(state, stream, *next, self.options.style, CHUNK_BYTES);
         let (piece, after) = match piece.transpose()? {
             Ok(taken) => taken,
             Err(error) => return Some(Err(error)),

@@ -21,7 +21,7 @@ const OOM: [&str; 2] = ["memory.events", "memory/memory.oom_control"];
 /// Files with the number of forks that the pids limit refused: cgroup v2, then v1.
 const PIDS: [&str; 2] = ["pids.events", "pids/pids.events"];
 
-/// Counters of the workspace. Their files are opened once, so that no command can replace them later.
+/// Detects OOM kills and hits of the pids limit, by the cgroup counters of the workspace.
 #[derive(Debug)]
 pub(crate) struct ExhaustionDetector {
     oom: Option<CgroupCounter>,

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use skilld_proto::v1;
 
-use super::piece::{self, OutputPiece, OutputStyle};
-use super::readers::{ReaderGuard, ReaderKind};
+use super::output_piece::{self, OutputPiece, OutputReadOptions};
+use super::reader_backpressure::{ReaderGuard, ReaderRpc};
 use super::run::deadlines::sleep_until;
 use super::{Exec, ExecPhase, ExecState};
 use crate::error::Error;
@@ -25,7 +25,7 @@ const PROBE_BYTES: usize = 4;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PollRequest {
     pub(crate) offsets: [u64; 2],
-    pub(crate) style: OutputStyle,
+    pub(crate) style: OutputReadOptions,
     pub(crate) wait: Duration,
     pub(crate) settle: Duration,
     /// Maximum output of the response, in bytes.
@@ -45,10 +45,10 @@ impl PollRequest {
         let mut changed = exec.changed.subscribe();
         {
             let mut state = exec.state();
-            piece::check_offsets(&state, self.offsets, self.style.gaps)?;
+            output_piece::check_offsets(&state, self.offsets, self.style.gaps)?;
             state.acknowledge(self.offsets);
         }
-        let (kind, format) = (ReaderKind::Poll, self.style.format);
+        let (kind, format) = (ReaderRpc::Poll, self.style.format);
         let _guard = ReaderGuard::register(Arc::clone(&exec), kind, format, self.offsets);
         loop {
             changed.mark_unchanged();
@@ -82,7 +82,8 @@ impl PollRequest {
             if window.room(at) == 0 {
                 return Ok(Some(now));
             }
-            there |= piece::take_piece(state, stream, at, self.style, PROBE_BYTES)?.is_some();
+            there |=
+                output_piece::take_piece(state, stream, at, self.style, PROBE_BYTES)?.is_some();
         }
         if !there {
             return Ok(None);
@@ -105,7 +106,7 @@ impl PollRequest {
         for (stream, at) in next.iter_mut().enumerate() {
             let keep = if stream == 0 { reserved } else { 0 };
             while left > keep {
-                let taken = piece::take_piece(state, stream, *at, self.style, left - keep)?;
+                let taken = output_piece::take_piece(state, stream, *at, self.style, left - keep)?;
                 let Some((piece, after)) = taken else {
                     break;
                 };

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::Exec;
 use super::run::deadlines::deadline_after;
 use crate::files::root::WorkspaceRoot;
-use crate::output::{OutputBudget, OutputWindow};
+use crate::output_window::{OutputBudget, OutputWindow};
 use forgotten_ids::ForgottenIds;
 
 /// Maximum wait for the next end of an exec.

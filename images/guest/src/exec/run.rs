@@ -2,9 +2,9 @@
 //! and kills its process tree. It lives until no process of the exec is left.
 
 pub(crate) mod deadlines;
-mod program;
+mod output_source;
+mod program_check;
 mod spawn;
-mod stream;
 mod tree;
 
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use tokio::sync::mpsc;
 use super::exhaustion::StartSnapshot;
 use super::{Exec, ExecControl, ExecPhase};
 use crate::guest::{Guest, GuestSettings};
-use crate::output::CHUNK_BYTES;
+use crate::output_window::CHUNK_BYTES;
 use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
 use crate::sys::ExitStatus;
 use deadlines::{ExecDeadlines, deadline_after, sleep_until};
+use output_source::{OutputSource, PIPE_BYTES, wait_readable, would_block};
 pub(crate) use spawn::SpawnRequest;
 use spawn::spawn_exec;
-use stream::{OutputSource, PIPE_BYTES, wait_readable, would_block};
 use tree::ProcessTree;
 
 /// Maximum bytes read from one pipe before other tasks get their turn.
@@ -99,7 +99,7 @@ pub(crate) async fn run_exec(
         Err(result) => {
             let lost = result.reason() == Reason::WorkspaceLost;
             record_exit(&guest, &exec, result);
-            close_exec(&guest, &exec);
+            record_output_end(&guest, &exec);
             if lost {
                 tree::end_orphans(&guest).await;
             }
@@ -140,7 +140,7 @@ fn lost_leader_result(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
 }
 
 /// Records the end of both output streams.
-fn close_exec(guest: &Guest, exec: &Arc<Exec>) {
+fn record_output_end(guest: &Guest, exec: &Arc<Exec>) {
     guest.execs.output_ended(exec);
     exec.state().phase = ExecPhase::Closed;
     exec.notify_changed();
@@ -390,7 +390,7 @@ impl RunningExec {
             self.scratch = BytesMut::new();
             // Unset for an exec that could not start, since it has no files of its own.
             self.exec.state().end_file_time = Some(super::wall_clock_now());
-            close_exec(&self.guest, &self.exec);
+            record_output_end(&self.guest, &self.exec);
         }
     }
 

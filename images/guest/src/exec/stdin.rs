@@ -40,12 +40,12 @@ pub(crate) struct ExecStdin {
     turn: tokio::sync::Mutex<()>,
     /// Permits for writes that run or wait.
     write_permits: Semaphore,
-    end: EndStyle,
+    end: EofMethod,
 }
 
 /// Way to signal end of file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EndStyle {
+enum EofMethod {
     /// Closes the target. No write can follow.
     Close,
     /// Writes this character. Later writes are the next input that the terminal's program reads.
@@ -62,12 +62,12 @@ struct StdinState {
     /// Offsets of the most recent ends. A pipe has one end, a terminal any number.
     ends: VecDeque<u64>,
     /// The most recent writes with an id.
-    writes: VecDeque<KnownWrite>,
+    writes: VecDeque<IdempotentWrite>,
 }
 
 /// Progress of a write with an id, for its repetition.
 #[derive(Debug)]
-struct KnownWrite {
+struct IdempotentWrite {
     id: String,
     /// Number of its bytes that the target has taken.
     taken: u64,
@@ -84,7 +84,7 @@ impl StdinState {
     }
 
     /// Returns the progress of the write with this id and creates its entry if there is none; `None` for an empty id.
-    fn known_write(&mut self, id: &str) -> Option<&mut KnownWrite> {
+    fn known_write(&mut self, id: &str) -> Option<&mut IdempotentWrite> {
         if id.is_empty() {
             return None;
         }
@@ -92,7 +92,7 @@ impl StdinState {
             return self.writes.get_mut(at);
         }
         self.writes.truncate(KNOWN_MAX - 1);
-        self.writes.push_front(KnownWrite {
+        self.writes.push_front(IdempotentWrite {
             id: id.to_owned(),
             taken: 0,
             ended: false,
@@ -101,7 +101,7 @@ impl StdinState {
     }
 
     /// Returns the progress of a write whose data ends at offset `end`.
-    fn written(&self, input: &StdinWrite<'_>, end: u64, by: EndStyle) -> WriteProgress {
+    fn written(&self, input: &StdinWrite<'_>, end: u64, by: EofMethod) -> WriteProgress {
         WriteProgress {
             committed: self.committed,
             left: end.saturating_sub(self.committed),
@@ -111,9 +111,9 @@ impl StdinState {
 
     /// Returns `true` if this end was written before. After an end that more input may follow, only a write with an id
     /// or an offset can be recognised as a repetition.
-    fn has_ended(&self, input: &StdinWrite<'_>, end: u64, by: EndStyle) -> bool {
+    fn has_ended(&self, input: &StdinWrite<'_>, end: u64, by: EofMethod) -> bool {
         let mut writes = self.writes.iter();
-        let repeats = input.offset.is_some() || by == EndStyle::Close;
+        let repeats = input.offset.is_some() || by == EofMethod::Close;
         writes.any(|write| write.id == input.id && write.ended)
             || (repeats && self.ends.contains(&end))
     }
@@ -122,17 +122,17 @@ impl StdinState {
 impl ExecStdin {
     /// Returns the stdin of a program that reads from a pipe, given its write end.
     pub(crate) fn pipe(writer: OwnedFd) -> io::Result<Self> {
-        let stdin = Self::new(EndStyle::Close);
+        let stdin = Self::new(EofMethod::Close);
         stdin.connect(writer)?;
         Ok(stdin)
     }
 
     /// Returns the stdin of a program that reads from a terminal, which is opened when the exec is spawned.
     pub(crate) fn terminal() -> Self {
-        Self::new(EndStyle::Character(VEOF))
+        Self::new(EofMethod::Character(VEOF))
     }
 
-    fn new(end: EndStyle) -> Self {
+    fn new(end: EofMethod) -> Self {
         Self {
             state: Mutex::new(StdinState {
                 target: None,
@@ -200,11 +200,11 @@ impl ExecStdin {
                 return Err(WriteFailure::Beyond);
             }
             let has_ended = match self.end {
-                EndStyle::Close => {
+                EofMethod::Close => {
                     self.close();
                     true
                 }
-                EndStyle::Character(character) => {
+                EofMethod::Character(character) => {
                     self.write_target(&[character], input.until, None).await?
                 }
             };
@@ -339,7 +339,7 @@ pub(crate) async fn write_stdin(
         let state = stdin.state();
         (
             state.committed,
-            stdin.end == EndStyle::Close && !state.ends.is_empty(),
+            stdin.end == EofMethod::Close && !state.ends.is_empty(),
         )
     };
     if let WriteFailure::Beyond = failure {

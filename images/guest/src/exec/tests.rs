@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_event::output::Content;
 
-use super::piece::{self, OutputPiece, OutputStyle};
-use super::readers::{ReaderGuard, ReaderKind};
+use super::output_piece::{self, OutputPiece, OutputReadOptions};
+use super::reader_backpressure::{ReaderGuard, ReaderRpc};
 use super::{Exec, ExecPhase, ExecState};
-use crate::output::{CHUNK_BYTES, OutputBudget};
+use crate::output_window::{CHUNK_BYTES, OutputBudget};
 
 /// Event in the life of an exec.
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ struct Model {
     acknowledged: [u64; 2],
 }
 
-const STYLE: OutputStyle = OutputStyle {
+const STYLE: OutputReadOptions = OutputReadOptions {
     format: v1::OutputFormat::Bytes,
     gaps: v1::Gaps::Accept,
 };
@@ -104,8 +104,8 @@ impl Model {
             Step::Join(percent, poll) => {
                 let offsets = self.percent(percent);
                 let kind = match poll {
-                    true => ReaderKind::Poll,
-                    false => ReaderKind::Attached,
+                    true => ReaderRpc::Poll,
+                    false => ReaderRpc::Attached,
                 };
                 let format = STYLE.format;
                 let guard = ReaderGuard::register(Arc::clone(&self.exec), kind, format, offsets);
@@ -153,7 +153,7 @@ impl Model {
         let (_, at) = self.readers.get_mut(&id).expect("a reader");
         let from = at[stream];
         let taken =
-            piece::take_piece(&state, stream, from, STYLE, most).expect("gaps are accepted");
+            output_piece::take_piece(&state, stream, from, STYLE, most).expect("gaps are accepted");
         let written = &self.written[stream];
         let Some((piece, next)) = taken else {
             assert_eq!(from, written.len() as u64, "there is more");

@@ -9,10 +9,10 @@ use nix::sys::stat::{Mode, fchmod, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use skilld_proto::v1::FileType;
 
-use super::archive::{StagedEntries, StagedEntry};
 use super::file_type;
 use super::root::{WorkspaceRoot, check_writable, display_path, split_path};
 use super::staging::StagingDirectory;
+use super::tar_unpacker::{StagedEntries, StagedEntry};
 use crate::error::Error;
 
 /// Maximum number of entries per turn of the guest's thread.
@@ -30,7 +30,7 @@ enum ReplacedEntry {
     Lost,
 }
 
-/// File that is installed.
+/// Installed entry, with what is needed to undo its installation.
 #[derive(Debug)]
 struct InstalledEntry {
     path: Vec<u8>,

@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 use tonic::codegen::Bytes;
 use tonic::{Status, Streaming};
 
-use super::archive::{ArchiveLimits, StagedEntries, StagedEntry, TarUnpacker};
 use super::install::{AtomicInstall, join_path};
 use super::root::{WorkspaceRoot, check_writable, normalise_path};
 use super::staging::StagingDirectory;
+use super::tar_unpacker::{ArchiveLimits, StagedEntries, StagedEntry, TarUnpacker};
 use super::{ANSWER_BYTES_MAX, SLICE_BYTES, encode_hex};
 use crate::error::Error;
 use crate::task_spawn;

@@ -62,7 +62,7 @@ struct WalkFrame {
     more: bool,
 }
 
-/// Name of an entry. With a slash at its end it is the position of what lies beneath the directory.
+/// Sort key of a directory entry: its name, with a slash at the end for what lies beneath it.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct SortKey {
     name: Vec<u8>,

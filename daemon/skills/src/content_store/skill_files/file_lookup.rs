@@ -2,7 +2,7 @@
 
 use super::{Manifest, SkillFile};
 use crate::error::{Error, Result};
-use crate::similar::similarity;
+use crate::name_similarity::similarity;
 use crate::skill_path;
 
 /// Maximum number of paths that an error suggests.

@@ -250,7 +250,7 @@ fn a_part_is_exactly_what_was_asked_for() {
         let opened = manifest.open(file).expect("opens");
         let length = length.map(|length| length as u64);
         let content = FileContent::Stored(opened);
-        let mut part = FileRange::new(content, offset as u64, length).expect("seeks");
+        let mut part = FileRangeReader::new(content, offset as u64, length).expect("seeks");
         let (mut all, mut sizes) = (Vec::new(), Vec::new());
         while let Some(chunk) = part.next_chunk().expect("reads") {
             sizes.push(chunk.len());

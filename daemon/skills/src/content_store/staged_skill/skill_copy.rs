@@ -9,7 +9,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use crate::content_store::content::make_directory;
+use crate::content_store::content_hashing::make_directory;
 use crate::error::tolerate;
 
 /// Links in a skill's root, so that what its document says works from there: (name, target).

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::background_tasks::BackgroundTasks;
+use crate::task_spawner::TaskSpawner;
 
 /// Scripted answer of a path.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ struct State {
 pub(crate) struct Server {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
-    tasks: BackgroundTasks,
+    tasks: TaskSpawner,
     /// Connections that were taken, answered or not.
     taken: watch::Receiver<usize>,
 }
@@ -72,7 +72,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
         let state = Arc::new(Mutex::new(State::default()));
-        let tasks = BackgroundTasks::default();
+        let tasks = TaskSpawner::default();
         let (count, taken) = watch::channel(0);
         let (serving, shared) = (tasks.clone(), Arc::clone(&state));
         tasks.spawn(async move {

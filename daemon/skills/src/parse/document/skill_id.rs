@@ -1,10 +1,10 @@
 //! The id of a skill: one path segment, whatever the name is.
 
 use super::display_text;
-use crate::card::Card;
 use crate::finding::{self, Findings, quote_excerpt};
 use crate::front_matter::LocatedText;
 use crate::is_name;
+use crate::skill_card::SkillCard;
 
 /// Maximum number of characters of an id.
 const CHARS_MAX: usize = 64;
@@ -33,7 +33,7 @@ impl SkillId {
 /// Chooses the id of a skill: the card's id, the front matter's name, the card's name, or the folder's, the first that
 /// there is. Without `is_expected` a missing name is no finding, because a document could not be read at all.
 pub(super) fn choose_id(
-    card: Option<&Card>,
+    card: Option<&SkillCard>,
     name: Option<&LocatedText>,
     dir: &str,
     is_expected: bool,

@@ -15,7 +15,7 @@ fn of(text: &str) -> Document {
 }
 
 /// `name|description|version` and the codes that a profile gives, an error's after `!`.
-fn shown(document: &Document, profile: Profile) -> String {
+fn shown(document: &Document, profile: ValidationProfile) -> String {
     let front = &document.front_matter;
     let mut shown = format!("{}|{}|{}", front.name, front.description, front.version);
     for problem in document.problems(profile) {
@@ -205,7 +205,7 @@ fn the_table_of_front_matter() {
         .iter()
         .map(|(text, expected)| ((*text).to_owned(), (*expected).to_owned()));
     for (text, expected) in keys.chain(more).chain(files).chain(computed) {
-        let shown = shown(&of(&text), Profile::Lenient);
+        let shown = shown(&of(&text), ValidationProfile::Lenient);
         if shown != expected {
             wrong.push(format!("{text:?}: {shown:?}, not {expected:?}"));
         }
@@ -276,12 +276,15 @@ fn the_table_of_clients() {
             (None, 0) => 'L',
             (None, _) => 'W',
         };
-        let states = String::from_iter([state(Profile::Lenient), state(Profile::Spec)]);
+        let states = String::from_iter([
+            state(ValidationProfile::Lenient),
+            state(ValidationProfile::Spec),
+        ]);
         assert_eq!(
             states,
             *expected,
             "{text:?}: {:?}",
-            document.problems(Profile::Spec)
+            document.problems(ValidationProfile::Spec)
         );
     }
     let mapped = parse_documents(
@@ -298,7 +301,7 @@ fn the_table_of_clients() {
         ("my-skill", "My Skill")
     );
     assert_eq!(
-        shown(&mapped, Profile::Lenient),
+        shown(&mapped, ValidationProfile::Lenient),
         "my-skill|b| +name_changed"
     );
 }
@@ -307,7 +310,7 @@ fn the_table_of_clients() {
 fn findings_name_their_line_and_what_was_salvaged() {
     let text = "---\nname: a\ndescription: x: y\nlicense: MIT\nauthor: [me\nversion: 1.2\ntags: [x]\n---\n";
     let document = of(text);
-    let problems = document.problems(Profile::Lenient);
+    let problems = document.problems(ValidationProfile::Lenient);
     let lines: Vec<(usize, &str)> = problems
         .iter()
         .map(|problem| (problem.line, problem.code))
@@ -347,14 +350,14 @@ fn findings_name_their_line_and_what_was_salvaged() {
         ),
         ("---\nname: a\ndescription: \u{200b}b\n---\n", 3),
     ] {
-        let problems = of(text).problems(Profile::Lenient);
+        let problems = of(text).problems(ValidationProfile::Lenient);
         assert!(
             problems.iter().any(|problem| problem.line == line),
             "{text:?}: {problems:?}"
         );
     }
     let problem = parse_documents(Some(b"---\nname: a\ndescription: \xff\n---\n"), None, DIR)
-        .problems(Profile::Lenient);
+        .problems(ValidationProfile::Lenient);
     assert_eq!((problem[0].code, problem[0].line), ("skill.not_utf8", 3));
 }
 
@@ -401,9 +404,9 @@ fn allowed_tools_are_read_in_every_spelling_and_never_lost() {
         let expected: Vec<&str> = expected.collect();
         let tools = document.front_matter.allowed_tools.as_ref();
         assert_eq!(tools.expect("restricted"), &expected, "{yaml}");
-        let problems = document.problems(Profile::Lenient);
+        let problems = document.problems(ValidationProfile::Lenient);
         assert_eq!(!problems.is_empty(), warned, "{yaml}");
-        assert_eq!(document.refusal(Profile::Lenient), None, "{yaml}");
+        assert_eq!(document.refusal(ValidationProfile::Lenient), None, "{yaml}");
         assert_eq!(document.front_matter.description, "b", "{yaml}");
     }
 }
@@ -459,7 +462,7 @@ fn lists_aliases_and_unknown_keys_are_kept() {
         );
     }
     assert_eq!(document.body, "Body.\n");
-    assert_eq!(shown(&document, Profile::Lenient), "a|b|");
+    assert_eq!(shown(&document, ValidationProfile::Lenient), "a|b|");
 }
 
 #[test]
@@ -473,7 +476,7 @@ fn the_example_of_the_documentation_says_what_it_is_said_to() {
         .map(|line| line.get(4..).unwrap_or_default().to_owned() + "\n")
         .collect();
     let document = parse_documents(Some(example.as_bytes()), None, "csv-report");
-    assert_eq!(document.problems(Profile::Lenient), []);
+    assert_eq!(document.problems(ValidationProfile::Lenient), []);
     let front = &document.front_matter;
     assert_eq!(
         (front.version.as_str(), front.author.as_str()),
@@ -503,7 +506,7 @@ fn utf16_is_read() {
             });
         }
         let document = parse_documents(Some(&bytes), None, DIR);
-        assert_eq!(shown(&document, Profile::Lenient), "a|b| +utf16");
+        assert_eq!(shown(&document, ValidationProfile::Lenient), "a|b| +utf16");
         assert_eq!(
             (
                 document.front_matter.license.as_str(),
@@ -539,7 +542,7 @@ fn a_description_that_a_comment_cuts_is_reported_with_its_line() {
         ("license: MIT # c\ndescription: b\n# c #d", None),
     ] {
         let document = of(&front(&format!("name: a\n{yaml}")));
-        let problems = document.problems(Profile::Lenient);
+        let problems = document.problems(ValidationProfile::Lenient);
         let cut = problems
             .iter()
             .find(|problem| problem.code == "skill.cut_description");
@@ -583,7 +586,7 @@ fn every_hidden_character_that_a_description_loses_is_reported() {
             let document = of(&front(&format!("name: a\ndescription: {value}")));
             let description = &document.front_matter.description;
             assert!(!description.contains(char), "{char:?}: {description:?}");
-            let problems = document.problems(Profile::Lenient);
+            let problems = document.problems(ValidationProfile::Lenient);
             let reported = problems
                 .iter()
                 .any(|problem| problem.code == "skill.hidden_characters");
@@ -619,7 +622,11 @@ fn nothing_of_a_header_is_lost_to_its_form() {
         ),
         (front("description: b\nname:   a  "), "a|b|"),
     ] {
-        assert_eq!(shown(&of(&text), Profile::Lenient), expected, "{text:?}");
+        assert_eq!(
+            shown(&of(&text), ValidationProfile::Lenient),
+            expected,
+            "{text:?}"
+        );
     }
 }
 
@@ -661,7 +668,7 @@ fn a_name_never_becomes_a_path() {
                 ),
             ] {
                 let id = &document.front_matter.name;
-                let refused = document.refusal(Profile::Lenient);
+                let refused = document.refusal(ValidationProfile::Lenient);
                 assert!(
                     crate::is_name(id) || id.is_empty() && refused.is_some(),
                     "{name:?} in {dir:?}: {id:?}"
@@ -772,7 +779,7 @@ fn bombs_are_refused_in_bounded_time() {
         let started = Instant::now();
         let document = of(&good(&yaml));
         let elapsed = started.elapsed();
-        let problems = document.problems(Profile::Lenient);
+        let problems = document.problems(ValidationProfile::Lenient);
         assert!(
             code.is_empty() || problems.iter().any(|problem| problem.code == code),
             "{name}: {problems:?}"
@@ -787,7 +794,7 @@ fn bombs_are_refused_in_bounded_time() {
 fn seconds(text: &str) -> f64 {
     let started = Instant::now();
     let document = of(text);
-    assert!(document.findings.problems(Profile::Lenient).len() < 200);
+    assert!(document.findings.problems(ValidationProfile::Lenient).len() < 200);
     started.elapsed().as_secs_f64()
 }
 
@@ -800,7 +807,7 @@ fn what_stands_before_the_front_matter_is_read_once() {
     let (few, many) = (seconds(&few), seconds(&many));
     assert!(many < few * 40.0 + 0.5, "{few} s, then {many} s");
     let document = of(&format!("<!-- a\n-->\n\n<!-- b -->\n{}", good("x: [")));
-    let lines = document.findings.problems(Profile::Lenient);
+    let lines = document.findings.problems(ValidationProfile::Lenient);
     let line = |code: &str| {
         lines
             .iter()
@@ -826,7 +833,7 @@ fn lists_of_a_skill_are_bounded() {
     let many: String = (0..3_000).map(|n| format!("- a{n},b{n},c{n}\n")).collect();
     let document = of(&good(&format!("allowed-tools:\n{many}")));
     assert_eq!(document.front_matter.allowed_tools, Some(Vec::new()));
-    let problems = document.findings.problems(Profile::Lenient);
+    let problems = document.findings.problems(ValidationProfile::Lenient);
     assert!(problems.iter().any(|one| one.code == "skill.allowed_tools"));
     for key in ["tags", "triggers"] {
         let front = of(&good(&format!("{key}: {}", names(50_000)))).front_matter;
@@ -841,10 +848,16 @@ fn ten_megabytes_are_refused() {
         "x".repeat(10 << 20)
     );
     let document = of(&text);
-    assert_eq!(shown(&document, Profile::Lenient), "a|| !too_large");
+    assert_eq!(
+        shown(&document, ValidationProfile::Lenient),
+        "a|| !too_large"
+    );
     let card = format!("{{\"id\": \"a\", \"x\": \"{}\"}}", "x".repeat(10 << 20));
     let document = parse_documents(None, Some(card.as_bytes()), DIR);
-    assert_eq!(shown(&document, Profile::Lenient), "a|| !card.too_large");
+    assert_eq!(
+        shown(&document, ValidationProfile::Lenient),
+        "a|| !card.too_large"
+    );
 }
 
 proptest! {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::yaml_node::{self, Node};
 use super::{FrontMatter, LocatedText, ParsedFrontMatter, Requires, tool_names};
-use crate::finding::{self, Code, Findings, quote_excerpt};
+use crate::finding::{self, FindingCode, Findings, quote_excerpt};
 use crate::version::{self, Version};
 
 /// Keys that the specification has.
@@ -145,7 +145,7 @@ impl<'a> FieldReader<'a> {
         &mut self,
         text: Option<&LocatedText>,
         chars_max: usize,
-        code: &'static Code,
+        code: &'static FindingCode,
         message: &str,
     ) {
         if let Some(text) = text.filter(|text| text.text.chars().count() > chars_max) {

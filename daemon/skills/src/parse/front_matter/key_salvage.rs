@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::yaml_node::{self, Duplicate, MapEntries, Node, NodeValue, Weight, YamlError};
+use super::yaml_node::{self, DuplicateKey, MapEntries, Node, NodeValue, ParseCost, YamlError};
 use crate::finding::{self, Findings, quote_excerpt};
 
 /// Maximum number of characters of a key.
@@ -26,11 +26,11 @@ struct KeyBlock<'a> {
 pub(super) fn salvage_keys(
     yaml: &str,
     first_line: usize,
-    duplicates: &mut Vec<Duplicate>,
+    duplicates: &mut Vec<DuplicateKey>,
     findings: &mut Findings,
 ) -> Result<MapEntries, &'static str> {
     let mut salvaged = MapEntries::new();
-    let mut spent = Weight::default();
+    let mut spent = ParseCost::default();
     let mut places = HashMap::new();
     for block in split_blocks(yaml, first_line, findings) {
         let read = match read_block(&block, &block.lines, &mut spent, duplicates) {
@@ -57,7 +57,7 @@ pub(super) fn salvage_keys(
         };
         if let Some((_, value)) = places.get(&key).and_then(|place| salvaged.get_mut(*place)) {
             *value = node;
-            duplicates.push(Duplicate { key, line });
+            duplicates.push(DuplicateKey { key, line });
         } else {
             places.insert(key.clone(), salvaged.len());
             salvaged.push((key, node));
@@ -94,8 +94,8 @@ fn split_blocks<'a>(
 fn read_block(
     block: &KeyBlock<'_>,
     lines: &[&str],
-    spent: &mut Weight,
-    duplicates: &mut Vec<Duplicate>,
+    spent: &mut ParseCost,
+    duplicates: &mut Vec<DuplicateKey>,
 ) -> Result<Rc<Node>, YamlError> {
     let text = lines.join("\n") + "\n";
     let mut inner = Vec::new();

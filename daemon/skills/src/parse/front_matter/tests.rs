@@ -1,12 +1,12 @@
 //! The grammar of the `Tools:` section, a row for each form, and what other systems make of it wrongly.
 
 use super::tool_names;
-use crate::finding::{Findings, Profile};
+use crate::finding::{Findings, ValidationProfile};
 
 fn tools(body: &str) -> (Vec<String>, usize) {
     let mut findings = Findings::default();
     let tools = tool_names::read_tools_section(body, 1, &mut findings);
-    (tools, findings.problems(Profile::Lenient).len())
+    (tools, findings.problems(ValidationProfile::Lenient).len())
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_heading_before_more_tools_is_reported() {
             ["a"],
             "{body:?}"
         );
-        let problems = findings.problems(Profile::Lenient);
+        let problems = findings.problems(ValidationProfile::Lenient);
         assert_eq!(problems[0].code, "skill.tools_ended", "{body:?}");
         assert!(problems[0].message.contains("weather"), "{problems:?}");
     }

@@ -37,9 +37,9 @@ pub(super) enum NodeValue {
     Map(MapEntries),
 }
 
-/// Nodes and bytes. What all pieces of one document have cost so far is one of these too.
+/// Number of nodes and bytes, of one node or of everything read from the document so far.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Weight {
+pub(super) struct ParseCost {
     nodes: usize,
     bytes: usize,
 }
@@ -55,7 +55,7 @@ pub(super) enum YamlError {
 
 /// Key that a map has twice.
 #[derive(Debug)]
-pub(super) struct Duplicate {
+pub(super) struct DuplicateKey {
     pub(super) key: String,
     pub(super) line: usize,
 }
@@ -66,8 +66,8 @@ pub(super) struct Duplicate {
 pub(super) fn read_yaml(
     yaml: &str,
     first_line: usize,
-    spent: &mut Weight,
-    duplicates: &mut Vec<Duplicate>,
+    spent: &mut ParseCost,
+    duplicates: &mut Vec<DuplicateKey>,
 ) -> Result<Option<Rc<Node>>, YamlError> {
     let mut reader = NodeReader {
         parser: Parser::new_from_str(yaml),
@@ -93,8 +93,8 @@ struct NodeReader<'a> {
     /// Number of lines before the text.
     lines_before: usize,
     anchors: HashMap<usize, Rc<Node>>,
-    spent: &'a mut Weight,
-    duplicates: &'a mut Vec<Duplicate>,
+    spent: &'a mut ParseCost,
+    duplicates: &'a mut Vec<DuplicateKey>,
 }
 
 impl<'a> NodeReader<'a> {
@@ -211,7 +211,7 @@ impl<'a> NodeReader<'a> {
             if let Some((_, known)) = known {
                 *known = value;
                 let key = key.clone();
-                self.duplicates.push(Duplicate { key, line });
+                self.duplicates.push(DuplicateKey { key, line });
             } else {
                 places.insert(key.clone(), entries.len());
                 entries.push((key.clone(), value));
@@ -252,8 +252,8 @@ impl YamlError {
 impl Node {
     /// Returns the nodes and bytes of a value, keys included, and the number of collections within one another. Aliases
     /// count as often as they are used, as they did when the value was read.
-    fn measure(&self) -> (Weight, usize) {
-        let mut weight = Weight { nodes: 1, bytes: 0 };
+    fn measure(&self) -> (ParseCost, usize) {
+        let mut weight = ParseCost { nodes: 1, bytes: 0 };
         let mut height = 0;
         let mut add = |key: Option<&String>, value: &Self| {
             let (inner, inner_height) = value.measure();
@@ -264,7 +264,7 @@ impl Node {
         match &self.value {
             NodeValue::Scalar { text, .. } => {
                 let bytes = text.len();
-                return (Weight { nodes: 1, bytes }, 0);
+                return (ParseCost { nodes: 1, bytes }, 0);
             }
             NodeValue::List(items) => items.iter().for_each(|item| add(None, item)),
             NodeValue::Map(entries) => entries

@@ -16,7 +16,7 @@ const EXTENSION_BYTES_MAX: u64 = 256 * 1024;
 
 /// Extended headers for the next entry.
 #[derive(Debug, Default)]
-struct Extensions {
+struct ExtendedHeaders {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
@@ -33,7 +33,7 @@ pub(super) fn is_tar_header(start: &[u8]) -> bool {
 
 /// Unpacks a tar stream, to its last byte.
 pub(super) fn unpack_tar(mut stream: impl Read, tree: &mut UnpackTree<'_>) -> Result<()> {
-    let mut next: Option<Extensions> = None;
+    let mut next: Option<ExtendedHeaders> = None;
     loop {
         let mut block = [0; BLOCK];
         stream.read_exact(&mut block).map_err(header_error)?;
@@ -131,7 +131,7 @@ fn read_extension_bytes(stream: &mut impl Read, path: &[u8], size: u64) -> Resul
     Ok(data)
 }
 
-fn parse_extension(kind: EntryType, mut data: Vec<u8>, next: &mut Extensions) -> Result<()> {
+fn parse_extension(kind: EntryType, mut data: Vec<u8>, next: &mut ExtendedHeaders) -> Result<()> {
     if kind.is_gnu_longname() || kind.is_gnu_longlink() {
         while data.last() == Some(&0) {
             data.pop();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::{
     UnpackedArchive, archive_error, entry_error, host_error, printable_name, read_error, with_entry,
 };
-use crate::content_store::content::{make_directory, stays_inside};
+use crate::content_store::content_hashing::{make_directory, stays_inside};
 use crate::error::{Error, Result, read_chunk};
 use crate::skills_options::ArchiveBounds;
 
@@ -42,7 +42,7 @@ pub(super) enum EntryKind<'a> {
     HardLink { target: &'a [u8] },
 }
 
-/// Kind of a path that was taken.
+/// Kind of the directory, file or link that already occupies a path of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NodeKind {
     Directory,

@@ -1,6 +1,5 @@
-//! Documents that name what to fetch: the well-known index in its two shapes, and skill cards whose files are on a
-//! server. Nothing in them is believed: names are one path segment, paths stay beneath their folder, counts are
-//! bounded.
+//! Parses a skill index or a skill card of a server into a plan of what to fetch. Nothing in them is believed: names
+//! are one path segment, paths stay beneath their folder, counts are bounded.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::fetch::WebUrl;
-use crate::parse::card;
 use crate::parse::finding::quote_excerpt;
+use crate::parse::skill_card;
 use crate::parse::skill_ref::{is_digest, is_name};
 use crate::skill_path::normalise_skill_path;
 use crate::sources::directory_listing::SKILL_MD;
@@ -52,7 +51,7 @@ pub(super) enum PlannedFiles {
 
 /// Index of skills or skill card.
 #[derive(Deserialize)]
-struct RemoteDocument {
+struct IndexOrCard {
     #[serde(rename = "$schema")]
     schema: Option<String>,
     skills: Option<Vec<Value>>,
@@ -87,7 +86,7 @@ pub(super) fn plan_fetches(
     from: &WebUrl,
     files_max: usize,
 ) -> Result<FetchPlan, String> {
-    let mut document: RemoteDocument = parse_json(serde_json::from_str(text))
+    let mut document: IndexOrCard = parse_json(serde_json::from_str(text))
         .map_err(|why| format!("is neither an index of skills nor a skill card: {why}"))?;
     match (
         document.schema.as_deref(),
@@ -187,7 +186,7 @@ fn plan_listed_skill(
 
 /// Plans the files of a card. A `base_uri` that is not a URL is relative to the card.
 fn plan_card(
-    document: &RemoteDocument,
+    document: &IndexOrCard,
     base: &str,
     from: &WebUrl,
     files_max: usize,
@@ -206,8 +205,8 @@ fn plan_card(
         paths.push(SKILL_MD.to_owned());
     }
     // The card itself is fetched already.
-    paths.retain(|path| !is_file(path, card::FILE_NAME));
-    let files = resolve_files(&paths, &base, files_max, &[card::FILE_NAME])
+    paths.retain(|path| !is_file(path, skill_card::FILE_NAME));
+    let files = resolve_files(&paths, &base, files_max, &[skill_card::FILE_NAME])
         .map_err(|why| format!("is a card that cannot be used: {why}"))?;
     Ok(FetchPlan {
         skills: vec![PlannedSkill {

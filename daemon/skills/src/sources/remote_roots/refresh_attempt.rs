@@ -22,12 +22,12 @@ use super::fetch_plan::{self, PlannedFiles, PlannedSkill};
 use super::refresh_error::RefreshError;
 use super::root_record::RootRecord;
 use crate::content_store::Lease;
-use crate::content_store::content::{self, ContentBounds, ContentFolder, IngestError};
+use crate::content_store::content_hashing::{self, ContentBounds, ContentSource, IngestError};
 use crate::error::tolerate;
-use crate::fetch::{FetchError, FetchRequest, FetchedFile, Validators, WebUrl};
+use crate::fetch::{CacheValidators, FetchError, FetchRequest, FetchedFile, WebUrl};
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::is_name;
-use crate::parse::{card, document};
+use crate::parse::{document, skill_card};
 use crate::skills_options::ArchiveBounds;
 use crate::sources::archive::{self, ArchiveKind, UnpackedArchive, archive_problem};
 use crate::sources::directory_listing::SKILL_MD;
@@ -107,7 +107,7 @@ impl<'a> RefreshAttempt<'a> {
             None => self.record.is_final = true,
             Some(text) => self.fetch_planned_skills(&text, &from)?,
         }
-        let folder = ContentFolder::stored(&self.tree);
+        let folder = ContentSource::stored(&self.tree);
         let store = &self.context.store;
         let (content, lease) = store.copy_unbounded(&folder, &self.url.to_string())?;
         self.record.tree = content.digest;
@@ -117,7 +117,7 @@ impl<'a> RefreshAttempt<'a> {
     /// Fetches the document of the URL; with a slash at its end, the index there. Returns `None` if it has not changed.
     fn fetch_document(
         &self,
-        validators: Option<&Validators>,
+        validators: Option<&CacheValidators>,
     ) -> Result<Option<Download>, FetchError> {
         if !self.url.url().path().ends_with('/') {
             let bytes_max = self.context.options.download_bytes_max;
@@ -143,7 +143,7 @@ impl<'a> RefreshAttempt<'a> {
         &self,
         url: &WebUrl,
         bytes_max: u64,
-        validators: Option<&Validators>,
+        validators: Option<&CacheValidators>,
     ) -> Result<Option<Download>, FetchError> {
         let failed = |source| FetchError::File {
             url: url.to_string(),
@@ -163,7 +163,7 @@ impl<'a> RefreshAttempt<'a> {
         file: &File,
         url: &WebUrl,
         bytes_max: u64,
-        validators: Option<&Validators>,
+        validators: Option<&CacheValidators>,
     ) -> Result<Option<FetchedFile>, FetchError> {
         let file = file.try_clone().map_err(|source| FetchError::File {
             url: url.to_string(),
@@ -216,7 +216,7 @@ impl<'a> RefreshAttempt<'a> {
         self.spend(unpacked.entries, unpacked.bytes)?;
         let is_skill = fs::read_dir(&unpacked.root)?.flatten().any(|entry| {
             let name = entry.file_name();
-            name.eq_ignore_ascii_case(SKILL_MD) || name == card::FILE_NAME
+            name.eq_ignore_ascii_case(SKILL_MD) || name == skill_card::FILE_NAME
         });
         let target = match name {
             Some(_) if !is_skill => {
@@ -308,7 +308,7 @@ impl<'a> RefreshAttempt<'a> {
                 }
                 if let Some(card) = card {
                     self.spend(1, card.len() as u64)?;
-                    fs::write(dir.join(card::FILE_NAME), card)?;
+                    fs::write(dir.join(skill_card::FILE_NAME), card)?;
                 }
                 Ok(())
             }
@@ -349,7 +349,8 @@ impl<'a> RefreshAttempt<'a> {
             bytes_max: self.budget.bytes,
         };
         let target = self.tree.join(name);
-        let copied = content::read_content(&ContentFolder::stored(&from), Some(&target), bounds);
+        let copied =
+            content_hashing::read_content(&ContentSource::stored(&from), Some(&target), bounds);
         let is_kept = match copied {
             Ok(copied) => {
                 let entries = copied.files + copied.directories;
@@ -418,7 +419,7 @@ fn read_referring_document(download: &mut Download) -> Result<Option<String>, Re
 /// a warning.
 fn folder_name(unpacked: &UnpackedArchive, url: &WebUrl) -> String {
     let skill_md = fs::read(unpacked.root.join(SKILL_MD)).ok();
-    let card = fs::read(unpacked.root.join(card::FILE_NAME)).ok();
+    let card = fs::read(unpacked.root.join(skill_card::FILE_NAME)).ok();
     let document = document::parse_documents(skill_md.as_deref(), card.as_deref(), "");
     let names = [
         Some(document.front_matter.name),

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::content_store::content::IngestError;
+use crate::content_store::content_hashing::IngestError;
 use crate::error::Error;
 use crate::fetch::FetchError;
 use crate::parse::problem::Problem;

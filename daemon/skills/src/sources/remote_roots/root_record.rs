@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fetch::Validators;
+use crate::fetch::CacheValidators;
 
 /// Record of what was fetched from one URL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub(super) struct RootRecord {
     /// SHA-256 of the document that the URL leads to.
     pub(super) sha256: String,
     /// Validators of that document, for the next request.
-    pub(super) validators: Validators,
+    pub(super) validators: CacheValidators,
     /// `true` if the tree stays the same as long as the document does.
     pub(super) is_final: bool,
     /// `true` if the document is a skill card.

@@ -8,21 +8,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::RemoteRoots;
-use crate::background_tasks::BackgroundTasks;
 use crate::content_store::ContentStore;
 use crate::fetch::WebUrl;
 use crate::fetch::tests::server::{Reply, Server};
 use crate::skills_options::{RemoteOptions, SkillRoot, SkillsOptions};
 use crate::sources::skill_source::{SkillSource, SourceFolders};
+use crate::task_spawner::TaskSpawner;
 use crate::test_dir::TaskDir;
-use crate::{Problem, Profile, Severity, Skill, Skills};
+use crate::{Problem, Severity, Skill, Skills, ValidationProfile};
 
 mod indexes;
 
 /// A cache and a server that behaves as the test wants.
 struct Fixture {
     dir: TaskDir,
-    tasks: BackgroundTasks,
+    tasks: TaskSpawner,
     server: Server,
     config: SkillsOptions,
 }
@@ -44,7 +44,7 @@ impl Fixture {
         let mut config = SkillsOptions::for_tests();
         config.remote.allow_private_addresses = true;
         change(&mut config.remote);
-        let tasks = BackgroundTasks::default();
+        let tasks = TaskSpawner::default();
         let dir = TaskDir::new(&tasks.tracker);
         let server = Server::start().await;
         Self {
@@ -626,7 +626,7 @@ async fn no_skill_of_a_root_is_missed_between_two_pages() {
         fixture.server.put("/x", Reply::ok(archive(&text)));
         skills.refresh(None).await.expect("refreshed");
         let page = skills
-            .list_page(after, 1, Profile::Lenient)
+            .list_page(after, 1, ValidationProfile::Lenient)
             .await
             .expect("a page");
         seen.extend(page.skills.iter().map(|skill| skill.within.clone()));

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 /// Maximum number of remembered ids. The oldest are dropped first.
 const IDS_MAX: usize = 8192;
 
-/// Hashes of ids. Only a hash is kept, so that the guest does not grow with the number of execs.
+/// Bounded set of the ids of forgotten execs, kept as hashes.
 #[derive(Debug, Default)]
 pub(super) struct ForgottenIds {
     keys: RandomState,

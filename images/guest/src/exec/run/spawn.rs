@@ -13,8 +13,8 @@ use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use skilld_proto::v1;
 
-use super::program;
-use super::stream::OutputSource;
+use super::output_source::OutputSource;
+use super::program_check;
 use crate::exec;
 use crate::guest::Guest;
 use crate::supervisor::protocol::LaunchSpec;
@@ -70,7 +70,7 @@ pub(super) async fn spawn_exec(
 ) -> Result<SpawnedExec, v1::ExecResult> {
     let mut launch = std::mem::take(&mut start.launch);
     if let Some(programs) = programs {
-        let permitted = program::check_program(programs, &launch);
+        let permitted = program_check::check_program(programs, &launch);
         launch.program = permitted.map_err(|failure| v1::ExecResult {
             reason: v1::exec_result::Reason::SpawnFailed.into(),
             spawn_failure: Some(failure),

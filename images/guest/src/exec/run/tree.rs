@@ -7,9 +7,9 @@ use std::time::Duration;
 use nix::unistd::{Pid, getpid};
 
 use crate::guest::Guest;
-use crate::reaper::LeaderGuard;
+use crate::reaper::LeaderRegistration;
 use crate::supervisor::protocol::{SignalTarget, SupervisorOrder, SupervisorReport};
-use crate::supervisor::{Supervisor, walk};
+use crate::supervisor::{Supervisor, tree_kill};
 use crate::sys;
 
 /// Maximum number of repeated kill orders before the supervisor itself is killed, and of sweeps before the guest kills
@@ -24,7 +24,7 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct ProcessTree {
     watcher: TreeWatcher,
-    leader: LeaderGuard,
+    leader: LeaderRegistration,
     leader_over: bool,
     insisted: u32,
     empty: bool,
@@ -40,7 +40,7 @@ enum TreeWatcher {
 
 impl ProcessTree {
     /// Returns the tree of a leader that is already registered in `Guest::leaders`.
-    pub(super) fn new(supervisor: Supervisor, leader: LeaderGuard) -> Self {
+    pub(super) fn new(supervisor: Supervisor, leader: LeaderRegistration) -> Self {
         Self {
             watcher: TreeWatcher::Supervisor(supervisor),
             leader,
@@ -129,7 +129,7 @@ impl ProcessTree {
                     SignalTarget::Leader => sys::send_signal(leader, signal),
                     SignalTarget::Group => sys::send_signal_to_group(leader, signal),
                     SignalTarget::Tree => {
-                        walk::signal_tree(leader, &guest.supervisors.pids(), signal);
+                        tree_kill::signal_tree(leader, &guest.supervisors.pids(), signal);
                         sys::send_signal(leader, signal);
                     }
                 }
@@ -181,7 +181,7 @@ impl ProcessTree {
 /// nothing while a leader may still look like an orphan; the caller tries again.
 fn sweep_orphans(guest: &Guest) {
     let sure = || guest.supervisors.every_leader_is_known();
-    walk::kill_tree_if(getpid(), &non_orphans(guest), sure);
+    tree_kill::kill_tree_if(getpid(), &non_orphans(guest), sure);
 }
 
 /// Kills orphans until none is left.
@@ -202,7 +202,7 @@ fn no_orphans(guest: &Guest) -> bool {
     let skip = non_orphans(guest);
     [(), ()]
         .iter()
-        .all(|()| walk::find_descendants(getpid(), &skip).is_empty())
+        .all(|()| tree_kill::find_descendants(getpid(), &skip).is_empty())
 }
 
 fn non_orphans(guest: &Guest) -> HashSet<Pid> {

@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use tokio_util::io::ReaderStream;
 
 use super::host_folder::HostFile;
-use crate::error::{Error, InputFault, Result};
+use crate::error::{Error, InputSourceError, Result};
 
 /// Default file permission bits.
 pub(super) const FILE_MODE: u32 = 0o644;
@@ -18,7 +18,7 @@ pub(super) const FILE_MODE: u32 = 0o644;
 const READ_BYTES: usize = 256 << 10;
 
 /// Open file with its size, its permission bits and its bytes.
-pub(super) struct FileSource {
+pub(super) struct SourceFileReader {
     pub(super) size: u64,
     pub(super) mode: u32,
     bytes: BoxStream<'static, Result<Bytes>>,
@@ -27,7 +27,7 @@ pub(super) struct FileSource {
     sha256: Sha256,
 }
 
-impl FileSource {
+impl SourceFileReader {
     /// Creates the source of a file. `bytes` must end, also if the file grows while it is read.
     pub(super) fn new(size: u64, mode: u32, bytes: BoxStream<'static, Result<Bytes>>) -> Self {
         Self {
@@ -73,10 +73,10 @@ impl FileSource {
     /// Returns the SHA-256 of the bytes as 64 hex digits.
     ///
     /// # Errors
-    /// [`InputFault::Changed`] if bytes are missing: the file has shrunk meanwhile.
-    pub(super) fn finish(self) -> Result<String, InputFault> {
+    /// [`InputSourceError::Changed`] if bytes are missing: the file has shrunk meanwhile.
+    pub(super) fn finish(self) -> Result<String, InputSourceError> {
         if self.left > 0 {
-            return Err(InputFault::Changed);
+            return Err(InputSourceError::Changed);
         }
         Ok(HEXLOWER.encode(&self.sha256.finalize()))
     }

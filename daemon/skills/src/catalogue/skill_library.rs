@@ -11,13 +11,13 @@ use super::document_reader::{read_stored_documents, read_stored_skill};
 use super::name_suggestions::skill_not_found;
 use super::preflight::{Need, collect_needs};
 use super::skill::{Skill, SkillState};
-use crate::content_store::content::{Content, ContentFolder, IngestError};
+use crate::content_store::content_hashing::{ContentSource, ContentSummary, IngestError};
 use crate::content_store::skill_files::{FileContent, Manifest, ManifestCache, SkillFile};
 use crate::content_store::staged_skill::StagedSkill;
 use crate::content_store::{ContentStore, DAMAGED, Lease};
 use crate::error::{Error, Result};
 use crate::parse::document::Document;
-use crate::parse::finding::Profile;
+use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::{SkillRef, VersionRef};
 use crate::parse::version::Specifier;
@@ -25,7 +25,7 @@ use crate::placeholders;
 use crate::skills_options::SkillsOptions;
 use crate::sources::Sources;
 
-/// Everything that reading, publishing and deleting skills takes besides a snapshot.
+/// Resolves, reads, publishes and deletes skills, given a snapshot of the catalogue.
 #[derive(Debug)]
 pub(crate) struct SkillLibrary {
     pub(crate) store: Arc<ContentStore>,
@@ -41,7 +41,7 @@ impl SkillLibrary {
         &self,
         catalogue: &Catalogue,
         wanted: &SkillRef,
-        profile: Profile,
+        profile: ValidationProfile,
     ) -> Result<(Skill, String)> {
         let mut skill = Skill::clone(&*self.resolve(catalogue, wanted)?);
         let mut body = String::new();
@@ -114,7 +114,7 @@ impl SkillLibrary {
         catalogue: &Catalogue,
         skill: &Skill,
         wanted: &SkillRef,
-    ) -> Result<(Content, Lease)> {
+    ) -> Result<(ContentSummary, Lease)> {
         if let Some(content) = &skill.content
             && let Some(lease) = self.store.lease_intact(&content.digest)?
         {
@@ -131,7 +131,7 @@ impl SkillLibrary {
                 problem.unwrap_or_else(|| Problem::error(DAMAGED, "it was removed from the store"));
             return Err(skill_invalid(wanted, &problem));
         }
-        let folder = ContentFolder {
+        let folder = ContentSource {
             dir: skill.dir.clone(),
             nested: skill.nested.clone(),
             link_policy: Arc::clone(&catalogue.link_policy),

@@ -18,16 +18,16 @@ const SPAWN_TIME: Duration = Duration::from_secs(1);
 /// Maximum time from the recorded time of a replacement until it is done.
 const EXCHANGE_TIME: Duration = Duration::from_millis(200);
 
-/// Period in which commands began with a version.
+/// Period in which a version of a staged skill, replaced since, was the current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ReplacedPeriod {
+pub(super) struct VersionActivePeriod {
     /// Milliseconds since 1970.
     until: u128,
     /// Milliseconds since 1970.
     from: u128,
 }
 
-impl ReplacedPeriod {
+impl VersionActivePeriod {
     pub(super) fn new(from: SystemTime, until: SystemTime) -> Self {
         Self {
             until: unix_ms(until),
@@ -84,7 +84,7 @@ pub(crate) fn remove_replaced(
     let mut kept = Vec::new();
     for entry in fs::read_dir(target).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        if let Some(replaced) = name.to_str().and_then(ReplacedPeriod::parse) {
+        if let Some(replaced) = name.to_str().and_then(VersionActivePeriod::parse) {
             kept.push((replaced, entry.path()));
         }
     }
@@ -123,7 +123,7 @@ mod tests {
         fs::create_dir(dir.path().join("current")).expect("mkdir");
         fs::write(dir.path().join(".metadata.json"), "{}").expect("write");
         for (from, until) in times {
-            let name = ReplacedPeriod::new(at(*from), at(*until)).file_name("a-b");
+            let name = VersionActivePeriod::new(at(*from), at(*until)).file_name("a-b");
             fs::create_dir_all(dir.path().join(name).join("scripts")).expect("mkdir");
         }
         dir
@@ -132,7 +132,7 @@ mod tests {
     fn left(dir: &Path) -> Vec<(u128, u128)> {
         let names = fs::read_dir(dir).expect("dir").flatten();
         let mut left: Vec<_> = names
-            .filter_map(|entry| ReplacedPeriod::parse(entry.file_name().to_str()?))
+            .filter_map(|entry| VersionActivePeriod::parse(entry.file_name().to_str()?))
             .map(|replaced| (replaced.from, replaced.until))
             .collect();
         left.sort_unstable();
@@ -181,9 +181,9 @@ mod tests {
 
     #[test]
     fn names_are_read_back_and_no_others() {
-        let replaced = ReplacedPeriod::new(at(5), at(7));
+        let replaced = VersionActivePeriod::new(at(5), at(7));
         assert_eq!(
-            ReplacedPeriod::parse(&replaced.file_name("x-1-2")),
+            VersionActivePeriod::parse(&replaced.file_name("x-1-2")),
             Some(replaced)
         );
         for name in [
@@ -194,7 +194,7 @@ mod tests {
             ".replaced-1-2",
             ".replaced-x-2-a",
         ] {
-            assert_eq!(ReplacedPeriod::parse(name), None, "{name}");
+            assert_eq!(VersionActivePeriod::parse(name), None, "{name}");
         }
     }
 }

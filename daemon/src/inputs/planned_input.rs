@@ -2,21 +2,21 @@
 
 use super::archive_packer::ArchivePacker;
 use super::destination::PlannedDestination;
-use super::file_source::FileSource;
+use super::source_file_reader::SourceFileReader;
 use super::{InputSpec, StagedInput};
-use crate::error::{Error, HostFault, InputFault, Result};
+use crate::error::{Error, HostFault, InputSourceError, Result};
 use crate::fetch::FetchError;
 
 /// Default folder permission bits.
 const FOLDER_MODE: u32 = 0o755;
 
 /// Input that is being packed, with its planned destination.
-pub(super) struct InputJob<'a> {
+pub(super) struct PlannedInput<'a> {
     pub(super) input: &'a InputSpec,
     pub(super) destination: &'a PlannedDestination,
 }
 
-impl InputJob<'_> {
+impl PlannedInput<'_> {
     /// Returns the reference of the input for errors: its field if the request carries the bytes.
     pub(super) fn reference(&self) -> &str {
         match self.input.from.as_str() {
@@ -25,7 +25,7 @@ impl InputJob<'_> {
         }
     }
 
-    pub(super) fn source_error(&self, fault: InputFault) -> Error {
+    pub(super) fn source_error(&self, fault: InputSourceError) -> Error {
         Error::Source {
             from: self.reference().to_owned(),
             fault,
@@ -36,16 +36,16 @@ impl InputJob<'_> {
         self.source_error(match error {
             FetchError::Address {
                 allowable: true, ..
-            } => InputFault::Forbidden(format!(
+            } => InputSourceError::Forbidden(format!(
                 "may not be fetched: {error} (files.input_private_addresses)"
             )),
             FetchError::Address { .. } | FetchError::Downgrade { .. } => {
-                InputFault::Forbidden(format!("may not be fetched: {error}"))
+                InputSourceError::Forbidden(format!("may not be fetched: {error}"))
             }
             FetchError::Status {
                 status: 404 | 410, ..
-            } => InputFault::Missing,
-            FetchError::TooLarge { limit, .. } => InputFault::TooLarge(limit),
+            } => InputSourceError::Missing,
+            FetchError::TooLarge { limit, .. } => InputSourceError::TooLarge(limit),
             FetchError::Checksum {
                 expected, found, ..
             } => {
@@ -66,7 +66,7 @@ impl InputJob<'_> {
             | FetchError::Timeout { .. }
             | FetchError::Status { .. }
             | FetchError::File { .. }
-            | FetchError::Client { .. } => InputFault::Fetch(error.to_string()),
+            | FetchError::Client { .. } => InputSourceError::Fetch(error.to_string()),
         })
     }
 
@@ -93,7 +93,7 @@ impl InputJob<'_> {
         &self,
         packer: &mut ArchivePacker,
         path_in_archive: &str,
-        file: FileSource,
+        file: SourceFileReader,
     ) -> Result<StagedInput> {
         let (mode, size) = (file.mode, file.size);
         let sha256 = packer.add_file(path_in_archive, file).await?;
@@ -111,7 +111,7 @@ impl InputJob<'_> {
     pub(super) async fn pack_only_file(
         &self,
         packer: &mut ArchivePacker,
-        file: FileSource,
+        file: SourceFileReader,
     ) -> Result<StagedInput> {
         let staged = self.pack_file(packer, &self.destination.path, file).await?;
         self.check_digest(&staged.sha256)?;

@@ -1,4 +1,4 @@
-//! Which addresses the daemon may be made to talk to by a URL that somebody else wrote.
+//! Classifies IP addresses: public, private, or never to be fetched from.
 //!
 //! Only what is routed on the public internet counts as public. What is neither listed here nor in a registry of
 //! special addresses is public; of IPv6 only 2000::/3 is handed out at all, so everything else is refused. Addresses
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Class of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum AddressClass {
     /// May be fetched from.
     Public,
     /// Only if the configuration allows it; says what it is.
@@ -67,56 +67,58 @@ const fn v6(a: u16, b: u16, sixth: u16) -> Ipv6Addr {
 }
 
 /// Returns the class of an address.
-pub(super) fn reach(address: IpAddr) -> Reach {
+pub(super) fn classify_address(address: IpAddr) -> AddressClass {
     match address {
-        IpAddr::V4(address) => reach_v4(address),
-        IpAddr::V6(address) => reach_v6(address),
+        IpAddr::V4(address) => classify_v4(address),
+        IpAddr::V6(address) => classify_v6(address),
     }
 }
 
-fn reach_v4(address: Ipv4Addr) -> Reach {
+fn classify_v4(address: Ipv4Addr) -> AddressClass {
     if METADATA_V4.contains(&address) {
-        return Reach::Never("a metadata service");
+        return AddressClass::Never("a metadata service");
     }
     if address.is_unspecified() {
-        return Reach::Never("unspecified");
+        return AddressClass::Never("unspecified");
     }
     if address.is_multicast() {
-        return Reach::Never("multicast");
+        return AddressClass::Never("multicast");
     }
     if address.octets()[0] >= 240 {
-        return Reach::Never("reserved");
+        return AddressClass::Never("reserved");
     }
     let network = NETWORKS_V4.iter().find(|(network, bits, _)| {
         let mask = u32::MAX << (32 - bits);
         address.to_bits() & mask == network.to_bits()
     });
-    network.map_or(Reach::Public, |(_, _, what)| Reach::Private(what))
+    network.map_or(AddressClass::Public, |(_, _, what)| {
+        AddressClass::Private(what)
+    })
 }
 
-fn reach_v6(address: Ipv6Addr) -> Reach {
+fn classify_v6(address: Ipv6Addr) -> AddressClass {
     if METADATA_V6.contains(&address) {
-        return Reach::Never("a metadata service");
+        return AddressClass::Never("a metadata service");
     }
     if address.is_unspecified() {
-        return Reach::Never("unspecified");
+        return AddressClass::Never("unspecified");
     }
     if address.is_multicast() {
-        return Reach::Never("multicast");
+        return AddressClass::Never("multicast");
     }
     // A forbidden address embedded in another one is forbidden too.
-    let disguised = carried(address).map(reach_v4);
-    if let Some(Reach::Never(what)) = disguised {
-        return Reach::Never(what);
+    let disguised = carried(address).map(classify_v4);
+    if let Some(AddressClass::Never(what)) = disguised {
+        return AddressClass::Never(what);
     }
     let network = NETWORKS_V6.iter().find(|(network, bits, _)| {
         let mask = u128::MAX << (128 - bits);
         address.to_bits() & mask == network.to_bits()
     });
     match network {
-        Some((_, _, what)) => Reach::Private(what),
-        None if address.segments()[0] & 0xe000 == 0x2000 => Reach::Public,
-        None => Reach::Never("reserved"),
+        Some((_, _, what)) => AddressClass::Private(what),
+        None if address.segments()[0] & 0xe000 == 0x2000 => AddressClass::Public,
+        None => AddressClass::Never("reserved"),
     }
 }
 
@@ -134,11 +136,11 @@ fn carried(address: Ipv6Addr) -> Option<Ipv4Addr> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Reach, reach};
+    use super::{AddressClass, classify_address};
 
-    fn check(addresses: &[&str], is: impl Fn(Reach) -> bool) {
+    fn check(addresses: &[&str], is: impl Fn(AddressClass) -> bool) {
         for text in addresses {
-            let found = reach(text.parse().expect("an address"));
+            let found = classify_address(text.parse().expect("an address"));
             assert!(is(found), "{text}: {found:?}");
         }
     }
@@ -179,7 +181,7 @@ mod tests {
             "fe80::1",
             "fec0::1",
         ];
-        check(&private, |found| matches!(found, Reach::Private(_)));
+        check(&private, |found| matches!(found, AddressClass::Private(_)));
     }
 
     #[test]
@@ -207,7 +209,7 @@ mod tests {
             "4000::1",
             "5f00::1",
         ];
-        check(&never, |found| matches!(found, Reach::Never(_)));
+        check(&never, |found| matches!(found, AddressClass::Never(_)));
     }
 
     #[test]
@@ -233,6 +235,6 @@ mod tests {
             "2001:200::1",
             "2003::1",
         ];
-        check(&public, |found| found == Reach::Public);
+        check(&public, |found| found == AddressClass::Public);
     }
 }

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use skilld_proto::v1::OutputFormat;
 
-use super::{Exec, ExecState, piece};
-use crate::output::OutputWindow;
+use super::{Exec, ExecState, output_piece};
+use crate::output_window::OutputWindow;
 
 /// Time that a program waits for an attached reader that takes nothing while another reader makes progress.
 pub(crate) const STALL_GRACE: Duration = Duration::from_secs(5);
 
-/// Kind of a reader.
+/// RPC through which a reader takes output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReaderKind {
+pub(crate) enum ReaderRpc {
     /// Stream of a RunExec. Events that were sent may never arrive.
     Starter,
     /// Stream of an AttachExec. Events that were sent may never arrive.
@@ -27,10 +27,10 @@ pub(crate) enum ReaderKind {
     Poll,
 }
 
-/// Position of a reader.
+/// Registered reader: its offsets, and whether the program still waits for it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ReaderPosition {
-    pub(crate) kind: ReaderKind,
+pub(crate) struct RegisteredReader {
+    pub(crate) kind: ReaderRpc,
     format: OutputFormat,
     pub(crate) at: [u64; 2],
     /// Time of the registration or of the last output taken.
@@ -46,9 +46,9 @@ pub(crate) struct ReaderGuard {
     pub(super) id: u64,
 }
 
-impl ReaderPosition {
+impl RegisteredReader {
     /// Returns the position of a reader that has just taken something.
-    pub(super) fn new(kind: ReaderKind, format: OutputFormat, at: [u64; 2]) -> Self {
+    pub(super) fn new(kind: ReaderRpc, format: OutputFormat, at: [u64; 2]) -> Self {
         Self {
             kind,
             format,
@@ -63,7 +63,8 @@ impl ReaderPosition {
     fn has_all(&self, windows: &[OutputWindow; 2]) -> bool {
         let waits = |(at, window): (&u64, &OutputWindow)| {
             *at >= window.end()
-                || (self.format == OutputFormat::Text && piece::is_rest_incomplete(window, *at))
+                || (self.format == OutputFormat::Text
+                    && output_piece::is_rest_incomplete(window, *at))
         };
         self.at.iter().zip(windows).all(waits)
     }
@@ -73,14 +74,14 @@ impl ReaderGuard {
     /// Registers a reader.
     pub(crate) fn register(
         exec: Arc<Exec>,
-        kind: ReaderKind,
+        kind: ReaderRpc,
         format: OutputFormat,
         at: [u64; 2],
     ) -> Self {
         let mut state = exec.state();
         let id = state.next_reader;
         state.next_reader += 1;
-        let position = ReaderPosition::new(kind, format, at);
+        let position = RegisteredReader::new(kind, format, at);
         state.readers.insert(id, position);
         drop(state);
         // A BLOCKing exec without a reader keeps everything, so room may have appeared.
@@ -115,8 +116,8 @@ impl ExecState {
         let needed = awaited.filter_map(|reader| {
             let at = *reader.at.get(stream)?;
             Some(match reader.kind {
-                ReaderKind::Starter | ReaderKind::Attached => window.kept_for(at),
-                ReaderKind::Poll => at,
+                ReaderRpc::Starter | ReaderRpc::Attached => window.kept_for(at),
+                ReaderRpc::Poll => at,
             })
         });
         let acknowledged = self.acknowledged.get(stream).copied().unwrap_or(0);
@@ -128,7 +129,7 @@ impl ExecState {
     pub(crate) fn stream_readers(&self) -> usize {
         let readers = self.readers.values();
         readers
-            .filter(|reader| reader.kind != ReaderKind::Poll)
+            .filter(|reader| reader.kind != ReaderRpc::Poll)
             .count()
     }
 
@@ -170,8 +171,8 @@ impl ExecState {
         let blocked = self.blocked_since;
         self.readers.iter().filter_map(move |(id, reader)| {
             let since = blocked?.max(reader.since);
-            let may_lose = reader.kind == ReaderKind::Attached && !reader.is_skipped;
-            let goes_on = |(other, position): (&u64, &ReaderPosition)| {
+            let may_lose = reader.kind == ReaderRpc::Attached && !reader.is_skipped;
+            let goes_on = |(other, position): (&u64, &RegisteredReader)| {
                 other != id
                     && !position.is_skipped
                     && (position.has_all(&self.windows) || position.since > since)

@@ -21,7 +21,7 @@ use super::protocol::{
     HEAD_WORDS, INLINE_MAX, LaunchHeader, SignalTarget, SupervisorOrder, SupervisorReport,
     SupervisorRequest,
 };
-use super::walk;
+use super::tree_kill;
 use crate::sys::{self, SpawnPlan, SpawnStage};
 
 /// Pause between passes over a tree that is being killed, in milliseconds.
@@ -32,7 +32,7 @@ const COMMAND_NICE: libc::c_int = 19;
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// State of the supervisor process.
-struct SupervisorProcess<'a> {
+struct ForkedSupervisor<'a> {
     socket: &'a OwnedFd,
     /// `true` while a process of the exec is left.
     busy: bool,
@@ -56,7 +56,7 @@ pub(crate) fn run_supervisor(socket: &OwnedFd) -> ! {
     else {
         sys::exit_now(1);
     };
-    let mut state = SupervisorProcess {
+    let mut state = ForkedSupervisor {
         socket,
         busy: false,
         leader: None,
@@ -68,7 +68,7 @@ pub(crate) fn run_supervisor(socket: &OwnedFd) -> ! {
     state.end()
 }
 
-impl SupervisorProcess<'_> {
+impl ForkedSupervisor<'_> {
     /// Waits for one event and handles it. Returns `false` when the guest is gone.
     fn turn(&mut self, signals: &SignalFd, buffer: &mut [u8]) -> bool {
         let mut fds = [
@@ -92,7 +92,7 @@ impl SupervisorProcess<'_> {
             return false;
         }
         if self.killing {
-            walk::kill_tree(getpid(), &HashSet::new());
+            tree_kill::kill_tree(getpid(), &HashSet::new());
         }
         true
     }
@@ -202,7 +202,9 @@ impl SupervisorProcess<'_> {
                     (SignalTarget::Group, Some(leader)) => {
                         sys::send_signal_to_group(leader, signal);
                     }
-                    (SignalTarget::Tree, _) => walk::signal_tree(getpid(), &HashSet::new(), signal),
+                    (SignalTarget::Tree, _) => {
+                        tree_kill::signal_tree(getpid(), &HashSet::new(), signal)
+                    }
                     (_, None) => {}
                 }
             }
@@ -212,7 +214,7 @@ impl SupervisorProcess<'_> {
     /// Kills the tree and exits, because the guest is gone or has abandoned this process.
     fn end(&mut self) -> ! {
         while self.busy {
-            walk::kill_tree(getpid(), &HashSet::new());
+            tree_kill::kill_tree(getpid(), &HashSet::new());
             let _woken = poll(&mut [], PollTimeout::from(KILL_PASS));
             self.reap();
         }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::document::{self, Document};
-use crate::{Profile, Severity};
+use crate::{Severity, ValidationProfile};
 
 const SKILL_MD: &str =
     "---\nname: front\ndescription: of the front matter\nversion: 1.0\n---\nBody.\n";
@@ -18,7 +18,7 @@ fn with(card: &Value) -> Document {
 }
 
 fn codes(document: &Document) -> Vec<String> {
-    let problems = document.problems(Profile::Lenient);
+    let problems = document.problems(ValidationProfile::Lenient);
     let sign = |severity| {
         if severity == Severity::Error {
             "!"
@@ -139,7 +139,7 @@ fn a_card_without_instructions_is_never_loaded() {
         ),
     ] {
         let document = document::parse_documents(skill_md, Some(card(base).as_bytes()), "a");
-        for profile in [Profile::Lenient, Profile::Spec] {
+        for profile in [ValidationProfile::Lenient, ValidationProfile::Spec] {
             let refusal = document.refusal(profile).expect("rejected");
             assert_eq!(refusal.code, "card.no_instructions", "{skill_md:?}");
             assert!(refusal.message.contains(says), "{}", refusal.message);
@@ -167,7 +167,7 @@ fn files_are_an_allow_list() {
         Some("card.file_missing")
     );
     assert_eq!(card.missing(|_| true), None);
-    assert!(Card::default().allows("anything"));
+    assert!(SkillCard::default().allows("anything"));
     let many: Vec<String> = (0..100).map(|n| format!("f{n}")).collect();
     let card = with(&json!({"files": many}))
         .front_matter
@@ -219,7 +219,7 @@ fn cards_that_cannot_be_used_reject_the_skill() {
         assert_eq!(document.front_matter.name, "front");
     }
     let refusal = with(&json!({"extensions": [{"uri": "urn:x", "required": true}]}))
-        .refusal(Profile::Lenient);
+        .refusal(ValidationProfile::Lenient);
     assert!(refusal.expect("refused").message.contains("urn:x"));
 }
 
@@ -252,7 +252,7 @@ fn cards_that_are_a_little_wrong_are_read() {
     ] {
         let document = with(&card);
         assert_eq!(codes(&document), [code], "{card}");
-        assert_eq!(document.refusal(Profile::Lenient), None);
+        assert_eq!(document.refusal(ValidationProfile::Lenient), None);
     }
     for card in [
         json!({"extensions": [{"uri": "urn:x", "required": false}, {"uri": "urn:x"}]}),

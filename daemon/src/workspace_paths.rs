@@ -42,7 +42,7 @@ pub use skilld_skills::skill_path::SKILL_PATH_BYTES_MAX;
 
 /// Base directory and variable values for resolving a path of a client.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct PathScope<'a> {
+pub struct PathContext<'a> {
     /// Base of relative paths, itself relative to the workspace and normalised; `""` is the workspace. Only with this
     /// base does `inputs/x` mean `work/inputs/x`. In a skill's root the symbolic link `inputs` has the same effect.
     pub base: &'a str,
@@ -60,7 +60,7 @@ pub struct PathScope<'a> {
 ///
 /// `PathEscapes` if the path leaves the workspace. `Invalid` for an unknown variable, a NUL, or a path that exceeds
 /// [`PATH_BYTES_MAX`], [`COMPONENT_BYTES_MAX`] or [`DEPTH_MAX`].
-pub fn resolve_path(field: &str, path: &str, scope: PathScope<'_>) -> Result<String> {
+pub fn resolve_path(field: &str, path: &str, scope: PathContext<'_>) -> Result<String> {
     check_text(field, path, PATH_BYTES_MAX)?;
     let (base, rest) = split_base(field, path, scope)?;
     let mut components: Vec<&str> = Vec::new();
@@ -101,7 +101,7 @@ pub fn normalise_skill_path(field: &str, path: &str) -> Result<String> {
 /// # Errors
 ///
 /// The errors of [`resolve_path`]; `PathEscapes` for every `..`; `Invalid`, with the reason, if globset rejects the glob.
-pub fn resolve_glob(field: &str, pattern: &str, scope: PathScope<'_>) -> Result<String> {
+pub fn resolve_glob(field: &str, pattern: &str, scope: PathContext<'_>) -> Result<String> {
     check_text(field, pattern, PATH_BYTES_MAX)?;
     let pattern = &glob_class::exclude_slash(pattern).map_err(|why| Error::invalid(field, why))?;
     let (base, rest) = split_base(field, pattern, scope)?;
@@ -184,7 +184,7 @@ fn is_relative(path: &str) -> bool {
 }
 
 /// Splits a path into its base, relative to the workspace, and the rest. Joined by a slash they are the path.
-fn split_base<'a>(field: &str, path: &'a str, scope: PathScope<'_>) -> Result<(String, &'a str)> {
+fn split_base<'a>(field: &str, path: &'a str, scope: PathContext<'_>) -> Result<(String, &'a str)> {
     if let Some((name, rest)) = leading_variable(path) {
         // Like in a shell, `$OUTPUT_DIR.old` is `out.old`: text up to the next slash extends the base's last component.
         let glued = rest.split('/').next().unwrap_or_default();
@@ -227,7 +227,7 @@ fn leading_variable(path: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the value of a variable as a path relative to the workspace.
-fn variable_value(field: &str, name: &str, scope: PathScope<'_>) -> Result<String> {
+fn variable_value(field: &str, name: &str, scope: PathContext<'_>) -> Result<String> {
     let fixed = match name {
         "WORKSPACE_DIR" => Some(WORKSPACE_DIR),
         "SKILLS_DIR" => Some(SKILLS_DIR),
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const SCOPE: PathScope<'static> = PathScope {
+    const SCOPE: PathContext<'static> = PathContext {
         base: "",
         exec: Some("e1"),
         skill: Some("csv-report"),
@@ -367,9 +367,9 @@ mod tests {
 
     #[test]
     fn relative_paths_resolve_against_the_base() {
-        let scope = PathScope {
+        let scope = PathContext {
             base: "skills/csv-report",
-            ..PathScope::default()
+            ..PathContext::default()
         };
         for (path, expected) in [
             ("", "skills/csv-report"),
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn depth_limit_includes_the_suffix_of_a_directory_glob() {
         let deep = |components: usize| format!("{}/", vec!["a"; components].join("/"));
-        let glob = |components| resolve_glob("f", &deep(components), PathScope::default());
+        let glob = |components| resolve_glob("f", &deep(components), PathContext::default());
         let longest = glob(DEPTH_MAX - 1).expect("just fits");
         assert_eq!(longest.split('/').count(), DEPTH_MAX);
         glob(DEPTH_MAX).expect_err("one too many with its `**`");
@@ -499,7 +499,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_resolved_path_stays_inside_and_is_stable(path in "[a./$\\{\\}]{0,40}", base in "(|skills/a)") {
-            let scope = PathScope { base: &base, ..PathScope::default() };
+            let scope = PathContext { base: &base, ..PathContext::default() };
             if let Ok(resolved) = resolve_path("f", &path, scope) {
                 prop_assert!(!resolved.starts_with('/') && !resolved.ends_with('/'));
                 prop_assert!(resolved.split('/').all(|part| !matches!(part, "." | "..")));

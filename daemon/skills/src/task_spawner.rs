@@ -12,15 +12,15 @@ use crate::error::Error;
 
 /// The daemon's task tracker and its stop token. Clones share both.
 #[derive(Debug, Clone, Default)]
-pub struct BackgroundTasks {
+pub struct TaskSpawner {
     /// Tracks every task, so that the daemon can wait for all of them at its end.
     pub tracker: TaskTracker,
     /// Cancelled when the daemon stops; every task returns soon afterwards.
     pub stop: CancellationToken,
 }
 
-impl BackgroundTasks {
-    /// Spawns a task that the daemon waits for at its end. The task must watch [`BackgroundTasks::stop`].
+impl TaskSpawner {
+    /// Spawns a task that the daemon waits for at its end. The task must watch [`TaskSpawner::stop`].
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,

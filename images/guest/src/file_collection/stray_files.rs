@@ -23,7 +23,7 @@ const CONTAINER_WORKSPACE: &str = "/workspace";
 
 /// Time span in which an exec changed files, on the clock that the kernel stamps files with.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ChangeSpan {
+pub(super) struct ChangeTimeRange {
     pub(super) since: Duration,
     pub(super) until: Option<Duration>,
 }
@@ -39,7 +39,7 @@ pub(super) struct StrayFiles {
 
 impl StrayFiles {
     /// Finds files outside of the workspace's directories that changed in `span`.
-    pub(super) async fn find(root: &WorkspaceRoot, span: ChangeSpan) -> Self {
+    pub(super) async fn find(root: &WorkspaceRoot, span: ChangeTimeRange) -> Self {
         let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut found = Self::default();
         match root.openat(b"", directory) {
@@ -66,7 +66,7 @@ impl StrayFiles {
         directory: OwnedFd,
         prefix: &[u8],
         own: &'static [&'static [u8]],
-        span: ChangeSpan,
+        span: ChangeTimeRange,
     ) {
         let top = prefix.len();
         let is_wanted = move |path: &[u8]| {
@@ -101,7 +101,7 @@ impl StrayFiles {
 }
 
 /// Returns `true` if the walk's entry changed in `span`.
-fn has_changed(walk: &DirectoryWalk, path: &[u8], span: ChangeSpan) -> bool {
+fn has_changed(walk: &DirectoryWalk, path: &[u8], span: ChangeTimeRange) -> bool {
     let Some(parent) = walk.parent() else {
         return false;
     };
@@ -118,7 +118,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    const ALL: ChangeSpan = ChangeSpan {
+    const ALL: ChangeTimeRange = ChangeTimeRange {
         since: Duration::ZERO,
         until: None,
     };
@@ -150,11 +150,11 @@ mod tests {
             ["/workspace/images/a/f", "/workspace/result.txt"]
         );
         let since = Duration::MAX;
-        let none = StrayFiles::find(&root, ChangeSpan { since, ..ALL }).await;
+        let none = StrayFiles::find(&root, ChangeTimeRange { since, ..ALL }).await;
         assert_eq!((none.paths.len(), none.is_cut), (0, false));
     }
 
-    async fn found_in_tmp(place: &Path, span: ChangeSpan) -> StrayFiles {
+    async fn found_in_tmp(place: &Path, span: ChangeTimeRange) -> StrayFiles {
         let directory = fs::File::open(place).expect("a directory").into();
         let mut found = StrayFiles::default();
         found.add(directory, b"/tmp/", &[], span).await;
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!((found.paths.len(), found.is_cut), (NAMED_MAX, true));
 
         let since = Duration::MAX;
-        let old = ChangeSpan { since, ..ALL };
+        let old = ChangeTimeRange { since, ..ALL };
         fill(NAMED_MAX..ENTRIES_MAX);
         let found = found_in_tmp(place.path(), old).await;
         assert_eq!((found.paths.len(), found.is_cut), (0, false));

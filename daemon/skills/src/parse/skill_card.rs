@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::Problem;
-use crate::finding::{self, Code, Findings, quote_excerpt};
+use crate::finding::{self, FindingCode, Findings, quote_excerpt};
 use crate::skill_path::normalise_skill_path;
 use crate::version::{self, Version};
 
@@ -26,7 +26,7 @@ const MISSING_SHOWN_MAX: usize = 5;
 
 /// Parsed card. Texts are empty if they are not given.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Card {
+pub struct SkillCard {
     /// Id of the skill; overrides the front matter's name.
     pub id: String,
     /// Version; overrides the front matter's. Empty for `*` too, and for one that cannot be named.
@@ -43,7 +43,7 @@ pub struct Card {
     pub fields: Map<String, Value>,
 }
 
-impl Card {
+impl SkillCard {
     /// Returns the URL beneath which SKILL.md and `files` are; `None` if they lie beside the card.
     #[must_use]
     pub fn remote(&self) -> Option<&str> {
@@ -83,7 +83,7 @@ impl Card {
 }
 
 /// Parses a card; returns `None`, with a finding, if nothing can be made of it.
-pub(crate) fn parse_card(bytes: &[u8], findings: &mut Findings) -> Option<Card> {
+pub(crate) fn parse_card(bytes: &[u8], findings: &mut Findings) -> Option<SkillCard> {
     let fields = match parse_fields(bytes) {
         Ok(fields) => fields,
         Err((code, message)) => {
@@ -92,7 +92,7 @@ pub(crate) fn parse_card(bytes: &[u8], findings: &mut Findings) -> Option<Card> 
         }
     };
     let mut text = |key: &str| read_text(&fields, key, findings);
-    let card = Card {
+    let card = SkillCard {
         id: text("id"),
         version: Some(text("version"))
             .filter(|version| version != "*")
@@ -106,7 +106,7 @@ pub(crate) fn parse_card(bytes: &[u8], findings: &mut Findings) -> Option<Card> 
     let files = read_files(&fields, findings);
     check_fields(&card, &fields, findings);
     let version = Some(card.version).filter(|version| version::is_nameable(version));
-    Some(Card {
+    Some(SkillCard {
         version: version.unwrap_or_default(),
         files,
         fields,
@@ -115,7 +115,7 @@ pub(crate) fn parse_card(bytes: &[u8], findings: &mut Findings) -> Option<Card> 
 }
 
 /// Parses the bytes of a card. The message of an error follows the name of the file.
-fn parse_fields(bytes: &[u8]) -> Result<Map<String, Value>, (&'static Code, String)> {
+fn parse_fields(bytes: &[u8]) -> Result<Map<String, Value>, (&'static FindingCode, String)> {
     let too_large = |message| Err((finding::CARD_TOO_LARGE, message));
     if bytes.len() > BYTES_MAX {
         return too_large(format!(" has more than {BYTES_MAX} bytes"));
@@ -203,7 +203,7 @@ fn read_files(fields: &Map<String, Value>, findings: &mut Findings) -> Option<Ve
 }
 
 /// Checks what must be understood although the daemon only passes it on.
-fn check_fields(card: &Card, fields: &Map<String, Value>, findings: &mut Findings) {
+fn check_fields(card: &SkillCard, fields: &Map<String, Value>, findings: &mut Findings) {
     if !card.version.is_empty() && Version::parse(&card.version).is_none() {
         findings.add(
             finding::VERSION_UNREADABLE,

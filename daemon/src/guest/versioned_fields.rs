@@ -8,19 +8,19 @@ use skilld_proto::v1 as pb;
 pub const SECOND: u32 = 2;
 
 /// Request with fields that older guests do not know.
-pub trait GuestFields {
+pub trait VersionedFields {
     /// Returns a field that is set and unknown to guests of this generation; `None` if there is none.
     fn unknown_to(&self, generation: u32) -> Option<&'static str>;
 }
 
-impl GuestFields for pb::ExecSpec {
+impl VersionedFields for pb::ExecSpec {
     fn unknown_to(&self, generation: u32) -> Option<&'static str> {
         let programs = self.programs.as_ref().map(|_| "spec.programs");
         programs.filter(|_| generation < SECOND)
     }
 }
 
-impl GuestFields for guest::WriteStdinRequest {
+impl VersionedFields for guest::WriteStdinRequest {
     fn unknown_to(&self, generation: u32) -> Option<&'static str> {
         let field = if !self.write_id.is_empty() {
             Some("write_id")
@@ -31,7 +31,7 @@ impl GuestFields for guest::WriteStdinRequest {
     }
 }
 
-impl GuestFields for guest::CollectRequest {
+impl VersionedFields for guest::CollectRequest {
     fn unknown_to(&self, generation: u32) -> Option<&'static str> {
         let until = self.spec.as_ref().is_some_and(|spec| spec.until_exec_end);
         (until && generation < SECOND).then_some("spec.until_exec_end")
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn needs_the_second(asked: &impl GuestFields, field: &str) {
+    fn needs_the_second(asked: &impl VersionedFields, field: &str) {
         assert_eq!(asked.unknown_to(1), Some(field));
         assert_eq!(asked.unknown_to(2), None);
     }

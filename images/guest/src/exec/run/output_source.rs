@@ -18,14 +18,14 @@ const TERMINAL_BYTES: u64 = 64 * 1024;
 
 /// Guest's end of one output stream.
 pub(super) struct OutputSource {
-    kind: SourceKind,
+    kind: PipeOrTerminal,
     /// Bytes that are still read; `None` for all.
     pub(super) left: Option<u64>,
     enlarged: bool,
 }
 
 /// Kind of an output source with its descriptors.
-enum SourceKind {
+enum PipeOrTerminal {
     Pipe(pipe::Receiver),
     Terminal {
         master: AsyncFd<OwnedFd>,
@@ -35,7 +35,7 @@ enum SourceKind {
 }
 
 impl OutputSource {
-    fn new(kind: SourceKind) -> Self {
+    fn new(kind: PipeOrTerminal) -> Self {
         Self {
             kind,
             left: None,
@@ -46,20 +46,21 @@ impl OutputSource {
     /// Takes the reading end that `output_pipe` made.
     pub(super) fn pipe(fd: OwnedFd) -> io::Result<Self> {
         // `output_pipe` returns a pipe that does not block, so the check is not needed.
-        pipe::Receiver::from_owned_fd_unchecked(fd).map(|pipe| Self::new(SourceKind::Pipe(pipe)))
+        pipe::Receiver::from_owned_fd_unchecked(fd)
+            .map(|pipe| Self::new(PipeOrTerminal::Pipe(pipe)))
     }
 
     /// Takes both ends of a terminal.
     pub(super) fn terminal(master: OwnedFd, slave: OwnedFd) -> io::Result<Self> {
         let master = sys::register_fd(master, Interest::READABLE)?;
         let slave = Some(slave);
-        Ok(Self::new(SourceKind::Terminal { master, slave }))
+        Ok(Self::new(PipeOrTerminal::Terminal { master, slave }))
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
-            SourceKind::Pipe(pipe) => pipe.as_fd(),
-            SourceKind::Terminal { master, .. } => master.get_ref().as_fd(),
+            PipeOrTerminal::Pipe(pipe) => pipe.as_fd(),
+            PipeOrTerminal::Terminal { master, .. } => master.get_ref().as_fd(),
         }
     }
 
@@ -67,8 +68,8 @@ impl OutputSource {
     async fn wait_readable(&self) {
         // The following read reports the error.
         match &self.kind {
-            SourceKind::Pipe(pipe) => drop(pipe.readable().await),
-            SourceKind::Terminal { master, .. } => drop(master.readable().await),
+            PipeOrTerminal::Pipe(pipe) => drop(pipe.readable().await),
+            PipeOrTerminal::Terminal { master, .. } => drop(master.readable().await),
         }
     }
 
@@ -82,10 +83,11 @@ impl OutputSource {
         all: bool,
     ) -> io::Result<usize> {
         let read = match &self.kind {
-            SourceKind::Pipe(pipe) => pipe.try_read_buf(&mut (&mut *buffer).limit(most)),
-            SourceKind::Terminal { master, .. } => master.try_io(Interest::READABLE, |master| {
-                sys::read_behind(master.as_fd(), buffer, most)
-            }),
+            PipeOrTerminal::Pipe(pipe) => pipe.try_read_buf(&mut (&mut *buffer).limit(most)),
+            PipeOrTerminal::Terminal { master, .. } => master
+                .try_io(Interest::READABLE, |master| {
+                    sys::read_behind(master.as_fd(), buffer, most)
+                }),
         };
         let read = if all && would_block(&read) {
             sys::read_behind(self.fd(), buffer, most)
@@ -108,7 +110,7 @@ impl OutputSource {
 
     /// Drops the guest's copy of the program's end. The terminal then ends when the last straggler closes it.
     pub(super) fn leader_ended(&mut self) {
-        if let SourceKind::Terminal { slave, .. } = &mut self.kind {
+        if let PipeOrTerminal::Terminal { slave, .. } = &mut self.kind {
             *slave = None;
         }
     }
@@ -118,8 +120,8 @@ impl OutputSource {
         self.leader_ended();
         if self.left.is_none() {
             self.left = Some(match &self.kind {
-                SourceKind::Pipe(pipe) => sys::bytes_in_pipe(pipe.as_fd()),
-                SourceKind::Terminal { .. } => TERMINAL_BYTES,
+                PipeOrTerminal::Pipe(pipe) => sys::bytes_in_pipe(pipe.as_fd()),
+                PipeOrTerminal::Terminal { .. } => TERMINAL_BYTES,
             });
         }
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use crate::content_store::content::{ContentBounds, ContentFolder, EXCLUDED_NAMES};
+use crate::content_store::content_hashing::{ContentBounds, ContentSource, EXCLUDED_NAMES};
 
 /// A change within this time of an examination may leave no trace in the times of a file (the kernel's clock tick).
 const CLOCK_TICK: Duration = Duration::from_millis(50);
@@ -41,19 +41,19 @@ fn just_before(time: SystemTime) -> FileTime {
 
 /// State of all files of a folder at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fingerprint {
+pub(crate) struct MetadataFingerprint {
     /// Hash of all paths and stamps.
     hash: u64,
     /// Time of the last change of any of the files.
     newest: FileTime,
 }
 
-impl Fingerprint {
+impl MetadataFingerprint {
     /// Examines every file of a folder without reading any. Calls `visit` with each directory before its entries are
     /// examined. Returns `None` if a file cannot be examined, or if the folder exceeds the bounds: such a folder must
     /// be read again each time.
     pub(crate) fn take(
-        folder: &ContentFolder,
+        folder: &ContentSource,
         bounds: ContentBounds,
         mut visit: impl FnMut(&Path),
     ) -> Option<Self> {

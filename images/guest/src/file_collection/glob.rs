@@ -28,14 +28,14 @@ pub(crate) struct GlobSet {
     all: Regex,
     /// Globs that name skills/ or metadata.json.
     of_skills: Regex,
-    shapes: Vec<GlobShape>,
+    shapes: Vec<GlobScope>,
     /// Paths that globs without wildcards name.
     literal: HashSet<Vec<u8>>,
 }
 
 /// Directories that a glob's matches can be in.
 #[derive(Debug)]
-struct GlobShape {
+struct GlobScope {
     /// Leading components without wildcards.
     literal: Vec<String>,
     /// Number of components of a match; `None` for any number.
@@ -63,9 +63,9 @@ impl GlobSet {
             }
             let pattern = GlobPattern::parse(glob).ok_or(invalid("has one that is no glob"))?;
             let shape = if pattern.ends_in_name {
-                GlobShape::of(&format!("{glob}/**"))
+                GlobScope::of(&format!("{glob}/**"))
             } else {
-                GlobShape::of(glob)
+                GlobScope::of(glob)
             };
             literal.extend(pattern.literal_path.map(String::into_bytes));
             if glob == METADATA || shape.literal.first().is_some_and(|name| name == SKILLS) {
@@ -119,7 +119,7 @@ impl GlobSet {
     }
 }
 
-impl GlobShape {
+impl GlobScope {
     /// Returns the shape of a glob.
     fn of(glob: &str) -> Self {
         let names: Vec<&str> = glob.split('/').filter(|name| !name.is_empty()).collect();

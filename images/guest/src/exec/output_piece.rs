@@ -7,16 +7,16 @@ use skilld_proto::v1::exec_event::{Gap, Output};
 
 use super::{ExecPhase, ExecState, STREAMS};
 use crate::error::Error;
-use crate::output::{CHUNK_BYTES, OutputWindow};
+use crate::output_window::{CHUNK_BYTES, OutputWindow};
 
 /// Maximum bytes that become one piece of TEXT. Each may grow to three bytes when it is replaced.
 const TEXT_BYTES: usize = CHUNK_BYTES / 4;
 /// Length of the longest character, in bytes.
 const CHARACTER_BYTES_MAX: usize = 4;
 
-/// Options for the pieces of a reader.
+/// Options of an output read: text or bytes, and whether gaps are reported or fail.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OutputStyle {
+pub(crate) struct OutputReadOptions {
     pub(crate) format: v1::OutputFormat,
     pub(crate) gaps: v1::Gaps,
 }
@@ -52,7 +52,7 @@ pub(crate) fn take_piece(
     state: &ExecState,
     stream: usize,
     from: u64,
-    style: OutputStyle,
+    style: OutputReadOptions,
     most: usize,
 ) -> Result<Option<(OutputPiece, u64)>, Error> {
     let (Some(window), Some(api_stream)) = (state.windows.get(stream), STREAMS.get(stream)) else {

@@ -1,4 +1,4 @@
-//! Directory of workspaces by id: a map behind a short lock.
+//! Table of workspaces by id: a map behind a short lock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,17 +11,17 @@ use crate::workspace::{Workspace, WorkspaceId};
 /// Entry of a workspace. It exists before the slot is claimed, so that of two equal requests one creates the workspace
 /// and the other waits for the result.
 #[derive(Debug, Clone)]
-pub struct DirectoryEntry {
+pub struct WorkspaceEntry {
     /// Digest of the request that created the workspace.
     pub request: String,
     made: watch::Receiver<Option<Workspace>>,
 }
 
-/// Guard of a new entry, whose holder creates the workspace. Dropping it without [`CreationGuard::finish`] removes the
+/// Guard of a new entry, whose holder creates the workspace. Dropping it without [`NewEntryGuard::finish`] removes the
 /// entry.
 #[derive(Debug)]
-pub struct CreationGuard {
-    directory: Arc<WorkspaceDirectory>,
+pub struct NewEntryGuard {
+    table: Arc<WorkspaceTable>,
     id: WorkspaceId,
     made: watch::Sender<Option<Workspace>>,
 }
@@ -30,20 +30,20 @@ pub struct CreationGuard {
 #[derive(Debug)]
 pub enum EntryOutcome {
     /// Another request has created the workspace, or is creating it.
-    Existing(DirectoryEntry),
+    Existing(WorkspaceEntry),
     /// The entry is new: the caller creates the workspace.
-    New(CreationGuard),
+    New(NewEntryGuard),
 }
 
-/// Directory of workspaces by id.
+/// Table of workspaces by id.
 #[derive(Debug, Default)]
-pub struct WorkspaceDirectory {
-    entries: Mutex<BTreeMap<WorkspaceId, DirectoryEntry>>,
+pub struct WorkspaceTable {
+    entries: Mutex<BTreeMap<WorkspaceId, WorkspaceEntry>>,
 }
 
-// === impl DirectoryEntry ===
+// === impl WorkspaceEntry ===
 
-impl DirectoryEntry {
+impl WorkspaceEntry {
     /// Returns the workspace; `None` while it is being created.
     #[must_use]
     pub fn workspace(&self) -> Option<Workspace> {
@@ -63,20 +63,20 @@ impl DirectoryEntry {
     }
 }
 
-// === impl CreationGuard ===
+// === impl NewEntryGuard ===
 
-impl CreationGuard {
+impl NewEntryGuard {
     /// Publishes the workspace.
     pub fn finish(self, workspace: &Workspace) {
         self.made.send_replace(Some(workspace.clone()));
     }
 }
 
-impl Drop for CreationGuard {
+impl Drop for NewEntryGuard {
     fn drop(&mut self) {
         let made = self.made.subscribe();
         if made.borrow().is_none() {
-            let mut entries = self.directory.lock();
+            let mut entries = self.table.lock();
             if entries
                 .get(&self.id)
                 .is_some_and(|entry| entry.made.same_channel(&made))
@@ -87,9 +87,9 @@ impl Drop for CreationGuard {
     }
 }
 
-// === impl WorkspaceDirectory ===
+// === impl WorkspaceTable ===
 
-impl WorkspaceDirectory {
+impl WorkspaceTable {
     /// Returns the entry of an id, or adds a new one if there are fewer than `max`.
     ///
     /// # Errors
@@ -112,13 +112,13 @@ impl WorkspaceDirectory {
         let (sender, made) = watch::channel(None);
         entries.insert(
             id.clone(),
-            DirectoryEntry {
+            WorkspaceEntry {
                 request: request.to_owned(),
                 made,
             },
         );
-        Ok(EntryOutcome::New(CreationGuard {
-            directory: Arc::clone(self),
+        Ok(EntryOutcome::New(NewEntryGuard {
+            table: Arc::clone(self),
             id: id.clone(),
             made: sender,
         }))
@@ -128,7 +128,7 @@ impl WorkspaceDirectory {
     pub fn adopt(&self, request: String, workspace: Workspace) {
         let id = workspace.id().clone();
         let (_, made) = watch::channel(Some(workspace));
-        self.lock().insert(id, DirectoryEntry { request, made });
+        self.lock().insert(id, WorkspaceEntry { request, made });
     }
 
     /// Removes the workspace of a slot. A workspace of another slot under the same id stays.
@@ -157,7 +157,7 @@ impl WorkspaceDirectory {
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, DirectoryEntry>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, WorkspaceEntry>> {
         // No holder panics, and a map is consistent between two operations anyway.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,21 +168,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directory_is_bounded_and_drops_failed_creations() {
-        let directory = Arc::new(WorkspaceDirectory::default());
+    fn table_is_bounded_and_drops_failed_creations() {
+        let table = Arc::new(WorkspaceTable::default());
         let id = |text: &str| WorkspaceId::new(text.to_owned());
-        let EntryOutcome::New(creation) = directory.enter(&id("a"), "1", 1).expect("room") else {
+        let EntryOutcome::New(creation) = table.enter(&id("a"), "1", 1).expect("room") else {
             panic!("the entry is new");
         };
-        assert!(directory.enter(&id("b"), "1", 1).is_err());
-        let EntryOutcome::Existing(entry) = directory.enter(&id("a"), "2", 1).expect("there")
-        else {
+        assert!(table.enter(&id("b"), "1", 1).is_err());
+        let EntryOutcome::Existing(entry) = table.enter(&id("a"), "2", 1).expect("there") else {
             panic!("it is being created");
         };
         assert_eq!(entry.request, "1");
         drop(creation);
         assert!(matches!(
-            directory.enter(&id("b"), "1", 1),
+            table.enter(&id("b"), "1", 1),
             Ok(EntryOutcome::New(_))
         ));
     }

@@ -6,7 +6,7 @@ use tonic::Code;
 
 /// Reason why an input cannot be read from its source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InputFault {
+pub enum InputSourceError {
     /// Source that the configuration does not permit; the text is a predicate such as `is beneath none of the folders
     /// …`.
     #[error("{0}")]
@@ -37,7 +37,7 @@ pub enum InputFault {
     Fetch(String),
 }
 
-impl InputFault {
+impl InputSourceError {
     /// Converts an error number of the operating system.
     #[must_use]
     pub fn from_errno(errno: Errno) -> Self {

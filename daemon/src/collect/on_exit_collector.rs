@@ -20,7 +20,7 @@ use prost::Message;
 use skilld_proto::v1 as pb;
 use tokio::sync::Semaphore;
 
-use super::collection_job::{CollectionJob, CollectorState};
+use super::collection_job::{CollectionJob, CollectorContext};
 use crate::artifacts::Artifacts;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
@@ -35,28 +35,29 @@ const PRUNE_INTERVAL: u64 = 256;
 
 /// Collector of files at the end of execs. Clones share it.
 #[derive(Debug, Clone)]
-pub struct ExitCollector(pub(super) Arc<CollectorState>);
+pub struct OnExitCollector(pub(super) Arc<CollectorContext>);
 
-/// Promise to collect the files of an exec. Its job starts when the guard is dropped: after the guest was asked to
-/// start the exec, or when the caller has gone away. The guest may have refused the exec, or may not know it.
+/// Guard that starts the collection of an exec's files when it is dropped. Its job starts when the guard is dropped:
+/// after the guest was asked to start the exec, or when the caller has gone away. The guest may have refused the exec,
+/// or may not know it.
 #[derive(Debug)]
-pub struct CollectionGuard {
-    collector: ExitCollector,
+pub struct CollectionTrigger {
+    collector: OnExitCollector,
     /// `None` when the collection has ended already.
     job: Option<CollectionJob>,
 }
 
-/// State of a job's record after [`ExitCollector::record_job`].
-enum RecordedJob {
+/// State of a job's record after [`OnExitCollector::record_job`].
+enum JobRecordOutcome {
     Pending,
     Ended,
 }
 
-impl ExitCollector {
+impl OnExitCollector {
     /// Creates a collector. `timeout` limits each collection.
     #[must_use]
     pub fn new(artifacts: Artifacts, tasks: Tasks, timeout: Duration) -> Self {
-        Self(Arc::new(CollectorState {
+        Self(Arc::new(CollectorContext {
             artifacts,
             tasks,
             timeout,
@@ -74,7 +75,7 @@ impl ExitCollector {
         workspace: &Workspace,
         exec_id: &str,
         spec: &pb::CollectSpec,
-    ) -> Result<CollectionGuard> {
+    ) -> Result<CollectionTrigger> {
         let job = CollectionJob {
             workspace: workspace.clone(),
             exec_id: exec_id.to_owned(),
@@ -84,14 +85,14 @@ impl ExitCollector {
             in_flight: workspace.collections().begin(exec_id),
         };
         let collector = self.clone();
-        let mut guard = CollectionGuard {
+        let mut guard = CollectionTrigger {
             collector: self.clone(),
             job: Some(job),
         };
         // A task of its own, so that a caller that goes away cannot leave a record that is written after its job ran.
         let task = async move {
             if let Some(job) = &mut guard.job
-                && let RecordedJob::Ended = collector.record_job(job).await?
+                && let JobRecordOutcome::Ended = collector.record_job(job).await?
             {
                 guard.job = None;
             }
@@ -102,9 +103,9 @@ impl ExitCollector {
     }
 
     /// Writes the record of a job, unless the exec has one. A job that is not in flight is left as it is.
-    async fn record_job(&self, job: &mut CollectionJob) -> Result<RecordedJob> {
+    async fn record_job(&self, job: &mut CollectionJob) -> Result<JobRecordOutcome> {
         if job.in_flight.is_none() {
-            return Ok(RecordedJob::Pending);
+            return Ok(JobRecordOutcome::Pending);
         }
         let count = self.0.records_written.fetch_add(1, Ordering::Relaxed);
         let (collections, exec_id) = (Arc::clone(job.workspace.collections()), job.exec_id.clone());
@@ -122,10 +123,10 @@ impl ExitCollector {
         let known = self.0.tasks.blocking(write).await?;
         fault::reach(Point::CollectNoted);
         let Some(known) = known else {
-            return Ok(RecordedJob::Pending);
+            return Ok(JobRecordOutcome::Pending);
         };
         if known.has_ended() {
-            return Ok(RecordedJob::Ended);
+            return Ok(JobRecordOutcome::Ended);
         }
         // The record has no job: its caller went away, or this daemon has not resumed it yet.
         let begin_time = known.begin_time();
@@ -142,7 +143,7 @@ impl ExitCollector {
                 in_flight: job.in_flight.take(),
             });
         }
-        Ok(RecordedJob::Pending)
+        Ok(JobRecordOutcome::Pending)
     }
 
     fn spawn(&self, job: CollectionJob) {
@@ -164,8 +165,8 @@ impl ExitCollector {
             collections.wait_until_released(&job.exec_id).await;
             job.in_flight = collections.begin(&job.exec_id);
             match self.record_job(&mut job).await {
-                Ok(RecordedJob::Pending) => {}
-                Ok(RecordedJob::Ended) => return,
+                Ok(JobRecordOutcome::Pending) => {}
+                Ok(JobRecordOutcome::Ended) => return,
                 Err(error) => {
                     tracing::error!(error = %Chain(&error), "an exec's outputs are not collected");
                     return;
@@ -240,7 +241,7 @@ impl ExitCollector {
     }
 }
 
-impl Drop for CollectionGuard {
+impl Drop for CollectionTrigger {
     fn drop(&mut self) {
         // After a stop the next daemon resumes the job from its record.
         let job = self.job.take();
@@ -266,7 +267,7 @@ mod tests {
             .config;
         let wait = Duration::from_secs(5);
         let artifacts = Artifacts::open(&config.artifacts, dir.path(), wait, &tasks).await;
-        let collector = ExitCollector::new(artifacts.expect("a store"), tasks.clone(), wait);
+        let collector = OnExitCollector::new(artifacts.expect("a store"), tasks.clone(), wait);
         let collections = Arc::new(ExecCollections::new(dir.path(), false, 10));
         let mut execs = Vec::new();
         for id in ["a", "b", "c"] {

@@ -39,7 +39,7 @@ use crate::task_spawn;
 use archive::CollectedArchive;
 use glob::GlobSet;
 use message_channel::{MessageSender, ReceiverGone, message_channel};
-use stray_files::{ChangeSpan, StrayFiles};
+use stray_files::{ChangeTimeRange, StrayFiles};
 
 /// Default limits of a collection: number of files, bytes per file, bytes in all.
 const FILES_DEFAULT: u64 = 100;
@@ -74,8 +74,8 @@ struct CollectLimits {
     total_bytes: u64,
 }
 
-/// Task that walks the workspace and sends matching files.
-struct OutputCollector {
+/// Collection in progress: walks the workspace and sends the matching files.
+struct FileCollector {
     guest: Arc<Guest>,
     globs: Arc<GlobSet>,
     limits: CollectLimits,
@@ -114,7 +114,7 @@ pub(crate) fn collect_outputs(
         _ => default,
     };
     let (out, messages) = message_channel();
-    let collector = OutputCollector {
+    let collector = FileCollector {
         guest: Arc::clone(guest),
         globs: Arc::new(GlobSet::new(&spec.globs)?),
         limits: CollectLimits {
@@ -138,7 +138,7 @@ pub(crate) fn collect_outputs(
     Ok(messages)
 }
 
-impl OutputCollector {
+impl FileCollector {
     /// Walks the workspace, sends the matching files and then the summary.
     async fn run(mut self) -> Result<(), ReceiverGone> {
         let globs = Arc::clone(&self.globs);
@@ -191,7 +191,7 @@ impl OutputCollector {
         }
         if let Some(since) = self.since {
             let until = self.until;
-            let found = StrayFiles::find(&self.guest.root, ChangeSpan { since, until }).await;
+            let found = StrayFiles::find(&self.guest.root, ChangeTimeRange { since, until }).await;
             let paths = found.paths.iter().map(|path| message_path(path).0);
             self.summary.outside = paths.collect();
             self.summary.outside_cut = found.is_cut;

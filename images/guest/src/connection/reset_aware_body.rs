@@ -10,11 +10,11 @@ use tonic::{Code, Status};
 
 use crate::error::Error;
 
-/// Body of a request from the daemon.
+/// Request body that reports a reset by the sender as an error instead of the end.
 #[derive(Debug)]
-pub(crate) struct RequestBody(pub(crate) Incoming);
+pub(crate) struct ResetAwareBody(pub(crate) Incoming);
 
-impl Body for RequestBody {
+impl Body for ResetAwareBody {
     type Data = Bytes;
     type Error = Status;
 

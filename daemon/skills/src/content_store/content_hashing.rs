@@ -42,7 +42,7 @@ pub(crate) const UNREADABLE: &str = "skill.unreadable";
 
 /// Digest and size of a skill's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Content {
+pub struct ContentSummary {
     /// SHA-256 of the content, 64 hex digits.
     pub digest: String,
     /// Number of regular files and links.
@@ -55,7 +55,7 @@ pub struct Content {
     pub own_links: Vec<&'static str>,
 }
 
-impl Content {
+impl ContentSummary {
     /// Returns warnings for the user of the skill.
     pub(crate) fn warnings(&self, dir: &Path) -> impl Iterator<Item = Problem> {
         self.own_links.iter().map(move |name| {
@@ -67,9 +67,9 @@ impl Content {
     }
 }
 
-/// Folder of a skill and the parts of it that belong to the skill.
+/// Folder that a skill's content is read from, without nested skills, and where its links may lead.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ContentFolder {
+pub(crate) struct ContentSource {
     /// Path without links.
     pub(crate) dir: PathBuf,
     /// Folders of other skills in it, relative to it.
@@ -78,8 +78,8 @@ pub(crate) struct ContentFolder {
     pub(crate) link_policy: Arc<LinkPolicy>,
 }
 
-impl ContentFolder {
-    /// Creates the [`ContentFolder`] of a directory in the store, in which only the daemon writes.
+impl ContentSource {
+    /// Creates the [`ContentSource`] of a directory in the store, in which only the daemon writes.
     pub(crate) fn stored(dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
@@ -139,10 +139,10 @@ impl From<Error> for IngestError {
 /// # Errors
 /// `Skill` for what the skill must not have; `Host` when the host failed.
 pub(crate) fn read_content(
-    folder: &ContentFolder,
+    folder: &ContentSource,
     into: Option<&Path>,
     bounds: ContentBounds,
-) -> Result<Content, IngestError> {
+) -> Result<ContentSummary, IngestError> {
     let opened = folder.link_policy.open_directory(&folder.dir);
     let opened = opened.and_then(|opened| Ok(Dir::from_fd(opened)?));
     let opened = opened.map_err(|error| unreadable(Path::new("."), error))?;
@@ -163,7 +163,7 @@ pub(crate) fn read_content(
 }
 
 struct ContentWalk<'a> {
-    folder: &'a ContentFolder,
+    folder: &'a ContentSource,
     into: Option<&'a Path>,
     bounds: ContentBounds,
     /// Kind and SHA-256 of the contents, by path.
@@ -373,7 +373,7 @@ impl ContentWalk<'_> {
         Ok(())
     }
 
-    fn finish(self) -> Content {
+    fn finish(self) -> ContentSummary {
         let mut hash = Sha256::new_with_prefix(HEADER);
         for (path, (kind, content)) in &self.entries {
             hash.update([*kind]);
@@ -385,7 +385,7 @@ impl ContentWalk<'_> {
             let beneath = |path: &OsString| Path::new(path).starts_with(name);
             self.entries.keys().any(beneath)
         };
-        Content {
+        ContentSummary {
             digest: HEXLOWER.encode(&hash.finalize()),
             files: self.entries.len() as u64,
             bytes: self.bytes,
@@ -460,8 +460,8 @@ mod tests {
         dir
     }
 
-    fn read_dir(dir: &Path, into: Option<&Path>) -> Content {
-        read_content(&ContentFolder::stored(dir), into, BOUNDS).expect("readable")
+    fn read_dir(dir: &Path, into: Option<&Path>) -> ContentSummary {
+        read_content(&ContentSource::stored(dir), into, BOUNDS).expect("readable")
     }
 
     fn digest(files: &[(&str, &str)]) -> String {
@@ -529,7 +529,7 @@ mod tests {
             for n in 0..count {
                 fs::create_dir_all(dir.path().join(format!("{}/{n}", n % 7))).expect("mkdir");
             }
-            match read_content(&ContentFolder::stored(dir.path()), None, BOUNDS) {
+            match read_content(&ContentSource::stored(dir.path()), None, BOUNDS) {
                 Ok(_) => None,
                 Err(IngestError::Skill(problem)) => Some(problem.message),
                 Err(IngestError::Host(error)) => panic!("{error}"),
