@@ -19,21 +19,21 @@ use crate::workspace::registry::WorkspaceRegistry;
 
 pub mod admin;
 pub mod artifact;
-pub mod budget;
 pub mod convert;
 pub mod exec;
 pub mod file;
-pub mod publish;
 pub mod relay;
+pub mod relay_budget;
 mod replaced_skills;
-pub mod server;
+pub mod server_info;
 pub mod skill;
+pub mod skill_publish;
 pub mod upload;
 pub mod workspace;
 
 /// Dependencies that all services share.
 #[derive(Debug)]
-pub struct Services {
+pub struct ServiceDependencies {
     /// Configuration of the daemon.
     pub config: Arc<Config>,
     /// Container engine.
@@ -47,7 +47,7 @@ pub struct Services {
     /// Registry of pools and workspaces.
     pub registry: WorkspaceRegistry,
     /// Memory for output that clients have not read.
-    pub relays: budget::RelayBudget,
+    pub relays: relay_budget::RelayBudget,
     /// Catalogue and store of skills.
     pub skills: Skills,
     /// Artifact store.
@@ -89,5 +89,5 @@ impl AnswerDeadline {
     }
 }
 
-/// Services as all connections share them.
-pub type SharedServices = Arc<Services>;
+/// Dependencies of the services, shared by all connections.
+pub type SharedDependencies = Arc<ServiceDependencies>;

@@ -29,13 +29,12 @@ use crate::config::{Config, ServerConfig};
 use crate::engine::Engine;
 use crate::engine::docker::DockerEngine;
 use crate::error::{Error, Result};
-use crate::rpc::publish;
+use crate::rpc::skill_publish;
 use crate::shutdown::Tasks;
 use crate::telemetry;
 
-mod authority;
-mod body;
-mod call;
+mod authority_rewriter;
+mod call_layer;
 pub mod cli;
 mod connection;
 mod connections;
@@ -43,11 +42,12 @@ mod health;
 mod instance;
 mod listener;
 mod methods;
-mod request;
+mod request_body;
+mod response_body;
 mod services;
 
-use call::CallLayer;
-pub use call::OpenCalls;
+use call_layer::CallLayer;
+pub use call_layer::OpenCalls;
 use health::HealthMonitor;
 use instance::InstanceLock;
 use listener::Listener;
@@ -227,7 +227,7 @@ impl Server {
             tasks: tasks.clone(),
         };
         let services = Arc::new(services);
-        tasks.spawn(publish::sweep_store(Arc::clone(&services)));
+        tasks.spawn(skill_publish::sweep_store(Arc::clone(&services)));
         let routes = services::build_routes(services, is_available, reporter)?;
 
         let (open, cut) = (OpenCalls::default(), CancellationToken::new());

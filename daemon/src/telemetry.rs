@@ -14,16 +14,16 @@ use crate::config::Config;
 use crate::engine::{EngineInfo, seccomp};
 use crate::error::{Error, Result};
 
-mod line_limit;
+mod log_rate_limiter;
 
-pub use line_limit::{LOG_INTERVAL, LineLimit};
+pub use log_rate_limiter::{LOG_INTERVAL, LogRateLimiter};
 
 /// Starts logging for this process, panics included. Returns the limit that counts suppressed lines.
 ///
 /// # Errors
 ///
 /// Fails if the filter is malformed or if logging was started before.
-pub fn init_logging(config: &Config) -> Result<LineLimit> {
+pub fn init_logging(config: &Config) -> Result<LogRateLimiter> {
     let failed = |error: &dyn std::fmt::Display| Error::Internal(format!("start logging: {error}"));
     let filter = EnvFilter::try_new(&config.log).map_err(|error| failed(&error))?;
     let colors = !config.log_json && io::stderr().is_terminal();
@@ -34,7 +34,7 @@ pub fn init_logging(config: &Config) -> Result<LineLimit> {
             out: io::stderr(),
             colors,
         });
-    let limit = LineLimit::new(config.log_lines_max);
+    let limit = LogRateLimiter::new(config.log_lines_max);
     let started = if config.log_json {
         let json = builder.json().flatten_event(true).finish();
         json.with(limit.clone()).try_init()

@@ -22,23 +22,23 @@ use crate::guest::versioned_fields::VersionedFields;
 pub mod actor;
 pub mod adopt;
 pub mod creation;
-pub mod exec_collections;
 pub mod host_problems;
-pub mod image_inventory;
 pub mod launcher;
 pub mod lease;
 pub mod orphan_removals;
+pub mod output_collection_tracker;
 pub mod reconcile;
 pub mod record;
 pub mod registry;
-pub mod slot;
-pub mod slot_context;
+pub mod shared_slot_context;
+pub mod slot_provisioning;
 pub mod slot_table;
+pub mod software_inventory_cache;
 pub mod state;
 pub mod workspace_table;
 
-use exec_collections::ExecCollections;
 use lease::{HoldError, LeaseGuard, WorkspaceLease};
+use output_collection_tracker::OutputCollectionTracker;
 use record::SlotRecord;
 use state::{LossCause, SlotState};
 
@@ -130,7 +130,7 @@ pub struct Slot {
     staging: Arc<Mutex<()>>,
     /// Lock of calls that stage inputs, which may take as long as a download.
     inputs: Arc<Mutex<()>>,
-    collections: Arc<ExecCollections>,
+    collections: Arc<OutputCollectionTracker>,
 }
 
 /// Handle of a claimed slot.
@@ -438,7 +438,7 @@ impl Workspace {
 
     /// Returns the on-exit collections of the workspace.
     #[must_use]
-    pub fn collections(&self) -> &Arc<ExecCollections> {
+    pub fn collections(&self) -> &Arc<OutputCollectionTracker> {
         &self.slot.collections
     }
 

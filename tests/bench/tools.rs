@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use skilld_client::{Client, new_exec_id, workspace_name};
 use skilld_proto::v1::{CollectOutputsRequest, CollectSpec, ExecSpec, RunExecRequest};
 use skilld_tests::Daemon;
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::SessionState;
 use skilld_tools::{Session, ToolCall, ToolOptions, Toolset};
 

@@ -27,7 +27,7 @@ impl Talk {
             tools: Toolset::new(
                 client.clone(),
                 options,
-                skilld_tools::host::HostTools::new(),
+                skilld_tools::host_tools::HostTools::new(),
             )?,
             session: Session {
                 app: "tests".into(),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use skilld_client::{Client, workspace_name};
 use skilld_tests::files::read;
 use skilld_tests::{Daemon, Options as DaemonOptions};
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::SessionState;
 use skilld_tools::{Family, Session, ToolCall, ToolDefinition, ToolError, ToolOptions, Toolset};
 

@@ -9,7 +9,7 @@ use skilld_client::v1::{
 };
 use skilld_tests::wait::until;
 use skilld_tests::{Daemon, docker};
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::prompt::{Upload, UploadContent};
 use skilld_tools::state::{SessionState, StateDelta, merge_all};
 use skilld_tools::{Session, ToolCall, ToolDefinition, ToolError, ToolOptions, Toolset};

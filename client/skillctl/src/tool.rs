@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use skilld_client::{Client, new_exec_id};
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::SessionState;
 use skilld_tools::{CancelOutcome, Family, Session, ToolOptions, Toolset};
 use tokio::time::timeout;

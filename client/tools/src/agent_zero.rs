@@ -5,14 +5,14 @@ mod execute_script_method;
 mod list_method;
 mod load_method;
 mod read_file_method;
-mod skill_name;
+mod skill_name_resolution;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::arguments::{decode, result_schema, schema};
-use crate::call_context::{CallContext, CallResult, SessionContext, ToolContext};
+use crate::call_context::{CallContext, CallResult, SessionContext, ToolsetContext};
 use crate::script_run::ARG_STYLES;
 use crate::tool_definition::{Profile, ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
@@ -163,7 +163,7 @@ async fn call_method(call: CallContext<'_>, arguments: Value) -> CallResult {
 }
 
 /// Adds the possible values to the error of a wrong argument.
-fn add_choices(tools: &ToolContext, error: ToolError) -> ToolError {
+fn add_choices(tools: &ToolsetContext, error: ToolError) -> ToolError {
     let ToolError::InvalidArguments { mut problem } = error else {
         return error;
     };
@@ -181,7 +181,7 @@ fn add_choices(tools: &ToolContext, error: ToolError) -> ToolError {
     ToolError::InvalidArguments { problem }
 }
 
-fn offered_methods(tools: &ToolContext) -> Vec<&'static str> {
+fn offered_methods(tools: &ToolsetContext) -> Vec<&'static str> {
     let runs = tools.options.profile == Profile::Full;
     let methods = METHODS.into_iter();
     methods

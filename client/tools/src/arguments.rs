@@ -46,7 +46,7 @@ fn rename_keys(
         // A map of the caller's own keys.
         return given;
     };
-    let mut known: HashMap<&String, (KeySpelling, Value)> = HashMap::new();
+    let mut known: HashMap<&String, (KeyMatch, Value)> = HashMap::new();
     for (key, value) in given {
         let by_name = |name: &&String| fold_key(name) == fold_key(&key);
         let by_alias = || {
@@ -54,14 +54,14 @@ fn rename_keys(
                 .iter()
                 .filter(|(alias, _)| fold_key(alias) == fold_key(&key))
                 .find_map(|(_, field)| fields.get_key_value(*field))
-                .map(|(field, _)| (field, KeySpelling::Alias))
+                .map(|(field, _)| (field, KeyMatch::Alias))
         };
         let found = match fields.get_key_value(&key) {
-            Some((field, _)) => Some((field, KeySpelling::Exact)),
+            Some((field, _)) => Some((field, KeyMatch::Exact)),
             None => fields
                 .keys()
                 .find(by_name)
-                .map(|field| (field, KeySpelling::Alike))
+                .map(|field| (field, KeyMatch::Alike))
                 .or_else(by_alias),
         };
         // The nearest spelling counts, and of several the first.
@@ -81,7 +81,7 @@ fn rename_keys(
 
 /// Distance between a key and the name of a field; the nearest spelling wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum KeySpelling {
+enum KeyMatch {
     Exact,
     Alike,
     Alias,

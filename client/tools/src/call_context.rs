@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use skilld_client::Client;
 
 use crate::hooks::{Hooks, LoadedSkill, SkillChoice, UnloadedSkill};
-use crate::host::HostTools;
-use crate::mcp::McpConnections;
+use crate::host_tools::HostTools;
+use crate::mcp_client::McpConnections;
 use crate::session::Session;
 use crate::state::{LoadScope, SessionState, StateDelta};
 use crate::tool_error::{ToolError, ToolResult};
@@ -48,8 +48,8 @@ impl ToolAnswer {
     }
 }
 
-/// State that all families share.
-pub(crate) struct ToolContext {
+/// Client, options, host tools, workspaces, hooks and MCP connections that all calls of a toolset share.
+pub(crate) struct ToolsetContext {
     pub(crate) client: Client,
     pub(crate) options: ToolOptions,
     pub(crate) host: HostTools,
@@ -61,7 +61,7 @@ pub(crate) struct ToolContext {
 /// Session in which tools are offered and called, with its present state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionContext<'a> {
-    pub(crate) tools: &'a ToolContext,
+    pub(crate) tools: &'a ToolsetContext,
     pub(crate) session: &'a Session,
     pub(crate) state: &'a SessionState,
 }
@@ -152,9 +152,9 @@ fn hook_error(problem: String) -> ToolError {
     ToolError::Hook { problem }
 }
 
-impl fmt::Debug for ToolContext {
+impl fmt::Debug for ToolsetContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ToolContext")
+        f.debug_struct("ToolsetContext")
             .field("client", &self.client)
             .field("options", &self.options)
             .field("host", &self.host)

@@ -1,235 +1,92 @@
-//! Tools of the host that a model is offered: those that the loaded skills declare or that were selected, out of the
-//! tools that the host registered. Registration is an allow-list, whatever skills and models write; its order is the
-//! order of the offer.
+//! Tools of the host application. Skills name them, in a `Tools:` section or a card's `local_tools`; the pool that the
+//! host registers is an allow-list, so that nothing a skill or a model writes brings up a tool that is not in it.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
-use serde::Serialize;
+use futures::future::BoxFuture;
+use serde_json::Value;
 
-use crate::call_context::SessionContext;
-use crate::state::{LoadScope, Selection, SessionState, skill_loads};
-use crate::tool_error::ToolResult;
-use crate::{skill_lookup, skill_material};
+use crate::tool_definition::ToolDefinition;
+use crate::tool_error::ToolError;
 
-/// Tools that a skill declares.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ToolDeclaration {
-    /// Name of the skill.
-    pub skill: String,
-    /// Tools of its `Tools:` section.
-    pub tools: Vec<String>,
-}
+/// Handler of a host's tool: from the arguments to a result, or to an error message for the model.
+type Handler = Arc<dyn Fn(Value) -> BoxFuture<'static, Result<Value, String>> + Send + Sync>;
 
-/// Tools of the host that a model is offered.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct HostToolOffer {
-    /// Names of the pool, in its order, each once.
-    pub names: Vec<String>,
-    /// Tools that loaded skills ask for and the host did not register, in the order of the skills' names.
-    pub unknown: Vec<UnknownTool>,
-}
+/// The host's tools, by name.
+#[derive(Clone, Default)]
+pub struct HostTools(BTreeMap<String, (ToolDefinition, Handler)>);
 
-/// Tool that is not in the pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct UnknownTool {
-    /// The skill that asks for it.
-    pub skill: String,
-    /// Name of the tool.
-    pub tool: String,
-}
+impl HostTools {
+    /// Returns an empty set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
 
-/// Returns the tools of all skills that this agent has loaded. A skill's declaration counts unless something was
-/// selected of it; a selection may also name tools of the pool that the skill does not declare. Skills that are not
-/// loaded bring nothing, even with a selection, nor do those that are not in `declared`: hidden ones, or gone.
-/// `declared` may be in any order and may have more skills than are loaded.
-pub fn select_host_tools<'a>(
-    state: &SessionState,
-    scope: LoadScope<'_>,
-    declared: &[ToolDeclaration],
-    pool: impl IntoIterator<Item = &'a str>,
-) -> HostToolOffer {
-    let mut wanted: Vec<UnknownTool> = Vec::new();
-    // Sorted by the skills' names, and of each but one.
-    let declared = declared.iter().rev();
-    let declared: BTreeMap<&str, &ToolDeclaration> =
-        declared.map(|own| (own.skill.as_str(), own)).collect();
-    for (skill, own) in declared {
-        if !skill_loads::is_loaded(state, scope, skill) {
-            continue;
-        }
-        let tools = match skill_loads::tools(state, scope, skill) {
-            None | Some(Selection::All) => own.tools.clone(),
-            Some(Selection::These(tools)) => tools,
+    /// Adds a tool; a tool of the same name is replaced. The handler returns the result, or an error message for the
+    /// model.
+    ///
+    /// ```
+    /// # use serde_json::json;
+    /// # use skilld_tools::{ToolDefinition, host_tools::HostTools};
+    /// let mut tools = HostTools::new();
+    /// let definition = ToolDefinition {
+    ///     name: "double".into(),
+    ///     description: "Doubles a number.".into(),
+    ///     parameters: json!({"type": "object", "properties": {"n": {"type": "number"}}}),
+    ///     returns: json!({"type": "number"}),
+    /// };
+    /// tools.register(definition, async |arguments| match arguments["n"].as_f64() {
+    ///     Some(n) => Ok(json!(n * 2.0)),
+    ///     None => Err("n must be a number".to_owned()),
+    /// });
+    /// ```
+    pub fn register<F, R>(&mut self, definition: ToolDefinition, handler: F)
+    where
+        F: Fn(Value) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Value, String>> + Send + 'static,
+    {
+        let handler: Handler = Arc::new(move |arguments| Box::pin(handler(arguments)));
+        self.0
+            .insert(definition.name.clone(), (definition, handler));
+    }
+
+    /// Returns the definition of a tool.
+    #[must_use]
+    pub fn definition(&self, name: &str) -> Option<&ToolDefinition> {
+        self.0.get(name).map(|(definition, _)| definition)
+    }
+
+    /// Returns true if no tool is registered, as in `skillctl`.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns all names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Calls a tool.
+    pub(crate) async fn call(&self, name: &str, arguments: Value) -> Result<Value, ToolError> {
+        let Some((_, handler)) = self.0.get(name) else {
+            return Err(ToolError::UnknownTool {
+                name: name.to_owned(),
+                known: self.0.keys().cloned().collect(),
+            });
         };
-        let mut known = HashSet::new();
-        let tools = tools.into_iter().filter(|tool| known.insert(tool.clone()));
-        wanted.extend(tools.map(|tool| UnknownTool {
-            skill: skill.to_owned(),
-            tool,
-        }));
+        handler(arguments).await.map_err(|problem| ToolError::Host {
+            tool: name.to_owned(),
+            problem,
+        })
     }
-    let names: HashSet<&str> = wanted.iter().map(|want| want.tool.as_str()).collect();
-    let mut offer = HostToolOffer::default();
-    let mut known: HashSet<&str> = HashSet::new();
-    for name in pool {
-        if known.insert(name) && names.contains(name) {
-            offer.names.push(name.to_owned());
-        }
-    }
-    wanted.retain(|want| !known.contains(want.tool.as_str()));
-    offer.unknown = wanted;
-    offer
 }
 
-/// Returns the names of the host's tools that are offered in a session. `known` are the names of the usable skills, if
-/// the caller has them: others in the state are then not looked up.
-pub(crate) async fn list_offered_tools(
-    context: SessionContext<'_>,
-    known: Option<&BTreeSet<String>>,
-) -> ToolResult<Vec<String>> {
-    let tools = context.tools;
-    if !tools.options.only_active_skills {
-        return Ok(tools.host.names().map(str::to_owned).collect());
-    }
-    let mut loaded = skill_material::active_skills(context);
-    loaded.retain(|name| known.is_none_or(|known| known.contains(name)));
-    let declared = find_declarations(context, loaded).await?;
-    let pool = tools.host.names();
-    Ok(select_host_tools(context.state, context.scope(), &declared, pool).names)
-}
-
-/// Looks up the tools that skills declare, if the host has tools at all. A skill that is hidden or gone declares
-/// nothing.
-pub(crate) async fn find_declarations(
-    context: SessionContext<'_>,
-    skills: Vec<String>,
-) -> ToolResult<Vec<ToolDeclaration>> {
-    if context.tools.host.is_empty() {
-        return Ok(Vec::new());
-    }
-    let found = skills.into_iter().map(|name| async move {
-        let found = skill_lookup::find_usable_skill(context.tools, &name).await?;
-        Ok(found.map(|skill| ToolDeclaration {
-            skill: name,
-            tools: skill.tools,
-        }))
-    });
-    skill_lookup::collect_found(found).await
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::state::Change;
-    use crate::tool_definition::LoadMode;
-
-    const SCOPE: LoadScope<'static> = LoadScope {
-        agent: "a",
-        mode: LoadMode::Turn,
-    };
-    const POOL: [&str; 5] = ["a", "b", "c", "d", "a"];
-
-    fn declared(skill: &str, tools: &[&str]) -> ToolDeclaration {
-        ToolDeclaration {
-            skill: skill.into(),
-            tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
-        }
-    }
-
-    fn skills() -> Vec<ToolDeclaration> {
-        vec![
-            declared("one", &["c", "a", "secret"]),
-            declared("two", &["a", "b"]),
-        ]
-    }
-
-    fn load(state: &mut SessionState, skill: &str) {
-        state.apply(&skill_loads::load(state, SCOPE, skill, None, None));
-    }
-
-    fn select(state: &mut SessionState, skill: &str, change: Change, tools: &[&str]) {
-        let tools: Vec<String> = tools.iter().map(|tool| (*tool).to_owned()).collect();
-        let own = skills()
-            .into_iter()
-            .find(|own| own.skill == skill)
-            .map(|own| own.tools);
-        let own = own.unwrap_or_default();
-        state.apply(
-            &skill_loads::select_tools(state, SCOPE, (skill, &own), change, &tools, false).delta,
-        );
-    }
-
-    fn names(state: &SessionState) -> Vec<String> {
-        select_host_tools(state, SCOPE, &skills(), POOL).names
-    }
-
-    #[test]
-    fn the_pool_is_an_allow_list() {
-        let mut state = SessionState::new();
-        load(&mut state, "one");
-        let now = select_host_tools(&state, SCOPE, &skills(), POOL);
-        assert_eq!(now.names, ["a", "c"]);
-        let secret = |skill: &str| UnknownTool {
-            skill: skill.into(),
-            tool: "secret".into(),
-        };
-        assert_eq!(now.unknown, [secret("one")]);
-        select(&mut state, "one", Change::Replace, &["secret", "d"]);
-        assert_eq!(names(&state), ["d"]);
-    }
-
-    #[test]
-    fn loading_a_second_skill_hides_nothing_of_the_first() {
-        let mut state = SessionState::new();
-        load(&mut state, "one");
-        load(&mut state, "two");
-        assert_eq!(names(&state), ["a", "b", "c"]);
-        select(&mut state, "one", Change::Clear, &[]);
-        assert_eq!(names(&state), ["a", "b"]);
-    }
-
-    #[test]
-    fn a_skill_that_is_not_loaded_or_was_cleared_brings_nothing() {
-        let mut state = SessionState::new();
-        select(&mut state, "one", Change::Add, &["d"]);
-        assert_eq!(names(&state), Vec::<String>::new());
-        load(&mut state, "one");
-        assert_eq!(names(&state), ["a", "c", "d"]);
-        let null = serde_json::json!({
-            "temp:skill:loaded_by_agent:a/one": null, "temp:skill:tools_by_agent:a/one": null,
-        });
-        state.apply(&serde_json::from_value(null).expect("a delta"));
-        assert_eq!(names(&state), Vec::<String>::new());
-    }
-
-    #[test]
-    fn a_skill_that_nobody_declares_brings_nothing_not_even_what_was_chosen_of_it() {
-        let mut state = SessionState::new();
-        load(&mut state, "hidden");
-        select(&mut state, "hidden", Change::Replace, &["d"]);
-        let now = select_host_tools(&state, SCOPE, &skills(), POOL);
-        assert_eq!(now, HostToolOffer::default());
-    }
-
-    proptest! {
-        #[test]
-        fn the_order_of_loads_and_declarations_does_not_show(
-            loads in Just(["one", "two", "three"]).prop_shuffle(),
-            order in Just([0_usize, 1, 2]).prop_shuffle(),
-        ) {
-            let mut all = skills();
-            all.push(declared("three", &["d", "b", "nothing"]));
-            let all: Vec<ToolDeclaration> = order.iter().filter_map(|at| all.get(*at).cloned()).collect();
-            let mut state = SessionState::new();
-            for skill in loads {
-                load(&mut state, skill);
-            }
-            let now = select_host_tools(&state, SCOPE, &all, POOL);
-            prop_assert_eq!(now.names, ["a", "b", "c", "d"]);
-            let unknown: Vec<String> = now.unknown.into_iter().map(|unknown| unknown.tool).collect();
-            prop_assert_eq!(unknown, ["secret", "nothing"]);
-        }
+impl fmt::Debug for HostTools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
     }
 }

@@ -8,7 +8,7 @@ use skilld_client::v1::{
     CollectOutputsRequest, CollectSpec, CollectSummary, CollectedFile, FileEnd,
 };
 
-use crate::call_context::ToolContext;
+use crate::call_context::ToolsetContext;
 use crate::session::Session;
 use skilld_client::Error;
 
@@ -27,13 +27,13 @@ pub(crate) struct CollectedOutput {
 
 /// Owner of saved artifacts: a request with another app, user or session does not find them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct SavedScope {
+pub(crate) struct ArtifactOwner {
     pub(crate) app: String,
     pub(crate) user: String,
     pub(crate) session: String,
 }
 
-impl From<&Session> for SavedScope {
+impl From<&Session> for ArtifactOwner {
     fn from(session: &Session) -> Self {
         Self {
             app: session.app.clone(),
@@ -91,7 +91,7 @@ pub(crate) fn outside_warning(summary: &CollectSummary) -> Option<String> {
 
 /// Collects what an exec, named in full, made or changed. Of each text at most `text_max` bytes are kept.
 pub(crate) async fn collect_outputs(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     exec: &str,
     spec: CollectSpec,
     text_max: usize,

@@ -13,16 +13,16 @@
 //! and
 //! `found_uploads` (files that a conversation brought).
 
-mod content_place;
 mod file_part;
 mod found_uploads;
 mod guidance;
-pub mod history;
 mod inject;
+mod message_content;
 mod prompt_budget;
 mod prompt_material;
 mod provider;
 mod skill_blocks;
+pub mod skill_load_history;
 mod skill_overview;
 mod skill_text_removal;
 #[cfg(test)]
@@ -34,7 +34,7 @@ pub use guidance::{Guidance, built_in};
 pub use inject::{Placement, PromptOptions, inject};
 pub use prompt_budget::{PromptBudget, TextMeasure};
 pub use prompt_material::{
-    CutText, Injection, LoadedContent, PromptMaterial, SkillDoc, SkillSummary, UnknownDoc,
+    CutText, InjectionReport, LoadedContent, PromptMaterial, SkillDoc, SkillSummary, UnknownDoc,
 };
 pub use provider::{MalformedRequest, Provider};
 pub use skill_blocks::loaded_text;

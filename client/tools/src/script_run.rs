@@ -12,11 +12,11 @@ use skilld_client::v1::{
     Skill,
 };
 
-use crate::call_context::{CallContext, ToolContext};
+use crate::call_context::{CallContext, ToolsetContext};
 use crate::exec_run::{ExecEnd, FinishedExec, run_exec, text_stdin};
 use crate::host_environment::add_host_variables;
 use crate::output_buffer::OutputStreams;
-use crate::output_collection::{self, SavedScope};
+use crate::output_collection::{self, ArtifactOwner};
 use crate::proto_json;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
 use crate::tool_error::{ToolError, ToolResult};
@@ -39,7 +39,7 @@ const OUTPUT_GLOBS: [&str; 2] = ["out/**", "work/**"];
 
 /// Arguments of a run as a model gives them, whatever the family calls them.
 #[derive(Debug, Default)]
-pub(crate) struct ScriptArguments {
+pub(crate) struct ScriptRunRequest {
     /// Path of the script relative to the skill's root.
     pub(crate) path: String,
     pub(crate) argv: Vec<String>,
@@ -79,7 +79,7 @@ pub(crate) struct ScriptResult {
     pub(crate) files: Vec<WrittenFile>,
     /// Owner of the saved artifacts.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) artifact_scope: Option<SavedScope>,
+    pub(crate) artifact_scope: Option<ArtifactOwner>,
     /// `true` if a limit cut the list of files.
     pub(crate) limits_hit: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -101,9 +101,9 @@ pub(crate) struct WrittenFile {
     pub(crate) artifact: Option<String>,
 }
 
-impl ScriptArguments {
+impl ScriptRunRequest {
     /// Checks the arguments and returns what runs, without its skill and its environment.
-    pub(crate) fn to_spec(&self, tools: &ToolContext) -> ToolResult<ExecSpec> {
+    pub(crate) fn to_spec(&self, tools: &ToolsetContext) -> ToolResult<ExecSpec> {
         let args = parse_args(self.args.as_ref())?.into_iter();
         let mut script = Script {
             path: self.path.trim().to_owned(),
@@ -226,7 +226,7 @@ fn check_permission(call: CallContext<'_>, name: &str) -> ToolResult<()> {
 /// Returns the host's variables without those that an argument of the script becomes, and warnings about those left
 /// out.
 fn build_environment(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     script: &Script,
 ) -> (BTreeMap<String, String>, Vec<String>) {
     let names = script.args.iter();
@@ -308,7 +308,7 @@ async fn collect_files(
 
 /// Converts an error about the script or its arguments into the tool's error.
 fn translate_error(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     error: ToolError,
     reference: &str,
     path: &str,

@@ -6,8 +6,9 @@ use skilld_client::v1::ArtifactScope;
 
 use skilld_client::new_exec_id;
 
-/// Conversation of a user with an agent. App, user and session together own a workspace and artifacts; the agent's name
-/// scopes the loaded skills, since agents of one session share the workspace and not their skills.
+/// Names that identify a conversation: application, user, session and agent. App, user and session together own a
+/// workspace and artifacts; the agent's name scopes the loaded skills, since agents of one session share the workspace
+/// and not their skills.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Session {
     /// Name of the application.

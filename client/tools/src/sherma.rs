@@ -5,8 +5,7 @@
 //! `skill_load` and `skill_unload` are the two transitions, which happen wholly or not at all. `preload` loads for the host
 //! what it knows the model will need.
 
-mod card_requests;
-mod loaded_skill;
+mod card_requirements;
 mod preload;
 mod run_script;
 mod skill_files;
@@ -14,6 +13,7 @@ mod skill_listing;
 mod skill_load;
 mod skill_tool_calls;
 mod skill_unload;
+mod skill_version_resolution;
 mod tool_arguments;
 
 use serde::de::DeserializeOwned;
@@ -23,64 +23,64 @@ use skilld_client::v1::skill_file::Kind;
 pub(crate) use preload::preload_skills;
 pub use preload::{PreloadOutcome, SkippedPreload};
 
+use crate::builtin_tool::{BuiltinTool, check_tools, find_tool, list_offered};
 use crate::call_context::{CallResult, SessionContext};
 use crate::script_run::ScriptResult;
 use crate::state::sherma::LoadedSkills;
 use crate::tool_definition::{ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
-use crate::tool_row::{ToolRow, check_tools, find_tool, list_offered};
 use tool_arguments::{
     AssetArguments, LoadArguments, NoArguments, ResourceArguments, RunArguments, SearchArguments,
     SkillArguments,
 };
 
 /// Tools of the family, in the order in which they are offered.
-static TOOLS: [ToolRow; 10] = [
-    ToolRow::new::<NoArguments, Vec<skill_listing::ListedSkill>>(
+static TOOLS: [BuiltinTool; 10] = [
+    BuiltinTool::new::<NoArguments, Vec<skill_listing::ListedSkill>>(
         "list_skills",
         "Lists all skills: id, version, name and what each is for. Load one with load_skill_md before you \
          use it.",
         |call, _| Box::pin(skill_listing::list_skills(call)),
     ),
-    ToolRow::new::<LoadArguments, skill_load::LoadReport>(
+    BuiltinTool::new::<LoadArguments, skill_load::LoadReport>(
         "load_skill_md",
         "Loads a skill: returns its instructions and makes the tools that it brings available. Loading what is loaded \
          returns a short note; set reload to read the instructions again.",
         |call, arguments| Box::pin(skill_load::load_skill_md(call, arguments)),
     ),
-    ToolRow::new::<SkillArguments, skill_unload::UnloadReport>(
+    BuiltinTool::new::<SkillArguments, skill_unload::UnloadReport>(
         "unload_skill",
         "Unloads a skill that is not needed any more; the tools that only it brought go with it.",
         |call, arguments| Box::pin(skill_unload::unload_skill(call, arguments)),
     ),
-    ToolRow::new::<SkillArguments, Vec<String>>(
+    BuiltinTool::new::<SkillArguments, Vec<String>>(
         "list_skill_resources",
         "Lists the reference documents of a skill (its references/ folder).",
         |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "references", |_| true)),
     ),
-    ToolRow::new::<ResourceArguments, skill_files::FileResult>(
+    BuiltinTool::new::<ResourceArguments, skill_files::FileResult>(
         "load_skill_resource",
         "Reads a reference document of a skill, or another text file of it.",
         |call, arguments| Box::pin(skill_files::read_resource(call, arguments)),
     ),
-    ToolRow::new::<SkillArguments, Vec<String>>(
+    BuiltinTool::new::<SkillArguments, Vec<String>>(
         "list_skill_assets",
         "Lists the assets of a skill (its assets/ folder): templates, data, images.",
         |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "assets", |_| true)),
     ),
-    ToolRow::new::<AssetArguments, skill_files::FileResult>(
+    BuiltinTool::new::<AssetArguments, skill_files::FileResult>(
         "load_skill_asset",
         "Reads an asset of a skill. Of a binary file it tells type, size and sha256 only.",
         |call, arguments| Box::pin(skill_files::read_asset(call, arguments)),
     ),
-    ToolRow::new::<SkillArguments, Vec<String>>(
+    BuiltinTool::new::<SkillArguments, Vec<String>>(
         "list_skill_scripts",
         "Lists the scripts of a skill that run_skill_script can run.",
         |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "", |file| file.kind() == Kind::Script)),
     )
     .addition(),
-    ToolRow::new::<RunArguments, ScriptResult>(
+    BuiltinTool::new::<RunArguments, ScriptResult>(
         "run_skill_script",
         "Runs a script of a skill in this conversation's workspace and returns its exit code, its output and the files \
          that it wrote.",
@@ -88,7 +88,7 @@ static TOOLS: [ToolRow; 10] = [
     )
     .addition()
     .running(),
-    ToolRow::new::<SearchArguments, Vec<skill_listing::FoundSkill>>(
+    BuiltinTool::new::<SearchArguments, Vec<skill_listing::FoundSkill>>(
         "search_skills",
         "Finds skills by words, best first.",
         |call, arguments| Box::pin(skill_listing::search_skills(call, arguments)),
@@ -117,7 +117,7 @@ fn read_loaded(context: SessionContext<'_>) -> LoadedSkills {
 pub(crate) fn definitions(context: SessionContext<'_>) -> Vec<ToolDefinition> {
     let tools = context.tools;
     let own = list_offered(&TOOLS, &tools.options);
-    let mut definitions: Vec<ToolDefinition> = own.map(ToolRow::definition).collect();
+    let mut definitions: Vec<ToolDefinition> = own.map(BuiltinTool::definition).collect();
     let loaded = read_loaded(context);
     let mut names = loaded.tools();
     if !tools.options.only_active_skills {

@@ -1,5 +1,5 @@
-//! Skills as every family of tools looks them up: the daemon finds them, the host's options hide some, and errors are
-//! in the words of the tools. Their files are in `files`.
+//! Looks up, searches and stages skills for every tool family, without those that the host hides. Their files are in
+//! `files`.
 
 mod files;
 
@@ -13,7 +13,7 @@ use skilld_client::{Error, short_id};
 
 pub(crate) use files::{FileContent, list_documents, list_files, read_file, translate_file_error};
 
-use crate::call_context::{SessionContext, ToolContext};
+use crate::call_context::{SessionContext, ToolsetContext};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 
@@ -35,7 +35,7 @@ pub(crate) fn skill_reference(name: &str, version: &str) -> String {
 }
 
 /// Finds a skill that can be used and that this agent may see. A hidden skill is unknown, by every name.
-pub(crate) async fn find_skill(tools: &ToolContext, reference: &str) -> ToolResult<Skill> {
+pub(crate) async fn find_skill(tools: &ToolsetContext, reference: &str) -> ToolResult<Skill> {
     let found = tools.client.get_skill(reference).await;
     let skill = found.map_err(|error| translate_skill_error(&tools.options, error, reference))?;
     if !tools.options.shows(skill_id(&skill).as_str()) {
@@ -55,7 +55,7 @@ pub(crate) async fn find_skill(tools: &ToolContext, reference: &str) -> ToolResu
 
 /// Finds a skill as [`find_skill`] does; `None` if it is gone, hidden or cannot be used.
 pub(crate) async fn find_usable_skill(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     reference: &str,
 ) -> ToolResult<Option<Skill>> {
     match find_skill(tools, reference).await {
@@ -97,7 +97,7 @@ pub(crate) async fn stage_skill(
 /// Searches skills by words and returns at most `wanted` of those that the options show, best first. `compat` scores as
 /// Agent Zero does.
 pub(crate) async fn search_skills(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     query: &str,
     wanted: usize,
     compat: bool,
@@ -124,7 +124,7 @@ pub(crate) async fn search_skills(
 
 /// Returns the reference for reading a skill's files or staging it. If the options show some skills only, other names
 /// are looked up first: a version or an alias may lead to a hidden skill.
-pub(crate) async fn visible_reference(tools: &ToolContext, name: &str) -> ToolResult<String> {
+pub(crate) async fn visible_reference(tools: &ToolsetContext, name: &str) -> ToolResult<String> {
     if tools.options.skills.is_none() || (tools.options.shows(name) && !name.contains('/')) {
         return Ok(name.to_owned());
     }
@@ -163,7 +163,7 @@ pub(crate) fn unusable_reason(skill: &Skill) -> Option<String> {
 
 /// Lists all skills that this agent may see, each version of them, in the order of their names; skills that cannot be
 /// used are among them.
-pub(crate) async fn list_skills(tools: &ToolContext) -> ToolResult<Vec<Skill>> {
+pub(crate) async fn list_skills(tools: &ToolsetContext) -> ToolResult<Vec<Skill>> {
     let mut request = ListSkillsRequest {
         page_size: PAGE_SIZE,
         ..ListSkillsRequest::default()
@@ -181,7 +181,7 @@ pub(crate) async fn list_skills(tools: &ToolContext) -> ToolResult<Vec<Skill>> {
 }
 
 /// Lists the names of all usable skills.
-pub(crate) async fn list_skill_names(tools: &ToolContext) -> ToolResult<BTreeSet<String>> {
+pub(crate) async fn list_skill_names(tools: &ToolsetContext) -> ToolResult<BTreeSet<String>> {
     let skills = list_skills(tools).await?;
     let usable = skills
         .iter()
@@ -191,7 +191,7 @@ pub(crate) async fn list_skill_names(tools: &ToolContext) -> ToolResult<BTreeSet
 
 /// Lists the usable skills, each name once: of several versions the one that the bare name means, which the daemon
 /// knows.
-pub(crate) async fn list_current_skills(tools: &ToolContext) -> ToolResult<Vec<Skill>> {
+pub(crate) async fn list_current_skills(tools: &ToolsetContext) -> ToolResult<Vec<Skill>> {
     let mut names: Vec<(Skill, bool)> = Vec::new();
     for skill in list_skills(tools).await? {
         match names.last_mut() {

@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use skilld_client::{Client, DEFAULT_ENDPOINT};
 use tokio::sync::Mutex;
 
-use crate::host::HostTools;
+use crate::host_tools::HostTools;
 use crate::prompt::{Guidance, MalformedRequest, PromptOptions, Provider, inject};
 use crate::session::Session;
 use crate::state::SessionState;

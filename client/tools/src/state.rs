@@ -7,7 +7,7 @@
 //! `exec_memory` merges commands), [`sherma`] and [`agent_zero`] (state of these families).
 
 pub mod agent_zero;
-mod exec_memory;
+mod exec_state_merge;
 mod merge;
 mod migrate;
 mod selection;
@@ -15,10 +15,10 @@ pub mod sherma;
 pub mod skill_loads;
 mod state_keys;
 
-pub(crate) use exec_memory::EXEC;
+pub(crate) use exec_state_merge::EXEC;
 pub use merge::{merge, merge_all};
 pub use migrate::migrate;
-pub use selection::{Change, Selection};
+pub use selection::{Selection, SelectionMode};
 pub use state_keys::{ARTIFACTS, LoadScope, escape_agent};
 
 use serde::{Deserialize, Serialize};

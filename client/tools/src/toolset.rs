@@ -8,10 +8,10 @@ use bytes::Bytes;
 use serde_json::Value;
 use skilld_client::Client;
 
-use crate::call_context::{SessionContext, ToolAnswer, ToolContext};
+use crate::call_context::{SessionContext, ToolAnswer, ToolsetContext};
 use crate::hooks::{Hooks, NoHooks};
-use crate::host::HostTools;
-use crate::mcp::McpConnections;
+use crate::host_tools::HostTools;
+use crate::mcp_client::McpConnections;
 use crate::prompt::{PromptMaterial, Upload};
 use crate::session::Session;
 use crate::sherma::PreloadOutcome;
@@ -21,7 +21,7 @@ use crate::tool_definition::{Family, ToolCall, ToolDefinition};
 use crate::tool_error::ToolError;
 use crate::tool_options::ToolOptions;
 use crate::workspaces::SessionWorkspaces;
-use crate::{agent_zero, sherma, skill_material, trpc, workspace_path};
+use crate::{agent_zero, prompt_material_reader, sherma, trpc, workspace_path};
 
 /// Directories of the workspace that files may be written to.
 const WRITE_AREAS: [&str; 2] = ["work", "out"];
@@ -33,7 +33,7 @@ const WRITE_PLACE: &str = "work/ or out/, for instance work/inputs/data.csv";
 /// ```no_run
 /// # async fn chat(call: skilld_tools::ToolCall) -> Result<(), skilld_tools::ToolError> {
 /// use skilld_client::{Client, DEFAULT_ENDPOINT};
-/// use skilld_tools::host::HostTools;
+/// use skilld_tools::host_tools::HostTools;
 /// use skilld_tools::state::SessionState;
 /// use skilld_tools::{Session, ToolOptions, Toolset};
 ///
@@ -49,7 +49,7 @@ const WRITE_PLACE: &str = "work/ or out/, for instance work/inputs/data.csv";
 /// ```
 #[derive(Clone, Debug)]
 pub struct Toolset {
-    pub(crate) inner: Arc<ToolContext>,
+    pub(crate) inner: Arc<ToolsetContext>,
 }
 
 impl Toolset {
@@ -75,7 +75,7 @@ impl Toolset {
     ) -> Result<Self, ToolError> {
         check_options(&options)?;
         Ok(Self {
-            inner: Arc::new(ToolContext {
+            inner: Arc::new(ToolsetContext {
                 workspaces: SessionWorkspaces::new(client.clone(), &options),
                 mcp: McpConnections::new(&options),
                 client,
@@ -160,7 +160,7 @@ impl Toolset {
         session: &Session,
         state: &SessionState,
     ) -> Result<PromptMaterial, ToolError> {
-        skill_material::read_material(self.context(session, state)).await
+        prompt_material_reader::read_material(self.context(session, state)).await
     }
 
     /// Loads skills before the model asks for them, through everything that a call of `load_skill_md` goes through.

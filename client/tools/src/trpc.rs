@@ -10,18 +10,18 @@
 //!            ──► read_file, save_artifact    files by reference                            FileService, ArtifactService
 //! ```
 
-mod argument_names;
 mod command_policy;
-mod editor_files;
-mod input_prompt;
+mod doc_and_tool_selection;
+mod field_error_translator;
 mod input_staging;
-mod line_selection;
+mod line_selector;
 mod output_delivery;
 mod output_files;
 mod read_file;
 mod remembered_commands;
 mod run_result;
 mod save_artifact;
+mod scripted_editor;
 mod session_poll;
 mod session_tools;
 mod skill_command;
@@ -29,7 +29,7 @@ mod skill_exec;
 mod skill_listing;
 mod skill_load;
 mod skill_run;
-mod skill_selection;
+mod stdin_prompt;
 mod tool_schemas;
 mod tool_table;
 mod upload_staging;
@@ -42,11 +42,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::arguments::{self, argument_object};
+use crate::builtin_tool::{find_tool, list_offered};
 use crate::call_context::{CallResult, SessionContext, ToolAnswer};
 use crate::tool_definition::{ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
-use crate::tool_row::{find_tool, list_offered};
-use crate::{host_tools, skill_lookup};
+use crate::{host_tool_offer, skill_lookup};
 use tool_table::TOOLS;
 
 /// Names of fields in other systems, valid wherever a tool has the field.
@@ -74,7 +74,7 @@ pub(crate) async fn definitions(context: SessionContext<'_>) -> ToolResult<Vec<T
     let mut definitions: Vec<ToolDefinition> = own
         .map(|tool| tool_schemas::build_definition(tool, &tools.options, &names))
         .collect();
-    for name in host_tools::list_offered_tools(context, Some(&names)).await? {
+    for name in host_tool_offer::list_offered_tools(context, Some(&names)).await? {
         // A host's tool never takes the place of one of the family.
         if find_tool(&TOOLS, &name).is_none() {
             definitions.extend(tools.host.definition(&name).cloned());
@@ -119,7 +119,7 @@ async fn call_offered_host_tool(context: SessionContext<'_>, call: ToolCall) -> 
     let is_own = find_tool(&TOOLS, &call.name).is_some();
     let offered = match is_own || tools.host.definition(&call.name).is_none() {
         true => Vec::new(),
-        false => host_tools::list_offered_tools(context, None).await?,
+        false => host_tool_offer::list_offered_tools(context, None).await?,
     };
     if offered.contains(&call.name) {
         let arguments = argument_object(call.arguments)?.into();

@@ -16,7 +16,7 @@ use crate::artifacts::Artifacts;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::shutdown::Tasks;
-use crate::workspace::exec_collections::{CollectionRecord, CollectionStatus, InFlight};
+use crate::workspace::output_collection_tracker::{CollectionRecord, CollectionStatus, InFlight};
 use crate::workspace::{Workspace, WorkspaceGrant};
 
 /// Longest wait for a permit, as a multiple of the time limit of one collection.

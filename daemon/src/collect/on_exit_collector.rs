@@ -26,7 +26,7 @@ use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::shutdown::Tasks;
 use crate::workspace::Workspace;
-use crate::workspace::exec_collections::{CollectionRecord, ExecCollections};
+use crate::workspace::output_collection_tracker::{CollectionRecord, OutputCollectionTracker};
 
 /// Maximum number of collections of all workspaces that run at the same time. More would only share the same disk.
 const CONCURRENT_MAX: usize = 8;
@@ -211,7 +211,7 @@ impl OnExitCollector {
     /// When the host's disk fails.
     pub async fn describe(
         &self,
-        collections: &Arc<ExecCollections>,
+        collections: &Arc<OutputCollectionTracker>,
         execs: &mut [pb::Exec],
         bytes_max: usize,
     ) -> Result<()> {
@@ -256,7 +256,7 @@ mod tests {
     use skilld_proto::v1::exec_collection::State;
 
     use super::*;
-    use crate::workspace::exec_collections::CollectionStatus;
+    use crate::workspace::output_collection_tracker::CollectionStatus;
 
     #[tokio::test]
     async fn collections_of_many_execs_fit_into_one_message() {
@@ -268,7 +268,7 @@ mod tests {
         let wait = Duration::from_secs(5);
         let artifacts = Artifacts::open(&config.artifacts, dir.path(), wait, &tasks).await;
         let collector = OnExitCollector::new(artifacts.expect("a store"), tasks.clone(), wait);
-        let collections = Arc::new(ExecCollections::new(dir.path(), false, 10));
+        let collections = Arc::new(OutputCollectionTracker::new(dir.path(), false, 10));
         let mut execs = Vec::new();
         for id in ["a", "b", "c"] {
             let summary = pb::CollectSummary {

@@ -20,7 +20,7 @@ mod refill;
 #[cfg(test)]
 mod tests;
 
-/// State of one pool.
+/// Task of one pool: its state, and the loop that serves its messages.
 #[derive(Debug)]
 pub(super) struct PoolTask {
     pool: Arc<Pool>,

@@ -4,7 +4,7 @@ use skilld_proto::v1 as pb;
 use skilld_proto::v1::admin_service_server::AdminService;
 use tonic::{Request, Response, Status};
 
-use super::SharedServices;
+use super::SharedDependencies;
 use super::convert::workspace::limits_message;
 use super::convert::{self, int32};
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::workspace::host_problems::{self, HostProblem};
 
 /// Implementation of AdminService.
 #[derive(Debug, Clone)]
-pub struct AdminRpc(pub SharedServices);
+pub struct AdminRpc(pub SharedDependencies);
 
 impl AdminRpc {
     fn find_pool(&self, name: &str) -> Result<&std::sync::Arc<Pool>> {

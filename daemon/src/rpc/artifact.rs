@@ -10,7 +10,7 @@ use skilld_proto::v1::load_artifact_response::Payload;
 use skilld_proto::v1::read_file_response::Payload as FilePayload;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::SharedServices;
+use super::SharedDependencies;
 use super::convert::artifact as wire;
 use super::relay::{RelayedStream, relay_stream};
 use super::upload;
@@ -19,7 +19,7 @@ use crate::workspace::WorkspaceId;
 
 /// Implementation of ArtifactService.
 #[derive(Debug, Clone)]
-pub struct ArtifactRpc(pub SharedServices);
+pub struct ArtifactRpc(pub SharedDependencies);
 
 impl ArtifactRpc {
     /// Reads a workspace's file as a stream of bytes, which keeps the workspace in use until its end.

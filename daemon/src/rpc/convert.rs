@@ -13,12 +13,12 @@ use violation_collector::shown;
 
 pub mod artifact;
 pub mod exec;
+pub mod exec_io;
 pub mod file;
 pub mod input;
-pub mod io;
-pub mod publish;
 pub mod skill;
 pub mod skill_content;
+pub mod skill_publish;
 mod violation_collector;
 pub mod workspace;
 

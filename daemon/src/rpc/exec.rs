@@ -9,8 +9,8 @@ use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_service_server::ExecService;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::SharedServices;
-use super::convert::{self, exec as wire, io};
+use super::SharedDependencies;
+use super::convert::{self, exec as wire, exec_io};
 use super::relay::{RelayedStream, relay_guest_stream};
 use super::upload::{self, UploadLimits, upload_stream};
 use crate::collect::on_exit_collector::CollectionTrigger;
@@ -25,7 +25,7 @@ const SUMMARIES_BYTES_MAX: usize = 512 << 10;
 
 /// Implementation of ExecService.
 #[derive(Debug, Clone)]
-pub struct ExecRpc(pub SharedServices);
+pub struct ExecRpc(pub SharedDependencies);
 
 /// Checked and resolved exec, ready for the guest.
 struct PreparedExec {
@@ -286,7 +286,7 @@ impl ExecService for ExecRpc {
     ) -> Result<Response<pb::ListExecsResponse>, Status> {
         let list = request.into_inner();
         let id = convert::parse_workspace_name("workspace", &list.workspace)?;
-        let (size, after) = io::check_exec_page(list.page_size, &list.page_token)?;
+        let (size, after) = exec_io::check_exec_page(list.page_size, &list.page_token)?;
         let workspace = self.0.registry.get(&id)?;
         let grant = workspace.grant().await?;
         let page = grant
@@ -322,7 +322,7 @@ impl ExecService for ExecRpc {
         &self,
         request: Request<pb::PollExecRequest>,
     ) -> Result<Response<pb::PollExecResponse>, Status> {
-        let checked = io::check_poll(request.get_ref())?;
+        let checked = exec_io::check_poll(request.get_ref())?;
         let (grant, workspace, exec_id) = self.resolve_exec(&request.get_ref().name).await?;
         let request = guest::PollExecRequest { exec_id, ..checked };
         // The grant keeps the workspace in use while the poll waits.
@@ -336,7 +336,7 @@ impl ExecService for ExecRpc {
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
         let write = request.into_inner();
         let name = write.name.clone();
-        let checked = io::check_write(write)?;
+        let checked = exec_io::check_write(write)?;
         let (grant, workspace, exec_id) = self.resolve_exec(&name).await?;
         let request = guest::WriteStdinRequest { exec_id, ..checked };
         grant.check_fields(&request)?;
@@ -352,10 +352,10 @@ impl ExecService for ExecRpc {
         let limit = self.0.config.server.message_bytes_max as u64;
         let first = upload::first_message(&mut client, &self.0, "name").await?;
         let name = first.name.clone();
-        let checked = io::check_first_write(first)?;
+        let checked = exec_io::check_first_write(first)?;
         let (grant, workspace, exec_id) = self.resolve_exec(&name).await?;
         let first = guest::WriteStdinRequest { exec_id, ..checked };
-        let check = move |next| io::check_next_write(next, &name);
+        let check = move |next| exec_io::check_next_write(next, &name);
         let bounds = UploadLimits {
             message_bytes_max: limit,
             silence_max: None,

@@ -13,7 +13,7 @@ use skilld_proto::v1::file_service_server::FileService;
 use tokio::sync::OwnedMutexGuard;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::SharedServices;
+use super::SharedDependencies;
 use super::convert::{file as wire, input};
 use super::relay::{RelayedStream, relay_guest_stream, relay_stream};
 use super::upload::{self, UploadLimits, upload_stream};
@@ -25,7 +25,7 @@ use crate::workspace::{Workspace, WorkspaceGrant, WorkspaceId};
 
 /// Implementation of FileService.
 #[derive(Debug, Clone)]
-pub struct FileRpc(pub SharedServices);
+pub struct FileRpc(pub SharedDependencies);
 
 impl FileRpc {
     async fn grant(&self, workspace: &WorkspaceId) -> Result<WorkspaceGrant> {
@@ -64,7 +64,7 @@ async fn record_staged_skills(workspace: &Workspace, staged: &[StagedSkill]) -> 
 /// Stages skills, records them, and removes the versions that they replaced. `_turn` keeps stagings of one workspace in
 /// order.
 async fn stage_and_record(
-    shared: SharedServices,
+    shared: SharedDependencies,
     workspace: Workspace,
     grant: WorkspaceGrant,
     skills: Vec<SkillRef>,

@@ -1,6 +1,6 @@
 //! Relays a stream of the guest or of the artifact store to the client. Messages pass unchanged; errors are translated.
 //!
-//! This module buffers nothing: HTTP/2's windows do, and `budget.rs` limits their sum. `server/body.rs` ends every stream
+//! This module buffers nothing: HTTP/2's windows do, and `relay_budget.rs` limits their sum. `server/response_body.rs` ends every stream
 //! when the daemon stops.
 
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use futures::{Stream, TryStreamExt};
 use tonic::{Status, Streaming};
 
-use super::budget::{BufferPermit, RelayBudget};
+use super::relay_budget::{BufferPermit, RelayBudget};
 use crate::error::Error;
 use crate::workspace::WorkspaceGrant;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1 as pb;
 
-use super::SharedServices;
+use super::SharedDependencies;
 use crate::error::Chain;
 use crate::workspace::{Workspace, WorkspaceGrant};
 
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Removes replaced skills that no running exec uses. Those in use stay until the next staging or the workspace's end.
 pub(super) async fn remove_replaced_skills(
-    shared: &SharedServices,
+    shared: &SharedDependencies,
     workspace: &Workspace,
     grant: &WorkspaceGrant,
 ) {

@@ -6,11 +6,11 @@ use skilld_proto::v1::read_skill_file_response::Payload;
 use skilld_proto::v1::skill_service_server::SkillService;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::convert::publish as changes;
+use super::convert::skill_publish as changes;
 use super::convert::{skill as wire, skill_content};
-use super::publish;
 use super::relay::{RelayedStream, relay_stream};
-use super::{AnswerDeadline, SharedServices};
+use super::skill_publish;
+use super::{AnswerDeadline, SharedDependencies};
 use crate::error::{Error, Result};
 use crate::shutdown::Tasks;
 use crate::skills::preflight;
@@ -18,7 +18,7 @@ use crate::skills::skill_files::FileRangeReader;
 
 /// Implementation of SkillService.
 #[derive(Debug, Clone)]
-pub struct SkillRpc(pub SharedServices);
+pub struct SkillRpc(pub SharedDependencies);
 
 /// Reads a file as a stream of chunks; each chunk is read when the client asks for it.
 fn chunks(
@@ -125,7 +125,7 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<Streaming<pb::PublishSkillRequest>>,
     ) -> Result<Response<pb::Skill>, Status> {
-        let skill = publish::receive_archive(&self.0, request.into_inner()).await?;
+        let skill = skill_publish::receive_archive(&self.0, request.into_inner()).await?;
         Ok(Response::new(wire::skill_message(&skill, String::new())))
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tonic::Streaming;
 
-use super::SharedServices;
+use super::SharedDependencies;
 use crate::config::ServerConfig;
 use crate::error::{Error, Result};
 
@@ -49,11 +49,11 @@ pub struct UploadStream<C, G, F> {
 /// Receives the first message of a client's stream, its header. If the stream is empty, the error names `field`.
 ///
 /// # Errors
-/// `Deadline` if no message arrives within the request timeout of `server/request.rs`; `Draining` when the daemon stops;
+/// `Deadline` if no message arrives within the request timeout of `server/request_body.rs`; `Draining` when the daemon stops;
 /// `Invalid`.
 pub async fn first_message<C>(
     client: &mut Streaming<C>,
-    shared: &SharedServices,
+    shared: &SharedDependencies,
     field: &str,
 ) -> Result<C> {
     let first = next_message(client, shared).await?;
@@ -66,7 +66,7 @@ pub async fn first_message<C>(
 /// `Deadline` if no message arrives within `server.upload_timeout`; `Draining` when the daemon stops; `Invalid`.
 pub async fn next_message<C>(
     client: &mut Streaming<C>,
-    shared: &SharedServices,
+    shared: &SharedDependencies,
 ) -> Result<Option<C>> {
     let server = &shared.config.server;
     let next = tokio::select! {

@@ -5,7 +5,7 @@ use skilld_proto::v1 as pb;
 use skilld_proto::v1::workspace_service_server::WorkspaceService;
 use tonic::{Request, Response, Status};
 
-use super::SharedServices;
+use super::SharedDependencies;
 use super::convert::{self, workspace as wire};
 use crate::error::Error;
 
@@ -14,7 +14,7 @@ const PAGE_BYTES_MAX: usize = 3 << 20;
 
 /// Implementation of WorkspaceService.
 #[derive(Debug, Clone)]
-pub struct WorkspaceRpc(pub SharedServices);
+pub struct WorkspaceRpc(pub SharedDependencies);
 
 #[tonic::async_trait]
 impl WorkspaceService for WorkspaceRpc {

@@ -17,7 +17,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::Connected;
 
 use super::FRAME_BYTES_MAX;
-use super::authority::AuthorityFilter;
+use super::authority_rewriter::AuthorityRewriter;
 use super::connections::{ConnectionGuard, ConnectionHandle};
 use crate::socket::FrameSocket;
 
@@ -31,7 +31,7 @@ pub(super) struct Connection {
     guard: ConnectionGuard,
     /// `None` once the preface is complete.
     handshake: Option<Handshake>,
-    filter: AuthorityFilter,
+    filter: AuthorityRewriter,
     /// Filtered bytes that hyper has not read yet.
     filtered: BytesMut,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -59,7 +59,7 @@ impl Connection {
                 deadline: Box::pin(tokio::time::sleep(handshake_timeout)),
                 missing: PREFACE,
             }),
-            filter: AuthorityFilter::new(PREFACE.len(), FRAME_BYTES_MAX as usize),
+            filter: AuthorityRewriter::new(PREFACE.len(), FRAME_BYTES_MAX as usize),
             filtered: BytesMut::new(),
             cut,
         }

@@ -4,9 +4,9 @@
 //! connection's user has. The order among that user's connections:
 //! 1. connections without any call for longer than [`FIRST_CALL_GRACE`] after the accept;
 //! 2. other connections without an open call, least recently used first;
-//! 3. connections whose only open calls watch the server ([`CallKind::Watch`]).
+//! 3. connections whose only open calls watch the server ([`CallPriority::Watch`]).
 //!
-//! A connection with an open [`CallKind::Work`] is never closed for another one.
+//! A connection with an open [`CallPriority::Work`] is never closed for another one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,9 +33,9 @@ struct TableState {
 #[derive(Debug)]
 struct OpenConnection {
     uid: u32,
-    /// Number of open calls of [`CallKind::Work`].
+    /// Number of open calls of [`CallPriority::Work`].
     work_calls: usize,
-    /// Number of open calls of [`CallKind::Watch`].
+    /// Number of open calls of [`CallPriority::Watch`].
     watch_calls: usize,
     has_called: bool,
     /// Time of the accept, or of the most recent begin or end of a call.
@@ -60,7 +60,7 @@ pub(super) struct ConnectionHandle {
 
 /// Protection of a connection by one of its open calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallKind {
+pub(super) enum CallPriority {
     /// Call of skilld's own services: the connection is not closed for another one.
     Work,
     /// Call of health or reflection, which may stay open for ever. Its client loses nothing by calling again.
@@ -69,9 +69,9 @@ pub(super) enum CallKind {
 
 /// Counts a call on its connection until it is dropped.
 #[derive(Debug)]
-pub(super) struct ConnectionCall {
+pub(super) struct ConnectionCallGuard {
     handle: ConnectionHandle,
-    kind: CallKind,
+    kind: CallPriority,
 }
 
 /// Outcome of adding a connection to the table.
@@ -178,10 +178,10 @@ impl TableState {
 }
 
 impl OpenConnection {
-    fn calls_mut(&mut self, kind: CallKind) -> &mut usize {
+    fn calls_mut(&mut self, kind: CallPriority) -> &mut usize {
         match kind {
-            CallKind::Work => &mut self.work_calls,
-            CallKind::Watch => &mut self.watch_calls,
+            CallPriority::Work => &mut self.work_calls,
+            CallPriority::Watch => &mut self.watch_calls,
         }
     }
 }
@@ -195,14 +195,14 @@ impl ConnectionGuard {
 impl ConnectionHandle {
     /// Counts a call on the connection. Returns `None` if the connection is being closed, so that an answer would not
     /// arrive.
-    pub(super) fn open_call(&self, kind: CallKind) -> Option<ConnectionCall> {
+    pub(super) fn open_call(&self, kind: CallPriority) -> Option<ConnectionCallGuard> {
         self.table.with(|state| {
             let connection = state.open.get_mut(&self.id)?;
             *connection.calls_mut(kind) += 1;
             connection.has_called = true;
             connection.last_use = Instant::now();
             let handle = self.clone();
-            Some(ConnectionCall { handle, kind })
+            Some(ConnectionCallGuard { handle, kind })
         })
     }
 
@@ -212,7 +212,7 @@ impl ConnectionHandle {
     }
 }
 
-impl Drop for ConnectionCall {
+impl Drop for ConnectionCallGuard {
     fn drop(&mut self) {
         self.handle.table.with(|state| {
             if let Some(connection) = state.open.get_mut(&self.handle.id) {
@@ -256,14 +256,14 @@ mod tests {
         pass(1).await;
         let (third, _) = place(&table, 1);
         pass(1).await;
-        drop(first.handle().open_call(CallKind::Work));
+        drop(first.handle().open_call(CallPriority::Work));
         let (fourth, replaced) = place(&table, 1);
         assert!(replaced && second.cut.is_cancelled());
         for kept in [&first, &third, &fourth] {
             assert!(!kept.cut.is_cancelled());
         }
         // What was closed gives no place back a second time, and takes no call.
-        assert!(second.handle().open_call(CallKind::Work).is_none());
+        assert!(second.handle().open_call(CallPriority::Work).is_none());
         drop(second);
         assert!(place(&table, 1).1 && third.cut.is_cancelled());
     }
@@ -272,7 +272,7 @@ mod tests {
     async fn a_connection_without_its_first_call_goes_before_an_older_one_with_calls() {
         let table = ConnectionTable::new(2, 2);
         let (used, _) = place(&table, 1);
-        drop(used.handle().open_call(CallKind::Work));
+        drop(used.handle().open_call(CallPriority::Work));
         pass(10).await;
         let (silent, _) = place(&table, 1);
         pass(2000).await;
@@ -284,7 +284,7 @@ mod tests {
     async fn a_connection_with_a_call_is_never_closed_for_another() {
         let table = ConnectionTable::new(1, 1);
         let (first, _) = place(&table, 1);
-        let call = first.handle().open_call(CallKind::Work).expect("open");
+        let call = first.handle().open_call(CallPriority::Work).expect("open");
         assert!(matches!(
             table.admit(1, &CancellationToken::new()),
             Admission::Full
@@ -301,7 +301,7 @@ mod tests {
         let mut greedy = Vec::new();
         for _ in 0..3 {
             let (guard, _) = place(&table, 1);
-            calls.push(guard.handle().open_call(CallKind::Work).expect("open"));
+            calls.push(guard.handle().open_call(CallPriority::Work).expect("open"));
             greedy.push(guard);
         }
         assert!(matches!(
@@ -320,7 +320,7 @@ mod tests {
     async fn a_connection_that_only_watches_goes_when_none_is_idle() {
         let table = ConnectionTable::new(3, 3);
         let (mut connections, mut calls) = (Vec::new(), Vec::new());
-        for kind in [CallKind::Watch, CallKind::Work, CallKind::Watch] {
+        for kind in [CallPriority::Watch, CallPriority::Work, CallPriority::Watch] {
             let (guard, _) = place(&table, 1);
             calls.push(guard.handle().open_call(kind).expect("open"));
             connections.push(guard);
@@ -330,13 +330,13 @@ mod tests {
         let [first, _, third] = &connections[..] else {
             panic!("three connections");
         };
-        let work = first.handle().open_call(CallKind::Work);
+        let work = first.handle().open_call(CallPriority::Work);
         assert!(place(&table, 1).1 && third.cut.is_cancelled());
         drop(work);
         pass(1).await;
         let (fourth, _) = place(&table, 1);
         assert!(!first.cut.is_cancelled(), "the idle one went");
-        let _work = fourth.handle().open_call(CallKind::Work);
+        let _work = fourth.handle().open_call(CallPriority::Work);
         assert!(place(&table, 1).1 && first.cut.is_cancelled());
     }
 
@@ -346,7 +346,7 @@ mod tests {
         let (mut greedy, mut calls) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             let (guard, _) = place(&table, 1);
-            calls.push(guard.handle().open_call(CallKind::Watch).expect("open"));
+            calls.push(guard.handle().open_call(CallPriority::Watch).expect("open"));
             greedy.push(guard);
             pass(1).await;
         }
@@ -363,7 +363,7 @@ mod tests {
         let (mut busy, mut calls) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             let (guard, _) = place(&table, 1);
-            calls.push(guard.handle().open_call(CallKind::Work).expect("open"));
+            calls.push(guard.handle().open_call(CallPriority::Work).expect("open"));
             busy.push(guard);
         }
         let (other, _) = place(&table, 2);

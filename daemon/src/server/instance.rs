@@ -15,10 +15,10 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::{Chain, Error, Result};
-use crate::workspace::slot;
-use binding::DirectoryBinding;
+use crate::workspace::slot_provisioning;
+use directory_identity::DirectoryIdentity;
 
-mod binding;
+mod directory_identity;
 
 /// Number of hex digits of an id: 48 random bits distinguish all instances that share an engine.
 const ID_DIGITS: usize = 12;
@@ -35,13 +35,13 @@ pub(super) struct InstanceLock {
 
 /// Parsed contents of the `instance` file.
 #[derive(Debug, PartialEq, Eq)]
-enum InstanceContents {
+enum InstanceFileContents {
     Empty,
     Damaged,
     /// Id and binding; `binding` is `None` in a file of an earlier version, which did not bind directories.
     Known {
         id: String,
-        binding: Option<DirectoryBinding>,
+        binding: Option<DirectoryIdentity>,
     },
 }
 
@@ -51,7 +51,7 @@ struct InstanceFile {
     state_dir: PathBuf,
     path: PathBuf,
     lock: Flock<File>,
-    contents: InstanceContents,
+    contents: InstanceFileContents,
 }
 
 // === impl InstanceLock ===
@@ -75,15 +75,15 @@ impl InstanceLock {
         let file = InstanceFile::open(state_dir, path)?;
         let now = file.binding()?;
         let (id, recorded) = match &file.contents {
-            InstanceContents::Empty => {
+            InstanceFileContents::Empty => {
                 return Err(lost_id_error(state_dir, "its instance file is empty"));
             }
-            InstanceContents::Damaged => {
+            InstanceFileContents::Damaged => {
                 let why =
                     format!("its instance file does not hold the {ID_DIGITS} hex digits of an id");
                 return Err(lost_id_error(state_dir, &why));
             }
-            InstanceContents::Known { id, binding } => (id.clone(), binding),
+            InstanceFileContents::Known { id, binding } => (id.clone(), binding),
         };
         if let Some(recorded) = recorded
             && let Some(why) = now.copy_of(recorded)
@@ -129,7 +129,7 @@ pub(super) fn adopt_copy(state_dir: &Path) -> Result<String> {
     let file = InstanceFile::open(state_dir, path)?;
     let now = file.binding()?;
     let old = match &file.contents {
-        InstanceContents::Known {
+        InstanceFileContents::Known {
             id,
             binding: Some(recorded),
         } if now.copy_of(recorded).is_none() => {
@@ -138,12 +138,14 @@ pub(super) fn adopt_copy(state_dir: &Path) -> Result<String> {
                 state_dir.display()
             ));
         }
-        InstanceContents::Known { id, binding: None } => return Err(unbound_error(state_dir, id)),
-        InstanceContents::Known {
+        InstanceFileContents::Known { id, binding: None } => {
+            return Err(unbound_error(state_dir, id));
+        }
+        InstanceFileContents::Known {
             id,
             binding: Some(_),
         } => Some(id.clone()),
-        InstanceContents::Empty | InstanceContents::Damaged => None,
+        InstanceFileContents::Empty | InstanceFileContents::Damaged => None,
     };
     // Remove the slots first: after an interruption here, the daemon still refuses the copy.
     let done = remove_slots(state_dir, old.as_deref())?;
@@ -156,7 +158,7 @@ fn remove_slots(state_dir: &Path, old: Option<&str>) -> Result<String> {
     let slots = state_dir.join("slots");
     let mut removed = 0_u32;
     for entry in std::fs::read_dir(&slots).map_err(io_error("list", &slots))? {
-        slot::erase_slot_dir(&entry.map_err(io_error("list", &slots))?.path())?;
+        slot_provisioning::erase_slot_dir(&entry.map_err(io_error("list", &slots))?.path())?;
         removed += 1;
     }
     let dir = state_dir.display();
@@ -190,13 +192,13 @@ impl InstanceFile {
     }
 
     /// Returns the directory's current binding.
-    fn binding(&self) -> Result<DirectoryBinding> {
-        DirectoryBinding::of_directory(&self.state_dir)
+    fn binding(&self) -> Result<DirectoryIdentity> {
+        DirectoryIdentity::of_directory(&self.state_dir)
             .map_err(io_error("look at", &self.state_dir))
     }
 
     /// Overwrites the file in place, because the lock is on it. Its first line, the id, is complete at any moment.
-    fn write(&self, id: &str, binding: &DirectoryBinding) -> Result<()> {
+    fn write(&self, id: &str, binding: &DirectoryIdentity) -> Result<()> {
         let text = format_instance(id, binding);
         let write = || -> io::Result<()> {
             let file = OpenOptions::new().write(true).open(&self.path)?;
@@ -232,7 +234,7 @@ fn try_lock(path: &Path, state_dir: &Path) -> Result<Flock<File>> {
 /// Creates the `instance` file of a new directory in one step, so that an empty file always means damage.
 fn create_instance_file(state_dir: &Path, path: &Path) -> Result<()> {
     let create = || -> io::Result<()> {
-        let binding = DirectoryBinding::of_directory(state_dir)?;
+        let binding = DirectoryIdentity::of_directory(state_dir)?;
         let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
         file.write_all(format_instance(&new_id(), &binding).as_bytes())?;
         file.as_file().sync_all()?;
@@ -245,30 +247,30 @@ fn create_instance_file(state_dir: &Path, path: &Path) -> Result<()> {
     create().map_err(io_error("make", path))
 }
 
-fn format_instance(id: &str, binding: &DirectoryBinding) -> String {
+fn format_instance(id: &str, binding: &DirectoryIdentity) -> String {
     format!("{id}\n{}", binding.to_lines())
 }
 
-fn parse_instance(text: &str) -> InstanceContents {
+fn parse_instance(text: &str) -> InstanceFileContents {
     if text.trim().is_empty() {
-        return InstanceContents::Empty;
+        return InstanceFileContents::Empty;
     }
     let (id, rest) = text.split_once('\n').unwrap_or((text, ""));
     let (id, rest) = (id.trim(), rest.trim());
     if id.len() != ID_DIGITS || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return InstanceContents::Damaged;
+        return InstanceFileContents::Damaged;
     }
-    let binding = DirectoryBinding::parse(rest);
+    let binding = DirectoryIdentity::parse(rest);
     if binding.is_none() && !rest.is_empty() {
-        return InstanceContents::Damaged;
+        return InstanceFileContents::Damaged;
     }
-    InstanceContents::Known {
+    InstanceFileContents::Known {
         id: id.to_owned(),
         binding,
     }
 }
 
-fn copy_error(state_dir: &Path, id: &str, original: &DirectoryBinding, why: &str) -> Error {
+fn copy_error(state_dir: &Path, id: &str, original: &DirectoryIdentity, why: &str) -> Error {
     let dir = state_dir.display();
     Error::Start {
         what: "the state directory",

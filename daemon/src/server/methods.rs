@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 use skilld_proto::v1::FILE_DESCRIPTOR_SET;
 
-use super::connections::CallKind;
+use super::connections::CallPriority;
 
 /// Properties of one method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,11 +25,11 @@ pub(super) struct MethodTraits {
 
 impl MethodTraits {
     /// Returns how far a call of this method protects its connection.
-    pub(super) fn kind(self) -> CallKind {
+    pub(super) fn kind(self) -> CallPriority {
         if self.is_skilld {
-            CallKind::Work
+            CallPriority::Work
         } else {
-            CallKind::Watch
+            CallPriority::Watch
         }
     }
 }

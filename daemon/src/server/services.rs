@@ -26,17 +26,17 @@ use crate::fetch::UrlFetcher;
 use crate::inputs::InputStager;
 use crate::rpc::admin::AdminRpc;
 use crate::rpc::artifact::ArtifactRpc;
-use crate::rpc::budget::RelayBudget;
 use crate::rpc::exec::ExecRpc;
 use crate::rpc::file::FileRpc;
-use crate::rpc::server::ServerRpc;
+use crate::rpc::relay_budget::RelayBudget;
+use crate::rpc::server_info::ServerInfoRpc;
 use crate::rpc::skill::SkillRpc;
 use crate::rpc::workspace::WorkspaceRpc;
-use crate::rpc::{Services, SharedServices};
+use crate::rpc::{ServiceDependencies, SharedDependencies};
 use crate::shutdown::Tasks;
 use crate::skills::Skills;
 use crate::workspace::registry::WorkspaceRegistry;
-use crate::workspace::slot_context::SlotContext;
+use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_table;
 
 /// Starts skills, artifacts and pools. Slots of earlier runs are adopted or removed.
@@ -46,7 +46,7 @@ pub(super) async fn boot_services(
     info: EngineInfo,
     tasks: &Tasks,
     instance: &str,
-) -> Result<Services> {
+) -> Result<ServiceDependencies> {
     let skills = Skills::open(
         &config.skills.options,
         &config.state_dir,
@@ -58,7 +58,7 @@ pub(super) async fn boot_services(
     let private = config.files.input_private_addresses;
     let fetcher = UrlFetcher::new(&config.fetch, private, tasks.for_skills());
     let inputs = InputStager::new(config, artifacts.clone(), fetcher, tasks.clone());
-    let context = SlotContext::new(
+    let context = SharedSlotContext::new(
         config,
         Arc::clone(&engine),
         info.clone(),
@@ -72,7 +72,7 @@ pub(super) async fn boot_services(
     for workspace in registry.list_after(None) {
         on_exit.resume(workspace);
     }
-    Ok(Services {
+    Ok(ServiceDependencies {
         config: Arc::clone(config),
         engine,
         info,
@@ -93,13 +93,13 @@ pub(super) async fn boot_services(
 /// Builds the routes: every service with the configured message limits, health, and, if switched on, both versions of
 /// reflection.
 pub(super) fn build_routes(
-    shared: SharedServices,
+    shared: SharedDependencies,
     available: watch::Receiver<bool>,
     reporter: HealthReporter,
 ) -> Result<Routes> {
     let bytes = shared.config.server.message_bytes_max;
     let reflection = shared.config.server.reflection;
-    let server = ServerRpc {
+    let server = ServerInfoRpc {
         shared: Arc::clone(&shared),
         available,
     };

@@ -15,10 +15,10 @@ use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::guest::GuestLink;
 use crate::pool::{Pool, SlotReport};
-use crate::workspace::exec_collections::ExecCollections;
 use crate::workspace::lease::{HoldError, WorkspaceLease};
+use crate::workspace::output_collection_tracker::OutputCollectionTracker;
 use crate::workspace::record::{SlotPhase, SlotRecord, WorkspaceClaim};
-use crate::workspace::slot_context::SlotContext;
+use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::state::{LossCause, SlotEffect, SlotEvent, SlotState, next_step};
 use crate::workspace::{
     COMMANDS_MAX, GrantedGuest, Slot, SlotRequest, SlotSnapshot, USERS_MAX, WorkspaceFailure,
@@ -34,7 +34,7 @@ mod slot_timers;
 #[cfg(test)]
 mod tests;
 
-use collection_flush::{PendingEnd, await_flush};
+use collection_flush::{PendingWorkspaceEnd, await_flush};
 pub use reconnect::RECONNECT_TIMEOUT;
 use reconnect::{GuestReconnect, await_reconnect};
 use slot_timers::sleep_until;
@@ -42,7 +42,7 @@ use slot_timers::sleep_until;
 /// State of a slot's task.
 #[derive(Debug)]
 pub struct SlotActor {
-    context: Arc<SlotContext>,
+    context: Arc<SharedSlotContext>,
     pool: Arc<Pool>,
     dir: Arc<PathBuf>,
     record: SlotRecord,
@@ -71,9 +71,9 @@ pub struct SlotActor {
     /// Time at which a failed workspace is removed from listings.
     retention: Option<Instant>,
     /// Bookkeeping of the slot's on-exit collections.
-    collections: Arc<ExecCollections>,
+    collections: Arc<OutputCollectionTracker>,
     /// Set while the end of the workspace waits for its collections.
-    pending_end: Option<PendingEnd>,
+    pending_end: Option<PendingWorkspaceEnd>,
 }
 
 impl SlotActor {
@@ -81,7 +81,7 @@ impl SlotActor {
     /// called.
     #[must_use]
     pub fn new(
-        context: Arc<SlotContext>,
+        context: Arc<SharedSlotContext>,
         pool: Arc<Pool>,
         record: SlotRecord,
         state: SlotState,
@@ -99,7 +99,11 @@ impl SlotActor {
         };
         let (view, watcher) = watch::channel(Arc::new(first));
         let kept_max = context.config.execs.retained_max as usize * 2;
-        let collections = Arc::new(ExecCollections::new(&dir, record.claim.is_some(), kept_max));
+        let collections = Arc::new(OutputCollectionTracker::new(
+            &dir,
+            record.claim.is_some(),
+            kept_max,
+        ));
         let slot = Slot {
             number: record.number,
             dir: Arc::clone(&dir),

@@ -28,8 +28,8 @@ use crate::workspace::actor::{AdoptedSlot, RECONNECT_TIMEOUT};
 use crate::workspace::launcher;
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::{SlotPhase, SlotRecord};
-use crate::workspace::slot;
-use crate::workspace::slot_context::SlotContext;
+use crate::workspace::shared_slot_context::SharedSlotContext;
+use crate::workspace::slot_provisioning;
 use crate::workspace::state::LossCause;
 use crate::workspace::{Workspace, WorkspaceId};
 
@@ -44,7 +44,7 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(200);
 /// # Errors
 /// When the engine does not answer or the slots cannot be listed.
 pub async fn adopt_slots(
-    context: &Arc<SlotContext>,
+    context: &Arc<SharedSlotContext>,
     pools: &BTreeMap<String, Arc<Pool>>,
 ) -> Result<()> {
     let containers = context.engine.list(Some(&context.instance)).await?;
@@ -97,7 +97,7 @@ pub async fn adopt_slots(
 /// # Errors
 /// When the engine does not answer, when a removal fails (each container was tried once by then), or when one is still
 /// listed after `engine.remove_timeout` and [`VANISH_TIMEOUT`]. The reconciler then retries the rest.
-pub async fn remove_orphans(context: &Arc<SlotContext>, known: &[&str]) -> Result<()> {
+pub async fn remove_orphans(context: &Arc<SharedSlotContext>, known: &[&str]) -> Result<()> {
     let limit = context.config.engine.remove_timeout + VANISH_TIMEOUT;
     let removed = tokio::time::timeout(limit, remove_until_none_listed(context, known)).await;
     removed.unwrap_or_else(|_| {
@@ -108,7 +108,7 @@ pub async fn remove_orphans(context: &Arc<SlotContext>, known: &[&str]) -> Resul
     })
 }
 
-async fn remove_until_none_listed(context: &Arc<SlotContext>, known: &[&str]) -> Result<()> {
+async fn remove_until_none_listed(context: &Arc<SharedSlotContext>, known: &[&str]) -> Result<()> {
     let (mut tried, mut first_failure) = (HashSet::new(), None);
     loop {
         let containers = context.engine.list(Some(&context.instance)).await?;
@@ -162,7 +162,7 @@ fn read_records(slots_dir: &Path) -> Result<Vec<SlotRecord>> {
             Some(record) if dir.ends_with(record.number.to_string()) => records.push(record),
             _ => {
                 tracing::warn!(dir = %dir.display(), "deleting a slot directory without a usable record");
-                slot::erase_slot_dir(&dir)?;
+                slot_provisioning::erase_slot_dir(&dir)?;
             }
         }
     }
@@ -170,7 +170,7 @@ fn read_records(slots_dir: &Path) -> Result<Vec<SlotRecord>> {
 }
 
 async fn inspect_slot(
-    context: &Arc<SlotContext>,
+    context: &Arc<SharedSlotContext>,
     pools: &BTreeMap<String, Arc<Pool>>,
     record: &SlotRecord,
     running: bool,
@@ -249,7 +249,10 @@ enum AdoptedGuest {
 }
 
 /// Waits for the guest of a container that ran a moment ago.
-async fn await_guest(context: &Arc<SlotContext>, record: &SlotRecord) -> Result<AdoptedGuest> {
+async fn await_guest(
+    context: &Arc<SharedSlotContext>,
+    record: &SlotRecord,
+) -> Result<AdoptedGuest> {
     let id = record.container_id.as_deref().unwrap_or_default();
     let socket = GuestSocket::bind(&context.slot_dir(record.number).join("run"))?;
     let pid = match context.engine.inspect(id).await? {
@@ -267,7 +270,7 @@ async fn await_guest(context: &Arc<SlotContext>, record: &SlotRecord) -> Result<
 }
 
 async fn adopt_slot(
-    context: &Arc<SlotContext>,
+    context: &Arc<SharedSlotContext>,
     pools: &BTreeMap<String, Arc<Pool>>,
     record: SlotRecord,
     found: AdoptedSlot,

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use crate::error::{Error, HostFault};
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::SlotPhase;
-use crate::workspace::slot;
-use crate::workspace::slot_context::SlotContext;
+use crate::workspace::shared_slot_context::SharedSlotContext;
+use crate::workspace::slot_provisioning;
 use crate::workspace::state::SlotState;
 
 /// Number of bytes that must fit on the state disk: enough for a claim's record and its metadata file.
@@ -28,7 +28,7 @@ pub struct HostProblem {
 }
 
 /// Finds quarantined containers and an unwritable state directory.
-pub async fn find_problems(context: &SlotContext) -> Vec<HostProblem> {
+pub async fn find_problems(context: &SharedSlotContext) -> Vec<HostProblem> {
     let mut problems = list_quarantined(context);
     let dir = context.config.state_dir.clone();
     // A probe that could not run shows nothing.
@@ -41,7 +41,7 @@ pub async fn find_problems(context: &SlotContext) -> Vec<HostProblem> {
 }
 
 /// Lists the containers that the engine did not remove in time, of quarantined slots and failed workspaces.
-pub fn list_quarantined(context: &SlotContext) -> Vec<HostProblem> {
+pub fn list_quarantined(context: &SharedSlotContext) -> Vec<HostProblem> {
     let limit = context.config.engine.remove_timeout;
     let mut problems = Vec::new();
     for slot in context.slots.list() {
@@ -56,7 +56,7 @@ pub fn list_quarantined(context: &SlotContext) -> Vec<HostProblem> {
             continue;
         };
         let (number, uid) = (slot.number(), view.record.uid);
-        let name = slot::container_name(context, number);
+        let name = slot_provisioning::container_name(context, number);
         let message = format!(
             "Docker did not remove {name} within {limit:?}: slot {number} and uid {uid} are not used again before it is gone, \
              and it counts in its pool's `max`; skilld goes on trying; if `docker rm -f {name}` hangs as well, restart \

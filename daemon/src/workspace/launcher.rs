@@ -8,19 +8,20 @@ use crate::pool::{Pool, SlotLauncher};
 use crate::workspace::Slot;
 use crate::workspace::actor::{AdoptedSlot, SlotActor};
 use crate::workspace::record::{SlotPhase, SlotRecord};
-use crate::workspace::slot;
-use crate::workspace::slot_context::SlotContext;
+use crate::workspace::shared_slot_context::SharedSlotContext;
+use crate::workspace::slot_provisioning;
 use crate::workspace::state::SlotState;
 
 /// Launcher that runs each slot as a task over the daemon's engine.
 #[derive(Debug)]
-pub struct WorkspaceLauncher(pub Arc<SlotContext>);
+pub struct WorkspaceLauncher(pub Arc<SharedSlotContext>);
 
 impl SlotLauncher for WorkspaceLauncher {
     fn launch(&self, pool: &Arc<Pool>, limits: ContainerLimits) -> Result<u32> {
         let context = &self.0;
         let (number, uid) = context.slots.take_number()?;
-        let record = slot::new_record(pool.config(), limits, &pool.image().id, number, uid);
+        let record =
+            slot_provisioning::new_record(pool.config(), limits, &pool.image().id, number, uid);
         let (actor, slot) = SlotActor::new(
             Arc::clone(context),
             Arc::clone(pool),
@@ -46,7 +47,7 @@ impl SlotLauncher for WorkspaceLauncher {
 
 /// Starts the task of a slot that an earlier daemon made.
 pub async fn launch_adopted(
-    context: &Arc<SlotContext>,
+    context: &Arc<SharedSlotContext>,
     pool: &Arc<Pool>,
     record: SlotRecord,
     found: AdoptedSlot,

@@ -17,8 +17,8 @@ use tokio::time::MissedTickBehavior;
 
 use crate::engine::{ContainerSummary, LABEL_SLOT};
 use crate::error::{Chain, Error, Result};
-use crate::workspace::slot;
-use crate::workspace::slot_context::SlotContext;
+use crate::workspace::shared_slot_context::SharedSlotContext;
+use crate::workspace::slot_provisioning;
 use crate::workspace::state::SlotState;
 use crate::workspace::{Slot, SlotSnapshot};
 
@@ -34,7 +34,7 @@ enum ContainerOwner {
 }
 
 /// Reconciles on every interval and wake-up, until the daemon stops.
-pub async fn run_reconciler(context: Arc<SlotContext>) {
+pub async fn run_reconciler(context: Arc<SharedSlotContext>) {
     let mut tick = tokio::time::interval(context.config.engine.reconcile_interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let reconcile_for_ever = async {
@@ -60,7 +60,7 @@ pub async fn run_reconciler(context: Arc<SlotContext>) {
 
 /// Starts the removal of containers that no slot uses, reports to quarantined slots whose container is gone, and
 /// removes unused volumes.
-async fn remove_orphaned_containers(context: &SlotContext) -> Result<()> {
+async fn remove_orphaned_containers(context: &SharedSlotContext) -> Result<()> {
     // Listed before the slots are read: by then every listed container's slot is in the table.
     let containers = context.engine.list(Some(&context.instance)).await?;
     let slots: HashMap<u32, Slot> = context
@@ -153,7 +153,7 @@ fn container_owner(view: &SlotSnapshot, container_id: &str) -> ContainerOwner {
 }
 
 /// Deletes slot directories without a slot, which a failing disk or a shortage of descriptors may leave.
-async fn delete_orphaned_directories(context: &SlotContext) -> Result<()> {
+async fn delete_orphaned_directories(context: &SharedSlotContext) -> Result<()> {
     let slots_dir = context.slots_dir();
     let list = move || {
         let listed = std::fs::read_dir(&slots_dir)
@@ -190,7 +190,7 @@ fn is_slot_directory(dir: &Path) -> bool {
 fn erase_slot_dirs(dirs: &[PathBuf]) -> Result<()> {
     let mut first_failure = None;
     for dir in dirs {
-        match slot::erase_slot_dir(dir) {
+        match slot_provisioning::erase_slot_dir(dir) {
             Ok(()) => {
                 tracing::info!(dir = %dir.display(), "deleted a slot directory without a slot");
             }

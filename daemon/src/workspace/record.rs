@@ -36,7 +36,7 @@ pub struct SlotRecord {
     pub image: String,
     /// Id to which the image reference resolved.
     pub image_id: String,
-    /// ContainerLimits of the container.
+    /// Resource limits of the container.
     pub limits: ContainerLimits,
     /// OCI runtime; `None` means the engine's default.
     pub oci_runtime: Option<String>,
@@ -81,7 +81,7 @@ pub enum SlotPhase {
 pub struct WorkspaceClaim {
     /// Workspace id.
     pub workspace: String,
-    /// Digest of the request, by which its retries are recognised; see `WorkspaceRequest::request`.
+    /// Digest of the request, by which its retries are recognised; see `WorkspaceRequest::request_body`.
     pub request: String,
     /// Labels of the workspace.
     pub labels: BTreeMap<String, String>,

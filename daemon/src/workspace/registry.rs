@@ -14,7 +14,7 @@ use crate::error::{Chain, Error, Result};
 use crate::pool::Pool;
 use crate::skills::preflight::ImageInventory;
 use crate::workspace::launcher::WorkspaceLauncher;
-use crate::workspace::slot_context::SlotContext;
+use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::state::SlotState;
 use crate::workspace::{Slot, Workspace, WorkspaceId, adopt, host_problems, reconcile};
 
@@ -24,7 +24,7 @@ const EVENTS_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Registry of pools and workspaces. Clones share it.
 #[derive(Debug, Clone)]
 pub struct WorkspaceRegistry {
-    context: Arc<SlotContext>,
+    context: Arc<SharedSlotContext>,
     pools: Arc<BTreeMap<String, Arc<Pool>>>,
 }
 
@@ -34,7 +34,7 @@ impl WorkspaceRegistry {
     ///
     /// # Errors
     /// When the engine does not answer or a pool's image cannot be used.
-    pub async fn boot(context: Arc<SlotContext>) -> Result<Self> {
+    pub async fn boot(context: Arc<SharedSlotContext>) -> Result<Self> {
         let all = context.engine.list(None).await?;
         let foreign = all.iter().filter(|container| {
             container
@@ -75,7 +75,7 @@ impl WorkspaceRegistry {
 
     /// Returns the state that slots share.
     #[must_use]
-    pub fn context(&self) -> &Arc<SlotContext> {
+    pub fn context(&self) -> &Arc<SharedSlotContext> {
         &self.context
     }
 
@@ -100,7 +100,7 @@ impl WorkspaceRegistry {
     /// Returns the programs and packages of a pool's image.
     ///
     /// # Errors
-    /// As [`crate::workspace::image_inventory::ImageInventories::find_or_ask`].
+    /// As [`crate::workspace::software_inventory_cache::SoftwareInventoryCache::find_or_ask`].
     pub async fn image_inventory(&self, pool: &Pool) -> Result<Arc<ImageInventory>> {
         let inventories = &self.context.inventories;
         inventories.find_or_ask(pool, &self.context.slots).await

@@ -16,14 +16,14 @@ pub struct SlotTable(Mutex<TableState>);
 
 #[derive(Debug)]
 struct TableState {
-    numbers: SlotNumbers,
+    numbers: SlotNumberAllocator,
     slots: BTreeMap<u32, Slot>,
 }
 
 /// Slot numbers, and with them uids. No two slots share one, and one that was used rests before its next use, so that
 /// nothing a tenant left with the kernel (inotify counts, keyrings) meets the next tenant.
 #[derive(Debug)]
-pub struct SlotNumbers {
+pub struct SlotNumberAllocator {
     base: u32,
     count: u32,
     quarantine: Duration,
@@ -34,7 +34,7 @@ pub struct SlotNumbers {
     foreign: BTreeSet<u32>,
 }
 
-impl SlotNumbers {
+impl SlotNumberAllocator {
     /// Numbers `0..count`, for uids from `base` on. The first one taken is `first`, modulo `count`.
     #[must_use]
     pub fn new(base: u32, count: u32, quarantine: Duration, first: u32) -> Self {
@@ -108,7 +108,7 @@ impl SlotNumbers {
 impl SlotTable {
     /// Creates a table without slots.
     #[must_use]
-    pub fn new(numbers: SlotNumbers) -> Self {
+    pub fn new(numbers: SlotNumberAllocator) -> Self {
         let slots = BTreeMap::new();
         Self(Mutex::new(TableState { numbers, slots }))
     }
@@ -196,7 +196,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn uid_rests_before_reuse() {
-        let mut numbers = SlotNumbers::new(1000, 2, Duration::from_secs(60), 0);
+        let mut numbers = SlotNumberAllocator::new(1000, 2, Duration::from_secs(60), 0);
         let first = numbers.take().expect("free");
         let second = numbers.take().expect("free");
         assert_ne!(numbers.uid(first), numbers.uid(second));
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn uids_of_other_instances_are_avoided() {
-        let mut numbers = SlotNumbers::new(1000, 3, Duration::ZERO, 0);
+        let mut numbers = SlotNumberAllocator::new(1000, 3, Duration::ZERO, 0);
         numbers.avoid([1000, 1001, 77]);
         assert_eq!(numbers.take().expect("free"), 2);
         assert!(numbers.take().is_err());
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn adopted_numbers_are_used_once() {
-        let mut numbers = SlotNumbers::new(1000, 3, Duration::ZERO, 0);
+        let mut numbers = SlotNumberAllocator::new(1000, 3, Duration::ZERO, 0);
         assert!(numbers.adopt(1));
         assert!(!numbers.adopt(1), "twice");
         assert!(!numbers.adopt(3), "out of range");

@@ -90,7 +90,7 @@ pub enum SlotEffect {
 
 /// Transition that an event causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotStep {
+pub struct SlotTransition {
     /// State after the event.
     pub next: SlotState,
     /// Effects in the order in which they are carried out.
@@ -105,11 +105,11 @@ pub struct EventRefused;
 ///
 /// # Errors
 /// [`EventRefused`] when the state does not allow the event.
-pub fn next_step(state: SlotState, event: SlotEvent) -> Result<SlotStep, EventRefused> {
+pub fn next_step(state: SlotState, event: SlotEvent) -> Result<SlotTransition, EventRefused> {
     use SlotEffect::{Forget, Offer, Persist, Release, RemoveContainer, Withdraw};
     use SlotEvent as E;
     use SlotState as S;
-    let go = |next, effects| Ok(SlotStep { next, effects });
+    let go = |next, effects| Ok(SlotTransition { next, effects });
     match (state, event) {
         (S::Booting, E::GuestAnswered) => go(S::Ready, &[Persist, Offer]),
         (S::Booting, E::Lost(_) | E::Delete) => go(S::Closing, &[Persist, RemoveContainer]),

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use skilld_client::Client;
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::prompt::{Placement, PromptOptions, Provider, inject};
 use skilld_tools::state::SessionState;
 use skilld_tools::{Session, ToolCall, ToolOptions, Toolset};

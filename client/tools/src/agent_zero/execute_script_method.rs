@@ -5,11 +5,11 @@ use serde::Serialize;
 use serde_json::json;
 use skilld_client::v1::Skill;
 
-use super::{MethodArguments, skill_name};
+use super::{MethodArguments, skill_name_resolution};
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer};
-use crate::script_run::{self, ScriptArguments, ScriptResult};
+use crate::prompt_material_reader::active_skills;
+use crate::script_run::{self, ScriptResult, ScriptRunRequest};
 use crate::skill_lookup;
-use crate::skill_material::active_skills;
 use crate::state::agent_zero;
 use crate::tool_error::{ToolError, ToolResult};
 
@@ -26,7 +26,7 @@ pub(super) async fn execute_script(
     call: CallContext<'_>,
     arguments: MethodArguments,
 ) -> CallResult {
-    let script = ScriptArguments {
+    let script = ScriptRunRequest {
         path: arguments.script_path,
         argv: arguments.argv,
         args: arguments.script_args,
@@ -41,7 +41,7 @@ pub(super) async fn execute_script(
             "script_path is empty: use one that the method load shows",
         ));
     }
-    let skill = skill_name::find_loaded_skill(*call, &arguments.skill_name).await?;
+    let skill = skill_name_resolution::find_loaded_skill(*call, &arguments.skill_name).await?;
     if call.tools.options.require_loaded && !is_loaded(*call, &skill).await? {
         return Err(ToolError::NotLoaded {
             tool: call.tool,

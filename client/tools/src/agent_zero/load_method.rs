@@ -4,12 +4,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use skilld_client::v1::{Skill, SkillFile};
 
-use super::skill_name;
+use super::skill_name_resolution;
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::hooks::{LoadedSkill, UnloadedSkill};
 use crate::prompt::untrusted_text::one_line;
 use crate::skill_lookup;
-use crate::skill_tag::wrap_in_tag;
+use crate::skill_text_tag::wrap_in_tag;
 use crate::state::agent_zero;
 
 /// Maximum number of files that a text lists. All of them are beside it.
@@ -41,16 +41,16 @@ struct FileEntry {
 
 pub(super) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult {
     let (tools, scope) = (call.tools, call.scope());
-    let mut choice = skill_name::parse_choice(name);
+    let mut choice = skill_name_resolution::parse_choice(name);
     call.before_load(&mut choice).await?;
-    let skill = skill_name::find_skill(tools, &choice).await?;
+    let skill = skill_name_resolution::find_skill(tools, &choice).await?;
     let pinned = skill_lookup::pinned_reference(&skill);
     let mut files = skill_lookup::list_files(tools, &pinned, "").await?;
     files.retain(|file| file.path != "SKILL.md");
     files.sort_by_cached_key(|file| (folder_rank(&file.path), file.path.clone()));
     let id = skill_lookup::skill_id(&skill);
     let max = tools.options.max_loaded_skills;
-    let loaded = match skill_name::has_version(&choice) {
+    let loaded = match skill_name_resolution::has_version(&choice) {
         true => agent_zero::load_version(call.state, scope, &id, &skill.digest, max),
         false => agent_zero::load(call.state, scope, &id, max),
     };

@@ -4,11 +4,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{MethodArguments, skill_name};
+use super::{MethodArguments, skill_name_resolution};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::prompt::untrusted_text::one_line;
 use crate::skill_lookup::{self, FileContent};
-use crate::skill_tag::wrap_in_tag;
+use crate::skill_text_tag::wrap_in_tag;
 use crate::tool_error::ToolError;
 
 /// Result of `read_file`.
@@ -30,7 +30,7 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: &MethodArguments
             "file_path is empty: use one that the method load shows",
         ));
     }
-    let skill = skill_name::find_loaded_skill(*call, &arguments.skill_name).await?;
+    let skill = skill_name_resolution::find_loaded_skill(*call, &arguments.skill_name).await?;
     let pinned = skill_lookup::pinned_reference(&skill);
     let max = call.tools.options.primary_bytes_max;
     let file = skill_lookup::read_file(call.tools, &pinned, path, offset, max).await?;

@@ -10,13 +10,13 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::content_place::{self, ContentPlace};
 use super::guidance::Guidance;
-use super::history::{self, LoaderResult};
+use super::message_content::{self, ContentPointer};
 use super::prompt_budget::PromptBudget;
-use super::prompt_material::{Injection, PromptMaterial};
+use super::prompt_material::{InjectionReport, PromptMaterial};
 use super::provider::{MalformedRequest, MessageView, Provider, Role};
 use super::skill_blocks::SkillBlocks;
+use super::skill_load_history::{self, SkillLoadResult};
 use super::skill_overview;
 use super::untrusted_text::one_line;
 use crate::state::{self, LoadScope, SessionState};
@@ -43,7 +43,7 @@ pub enum Placement {
     ToolResults,
 }
 
-/// Options of a prompt.
+/// Options of an injection: scope, tool family, placement, guidance and size limits.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptOptions<'a> {
     /// Agent and load mode whose skills are shown.
@@ -99,17 +99,17 @@ pub fn inject(
     material: &PromptMaterial,
     state: &SessionState,
     options: &PromptOptions<'_>,
-) -> Result<Injection, MalformedRequest> {
+) -> Result<InjectionReport, MalformedRequest> {
     provider.check(body)?;
-    let mut report = Injection::default();
+    let mut report = InjectionReport::default();
     let fallback_index = remove_fallback(provider, body)?;
     let views = provider.messages(body)?;
     let mut system = new_overview(material, &system_texts(&views, body), options, &mut report);
     let loaded = state::loaded(state, options.family, options.scope);
-    let loads = history::loads(&views, body);
+    let loads = skill_load_history::loads(&views, body);
     let gone = loads.iter().filter(|load| !loaded.contains(&load.skill));
-    let gone: Vec<(ContentPlace, String)> = gone
-        .filter(|load| history::claims_loaded(&load.text, &load.skill))
+    let gone: Vec<(ContentPointer, String)> = gone
+        .filter(|load| skill_load_history::claims_loaded(&load.text, &load.skill))
         .map(|load| (load.content.clone(), gone_line(&load.skill)))
         .collect();
     let scope = (state, options.scope);
@@ -139,7 +139,7 @@ pub fn inject(
         }
     }
     for (place, line) in &gone {
-        if let Some(text) = place.get_mut(body).and_then(content_place::sole_text_mut) {
+        if let Some(text) = place.get_mut(body).and_then(message_content::sole_text_mut) {
             line.clone_into(text);
         }
     }
@@ -160,7 +160,7 @@ fn new_overview(
     material: &PromptMaterial,
     system: &[&str],
     options: &PromptOptions<'_>,
-    report: &mut Injection,
+    report: &mut InjectionReport,
 ) -> String {
     let mut text = skill_overview::render_overview(&material.overview, &options.budget, report);
     let guidance = options.guidance.text().trim();
@@ -177,7 +177,7 @@ fn new_overview(
 fn system_texts<'a>(views: &[MessageView<'_>], body: &'a Value) -> Vec<&'a str> {
     let system = views.iter().filter(|view| view.is_system());
     system
-        .flat_map(|view| content_place::texts(view.content.get(body)))
+        .flat_map(|view| message_content::texts(view.content.get(body)))
         .collect()
 }
 
@@ -218,13 +218,13 @@ fn remove_fallback(
     let is_fallback = |text: &str| text.starts_with(FALLBACK_PREFIX);
     let views = provider.messages(body)?;
     let system = views.iter().filter(|view| view.is_system());
-    let system: Vec<(ContentPlace, Option<usize>)> = system
+    let system: Vec<(ContentPointer, Option<usize>)> = system
         .map(|view| (view.content.clone(), view.index))
         .collect();
     let mut first = None;
     // From the end, so that the indexes of the others stay right.
     for (place, index) in system.into_iter().rev() {
-        if !content_place::texts(place.get(body))
+        if !message_content::texts(place.get(body))
             .into_iter()
             .any(is_fallback)
         {
@@ -233,7 +233,7 @@ fn remove_fallback(
         let Some(content) = place.get_mut(body) else {
             continue;
         };
-        content_place::remove_texts(content, is_fallback);
+        message_content::remove_texts(content, is_fallback);
         let is_empty = content.as_array().map_or(content.is_null(), Vec::is_empty);
         if is_empty {
             remove_message(provider, body, &place, index);
@@ -246,7 +246,7 @@ fn remove_fallback(
 fn remove_message(
     provider: Provider,
     body: &mut Value,
-    place: &ContentPlace,
+    place: &ContentPointer,
     index: Option<usize>,
 ) {
     let list = body.get_mut(provider.list_field());
@@ -257,7 +257,7 @@ fn remove_message(
 }
 
 /// Returns the place of the last result of each skill.
-fn last_results(loads: &[LoaderResult]) -> HashMap<String, ContentPlace> {
+fn last_results(loads: &[SkillLoadResult]) -> HashMap<String, ContentPointer> {
     let last = loads
         .iter()
         .map(|load| (load.skill.clone(), load.content.clone()));
@@ -287,7 +287,7 @@ fn append_to_system(
     let place = first(Role::System).or_else(|| first(Role::Developer));
     let place = place.map(|view| view.content.clone());
     if let Some(content) = place.and_then(|place| place.get_mut(body)) {
-        content_place::append_text(content, provider.text_type(), text);
+        message_content::append_text(content, provider.text_type(), text);
         return Ok(false);
     }
     let field = match provider {
@@ -313,12 +313,12 @@ fn insert_fallback(
     text: &str,
 ) -> Result<(), MalformedRequest> {
     if provider == Provider::Anthropic {
-        let system = ContentPlace::of_body("system");
+        let system = ContentPointer::of_body("system");
         match system.get_mut(body) {
             Some(content @ Value::Null) => *content = text.into(),
             Some(content) => {
                 let part = json!({"type": provider.text_type(), "text": text});
-                if let Some(parts) = content_place::make_list(content, provider.text_type()) {
+                if let Some(parts) = message_content::make_list(content, provider.text_type()) {
                     parts.push(part);
                 }
             }
@@ -345,7 +345,7 @@ fn insert_fallback(
 
 /// Inserts a message into the provider's list; the plain `input` of OpenAI Responses becomes a list.
 fn insert_message(provider: Provider, body: &mut Value, index: usize, message: Value) {
-    let place = ContentPlace::of_body(provider.list_field());
+    let place = ContentPointer::of_body(provider.list_field());
     let Some(list) = place.get_mut(body) else {
         return;
     };
@@ -364,20 +364,20 @@ fn insert_message(provider: Provider, body: &mut Value, index: usize, message: V
 fn put_into_result(
     provider: Provider,
     body: &mut Value,
-    place: &ContentPlace,
+    place: &ContentPointer,
     (skill, text): (&str, &str),
 ) {
     let text = text.trim_start_matches('\n');
     let Some(content) = place.get_mut(body) else {
         return;
     };
-    if let Some(only) =
-        content_place::sole_text_mut(content).filter(|only| history::is_stub(only, skill))
+    if let Some(only) = message_content::sole_text_mut(content)
+        .filter(|only| skill_load_history::is_stub(only, skill))
     {
         text.clone_into(only);
         return;
     }
-    content_place::append_text(content, provider.text_type(), text);
+    message_content::append_text(content, provider.text_type(), text);
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub struct SkillDoc {
 
 /// Report on an injection: skills that it shows, and everything that it leaves out or cuts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Injection {
+pub struct InjectionReport {
     /// Names of the loaded skills that are shown. In load mode `once`, `after_prompt` unloads them.
     pub shown: Vec<String>,
     /// Loaded skills that the material does not have.

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::content_place::ContentPlace;
+use super::message_content::ContentPointer;
 use crate::tool_definition::{ToolCall, ToolDefinition};
 
 /// Format of a model API's request body.
@@ -55,7 +55,7 @@ pub(super) struct MessageView<'a> {
     /// Index in the provider's list; `None` for a field of the body itself, such as `system`.
     pub(super) index: Option<usize>,
     /// Location of the text and files of the message.
-    pub(super) content: ContentPlace,
+    pub(super) content: ContentPointer,
     pub(super) calls: Vec<ToolCallView<'a>>,
     pub(super) results: Vec<ToolResultView<'a>>,
 }
@@ -74,7 +74,7 @@ pub(super) struct ToolCallView<'a> {
 pub(super) struct ToolResultView<'a> {
     /// Id of the call that it answers.
     pub(super) id: &'a str,
-    pub(super) content: ContentPlace,
+    pub(super) content: ContentPointer,
     pub(super) is_error: bool,
 }
 
@@ -95,7 +95,7 @@ impl Role {
 }
 
 impl<'a> MessageView<'a> {
-    fn new(role: Role, content: ContentPlace) -> Self {
+    fn new(role: Role, content: ContentPointer) -> Self {
         Self {
             role,
             author: "",
@@ -181,7 +181,7 @@ impl Provider {
         };
         if let Some((field, content)) = system {
             check_content(content).map_err(|why| MalformedRequest::new(field, why))?;
-            let place = ContentPlace::of_body(field);
+            let place = ContentPointer::of_body(field);
             views.push(MessageView::new(Role::System, place));
         }
         let list = self.list_field();
@@ -189,7 +189,7 @@ impl Provider {
             None | Some(Value::Null) => &[][..],
             Some(Value::Array(items)) => items.as_slice(),
             Some(Value::String(_)) if self == Self::OpenAiResponses => {
-                views.push(MessageView::new(Role::User, ContentPlace::of_body(list)));
+                views.push(MessageView::new(Role::User, ContentPointer::of_body(list)));
                 &[][..]
             }
             Some(_) => return Err(MalformedRequest::new(list, "not a list")),
@@ -350,7 +350,7 @@ fn responses_item<'a>(
             None => None,
         },
         Some("function_call") => {
-            let place = ContentPlace::new(owner, "content");
+            let place = ContentPointer::new(owner, "content");
             let mut view = MessageView::new(Role::Assistant, place);
             view.push_call(id, item, "arguments");
             (!view.calls.is_empty()).then_some(view)
@@ -398,9 +398,9 @@ fn content_of(
     item: &Value,
     owner: &str,
     field: &'static str,
-) -> Result<ContentPlace, &'static str> {
+) -> Result<ContentPointer, &'static str> {
     check_content(item.get(field).unwrap_or(NULL))?;
-    Ok(ContentPlace::new(owner, field))
+    Ok(ContentPointer::new(owner, field))
 }
 
 fn check_content(content: &Value) -> Result<(), &'static str> {

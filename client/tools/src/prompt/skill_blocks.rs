@@ -8,32 +8,32 @@
 //! </skill>                                       Tools selected: x, y
 //! ```
 
-use super::history::{self, LoaderResult};
 use super::prompt_budget::{self, PromptBudget};
-use super::prompt_material::{CutText, Injection, LoadedContent, SkillDoc, UnknownDoc};
+use super::prompt_material::{CutText, InjectionReport, LoadedContent, SkillDoc, UnknownDoc};
+use super::skill_load_history::{self, SkillLoadResult};
 use super::untrusted_text::{attribute, one_line, without_tags};
 use crate::state::{LoadScope, Selection, SessionState, skill_loads};
 
-/// Skills that are shown, in the order of their names.
+/// Loaded skills that a prompt shows, with the parts of their texts, in the order of their names.
 pub(super) struct SkillBlocks<'a> {
     skills: Vec<ShownSkill<'a>>,
 }
 
 struct ShownSkill<'a> {
     skill: &'a LoadedContent,
-    body: TextPiece<'a>,
-    docs: Vec<TextPiece<'a>>,
+    body: BodyOrDoc<'a>,
+    docs: Vec<BodyOrDoc<'a>>,
     tools: Option<Vec<String>>,
 }
 
 /// Body or doc of a skill, which can be cut.
-struct TextPiece<'a> {
+struct BodyOrDoc<'a> {
     /// Path of the doc; empty for the body.
     doc: &'a str,
     text: String,
 }
 
-impl<'a> TextPiece<'a> {
+impl<'a> BodyOrDoc<'a> {
     fn new(doc: &'a str, text: &str) -> Self {
         let text = without_tags(text.trim_end());
         Self { doc, text }
@@ -54,7 +54,7 @@ impl<'a> TextPiece<'a> {
 }
 
 impl ShownSkill<'_> {
-    fn pieces(&self) -> impl Iterator<Item = &TextPiece<'_>> {
+    fn pieces(&self) -> impl Iterator<Item = &BodyOrDoc<'_>> {
         std::iter::once(&self.body).chain(&self.docs)
     }
 }
@@ -65,7 +65,7 @@ impl<'a> SkillBlocks<'a> {
         loaded: &'a [LoadedContent],
         mut names: Vec<String>,
         (state, scope): (&SessionState, LoadScope<'_>),
-        report: &mut Injection,
+        report: &mut InjectionReport,
     ) -> Self {
         names.sort();
         let mut skills = Vec::new();
@@ -73,10 +73,10 @@ impl<'a> SkillBlocks<'a> {
             match loaded.iter().find(|skill| skill.name == name) {
                 None => report.missing.push(name),
                 Some(skill) => skills.push(ShownSkill {
-                    body: TextPiece::new("", &skill.body),
+                    body: BodyOrDoc::new("", &skill.body),
                     docs: selected_docs(skill, state, scope, report)
                         .into_iter()
-                        .map(|doc| TextPiece::new(&doc.path, &doc.content))
+                        .map(|doc| BodyOrDoc::new(&doc.path, &doc.content))
                         .collect(),
                     tools: selected_tools(skill, state, scope),
                     skill,
@@ -100,11 +100,11 @@ impl<'a> SkillBlocks<'a> {
     }
 
     /// Leaves out the skills whose texts a result holds already, in the same tags.
-    pub(super) fn skip_shown(&mut self, loads: &[LoaderResult]) {
+    pub(super) fn skip_shown(&mut self, loads: &[SkillLoadResult]) {
         let is_in_result = |shown: &ShownSkill<'_>| {
             let mut own = loads.iter().filter(|load| load.skill == shown.skill.name);
             own.any(|load| {
-                let tags = history::tags(&load.text);
+                let tags = skill_load_history::tags(&load.text);
                 shown.pieces().all(|piece| {
                     piece.text.is_empty() || tags.iter().any(|tag| piece.is_in(tag, shown.skill))
                 })
@@ -117,7 +117,7 @@ impl<'a> SkillBlocks<'a> {
     pub(super) fn render(
         &self,
         budget: &PromptBudget<'_>,
-        report: &mut Injection,
+        report: &mut InjectionReport,
     ) -> Vec<(String, String)> {
         let pieces = || {
             let skills = self.skills.iter();
@@ -165,7 +165,7 @@ impl<'a> SkillBlocks<'a> {
 /// loading tool. Empty if the state does not have the skill loaded.
 #[must_use]
 pub fn loaded_text(skill: &LoadedContent, state: &SessionState, scope: LoadScope<'_>) -> String {
-    let mut report = Injection::default();
+    let mut report = InjectionReport::default();
     let names = match skill_loads::is_loaded(state, scope, &skill.name) {
         true => vec![skill.name.clone()],
         false => Vec::new(),
@@ -182,7 +182,7 @@ fn selected_docs<'a>(
     skill: &'a LoadedContent,
     state: &SessionState,
     scope: LoadScope<'_>,
-    report: &mut Injection,
+    report: &mut InjectionReport,
 ) -> Vec<&'a SkillDoc> {
     let find = |path: &String| skill.docs.iter().find(|doc| doc.path == *path);
     let mut found: Vec<&SkillDoc> = match skill_loads::docs(state, scope, &skill.name) {
@@ -223,7 +223,7 @@ fn selected_tools(
 }
 
 /// Returns the first characters of a piece, with a note if that is not all.
-fn render_piece(skill: &LoadedContent, piece: &TextPiece<'_>, chars: usize) -> String {
+fn render_piece(skill: &LoadedContent, piece: &BodyOrDoc<'_>, chars: usize) -> String {
     let head = prompt_budget::head(&piece.text, chars);
     if head.len() == piece.text.len() {
         return piece.text.clone();

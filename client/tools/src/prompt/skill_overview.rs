@@ -1,7 +1,7 @@
 //! Overview of all skills in a prompt: one line each, sorted by name.
 
 use super::prompt_budget::{self, PromptBudget};
-use super::prompt_material::{Injection, SkillSummary};
+use super::prompt_material::{InjectionReport, SkillSummary};
 use super::untrusted_text::{clean, without_tags};
 
 /// Heading of the list.
@@ -11,7 +11,7 @@ pub(super) const HEADER: &str = "Available skills";
 pub(super) fn render_overview(
     skills: &[SkillSummary],
     budget: &PromptBudget<'_>,
-    report: &mut Injection,
+    report: &mut InjectionReport,
 ) -> String {
     let lines = overview_lines(skills, report);
     if lines.is_empty() {
@@ -56,7 +56,7 @@ struct OverviewLine {
 }
 
 /// Returns the cleaned lines, sorted, each skill once.
-fn overview_lines(skills: &[SkillSummary], report: &mut Injection) -> Vec<OverviewLine> {
+fn overview_lines(skills: &[SkillSummary], report: &mut InjectionReport) -> Vec<OverviewLine> {
     let mut lines: Vec<OverviewLine> = Vec::with_capacity(skills.len());
     for skill in skills {
         let (name, in_name) = clean(&skill.name);
@@ -133,8 +133,8 @@ mod tests {
         }
     }
 
-    fn rendered(skills: &[SkillSummary], bytes: usize) -> (String, Injection) {
-        let mut report = Injection::default();
+    fn rendered(skills: &[SkillSummary], bytes: usize) -> (String, InjectionReport) {
+        let mut report = InjectionReport::default();
         let text = render_overview(skills, &in_bytes(bytes), &mut report);
         (text, report)
     }
@@ -149,7 +149,7 @@ mod tests {
         ];
         let (text, report) = rendered(&skills, 0);
         assert_eq!(text, "Available skills:\n- a: first line\n- b: second\n");
-        assert_eq!(report, Injection::default());
+        assert_eq!(report, InjectionReport::default());
         assert_eq!(rendered(&[], 0).0, "");
     }
 

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::content_place::{self, ContentPlace, for_each_text};
+use super::message_content::{self, ContentPointer, for_each_text};
 use super::provider::{MalformedRequest, Provider};
 use super::untrusted_text::attribute;
 
@@ -22,7 +22,7 @@ pub fn remove_skill_text(
     id: &str,
     digest: &str,
 ) -> Result<(), MalformedRequest> {
-    let tag = SkillTag {
+    let tag = TextTagAttributes {
         begin: format!("{BEGIN}{}\" ", attribute(id)),
         digest: format!(" digest=\"{}\"", attribute(digest)),
         note: format!(
@@ -31,7 +31,7 @@ pub fn remove_skill_text(
         ),
     };
     let views = provider.messages(body)?.into_iter();
-    let places: Vec<ContentPlace> = views
+    let places: Vec<ContentPointer> = views
         .flat_map(|view| {
             let results = view.results.into_iter().map(|result| result.content);
             std::iter::once(view.content).chain(results)
@@ -42,7 +42,7 @@ pub fn remove_skill_text(
             continue;
         }
         let content = place.get_mut(body);
-        for text in content.map(content_place::texts_mut).unwrap_or_default() {
+        for text in content.map(message_content::texts_mut).unwrap_or_default() {
             if let Some(short) = tag.without(text) {
                 *text = short;
             }
@@ -52,13 +52,13 @@ pub fn remove_skill_text(
 }
 
 /// Tag around the text that is removed.
-struct SkillTag {
+struct TextTagAttributes {
     begin: String,
     digest: String,
     note: String,
 }
 
-impl SkillTag {
+impl TextTagAttributes {
     /// Returns the text without the contents of the tag, in plain text or within JSON; `None` if it has no such tag.
     fn without(&self, text: &str) -> Option<String> {
         if let Ok(mut json @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {

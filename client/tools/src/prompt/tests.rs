@@ -379,7 +379,7 @@ fn replies_calls_and_results_are_written_as_each_provider_reads_them() {
         messages.extend(provider.result_messages(&[("1".into(), "loaded: csv".into(), false)]));
         let body = json!({provider.list_field(): messages});
         let views = provider.messages(&body).expect("a request");
-        let loads = super::history::loads(&views, &body);
+        let loads = super::skill_load_history::loads(&views, &body);
         assert_eq!(loads.len(), 1, "{provider:?} {body}");
     }
 }

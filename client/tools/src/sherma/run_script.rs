@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::loaded_skill::{find_meant_skill, is_loaded};
+use super::skill_version_resolution::{find_meant_skill, is_loaded};
 use super::tool_arguments::RunArguments;
 use super::{decode, read_loaded};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
-use crate::script_run::{self, ScriptArguments};
+use crate::script_run::{self, ScriptRunRequest};
 use crate::skill_lookup;
 use crate::tool_error::ToolError;
 
 pub(super) async fn run_skill_script(call: CallContext<'_>, arguments: Value) -> CallResult {
     let run: RunArguments = decode(arguments)?;
-    let script = ScriptArguments {
+    let script = ScriptRunRequest {
         path: run.script_path,
         argv: run.argv,
         args: run.script_args,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use skilld_client::v1::{Skill, SkillFile};
 
 use super::decode;
-use super::loaded_skill::find_meant_skill;
+use super::skill_version_resolution::find_meant_skill;
 use super::tool_arguments::{AssetArguments, ResourceArguments, SkillArguments};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::skill_lookup::{self, FileContent, pinned_reference};

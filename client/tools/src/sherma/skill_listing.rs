@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use skilld_client::v1::Skill;
 
-use super::loaded_skill::is_loaded;
+use super::skill_version_resolution::is_loaded;
 use super::tool_arguments::SearchArguments;
 use super::{decode, read_loaded};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};

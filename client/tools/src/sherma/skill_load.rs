@@ -9,19 +9,19 @@ use serde::Serialize;
 use serde_json::Value;
 use skilld_client::v1::Skill;
 
-use super::card_requests::CardRequests;
-use super::loaded_skill::is_loaded;
+use super::card_requirements::CardRequirements;
 use super::skill_unload::describe_unload;
+use super::skill_version_resolution::is_loaded;
 use super::tool_arguments::LoadArguments;
 use super::{TOOLS, decode, read_loaded};
-use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolContext};
+use crate::builtin_tool::find_tool;
+use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::hooks::{LoadedSkill, SkillChoice, UnloadedSkill};
 use crate::prompt::untrusted_text::{attribute, one_line, without_tags};
 use crate::skill_lookup::{self, skill_id};
 use crate::state::StateDelta;
 use crate::state::sherma::{self, LoadedSkills, RemoteTool, ServerAddress};
 use crate::tool_error::{ToolError, ToolResult};
-use crate::tool_row::find_tool;
 
 /// Maximum number of files that a text lists.
 const FILES_SHOWN_MAX: usize = 100;
@@ -71,7 +71,7 @@ enum LoadOutcome {
     AlreadyActive,
 }
 
-/// Loaded skill with what its card asks for in vain.
+/// Loaded skill whose MCP servers are connected, with the requested tools that the host does not have.
 struct ConnectedSkill {
     load: sherma::LoadedSkill,
     tools_missing: Vec<String>,
@@ -209,7 +209,7 @@ async fn connect_skill(
     opened: &mut Vec<ServerAddress>,
 ) -> ToolResult<ConnectedSkill> {
     let (tools, id) = (context.tools, skill_id(skill));
-    let card = CardRequests::read(skill, &tools.host)?;
+    let card = CardRequirements::read(skill, &tools.host)?;
     let mut load = sherma::LoadedSkill {
         version: skill.version.clone(),
         digest: skill.digest.clone(),
@@ -246,7 +246,7 @@ async fn connect_skill(
 /// Returns the present owner of a server's tool: the tools of the family, the host, or another skill or server. Two
 /// skills may bring the same tool of the same server.
 fn find_tool_owner(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     loaded: &LoadedSkills,
     (id, load): (&str, &sherma::LoadedSkill),
     at: &ServerAddress,
@@ -271,7 +271,7 @@ fn find_tool_owner(
 
 /// Reads the text that a model gets: the instructions in a tag that names the skill. The text can neither end that tag
 /// nor begin another one.
-async fn read_text(tools: &ToolContext, skill: &Skill) -> ToolResult<String> {
+async fn read_text(tools: &ToolsetContext, skill: &Skill) -> ToolResult<String> {
     let files = skill_lookup::list_files(tools, &skill_lookup::pinned_reference(skill), "").await?;
     let id = skill_id(skill);
     let body = skill.body.trim_end();

@@ -1,9 +1,9 @@
 //! Calls the tools that loaded skills brought, of the host and of MCP servers. A tool of a skill that is not loaded
 //! cannot be called, whatever its name.
 
-use super::{card_requests, loaded_skill, read_loaded};
+use super::{card_requirements, read_loaded, skill_version_resolution};
 use crate::arguments::argument_object;
-use crate::call_context::{CallResult, SessionContext, ToolAnswer, ToolContext};
+use crate::call_context::{CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::skill_lookup;
 use crate::state::sherma::{LoadedSkills, McpServer, ServerAddress};
 use crate::tool_definition::ToolCall;
@@ -32,7 +32,7 @@ pub(super) async fn call_skill_tool(context: SessionContext<'_>, call: ToolCall)
 /// Refuses a program that the loaded skill's card does not name. The option that lets cards name programs means the
 /// catalogue's cards, and a state is data that travels: a program that only the state names is not started.
 async fn check_program(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     loaded: &LoadedSkills,
     id: &str,
     server: &McpServer,
@@ -40,10 +40,10 @@ async fn check_program(
     let (ServerAddress::Program(_), Some(load)) = (&server.at, loaded.get(id)) else {
         return Ok(());
     };
-    let reference = loaded_skill::loaded_reference(id, load);
+    let reference = skill_version_resolution::loaded_reference(id, load);
     let found = skill_lookup::find_usable_skill(tools, &reference).await?;
-    let found = found.filter(|found| loaded_skill::is_loaded(loaded, found));
-    if found.is_some_and(|found| card_requests::names_server(&found, &server.at)) {
+    let found = found.filter(|found| skill_version_resolution::is_loaded(loaded, found));
+    if found.is_some_and(|found| card_requirements::names_server(&found, &server.at)) {
         return Ok(());
     }
     Err(server.failed(format!(

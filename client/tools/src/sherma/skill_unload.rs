@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::tool_arguments::SkillArguments;
 use super::{decode, read_loaded};
-use crate::call_context::{CallContext, CallResult, ToolAnswer, ToolContext};
+use crate::call_context::{CallContext, CallResult, ToolAnswer, ToolsetContext};
 use crate::hooks::{SkillChoice, UnloadedSkill};
 use crate::skill_lookup;
 use crate::state::sherma::{LoadedSkill, LoadedSkills};
@@ -25,13 +25,13 @@ pub(super) struct UnloadReport {
     tools_unloaded: Vec<String>,
     /// Tag around the text of the skill in the conversation, which may now drop it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    tag: Option<SkillTag>,
+    tag: Option<TextTagAttributes>,
     message: String,
 }
 
 /// Attributes of the tag around a skill's text.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-struct SkillTag {
+struct TextTagAttributes {
     id: String,
     digest: String,
 }
@@ -69,7 +69,7 @@ pub(super) async fn unload_skill(call: CallContext<'_>, arguments: Value) -> Cal
         let message = format!("{id} is loaded in version {version}, which is not {asked}");
         return Ok(answer_not_loaded(id, message));
     }
-    let tag = SkillTag {
+    let tag = TextTagAttributes {
         id: id.to_owned(),
         digest: load.digest.clone(),
     };
@@ -107,7 +107,7 @@ fn answer_not_loaded(id: &str, message: String) -> ToolAnswer {
 
 /// Returns the id under which a skill is loaded, by this or another of its names.
 async fn find_loaded_id(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     loaded: &LoadedSkills,
     asked: &str,
 ) -> ToolResult<Option<String>> {
@@ -122,7 +122,7 @@ async fn find_loaded_id(
 /// Returns `true` if the requested version or range includes the loaded version. Only the daemon knows what a range
 /// means: it is asked for a version that is in the range and equals this one.
 async fn includes_version(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     id: &str,
     asked: &str,
     load: &LoadedSkill,

@@ -7,7 +7,7 @@ use skilld_client::v1::skill_file::Kind;
 use skilld_client::v1::{ListSkillFilesRequest, ReadSkillFileRequest, Reason, SkillFile};
 
 use super::{nearest_names, translate_skill_error};
-use crate::call_context::ToolContext;
+use crate::call_context::ToolsetContext;
 use crate::output_buffer::whole_end;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
@@ -17,7 +17,7 @@ const PAGE_SIZE: i32 = 10_000;
 
 /// Lists the files of a skill beneath a folder, sorted; empty if the skill has no such folder.
 pub(crate) async fn list_files(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     reference: &str,
     folder: &str,
 ) -> ToolResult<Vec<SkillFile>> {
@@ -44,7 +44,7 @@ pub(crate) async fn list_files(
 
 /// Lists the documents of a skill: texts that are documents, references or scripts, other than SKILL.md.
 pub(crate) async fn list_documents(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     reference: &str,
 ) -> ToolResult<Vec<SkillFile>> {
     let mut files = list_files(tools, reference, "").await?;
@@ -98,7 +98,7 @@ impl FileContent {
 
 /// Reads at most `bytes_max` bytes of a file from `offset` on, cut between characters.
 pub(crate) async fn read_file(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     reference: &str,
     path: &str,
     offset: u64,

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::selection::{self, Selection};
 use super::state_keys::ARTIFACTS;
-use super::{SessionState, StateDelta, exec_memory, sherma};
+use super::{SessionState, StateDelta, exec_state_merge, sherma};
 
 /// Merges the changes of two branches into one change of the state that both began with.
 #[must_use]
@@ -113,8 +113,8 @@ fn merge_values(key: &str, base: Option<&Value>, values: &[&Value]) -> Value {
     if key == ARTIFACTS {
         return merge_artifacts(&distinct);
     }
-    if key.starts_with(exec_memory::EXEC)
-        && let Some(merged) = exec_memory::merge_exec(&distinct)
+    if key.starts_with(exec_state_merge::EXEC)
+        && let Some(merged) = exec_state_merge::merge_exec(&distinct)
     {
         return merged;
     }

@@ -96,7 +96,7 @@ impl Selection {
 /// Effect of a list of names on an existing selection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Change {
+pub enum SelectionMode {
     /// Adds the names to the selection.
     Add,
     /// Replaces the selection by the names, also if all were selected.
@@ -106,7 +106,7 @@ pub enum Change {
     Clear,
 }
 
-impl Change {
+impl SelectionMode {
     /// Parses the word of a model; an unknown word means `Replace`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
@@ -274,23 +274,27 @@ mod tests {
     fn replace_narrows_all_and_add_keeps_the_order() {
         let names = ["c".to_owned(), "a".to_owned()];
         let before = Selection::these(["a", "b"]);
-        let apply =
-            |change: Change, before: &Selection, all| change.apply(Some(before), &names, all);
+        let apply = |change: SelectionMode, before: &Selection, all| {
+            change.apply(Some(before), &names, all)
+        };
         assert_eq!(
-            apply(Change::Replace, &Selection::All, false),
+            apply(SelectionMode::Replace, &Selection::All, false),
             Selection::these(["c", "a"])
         );
         assert_eq!(
-            apply(Change::Add, &before, false),
+            apply(SelectionMode::Add, &before, false),
             Selection::these(["a", "b", "c"])
         );
-        assert_eq!(apply(Change::Add, &Selection::All, false), Selection::All);
-        assert_eq!(apply(Change::Add, &before, true), Selection::All);
         assert_eq!(
-            apply(Change::Clear, &Selection::All, true),
+            apply(SelectionMode::Add, &Selection::All, false),
+            Selection::All
+        );
+        assert_eq!(apply(SelectionMode::Add, &before, true), Selection::All);
+        assert_eq!(
+            apply(SelectionMode::Clear, &Selection::All, true),
             Selection::these::<[&str; 0]>([])
         );
-        assert_eq!(Change::parse(" ADD "), Change::Add);
-        assert_eq!(Change::parse("whatever"), Change::Replace);
+        assert_eq!(SelectionMode::parse(" ADD "), SelectionMode::Add);
+        assert_eq!(SelectionMode::parse("whatever"), SelectionMode::Replace);
     }
 }

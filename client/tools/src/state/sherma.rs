@@ -12,7 +12,7 @@ pub(super) use storage::{is_skill, is_view, latest, merge_view};
 
 use crate::tool_definition::ToolDefinition;
 
-/// Loaded skill.
+/// State of one loaded skill: its version, digest, tools and position among the loads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadedSkill {

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::selection::{self, Change, Selection};
+use super::selection::{self, Selection, SelectionMode};
 use super::state_keys::{self, KeyKind, LoadScope};
 use super::{SessionState, StateDelta};
 use crate::tool_definition::LoadMode;
@@ -116,7 +116,7 @@ pub fn select_docs(
     state: &SessionState,
     scope: LoadScope<'_>,
     skill: &str,
-    change: Change,
+    change: SelectionMode,
     names: &[String],
     all: bool,
 ) -> SelectionOutcome {
@@ -131,7 +131,7 @@ pub fn select_tools(
     state: &SessionState,
     scope: LoadScope<'_>,
     (skill, declared): (&str, &[String]),
-    change: Change,
+    change: SelectionMode,
     names: &[String],
     all: bool,
 ) -> SelectionOutcome {

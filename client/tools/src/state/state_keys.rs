@@ -1,5 +1,5 @@
-//! Spelling of keys: that of the reference systems, with an agent's name escaped so that no two agents share a key.
-//! Older spellings are read where they can only mean this agent; the first spelling is written.
+//! Keys of loaded skills and selections in a session's state, spelled as the reference systems spell them. Older
+//! spellings are read where they can only mean this agent; the first spelling is written.
 
 use std::fmt::Write;
 

@@ -6,7 +6,7 @@ use skilld_client::v1::input_spec::Source;
 use skilld_client::v1::{InputSpec, Reason, StageInputsRequest, StageMode, StagedInput};
 use skilld_client::{Error, split_version};
 
-use super::argument_names::ArgumentNames;
+use super::field_error_translator::FieldErrorTranslator;
 use super::run_result::StagedFile;
 use crate::call_context::{CallContext, SessionContext};
 use crate::skill_lookup;
@@ -80,7 +80,7 @@ pub(super) async fn stage_arguments(
                 "inputs {from:?}: this skill is not in the workspace: run a command of it with skill_run first, or read \
                  the file with read_file"
             )),
-            _ => ArgumentNames::with_timeout("timeout").translate(error),
+            _ => FieldErrorTranslator::with_timeout("timeout").translate(error),
         }
     })
 }

@@ -7,7 +7,7 @@ use skilld_client::Error;
 use skilld_client::v1::skipped_file::Reason;
 use skilld_client::v1::{CollectSpec, CollectSummary, SaveAsArtifacts};
 
-use super::argument_names::ArgumentNames;
+use super::field_error_translator::FieldErrorTranslator;
 use super::run_result::{ArtifactFile, OutputFile, RunResult, SkippedFile};
 use super::skill_command::RunArguments;
 use crate::call_context::{CallContext, SessionContext};
@@ -29,7 +29,7 @@ const LINK_MIME_TYPE: &str = "inode/symlink";
 /// Maximum size of a file that is saved, which is always saved whole, in bytes.
 const SAVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
 
-/// Which files to return, and how.
+/// Files to return, with limits on them and whether to save them as artifacts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Outputs {
@@ -115,8 +115,8 @@ impl CollectPlan {
     }
 
     /// Returns the names of the collection's fields in the call.
-    pub(super) fn argument_names(&self) -> ArgumentNames<'_> {
-        ArgumentNames {
+    pub(super) fn argument_names(&self) -> FieldErrorTranslator<'_> {
+        FieldErrorTranslator {
             globs: &self.globs,
             globs_argument: match self.has_nested_globs {
                 true => "outputs.globs",

@@ -10,7 +10,7 @@ use skilld_client::v1::{LoadArtifactRequest, ReadFileRequest, ReadSkillFileReque
 use skilld_client::{Error, split_version, workspace_name};
 
 use super::decode;
-use super::line_selection::LineSelection;
+use super::line_selector::LineSelector;
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::skill_lookup;
 use crate::tool_error::{ToolError, ToolResult};
@@ -99,7 +99,7 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: Value) -> CallRe
         path: asked.file_name.clone(),
         mime_type: mime_type("binary"),
     };
-    let mut lines = LineSelection::new(start, count, CONTENT_BYTES_MAX).starting_at(start_byte);
+    let mut lines = LineSelector::new(start, count, CONTENT_BYTES_MAX).starting_at(start_byte);
     let mut head = HEAD_BYTES;
     while let Some(data) = file.data.try_next().await? {
         if data.iter().take(head).any(|byte| *byte == 0) {

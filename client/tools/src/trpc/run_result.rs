@@ -8,7 +8,7 @@ use skilld_client::v1::ExecResult;
 use crate::call_context::CallContext;
 use crate::exec_run::{ExecEnd, FinishedExec};
 use crate::output_buffer::OutputStreams;
-use crate::output_collection::SavedScope;
+use crate::output_collection::ArtifactOwner;
 use crate::state::{ARTIFACTS, StateDelta};
 
 /// Result of a run: its end, its output and the files that it left.
@@ -38,7 +38,7 @@ pub(super) struct RunResult {
     pub(super) artifact_files: Vec<ArtifactFile>,
     /// Owner of the artifacts, without which they cannot be found.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(super) artifact_scope: Option<SavedScope>,
+    pub(super) artifact_scope: Option<ArtifactOwner>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) staged_inputs: Vec<StagedFile>,
     /// A limit kept files, or parts of them, out of the result.

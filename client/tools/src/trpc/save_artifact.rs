@@ -10,7 +10,7 @@ use skilld_client::{Error, SaveTarget};
 use super::run_result::{ArtifactFile, record_artifacts};
 use super::{decode, input_staging};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
-use crate::output_collection::SavedScope;
+use crate::output_collection::ArtifactOwner;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::workspace_path;
 
@@ -36,7 +36,7 @@ pub(super) struct SaveResult {
     #[serde(rename = "ref")]
     reference: String,
     /// Owner of the artifact, without which it cannot be found.
-    scope: SavedScope,
+    scope: ArtifactOwner,
     mime_type: String,
     size_bytes: u64,
     sha256: String,

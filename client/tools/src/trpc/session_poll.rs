@@ -12,12 +12,12 @@ use skilld_client::v1::{
 use skilld_client::{Error, short_id};
 use tonic::Code;
 
-use super::input_prompt::{InputPrompt, find_prompt};
 use super::output_delivery::deliver_output;
 use super::output_files::CollectPlan;
 use super::remembered_commands::{SessionCommand, forget_commands, next_order};
 use super::run_result::{RunResult, record_artifacts};
-use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolContext};
+use super::stdin_prompt::{StdinPrompt, find_prompt};
+use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::exec_run::{follow_exec, is_unknown_exec};
 use crate::output_buffer::output_bytes;
 use crate::tool_error::{ToolError, ToolResult};
@@ -64,7 +64,7 @@ pub(super) struct SessionResult {
     pub(super) reason: Option<String>,
     /// Prompt of a command that seems to wait for input.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) interaction: Option<InputPrompt>,
+    pub(super) interaction: Option<StdinPrompt>,
     /// Result of a skill's command that has ended, as skill_run gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) result: Option<RunResult>,
@@ -110,7 +110,7 @@ impl SessionPollRequest {
 
 /// Command, and what a call did to it before it polls.
 #[derive(Debug, Default)]
-pub(super) struct TouchedCommand {
+pub(super) struct PollTarget {
     pub(super) command: SessionCommand,
     /// `true` if the call started the command or typed something, which the result must report even if the poll fails.
     pub(super) is_changed: bool,
@@ -119,7 +119,7 @@ pub(super) struct TouchedCommand {
     pub(super) warnings: Vec<String>,
 }
 
-impl TouchedCommand {
+impl PollTarget {
     /// Records what the command has taken of a write.
     pub(super) fn record_write(&mut self, written: &WriteStdinResponse) {
         self.unwritten = written.unwritten_bytes;
@@ -132,7 +132,7 @@ impl TouchedCommand {
 }
 
 /// Returns the number of bytes of output that one poll hands over.
-pub(super) fn answer_bytes_max(tools: &ToolContext) -> usize {
+pub(super) fn answer_bytes_max(tools: &ToolsetContext) -> usize {
     let asked = tools.options.output_bytes_max;
     asked.clamp(ANSWER_BYTES_MIN, ANSWER_BYTES_MAX)
 }
@@ -141,7 +141,7 @@ pub(super) fn answer_bytes_max(tools: &ToolContext) -> usize {
 pub(super) async fn answer_poll(
     call: CallContext<'_>,
     request: SessionPollRequest,
-    touched: TouchedCommand,
+    touched: PollTarget,
 ) -> CallResult {
     let mut command = touched.command;
     if command.order == 0 {

@@ -12,7 +12,7 @@ use super::decode;
 use super::remembered_commands::{SessionCommand, find_command};
 use super::run_result::record_artifacts;
 use super::session_poll::{
-    SessionPollRequest, SessionResult, TouchedCommand, answer_bytes_max, answer_poll, poll_command,
+    PollTarget, SessionPollRequest, SessionResult, answer_bytes_max, answer_poll, poll_command,
     translate_session_error,
 };
 use super::skill_exec::check_typed_text;
@@ -74,9 +74,9 @@ pub(super) async fn poll_session(call: CallContext<'_>, arguments: Value) -> Cal
     let asked: PollArguments = decode(arguments)?;
     let (name, command) = find_command(call, &asked.session_id)?;
     let request = SessionPollRequest::new(name, asked.yield_ms, SKILL_YIELD_MS, asked.poll_lines);
-    let touched = TouchedCommand {
+    let touched = PollTarget {
         command,
-        ..TouchedCommand::default()
+        ..PollTarget::default()
     };
     answer_poll(call, request, touched).await
 }
@@ -89,9 +89,9 @@ pub(super) async fn write_stdin(call: CallContext<'_>, arguments: Value) -> Call
         None => WORKSPACE_YIELD_MS,
     };
     let mut request = SessionPollRequest::new(name, asked.yield_ms, default, asked.poll_lines);
-    let mut touched = TouchedCommand {
+    let mut touched = PollTarget {
         command,
-        ..TouchedCommand::default()
+        ..PollTarget::default()
     };
     let mut text = asked.chars;
     if asked.submit {

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use skilld_client::v1::ExecSpec;
 
 use super::command_policy;
-use super::editor_files::EditorFiles;
 use super::input_staging::{self, InputArgument};
 use super::output_files::Outputs;
 use super::run_result::StagedFile;
-use crate::call_context::{CallContext, ToolContext};
+use super::scripted_editor::ScriptedEditor;
+use crate::call_context::{CallContext, ToolsetContext};
 use crate::host_environment::add_host_variables;
+use crate::prompt_material_reader::active_skills;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
-use crate::skill_material::active_skills;
 use crate::tool_error::{ToolError, ToolResult};
 
 /// Arguments of `skill_run` and `skill_exec`.
@@ -84,7 +84,7 @@ pub(super) async fn prepare_command(
     let tools = call.tools;
     let skill = find_skill_to_run(call, skill).await?;
     let exec_id = call.exec_id();
-    let editor = EditorFiles {
+    let editor = ScriptedEditor {
         text: &run.editor_text,
         exec_id: &exec_id,
     };
@@ -151,7 +151,10 @@ pub(super) fn normalise_cwd(given: &str) -> String {
 }
 
 /// Returns the timeout of the call, else that of the host.
-pub(super) fn choose_timeout(tools: &ToolContext, seconds: i64) -> Option<prost_types::Duration> {
+pub(super) fn choose_timeout(
+    tools: &ToolsetContext,
+    seconds: i64,
+) -> Option<prost_types::Duration> {
     let given = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
     let timeout = given.map(Duration::from_secs).or(tools.options.timeout);
     timeout.and_then(|timeout| timeout.try_into().ok())

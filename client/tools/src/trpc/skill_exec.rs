@@ -9,10 +9,10 @@ use skilld_client::v1::{
 
 use super::output_files::CollectPlan;
 use super::remembered_commands::{SessionCommand, exec_name};
-use super::session_poll::{SessionPollRequest, TouchedCommand, answer_poll};
+use super::session_poll::{PollTarget, SessionPollRequest, answer_poll};
 use super::skill_command::{RunArguments, prepare_command};
 use super::{add_warnings, command_policy, decode};
-use crate::call_context::{CallContext, CallResult, ToolContext};
+use crate::call_context::{CallContext, CallResult, ToolsetContext};
 use crate::exec_run::{is_unknown_exec, text_stdin, timeout_warning, translate_exec_error};
 use crate::tool_error::{ToolError, ToolResult};
 
@@ -37,14 +37,14 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
     } else {
         spec.planned_collect = plan.planned_spec(*call);
     }
-    let mut typed = TypedInput {
+    let mut typed = InitialStdin {
         text: &run.stdin,
         eof: run.eof,
     };
     if run.eof && !run.tty {
         // Nothing can follow: no need to type it.
         spec.stdin = Some(text_stdin(&run.stdin));
-        typed = TypedInput::default();
+        typed = InitialStdin::default();
     }
     make_interactive(call.tools, &mut spec, run.timeout, run.tty);
     let names = plan.argument_names();
@@ -70,14 +70,19 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
 
 /// Text that is typed into a command right after its start.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TypedInput<'a> {
+pub(super) struct InitialStdin<'a> {
     pub(super) text: &'a str,
     pub(super) eof: bool,
 }
 
 /// Gives a command a stdin that stays open unless it has one, a terminal if `tty`, and a timeout long enough for a
 /// dialogue unless the call gives one: `timeout`, in seconds.
-pub(super) fn make_interactive(tools: &ToolContext, spec: &mut ExecSpec, timeout: i64, tty: bool) {
+pub(super) fn make_interactive(
+    tools: &ToolsetContext,
+    spec: &mut ExecSpec,
+    timeout: i64,
+    tty: bool,
+) {
     spec.stdin.get_or_insert(Stdin {
         source: Some(stdin::Source::Open(true)),
     });
@@ -109,8 +114,8 @@ pub(super) async fn start_command(
     call: CallContext<'_>,
     request: StartExecRequest,
     command: SessionCommand,
-    typed: TypedInput<'_>,
-) -> ToolResult<TouchedCommand> {
+    typed: InitialStdin<'_>,
+) -> ToolResult<PollTarget> {
     check_typed_text(typed.text)?;
     let client = &call.tools.client;
     let asked = request.spec.as_ref().and_then(|spec| spec.timeout);
@@ -120,7 +125,7 @@ pub(super) async fn start_command(
     let started = started.map_err(|error| translate_exec_error(error, false, call.id))?;
     command_policy::check_start(call, started.result.as_ref())?;
     let in_force = started.effective_spec.and_then(|spec| spec.timeout);
-    let mut touched = TouchedCommand {
+    let mut touched = PollTarget {
         command,
         is_changed: true,
         unwritten: 0,

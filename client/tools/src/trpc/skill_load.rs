@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::decode;
+use super::doc_and_tool_selection::{self, SelectedDocs, SelectedTools, split_known_docs};
 use super::skill_listing::require_unversioned_name;
-use super::skill_selection::{self, SelectedDocs, SelectedTools, split_known_docs};
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer};
 use crate::hooks::{LoadedSkill, SkillChoice, UnloadedSkill};
 use crate::state::skill_loads::Eviction;
 use crate::state::{Selection, SessionState, skill_loads};
 use crate::tool_error::ToolResult;
-use crate::{host_tools, skill_lookup, skill_material};
+use crate::{host_tool_offer, prompt_material_reader, skill_lookup};
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -78,7 +78,7 @@ pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
         Some(Selection::These(chosen)) => chosen,
         Some(Selection::All) | None => skill.tools.clone(),
     };
-    let selected_tools = skill_selection::split_available_tools(tools, chosen, Vec::new());
+    let selected_tools = doc_and_tool_selection::split_available_tools(tools, chosen, Vec::new());
     let mut report = LoadedSkill {
         skill_id: name.clone(),
         version: skill.version.clone(),
@@ -90,7 +90,7 @@ pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
         state: &after,
         ..*call
     };
-    let inline = skill_material::read_inline_content(context, skill).await?;
+    let inline = prompt_material_reader::read_inline_content(context, skill).await?;
     unknown_docs.extend(inline.unknown_docs);
     let has_content = inline.content.is_some();
     report.content = inline.content.unwrap_or_default();
@@ -119,12 +119,13 @@ async fn describe_evicted(
     }
     let (tools, scope) = (context.tools, context.scope());
     let skills = skill_loads::loaded(loaded, scope);
-    let declared = host_tools::find_declarations(context, skills).await?;
+    let declared = host_tool_offer::find_declarations(context, skills).await?;
     let mut brought: HashMap<&str, Vec<String>> = HashMap::new();
     let mut owners: HashMap<String, usize> = HashMap::new();
     for own in &declared {
         let own_alone = std::slice::from_ref(own);
-        let offer = host_tools::select_host_tools(loaded, scope, own_alone, tools.host.names());
+        let offer =
+            host_tool_offer::select_host_tools(loaded, scope, own_alone, tools.host.names());
         for tool in &offer.names {
             *owners.entry(tool.clone()).or_default() += 1;
         }

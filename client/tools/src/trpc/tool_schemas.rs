@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::command_policy;
 use super::tool_table::COMMAND_TOOLS;
+use crate::builtin_tool::BuiltinTool;
 use crate::tool_definition::ToolDefinition;
 use crate::tool_options::ToolOptions;
-use crate::tool_row::ToolRow;
 
 /// Maximum number of names in a schema; a longer list helps no model.
 const NAMES_MAX: usize = 256;
@@ -25,7 +25,7 @@ const RESULT_NOISE: [&str; 5] = ["title", "default", "format", "minimum", "descr
 
 /// Returns the definition of a tool for a model that may use these skills.
 pub(super) fn build_definition(
-    tool: &ToolRow,
+    tool: &BuiltinTool,
     options: &ToolOptions,
     skills: &BTreeSet<String>,
 ) -> ToolDefinition {

@@ -1,5 +1,8 @@
 //! Table of the family's tools: names, descriptions, arguments and results.
 
+use super::doc_and_tool_selection::{
+    SelectDocsArguments, SelectDocsResult, SelectToolsArguments, SelectToolsResult,
+};
 use super::read_file::{ReadArguments, ReadResult};
 use super::run_result::RunResult;
 use super::save_artifact::{SaveArguments, SaveResult};
@@ -8,18 +11,15 @@ use super::session_tools::{KillArguments, KillResult, PollArguments, WriteArgume
 use super::skill_command::RunArguments;
 use super::skill_listing::{ListArguments, ListResult, SkillArguments, ToolsResult};
 use super::skill_load::{LoadArguments, LoadResult};
-use super::skill_selection::{
-    SelectDocsArguments, SelectDocsResult, SelectToolsArguments, SelectToolsResult,
-};
 use super::workspace_exec::{ShellArguments, ShellResult};
 use super::{
-    command_policy, read_file, save_artifact, session_tools, skill_exec, skill_listing, skill_load,
-    skill_run, skill_selection, workspace_exec,
+    command_policy, doc_and_tool_selection, read_file, save_artifact, session_tools, skill_exec,
+    skill_listing, skill_load, skill_run, workspace_exec,
 };
-use crate::call_context::ToolContext;
+use crate::builtin_tool::{BuiltinTool, check_tools, find_tool};
+use crate::call_context::ToolsetContext;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
-use crate::tool_row::{ToolRow, check_tools, find_tool};
 
 /// Tools that start a command.
 pub(super) const COMMAND_TOOLS: [&str; 3] = ["skill_run", "skill_exec", "workspace_exec"];
@@ -32,47 +32,47 @@ const KILLED_WORKSPACE_FIELDS: &[&str] =
     &["more", "unwritten_bytes", "reason", "interaction", "result"];
 
 /// Tools of the family, in the order in which they are offered.
-pub(super) static TOOLS: [ToolRow; 16] = [
-    ToolRow::new::<ListArguments, ListResult>(
+pub(super) static TOOLS: [BuiltinTool; 16] = [
+    BuiltinTool::new::<ListArguments, ListResult>(
         "skill_list",
         "Lists the skills that you can load. Each is a folder with instructions, documents and scripts for one kind of \
          task.",
         |call, arguments| Box::pin(skill_listing::list_skills(call, arguments)),
     ),
-    ToolRow::new::<SkillArguments, ToolsResult>(
+    BuiltinTool::new::<SkillArguments, ToolsResult>(
         "skill_list_tools",
         "Lists the names of the tools that a skill adds to your tools when it is loaded.",
         |call, arguments| Box::pin(skill_listing::list_tools(call, arguments)),
     )
     .requiring(&["skill"]),
-    ToolRow::new::<LoadArguments, LoadResult>(
+    BuiltinTool::new::<LoadArguments, LoadResult>(
         "skill_load",
         "Loads a skill: its instructions are in your context from then on. Load a skill before you use it, and only \
          those documents of it that you need.",
         |call, arguments| Box::pin(skill_load::load_skill(call, arguments)),
     )
     .requiring(&["skill"]),
-    ToolRow::new::<SelectToolsArguments, SelectToolsResult>(
+    BuiltinTool::new::<SelectToolsArguments, SelectToolsResult>(
         "skill_select_tools",
         "Chooses which of the tools of a skill, as skill_list_tools names them, are among your tools once the skill is \
          loaded.",
-        |call, arguments| Box::pin(skill_selection::select_tools(call, arguments)),
+        |call, arguments| Box::pin(doc_and_tool_selection::select_tools(call, arguments)),
     )
     .requiring(&["skill"]),
-    ToolRow::new::<SkillArguments, Vec<String>>(
+    BuiltinTool::new::<SkillArguments, Vec<String>>(
         "skill_list_docs",
         "Lists the names of the documents that a skill has beside its instructions, without their text. \
          skill_select_docs puts documents into your context.",
         |call, arguments| Box::pin(skill_listing::list_docs(call, arguments)),
     )
     .requiring(&["skill"]),
-    ToolRow::new::<SelectDocsArguments, SelectDocsResult>(
+    BuiltinTool::new::<SelectDocsArguments, SelectDocsResult>(
         "skill_select_docs",
         "Chooses which documents of a skill, as skill_list_docs names them, are in your context beside its instructions.",
-        |call, arguments| Box::pin(skill_selection::select_docs(call, arguments)),
+        |call, arguments| Box::pin(doc_and_tool_selection::select_docs(call, arguments)),
     )
     .requiring(&["skill"]),
-    ToolRow::new::<RunArguments, RunResult>(
+    BuiltinTool::new::<RunArguments, RunResult>(
         "skill_run",
         "Runs a command of a skill to its end, in an isolated workspace that the whole conversation shares. It starts in \
          the skill's folder, which is read-only; what it makes belongs in $OUTPUT_DIR (out/), the user's files are in \
@@ -83,7 +83,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     .running()
     .requiring(&["skill", "command"])
     .hiding(INTERACTIVE_ARGUMENTS, &[]),
-    ToolRow::new::<RunArguments, SessionResult>(
+    BuiltinTool::new::<RunArguments, SessionResult>(
         "skill_exec",
         "Starts a command of a skill that asks for input or takes long, in the workspace of the conversation and from \
          the skill's folder. Returns what it printed so far and a session_id: type with skill_write_stdin, read on with \
@@ -93,7 +93,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     .running()
     .needing("skill_run")
     .requiring(&["skill", "command"]),
-    ToolRow::new::<WriteArguments, SessionResult>(
+    BuiltinTool::new::<WriteArguments, SessionResult>(
         "skill_write_stdin",
         "Types text into a command that skill_exec started and returns what the command prints then. submit adds a \
          newline; eof ends the command's input.",
@@ -102,7 +102,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     .running()
     .needing("skill_exec")
     .requiring(&["session_id"]),
-    ToolRow::new::<PollArguments, SessionResult>(
+    BuiltinTool::new::<PollArguments, SessionResult>(
         "skill_poll_session",
         "Returns what a command that skill_exec started printed since the last call, and its result once it has ended.",
         |call, arguments| Box::pin(session_tools::poll_session(call, arguments)),
@@ -110,7 +110,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     .running()
     .needing("skill_exec")
     .requiring(&["session_id"]),
-    ToolRow::new::<KillArguments, KillResult>(
+    BuiltinTool::new::<KillArguments, KillResult>(
         "skill_kill_session",
         "Kills a command that skill_exec started, with all its processes, and returns the end of its output.",
         |call, arguments| Box::pin(session_tools::kill_session(call, arguments)),
@@ -119,7 +119,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     .needing("skill_exec")
     .requiring(&["session_id"])
     .hiding(&[], RUNNING_SESSION_FIELDS),
-    ToolRow::new::<ShellArguments, ShellResult>(
+    BuiltinTool::new::<ShellArguments, ShellResult>(
         "workspace_exec",
         "Runs a shell command in the workspace of the conversation, outside of any skill, and returns its output and \
          exit code. With background, tty or yield_time_ms it returns early with a session_id while the command runs on: \
@@ -129,7 +129,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     .running()
     .requiring(&["command"])
     .hiding(&[], &["result"]),
-    ToolRow::new::<WriteArguments, SessionResult>(
+    BuiltinTool::new::<WriteArguments, SessionResult>(
         "workspace_write_stdin",
         "Types text, or nothing, into a command that workspace_exec left running, and returns what the command printed \
          since the last call.",
@@ -139,7 +139,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     .needing("workspace_exec")
     .requiring(&["session_id"])
     .hiding(&[], &["result"]),
-    ToolRow::new::<KillArguments, KillResult>(
+    BuiltinTool::new::<KillArguments, KillResult>(
         "workspace_kill_session",
         "Kills a command that workspace_exec left running, with all its processes, and returns the end of its output.",
         |call, arguments| Box::pin(session_tools::kill_session(call, arguments)),
@@ -148,7 +148,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     .needing("workspace_exec")
     .requiring(&["session_id"])
     .hiding(&[], KILLED_WORKSPACE_FIELDS),
-    ToolRow::new::<SaveArguments, SaveResult>(
+    BuiltinTool::new::<SaveArguments, SaveResult>(
         "workspace_save_artifact",
         "Saves a file of the workspace as the next version of an artifact. Artifacts outlive the workspace; read them \
          with read_file as artifact://NAME@VERSION.",
@@ -156,7 +156,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
     )
     .running()
     .requiring(&["path"]),
-    ToolRow::new::<ReadArguments, ReadResult>(
+    BuiltinTool::new::<ReadArguments, ReadResult>(
         "read_file",
         "Reads a text file, or some of its lines: a file of the workspace, an artifact, or a file of a skill, from this \
          turn or an earlier one.",
@@ -167,7 +167,7 @@ pub(super) static TOOLS: [ToolRow; 16] = [
 ];
 
 /// Returns `true` if the host or this family has a tool of this name to offer.
-pub(crate) fn has_tool(tools: &ToolContext, name: &str) -> bool {
+pub(crate) fn has_tool(tools: &ToolsetContext, name: &str) -> bool {
     tools.host.definition(name).is_some()
         || find_tool(&TOOLS, name).is_some_and(|tool| tool.is_offered(&tools.options))
 }

@@ -25,7 +25,7 @@ const INPUTS_MAX: usize = 256;
 const DIRECTORY: &str = "work/.skilld/uploads";
 
 /// Upload with the input that stages it.
-struct UploadItem<'a> {
+struct UploadInput<'a> {
     upload: &'a Upload,
     spec: InputSpec,
     /// Bytes that the input holds itself.
@@ -43,7 +43,7 @@ pub(crate) async fn stage_uploads(
     let mut staged = StagedUploads::default();
     let mut items = Vec::new();
     for (index, upload) in uploads.iter().enumerate() {
-        match UploadItem::new(upload, index + 1) {
+        match UploadInput::new(upload, index + 1) {
             Ok(item) => items.push(item),
             Err(warning) => staged.warnings.push(warning),
         }
@@ -62,7 +62,7 @@ pub(crate) async fn stage_uploads(
     Ok(staged)
 }
 
-impl<'a> UploadItem<'a> {
+impl<'a> UploadInput<'a> {
     /// Converts an upload to an input for the daemon, or to a warning.
     fn new(upload: &'a Upload, number: usize) -> Result<Self, String> {
         let name = match upload.name.trim() {
@@ -104,7 +104,7 @@ impl<'a> UploadItem<'a> {
 }
 
 /// Splits inputs into requests of permitted size, in their order.
-fn split_batches<'a, 'b>(items: &'b [UploadItem<'a>]) -> Vec<&'b [UploadItem<'a>]> {
+fn split_batches<'a, 'b>(items: &'b [UploadInput<'a>]) -> Vec<&'b [UploadInput<'a>]> {
     let mut batches = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (index, item) in items.iter().enumerate() {
@@ -120,7 +120,7 @@ fn split_batches<'a, 'b>(items: &'b [UploadItem<'a>]) -> Vec<&'b [UploadItem<'a>
 
 async fn stage_batch(
     context: SessionContext<'_>,
-    items: &[UploadItem<'_>],
+    items: &[UploadInput<'_>],
 ) -> ToolResult<Vec<StagedFile>> {
     let specs: Vec<InputSpec> = items.iter().map(|item| item.spec.clone()).collect();
     let specs = &specs;
@@ -134,7 +134,7 @@ async fn stage_batch(
 /// warning.
 async fn stage_alone(
     context: SessionContext<'_>,
-    item: &[UploadItem<'_>],
+    item: &[UploadInput<'_>],
     staged: &mut StagedUploads,
 ) -> ToolResult<()> {
     let mut files = stage_batch(context, item).await;
@@ -202,7 +202,7 @@ fn is_of_input(error: &ToolError) -> bool {
 }
 
 impl StagedUploads {
-    fn add(&mut self, items: &[UploadItem<'_>], files: Vec<StagedFile>) {
+    fn add(&mut self, items: &[UploadInput<'_>], files: Vec<StagedFile>) {
         let files = items.iter().zip(files).map(|(item, file)| StagedUpload {
             name: file.name,
             original_name: match item.upload.original_name.trim() {

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skilld_client::v1::{ExecSpec, StartExecRequest};
 
-use super::argument_names::ArgumentNames;
+use super::field_error_translator::FieldErrorTranslator;
 use super::remembered_commands::{SessionCommand, exec_name};
 use super::run_result::RunResult;
 use super::session_poll::{SessionPollRequest, SessionResult, answer_poll};
 use super::skill_command::{choose_timeout, normalise_cwd};
-use super::skill_exec::{TypedInput, YIELD_MS, make_interactive, start_command};
+use super::skill_exec::{InitialStdin, YIELD_MS, make_interactive, start_command};
 use super::{add_warnings, command_policy, decode};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::exec_run::{FinishedExec, run_exec, text_stdin};
@@ -23,7 +23,7 @@ use crate::tool_error::{ToolError, ToolResult};
 /// Wait for a command in the background, to see whether it starts, in milliseconds.
 const BACKGROUND_MS: u64 = 1;
 /// Names of the tool's arguments for messages.
-const ARGUMENT_NAMES: ArgumentNames<'_> = ArgumentNames::with_timeout("timeout_sec");
+const ARGUMENT_NAMES: FieldErrorTranslator<'_> = FieldErrorTranslator::with_timeout("timeout_sec");
 
 /// Arguments of `workspace_exec`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -119,7 +119,7 @@ async fn start_session(
     exec_id: String,
 ) -> CallResult {
     make_interactive(call.tools, &mut spec, asked.timeout_sec, asked.tty);
-    let typed = TypedInput {
+    let typed = InitialStdin {
         text: &asked.stdin,
         eof: false,
     };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::SessionState;
 use skilld_tools::{CancelOutcome, Family, Session, ToolOptions, Toolset};
 

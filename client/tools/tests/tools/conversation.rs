@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use skilld_tools::hooks::{Hooks, NoHooks};
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::SessionState;
 use skilld_tools::{Session, ToolCall, ToolDefinition, ToolOptions, Toolset};
 

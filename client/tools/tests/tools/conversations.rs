@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use skilld_testing::Fake;
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::prompt::Provider;
 use skilld_tools::{SkillSession, Skills, ToolOptions, Toolset};
 

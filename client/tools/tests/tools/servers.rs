@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use skilld_tools::hooks::NoHooks;
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::{Family, McpOptions, ToolOptions};
 
 use crate::conversation::{Conversation, host};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use skilld_client::v1::{Problem, SkillState};
 use skilld_tools::hooks::{HookFuture, Hooks, LoadedSkill, SkillChoice, UnloadedSkill};
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::prompt::Provider;
 use skilld_tools::state::merge_all;
 use skilld_tools::{Family, Profile, Session, ToolOptions};

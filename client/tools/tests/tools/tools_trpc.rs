@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use skilld_client::v1;
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::SessionState;
 use skilld_tools::{Session, ToolError, ToolOptions, Toolset};
 

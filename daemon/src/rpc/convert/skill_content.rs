@@ -23,7 +23,7 @@ const ENV_NAME_BYTES_MAX: usize = 256;
 
 /// Checked `ListSkillFilesRequest`.
 #[derive(Debug)]
-pub struct FileListing {
+pub struct FileListingRequest {
     /// Skill whose files are listed.
     pub skill: SkillRef,
     size: usize,
@@ -35,7 +35,7 @@ pub struct FileListing {
 
 /// Checked `ReadSkillFileRequest`.
 #[derive(Debug)]
-pub struct FileRead {
+pub struct FileReadRequest {
     /// Skill whose file is read.
     pub skill: SkillRef,
     /// Normalised path in the skill.
@@ -83,14 +83,14 @@ pub fn matches_message(found: &[SearchMatch]) -> pb::SearchSkillsResponse {
 ///
 /// # Errors
 /// `Invalid`; `LeavesSkill` for its path.
-pub fn check_list_skill_files(request: &pb::ListSkillFilesRequest) -> Result<FileListing> {
+pub fn check_list_skill_files(request: &pb::ListSkillFilesRequest) -> Result<FileListingRequest> {
     let mut violations = ViolationCollector::default();
     let skill = violations.take(wire::check_skill_name(&request.name));
     let size = violations.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
     let after = violations.page_token(&request.page_token);
     let folder = violations.take(workspace_paths::normalise_skill_path("path", &request.path));
     let folder = folder.unwrap_or_default();
-    Ok(FileListing {
+    Ok(FileListingRequest {
         skill: violations.finish_with(skill)?,
         size,
         after: after.to_owned(),
@@ -104,7 +104,7 @@ pub fn check_list_skill_files(request: &pb::ListSkillFilesRequest) -> Result<Fil
 
 /// Makes one page of a skill's files.
 #[must_use]
-pub fn files_message(manifest: &Manifest, page: &FileListing) -> pb::ListSkillFilesResponse {
+pub fn files_message(manifest: &Manifest, page: &FileListingRequest) -> pb::ListSkillFilesResponse {
     let wanted = manifest.files().iter().filter(|file| {
         file.path.starts_with(&page.folder) && (page.after.is_empty() || file.path > page.after)
     });
@@ -121,7 +121,7 @@ pub fn files_message(manifest: &Manifest, page: &FileListing) -> pb::ListSkillFi
 ///
 /// # Errors
 /// `Invalid`; `LeavesSkill` for its path.
-pub fn check_read_skill_file(request: &pb::ReadSkillFileRequest) -> Result<FileRead> {
+pub fn check_read_skill_file(request: &pb::ReadSkillFileRequest) -> Result<FileReadRequest> {
     let mut violations = ViolationCollector::default();
     let skill = violations.take(wire::check_skill_name(&request.name));
     let offset = violations.not_negative("offset", request.offset);
@@ -130,7 +130,7 @@ pub fn check_read_skill_file(request: &pb::ReadSkillFileRequest) -> Result<FileR
     if request.path.is_empty() {
         violations.add("path", "must name a file");
     }
-    Ok(FileRead {
+    Ok(FileReadRequest {
         skill: violations.finish_with(skill)?,
         path: path.unwrap_or_default(),
         offset,

@@ -186,7 +186,7 @@ fn an_instance_of_the_previous_version_is_taken_over_and_bound() {
     assert_eq!(id(&state), "0123456789ab");
     let text = fs::read_to_string(state.join("instance")).expect("read");
     assert_eq!(text.lines().next(), Some("0123456789ab"));
-    assert!(DirectoryBinding::parse(&text).is_some(), "{text}");
+    assert!(DirectoryIdentity::parse(&text).is_some(), "{text}");
     copy(&state, &other);
     assert!(refusal(&other).contains("is a copy of"));
 }

@@ -3,17 +3,17 @@
 use tokio::time::Instant;
 
 use super::SlotActor;
-use crate::workspace::exec_collections::ExecCollections;
+use crate::workspace::output_collection_tracker::OutputCollectionTracker;
 use crate::workspace::state::{SlotEvent, SlotState};
 
 /// End of a workspace that waits for its collections.
 #[derive(Debug)]
-pub(super) struct PendingEnd {
+pub(super) struct PendingWorkspaceEnd {
     event: SlotEvent,
     deadline: Instant,
 }
 
-impl PendingEnd {
+impl PendingWorkspaceEnd {
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -42,7 +42,7 @@ impl SlotActor {
         tracing::info!("workspace waits for its outputs to be collected");
         self.collections.request_flush(event == SlotEvent::Expire);
         let timeout = self.context.config.files.collect_on_exit_timeout;
-        self.pending_end = Some(PendingEnd {
+        self.pending_end = Some(PendingWorkspaceEnd {
             event,
             deadline: Instant::now() + timeout,
         });
@@ -76,7 +76,10 @@ impl SlotActor {
 }
 
 /// Completes when a pending end has nothing to wait for; never without a pending end.
-pub(super) async fn await_flush(end: Option<&PendingEnd>, collections: &ExecCollections) {
+pub(super) async fn await_flush(
+    end: Option<&PendingWorkspaceEnd>,
+    collections: &OutputCollectionTracker,
+) {
     match end {
         Some(_) => collections.flush().await,
         None => std::future::pending().await,

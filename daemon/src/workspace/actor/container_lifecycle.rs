@@ -15,7 +15,7 @@ use crate::fault::{self, Point};
 use crate::guest::{GuestLink, GuestSocket};
 use crate::pool::SlotReport;
 use crate::workspace::state::{SlotEvent, SlotState};
-use crate::workspace::{WorkspaceId, orphan_removals, slot};
+use crate::workspace::{WorkspaceId, orphan_removals, slot_provisioning};
 
 /// First wait before the next attempt to remove a container.
 const RETRY_WAIT_MIN: Duration = Duration::from_millis(250);
@@ -40,13 +40,13 @@ impl SlotActor {
         let guest_path = context.config.engine.guest_path.clone();
         context
             .tasks
-            .blocking(move || slot::create_slot_dir(&dir, &record, &guest_path))
+            .blocking(move || slot_provisioning::create_slot_dir(&dir, &record, &guest_path))
             .await?;
         fault::reach(Point::BootPrepared);
         let socket = GuestSocket::bind(&self.dir.join("run"))?;
         fault::reach(Point::BootListening);
 
-        let spec = slot::container_spec(&context, self.pool.config(), &self.record);
+        let spec = slot_provisioning::container_spec(&context, self.pool.config(), &self.record);
         // In a task of its own, for which a stopping daemon waits: the next start would miss a container that appears
         // later. The engine's deadline bounds it.
         let engine = Arc::clone(&context.engine);
@@ -129,7 +129,7 @@ impl SlotActor {
             }
         }
         // A creation whose answer was lost may have worked; its container is found by name.
-        let name = slot::container_name(&self.context, self.record.number);
+        let name = slot_provisioning::container_name(&self.context, self.record.number);
         let container = self.record.container_id.as_ref().unwrap_or(&name);
         let since = *self.removing_since.get_or_insert_with(Instant::now);
         let limit = self.context.config.engine.remove_timeout;
@@ -241,7 +241,7 @@ impl SlotActor {
         if let Err(error) = self
             .context
             .tasks
-            .blocking(move || slot::erase_slot_dir(&dir))
+            .blocking(move || slot_provisioning::erase_slot_dir(&dir))
             .await
         {
             // The record says Closing, so the next start tries again.

@@ -12,7 +12,7 @@ use crate::exec::DEFAULT_PATH;
 use crate::guest::GuestLink;
 use crate::workspace::WorkspaceFailure;
 use crate::workspace::record::WorkspaceClaim;
-use crate::workspace::slot;
+use crate::workspace::slot_provisioning;
 use crate::workspace::state::{LossCause, SlotEvent, SlotState};
 
 /// Longest wait for the answer of a guest to a unary call.
@@ -116,7 +116,7 @@ impl SlotActor {
         link: GuestLink,
         claim: &WorkspaceClaim,
     ) -> impl Future<Output = Result<()>> + use<> {
-        let request = slot::configure_request(&self.context, &claim.workspace);
+        let request = slot_provisioning::configure_request(&self.context, &claim.workspace);
         let workspace = claim.workspace.clone();
         async move {
             let mut guest = link.client;

@@ -16,8 +16,8 @@ use crate::error::{Chain, Error, Result};
 use crate::guest::{ExpectedGuest, GuestLink, GuestSocket};
 use crate::pool::SlotReport;
 use crate::workspace::record::SlotRecord;
-use crate::workspace::slot;
-use crate::workspace::slot_context::SlotContext;
+use crate::workspace::shared_slot_context::SharedSlotContext;
+use crate::workspace::slot_provisioning;
 use crate::workspace::state::{LossCause, SlotState};
 use crate::workspace::{COMMANDS_MAX, GrantRequest};
 
@@ -40,7 +40,7 @@ const PID_ATTEMPTS_MAX: u32 = 4;
 /// Wait for a guest to connect.
 #[derive(Debug)]
 pub(super) struct GuestWait {
-    pub(super) context: Arc<SlotContext>,
+    pub(super) context: Arc<SharedSlotContext>,
     pub(super) record: SlotRecord,
     /// Longest wait while the container runs.
     pub(super) timeout: Duration,
@@ -56,7 +56,7 @@ enum AwaitedStep {
 }
 
 /// Result of inspecting a container whose guest is awaited.
-enum ContainerProbe {
+enum InspectionOutcome {
     /// The container runs; its first process, 0 if unknown.
     Runs(i32),
     /// The container is paused; its first process, 0 if unknown.
@@ -94,13 +94,13 @@ impl GuestWait {
         // The pid is part of the guest's proof and selects the commands' CPU group, so a slow engine is inspection
         // again.
         for _ in 1..PID_ATTEMPTS_MAX {
-            if let ContainerProbe::Unknown = last {
+            if let InspectionOutcome::Unknown = last {
                 last = self.inspect().await?;
             }
         }
         let pid = match last {
-            ContainerProbe::Runs(pid) | ContainerProbe::Paused(pid) => pid,
-            ContainerProbe::Unknown => 0,
+            InspectionOutcome::Runs(pid) | InspectionOutcome::Paused(pid) => pid,
+            InspectionOutcome::Unknown => 0,
         };
         let expected = self.context.expected(&self.record, pid).await;
         let accept = self.accept_guest(awaited, &expected, configure);
@@ -109,8 +109,8 @@ impl GuestWait {
         let mut since = Instant::now();
         loop {
             let limit = match last {
-                ContainerProbe::Runs(_) | ContainerProbe::Unknown => self.timeout,
-                ContainerProbe::Paused(_) => self.pause_timeout,
+                InspectionOutcome::Runs(_) | InspectionOutcome::Unknown => self.timeout,
+                InspectionOutcome::Paused(_) => self.pause_timeout,
             };
             if since.elapsed() >= limit {
                 return Err(timeout_loss(&last, limit));
@@ -128,7 +128,7 @@ impl GuestWait {
                 }),
                 () = tokio::time::sleep_until(inspect_at) => {
                     let now = self.inspect().await?;
-                    if matches!(now, ContainerProbe::Paused(_)) != matches!(last, ContainerProbe::Paused(_)) {
+                    if matches!(now, InspectionOutcome::Paused(_)) != matches!(last, InspectionOutcome::Paused(_)) {
                         since = Instant::now();
                     }
                     last = now;
@@ -137,18 +137,18 @@ impl GuestWait {
         }
     }
 
-    async fn inspect(&self) -> Result<ContainerProbe, SlotLoss> {
+    async fn inspect(&self) -> Result<InspectionOutcome, SlotLoss> {
         let id = self.record.container_id.as_deref().unwrap_or_default();
         let inspection = self.context.engine.inspect(id);
         match tokio::time::timeout(INSPECT_TIMEOUT, inspection).await {
-            Ok(Ok(Some(state))) if state.paused => Ok(ContainerProbe::Paused(state.pid)),
-            Ok(Ok(Some(state))) if state.running => Ok(ContainerProbe::Runs(state.pid)),
+            Ok(Ok(Some(state))) if state.paused => Ok(InspectionOutcome::Paused(state.pid)),
+            Ok(Ok(Some(state))) if state.running => Ok(InspectionOutcome::Runs(state.pid)),
             Ok(Ok(state)) => Err(container_loss(state)),
             Ok(Err(error)) => {
                 tracing::warn!(error = %Chain(&error), "container was not inspected");
-                Ok(ContainerProbe::Unknown)
+                Ok(InspectionOutcome::Unknown)
             }
-            Err(_) => Ok(ContainerProbe::Unknown),
+            Err(_) => Ok(InspectionOutcome::Unknown),
         }
     }
 
@@ -202,13 +202,13 @@ impl GuestWait {
     }
 }
 
-fn timeout_loss(look: &ContainerProbe, limit: Duration) -> SlotLoss {
+fn timeout_loss(look: &InspectionOutcome, limit: Duration) -> SlotLoss {
     let message = match look {
-        ContainerProbe::Runs(_) => format!("the guest did not connect within {limit:?}"),
-        ContainerProbe::Unknown => {
+        InspectionOutcome::Runs(_) => format!("the guest did not connect within {limit:?}"),
+        InspectionOutcome::Unknown => {
             format!("the guest did not connect within {limit:?}, and the engine did not answer")
         }
-        ContainerProbe::Paused(_) => format!("the container was paused for more than {limit:?}"),
+        InspectionOutcome::Paused(_) => format!("the container was paused for more than {limit:?}"),
     };
     SlotLoss {
         cause: LossCause::GuestLost,
@@ -243,7 +243,7 @@ impl SlotActor {
             .record
             .claim
             .as_ref()
-            .map(|claim| slot::configure_request(&self.context, &claim.workspace));
+            .map(|claim| slot_provisioning::configure_request(&self.context, &claim.workspace));
         let stop = self.context.tasks.stop.clone();
         let task = self.context.tasks.spawn(async move {
             tokio::select! {

@@ -8,7 +8,7 @@ use crate::error::{Chain, Result};
 use crate::fault::{self, Point};
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record::{self, SlotPhase};
-use crate::workspace::slot;
+use crate::workspace::slot_provisioning;
 use crate::workspace::state::SlotState;
 
 impl SlotActor {
@@ -40,8 +40,11 @@ impl SlotActor {
         let (dir, record) = (Arc::clone(&self.dir), self.record.clone());
         let write = move || {
             if let Some(claim) = &record.claim {
-                let metadata = slot::metadata_json(&record, claim);
-                record::overwrite_file(&dir.join(slot::METADATA), metadata.as_bytes())?;
+                let metadata = slot_provisioning::metadata_json(&record, claim);
+                record::overwrite_file(
+                    &dir.join(slot_provisioning::METADATA),
+                    metadata.as_bytes(),
+                )?;
                 fault::reach(Point::ClaimMetadata);
             }
             record.write(&dir)
@@ -63,8 +66,8 @@ impl SlotActor {
             return;
         };
         let (path, text) = (
-            self.dir.join(slot::METADATA),
-            slot::metadata_json(&self.record, claim),
+            self.dir.join(slot_provisioning::METADATA),
+            slot_provisioning::metadata_json(&self.record, claim),
         );
         let write = move || record::overwrite_file(&path, text.as_bytes());
         if let Err(error) = self.context.tasks.blocking(write).await {

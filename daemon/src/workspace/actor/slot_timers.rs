@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use super::SlotActor;
-use super::collection_flush::PendingEnd;
+use super::collection_flush::PendingWorkspaceEnd;
 use crate::error::Result;
 use crate::fault::{self, Point};
 use crate::workspace::lease::{WorkspaceLease, from_unix_ms, unix_ms};
@@ -19,7 +19,7 @@ impl SlotActor {
             .as_ref()
             .filter(|_| self.state == SlotState::Claimed && self.pending_end.is_none())
             .map(WorkspaceLease::deadline);
-        let flush = self.pending_end.as_ref().map(PendingEnd::deadline);
+        let flush = self.pending_end.as_ref().map(PendingWorkspaceEnd::deadline);
         let retention = self
             .retention
             .filter(|_| matches!(self.state, SlotState::Failed(_)));

@@ -27,7 +27,7 @@ use crate::engine::fake::{EngineOperation, FakeEngine};
 use crate::guest::{GuestChannel, GuestClient};
 use crate::shutdown::Tasks;
 use crate::workspace::launcher::{WorkspaceLauncher, launch_adopted};
-use crate::workspace::{Workspace, WorkspaceId, slot};
+use crate::workspace::{Workspace, WorkspaceId, slot_provisioning};
 
 /// Idle timeout or lifetime that ends the workspace of a case.
 const SHORT: Duration = Duration::from_secs(1);
@@ -128,7 +128,7 @@ async fn client(guest: IdleGuest, tasks: &Tasks) -> GuestClient {
 /// Environment that all cases share.
 struct Bench {
     engine: Arc<FakeEngine>,
-    context: Arc<SlotContext>,
+    context: Arc<SharedSlotContext>,
     pool: Arc<Pool>,
     guest: IdleGuest,
     client: GuestClient,
@@ -141,7 +141,7 @@ async fn bench(dir: &std::path::Path) -> Bench {
     let engine = Arc::new(FakeEngine::new());
     let tasks = Tasks::default();
     let info = engine.describe().await.expect("described");
-    let context = SlotContext::new(
+    let context = SharedSlotContext::new(
         &config,
         Arc::clone(&engine) as _,
         info,
@@ -152,7 +152,8 @@ async fn bench(dir: &std::path::Path) -> Bench {
     let context = Arc::new(context);
     let pool_config = config.pools.first().expect("one").clone();
     let image = engine.check_image(&pool_config.image).await.expect("image");
-    let mut record = slot::new_record(&pool_config, pool_config.limits(), &image.id, 7, 200_007);
+    let mut record =
+        slot_provisioning::new_record(&pool_config, pool_config.limits(), &image.id, 7, 200_007);
     record.container_id = Some("c".repeat(64));
     let guest = IdleGuest::default();
     Bench {
@@ -324,7 +325,8 @@ async fn run_without_guest(bench: &mut Bench) {
         std::fs::create_dir_all(slot_dir.join(name)).expect("directory");
     }
     bench.engine.start_without_guest();
-    let spec = slot::container_spec(&bench.context, bench.pool.config(), &bench.record);
+    let spec =
+        slot_provisioning::container_spec(&bench.context, bench.pool.config(), &bench.record);
     let id = bench.engine.create(&spec).await.expect("created");
     bench.engine.start(&id).await.expect("started");
     bench.record.container_id = Some(id);

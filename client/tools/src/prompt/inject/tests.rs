@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::prompt::tests::over;
 use crate::prompt::{LoadedContent, SkillDoc, SkillSummary, loaded_text};
-use crate::state::{Change, Selection, skill_loads};
+use crate::state::{Selection, SelectionMode, skill_loads};
 use crate::tool_definition::{Family, LoadMode, Profile};
 
 mod tool_results;
@@ -91,7 +91,7 @@ fn said(messages: &[(&str, &str)]) -> Value {
 /// A body after the injection, and the report on it.
 struct InjectedBody {
     body: Value,
-    report: Injection,
+    report: InjectionReport,
 }
 
 fn prompt_for(
@@ -156,7 +156,7 @@ fn the_system_message_has_overview_bodies_docs_and_tools() {
             &state,
             SCOPE,
             ("csv", &[]),
-            Change::Add,
+            SelectionMode::Add,
             &["plot".into()],
             false,
         )

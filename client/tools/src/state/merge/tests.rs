@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::state::selection::Change;
+use crate::state::selection::SelectionMode;
 use crate::state::skill_loads::{docs, is_loaded, load, loaded, select_docs, touch, unload};
 use crate::state::state_keys::LoadScope;
 use crate::tool_definition::LoadMode;
@@ -28,7 +28,7 @@ fn base() -> SessionState {
     state
 }
 
-fn select(state: &SessionState, change: Change, names: &[&str]) -> StateDelta {
+fn select(state: &SessionState, change: SelectionMode, names: &[&str]) -> StateDelta {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     select_docs(state, SCOPE, "one", change, &names, false).delta
 }
@@ -75,14 +75,14 @@ fn the_last_skills_unloaded_in_two_branches_leave_nothing() {
 #[test]
 fn selections_are_merged_name_by_name() {
     let base = base();
-    let narrowed = select(&base, Change::Replace, &["y"]);
-    let widened = select(&base, Change::Add, &["z"]);
+    let narrowed = select(&base, SelectionMode::Replace, &["y"]);
+    let widened = select(&base, SelectionMode::Add, &["z"]);
     let merged = base.with(&merge(&base, &narrowed, &widened));
     assert_eq!(
         docs(&merged, SCOPE, "one"),
         Some(Selection::these(["y", "z"]))
     );
-    let all = select_docs(&base, SCOPE, "one", Change::Add, &[], true).delta;
+    let all = select_docs(&base, SCOPE, "one", SelectionMode::Add, &[], true).delta;
     let merged = base.with(&merge(&base, &all, &narrowed));
     assert_eq!(docs(&merged, SCOPE, "one"), Some(Selection::All));
 }
@@ -136,7 +136,7 @@ fn run(base: &SessionState, steps: &[(u8, String, String)]) -> StateDelta {
         delta.then(match what {
             0 | 1 => load(&now, SCOPE, skill, None, None),
             2 => unload(&now, SCOPE, skill),
-            3 => select_docs(&now, SCOPE, skill, Change::Add, doc, false).delta,
+            3 => select_docs(&now, SCOPE, skill, SelectionMode::Add, doc, false).delta,
             _ => touch(&now, SCOPE, &[skill]),
         });
     }

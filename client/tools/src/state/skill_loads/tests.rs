@@ -28,7 +28,7 @@ fn loading_again_keeps_what_was_selected() {
             &state,
             scope,
             ("csv", &[]),
-            Change::Replace,
+            SelectionMode::Replace,
             &names(&["t"]),
             false,
         )
@@ -129,7 +129,7 @@ fn eviction_goes_by_the_last_touch_and_names_who_went() {
     for skill in ["one", "two", "three"] {
         state.apply(&load(&state, scope, skill, None, None));
     }
-    state.apply(&select_docs(&state, scope, "one", Change::Clear, &[], false).delta);
+    state.apply(&select_docs(&state, scope, "one", SelectionMode::Clear, &[], false).delta);
     assert_eq!(loaded(&state, scope), ["old", "two", "three", "one"]);
     let evicted = evict(&state, scope, 2);
     assert_eq!(evicted.names, ["old", "two"]);
@@ -145,7 +145,14 @@ fn a_tool_beside_all_declared_ones_is_added_to_them() {
     let declared = ["one".to_owned(), "two".to_owned()];
     let select = |state: &SessionState, name: &str, all| {
         let names = [name.to_owned()];
-        select_tools(state, scope, ("s", &declared), Change::Add, &names, all)
+        select_tools(
+            state,
+            scope,
+            ("s", &declared),
+            SelectionMode::Add,
+            &names,
+            all,
+        )
     };
     let all = select(&SessionState::new(), "one", true);
     assert_eq!(all.selection, Selection::All);
@@ -190,15 +197,18 @@ fn adding_a_tool_to_the_declared_ones_keeps_them() {
         )
         .selection
     };
-    assert_eq!(chosen(Change::Add), Selection::these(["a", "b", "c"]));
-    assert_eq!(chosen(Change::Replace), Selection::these(["c"]));
+    assert_eq!(
+        chosen(SelectionMode::Add),
+        Selection::these(["a", "b", "c"])
+    );
+    assert_eq!(chosen(SelectionMode::Replace), Selection::these(["c"]));
 }
 
 #[derive(Clone, Debug)]
 enum Step {
     Load(String, bool),
     Unload(String),
-    Docs(String, Change, Vec<String>, bool),
+    Docs(String, SelectionMode, Vec<String>, bool),
     Touch(String),
     Evict(usize),
     Turn,
@@ -207,9 +217,9 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let skill = || "[abc]".prop_map(String::from);
     let change = prop_oneof![
-        Just(Change::Add),
-        Just(Change::Replace),
-        Just(Change::Clear)
+        Just(SelectionMode::Add),
+        Just(SelectionMode::Replace),
+        Just(SelectionMode::Clear)
     ];
     prop_oneof![
         4 => (skill(), any::<bool>()).prop_map(|(skill, all)| Step::Load(skill, all)),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use skilld_tools::hooks::{HookFuture, Hooks, LoadedSkill, SkillChoice, UnloadedSkill};
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::agent_zero::{list, reference, scope};
 use skilld_tools::{Session, ToolOptions};
 

@@ -1,7 +1,7 @@
 //! Limits of cards, servers and sessions with MCP, and the end of connections.
 
 use serde_json::{Value, json};
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::{ToolOptions, Toolset};
 
 use super::{allowing, card, conversation};

@@ -1,7 +1,7 @@
 //! Protection of MCP connections against hostile states, models and servers.
 
 use serde_json::{Value, json};
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::SessionState;
 
 use super::{allowing, card, conversation};

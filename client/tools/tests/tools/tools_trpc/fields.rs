@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use skilld_client::v1;
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::{ToolOptions, Toolset};
 
 use super::{Talk, file, run, summary};

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use skilld_client::v1;
-use skilld_tools::host::HostTools;
-use skilld_tools::prompt::{Injection, PromptMaterial, Provider, inject};
+use skilld_tools::host_tools::HostTools;
+use skilld_tools::prompt::{InjectionReport, PromptMaterial, Provider, inject};
 use skilld_tools::state::SessionState;
 use skilld_tools::{Family, LoadMode, Profile, ToolDefinition, ToolOptions, Toolset};
 
@@ -15,7 +15,7 @@ async fn material(talk: &Talk) -> PromptMaterial {
 }
 
 /// The next prompt of an empty conversation, and the report on it.
-async fn prompt(talk: &Talk) -> (Value, Injection) {
+async fn prompt(talk: &Talk) -> (Value, InjectionReport) {
     let options = talk.tools.prompt_options(&talk.session);
     let (mut body, material) = (json!({}), material(talk).await);
     let provider = Provider::OpenAiChat;

@@ -1,7 +1,7 @@
 //! Definitions that a model is offered.
 
 use serde_json::{Value, json};
-use skilld_tools::host::HostTools;
+use skilld_tools::host_tools::HostTools;
 use skilld_tools::{Profile, ToolDefinition, ToolOptions, Toolset};
 
 use super::{Talk, skill};

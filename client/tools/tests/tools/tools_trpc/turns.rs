@@ -1,7 +1,7 @@
 //! Prompts and turns: what a session's state goes through around them, and what the model is told then.
 
 use serde_json::{Value, json};
-use skilld_tools::prompt::{Injection, Provider, inject};
+use skilld_tools::prompt::{InjectionReport, Provider, inject};
 use skilld_tools::state::{SessionState, merge, skill_loads};
 use skilld_tools::{Family, LoadMode, ToolOptions};
 
@@ -17,7 +17,7 @@ fn options(load_mode: LoadMode) -> ToolOptions {
 }
 
 /// Renders a prompt of a turn and applies its transitions to the state.
-async fn prompt(talk: &mut Talk, is_first: bool) -> Injection {
+async fn prompt(talk: &mut Talk, is_first: bool) -> InjectionReport {
     let mut body = json!({});
     let ready = match is_first {
         true => talk

@@ -13,9 +13,9 @@ use crate::tool_options::ToolOptions;
 /// Function that makes a call of a tool with the model's arguments.
 type Handler = for<'a> fn(CallContext<'a>, Value) -> BoxFuture<'a, CallResult>;
 
-/// Row of a family's table.
+/// Tool of a family: its name, its texts for the model, its schemas, its handler, and when it is offered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ToolRow {
+pub(crate) struct BuiltinTool {
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
     /// JSON Schema of the arguments.
@@ -37,7 +37,7 @@ pub(crate) struct ToolRow {
     pub(crate) hidden_results: &'static [&'static str],
 }
 
-impl ToolRow {
+impl BuiltinTool {
     /// Creates the row of a tool with arguments `A` and result `R`.
     pub(crate) const fn new<A: JsonSchema, R: JsonSchema>(
         name: &'static str,
@@ -133,20 +133,20 @@ impl ToolRow {
 }
 
 /// Finds a tool of a table.
-pub(crate) fn find_tool<'a>(table: &'a [ToolRow], name: &str) -> Option<&'a ToolRow> {
+pub(crate) fn find_tool<'a>(table: &'a [BuiltinTool], name: &str) -> Option<&'a BuiltinTool> {
     table.iter().find(|tool| tool.name == name)
 }
 
 /// Lists the tools of a table that the options offer, in the table's order.
 pub(crate) fn list_offered<'a>(
-    table: &'a [ToolRow],
+    table: &'a [BuiltinTool],
     options: &ToolOptions,
-) -> impl Iterator<Item = &'a ToolRow> {
+) -> impl Iterator<Item = &'a BuiltinTool> {
     table.iter().filter(|tool| tool.is_offered(options))
 }
 
 /// Checks that the tools that the options list have everything that they need.
-pub(crate) fn check_tools(table: &[ToolRow], options: &ToolOptions) -> ToolResult<()> {
+pub(crate) fn check_tools(table: &[BuiltinTool], options: &ToolOptions) -> ToolResult<()> {
     let names: Vec<&str> = table.iter().map(|tool| tool.name).collect();
     options.check(&names)?;
     for tool in table.iter().filter(|tool| options.lists(tool.name)) {

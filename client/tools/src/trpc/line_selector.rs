@@ -2,9 +2,9 @@
 
 use crate::output_buffer::{whole_end, whole_start};
 
-/// Selection of a number of lines from a given one on.
+/// Collects a range of lines from a text that arrives in pieces, up to a maximum size.
 #[derive(Debug)]
-pub(super) struct LineSelection {
+pub(super) struct LineSelector {
     first: u64,
     count: u64,
     /// Offset in the first line at which the selection begins, in bytes.
@@ -25,7 +25,7 @@ pub(super) struct LineSelection {
     beyond: bool,
 }
 
-/// Selected lines.
+/// Result of a line selection: the lines, their numbers, and where to continue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SelectedLines {
     pub(super) bytes: Vec<u8>,
@@ -39,7 +39,7 @@ pub(super) struct SelectedLines {
     pub(super) next_byte: Option<u64>,
 }
 
-impl LineSelection {
+impl LineSelector {
     /// Creates a selection of `count` lines from line `first` on, of at most `bytes_max` bytes.
     pub(super) fn new(first: u64, count: u64, bytes_max: usize) -> Self {
         Self {
@@ -169,7 +169,7 @@ mod tests {
         // In pieces of any size the same.
         let mut all: Vec<SelectedLines> = (1..=text.len().max(1))
             .map(|size| {
-                let mut lines = LineSelection::new(first, count, bytes_max).starting_at(first_byte);
+                let mut lines = LineSelector::new(first, count, bytes_max).starting_at(first_byte);
                 let _ = text.as_bytes().chunks(size).all(|piece| lines.push(piece));
                 lines.take()
             })

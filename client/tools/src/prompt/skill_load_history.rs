@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::content_place::{ContentPlace, for_each_text};
+use super::message_content::{ContentPointer, for_each_text};
 use super::provider::{MessageView, Provider, ToolCallView, ToolResultView};
 
 /// Tools whose results may hold a skill's text; Agent Zero's one tool is among them when it loads.
@@ -27,9 +27,9 @@ const STUB_FIELDS: [&str; 8] = [
 
 /// Result of a tool that loads skills.
 #[derive(Debug)]
-pub(super) struct LoaderResult {
+pub(super) struct SkillLoadResult {
     /// Location of the result's content.
-    pub(super) content: ContentPlace,
+    pub(super) content: ContentPointer,
     pub(super) skill: String,
     pub(super) text: String,
     /// Agent that made the call; empty where the history does not say.
@@ -48,7 +48,7 @@ pub fn owners(provider: Provider, body: &Value) -> HashMap<String, String> {
 }
 
 /// Returns the results that are about skills, in their order.
-pub(super) fn loads(views: &[MessageView<'_>], body: &Value) -> Vec<LoaderResult> {
+pub(super) fn loads(views: &[MessageView<'_>], body: &Value) -> Vec<SkillLoadResult> {
     // Ids may begin anew each turn: a result belongs to the nearest call before it.
     let mut calls: HashMap<&str, (&str, ToolCallView<'_>)> = HashMap::new();
     let mut loads = Vec::new();
@@ -60,7 +60,7 @@ pub(super) fn loads(views: &[MessageView<'_>], body: &Value) -> Vec<LoaderResult
             let call = calls.get(result.id);
             let text = result.content.text(body);
             if let Some(skill) = skill_of_result(result, &text, call.map(|(_, call)| call)) {
-                loads.push(LoaderResult {
+                loads.push(SkillLoadResult {
                     content: result.content.clone(),
                     skill,
                     text,
@@ -273,11 +273,11 @@ mod tests {
                 {"type": "tool_result", "tool_use_id": "2", "content": "loaded: math"}]},
         ]});
         let found = found(Provider::Anthropic, &body);
-        let math = ContentPlace::new("/messages/0/content/1", "content");
+        let math = ContentPointer::new("/messages/0/content/1", "content");
         assert_eq!(found, [("math".to_owned(), math)]);
     }
 
-    fn found(provider: Provider, body: &Value) -> Vec<(String, ContentPlace)> {
+    fn found(provider: Provider, body: &Value) -> Vec<(String, ContentPointer)> {
         let views = provider.messages(body).expect("a request");
         let loads = loads(&views, body).into_iter();
         loads.map(|load| (load.skill, load.content)).collect()

@@ -4,20 +4,20 @@
 use std::collections::BTreeMap;
 use std::io::Cursor;
 
-use crate::call_context::ToolContext;
+use crate::call_context::ToolsetContext;
 use crate::tool_error::{ToolError, ToolResult};
 use skilld_client::{Error, UploadTarget};
 
 /// Directory of the editor files of all commands.
 const DIRECTORY: &str = "work/.skilld";
 
-/// Text that a command's editor writes, and the exec whose command it is.
-pub(super) struct EditorFiles<'a> {
+/// Stand-in for $EDITOR: a script in the workspace that overwrites the opened file with the given text.
+pub(super) struct ScriptedEditor<'a> {
     pub(super) text: &'a str,
     pub(super) exec_id: &'a str,
 }
 
-impl EditorFiles<'_> {
+impl ScriptedEditor<'_> {
     /// Returns the environment of the command. The call must not set any of these variables.
     pub(super) fn environment(
         &self,
@@ -37,7 +37,7 @@ impl EditorFiles<'_> {
     }
 
     /// Uploads text and script into the workspace, in one call.
-    pub(super) async fn upload(&self, tools: &ToolContext, workspace: &str) -> ToolResult<()> {
+    pub(super) async fn upload(&self, tools: &ToolsetContext, workspace: &str) -> ToolResult<()> {
         let (text, script) = (self.path("txt"), self.path("sh"));
         // The names are made here, of letters, digits, dots and dashes.
         let lines = format!(

@@ -1,5 +1,5 @@
-//! Memory of commands that continue between calls. Where branches that ran side by side touched the same command, the
-//! one that read furthest wins, so that no byte is returned twice.
+//! Merges the states that parallel branches recorded about a command that continues between calls. Where branches that
+//! ran side by side touched the same command, the one that read furthest wins, so that no byte is returned twice.
 
 use serde_json::Value;
 

@@ -10,11 +10,11 @@ use skilld_client::v1::Skill;
 use super::decode;
 use super::skill_listing::require_unversioned_name;
 use super::tool_table::has_tool;
-use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolContext};
+use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::state::skill_loads::{self, SelectionOutcome};
-use crate::state::{Change, Selection, StateDelta};
+use crate::state::{Selection, SelectionMode, StateDelta};
 use crate::tool_error::ToolResult;
-use crate::{skill_lookup, skill_material};
+use crate::{prompt_material_reader, skill_lookup};
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -103,7 +103,7 @@ pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> Call
     let skill = skill_lookup::find_skill(tools, require_unversioned_name(&asked.skill)?).await?;
     let name = skill_lookup::skill_id(&skill);
     let (items, mut unknown_docs) = split_known_docs(tools, &skill, &asked.docs).await?;
-    let change = Change::parse(&asked.mode);
+    let change = SelectionMode::parse(&asked.mode);
     let selected = if has_effect(change, asked.include_all_docs, &items, &unknown_docs) {
         skill_loads::select_docs(state, scope, &name, change, &items, asked.include_all_docs)
     } else {
@@ -114,7 +114,7 @@ pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> Call
         state: &after,
         ..*call
     };
-    let inline = skill_material::read_inline_content(context, skill).await?;
+    let inline = prompt_material_reader::read_inline_content(context, skill).await?;
     unknown_docs.extend(inline.unknown_docs);
     let result = SelectDocsResult {
         skill: name,
@@ -135,7 +135,7 @@ pub(super) async fn select_tools(call: CallContext<'_>, arguments: Value) -> Cal
     let (items, unknown): (Vec<String>, Vec<String>) = items
         .filter(|tool| !tool.is_empty())
         .partition(|tool| skill.tools.contains(tool) || has_tool(tools, tool));
-    let change = Change::parse(&asked.mode);
+    let change = SelectionMode::parse(&asked.mode);
     let selected = if has_effect(change, asked.include_all_tools, &items, &unknown) {
         let declared = (name.as_str(), skill.tools.as_slice());
         skill_loads::select_tools(
@@ -167,8 +167,8 @@ pub(super) async fn select_tools(call: CallContext<'_>, arguments: Value) -> Cal
 }
 
 /// Returns `false` for a choice of nothing but unknown names, which changes nothing.
-fn has_effect(change: Change, all: bool, items: &[String], unknown: &[String]) -> bool {
-    change == Change::Clear || all || !items.is_empty() || unknown.is_empty()
+fn has_effect(change: SelectionMode, all: bool, items: &[String], unknown: &[String]) -> bool {
+    change == SelectionMode::Clear || all || !items.is_empty() || unknown.is_empty()
 }
 
 /// Returns the earlier selection, or else what the skill brings by itself.
@@ -181,7 +181,7 @@ fn unchanged(before: Option<Selection>, own: &[String]) -> SelectionOutcome {
 
 /// Splits chosen tools into those that a model can be offered and the others, which join `unknown`.
 pub(super) fn split_available_tools(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     chosen: Vec<String>,
     mut unknown: Vec<String>,
 ) -> SelectedTools {
@@ -197,7 +197,7 @@ pub(super) fn split_available_tools(
 
 /// Splits documents into those that the skill has and the others.
 pub(super) async fn split_known_docs(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     skill: &Skill,
     asked: &[String],
 ) -> ToolResult<(Vec<String>, Vec<String>)> {

@@ -12,15 +12,15 @@ use crate::engine::{Engine, EngineInfo, cgroup};
 use crate::error::{Chain, Error};
 use crate::guest;
 use crate::shutdown::Tasks;
-use crate::workspace::image_inventory::ImageInventories;
 use crate::workspace::orphan_removals::OrphanRemovals;
 use crate::workspace::record::SlotRecord;
-use crate::workspace::slot_table::{SlotNumbers, SlotTable};
+use crate::workspace::slot_table::{SlotNumberAllocator, SlotTable};
+use crate::workspace::software_inventory_cache::SoftwareInventoryCache;
 use crate::workspace::workspace_table::WorkspaceTable;
 
 /// State that the tasks of all slots share.
 #[derive(Debug)]
-pub struct SlotContext {
+pub struct SharedSlotContext {
     /// Configuration of the daemon.
     pub config: Arc<Config>,
     /// Container engine.
@@ -38,14 +38,14 @@ pub struct SlotContext {
     /// Permits for containers that boot at the same time.
     pub boots: Semaphore,
     /// Inventories of images that were inspected.
-    pub inventories: ImageInventories,
+    pub inventories: SoftwareInventoryCache,
     /// Wakes the reconciler before its interval is over.
     pub reconcile: Notify,
     /// Containers without a slot that are being removed.
     pub removals: OrphanRemovals,
 }
 
-impl SlotContext {
+impl SharedSlotContext {
     /// Creates the state of a daemon without slots. Slot numbers start at `first_number`, modulo their count.
     #[must_use]
     pub fn new(
@@ -57,7 +57,7 @@ impl SlotContext {
         first_number: u32,
     ) -> Self {
         let limits = &config.engine;
-        let numbers = SlotNumbers::new(
+        let numbers = SlotNumberAllocator::new(
             limits.uid_base,
             limits.uid_count,
             limits.uid_quarantine,
@@ -77,7 +77,7 @@ impl SlotContext {
             slots: SlotTable::new(numbers),
             workspaces: Arc::default(),
             boots: Semaphore::new(limits.boots_max),
-            inventories: ImageInventories::default(),
+            inventories: SoftwareInventoryCache::default(),
             reconcile: Notify::new(),
         }
     }

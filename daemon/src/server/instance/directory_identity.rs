@@ -1,6 +1,6 @@
 //! Binding of a state directory to its place on the host, by which a copy is recognised.
 //!
-//! Only [`DirectoryBinding::of_directory`] reads the file system; nothing here writes.
+//! Only [`DirectoryIdentity::of_directory`] reads the file system; nothing here writes.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ const MACHINE_ID: &str = "/etc/machine-id";
 
 /// Identity of a directory: the properties that differ between it and its copies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct DirectoryBinding {
+pub(super) struct DirectoryIdentity {
     pub(super) device: u64,
     pub(super) inode: u64,
     /// Creation time of the directory, in nanoseconds since 1970; `None` if the file system keeps none. File systems of one
@@ -25,7 +25,7 @@ pub(super) struct DirectoryBinding {
     pub(super) path: String,
 }
 
-impl DirectoryBinding {
+impl DirectoryIdentity {
     /// Reads the current binding of a directory. Blocks the thread.
     ///
     /// # Errors
@@ -109,8 +109,8 @@ fn birth_ns(metadata: &fs::Metadata) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn binding() -> DirectoryBinding {
-        DirectoryBinding {
+    fn binding() -> DirectoryIdentity {
+        DirectoryIdentity {
             device: 2049,
             inode: 77,
             birth: Some(5),
@@ -124,68 +124,68 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         let strange = dir.path().join("new\nline \u{e9}");
         fs::create_dir(&strange).expect("mkdir");
-        let without_birth = DirectoryBinding {
+        let without_birth = DirectoryIdentity {
             birth: None,
             ..binding()
         };
-        let here = DirectoryBinding::of_directory(&strange).expect("there");
+        let here = DirectoryIdentity::of_directory(&strange).expect("there");
         for written in [binding(), without_birth, here] {
             let lines = written.to_lines();
             let count = 4 + usize::from(written.birth.is_some());
             assert_eq!(lines.lines().count(), count, "{lines}");
-            assert_eq!(DirectoryBinding::parse(&lines), Some(written));
+            assert_eq!(DirectoryIdentity::parse(&lines), Some(written));
         }
-        assert_eq!(DirectoryBinding::parse("device 1\ninode x\n"), None);
+        assert_eq!(DirectoryIdentity::parse("device 1\ninode x\n"), None);
     }
 
     #[test]
     fn a_moved_or_remounted_directory_is_the_same_and_a_copied_one_is_not() {
         let here = binding;
-        let is_copy = |now: DirectoryBinding| now.copy_of(&binding()).is_some();
+        let is_copy = |now: DirectoryIdentity| now.copy_of(&binding()).is_some();
         assert!(!is_copy(here()), "restarted");
         let path = || "\"/srv/skilld\"".to_owned();
         assert!(
-            !is_copy(DirectoryBinding {
+            !is_copy(DirectoryIdentity {
                 path: path(),
                 ..here()
             }),
             "moved"
         );
         assert!(
-            !is_copy(DirectoryBinding {
+            !is_copy(DirectoryIdentity {
                 device: 3,
                 ..here()
             }),
             "mounted again"
         );
         assert!(
-            !is_copy(DirectoryBinding {
+            !is_copy(DirectoryIdentity {
                 machine: String::new(),
                 ..here()
             }),
             "no machine id"
         );
         assert!(
-            !is_copy(DirectoryBinding {
+            !is_copy(DirectoryIdentity {
                 birth: None,
                 ..here()
             }),
             "no time of birth"
         );
         assert!(
-            is_copy(DirectoryBinding {
+            is_copy(DirectoryIdentity {
                 inode: 78,
                 ..here()
             }),
             "restored in its place"
         );
-        let copied = DirectoryBinding {
+        let copied = DirectoryIdentity {
             inode: 78,
             path: path(),
             ..here()
         };
         assert!(is_copy(copied), "copied beside it");
-        let root = DirectoryBinding {
+        let root = DirectoryIdentity {
             birth: Some(6),
             ..here()
         };
@@ -193,14 +193,14 @@ mod tests {
             is_copy(root),
             "the root of a file system, copied into the root of another one"
         );
-        let snapshot = DirectoryBinding {
+        let snapshot = DirectoryIdentity {
             device: 3,
             path: path(),
             ..here()
         };
         assert!(is_copy(snapshot), "a snapshot mounted elsewhere");
         assert!(
-            is_copy(DirectoryBinding {
+            is_copy(DirectoryIdentity {
                 machine: "aa".into(),
                 ..here()
             }),

@@ -10,7 +10,7 @@ use super::convert::exec::{ARG_BYTES_MAX, ARGV_MAX, ENV_BYTES_MAX, ENV_MAX, STDI
 use super::convert::file::{DATA_BYTES_MAX, GLOB_BYTES_MAX, GLOBS_MAX, SKILLS_MAX};
 use super::convert::input::INPUTS_MAX;
 use super::convert::{duration_message, int64};
-use super::{Services, SharedServices};
+use super::{ServiceDependencies, SharedDependencies};
 use crate::artifacts::{NAME_BYTES_MAX, SCOPE_BYTES_MAX};
 use crate::config::Config;
 use crate::engine::seccomp;
@@ -51,14 +51,14 @@ const FEATURES: &[&str] = &[
 
 /// Implementation of ServerService.
 #[derive(Debug, Clone)]
-pub struct ServerRpc {
+pub struct ServerInfoRpc {
     /// Dependencies that all services share.
-    pub shared: SharedServices,
+    pub shared: SharedDependencies,
     /// `true` if the engine answered the most recent ping.
     pub available: watch::Receiver<bool>,
 }
 
-impl ServerRpc {
+impl ServerInfoRpc {
     fn features(&self) -> Vec<String> {
         let mut features: Vec<String> =
             FEATURES.iter().map(|&feature| feature.to_owned()).collect();
@@ -76,12 +76,12 @@ impl ServerRpc {
 }
 
 #[tonic::async_trait]
-impl ServerService for ServerRpc {
+impl ServerService for ServerInfoRpc {
     async fn get_server_info(
         &self,
         _request: Request<pb::GetServerInfoRequest>,
     ) -> Result<Response<pb::ServerInfo>, Status> {
-        let Services {
+        let ServiceDependencies {
             config,
             info,
             instance,

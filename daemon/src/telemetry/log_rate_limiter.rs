@@ -23,7 +23,7 @@ const REPORT_TARGET: &str = "skilld::telemetry::left_out";
 
 /// Tracing layer that limits the lines of each log statement. Clones share their counts.
 #[derive(Debug, Clone)]
-pub struct LineLimit {
+pub struct LogRateLimiter {
     /// Maximum number of lines per log statement and interval.
     lines_max: u64,
     counts_by_callsite: Arc<Mutex<HashMap<Identifier, LineCount>>>,
@@ -40,7 +40,7 @@ struct LineCount {
     suppressed: u64,
 }
 
-impl LineLimit {
+impl LogRateLimiter {
     pub(super) fn new(lines_max: u64) -> Self {
         Self {
             lines_max,
@@ -124,7 +124,7 @@ impl LineLimit {
     }
 }
 
-impl<S: Subscriber> Layer<S> for LineLimit {
+impl<S: Subscriber> Layer<S> for LogRateLimiter {
     fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {
         self.admit(event.metadata(), Instant::now())
     }
@@ -160,7 +160,7 @@ mod tests {
     fn each_log_statement_has_its_own_limit_and_suppressed_lines_are_counted() {
         let lines = SharedBuffer::default();
         let written = lines.clone();
-        let limit = LineLimit::new(20);
+        let limit = LogRateLimiter::new(20);
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(Level::DEBUG)
             .with_ansi(false)
@@ -185,14 +185,14 @@ mod tests {
         assert_eq!(count("another place"), 1);
         // Two log statements suppressed lines, and each is reported once.
         assert_eq!(count("left_out=980"), 2, "{text}");
-        assert_eq!(count("line_limit.rs:"), 2);
+        assert_eq!(count("log_rate_limiter.rs:"), 2);
     }
 
     #[test]
     fn every_request_id_of_an_internal_error_is_logged() {
         let lines = SharedBuffer::default();
         let written = lines.clone();
-        let limit = LineLimit::new(20);
+        let limit = LogRateLimiter::new(20);
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
             .with_writer(move || written.clone())
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn limit_starts_anew_in_the_next_interval() {
-        let limit = LineLimit::new(2);
+        let limit = LogRateLimiter::new(2);
         let place = tracing::callsite!(name: "place", kind: tracing::metadata::Kind::EVENT, target: "t", level: Level::WARN, fields:);
         let metadata = tracing::Callsite::metadata(place);
         let start = Instant::now();

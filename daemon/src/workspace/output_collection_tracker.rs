@@ -25,7 +25,7 @@ const CONCURRENT_MAX: usize = 2;
 
 /// Bookkeeping of a slot's on-exit collections.
 #[derive(Debug)]
-pub struct ExecCollections {
+pub struct OutputCollectionTracker {
     dir: PathBuf,
     /// Maximum number of records kept of ended collections; the newest are kept.
     records_max: usize,
@@ -42,13 +42,13 @@ pub struct ExecCollections {
 /// Marker of an exec whose collection has a job. The end of the workspace waits until it is dropped.
 #[derive(Debug)]
 pub struct InFlight {
-    collections: Arc<ExecCollections>,
+    collections: Arc<OutputCollectionTracker>,
     exec_id: String,
 }
 
-impl ExecCollections {
+impl OutputCollectionTracker {
     /// Creates the collections of the slot in `slot_dir`. The unfinished collections of an adopted workspace are
-    /// unknown until [`ExecCollections::finish_adoption`]. `records_max` must exceed the number of execs that the guest
+    /// unknown until [`OutputCollectionTracker::finish_adoption`]. `records_max` must exceed the number of execs that the guest
     /// keeps.
     #[must_use]
     pub fn new(slot_dir: &Path, is_adopted: bool, records_max: usize) -> Self {
@@ -272,7 +272,7 @@ mod tests {
     fn record_of_a_removed_slot_is_not_written() {
         let dir = tempfile::tempdir().expect("temp dir");
         let slot = dir.path().join("slot");
-        let collections = ExecCollections::new(&slot, false, 4);
+        let collections = OutputCollectionTracker::new(&slot, false, 4);
         let written = collections.write_record("a", &record(State::Failed));
         assert!(written.is_err());
         assert!(!slot.exists());
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn newest_records_and_all_unfinished_ones_are_kept() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let collections = ExecCollections::new(dir.path(), false, 2);
+        let collections = OutputCollectionTracker::new(dir.path(), false, 2);
         let states = [
             State::Pending,
             State::Done,
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn unfinished_records_are_found_again() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let collections = ExecCollections::new(dir.path(), false, 4);
+        let collections = OutputCollectionTracker::new(dir.path(), false, 4);
         assert!(collections.unfinished_records().expect("none").is_empty());
         assert_eq!(collections.read_record("a").expect("none"), None);
         for (exec, state) in [
@@ -335,7 +335,7 @@ mod tests {
         use futures::FutureExt;
 
         let dir = tempfile::tempdir().expect("temp dir");
-        let collections = ExecCollections::new(dir.path(), false, 4);
+        let collections = OutputCollectionTracker::new(dir.path(), false, 4);
         let turns = [
             collections.acquire_turn().await,
             collections.acquire_turn().await,
@@ -357,7 +357,7 @@ mod tests {
     #[tokio::test]
     async fn flush_waits_for_every_collection_in_flight() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let collections = Arc::new(ExecCollections::new(dir.path(), true, 4));
+        let collections = Arc::new(OutputCollectionTracker::new(dir.path(), true, 4));
         let in_flight = collections.begin("a").expect("first");
         assert!(collections.begin("a").is_none(), "it has a job");
         collections.finish_adoption();

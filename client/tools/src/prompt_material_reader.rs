@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use skilld_client::v1::{Skill, SkillFile};
 
-use crate::call_context::{SessionContext, ToolContext};
+use crate::call_context::{SessionContext, ToolsetContext};
 use crate::prompt::{self, LoadedContent, PromptMaterial, SkillDoc, SkillSummary};
 use crate::skill_lookup::{self, pinned_reference, skill_id, skill_reference};
 use crate::state::{Selection, agent_zero, sherma, skill_loads};
@@ -119,7 +119,7 @@ fn sherma_requests(context: SessionContext<'_>) -> Vec<SkillContentRequest> {
 
 /// Reads the content of a skill, all of it from one digest; `None` if the skill cannot be read.
 async fn read_content(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     wanted: SkillContentRequest,
 ) -> ToolResult<Option<LoadedContent>> {
     for _ in 0..ATTEMPTS_MAX {
@@ -138,7 +138,7 @@ async fn read_content(
 
 /// Reads the content of a skill that was looked up, with at most `bytes_max` bytes of documents.
 async fn read_loaded_content(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     skill: Skill,
     wanted: &SkillContentRequest,
     bytes_max: u64,
@@ -162,7 +162,7 @@ async fn read_loaded_content(
 /// Returns the tools, declared or selected, that neither the host nor this family has. The other families' skills bring
 /// their tools with them.
 fn unavailable_tools(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     declared: &[String],
     selected: Option<&Selection>,
 ) -> Vec<String> {
@@ -226,7 +226,7 @@ pub(crate) async fn read_inline_content(
 
 /// Reads the selected documents that exist, each with its share of `bytes_max` bytes.
 async fn read_documents(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     skill: &Skill,
     chosen: Option<&Selection>,
     bytes_max: u64,
@@ -268,7 +268,7 @@ async fn read_documents(
 
 /// Reads one document, with a note at its end if it was cut; `None` if it is no text.
 async fn read_document(
-    tools: &ToolContext,
+    tools: &ToolsetContext,
     pinned: &str,
     file: SkillFile,
     share: u64,

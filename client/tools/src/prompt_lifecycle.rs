@@ -11,7 +11,7 @@ use std::cell::LazyCell;
 
 use serde_json::Value;
 
-use crate::prompt::{PromptOptions, Provider, history};
+use crate::prompt::{PromptOptions, Provider, skill_load_history};
 use crate::session::Session;
 use crate::state::skill_loads::{self, Eviction};
 use crate::state::{LoadScope, SessionState, StateDelta, migrate};
@@ -68,7 +68,7 @@ impl Toolset {
         self.capped(session, state, delta)
     }
 
-    /// Ends a prompt that showed these skills ([`Injection::shown`](crate::prompt::Injection::shown)): unloads what was
+    /// Ends a prompt that showed these skills ([`InjectionReport::shown`](crate::prompt::InjectionReport::shown)): unloads what was
     /// loaded for one prompt.
     #[must_use]
     pub fn after_prompt(
@@ -87,7 +87,7 @@ impl Toolset {
         provider: Provider,
         body: &Value,
     ) -> StateDelta {
-        let owners = LazyCell::new(|| history::owners(provider, body));
+        let owners = LazyCell::new(|| skill_load_history::owners(provider, body));
         migrate(state, self.scope(session), |skill| {
             owners.get(skill).cloned()
         })

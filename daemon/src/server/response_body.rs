@@ -15,16 +15,17 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::Span;
 
-use super::call::OpenCallGuard;
-use super::request::CallProtection;
+use super::call_layer::OpenCallGuard;
+use super::request_body::ConnectionProtection;
 use crate::error::Error;
 
-/// Wrapped body of a response. All fields are `Unpin`, so no pin projection is needed.
+/// Response body that counts its call as open and ends a stream at its deadline or at the server's stop. All fields are
+/// `Unpin`, so no pin projection is needed.
 #[derive(Debug)]
-pub(super) struct ResponseBody {
+pub(super) struct GuardedResponseBody {
     inner: Body,
     _open: Option<OpenCallGuard>,
-    _protection: CallProtection,
+    _protection: ConnectionProtection,
     span: Span,
     start: Instant,
     deadline: Option<Pin<Box<Sleep>>>,
@@ -40,9 +41,9 @@ pub(super) struct ResponseBody {
 
 /// Guards and deadlines of a response's body.
 #[derive(Debug)]
-pub(super) struct ResponseWatch {
+pub(super) struct ResponseGuards {
     pub(super) open: Option<OpenCallGuard>,
-    pub(super) protection: CallProtection,
+    pub(super) protection: ConnectionProtection,
     pub(super) span: Span,
     pub(super) start: Instant,
     pub(super) deadline: Option<Instant>,
@@ -67,9 +68,9 @@ pub(super) fn is_lost_guest(headers: &HeaderMap) -> bool {
     Status::from_header_map(headers).is_some_and(|status| status.code() == Code::Aborted)
 }
 
-impl ResponseBody {
-    pub(super) fn wrap(response: Response<Body>, watch: ResponseWatch) -> Response<Body> {
-        let ResponseWatch {
+impl GuardedResponseBody {
+    pub(super) fn wrap(response: Response<Body>, watch: ResponseGuards) -> Response<Body> {
+        let ResponseGuards {
             open,
             protection,
             span,
@@ -127,7 +128,7 @@ impl ResponseBody {
     }
 }
 
-impl http_body::Body for ResponseBody {
+impl http_body::Body for GuardedResponseBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -180,7 +181,7 @@ impl http_body::Body for ResponseBody {
     }
 }
 
-impl Drop for ResponseBody {
+impl Drop for GuardedResponseBody {
     fn drop(&mut self) {
         let _entered = self.span.enter();
         let elapsed_us = self.start.elapsed().as_micros();

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::guest;
 use crate::workspace::record::{self, SlotRecord, WorkspaceClaim};
-use crate::workspace::slot_context::SlotContext;
+use crate::workspace::shared_slot_context::SharedSlotContext;
 
 /// Path of the metadata file in the slot's directory; `/workspace/metadata.json` in the container.
 pub const METADATA: &str = "skills/.metadata.json";
@@ -61,14 +61,14 @@ pub fn new_record(
 
 /// Returns the name of a slot's container, unique on the host while the slot lives.
 #[must_use]
-pub fn container_name(context: &SlotContext, number: u32) -> String {
+pub fn container_name(context: &SharedSlotContext, number: u32) -> String {
     format!("skilld-{}-{number}", context.instance)
 }
 
 /// Returns the specification of a slot's container.
 #[must_use]
 pub fn container_spec(
-    context: &SlotContext,
+    context: &SharedSlotContext,
     pool: &PoolConfig,
     record: &SlotRecord,
 ) -> ContainerSpec {
@@ -100,7 +100,7 @@ pub fn container_spec(
 
 /// Returns the number of terminals of one container: an equal share of the kernel's maximum without its reserve. So all
 /// containers together leave the host its reserve, as long as each gets at least one.
-fn terminals_per_container(context: &SlotContext) -> usize {
+fn terminals_per_container(context: &SharedSlotContext) -> usize {
     let setting = |name: &str, default| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/pty/{name}"));
         text.ok()
@@ -170,7 +170,7 @@ pub fn create_slot_dir(dir: &Path, record: &SlotRecord, guest_path: &Path) -> Re
 
 /// Creates the message that configures a guest when its slot becomes a workspace.
 #[must_use]
-pub fn configure_request(context: &SlotContext, workspace: &str) -> pb::ConfigureRequest {
+pub fn configure_request(context: &SharedSlotContext, workspace: &str) -> pb::ConfigureRequest {
     let execs = &context.config.execs;
     pb::ConfigureRequest {
         workspace: format!("workspaces/{workspace}"),

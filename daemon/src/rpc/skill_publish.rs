@@ -12,8 +12,8 @@ use skilld_proto::v1 as pb;
 use tokio::io::AsyncWriteExt;
 use tonic::Streaming;
 
-use super::convert::publish as wire;
-use super::{SharedServices, upload};
+use super::convert::skill_publish as wire;
+use super::{SharedDependencies, upload};
 use crate::error::{Error, Result};
 use crate::skills::Skill;
 
@@ -27,7 +27,7 @@ const UPLOAD_TIMES: u32 = 10;
 /// # Errors
 /// See `PublishSkill` in the API.
 pub async fn receive_archive(
-    shared: &SharedServices,
+    shared: &SharedDependencies,
     mut client: Streaming<pb::PublishSkillRequest>,
 ) -> Result<Skill> {
     let first = upload::first_message(&mut client, shared, "header").await?;
@@ -62,7 +62,7 @@ pub async fn receive_archive(
 
 /// Writes the stream's bytes to `file`, and checks their number and their checksum.
 async fn write_archive(
-    shared: &SharedServices,
+    shared: &SharedDependencies,
     mut client: Streaming<pb::PublishSkillRequest>,
     file: File,
     sha256: &str,
@@ -98,7 +98,7 @@ async fn write_archive(
 }
 
 /// Removes unused skills from the store, periodically and when [`super::Services::sweep`] is notified, until the daemon stops.
-pub async fn sweep_store(shared: SharedServices) {
+pub async fn sweep_store(shared: SharedDependencies) {
     let interval = SWEEP_INTERVAL.min(shared.config.skills.options.keep_unused);
     loop {
         tokio::select! {

@@ -24,9 +24,9 @@ const NAME: &[u8] = b":authority";
 /// Name `:authority` in HPACK's Huffman code.
 const NAME_HUFFMAN: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
-/// Filter for the bytes of one client. It holds back at most one frame.
+/// Replaces the `:authority` of each request in the bytes of one client. It holds back at most one frame.
 #[derive(Debug)]
-pub(super) struct AuthorityFilter {
+pub(super) struct AuthorityRewriter {
     /// Start of a frame that is not complete.
     held: Vec<u8>,
     /// Number of bytes that pass unchanged before the next frame begins.
@@ -35,7 +35,7 @@ pub(super) struct AuthorityFilter {
     frame_bytes_max: usize,
 }
 
-impl AuthorityFilter {
+impl AuthorityRewriter {
     /// Creates a filter for a connection that begins with `preface` bytes before its first frame.
     pub(super) fn new(preface: usize, frame_bytes_max: usize) -> Self {
         Self {
@@ -199,7 +199,7 @@ mod tests {
 
     /// Returns the bytes that h2 reads if the client's bytes arrive in pieces of `piece` bytes.
     fn filtered(input: &[u8], piece: usize) -> Vec<u8> {
-        let mut filter = AuthorityFilter::new(PREFACE.len(), 1000);
+        let mut filter = AuthorityRewriter::new(PREFACE.len(), 1000);
         let mut output = BytesMut::new();
         for piece in input.chunks(piece) {
             filter.feed(piece, &mut output);

@@ -16,7 +16,7 @@ use tokio::time::Sleep;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use super::connections::{CallKind, ConnectionCall, ConnectionHandle};
+use super::connections::{CallPriority, ConnectionCallGuard, ConnectionHandle};
 use crate::error::Error;
 
 /// Longest time from the headers of a call to the end of its request, or of the first message of a stream. Clients send
@@ -25,9 +25,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Length of the prefix of every gRPC message, in bytes: a flag, and the message's length as four bytes.
 const PREFIX_BYTES: usize = 5;
 
-/// Wrapped body of a request.
+/// Request body that must arrive in time, and then counts its call on the connection.
 #[derive(Debug)]
-pub(super) struct RequestBody {
+pub(super) struct TimedRequestBody {
     inner: Body,
     /// Part of the request that has not arrived; `None` once the call counts.
     awaited: Option<AwaitedRequest>,
@@ -36,21 +36,21 @@ pub(super) struct RequestBody {
 /// Protection of a connection by one of its calls: empty until the call's request has arrived. The call owns it, and
 /// the request's body, which a handler may keep for longer, only fills it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct CallProtection(Arc<OnceLock<ConnectionCall>>);
+pub(super) struct ConnectionProtection(Arc<OnceLock<ConnectionCallGuard>>);
 
 /// Connection and kind of a call that counts once its request has arrived.
 #[derive(Debug)]
-pub(super) struct CallOpening {
+pub(super) struct PendingCall {
     connection: ConnectionHandle,
-    kind: CallKind,
-    protection: Weak<OnceLock<ConnectionCall>>,
+    kind: CallPriority,
+    protection: Weak<OnceLock<ConnectionCallGuard>>,
 }
 
 /// Request that has not arrived far enough to count.
 #[derive(Debug)]
 struct AwaitedRequest {
     deadline: Pin<Box<Sleep>>,
-    opening: Option<CallOpening>,
+    opening: Option<PendingCall>,
     /// Progress of the first message of a stream; `None` for a unary request, which must arrive completely.
     first: Option<FirstMessageArrival>,
 }
@@ -63,12 +63,12 @@ struct FirstMessageArrival {
     seen: u64,
 }
 
-// === impl CallProtection ===
+// === impl ConnectionProtection ===
 
-impl CallProtection {
+impl ConnectionProtection {
     /// Makes the value with which the request's body fills this protection.
-    pub(super) fn opening(&self, connection: ConnectionHandle, kind: CallKind) -> CallOpening {
-        CallOpening {
+    pub(super) fn opening(&self, connection: ConnectionHandle, kind: CallPriority) -> PendingCall {
+        PendingCall {
             connection,
             kind,
             protection: Arc::downgrade(&self.0),
@@ -76,7 +76,7 @@ impl CallProtection {
     }
 }
 
-impl CallOpening {
+impl PendingCall {
     /// Counts the call on its connection. Returns `false` if the connection is being closed, so that an answer would
     /// not arrive.
     fn open(self) -> bool {
@@ -108,12 +108,12 @@ impl FirstMessageArrival {
     }
 }
 
-// === impl RequestBody ===
+// === impl TimedRequestBody ===
 
-impl RequestBody {
+impl TimedRequestBody {
     /// Wraps a body. `opening` is `None` for a call without a counted connection; `is_stream` is `true` for a stream of
     /// requests.
-    pub(super) fn new(inner: Body, is_stream: bool, opening: Option<CallOpening>) -> Self {
+    pub(super) fn new(inner: Body, is_stream: bool, opening: Option<PendingCall>) -> Self {
         let awaited = AwaitedRequest {
             deadline: Box::pin(tokio::time::sleep(REQUEST_TIMEOUT)),
             opening,
@@ -144,11 +144,11 @@ impl RequestBody {
             return true;
         }
         let opening = self.awaited.take().and_then(|request| request.opening);
-        opening.is_none_or(CallOpening::open)
+        opening.is_none_or(PendingCall::open)
     }
 }
 
-impl http_body::Body for RequestBody {
+impl http_body::Body for TimedRequestBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -241,7 +241,7 @@ mod tests {
     }
 
     /// Polls until the next frame or error.
-    async fn next(body: &mut RequestBody) -> Option<Result<Frame<Bytes>, Status>> {
+    async fn next(body: &mut TimedRequestBody) -> Option<Result<Frame<Bytes>, Status>> {
         std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await
     }
 
@@ -276,17 +276,17 @@ mod tests {
     struct OnlyConnection {
         table: ConnectionTable,
         guard: ConnectionGuard,
-        protection: CallProtection,
-        body: RequestBody,
+        protection: ConnectionProtection,
+        body: TimedRequestBody,
     }
 
     fn call_on_the_only_connection(request: Body, is_stream: bool) -> OnlyConnection {
         let table = ConnectionTable::new(1, 1);
         let guard = connection(&table);
-        let protection = CallProtection::default();
-        let opening = protection.opening(guard.handle(), CallKind::Work);
+        let protection = ConnectionProtection::default();
+        let opening = protection.opening(guard.handle(), CallPriority::Work);
         OnlyConnection {
-            body: RequestBody::new(request, is_stream, Some(opening)),
+            body: TimedRequestBody::new(request, is_stream, Some(opening)),
             table,
             guard,
             protection,

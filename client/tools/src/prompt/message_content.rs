@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 
 /// Location of a content value: a field of an object in the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ContentPlace {
+pub(super) struct ContentPointer {
     /// JSON pointer to the object.
     owner: String,
     field: &'static str,
 }
 
-impl ContentPlace {
+impl ContentPointer {
     pub(super) fn new(owner: &str, field: &'static str) -> Self {
         Self {
             owner: owner.to_owned(),

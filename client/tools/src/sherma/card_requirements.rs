@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 use skilld_client::v1::Skill;
 
-use crate::host::HostTools;
-use crate::mcp::{McpServer, ServerAddress};
+use crate::host_tools::HostTools;
+use crate::mcp_client::{McpServer, ServerAddress};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::{proto_json, skill_lookup};
 
@@ -15,7 +15,7 @@ const SERVERS_MAX: usize = 8;
 
 /// Checked requests of a card: each of them can be satisfied.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct CardRequests {
+pub(super) struct CardRequirements {
     /// Names of the host's tools.
     pub(super) local_tools: Vec<String>,
     /// Names of tools that the card asks for and the host, which has registered none at all, does not have.
@@ -23,7 +23,7 @@ pub(super) struct CardRequests {
     pub(super) servers: Vec<McpServer>,
 }
 
-impl CardRequests {
+impl CardRequirements {
     /// Reads the card of a skill; one that has none asks for nothing.
     pub(super) fn read(skill: &Skill, host: &HostTools) -> ToolResult<Self> {
         let Some(fields) = &skill.card else {

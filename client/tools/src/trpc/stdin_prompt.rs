@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// Input that a program seems to wait for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub(super) struct InputPrompt {
+pub(super) struct StdinPrompt {
     pub(super) needs_input: bool,
     /// `prompt` or `selection`.
     pub(super) kind: &'static str,
@@ -31,7 +31,7 @@ const PROMPT: [&str; 6] = [
 ];
 
 /// Returns the prompt that the output of one call ends with.
-pub(super) fn find_prompt(output: &str) -> Option<InputPrompt> {
+pub(super) fn find_prompt(output: &str) -> Option<StdinPrompt> {
     let text = remove_escapes(output);
     let lines = text.lines().map(str::trim);
     let last = lines.clone().rfind(|line| !line.is_empty())?;
@@ -44,7 +44,7 @@ pub(super) fn find_prompt(output: &str) -> Option<InputPrompt> {
     } else {
         return None;
     };
-    Some(InputPrompt {
+    Some(StdinPrompt {
         needs_input: true,
         kind,
         hint: last.to_owned(),

@@ -1,12 +1,12 @@
-//! Converts refusals of the daemon into the words of the tool: the model knows its arguments, not the API's fields.
+//! Translates errors about fields of the daemon's requests into errors about the tool's arguments.
 
 use skilld_client::v1::Reason;
 
 use crate::tool_error::ToolError;
 
-/// Names of a tool's arguments, for messages about the fields of the daemon's requests.
+/// Translator of errors about request fields, with the names of the tool's arguments.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ArgumentNames<'a> {
+pub(super) struct FieldErrorTranslator<'a> {
     /// Globs as they were sent.
     pub(super) globs: &'a [String],
     /// Argument that the globs come from.
@@ -20,7 +20,7 @@ pub(super) struct ArgumentNames<'a> {
 /// Prefixes of the fields of a request.
 const PREFIXES: [&str; 3] = ["spec.planned_collect.", "spec.collect.", "spec."];
 
-impl<'a> ArgumentNames<'a> {
+impl<'a> FieldErrorTranslator<'a> {
     /// Names of a tool that collects no files and has this argument for the time of a command.
     pub(super) const fn with_timeout(timeout: &'static str) -> Self {
         Self {
@@ -115,9 +115,9 @@ mod tests {
     #[test]
     fn a_field_of_a_request_is_named_as_the_argument_that_it_comes_from() {
         let globs = ["out/a".to_owned(), "$NOPE/b".to_owned()];
-        let names = ArgumentNames {
+        let names = FieldErrorTranslator {
             globs: &globs,
-            ..ArgumentNames::with_timeout("timeout")
+            ..FieldErrorTranslator::with_timeout("timeout")
         };
         for (field, wanted) in [
             ("spec.planned_collect.globs[1]", "output_files \"$NOPE/b\""),

@@ -18,11 +18,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Inventories by image id.
 #[derive(Debug, Default)]
-pub struct ImageInventories {
+pub struct SoftwareInventoryCache {
     known: Mutex<HashMap<String, Arc<ImageInventory>>>,
 }
 
-impl ImageInventories {
+impl SoftwareInventoryCache {
     /// Returns the inventory of a pool's image. The first call reserves a warm slot and asks its guest.
     ///
     /// # Errors

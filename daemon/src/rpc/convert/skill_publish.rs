@@ -12,7 +12,7 @@ use crate::skills::{VersionSelector, is_digest, is_name};
 
 /// Checked header of a PublishSkill stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Publish {
+pub struct PublishRequest {
     /// Name of the skill.
     pub name: String,
     /// Format of the archive; `None` means that the daemon detects it.
@@ -25,7 +25,7 @@ pub struct Publish {
 ///
 /// # Errors
 /// `Invalid`.
-pub fn publish(first: &pb::PublishSkillRequest) -> Result<Publish> {
+pub fn publish(first: &pb::PublishSkillRequest) -> Result<PublishRequest> {
     let mut violations = ViolationCollector::default();
     let name = first.name.strip_prefix("skills/").unwrap_or_default();
     if !is_name(name) {
@@ -50,7 +50,7 @@ pub fn publish(first: &pb::PublishSkillRequest) -> Result<Publish> {
     };
     let sha256 = violations.sha256("header.sha256", &header.sha256);
     violations.finish()?;
-    Ok(Publish {
+    Ok(PublishRequest {
         name: name.to_owned(),
         kind,
         sha256,

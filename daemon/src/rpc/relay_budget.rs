@@ -32,11 +32,11 @@ struct BudgetState {
     permits_max: usize,
     epoch: Instant,
     next: AtomicU64,
-    holders: Mutex<HashMap<u64, Arc<BudgetEntry>>>,
+    holders: Mutex<HashMap<u64, Arc<BudgetedStream>>>,
 }
 
 /// Record of one stream in the budget: when it was last read, and how to free its memory.
-struct BudgetEntry {
+struct BudgetedStream {
     id: u64,
     last_read_ms: AtomicU64,
     /// Frees the memory of the stream.
@@ -47,7 +47,7 @@ struct BudgetEntry {
 #[derive(Debug)]
 pub struct BufferPermit {
     budget: RelayBudget,
-    stream: Arc<BudgetEntry>,
+    stream: Arc<BudgetedStream>,
     is_held: bool,
 }
 
@@ -72,7 +72,7 @@ impl RelayBudget {
     pub fn new_permit(&self, end: impl Fn() + Send + Sync + 'static) -> BufferPermit {
         BufferPermit {
             budget: self.clone(),
-            stream: Arc::new(BudgetEntry {
+            stream: Arc::new(BudgetedStream {
                 id: self.0.next.fetch_add(1, Ordering::Relaxed),
                 last_read_ms: AtomicU64::new(0),
                 end: Box::new(end),
@@ -94,7 +94,7 @@ impl RelayBudget {
         u64::try_from(self.0.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn holders(&self) -> MutexGuard<'_, HashMap<u64, Arc<BudgetEntry>>> {
+    fn holders(&self) -> MutexGuard<'_, HashMap<u64, Arc<BudgetedStream>>> {
         // No code panics while it holds the lock, so the map is consistent.
         self.0
             .holders
@@ -103,11 +103,11 @@ impl RelayBudget {
     }
 
     /// Returns the id of the stalled stream that was not read for the longest time.
-    fn most_stalled(&self, taken: &HashMap<u64, Arc<BudgetEntry>>) -> Option<u64> {
+    fn most_stalled(&self, taken: &HashMap<u64, Arc<BudgetedStream>>) -> Option<u64> {
         let latest = self
             .now_ms()
             .checked_sub(u64::try_from(STALLED_AFTER.as_millis()).unwrap_or(u64::MAX))?;
-        let last_read = |holder: &BudgetEntry| holder.last_read_ms.load(Ordering::Relaxed);
+        let last_read = |holder: &BudgetedStream| holder.last_read_ms.load(Ordering::Relaxed);
         let stalled = taken
             .iter()
             .filter(|(_, holder)| last_read(holder) <= latest);
@@ -159,9 +159,9 @@ impl Drop for BufferPermit {
     }
 }
 
-impl fmt::Debug for BudgetEntry {
+impl fmt::Debug for BudgetedStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BudgetEntry {{ id: {} }}", self.id)
+        write!(f, "BudgetedStream {{ id: {} }}", self.id)
     }
 }
 

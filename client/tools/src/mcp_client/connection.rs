@@ -254,7 +254,7 @@ fn service_error(server: &McpServer, error: &ServiceError) -> ToolError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::ServerAddress;
+    use crate::mcp_client::ServerAddress;
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_says_nothing_is_given_up() {

@@ -3,7 +3,7 @@
 
 use skilld_client::v1::{Skill, SkillState};
 
-use crate::call_context::{SessionContext, ToolContext};
+use crate::call_context::{SessionContext, ToolsetContext};
 use crate::hooks::SkillChoice;
 use crate::skill_lookup::{self, skill_id, skill_reference};
 use crate::state::agent_zero::{self, unwrap_name};
@@ -39,7 +39,7 @@ pub(super) async fn find_loaded_skill(
 }
 
 /// Finds the skill that a choice means, by its exact name or else by a similar one.
-pub(super) async fn find_skill(tools: &ToolContext, choice: &SkillChoice) -> ToolResult<Skill> {
+pub(super) async fn find_skill(tools: &ToolsetContext, choice: &SkillChoice) -> ToolResult<Skill> {
     let (name, version) = (choice.skill_id.trim(), choice.version.as_str());
     if name.is_empty() {
         return Err(ToolError::arguments(

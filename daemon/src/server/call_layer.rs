@@ -6,7 +6,7 @@
 //! | deadline | the shorter of the client's and `unary_timeout` | the client's | the client's, up to the last byte |
 //! | when the daemon stops | goes on for half of `stop_timeout` | its handler ends it | ends with UNAVAILABLE |
 //!
-//! A request, or the first message of a stream, must arrive within the timeout of `request.rs`.
+//! A request, or the first message of a stream, must arrive within the timeout of `request_body.rs`.
 //!
 //! A drain does not wait for calls that clients can resume: they end with UNAVAILABLE when the daemon stops. A RunExec whose
 //! first message was not sent ends with ABORTED, because it may have started an exec.
@@ -29,10 +29,10 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span};
 
-use super::body::{ResponseBody, ResponseWatch, is_lost_guest, stop_error};
 use super::connections::ConnectionHandle;
 use super::methods::{MethodTable, MethodTraits, grpc_timeout};
-use super::request::{CallProtection, RequestBody};
+use super::request_body::{ConnectionProtection, TimedRequestBody};
+use super::response_body::{GuardedResponseBody, ResponseGuards, is_lost_guest, stop_error};
 use crate::error::Error;
 use crate::rpc::AnswerDeadline;
 
@@ -45,21 +45,21 @@ pub struct OpenCalls(Arc<watch::Sender<usize>>);
 #[derive(Debug)]
 pub(super) struct OpenCallGuard(OpenCalls);
 
-/// Layer that wraps every call.
+/// Tower layer that checks and counts every call, ends it at its deadline and translates its errors.
 #[derive(Debug, Clone)]
 pub(super) struct CallLayer {
-    shared: Arc<CallContext>,
+    shared: Arc<CallLayerContext>,
 }
 
 /// Service that the layer has wrapped.
 #[derive(Debug, Clone)]
 pub(super) struct CallService<S> {
     inner: S,
-    shared: Arc<CallContext>,
+    shared: Arc<CallLayerContext>,
 }
 
 #[derive(Debug)]
-struct CallContext {
+struct CallLayerContext {
     methods: Arc<MethodTable>,
     open: OpenCalls,
     unary_timeout: Duration,
@@ -109,7 +109,7 @@ impl CallLayer {
         stop: CancellationToken,
     ) -> Self {
         Self {
-            shared: Arc::new(CallContext {
+            shared: Arc::new(CallLayerContext {
                 methods,
                 open,
                 unary_timeout,
@@ -172,15 +172,15 @@ where
                 .extensions_mut()
                 .insert(AnswerDeadline::new(deadline));
         }
-        let protection = CallProtection::default();
+        let protection = ConnectionProtection::default();
         let opening = connection.map(|connection| protection.opening(connection, method.kind()));
-        let response = {
-            let _entered = span.enter();
-            self.inner.call(
-                request
-                    .map(|body| Body::new(RequestBody::new(body, method.client_streams, opening))),
-            )
-        };
+        let response =
+            {
+                let _entered = span.enter();
+                self.inner.call(request.map(|body| {
+                    Body::new(TimedRequestBody::new(body, method.client_streams, opening))
+                }))
+            };
         let stop = method.server_streams.then(|| shared.stop.clone());
         let ends_at_stop = method.is_resumable && !method.client_streams;
         async move {
@@ -206,7 +206,7 @@ where
                 Err(error) => Status::from(error).into_http(),
             };
             let deadline = deadline.filter(|_| method.server_streams);
-            let watch = ResponseWatch {
+            let watch = ResponseGuards {
                 open,
                 protection,
                 span,
@@ -215,7 +215,7 @@ where
                 stop,
                 starts: method.starts_exec,
             };
-            Ok(ResponseBody::wrap(response, watch))
+            Ok(GuardedResponseBody::wrap(response, watch))
         }
         .boxed()
     }
