@@ -156,7 +156,7 @@ impl http_body::Body for GuardedResponseBody {
         };
         let trailers = match &polled {
             Poll::Ready(Some(Ok(frame))) => frame.trailers_ref(),
-            _ => None,
+            Poll::Ready(_) | Poll::Pending => None,
         };
         // The first message goes out if it is there: it tells what was started.
         if !this.begun

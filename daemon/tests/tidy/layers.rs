@@ -9,7 +9,13 @@ use crate::source::{Finding, SourceFile};
 const DAEMON_LAYERS: &[&[&str]] = &[
     &["error"],
     &[
-        "fault", "mime", "openat2", "shutdown", "similar", "paths", "socket",
+        "fault",
+        "mime",
+        "openat2",
+        "shutdown",
+        "similar",
+        "workspace_paths",
+        "socket",
     ],
     &["engine", "fetch"],
     &["config"],

@@ -203,7 +203,7 @@ impl ForkedSupervisor<'_> {
                         sys::send_signal_to_group(leader, signal);
                     }
                     (SignalTarget::Tree, _) => {
-                        tree_kill::signal_tree(getpid(), &HashSet::new(), signal)
+                        tree_kill::signal_tree(getpid(), &HashSet::new(), signal);
                     }
                     (_, None) => {}
                 }
