@@ -1,6 +1,6 @@
 //! Slots, and the workspaces that they become. One task owns one slot (`actor.rs`); all others hold a handle and send
-//! it messages. The table in `state.rs` decides which event is allowed in which state; the record in `record.rs`
-//! survives a crash.
+//! it messages. The table in `slot_state_machine.rs` decides which event is allowed in which state; the record in
+//! `record.rs` survives a crash.
 //!
 //! A request takes a [`WorkspaceGrant`] once, from the task's latest snapshot or, while only the task can decide, from
 //! the task. Bytes then flow from the guest to the client without the task.
@@ -32,15 +32,15 @@ pub mod record;
 pub mod registry;
 pub mod shared_slot_context;
 pub mod slot_provisioning;
+pub mod slot_state_machine;
 pub mod slot_table;
 pub mod software_inventory_cache;
-pub mod state;
 pub mod workspace_table;
 
 use lease::{HoldError, LeaseGuard, WorkspaceLease};
 use output_collection_tracker::OutputCollectionTracker;
 use record::SlotRecord;
-use state::{LossCause, SlotState};
+use slot_state_machine::{LossCause, SlotState};
 
 /// Maximum number of requests that wait for one slot's task.
 const COMMANDS_MAX: usize = 256;

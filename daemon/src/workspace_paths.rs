@@ -164,7 +164,6 @@ pub fn absolute_path(path: &str) -> String {
 }
 
 /// Rejects text with a NUL or with more than `bytes_max` bytes.
-/// Rejects text with a NUL or with more than `bytes_max` bytes.
 fn check_text(field: &str, text: &str, bytes_max: usize) -> Result<()> {
     if text.contains('\0') {
         return Err(Error::invalid(field, "contains a NUL"));

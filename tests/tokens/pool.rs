@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use skilld_tools::LoadMode;
-use skilld_tools::host_tool_offer::{DeclaredTools, select_host_tools};
+use skilld_tools::host_tool_offer::{SkillToolDeclaration, select_host_tools};
 use skilld_tools::state::{LoadScope, SessionState, skill_loads};
 use tiktoken_rs::CoreBPE;
 
@@ -54,10 +54,10 @@ pub(crate) fn rows(tokenizer: &CoreBPE) -> Result<Vec<Row>> {
 fn figures(size: usize, loads: usize, tokenizer: &CoreBPE) -> Result<(usize, usize)> {
     let pool = pool(size);
     let names: Vec<&str> = pool.iter().map(|(name, _)| name.as_str()).collect();
-    let skills: Vec<DeclaredTools> = names
+    let skills: Vec<SkillToolDeclaration> = names
         .chunks_exact(TOOLS_OF_A_SKILL)
         .enumerate()
-        .map(|(number, tools)| DeclaredTools {
+        .map(|(number, tools)| SkillToolDeclaration {
             skill: format!("skill-{number}"),
             tools: tools.iter().map(|name| (*name).to_owned()).collect(),
         })

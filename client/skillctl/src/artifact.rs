@@ -147,14 +147,14 @@ fn resource_name(name: &str) -> String {
 }
 
 /// Returns the name of an artifact without the `artifacts/` of its resource name.
-fn shown_name(artifact: &Message) -> String {
+fn bare_name(artifact: &Message) -> String {
     let name = artifact.name.strip_prefix("artifacts/");
     name.unwrap_or(&artifact.name).to_owned()
 }
 
 /// Returns the reference of one version of an artifact, `NAME@VERSION`.
 fn versioned_name(artifact: &Message) -> String {
-    format!("{}@{}", shown_name(artifact), artifact.version)
+    format!("{}@{}", bare_name(artifact), artifact.version)
 }
 
 impl From<Scope> for ArtifactScope {
@@ -167,7 +167,7 @@ const HEADER: [&str; 5] = ["NAME", "VERSION", "SIZE", "TYPE", "CREATED"];
 
 fn artifact_row(artifact: &Message) -> [String; 5] {
     [
-        shown_name(artifact),
+        bare_name(artifact),
         artifact.version.to_string(),
         value_formats::format_size(artifact.size),
         artifact.mime_type.clone(),
@@ -183,7 +183,7 @@ impl List {
         };
         let all = read_all_pages(client, request).await?;
         let kind = "ListArtifactsResponse";
-        output::print_list(kind, &all, &all.artifacts, shown_name, HEADER, artifact_row)
+        output::print_list(kind, &all, &all.artifacts, bare_name, HEADER, artifact_row)
     }
 }
 
@@ -248,7 +248,7 @@ impl Load {
             version: self.name.version,
         };
         let artifact = client.load_artifact(request).await?;
-        let name = shown_name(artifact.header());
+        let name = bare_name(artifact.header());
         let to_stdout = self.file.as_os_str() == "-";
         if to_stdout && output::is_json() {
             return print_download(artifact, &name).await;

@@ -2,7 +2,7 @@
 //! has a text, as that system's models read it, and beside it fields for programs.
 
 mod execute_script_method;
-mod list_method;
+mod list_and_search_methods;
 mod load_method;
 mod read_file_method;
 mod skill_name_resolution;
@@ -116,8 +116,8 @@ fn build_parameters(methods: &[&str]) -> Value {
 /// Returns the schema of the result: one alternative for each method, all of them with `text`.
 fn build_returns(methods: &[&str]) -> Value {
     let mut any_of = vec![
-        result_schema::<list_method::ListResult>(),
-        result_schema::<list_method::SearchResult>(),
+        result_schema::<list_and_search_methods::ListResult>(),
+        result_schema::<list_and_search_methods::SearchResult>(),
         result_schema::<load_method::LoadResult>(),
         result_schema::<read_file_method::ReadResult>(),
     ];
@@ -154,8 +154,8 @@ async fn call_method(call: CallContext<'_>, arguments: Value) -> CallResult {
         return Err(ToolError::arguments(problem));
     }
     match method.as_str() {
-        "list" => list_method::list_skills(call).await,
-        "search" => list_method::search_skills(call, &arguments.query).await,
+        "list" => list_and_search_methods::list_skills(call).await,
+        "search" => list_and_search_methods::search_skills(call, &arguments.query).await,
         "load" => load_method::load_skill(call, &arguments.skill_name).await,
         "read_file" => read_file_method::read_file(call, &arguments).await,
         _ => execute_script_method::execute_script(call, arguments).await,

@@ -13,7 +13,7 @@ use crate::{prompt_material_reader, skill_lookup};
 
 /// Tools that a skill declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeclaredTools {
+pub struct SkillToolDeclaration {
     /// Name of the skill.
     pub skill: String,
     /// Tools of its `Tools:` section.
@@ -45,13 +45,13 @@ pub struct UnknownTool {
 pub fn select_host_tools<'a>(
     state: &SessionState,
     scope: LoadScope<'_>,
-    declared: &[DeclaredTools],
+    declared: &[SkillToolDeclaration],
     pool: impl IntoIterator<Item = &'a str>,
 ) -> HostToolOffer {
     let mut wanted: Vec<UnknownTool> = Vec::new();
     // Sorted by the skills' names, and of each but one.
     let declared = declared.iter().rev();
-    let declared: BTreeMap<&str, &DeclaredTools> =
+    let declared: BTreeMap<&str, &SkillToolDeclaration> =
         declared.map(|own| (own.skill.as_str(), own)).collect();
     for (skill, own) in declared {
         if !skill_loads::is_loaded(state, scope, skill) {
@@ -103,13 +103,13 @@ pub(crate) async fn list_offered_tools(
 pub(crate) async fn find_declarations(
     context: SessionContext<'_>,
     skills: Vec<String>,
-) -> ToolResult<Vec<DeclaredTools>> {
+) -> ToolResult<Vec<SkillToolDeclaration>> {
     if context.tools.host.is_empty() {
         return Ok(Vec::new());
     }
     let found = skills.into_iter().map(|name| async move {
         let found = skill_lookup::find_usable_skill(context.tools, &name).await?;
-        Ok(found.map(|skill| DeclaredTools {
+        Ok(found.map(|skill| SkillToolDeclaration {
             skill: name,
             tools: skill.tools,
         }))
@@ -131,14 +131,14 @@ mod tests {
     };
     const POOL: [&str; 5] = ["a", "b", "c", "d", "a"];
 
-    fn declared(skill: &str, tools: &[&str]) -> DeclaredTools {
-        DeclaredTools {
+    fn declared(skill: &str, tools: &[&str]) -> SkillToolDeclaration {
+        SkillToolDeclaration {
             skill: skill.into(),
             tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
         }
     }
 
-    fn skills() -> Vec<DeclaredTools> {
+    fn skills() -> Vec<SkillToolDeclaration> {
         vec![
             declared("one", &["c", "a", "secret"]),
             declared("two", &["a", "b"]),
@@ -221,7 +221,7 @@ mod tests {
         ) {
             let mut all = skills();
             all.push(declared("three", &["d", "b", "nothing"]));
-            let all: Vec<DeclaredTools> = order.iter().filter_map(|at| all.get(*at).cloned()).collect();
+            let all: Vec<SkillToolDeclaration> = order.iter().filter_map(|at| all.get(*at).cloned()).collect();
             let mut state = SessionState::new();
             for skill in loads {
                 load(&mut state, skill);

@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Layers, each of which uses only those before it: `tool_definition` (families, definitions, calls), [`state`] and
-//! [`prompt`], `session`, `tool_error` and `tool_options`, [`host`] and [`hooks`], `mcp` and `workspaces`,
-//! `call_context`, the shared core (`skill_lookup`, `skill_material`, `script_run`, `exec_run`, `tool_row` and their
-//! like), the families
-//! `trpc`, `sherma` and `agent_zero`, `toolset` with `prompt_state` and `call_cancellation`, and `skills`.
+//! [`prompt`], `session`, `tool_error` and `tool_options`, [`host_tools`] and [`hooks`], `mcp_client` and `workspaces`,
+//! `call_context`, the shared core (`skill_lookup`, `prompt_material_reader`, `script_run`, `exec_run`, `builtin_tool`
+//! and their like), the families `trpc`, `sherma` and `agent_zero`, `toolset` with `prompt_lifecycle` and
+//! `call_cancellation`, and `skills`.
 
 mod agent_zero;
 pub mod arguments;

@@ -53,7 +53,7 @@ pub(crate) async fn find_skill(tools: &ToolsetContext, reference: &str) -> ToolR
     }
 }
 
-/// Finds a skill as [`find_skill`] does; `None` if it is gone, hidden or cannot be used.
+/// Finds a skill; `None` instead of [`find_skill`]'s error if it is gone, hidden or cannot be used.
 pub(crate) async fn find_usable_skill(
     tools: &ToolsetContext,
     reference: &str,

@@ -4,7 +4,7 @@
 //!
 //! In reading order: `state_keys` (spelling of keys), `selection` (selected docs or tools), [`skill_loads`] (loads,
 //! unloads, turns, eviction), [`migrate()`] (keys of older versions), [`merge()`] (branches that ran side by side;
-//! `exec_memory` merges commands), [`sherma`] and [`agent_zero`] (state of these families).
+//! `exec_state_merge` merges commands), [`sherma`] and [`agent_zero`] (state of these families).
 
 pub mod agent_zero;
 mod exec_state_merge;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tool_table ──► skill_listing, skill_load,
-//!                skill_selection             skills that exist or are loaded               SkillService, session state
+//!                doc_and_tool_selection      skills that exist or are loaded               SkillService, session state
 //!            ──► skill_run, skill_exec,  ──► command_policy  commands that may run         this crate, daemon
 //!                workspace_exec          ──► input_staging   files that a command needs    FileService
 //!                                        ──► output_files    files that a command changed  FileService

@@ -17,15 +17,15 @@ const ATTEMPTS_MAX: usize = 1000;
 /// # Errors
 ///
 /// EXDEV if the path leads out of `dir`; otherwise the errors of open(2).
-pub fn open_beneath(dir: impl AsFd, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+pub fn open_following_links(dir: impl AsFd, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     open_with(dir, path, flags, ResolveFlag::empty())
 }
 
-/// Opens a path beneath `dir` for reading, as [`open_beneath`] does, but follows no symbolic link.
+/// Opens a path beneath `dir` for reading, as [`open_following_links`] does, but follows no symbolic link.
 ///
 /// # Errors
 ///
-/// ELOOP if a component is a symbolic link; otherwise the errors of [`open_beneath`].
+/// ELOOP if a component is a symbolic link; otherwise the errors of [`open_following_links`].
 pub fn open_without_links(dir: impl AsFd, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     open_with(dir, path, flags, ResolveFlag::RESOLVE_NO_SYMLINKS)
 }

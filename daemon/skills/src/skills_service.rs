@@ -15,7 +15,7 @@ use crate::catalogue::preflight::Need;
 use crate::catalogue::search::SearchMatch;
 use crate::catalogue::skill::{PageCursor, Skill};
 use crate::catalogue::skill_library::SkillLibrary;
-use crate::catalogue::source_scanner::ScanScope;
+use crate::catalogue::source_scanner::ScanExtent;
 use crate::content_store::skill_files::{FileContent, Manifest, ManifestCache, SkillFile};
 use crate::content_store::staged_skill::{self, StagedSkill};
 use crate::content_store::{ContentStore, DAMAGED, StoreCleanup};
@@ -102,7 +102,7 @@ impl Skills {
     /// # Errors
     /// `Draining` when the daemon stops first.
     pub async fn rescan(&self) -> Result<Arc<Catalogue>> {
-        self.catalogue.rescan(ScanScope::Changed).await
+        self.catalogue.rescan(ScanExtent::Changed).await
     }
 
     /// Returns all skills and problems.
@@ -144,7 +144,7 @@ impl Skills {
     /// `Draining` when the daemon stops first.
     pub async fn refresh(&self, by: Option<Instant>) -> Result<Listing> {
         let pending = self.library.sources.remote.refresh(by).await?;
-        let catalogue = self.catalogue.rescan(ScanScope::Everything).await?;
+        let catalogue = self.catalogue.rescan(ScanExtent::Everything).await?;
         let mut listing = Listing::new(&catalogue, None, usize::MAX, ValidationProfile::Lenient);
         let is_listed = |problem: &Problem| {
             let mut problems = catalogue.problems.iter();
@@ -295,7 +295,7 @@ impl Skills {
         let skills = self.catalogue().await?.skills.len();
         let publish = move || library.publish(&name, file, kind, skills);
         let published = self.tasks.blocking_in(&self.permits, publish).await?;
-        let catalogue = self.catalogue.rescan(ScanScope::Published).await?;
+        let catalogue = self.catalogue.rescan(ScanExtent::Published).await?;
         // Only now may the digest be collected: it is referenced, or was deleted meanwhile.
         Ok(published.into_skill(&catalogue.skills))
     }
@@ -310,7 +310,7 @@ impl Skills {
         let catalogue = self.catalogue().await?;
         let delete = move || library.delete(&catalogue.skills, &name, &versions);
         self.tasks.blocking_in(&self.permits, delete).await?;
-        self.catalogue.rescan(ScanScope::Published).await.map(drop)
+        self.catalogue.rescan(ScanExtent::Published).await.map(drop)
     }
 
     /// Removes unused digests from the store. `staged` are the digests that workspaces have.
@@ -348,7 +348,7 @@ impl Skills {
         if let Err(Error::SkillInvalid { problem, .. }) = &done
             && problem.starts_with(DAMAGED)
         {
-            self.catalogue.rescan(ScanScope::Published).await?;
+            self.catalogue.rescan(ScanExtent::Published).await?;
         }
         done
     }

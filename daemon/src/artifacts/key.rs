@@ -23,7 +23,7 @@ const TENANT: &str = "default";
 const COMPONENT_BYTES: usize = 125;
 /// Last character of a component that another one follows.
 const CONTINUED: char = 'z';
-/// Number of digits of a version component.
+/// Number of digits of a version in a key, with leading zeros.
 const VERSION_DIGITS: usize = 19;
 
 /// Returns the key prefix of all records of a scope.

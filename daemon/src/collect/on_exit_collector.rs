@@ -41,7 +41,7 @@ pub struct OnExitCollector(pub(super) Arc<CollectorContext>);
 /// after the guest was asked to start the exec, or when the caller has gone away. The guest may have refused the exec,
 /// or may not know it.
 #[derive(Debug)]
-pub struct CollectionTrigger {
+pub struct CollectionGuard {
     collector: OnExitCollector,
     /// `None` when the collection has ended already.
     job: Option<CollectionJob>,
@@ -75,7 +75,7 @@ impl OnExitCollector {
         workspace: &Workspace,
         exec_id: &str,
         spec: &pb::CollectSpec,
-    ) -> Result<CollectionTrigger> {
+    ) -> Result<CollectionGuard> {
         let job = CollectionJob {
             workspace: workspace.clone(),
             exec_id: exec_id.to_owned(),
@@ -85,7 +85,7 @@ impl OnExitCollector {
             in_flight: workspace.collections().begin(exec_id),
         };
         let collector = self.clone();
-        let mut guard = CollectionTrigger {
+        let mut guard = CollectionGuard {
             collector: self.clone(),
             job: Some(job),
         };
@@ -241,7 +241,7 @@ impl OnExitCollector {
     }
 }
 
-impl Drop for CollectionTrigger {
+impl Drop for CollectionGuard {
     fn drop(&mut self) {
         // After a stop the next daemon resumes the job from its record.
         let job = self.job.take();

@@ -73,7 +73,7 @@ pub fn find_script(skill: &str, root: &Path, path: &str) -> Result<ScriptProgram
     };
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let dir = open(root, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
-    let file = match openat2::open_beneath(&dir, Path::new(&path), OFlag::empty()) {
+    let file = match openat2::open_following_links(&dir, Path::new(&path), OFlag::empty()) {
         Ok(file) => file,
         Err(Errno::ENOENT | Errno::ENOTDIR) => {
             return Err(Error::ScriptNotFound {

@@ -135,8 +135,8 @@ impl ArgumentsBuilder {
         self.out.env.push((name, value));
         match self.style {
             pb::ArgStyle::Unspecified | pb::ArgStyle::Positional => self.push_positional(given),
-            pb::ArgStyle::Named => self.push_named(field, &arg.key, given),
-            pb::ArgStyle::NamedRepeated => self.push_repeated(&arg.key, given),
+            pb::ArgStyle::Named => self.push_key_then_items(field, &arg.key, given),
+            pb::ArgStyle::NamedRepeated => self.push_key_per_item(&arg.key, given),
             pb::ArgStyle::Env => {}
         }
     }
@@ -151,9 +151,9 @@ impl ArgumentsBuilder {
         }
     }
 
-    fn push_named(&mut self, field: &str, key: &str, given: ArgumentValue) {
+    fn push_key_then_items(&mut self, field: &str, key: &str, given: ArgumentValue) {
         let ArgumentValue::List(mut items, _) = given else {
-            return self.push_repeated(key, given);
+            return self.push_key_per_item(key, given);
         };
         match items.len() {
             0 => {}
@@ -177,7 +177,7 @@ impl ArgumentsBuilder {
         }
     }
 
-    fn push_repeated(&mut self, key: &str, given: ArgumentValue) {
+    fn push_key_per_item(&mut self, key: &str, given: ArgumentValue) {
         match given {
             ArgumentValue::Null | ArgumentValue::Bool(false) => {}
             ArgumentValue::Bool(true) => self.out.argv.push(option_name(key)),

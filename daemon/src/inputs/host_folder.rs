@@ -91,7 +91,7 @@ impl HostRoots {
         let failed = |errno| fault(InputSourceError::from_errno(errno));
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(root, flags, Mode::empty()).map_err(failed)?;
-        let opened = openat2::open_beneath(&root, relative, OFlag::empty());
+        let opened = openat2::open_following_links(&root, relative, OFlag::empty());
         let file = File::from(opened.map_err(failed)?);
         let metadata = file.metadata().map_err(|error| failed(io_errno(&error)))?;
         if metadata.is_dir() {
@@ -185,7 +185,7 @@ impl HostFolder {
     pub(super) fn open_file(&self, path: &str) -> Result<HostFile, InputSourceError> {
         let path = self.base.join(path);
         // Links on the path to the folder itself are followed; entries beneath it were listed without following any.
-        let opened = openat2::open_beneath(&self.root, &path, OFlag::O_NOFOLLOW)?;
+        let opened = openat2::open_following_links(&self.root, &path, OFlag::O_NOFOLLOW)?;
         let file = File::from(opened);
         let metadata = file.metadata()?;
         if !metadata.is_file() {

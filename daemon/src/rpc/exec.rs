@@ -13,7 +13,7 @@ use super::SharedDependencies;
 use super::convert::{self, exec as wire, exec_io};
 use super::relay::{RelayedStream, relay_guest_stream};
 use super::upload::{self, UploadLimits, upload_stream};
-use crate::collect::on_exit_collector::CollectionTrigger;
+use crate::collect::on_exit_collector::CollectionGuard;
 use crate::error::{Error, Result};
 use crate::exec::{self, ExecContext, StartMode, script};
 use crate::guest::versioned_fields;
@@ -34,7 +34,7 @@ struct PreparedExec {
     name: String,
     /// Collection after the exec's end. Dropped after the guest's answer of any kind, because the exec may have
     /// started.
-    collection: Option<CollectionTrigger>,
+    collection: Option<CollectionGuard>,
 }
 
 impl ExecRpc {
@@ -116,7 +116,7 @@ impl ExecRpc {
         &self,
         workspace: &Workspace,
         request: &mut guest::StartExecRequest,
-    ) -> Result<Option<CollectionTrigger>> {
+    ) -> Result<Option<CollectionGuard>> {
         let Some(spec) = &mut request.spec else {
             return Ok(None);
         };

@@ -11,7 +11,7 @@
 
 use bytes::BytesMut;
 
-/// Value that replaces the client's one.
+/// Value that replaces the `:authority` of a client's request.
 const AUTHORITY: u8 = b'x';
 const FRAME_HEADER: usize = 9;
 const HEADERS: u8 = 1;

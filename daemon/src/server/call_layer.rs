@@ -465,6 +465,29 @@ mod tests {
         }
     }
 
+    /// Body of a stream that has a message, and whose guest the stop disconnects after it.
+    struct CutByStop {
+        message: Option<&'static [u8]>,
+        stop: CancellationToken,
+        end: Lost,
+    }
+
+    impl http_body::Body for CutByStop {
+        type Data = bytes::Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Infallible>>> {
+            if let Some(message) = self.message.take() {
+                return Poll::Ready(Some(Ok(http_body::Frame::data(message.into()))));
+            }
+            self.stop.cancel();
+            std::pin::Pin::new(&mut self.end).poll_frame(context)
+        }
+    }
+
     fn answer(panics: bool) -> Response<Body> {
         let message = None;
         Response::new(Body::new(Silent { panics, message }))
@@ -562,21 +585,54 @@ mod tests {
         };
         let refused = || lost().into_http();
         let ended = || Response::new(Body::new(Lost(Some(lost()))));
-        for (path, response, at_stop) in [
-            (POLL, refused(), Code::Unavailable),
-            (STREAM, refused(), Code::Unavailable),
-            (STREAM, ended(), Code::Unavailable),
-            (RUN, ended(), Code::Aborted),
+        let starting = "while starting the exec";
+        for (path, response, at_stop, text) in [
+            (POLL, refused(), Code::Unavailable, ""),
+            (STREAM, refused(), Code::Unavailable, ""),
+            (STREAM, ended(), Code::Unavailable, ""),
+            (RUN, refused(), Code::Aborted, starting),
+            (RUN, ended(), Code::Aborted, starting),
         ] {
             let stop = CancellationToken::new();
             stop.cancel();
             let status = call(path, None, &stop, async { Ok(response) }).await;
             assert_eq!(status.code(), at_stop, "{path}");
+            assert!(status.message().contains(text), "{path}: {status}");
         }
         for response in [refused(), ended()] {
             let stop = CancellationToken::new();
             let status = call(STREAM, None, &stop, async { Ok(response) }).await;
             assert_eq!(status.code(), Code::Aborted, "the server goes on");
+        }
+        let missing = Status::from(Error::WorkspaceNotFound {
+            name: "workspaces/w".into(),
+        });
+        for response in [
+            missing.clone().into_http(),
+            Response::new(Body::new(Lost(Some(missing)))),
+        ] {
+            let stop = CancellationToken::new();
+            stop.cancel();
+            let status = call(STREAM, None, &stop, async { Ok(response) }).await;
+            assert_eq!(status.code(), Code::NotFound, "another error stays");
+        }
+    }
+
+    /// The stop may come between a look at it and the one at the guest's stream.
+    #[tokio::test]
+    async fn a_stream_that_the_stop_disconnects_amid_its_messages_is_reported_as_the_stop() {
+        for path in [RUN, STREAM] {
+            let stop = CancellationToken::new();
+            let (workspace, why) = ("workspaces/w".into(), "its connection ended".into());
+            let body = CutByStop {
+                message: Some(b"first"),
+                stop: stop.clone(),
+                end: Lost(Some(Status::from(Error::GuestLost { workspace, why }))),
+            };
+            let response = Response::new(Body::new(body));
+            let (bytes, status) = call_all(path, None, &stop, async { Ok(response) }).await;
+            assert_eq!(bytes, b"first");
+            assert_eq!(status.code(), Code::Unavailable, "{path}");
         }
     }
 

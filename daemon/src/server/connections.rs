@@ -6,7 +6,7 @@
 //! 2. other connections without an open call, least recently used first;
 //! 3. connections whose only open calls watch the server ([`CallPriority::Watch`]).
 //!
-//! A connection with an open [`CallPriority::Work`] is never closed for another one.
+//! A connection with an open call of [`CallPriority::Work`] is never closed for another one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,7 +58,7 @@ pub(super) struct ConnectionHandle {
     id: u64,
 }
 
-/// Protection of a connection by one of its open calls.
+/// Whether an open call keeps its connection from being closed for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallPriority {
     /// Call of skilld's own services: the connection is not closed for another one.

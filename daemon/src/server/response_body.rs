@@ -9,10 +9,12 @@ use bytes::Bytes;
 use futures::FutureExt;
 use http::{HeaderMap, Response};
 use http_body::{Frame, SizeHint};
+use skilld_proto::v1::Reason;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::body::Body;
 use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
 use tracing::Span;
 
 use super::call_layer::OpenCallGuard;
@@ -65,7 +67,12 @@ pub(super) fn stop_error(may_have_started: bool) -> Error {
 /// Returns `true` for the status of a call that failed because its guest's connection ended. The daemon's stop cuts these
 /// connections, so such a status during the stop is the stop's.
 pub(super) fn is_lost_guest(headers: &HeaderMap) -> bool {
-    Status::from_header_map(headers).is_some_and(|status| status.code() == Code::Aborted)
+    let lost = Reason::GuestLost.as_str_name();
+    Status::from_header_map(headers).is_some_and(|status| {
+        let details = status.get_error_details();
+        let info = details.error_info();
+        info.is_some_and(|info| lost.strip_prefix("REASON_") == Some(info.reason.as_str()))
+    })
 }
 
 impl GuardedResponseBody {
@@ -100,11 +107,7 @@ impl GuardedResponseBody {
 
     /// Returns the error with which the stream must end now; `None` if it may go on.
     fn overdue(&mut self, context: &mut Context<'_>) -> Option<Error> {
-        if self
-            .stop
-            .as_mut()
-            .is_some_and(|stop| stop.poll_unpin(context).is_ready())
-        {
+        if self.is_stopped(context) {
             return Some(stop_error(self.starts && !self.begun));
         }
         let deadline = self.deadline.as_mut()?;
@@ -114,6 +117,11 @@ impl GuardedResponseBody {
             .then_some(Error::Deadline {
                 doing: "streaming the answer",
             })
+    }
+
+    fn is_stopped(&mut self, context: &mut Context<'_>) -> bool {
+        let stop = self.stop.as_mut();
+        stop.is_some_and(|stop| stop.poll_unpin(context).is_ready())
     }
 
     fn end(&mut self, error: Error) -> Frame<Bytes> {
@@ -158,9 +166,13 @@ impl http_body::Body for GuardedResponseBody {
             Poll::Ready(Some(Ok(frame))) => frame.trailers_ref(),
             Poll::Ready(_) | Poll::Pending => None,
         };
+        if trailers.is_some_and(is_lost_guest) && this.is_stopped(context) {
+            let error = stop_error(this.starts && !this.begun);
+            return Poll::Ready(Some(Ok(this.end(error))));
+        }
         // The first message goes out if it is there: it tells what was started.
         if !this.begun
-            && (polled.is_pending() || trailers.is_some_and(is_lost_guest))
+            && polled.is_pending()
             && let Some(error) = this.overdue(context)
         {
             return Poll::Ready(Some(Ok(this.end(error))));

@@ -1,8 +1,8 @@
 //! Task that owns a slot. It alone changes the slot's state, record and container.
 //!
 //! One loop handles everything that can happen: a request from a handle, the loss of the guest's connection, a timer,
-//! the stop of the daemon. Each becomes a [`SlotEvent`], and `state.rs` decides the transition. The task never touches
-//! bytes of output or files.
+//! the stop of the daemon. Each becomes a [`SlotEvent`], and `slot_state_machine.rs` decides the transition. The task
+//! never touches bytes of output or files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,9 @@ use crate::workspace::lease::{HoldError, WorkspaceLease};
 use crate::workspace::output_collection_tracker::OutputCollectionTracker;
 use crate::workspace::record::{SlotPhase, SlotRecord, WorkspaceClaim};
 use crate::workspace::shared_slot_context::SharedSlotContext;
-use crate::workspace::state::{LossCause, SlotEffect, SlotEvent, SlotState, next_step};
+use crate::workspace::slot_state_machine::{
+    LossCause, SlotEffect, SlotEvent, SlotState, next_step,
+};
 use crate::workspace::{
     COMMANDS_MAX, GrantedGuest, Slot, SlotRequest, SlotSnapshot, USERS_MAX, WorkspaceFailure,
     WorkspaceGrant, too_many_users,

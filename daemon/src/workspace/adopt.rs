@@ -30,7 +30,7 @@ use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::{SlotPhase, SlotRecord};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_provisioning;
-use crate::workspace::state::LossCause;
+use crate::workspace::slot_state_machine::LossCause;
 use crate::workspace::{Workspace, WorkspaceId};
 
 /// Longest time until a container whose creation an earlier daemon requested can be removed.

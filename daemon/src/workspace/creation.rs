@@ -17,8 +17,8 @@ use crate::pool::Pool;
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record::WorkspaceClaim;
 use crate::workspace::registry::WorkspaceRegistry;
+use crate::workspace::slot_state_machine::SlotState;
 use crate::workspace::slot_table::SlotTable;
-use crate::workspace::state::SlotState;
 use crate::workspace::workspace_table::{EntryOutcome, NewEntryGuard};
 use crate::workspace::{Workspace, WorkspaceId};
 

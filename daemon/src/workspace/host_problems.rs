@@ -9,7 +9,7 @@ use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::SlotPhase;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_provisioning;
-use crate::workspace::state::SlotState;
+use crate::workspace::slot_state_machine::SlotState;
 
 /// Number of bytes that must fit on the state disk: enough for a claim's record and its metadata file.
 const PROBE_BYTES: usize = 64 << 10;

@@ -10,7 +10,7 @@ use crate::workspace::actor::{AdoptedSlot, SlotActor};
 use crate::workspace::record::{SlotPhase, SlotRecord};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_provisioning;
-use crate::workspace::state::SlotState;
+use crate::workspace::slot_state_machine::SlotState;
 
 /// Launcher that runs each slot as a task over the daemon's engine.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use crate::engine::{ContainerSummary, LABEL_SLOT};
 use crate::error::{Chain, Error, Result};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_provisioning;
-use crate::workspace::state::SlotState;
+use crate::workspace::slot_state_machine::SlotState;
 use crate::workspace::{Slot, SlotSnapshot};
 
 /// Owner of a listed container.

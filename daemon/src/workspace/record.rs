@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::ContainerLimits;
 use crate::error::{Error, Result};
-use crate::workspace::state::LossCause;
+use crate::workspace::slot_state_machine::LossCause;
 
 /// Version of the format. The container of a record with another version is removed as an orphan.
 pub const VERSION: u32 = 1;

@@ -15,7 +15,7 @@ use crate::pool::Pool;
 use crate::skills::preflight::ImageInventory;
 use crate::workspace::launcher::WorkspaceLauncher;
 use crate::workspace::shared_slot_context::SharedSlotContext;
-use crate::workspace::state::SlotState;
+use crate::workspace::slot_state_machine::SlotState;
 use crate::workspace::{Slot, Workspace, WorkspaceId, adopt, host_problems, reconcile};
 
 /// Pause before the daemon subscribes to the engine's events again.

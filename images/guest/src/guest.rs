@@ -30,7 +30,7 @@ use crate::exec::{Exec, ExecControl, positive_duration, terminal_size};
 use crate::files::root::WorkspaceRoot;
 use crate::reaper::ChildReaper;
 use crate::supervisor::protocol::LaunchSpec;
-use crate::supervisor::{SupervisorPool, tree_kill};
+use crate::supervisor::{SupervisorPool, descendants};
 use crate::{sys, task_spawn};
 
 /// Directories that the guest creates in the workspace when it starts.
@@ -320,9 +320,9 @@ impl Guest {
             // The reaper and the tasks of the execs run while this task sleeps.
             tokio::time::sleep(Duration::from_millis(2)).await;
             if !sys::kill_everything() {
-                tree_kill::kill_tree(getpid(), &HashSet::new());
+                descendants::kill_tree(getpid(), &HashSet::new());
             }
-            if tree_kill::find_descendants(getpid(), &HashSet::new()).is_empty() {
+            if descendants::find_descendants(getpid(), &HashSet::new()).is_empty() {
                 return;
             }
         }

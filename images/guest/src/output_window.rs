@@ -1,7 +1,11 @@
 //! Retained window of one output stream: bytes with offsets. `exec::run` fills it, readers read it, and it never
 //! waits.
 //!
-//! ```text dropped │ retained │ room ────────────┼──────────┬─────────┬────────┼───────► start reader reader end ```
+//! ```text
+//!   dropped   │         retained            │ room
+//! ────────────┼──────────┬─────────┬────────┼───────►
+//!           start     reader    reader     end
+//! ```
 //! Large reads are kept as they came. Small ones are joined, so that a program that writes single bytes costs no more
 //! memory than its output.
 

@@ -9,13 +9,13 @@
 //!       ◄──Exited (leader), Empty (tree)──  then it is idle again
 //! ```
 //!
-//! This file is the guest's side, `child` the forked process, `protocol` the messages between them, and `walk` the
-//! search for the processes of a tree. A command may kill or stop a supervisor: the guest sees the socket close and
-//! takes over.
+//! This file is the guest's side, `forked_supervisor` the forked process, `protocol` the messages between them, and
+//! `descendants` the search for the processes of a tree. A command may kill or stop a supervisor: the guest sees the
+//! socket close and takes over.
 
+pub(crate) mod descendants;
 pub(crate) mod forked_supervisor;
 pub(crate) mod protocol;
-pub(crate) mod tree_kill;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -119,7 +119,8 @@ impl Supervisor {
         }
     }
 
-    /// Returns the report on a spawn, the first one after [`Self::start`]. Safe to cancel.
+    /// Returns the report on a spawn, the first one after [`Self::start`]. Safe to cancel. Nothing may be sent between the
+    /// launch and this report: otherwise an unread order would be taken for an unread launch.
     ///
     /// # Errors
     /// ECONNRESET when the supervisor ended before it read the launch, so that nothing was started; EPIPE when it ended
@@ -269,7 +270,7 @@ impl SupervisorPool {
     pub(crate) fn every_leader_is_known(&self) -> bool {
         let state = self.state();
         // A pid missing from the set was reaped; the kernel may have reused it.
-        let lives = |pid: &Pid| state.pids.contains(pid) && tree_kill::is_running(*pid);
+        let lives = |pid: &Pid| state.pids.contains(pid) && descendants::is_running(*pid);
         state.starting.iter().all(lives)
     }
 
@@ -344,4 +345,61 @@ pub(crate) fn output_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     fcntl(reader.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok((reader, writer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a supervisor whose other end is in the test's hand.
+    fn pair() -> (Supervisor, OwnedFd) {
+        let (flags, kind) = (SockFlag::SOCK_CLOEXEC, SockType::SeqPacket);
+        let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).expect("a pair");
+        fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).expect("set");
+        let socket = sys::register_fd(ours, Interest::READABLE).expect("registered");
+        let pid = Pid::from_raw(i32::MAX);
+        (Supervisor { pid, socket }, theirs)
+    }
+
+    fn launch(supervisor: &Supervisor) {
+        let null = File::open("/dev/null").expect("opened");
+        let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
+        let started = supervisor.start(&LaunchSpec::default(), stdio, None);
+        started.expect("sent");
+    }
+
+    #[tokio::test]
+    async fn only_a_launch_that_was_not_read_may_be_given_to_another_supervisor() {
+        let (supervisor, end) = pair();
+        launch(&supervisor);
+        drop(end);
+        assert_eq!(supervisor.spawn_report().await, Err(Errno::ECONNRESET));
+
+        let (supervisor, end) = pair();
+        launch(&supervisor);
+        let mut read = [0; 4096];
+        recv(end.as_raw_fd(), &mut read, MsgFlags::empty()).expect("read");
+        drop(end);
+        assert_eq!(supervisor.spawn_report().await, Err(Errno::EPIPE));
+    }
+
+    #[tokio::test]
+    async fn a_report_is_not_lost_because_an_order_was_not_read() {
+        let (supervisor, end) = pair();
+        let report = SupervisorReport::Empty.encode();
+        let sent = sendmsg::<()>(
+            end.as_raw_fd(),
+            &[IoSlice::new(&report)],
+            &[],
+            MsgFlags::empty(),
+            None,
+        );
+        sent.expect("sent");
+        supervisor
+            .send(&[IoSlice::new(&SupervisorOrder::Kill.encode())], &[])
+            .expect("sent");
+        drop(end);
+        assert_eq!(supervisor.report().await, Some(SupervisorReport::Empty));
+        assert_eq!(supervisor.report().await, None);
+    }
 }

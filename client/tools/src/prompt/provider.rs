@@ -1,5 +1,5 @@
 //! Model API formats: which messages a request body has, and how calls, results and tool definitions are written.
-//! Nothing here changes a body; `content_place` does.
+//! Nothing here changes a body; `message_content` does.
 
 use serde_json::{Map, Value, json};
 

@@ -63,9 +63,9 @@ impl Selection {
                 | Value::Object(_) => None,
             };
         }
-        let decoded = as_bytes(text)?;
+        let decoded = decode_printed_bytes(text)?;
         // Bytes within bytes are not decoded.
-        (decoded != text && as_bytes(&decoded).is_none())
+        (decoded != text && decode_printed_bytes(&decoded).is_none())
             .then(|| Self::parse(&decoded))
             .flatten()
     }
@@ -182,7 +182,7 @@ fn bytes(items: &[Value]) -> Option<String> {
 }
 
 /// Decodes bytes as Python prints them, or as Go puts them into JSON, which is base64.
-fn as_bytes(text: &str) -> Option<String> {
+fn decode_printed_bytes(text: &str) -> Option<String> {
     for quote in ['\'', '"'] {
         let inner = text
             .strip_prefix('b')

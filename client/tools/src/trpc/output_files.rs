@@ -145,7 +145,7 @@ impl CollectPlan {
     /// files.
     pub(super) fn planned_spec(&self, context: SessionContext<'_>) -> Option<CollectSpec> {
         let is_asked = !self.unasked || self.save.is_some();
-        (is_asked && !self.globs.is_empty()).then(|| self.to_spec(context, false))
+        (is_asked && !self.globs.is_empty()).then(|| self.to_collect_spec(context, false))
     }
 
     /// Returns the plan without what the daemon refuses of it, and a warning for each such part; none if nothing is
@@ -169,12 +169,16 @@ impl CollectPlan {
         (!rest.globs.is_empty() && rest != *self).then_some((rest, warnings))
     }
 
-    /// Returns the specification for the end of the command; `saved` if the daemon saves the files by itself.
-    pub(super) fn to_spec(&self, context: SessionContext<'_>, saved: bool) -> CollectSpec {
+    /// Returns the specification for the end of the command; `daemon_saves` if the daemon saves the files by itself.
+    pub(super) fn to_collect_spec(
+        &self,
+        context: SessionContext<'_>,
+        daemon_saves: bool,
+    ) -> CollectSpec {
         // One byte more than is shown tells that there is more.
         let shown = i64::try_from(context.tools.options.primary_bytes_max);
         let unasked = shown.unwrap_or(CONTENT_BYTES_MAX) + 1;
-        let save = self.save.clone().filter(|_| !saved);
+        let save = self.save.clone().filter(|_| !daemon_saves);
         // The limit is the same whether the daemon or this call saves the files.
         let max_file_bytes = match (self.max_file_bytes, &self.save) {
             (0, Some(_)) => SAVED_BYTES_MAX,
@@ -195,13 +199,13 @@ impl CollectPlan {
         }
     }
 
-    /// Collects the files that an exec, named in full, left into its result. `saved` is `true` if the daemon saves the
+    /// Collects the files that an exec, named in full, left into its result. `daemon_saves` is `true` if the daemon saves the
     /// artifacts by itself.
     pub(super) async fn collect(
         &self,
         context: SessionContext<'_>,
         exec: &str,
-        saved: bool,
+        daemon_saves: bool,
         result: &mut RunResult,
     ) -> Result<(), Error> {
         if self.globs.is_empty() {
@@ -213,7 +217,7 @@ impl CollectPlan {
         };
         let (mut plan, mut warnings) = (self.clone(), Vec::new());
         let (files, summary) = loop {
-            let spec = plan.to_spec(context, saved);
+            let spec = plan.to_collect_spec(context, daemon_saves);
             match output_collection::collect_outputs(context.tools, exec, spec, text_max).await {
                 Ok(collected) => break collected,
                 Err(error) => {

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
 use super::catalogue_snapshot::Catalogue;
-use super::source_scanner::{ScanScope, SourceScanner};
+use super::source_scanner::{ScanExtent, SourceScanner};
 use crate::content_store::ContentStore;
 use crate::error::{Error, Result};
 use crate::skills_options::SkillsOptions;
@@ -37,7 +37,7 @@ const REQUESTS_MAX: usize = 64;
 /// A request for a scan and the channel for its snapshot.
 #[derive(Debug)]
 struct RescanRequest {
-    scope: ScanScope,
+    scope: ScanExtent,
     reply: oneshot::Sender<Arc<Catalogue>>,
 }
 
@@ -110,7 +110,7 @@ impl CatalogueHandle {
     ///
     /// # Errors
     /// `Draining` when the daemon stops first.
-    pub(crate) async fn rescan(&self, scope: ScanScope) -> Result<Arc<Catalogue>> {
+    pub(crate) async fn rescan(&self, scope: ScanExtent) -> Result<Arc<Catalogue>> {
         let (reply, answer) = oneshot::channel();
         let request = RescanRequest { scope, reply };
         self.requests
@@ -137,7 +137,7 @@ impl CatalogueTask {
 
     async fn keep_current(&mut self) {
         let mut fetched = self.sources.remote.watch_attempts();
-        let mut scope = ScanScope::Changed;
+        let mut scope = ScanExtent::Changed;
         let mut replies = Vec::new();
         loop {
             let started = Instant::now();
@@ -145,10 +145,10 @@ impl CatalogueTask {
             let elapsed = started.elapsed();
             let mut wait = INTERVAL_MIN.max(elapsed * INTERVAL_FACTOR);
             // Only a scan of all folders finds changes that nobody reported, whatever the next request asks for.
-            scope = ScanScope::Published;
+            scope = ScanExtent::Published;
             if is_unwatched_change {
                 wait = DEBOUNCE;
-                scope = ScanScope::Changed;
+                scope = ScanExtent::Changed;
             }
             let debounce = DEBOUNCE.max(elapsed.min(DEBOUNCE_MAX));
             tokio::select! {
@@ -159,7 +159,7 @@ impl CatalogueTask {
                     replies.push(request.reply);
                 }
                 () = reported(self.scanner.as_ref()) => {
-                    scope = scope.max(ScanScope::Changed);
+                    scope = scope.max(ScanExtent::Changed);
                     tokio::select! {
                         () = sleep(debounce) => {}
                         Some(request) = self.requests.recv() => {
@@ -168,8 +168,8 @@ impl CatalogueTask {
                         }
                     }
                 }
-                Ok(()) = fetched.changed() => scope = scope.max(ScanScope::Changed),
-                () = sleep(wait) => scope = scope.max(ScanScope::Changed),
+                Ok(()) = fetched.changed() => scope = scope.max(ScanExtent::Changed),
+                () = sleep(wait) => scope = scope.max(ScanExtent::Changed),
             }
             while let Ok(request) = self.requests.try_recv() {
                 scope = scope.max(request.scope);
@@ -182,7 +182,7 @@ impl CatalogueTask {
     /// the scan nobody reported, so that a second scan must follow.
     async fn scan(
         &mut self,
-        scope: ScanScope,
+        scope: ScanExtent,
         replies: Vec<oneshot::Sender<Arc<Catalogue>>>,
     ) -> bool {
         let scanner = self.scanner.take();

@@ -20,7 +20,7 @@ const LOGGED_MAX: usize = 100;
 
 /// Extent of a scan. Variants are ordered: of several requests the greatest wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ScanScope {
+pub(crate) enum ScanExtent {
     /// Only what is published.
     Published,
     /// All folders; files are read only where a fingerprint differs.
@@ -83,7 +83,7 @@ impl SourceScanner {
     pub(crate) fn scan(
         &mut self,
         sources: Vec<SkillSource>,
-        scope: ScanScope,
+        scope: ScanExtent,
         store: &ContentStore,
     ) -> ScanOutcome {
         let real_roots = sources.iter().filter_map(real_root).collect();
@@ -91,7 +91,7 @@ impl SourceScanner {
         // A root whose path leads to another directory now is scanned whatever the scope.
         let has_same_roots = |latest: &Arc<Catalogue>| latest.link_policy == link_policy;
         let only_published =
-            scope == ScanScope::Published && self.latest.as_ref().is_some_and(has_same_roots);
+            scope == ScanExtent::Published && self.latest.as_ref().is_some_and(has_same_roots);
         if !only_published {
             // A scan of what is published leaves the reports of other folders to the next scan.
             self.watcher.drain_reports();
@@ -108,7 +108,7 @@ impl SourceScanner {
                     self.scans.push(previous);
                 }
                 previous => {
-                    let previous = previous.filter(|_| scope != ScanScope::Everything);
+                    let previous = previous.filter(|_| scope != ScanExtent::Everything);
                     let known = previous.as_ref().filter(|scan| scan.has_origin_of(&source));
                     let known = known.map_or(&[][..], |scan| &scan.folders);
                     let ingest = SourceIngest {

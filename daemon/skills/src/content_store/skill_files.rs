@@ -210,7 +210,7 @@ fn list_files(root: &File, dir: &Path, at: &Path, files: &mut Vec<SkillFile>) ->
 
 /// Opens a regular file and returns its mode; `None` for a link that leads to no regular file of the skill.
 fn open_regular_file(root: impl AsFd, path: &Path) -> io::Result<Option<(File, u32)>> {
-    let file = match openat2::open_beneath(root, path, OFlag::empty()) {
+    let file = match openat2::open_following_links(root, path, OFlag::empty()) {
         Ok(opened) => File::from(opened),
         // The link is broken, circular, or leads out of the skill.
         Err(Errno::ENOENT | Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV) => return Ok(None),

@@ -16,7 +16,7 @@ pub(crate) mod server;
 
 use server::{Reply, Server};
 
-/// FetchOptions for tests: long enough for a busy machine.
+/// Options for tests, with timeouts long enough for a busy machine.
 pub(crate) fn bounds() -> FetchOptions {
     FetchOptions {
         connect_timeout: Duration::from_secs(20),

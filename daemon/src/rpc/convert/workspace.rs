@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::workspace::creation::WorkspaceRequest;
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record;
-use crate::workspace::state::{LossCause, SlotState};
+use crate::workspace::slot_state_machine::{LossCause, SlotState};
 use crate::workspace::{SlotSnapshot, WorkspaceId};
 use crate::workspace_paths;
 

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::SlotActor;
 use crate::workspace::output_collection_tracker::OutputCollectionTracker;
-use crate::workspace::state::{SlotEvent, SlotState};
+use crate::workspace::slot_state_machine::{SlotEvent, SlotState};
 
 /// End of a workspace that waits for its collections.
 #[derive(Debug)]
@@ -46,6 +46,7 @@ impl SlotActor {
             event,
             deadline: Instant::now() + timeout,
         });
+        self.refuse_waiting_use();
         true
     }
 

@@ -14,7 +14,7 @@ use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::guest::{GuestLink, GuestSocket};
 use crate::pool::SlotReport;
-use crate::workspace::state::{SlotEvent, SlotState};
+use crate::workspace::slot_state_machine::{SlotEvent, SlotState};
 use crate::workspace::{WorkspaceId, orphan_removals, slot_provisioning};
 
 /// First wait before the next attempt to remove a container.

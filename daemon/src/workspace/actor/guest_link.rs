@@ -13,7 +13,7 @@ use crate::guest::GuestLink;
 use crate::workspace::WorkspaceFailure;
 use crate::workspace::record::WorkspaceClaim;
 use crate::workspace::slot_provisioning;
-use crate::workspace::state::{LossCause, SlotEvent, SlotState};
+use crate::workspace::slot_state_machine::{LossCause, SlotEvent, SlotState};
 
 /// Longest wait for the answer of a guest to a unary call.
 pub(super) const GUEST_TIMEOUT: Duration = Duration::from_secs(5);

@@ -18,7 +18,7 @@ use crate::pool::SlotReport;
 use crate::workspace::record::SlotRecord;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_provisioning;
-use crate::workspace::state::{LossCause, SlotState};
+use crate::workspace::slot_state_machine::{LossCause, SlotState};
 use crate::workspace::{COMMANDS_MAX, GrantRequest};
 
 /// Longest wait of a request for a guest that reconnects. Then the request fails with [`Error::GuestLost`].
@@ -298,6 +298,20 @@ impl SlotActor {
         for request in reconnect.waiting {
             let lost = self.guest_lost_error(loss.message.clone());
             answer(request.reply, Err(lost));
+        }
+    }
+
+    /// Refuses the requests that wait for the guest, but those to collect: the end of the workspace has begun.
+    pub(super) fn refuse_waiting_use(&mut self) {
+        let Some(reconnect) = &mut self.reconnect else {
+            return;
+        };
+        let waiting = std::mem::take(&mut reconnect.waiting);
+        let (to_collect, others): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|request| request.to_collect);
+        reconnect.waiting = to_collect;
+        for request in others {
+            answer(request.reply, Err(self.not_ready_error()));
         }
     }
 

@@ -9,7 +9,7 @@ use crate::fault::{self, Point};
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record::{self, SlotPhase};
 use crate::workspace::slot_provisioning;
-use crate::workspace::state::SlotState;
+use crate::workspace::slot_state_machine::SlotState;
 
 impl SlotActor {
     /// Returns the phase that the record stores for the current state.

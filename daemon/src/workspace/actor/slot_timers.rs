@@ -9,7 +9,7 @@ use super::collection_flush::PendingWorkspaceEnd;
 use crate::error::Result;
 use crate::fault::{self, Point};
 use crate::workspace::lease::{WorkspaceLease, from_unix_ms, unix_ms};
-use crate::workspace::state::{SlotEvent, SlotState};
+use crate::workspace::slot_state_machine::{SlotEvent, SlotState};
 
 impl SlotActor {
     /// Returns the time of the next timer; `None` if none is set.
@@ -50,13 +50,13 @@ impl SlotActor {
         {
             self.apply(SlotEvent::RetentionOver).await;
         } else if self.state == SlotState::Claimed && self.pending_end.is_none() {
-            self.expire().await;
+            self.expire_if_due().await;
         }
     }
 
     /// Ends the workspace if its lease expired. A running exec counts as use. So does a guest that does not answer,
     /// since it may run one; but it has to connect again or the workspace is lost, because no other call would notice.
-    async fn expire(&mut self) {
+    async fn expire_if_due(&mut self) {
         let Some(lease) = self.lease.clone() else {
             return;
         };

@@ -420,13 +420,16 @@ fn a_request_that_waits_for_the_guest_is_refused_once_the_end_has_begun() {
             assert!(start.elapsed() >= Duration::from_millis(500), "it waited");
             drop(collecting);
         };
+        let refuse = async {
+            let refused = workspace.grant().await.expect_err("ends");
+            assert!(
+                matches!(refused, Error::WorkspaceNotReady { .. }),
+                "{refused}"
+            );
+            assert_eq!(start.elapsed(), Duration::ZERO, "it waited for the guest");
+        };
         // In this order they reach the slot's task.
-        let (granted, (), deleted) = tokio::join!(workspace.grant(), collect, workspace.delete());
-        let refused = granted.expect_err("ends");
-        assert!(
-            matches!(refused, Error::WorkspaceNotReady { .. }),
-            "{refused}"
-        );
+        let ((), (), deleted) = tokio::join!(refuse, collect, workspace.delete());
         deleted.expect("deleted");
     });
 }

@@ -352,8 +352,8 @@ pub(crate) async fn write_stdin(
     }
 }
 
-/// Writes the messages of a stream in order. If the first has an offset the others follow it, so a repeated stream
-/// writes nothing twice.
+/// Writes a client's stream of messages to the stdin of an exec, in order. If the first has an offset the others follow
+/// it, so a repeated stream writes nothing twice.
 pub(crate) async fn stream_stdin(
     guest: &Guest,
     mut messages: Streaming<wire::WriteStdinRequest>,

@@ -26,7 +26,7 @@ const KEY_BYTES: usize = 48;
 /// Number of names read before other tasks get their turn.
 const READ_SLICE: usize = 1024;
 
-/// Step of a walk.
+/// Entry that a directory walk found, or directory that it did not enter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WalkStep {
     /// Entry of the directory that `DirectoryWalk::parent` returns, under the last component of `path`.

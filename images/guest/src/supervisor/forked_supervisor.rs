@@ -17,11 +17,11 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, recvmsg, send};
 use nix::unistd::{Pid, getpid};
 
+use super::descendants;
 use super::protocol::{
     HEAD_WORDS, INLINE_MAX, LaunchHeader, SignalTarget, SupervisorOrder, SupervisorReport,
     SupervisorRequest,
 };
-use super::tree_kill;
 use crate::sys::{self, SpawnPlan, SpawnStage};
 
 /// Pause between passes over a tree that is being killed, in milliseconds.
@@ -92,7 +92,7 @@ impl ForkedSupervisor<'_> {
             return false;
         }
         if self.killing {
-            tree_kill::kill_tree(getpid(), &HashSet::new());
+            descendants::kill_tree(getpid(), &HashSet::new());
         }
         true
     }
@@ -203,7 +203,7 @@ impl ForkedSupervisor<'_> {
                         sys::send_signal_to_group(leader, signal);
                     }
                     (SignalTarget::Tree, _) => {
-                        tree_kill::signal_tree(getpid(), &HashSet::new(), signal);
+                        descendants::signal_tree(getpid(), &HashSet::new(), signal);
                     }
                     (_, None) => {}
                 }
@@ -214,7 +214,7 @@ impl ForkedSupervisor<'_> {
     /// Kills the tree and exits, because the guest is gone or has abandoned this process.
     fn end(&mut self) -> ! {
         while self.busy {
-            tree_kill::kill_tree(getpid(), &HashSet::new());
+            descendants::kill_tree(getpid(), &HashSet::new());
             let _woken = poll(&mut [], PollTimeout::from(KILL_PASS));
             self.reap();
         }

@@ -24,6 +24,9 @@ use crate::sys::{self, SpawnStage};
 /// Time limit for a supervisor's report on a spawn.
 const SPAWN_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Maximum number of new supervisors that get a launch, one after the other, while commands kill them.
+const RELAUNCHES_MAX: usize = 4;
+
 /// Resolved arguments of a spawn.
 #[derive(Debug)]
 pub(crate) struct SpawnRequest {
@@ -115,8 +118,8 @@ fn open_streams(start: SpawnRequest) -> Result<ExecStreams, (SpawnStage, i32)> {
     }
 }
 
-/// Hands the launch to a supervisor and waits for its report. If a command killed the supervisor before it read the
-/// launch, a new one gets it.
+/// Hands the launch to a supervisor and waits for its report. While commands kill supervisors before they read the
+/// launch, new ones get it.
 async fn spawn_with_streams(
     guest: &Guest,
     launch: &LaunchSpec,
@@ -125,7 +128,10 @@ async fn spawn_with_streams(
     let fork_failed = |errno| Some((SpawnStage::Fork, errno as i32));
     let mut supervisor = guest.supervisors.take().map_err(fork_failed)?;
     let mut spawned = launch_leader(guest, &supervisor, launch, &streams.stdio).await;
-    if matches!(spawned, Err(LaunchError::Unread)) {
+    for _ in 0..RELAUNCHES_MAX {
+        if !matches!(spawned, Err(LaunchError::Unread)) {
+            break;
+        }
         supervisor = guest.supervisors.fresh().map_err(fork_failed)?;
         spawned = launch_leader(guest, &supervisor, launch, &streams.stdio).await;
     }
@@ -140,7 +146,8 @@ async fn spawn_with_streams(
             guest.supervisors.give_back(supervisor);
             Err(Some((stage, errno)))
         }
-        Err(LaunchError::Unread | LaunchError::Lost) => {
+        Err(LaunchError::Unread) => Err(fork_failed(Errno::EPIPE)),
+        Err(LaunchError::Lost) => {
             supervisor.end();
             guest.supervisors.abandon(&supervisor);
             Err(None)

@@ -9,7 +9,7 @@ use nix::unistd::{Pid, getpid};
 use crate::guest::Guest;
 use crate::reaper::LeaderRegistration;
 use crate::supervisor::protocol::{SignalTarget, SupervisorOrder, SupervisorReport};
-use crate::supervisor::{Supervisor, tree_kill};
+use crate::supervisor::{Supervisor, descendants};
 use crate::sys;
 
 /// Maximum number of repeated kill orders before the supervisor itself is killed, and of sweeps before the guest kills
@@ -129,7 +129,7 @@ impl ProcessTree {
                     SignalTarget::Leader => sys::send_signal(leader, signal),
                     SignalTarget::Group => sys::send_signal_to_group(leader, signal),
                     SignalTarget::Tree => {
-                        tree_kill::signal_tree(leader, &guest.supervisors.pids(), signal);
+                        descendants::signal_tree(leader, &guest.supervisors.pids(), signal);
                         sys::send_signal(leader, signal);
                     }
                 }
@@ -181,7 +181,7 @@ impl ProcessTree {
 /// nothing while a leader may still look like an orphan; the caller tries again.
 fn sweep_orphans(guest: &Guest) {
     let sure = || guest.supervisors.every_leader_is_known();
-    tree_kill::kill_tree_if(getpid(), &non_orphans(guest), sure);
+    descendants::kill_tree_if(getpid(), &non_orphans(guest), sure);
 }
 
 /// Kills orphans until none is left.
@@ -202,7 +202,7 @@ fn no_orphans(guest: &Guest) -> bool {
     let skip = non_orphans(guest);
     [(), ()]
         .iter()
-        .all(|()| tree_kill::find_descendants(getpid(), &skip).is_empty())
+        .all(|()| descendants::find_descendants(getpid(), &skip).is_empty())
 }
 
 fn non_orphans(guest: &Guest) -> HashSet<Pid> {
