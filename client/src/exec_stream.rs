@@ -37,7 +37,7 @@ pub struct ExecStream {
     start_given_up: bool,
     seen: SeenEvents,
     resumed: u32,
-    trouble: StreamTrouble,
+    trouble: StreamFailures,
 }
 
 /// Answer to RunExec or AttachExec.
@@ -54,7 +54,7 @@ struct SeenEvents {
 
 /// Record of the failures since the last new event.
 #[derive(Debug, Default)]
-struct StreamTrouble {
+struct StreamFailures {
     failures: u32,
     quiet_since: Option<Instant>,
     open_at: Option<Instant>,
@@ -86,7 +86,7 @@ impl ExecStream {
             start_given_up: false,
             seen: SeenEvents::default(),
             resumed: 0,
-            trouble: StreamTrouble::default(),
+            trouble: StreamFailures::default(),
         }
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct TerminalAttach {
 
 /// Signal that the user typed the detach keys; the exec continues.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DetachHandle;
+pub(crate) struct DetachNotice;
 
 impl AttachInput {
     /// Returns the signals that end the program while this input is open.
@@ -57,7 +57,7 @@ impl AttachInput {
     }
 
     /// Sends the input once the exec has started. Returns only when the user detaches.
-    pub(crate) async fn go(self, started: oneshot::Receiver<()>) -> anyhow::Result<DetachHandle> {
+    pub(crate) async fn go(self, started: oneshot::Receiver<()>) -> anyhow::Result<DetachNotice> {
         // Without a start there is nothing to write to.
         if started.await.is_ok() {
             match self {
@@ -98,7 +98,7 @@ fn is_over(error: &Error) -> bool {
 }
 
 impl TerminalAttach {
-    async fn run(self) -> anyhow::Result<DetachHandle> {
+    async fn run(self) -> anyhow::Result<DetachNotice> {
         let _raw = RawTerminal::enter()?;
         let (tell, mut detached) = oneshot::channel();
         let keys = DetachKeyReader::new(tokio::io::stdin(), self.detach_keys.clone(), tell);
@@ -120,12 +120,12 @@ impl TerminalAttach {
                     done?;
                     typed = true;
                     if detached.try_recv().is_ok() {
-                        return Ok(DetachHandle);
+                        return Ok(DetachNotice);
                     }
                 }
                 Ok(()) = &mut detached, if !typed => {
                     drop(tokio::time::timeout(DETACH_GRACE, &mut typing).await);
-                    return Ok(DetachHandle);
+                    return Ok(DetachNotice);
                 }
                 never = &mut sizes => match never? {},
             }

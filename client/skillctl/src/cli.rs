@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use skilld_client::{Client, DEFAULT_ENDPOINT};
 
 use crate::command_group::command_group;
-use crate::output::{self, OutputFormat, OutputStyle};
+use crate::output::{self, OutputFormat, OutputOptions};
 use crate::{
     artifact, attach, collect, complete, copy, exec, execs, files, logs, mcp, poll, remove, run,
     server, skill, stage, stdin, tool, version, wait, workspace,
@@ -122,7 +122,7 @@ fn format_of(word: &str) -> Option<&str> {
 impl Cli {
     /// Runs the command of the command line and returns the exit code of this program.
     pub(crate) async fn run(self) -> anyhow::Result<u8> {
-        output::set_style(OutputStyle {
+        output::set_style(OutputOptions {
             format: self.output,
             quiet: self.quiet,
         });

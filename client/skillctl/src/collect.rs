@@ -1,4 +1,4 @@
-//! `skillctl collect`, and collecting for `run`.
+//! `skillctl collect`: copies files that match globs out of a workspace, also for `run`.
 
 use std::path::{Path, PathBuf};
 

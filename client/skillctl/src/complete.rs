@@ -18,7 +18,7 @@ use skilld_client::{Client, DEFAULT_ENDPOINT, Error, short_id};
 use tokio::time::timeout;
 
 use crate::output;
-use bash::BashLine;
+use bash::BashCompleter;
 
 /// Environment variable that a completion script sets when it calls this program.
 const VARIABLE: &str = "SKILLCTL_COMPLETE";
@@ -30,7 +30,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const NAMES_MAX: i32 = 200;
 
 /// Completers of the supported shells, found by the name that a completion script gives.
-const SHELLS: Shells<'static> = Shells(&[&BashLine, &Bash, &Elvish, &Fish, &Powershell, &Zsh]);
+const SHELLS: Shells<'static> = Shells(&[&BashCompleter, &Bash, &Elvish, &Fish, &Powershell, &Zsh]);
 
 /// Words of the command line that is completed, if the script sent the line as one text.
 static WORDS: OnceLock<Vec<String>> = OnceLock::new();
@@ -46,7 +46,7 @@ impl Completion {
     pub(crate) fn run(&self) -> anyhow::Result<u8> {
         let name = self.shell.to_string();
         let completer: Option<&dyn EnvCompleter> = match self.shell == Shell::Bash {
-            true => Some(&BashLine),
+            true => Some(&BashCompleter),
             false => SHELLS.completer(&name),
         };
         let mut script = Vec::new();

@@ -1,4 +1,4 @@
-//! Keys typed in a terminal session, without the keys that detach from it.
+//! Parses the detach keys of a terminal session and filters them out of the typed input.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

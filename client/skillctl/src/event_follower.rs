@@ -1,4 +1,4 @@
-//! An exec's events onto this program's stdout and stderr, byte for byte and as they come.
+//! Prints an exec's events as they come: output byte for byte, JSON lines, or one transcript.
 
 use std::pin::{Pin, pin};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use skilld_client::{Client, Error, ExecStream, short_id};
 use tokio::io::{AsyncWriteExt, Stderr, Stdout};
 use tokio::sync::oneshot;
 
-use crate::attach_input::{AttachInput, DetachHandle};
+use crate::attach_input::{AttachInput, DetachNotice};
 use crate::interrupt::{self, InterruptSignals, InterruptedError};
 use crate::output;
 use crate::transcript::{Transcript, output_bytes};
@@ -158,7 +158,7 @@ impl<'a> EventFollower<'a> {
                 biased;
                 ending = following => return ending,
                 left = talking => {
-                    let DetachHandle = left?;
+                    let DetachNotice = left?;
                 }
             }
         }

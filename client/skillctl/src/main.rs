@@ -42,7 +42,7 @@ mod value_formats;
 mod version;
 mod wait;
 mod workspace;
-mod workspace_size;
+mod workspace_limit_args;
 
 use std::process::ExitCode;
 

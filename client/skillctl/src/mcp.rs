@@ -6,7 +6,7 @@ mod http;
 mod resources;
 mod server;
 mod session_limit;
-mod tool_listeners;
+mod tool_change_listeners;
 mod write_file_tool;
 
 use std::net::SocketAddr;

@@ -23,21 +23,21 @@ pub(crate) enum OutputFormat {
 
 /// Style of everything that the program prints.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OutputStyle {
+pub(crate) struct OutputOptions {
     pub(crate) format: OutputFormat,
     /// Prints no notes, and only the ids of lists.
     pub(crate) quiet: bool,
 }
 
 /// Style of this process, which runs one command.
-static STYLE: OnceLock<OutputStyle> = OnceLock::new();
+static STYLE: OnceLock<OutputOptions> = OnceLock::new();
 
-fn style() -> OutputStyle {
+fn style() -> OutputOptions {
     STYLE.get().copied().unwrap_or_default()
 }
 
 /// Sets the output style of the process, once.
-pub(crate) fn set_style(style: OutputStyle) {
+pub(crate) fn set_style(style: OutputOptions) {
     // A second command in one process would be a fault of the program; the first style stays.
     let _ = STYLE.set(style);
 }

@@ -1,4 +1,4 @@
-//! `skillctl poll`: what an exec has said since, and where to go on.
+//! `skillctl poll`: prints an exec's output from given offsets, and the offsets at which to continue.
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;

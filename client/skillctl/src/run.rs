@@ -20,7 +20,7 @@ use crate::event_follower::{self, EventFollower, FollowOutcome, OnLeave};
 use crate::input_arg::{self, Input};
 use crate::interrupt::{InterruptSignals, InterruptedError};
 use crate::skill::check;
-use crate::workspace_size::LimitArgs;
+use crate::workspace_limit_args::WorkspaceLimitArgs;
 use crate::{attach_input, complete, output, proto_json, value_formats};
 
 /// Run a command of a skill in a fresh workspace: create, stage, exec, collect, delete.
@@ -64,7 +64,7 @@ pub(crate) struct Run {
     #[arg(long, default_value = "", hide_default_value = true)]
     pool: String,
     #[command(flatten)]
-    size: LimitArgs,
+    size: WorkspaceLimitArgs,
     /// Do not say beforehand what the skill needs and the image does not have.
     #[arg(long)]
     no_check: bool,
@@ -87,7 +87,7 @@ impl Run {
         }
         let mut job = RunJob {
             client,
-            clock: RunTimings { say: self.timing },
+            clock: TimingPrinter { say: self.timing },
             // Known before it exists, so that it can be deleted whatever became of its creation.
             workspace: workspace_name(&new_workspace_id()),
             interrupt: InterruptSignals::new()?,
@@ -114,7 +114,7 @@ impl Run {
 /// Run of a skill in a workspace of its own, which is deleted at the end.
 struct RunJob<'a> {
     client: &'a Client,
-    clock: RunTimings,
+    clock: TimingPrinter,
     workspace: String,
     interrupt: InterruptSignals,
 }
@@ -299,11 +299,11 @@ impl RunJob<'_> {
 }
 
 /// Printer of how long each step of a run took, if the user asked for that.
-struct RunTimings {
+struct TimingPrinter {
     say: bool,
 }
 
-impl RunTimings {
+impl TimingPrinter {
     fn lap(&self, step: &str, start: Instant) {
         self.say(step, start.elapsed());
     }

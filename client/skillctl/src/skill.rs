@@ -1,4 +1,4 @@
-//! `skillctl skill`: what can be staged.
+//! `skillctl skill`: lists, shows, reads, searches, checks and publishes skills.
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;

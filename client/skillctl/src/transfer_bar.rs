@@ -1,11 +1,11 @@
-//! Bars and counters on stderr, and only when it is a terminal.
+//! Progress bar or byte counter of a transfer, on stderr and only if that is a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use skilld_client::TransferProgress;
 
-/// A bar that goes away when it is dropped. Without a terminal it does nothing.
+/// Progress bar of a transfer, removed when dropped. Without a terminal it does nothing.
 #[derive(Debug)]
 pub(crate) struct TransferBar(ProgressBar);
 

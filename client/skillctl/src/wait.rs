@@ -1,4 +1,4 @@
-//! `skillctl wait`: the end of an exec.
+//! `skillctl wait`: waits until an exec has ended and exits with its exit code.
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;

@@ -13,7 +13,7 @@ use skilld_client::{Client, short_id, workspace_name};
 
 use crate::command_group::command_group;
 use crate::paged_lists::read_all_pages;
-use crate::workspace_size::LimitArgs;
+use crate::workspace_limit_args::WorkspaceLimitArgs;
 use crate::{complete, output, remove, value_formats};
 
 command_group! {
@@ -58,7 +58,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
     label: Vec<(String, String)>,
     #[command(flatten)]
-    limits: LimitArgs,
+    limits: WorkspaceLimitArgs,
     /// Take the workspace with this id if there is one; without this flag that is an error.
     #[arg(long, requires = "id")]
     allow_existing: bool,

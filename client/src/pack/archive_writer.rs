@@ -1,4 +1,4 @@
-//! Bytes of an archive: the same files always give the same bytes.
+//! Writes a skill's tar.gz reproducibly, and computes its size and SHA-256.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -8,7 +8,7 @@ use data_encoding::HEXLOWER;
 use flate2::{Compression, GzBuilder};
 use sha2::{Digest, Sha256};
 
-use super::folder_walk::{FileStamp, PackedEntry, PackedFolder};
+use super::folder_walk::{ArchivePlan, FileStamp, PackedEntry};
 use super::refused;
 use crate::Error;
 use crate::files::local_tree::io_error;
@@ -55,10 +55,7 @@ pub(super) fn hash_file(file: &mut File) -> io::Result<(u64, String)> {
 }
 
 /// Writes the archive of a folder; returns its size in bytes and its SHA-256.
-pub(super) fn write_archive(
-    packed: &PackedFolder,
-    file: &mut File,
-) -> Result<(u64, String), Error> {
+pub(super) fn write_archive(packed: &ArchivePlan, file: &mut File) -> Result<(u64, String), Error> {
     let spool = std::env::temp_dir();
     let hashed = HashingWriter::new(BufWriter::new(file));
     let header = GzBuilder::new().mtime(0).operating_system(NO_SYSTEM);
@@ -77,7 +74,7 @@ pub(super) fn write_archive(
 /// Appends one file, which must still be as it was when the folder was walked.
 fn append_file<W: Write>(
     builder: &mut tar::Builder<W>,
-    packed: &PackedFolder,
+    packed: &ArchivePlan,
     entry: &PackedEntry,
 ) -> Result<(), Error> {
     let shown = packed.root.shown();

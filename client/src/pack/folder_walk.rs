@@ -40,7 +40,7 @@ pub(super) struct SkillFolder {
 
 /// Folder and the files in it that go into the archive.
 #[derive(Debug)]
-pub(super) struct PackedFolder {
+pub(super) struct ArchivePlan {
     pub(super) root: SkillFolder,
     /// Files of the archive, sorted by the bytes of their paths.
     pub(super) entries: Vec<PackedEntry>,
@@ -80,7 +80,7 @@ impl FileStamp {
     }
 }
 
-impl PackedFolder {
+impl ArchivePlan {
     /// Opens a file; fails if it has changed since the walk.
     pub(super) fn open(&self, entry: &PackedEntry) -> Result<File, Error> {
         let path = Path::new(&entry.path);
@@ -142,7 +142,7 @@ impl SkillFolder {
     }
 
     /// Returns all files that belong to the skill.
-    pub(super) fn walk(self, limits: PackLimits) -> Result<PackedFolder, Error> {
+    pub(super) fn walk(self, limits: PackLimits) -> Result<ArchivePlan, Error> {
         let mut walk = FolderWalk {
             ignored: IgnoreRules::new(&self.shown, &self.read_ignore_list()?)?,
             root: &self,
@@ -155,7 +155,7 @@ impl SkillFolder {
         walk.visit_folder(Path::new(""))?;
         let mut entries = walk.entries;
         entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-        let packed = PackedFolder {
+        let packed = ArchivePlan {
             root: self,
             entries,
         };
@@ -223,7 +223,7 @@ impl SkillFolder {
     }
 }
 
-impl PackedFolder {
+impl ArchivePlan {
     /// Refuses names that the server would refuse.
     fn check_names(&self) -> Result<(), Error> {
         let mut seen = HashSet::new();

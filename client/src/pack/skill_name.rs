@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::folder_walk::PackedFolder;
+use super::folder_walk::ArchivePlan;
 
 /// File name of a skill card.
 pub(super) const CARD: &str = "skill-card.json";
@@ -14,7 +14,7 @@ const ID_CHARS_MAX: usize = 64;
 const ENDINGS: [&str; 4] = [".tar.gz", ".tgz", ".tar", ".zip"];
 
 /// Returns the card's `id`, else the front matter's `name`, else the folder's own name.
-pub(super) fn name_of_folder(packed: &PackedFolder) -> String {
+pub(super) fn name_of_folder(packed: &ArchivePlan) -> String {
     let read = |name: &str| {
         let entry = packed.entries.iter().find(|entry| entry.path == name)?;
         let bytes = packed.start_of(entry, START_BYTES).ok()?;

@@ -154,7 +154,7 @@ impl GuestService for GuestRpcService {
         let permit = self.reserve_stream()?;
         let (exec, settings) = self.guest.start_exec(request)?;
         let events =
-            self.open_event_stream(permit, &exec, &settings, ReaderRpc::RunExec, &attach)?;
+            self.open_event_stream(permit, &exec, &settings, ReaderRpc::Run, &attach)?;
         let mut events = Box::pin(events.into_inner().peekable());
         // Headers and first event then travel in one write, which wakes the daemon once instead of twice.
         let _first = events.as_mut().peek().await;
@@ -175,7 +175,7 @@ impl GuestService for GuestRpcService {
         let request = request.into_inner();
         let exec = self.guest.find_exec(&request.exec_id)?;
         let (permit, settings) = (self.reserve_stream()?, self.guest.settings()?);
-        self.open_event_stream(permit, &exec, &settings, ReaderRpc::AttachExec, &request)
+        self.open_event_stream(permit, &exec, &settings, ReaderRpc::Attach, &request)
     }
 
     async fn signal_exec(&self, request: Request<wire::SignalExecRequest>) -> RpcResult<v1::Exec> {

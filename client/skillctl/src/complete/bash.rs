@@ -40,9 +40,9 @@ fi
 
 /// Completer of lines that bash sends. clap's own completer for bash expects words that bash has already split.
 #[derive(Debug)]
-pub(super) struct BashLine;
+pub(super) struct BashCompleter;
 
-impl EnvCompleter for BashLine {
+impl EnvCompleter for BashCompleter {
     fn name(&self) -> &'static str {
         "bash-line"
     }

@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 use crate::event_follower::poll_optional;
 use crate::interrupt::InterruptSignals;
 use crate::mcp::resources::{self, ResourceScope};
-use crate::mcp::tool_listeners::{ToolListener, ToolListeners};
+use crate::mcp::tool_change_listeners::{ToolChangeListener, ToolChangeListeners};
 use crate::mcp::{annotations, content, write_file_tool};
 use crate::output;
 use crate::tool::{self, SessionFile};
@@ -41,7 +41,7 @@ pub(crate) struct Server {
     tools: Toolset,
     client: Client,
     kept: Arc<Mutex<SessionFile>>,
-    listeners: Arc<ToolListeners>,
+    listeners: Arc<ToolChangeListeners>,
     /// Calls under way, which are cancelled when the server ends.
     calls: TaskTracker,
     stop: CancellationToken,
@@ -167,7 +167,9 @@ impl ServerHandler for Server {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        self.listeners.add(ToolListener::Peer(context.peer)).await;
+        self.listeners
+            .add(ToolChangeListener::Peer(context.peer))
+            .await;
     }
 
     fn accepted_subscription_filter(&self, _: &SubscriptionFilter) -> Option<SubscriptionFilter> {
@@ -176,7 +178,7 @@ impl ServerHandler for Server {
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let (sink, open) = (context.sink().clone(), Arc::new(()));
-        let listener = ToolListener::Subscription(sink, Arc::downgrade(&open));
+        let listener = ToolChangeListener::Subscription(sink, Arc::downgrade(&open));
         self.listeners.add(listener).await;
         tokio::select! {
             () = context.cancelled() => {}

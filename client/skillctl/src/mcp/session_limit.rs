@@ -24,17 +24,17 @@ const EVICTION_AGE_MIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct LimitedSessions {
     sessions: LocalSessionManager,
-    uses: SessionUses,
+    uses: SessionTable,
     /// Lock that lets one client in at a time, so that two cannot take one place.
     entrance: tokio::sync::Mutex<()>,
 }
 
 /// Table of the open sessions by id, with the last use of each.
 #[derive(Clone, Debug, Default)]
-struct SessionUses(Arc<Mutex<HashMap<SessionId, SessionUse>>>);
+struct SessionTable(Arc<Mutex<HashMap<SessionId, SessionActivity>>>);
 
 #[derive(Debug)]
-struct SessionUse {
+struct SessionActivity {
     last: Instant,
     /// Streams on which the client waits for a result or a notification.
     streams: usize,
@@ -42,7 +42,7 @@ struct SessionUse {
 
 /// Outcome of a search for room for one more session.
 #[derive(Debug)]
-enum SessionRoom {
+enum AdmissionOutcome {
     Free,
     /// This session was evicted and must be closed.
     Of(SessionId),
@@ -53,7 +53,7 @@ enum SessionRoom {
 /// Guard that counts a stream as open until it is dropped.
 #[derive(Debug)]
 struct OpenStreamGuard {
-    uses: SessionUses,
+    uses: SessionTable,
     id: SessionId,
 }
 
@@ -72,7 +72,7 @@ impl LimitedSessions {
     pub(super) fn new(sessions: LocalSessionManager) -> Self {
         Self {
             sessions,
-            uses: SessionUses::default(),
+            uses: SessionTable::default(),
             entrance: tokio::sync::Mutex::default(),
         }
     }
@@ -81,39 +81,39 @@ impl LimitedSessions {
     async fn make_room(&self) -> Result<(), SessionLimitError> {
         loop {
             match self.uses.room()? {
-                SessionRoom::Free => return Ok(()),
-                SessionRoom::Of(oldest) => self.sessions.close_session(&oldest).await?,
-                SessionRoom::Soon(at) => sleep_until(at).await,
+                AdmissionOutcome::Free => return Ok(()),
+                AdmissionOutcome::Of(oldest) => self.sessions.close_session(&oldest).await?,
+                AdmissionOutcome::Soon(at) => sleep_until(at).await,
             }
         }
     }
 }
 
-impl SessionUses {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, SessionUse>> {
+impl SessionTable {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, SessionActivity>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the room for another session; evicts the least recently used session without an open stream if there is
     /// none.
-    fn room(&self) -> Result<SessionRoom, SessionLimitError> {
+    fn room(&self) -> Result<AdmissionOutcome, SessionLimitError> {
         let mut uses = self.lock();
         if uses.len() < SESSIONS_MAX {
-            return Ok(SessionRoom::Free);
+            return Ok(AdmissionOutcome::Free);
         }
         let deserted = uses.iter().filter(|(_, used)| used.streams == 0);
         let oldest = deserted.min_by_key(|(_, used)| used.last);
         let (id, used) = oldest.ok_or(SessionLimitError::Full)?;
         if used.last.elapsed() < EVICTION_AGE_MIN {
-            return Ok(SessionRoom::Soon(used.last + EVICTION_AGE_MIN));
+            return Ok(AdmissionOutcome::Soon(used.last + EVICTION_AGE_MIN));
         }
         let id = SessionId::clone(id);
         uses.remove(&id);
-        Ok(SessionRoom::Of(id))
+        Ok(AdmissionOutcome::Of(id))
     }
 
     /// Records a use; returns `false` for an unknown session.
-    fn change(&self, id: &SessionId, change: impl FnOnce(&mut SessionUse)) -> bool {
+    fn change(&self, id: &SessionId, change: impl FnOnce(&mut SessionActivity)) -> bool {
         let mut uses = self.lock();
         let used = uses.get_mut(id);
         let known = used.is_some();
@@ -155,7 +155,7 @@ impl SessionManager for LimitedSessions {
         let _entrance = self.entrance.lock().await;
         self.make_room().await?;
         let (id, transport) = self.sessions.create_session().await?;
-        let used = SessionUse {
+        let used = SessionActivity {
             last: Instant::now(),
             streams: 0,
         };

@@ -48,7 +48,7 @@ impl PollRequest {
             output_piece::check_offsets(&state, self.offsets, self.style.gaps)?;
             state.acknowledge(self.offsets);
         }
-        let (kind, format) = (ReaderRpc::PollExec, self.style.format);
+        let (kind, format) = (ReaderRpc::Poll, self.style.format);
         let _guard = ReaderGuard::register(Arc::clone(&exec), kind, format, self.offsets);
         loop {
             changed.mark_unchanged();

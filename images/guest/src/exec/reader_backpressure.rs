@@ -20,11 +20,11 @@ pub(crate) const STALL_GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReaderRpc {
     /// Stream of a RunExec. Events that were sent may never arrive.
-    RunExec,
+    Run,
     /// Stream of an AttachExec. Events that were sent may never arrive.
-    AttachExec,
+    Attach,
     /// Poll. It has everything before the offsets that it asked for.
-    PollExec,
+    Poll,
 }
 
 /// Registered reader: its offsets, and whether the program still waits for it.
@@ -116,8 +116,8 @@ impl ExecState {
         let needed = awaited.filter_map(|reader| {
             let at = *reader.at.get(stream)?;
             Some(match reader.kind {
-                ReaderRpc::RunExec | ReaderRpc::AttachExec => window.kept_for(at),
-                ReaderRpc::PollExec => at,
+                ReaderRpc::Run | ReaderRpc::Attach => window.kept_for(at),
+                ReaderRpc::Poll => at,
             })
         });
         let acknowledged = self.acknowledged.get(stream).copied().unwrap_or(0);
@@ -129,7 +129,7 @@ impl ExecState {
     pub(crate) fn stream_readers(&self) -> usize {
         let readers = self.readers.values();
         readers
-            .filter(|reader| reader.kind != ReaderRpc::PollExec)
+            .filter(|reader| reader.kind != ReaderRpc::Poll)
             .count()
     }
 
@@ -171,7 +171,7 @@ impl ExecState {
         let blocked = self.blocked_since;
         self.readers.iter().filter_map(move |(id, reader)| {
             let since = blocked?.max(reader.since);
-            let may_lose = reader.kind == ReaderRpc::AttachExec && !reader.is_skipped;
+            let may_lose = reader.kind == ReaderRpc::Attach && !reader.is_skipped;
             let goes_on = |(other, position): (&u64, &RegisteredReader)| {
                 other != id
                     && !position.is_skipped

@@ -104,8 +104,8 @@ impl Model {
             Step::Join(percent, poll) => {
                 let offsets = self.percent(percent);
                 let kind = match poll {
-                    true => ReaderRpc::PollExec,
-                    false => ReaderRpc::AttachExec,
+                    true => ReaderRpc::Poll,
+                    false => ReaderRpc::Attach,
                 };
                 let format = STYLE.format;
                 let guard = ReaderGuard::register(Arc::clone(&self.exec), kind, format, offsets);

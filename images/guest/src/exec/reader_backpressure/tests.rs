@@ -76,12 +76,12 @@ fn a_text_reader_that_waits_for_the_rest_of_a_character_goes_on() {
     let text = cut_off_text();
     let whole = text.len() - 2;
     for kind in [
-        ReaderRpc::RunExec,
-        ReaderRpc::AttachExec,
-        ReaderRpc::PollExec,
+        ReaderRpc::Run,
+        ReaderRpc::Attach,
+        ReaderRpc::Poll,
     ] {
         let exec = blocked_exec(&text);
-        let _stalled = register(&exec, ReaderRpc::AttachExec, OutputFormat::Text, 0);
+        let _stalled = register(&exec, ReaderRpc::Attach, OutputFormat::Text, 0);
         let _waits = register(&exec, kind, OutputFormat::Text, whole);
         assert_eq!(exec.state().room(0), 0);
         assert!(room_after_grace(&exec) > 0, "{kind:?}");
@@ -97,8 +97,8 @@ fn a_reader_that_has_bytes_to_take_does_not_go_on() {
         (OutputFormat::Text, whole - 1),
     ] {
         let exec = blocked_exec(&text);
-        let _first = register(&exec, ReaderRpc::AttachExec, OutputFormat::Text, 0);
-        let _second = register(&exec, ReaderRpc::RunExec, format, at);
+        let _first = register(&exec, ReaderRpc::Attach, OutputFormat::Text, 0);
+        let _second = register(&exec, ReaderRpc::Run, format, at);
         assert_eq!(room_after_grace(&exec), 0, "{format:?} at {at}");
     }
 }
@@ -106,7 +106,7 @@ fn a_reader_that_has_bytes_to_take_does_not_go_on() {
 #[tokio::test]
 async fn polls_without_a_wait_are_a_reader_that_goes_on() {
     let exec = blocked_exec(&[b'x'; CHUNK_BYTES]);
-    let _stalled = register(&exec, ReaderRpc::AttachExec, OutputFormat::Bytes, 0);
+    let _stalled = register(&exec, ReaderRpc::Attach, OutputFormat::Bytes, 0);
     assert_eq!(room_after_grace(&exec), 0, "it is the only reader");
     poll_now(&exec, CHUNK_BYTES).await;
     assert!(room_after_grace(&exec) > 0);
@@ -116,6 +116,6 @@ async fn polls_without_a_wait_are_a_reader_that_goes_on() {
 async fn a_poll_from_before_the_program_waited_is_no_reader() {
     let exec = blocked_exec(&[b'x'; CHUNK_BYTES]);
     poll_now(&exec, 0).await;
-    let _stalled = register(&exec, ReaderRpc::AttachExec, OutputFormat::Bytes, 0);
+    let _stalled = register(&exec, ReaderRpc::Attach, OutputFormat::Bytes, 0);
     assert_eq!(room_after_grace(&exec), 0);
 }

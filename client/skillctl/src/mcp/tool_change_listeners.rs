@@ -16,21 +16,21 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Clients that are notified of other tools, and the tools that were listed last.
 #[derive(Debug, Default)]
-pub(super) struct ToolListeners {
+pub(super) struct ToolChangeListeners {
     /// Tools of the last listing; `None` before the first.
     listed: Mutex<Option<Vec<ToolDefinition>>>,
-    clients: Mutex<Vec<ToolListener>>,
+    clients: Mutex<Vec<ToolChangeListener>>,
 }
 
 /// Client that is notified of other tools, by the version of its protocol.
 #[derive(Clone, Debug)]
-pub(super) enum ToolListener {
+pub(super) enum ToolChangeListener {
     Peer(Peer<RoleServer>),
     /// Subscription, with a reference that ends with its connection.
     Subscription(SubscriptionSink, Weak<()>),
 }
 
-impl ToolListener {
+impl ToolChangeListener {
     fn is_connected(&self) -> bool {
         match self {
             Self::Peer(peer) => !peer.is_transport_closed(),
@@ -46,11 +46,11 @@ impl ToolListener {
     }
 }
 
-impl ToolListeners {
-    pub(super) async fn add(&self, listener: ToolListener) {
+impl ToolChangeListeners {
+    pub(super) async fn add(&self, listener: ToolChangeListener) {
         let mut clients = self.clients.lock().await;
         // Nothing else reports that a client has gone.
-        clients.retain(ToolListener::is_connected);
+        clients.retain(ToolChangeListener::is_connected);
         clients.push(listener);
     }
 

@@ -7,7 +7,7 @@ use crate::value_formats;
 
 /// Sizes of a workspace. What is left out is as the pool has it, which is also the maximum.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct LimitArgs {
+pub(crate) struct WorkspaceLimitArgs {
     /// Memory of its processes and files together, at most the pool's.
     #[arg(long, value_name = "SIZE", value_parser = value_formats::parse_size)]
     memory: Option<i64>,
@@ -19,7 +19,7 @@ pub(crate) struct LimitArgs {
     cpus: Option<i64>,
 }
 
-impl LimitArgs {
+impl WorkspaceLimitArgs {
     /// Returns the limits of the request; `None` if the pool decides all of them.
     pub(crate) fn request(&self) -> Option<WorkspaceLimits> {
         let limits = WorkspaceLimits {
