@@ -19,6 +19,9 @@ const LOOKS: usize = 20;
 /// Index of the measurement that later ones are compared with. The guest's allocator takes some 10,000 execs to stop growing;
 /// from there to 100,000 execs its memory was measured to grow by 3 %.
 const WARM_UP: usize = LOOKS / 2 - 1;
+/// Memory by which a process may grow besides 5 %: the allocator takes and returns it in steps of some 100 KiB, and the
+/// daemon has only 4.6 MB. From the 10,000th exec on a leak of 50 bytes for each is found.
+const ALLOCATOR_STEPS_BYTES: u64 = 256 << 10;
 /// Maximum number of run directories: one for each exec that is kept or runs.
 const RUN_DIRECTORIES_MAX: usize = 256 + AT_ONCE;
 
@@ -66,18 +69,18 @@ async fn soak() -> Result<()> {
             ("daemon", early.daemon, look.daemon),
             ("guest", early.guest, look.guest),
         ] {
-            let five_percent = before / 20;
             assert!(
-                before.abs_diff(after) <= five_percent,
+                before.abs_diff(after) <= before / 20 + ALLOCATOR_STEPS_BYTES,
                 "the {what} had {before} bytes, then {after}"
             );
         }
-        assert_eq!(
-            (look.daemon_descriptors, look.guest_descriptors),
-            (early.daemon_descriptors, early.guest_descriptors)
-        );
-        // One of them may still be on its way out.
+        assert_eq!(look.daemon_descriptors, early.daemon_descriptors);
+        // One supervisor may still be on its way out, with its socket.
         assert!(look.processes <= PROCESSES_MAX, "{look:?}");
+        assert!(
+            look.guest_descriptors <= early.guest_descriptors + 1,
+            "{look:?}"
+        );
     }
     let directories = run(
         &daemon.client,

@@ -58,7 +58,7 @@ pub(super) struct ConnectionHandle {
     id: u64,
 }
 
-/// Whether an open call keeps its connection from being closed for another one.
+/// Weight of an open call when a connection has to be closed for a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallPriority {
     /// Call of skilld's own services: the connection is not closed for another one.

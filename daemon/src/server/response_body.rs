@@ -180,6 +180,7 @@ impl http_body::Body for GuardedResponseBody {
         this.begun |= polled.is_ready();
         if let Some(trailers) = trailers {
             this.code = Status::from_header_map(trailers).map(|status| status.code());
+            this.ended = true;
         }
         polled
     }

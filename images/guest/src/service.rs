@@ -153,8 +153,7 @@ impl GuestService for GuestRpcService {
         };
         let permit = self.reserve_stream()?;
         let (exec, settings) = self.guest.start_exec(request)?;
-        let events =
-            self.open_event_stream(permit, &exec, &settings, ReaderRpc::Run, &attach)?;
+        let events = self.open_event_stream(permit, &exec, &settings, ReaderRpc::Run, &attach)?;
         let mut events = Box::pin(events.into_inner().peekable());
         // Headers and first event then travel in one write, which wakes the daemon once instead of twice.
         let _first = events.as_mut().peek().await;

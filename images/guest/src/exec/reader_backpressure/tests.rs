@@ -75,11 +75,7 @@ async fn poll_now(exec: &Arc<Exec>, at: usize) {
 fn a_text_reader_that_waits_for_the_rest_of_a_character_goes_on() {
     let text = cut_off_text();
     let whole = text.len() - 2;
-    for kind in [
-        ReaderRpc::Run,
-        ReaderRpc::Attach,
-        ReaderRpc::Poll,
-    ] {
+    for kind in [ReaderRpc::Run, ReaderRpc::Attach, ReaderRpc::Poll] {
         let exec = blocked_exec(&text);
         let _stalled = register(&exec, ReaderRpc::Attach, OutputFormat::Text, 0);
         let _waits = register(&exec, kind, OutputFormat::Text, whole);
