@@ -118,7 +118,8 @@ impl ExecStream {
     ///
     /// # Errors
     ///
-    /// [`Error::StreamLost`] if the stream broke and could not be opened again in time, [`Error::Status`] if the daemon refuses.
+    /// [`Error::StreamLost`] if the stream broke and could not be opened again in time, [`Error::Status`] if the daemon
+    /// refuses.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>, Error> {
         while !self.seen.end {
             match self.step().await {

@@ -1,6 +1,6 @@
 //! Saves collected files as artifacts: those of CollectOutputs (`collection_saver.rs`), and those that an exec leaves
-//! at its end (`on_exit_collector.rs`, `collection_job.rs`). The guest finds and reads the files; the artifact store keeps
-//! them.
+//! at its end (`on_exit_collector.rs`, `collection_job.rs`). The guest finds and reads the files; the artifact store
+//! keeps them.
 
 mod collection_job;
 mod collection_saver;

@@ -1,8 +1,8 @@
 //! Logging: tracing to stderr, one line per event, as text or as JSON. Control characters are escaped, so that no value
 //! of a tenant can forge a log line or control a terminal.
 //!
-//! Levels: ERROR for defects, WARN for problems that an operator should see, INFO for visible changes of state, DEBUG for
-//! decisions, TRACE for single frames. Output and environment of commands are never logged above TRACE.
+//! Levels: ERROR for defects, WARN for problems that an operator should see, INFO for visible changes of state, DEBUG
+//! for decisions, TRACE for single frames. Output and environment of commands are never logged above TRACE.
 
 use std::io::{self, IsTerminal, Write};
 

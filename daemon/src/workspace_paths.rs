@@ -100,7 +100,8 @@ pub fn normalise_skill_path(field: &str, path: &str) -> Result<String> {
 ///
 /// # Errors
 ///
-/// The errors of [`resolve_path`]; `PathEscapes` for every `..`; `Invalid`, with the reason, if globset rejects the glob.
+/// The errors of [`resolve_path`]; `PathEscapes` for every `..`; `Invalid`, with the reason, if globset rejects the
+/// glob.
 pub fn resolve_glob(field: &str, pattern: &str, scope: PathContext<'_>) -> Result<String> {
     check_text(field, pattern, PATH_BYTES_MAX)?;
     let pattern = &glob_class::exclude_slash(pattern).map_err(|why| Error::invalid(field, why))?;
@@ -138,8 +139,8 @@ pub fn resolve_glob(field: &str, pattern: &str, scope: PathContext<'_>) -> Resul
     Ok(glob)
 }
 
-/// Checks that clients may write to a resolved path. Only StageSkills writes at and beneath `skills/`, and only the daemon
-/// writes `metadata.json`.
+/// Checks that clients may write to a resolved path. Only StageSkills writes at and beneath `skills/`, and only the
+/// daemon writes `metadata.json`.
 ///
 /// # Errors
 ///
@@ -257,7 +258,8 @@ fn variable_value(field: &str, name: &str, scope: PathContext<'_>) -> Result<Str
     }
 }
 
-/// Joins normalised components to a path and checks the limits. `map_inputs` replaces a leading `inputs` by `work/inputs`.
+/// Joins normalised components to a path and checks the limits. `map_inputs` replaces a leading `inputs` by
+/// `work/inputs`.
 fn join_components(field: &str, mut components: Vec<&str>, map_inputs: bool) -> Result<String> {
     if map_inputs && components.first() == Some(&"inputs") {
         components.insert(0, "work");

@@ -1,5 +1,5 @@
-//! Folders that are skills, conflicts and unreadable folders, and changes on disk, which are listed by themselves and at
-//! once after a scan, whether the kernel reports them or not. No Docker.
+//! Folders that are skills, conflicts and unreadable folders, and changes on disk, which are listed by themselves and
+//! at once after a scan, whether the kernel reports them or not. No Docker.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

@@ -1,5 +1,5 @@
-//! Conversations with sherma's tools as a model has them: list, load a version, read, run, load another version, and the
-//! next turn with nothing but the state.
+//! Conversations with sherma's tools as a model has them: list, load a version, read, run, load another version, and
+//! the next turn with nothing but the state.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

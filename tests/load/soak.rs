@@ -16,8 +16,8 @@ const VARIABLE: &str = "SKILLD_SOAK_EXECS";
 const AT_ONCE: usize = 16;
 /// Number of measurements, spread evenly over the execs.
 const LOOKS: usize = 20;
-/// Index of the measurement that later ones are compared with. The guest's allocator takes some 10,000 execs to stop growing;
-/// from there to 100,000 execs its memory was measured to grow by 3 %.
+/// Index of the measurement that later ones are compared with. The guest's allocator takes some 10,000 execs to stop
+/// growing; from there to 100,000 execs its memory was measured to grow by 3 %.
 const WARM_UP: usize = LOOKS / 2 - 1;
 /// Memory by which a process may grow besides 5 %: the allocator takes and returns it in steps of some 100 KiB, and the
 /// daemon has only 4.6 MB. From the 10,000th exec on a leak of 50 bytes for each is found.

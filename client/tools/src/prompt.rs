@@ -9,8 +9,8 @@
 //! In reading order: `provider` (formats of model APIs), `message_content` (editing texts in place), `prompt_material`
 //! (input and report of an injection), `skill_overview` and `skill_blocks` (its wording), `prompt_budget` (sharing too
 //! little room), `untrusted_text` (what skills must not do to a prompt), `inject` (where the text goes),
-//! [`skill_load_history`] (which skills earlier messages loaded), `skill_text_removal` (removing the text of an unloaded
-//! skill), `file_part` and `found_uploads` (files that a conversation brought).
+//! [`skill_load_history`] (which skills earlier messages loaded), `skill_text_removal` (removing the text of an
+//! unloaded skill), `file_part` and `found_uploads` (files that a conversation brought).
 
 mod file_part;
 mod found_uploads;

@@ -68,8 +68,8 @@ impl Toolset {
         self.capped(session, state, delta)
     }
 
-    /// Ends a prompt that showed these skills ([`InjectionReport::shown`](crate::prompt::InjectionReport::shown)): unloads what was
-    /// loaded for one prompt.
+    /// Ends a prompt that showed these skills ([`InjectionReport::shown`](crate::prompt::InjectionReport::shown)):
+    /// unloads what was loaded for one prompt.
     #[must_use]
     pub fn after_prompt(
         &self,

@@ -2,8 +2,8 @@
 //! brings the tools that its card names, of the host and of MCP servers; unloading it takes them away.
 //!
 //! The session's state holds what is loaded ([`crate::state::sherma`]); `card_requirements` reads the requirements of a
-//! card; `skill_load` and `skill_unload` are the two transitions, which happen wholly or not at all. `preload` loads for
-//! the host what it knows the model will need.
+//! card; `skill_load` and `skill_unload` are the two transitions, which happen wholly or not at all. `preload` loads
+//! for the host what it knows the model will need.
 
 mod card_requirements;
 mod preload;

@@ -1,10 +1,10 @@
 //! The content-addressed store: `sha256/<digest>/`, written once by one rename, never changed, readable by every uid.
 //!
-//! `tmp/` beside it holds what is being copied or removed, and is emptied at start. A user of a digest holds a [`Lease`]:
-//! `store_cleanup.rs` removes no leased digest. Staged content is trusted while the fingerprint of its files is as it was when they
-//! were last hashed; otherwise all files are hashed again, and a digest that no longer matches is discarded. Content of
-//! a root need not be synced, because it is copied again if a power cut takes it; published content exists nowhere else
-//! and is synced.
+//! `tmp/` beside it holds what is being copied or removed, and is emptied at start. A user of a digest holds a
+//! [`Lease`]: `store_cleanup.rs` removes no leased digest. Staged content is trusted while the fingerprint of its files
+//! is as it was when they were last hashed; otherwise all files are hashed again, and a digest that no longer matches
+//! is discarded. Content of a root need not be synced, because it is copied again if a power cut takes it; published
+//! content exists nowhere else and is synced.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

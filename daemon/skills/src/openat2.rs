@@ -7,12 +7,12 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
-/// Maximum number of attempts to open one path with openat2. An attempt takes microseconds; it fails if a process on the host renames
-/// or mounts anything at the same time.
+/// Maximum number of attempts to open one path with openat2. An attempt takes microseconds; it fails if a process on
+/// the host renames or mounts anything at the same time.
 const ATTEMPTS_MAX: usize = 1000;
 
-/// Opens a path beneath `dir` for reading. The empty path is the directory itself. Does not wait for the writer of a FIFO.
-/// `flags` are added, for example O_DIRECTORY. Follows symbolic links that stay beneath `dir`.
+/// Opens a path beneath `dir` for reading. The empty path is the directory itself. Does not wait for the writer of a
+/// FIFO. `flags` are added, for example O_DIRECTORY. Follows symbolic links that stay beneath `dir`.
 ///
 /// # Errors
 ///

@@ -85,8 +85,9 @@ impl FakeEngine {
             .push_back(error);
     }
 
-    /// Makes the engine unavailable or available again. While it is unavailable, every call returns `EngineUnavailable`;
-    /// open event streams end with that error. Containers keep running, as they do when Docker restarts with live-restore.
+    /// Makes the engine unavailable or available again. While it is unavailable, every call returns
+    /// `EngineUnavailable`; open event streams end with that error. Containers keep running, as they do when Docker
+    /// restarts with live-restore.
     pub fn set_unavailable(&self, unavailable: bool) {
         self.shared.state().unavailable = unavailable;
         if unavailable {
@@ -99,8 +100,8 @@ impl FakeEngine {
         self.shared.state().delays.insert(operation, delay);
     }
 
-    /// Lets the next `count` calls of `create` return `EngineUnavailable`. [`Self::carry_out_lost_creations`] creates their
-    /// containers.
+    /// Lets the next `count` calls of `create` return `EngineUnavailable`. [`Self::carry_out_lost_creations`] creates
+    /// their containers.
     pub fn lose_next_creations(&self, count: usize) {
         self.shared.state().creations_to_lose = count;
     }

@@ -1,8 +1,8 @@
 //! Finds a script of a staged skill and its interpreter, by extension or shebang line. The file's mode does not matter,
 //! and no shell command is built.
 //!
-//! The files are those of the slot's `skills/<name>/` on the host, which only the daemon writes. They are opened beneath
-//! that folder, so links from a skill into the workspace do not resolve here.
+//! The files are those of the slot's `skills/<name>/` on the host, which only the daemon writes. They are opened
+//! beneath that folder, so links from a skill into the workspace do not resolve here.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -62,8 +62,8 @@ pub fn normalise_script_path(path: &str) -> Result<String> {
 ///
 /// # Errors
 ///
-/// `ScriptNotFound`, with similar paths, if the skill has no such file. `Invalid` if the path leaves the skill or names a
-/// folder, or if no interpreter is known for the file.
+/// `ScriptNotFound`, with similar paths, if the skill has no such file. `Invalid` if the path leaves the skill or names
+/// a folder, or if no interpreter is known for the file.
 pub fn find_script(skill: &str, root: &Path, path: &str) -> Result<ScriptProgram> {
     let path = normalise_script_path(path)?;
     let invalid = |message: String| Error::invalid(PATH_FIELD, message);

@@ -197,7 +197,8 @@ impl ArgumentsBuilder {
     }
 }
 
-/// Returns the command-line option for an argument's key, spelt like the key: scripts that parse `--max_rows` know no `--max-rows`.
+/// Returns the command-line option for an argument's key, spelt like the key: scripts that parse `--max_rows` know no
+/// `--max-rows`.
 fn option_name(key: &str) -> String {
     format!("--{key}")
 }

@@ -1,7 +1,7 @@
 //! Relays a stream of the guest or of the artifact store to the client. Messages pass unchanged; errors are translated.
 //!
-//! This module buffers nothing: HTTP/2's windows do, and `relay_budget.rs` limits their sum. `server/response_body.rs` ends every stream
-//! when the daemon stops.
+//! This module buffers nothing: HTTP/2's windows do, and `relay_budget.rs` limits their sum. `server/response_body.rs`
+//! ends every stream when the daemon stops.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

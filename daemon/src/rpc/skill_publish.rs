@@ -97,7 +97,8 @@ async fn write_archive(
     Ok(file)
 }
 
-/// Removes unused skills from the store, periodically and when [`super::ServiceDependencies::sweep`] is notified, until the daemon stops.
+/// Removes unused skills from the store, periodically and when [`super::ServiceDependencies::sweep`] is notified, until
+/// the daemon stops.
 pub async fn sweep_store(shared: SharedDependencies) {
     let interval = SWEEP_INTERVAL.min(shared.config.skills.options.keep_unused);
     loop {

@@ -1,7 +1,8 @@
-//! Forwards a client's stream to the guest, one checked message at a time, so that HTTP/2's windows are the only buffer.
+//! Forwards a client's stream to the guest, one checked message at a time, so that HTTP/2's windows are the only
+//! buffer.
 //!
-//! If the client's stream ends, the guest's stream ends. If it breaks, the guest's stream must not look complete: it stays
-//! pending, and the handler, which receives the failure, drops the call and so resets it.
+//! If the client's stream ends, the guest's stream ends. If it breaks, the guest's stream must not look complete: it
+//! stays pending, and the handler, which receives the failure, drops the call and so resets it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -49,8 +50,8 @@ pub struct UploadStream<C, G, F> {
 /// Receives the first message of a client's stream, its header. If the stream is empty, the error names `field`.
 ///
 /// # Errors
-/// `Deadline` if no message arrives within the request timeout of `server/request_body.rs`; `Draining` when the daemon stops;
-/// `Invalid`.
+/// `Deadline` if no message arrives within the request timeout of `server/request_body.rs`; `Draining` when the daemon
+/// stops; `Invalid`.
 pub async fn first_message<C>(
     client: &mut Streaming<C>,
     shared: &SharedDependencies,
@@ -77,7 +78,8 @@ pub async fn next_message<C>(
         .map_err(|status| stream_error(&status, server.message_bytes_max as u64))
 }
 
-/// Converts a client's stream, after its first message, to a stream of bytes. `check` extracts the bytes of each message.
+/// Converts a client's stream, after its first message, to a stream of bytes. `check` extracts the bytes of each
+/// message.
 pub fn byte_stream<C, F>(
     client: Streaming<C>,
     config: &ServerConfig,
@@ -98,8 +100,8 @@ where
     })
 }
 
-/// Makes the guest's stream: `first`, then the result of `check` for each later message of the client. The receiver gets
-/// the failure of the stream, and is closed if the stream ended well.
+/// Makes the guest's stream: `first`, then the result of `check` for each later message of the client. The receiver
+/// gets the failure of the stream, and is closed if the stream ended well.
 pub fn upload_stream<C, G, F>(
     first: G,
     client: Streaming<C>,

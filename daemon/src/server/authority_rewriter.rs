@@ -4,10 +4,10 @@
 //! older grpc-go (grpcurl) the path itself, others nothing. h2 answers all of these with RST_STREAM (PROTOCOL_ERROR)
 //! before any of our code runs (<https://github.com/hyperium/h2/pull/487>), and nothing in skilld reads the value.
 //!
-//! HPACK is stateful, but this filter needs no state. The replacement is one byte long, so what h2 stores in its dynamic
-//! table is at most as large as what the client stores in its own, and every index that the client sends still names the
-//! same entry. The one exception, an empty value that the client asks to store, makes h2's entry one byte larger; no known
-//! client stores it, because the static table has it.
+//! HPACK is stateful, but this filter needs no state. The replacement is one byte long, so what h2 stores in its
+//! dynamic table is at most as large as what the client stores in its own, and every index that the client sends still
+//! names the same entry. The one exception, an empty value that the client asks to store, makes h2's entry one byte
+//! larger; no known client stores it, because the static table has it.
 
 use bytes::BytesMut;
 

@@ -8,8 +8,8 @@
 //!
 //! A request, or the first message of a stream, must arrive within the timeout of `request_body.rs`.
 //!
-//! A drain does not wait for calls that clients can resume: they end with UNAVAILABLE when the daemon stops. A RunExec whose
-//! first message was not sent ends with ABORTED, because it may have started an exec.
+//! A drain does not wait for calls that clients can resume: they end with UNAVAILABLE when the daemon stops. A RunExec
+//! whose first message was not sent ends with ABORTED, because it may have started an exec.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;

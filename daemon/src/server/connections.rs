@@ -140,8 +140,8 @@ impl ConnectionTable {
 }
 
 impl TableState {
-    /// Returns the users of whom a connection may be closed for a new one of `uid`, in order of preference; `None` if the
-    /// limits allow another connection.
+    /// Returns the users of whom a connection may be closed for a new one of `uid`, in order of preference; `None` if
+    /// the limits allow another connection.
     fn rivals(&self, uid: u32) -> Option<Vec<u32>> {
         let mut counts: HashMap<u32, usize> = HashMap::new();
         for connection in self.open.values() {

@@ -1,10 +1,10 @@
 //! State directory: private, used by one daemon at a time, and bound to its place on the host.
 //!
-//! A daemon holds a lock on the directory itself while it runs, so that a missing or replaced file cannot admit a second
-//! process. The `instance` file holds the instance's id, which containers carry as a label, and the binding.
+//! A daemon holds a lock on the directory itself while it runs, so that a missing or replaced file cannot admit a
+//! second process. The `instance` file holds the instance's id, which containers carry as a label, and the binding.
 //!
-//! A daemon removes containers of its own id that its slots do not know. So two directories must never have the same id:
-//! the daemon refuses a copied directory, and never gives a directory another id without being told to.
+//! A daemon removes containers of its own id that its slots do not know. So two directories must never have the same
+//! id: the daemon refuses a copied directory, and never gives a directory another id without being told to.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -60,7 +60,8 @@ impl InstanceLock {
     /// Creates the directory if needed, takes its lock, and reads or creates its id. Blocks the thread.
     ///
     /// # Errors
-    /// [`Error`] if the directory cannot be used, another daemon uses it, it is a copy of another one, or its id is lost.
+    /// [`Error`] if the directory cannot be used, another daemon uses it, it is a copy of another one, or its id is
+    /// lost.
     pub(super) fn acquire(state_dir: &Path) -> Result<Self> {
         make_private_directories(state_dir)?;
         let directory = try_lock(state_dir, state_dir)?;
@@ -115,8 +116,8 @@ impl InstanceLock {
 /// Changes nothing if the directory is not a copy. Returns a message that says what was done. Blocks the thread.
 ///
 /// # Errors
-/// [`Error`] if the directory cannot be used, if another daemon uses it, or if it is not bound yet: then an original cannot
-/// be distinguished from a copy, and would lose its workspaces.
+/// [`Error`] if the directory cannot be used, if another daemon uses it, or if it is not bound yet: then an original
+/// cannot be distinguished from a copy, and would lose its workspaces.
 pub(super) fn adopt_copy(state_dir: &Path) -> Result<String> {
     make_private_directories(state_dir)?;
     let _directory = try_lock(state_dir, state_dir)?;
@@ -239,7 +240,8 @@ fn create_instance_file(state_dir: &Path, path: &Path) -> Result<()> {
         file.write_all(format_instance(&new_id(), &binding).as_bytes())?;
         file.as_file().sync_all()?;
         match file.persist_noclobber(path) {
-            // A daemon of an earlier version, which does not lock the directory, was faster; its lock on the file decides.
+            // A daemon of an earlier version, which does not lock the directory, was faster; its lock on the file
+            // decides.
             Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
             _ => Ok(()),
         }

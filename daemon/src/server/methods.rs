@@ -34,8 +34,8 @@ impl MethodTraits {
     }
 }
 
-/// Methods that wait for an exec's output or for its input, for hours if need be. After UNAVAILABLE the client calls again,
-/// with offsets.
+/// Methods that wait for an exec's output or for its input, for hours if need be. After UNAVAILABLE the client calls
+/// again, with offsets.
 const RESUMABLE: [&str; 4] = [
     "/skilld.v1.ExecService/AttachExec",
     "/skilld.v1.ExecService/PollExec",
@@ -106,7 +106,8 @@ impl MethodTable {
     }
 }
 
-/// Returns the client's deadline from the `grpc-timeout` header: up to eight digits and a unit. `None` if it is malformed.
+/// Returns the client's deadline from the `grpc-timeout` header: up to eight digits and a unit. `None` if it is
+/// malformed.
 pub(super) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

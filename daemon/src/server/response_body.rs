@@ -1,5 +1,5 @@
-//! Body of a response: counts its call as open until its end, and ends a stream at its deadline or when the server stops.
-//! Such a stream ends with a status; its connection stays open.
+//! Body of a response: counts its call as open until its end, and ends a stream at its deadline or when the server
+//! stops. Such a stream ends with a status; its connection stays open.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -53,8 +53,8 @@ pub(super) struct ResponseGuards {
     pub(super) starts: bool,
 }
 
-/// Makes the error of a call that the daemon's stop ends. Only [`Error::Draining`] (UNAVAILABLE) promises that nothing was
-/// started.
+/// Makes the error of a call that the daemon's stop ends. Only [`Error::Draining`] (UNAVAILABLE) promises that nothing
+/// was started.
 pub(super) fn stop_error(may_have_started: bool) -> Error {
     if may_have_started {
         let doing = "starting the exec";
@@ -64,8 +64,8 @@ pub(super) fn stop_error(may_have_started: bool) -> Error {
     }
 }
 
-/// Returns `true` for the status of a call that failed because its guest's connection ended. The daemon's stop cuts these
-/// connections, so such a status during the stop is the stop's.
+/// Returns `true` for the status of a call that failed because its guest's connection ended. The daemon's stop cuts
+/// these connections, so such a status during the stop is the stop's.
 pub(super) fn is_lost_guest(headers: &HeaderMap) -> bool {
     let lost = Reason::GuestLost.as_str_name();
     Status::from_header_map(headers).is_some_and(|status| {

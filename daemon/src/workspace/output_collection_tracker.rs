@@ -48,8 +48,8 @@ pub struct InFlight {
 
 impl OutputCollectionTracker {
     /// Creates the collections of the slot in `slot_dir`. The unfinished collections of an adopted workspace are
-    /// unknown until [`OutputCollectionTracker::finish_adoption`]. `records_max` must exceed the number of execs that the guest
-    /// keeps.
+    /// unknown until [`OutputCollectionTracker::finish_adoption`]. `records_max` must exceed the number of execs that
+    /// the guest keeps.
     #[must_use]
     pub fn new(slot_dir: &Path, is_adopted: bool, records_max: usize) -> Self {
         Self {

@@ -5,8 +5,8 @@
 //!
 //! Modules in reading order: `connection` (the socket), `service` (decodes RPCs), `guest` (carries them out), `exec`
 //! (runs one command and streams its events), `supervisor` (processes that spawn and kill commands), `reaper` (collects
-//! exit statuses), `output_window` (retained output), `files` and `file_collection` (workspace files), `image_inventory`
-//! (programs and packages of the image), `sys` (the only unsafe code). `fuzz` is for tests.
+//! exit statuses), `output_window` (retained output), `files` and `file_collection` (workspace files),
+//! `image_inventory` (programs and packages of the image), `sys` (the only unsafe code). `fuzz` is for tests.
 //!
 //! The crate is a library only for those tests: the program is [`main`] and nothing else.
 

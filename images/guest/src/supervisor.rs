@@ -119,8 +119,8 @@ impl Supervisor {
         }
     }
 
-    /// Returns the report on a spawn, the first one after [`Self::start`]. Safe to cancel. Nothing may be sent between the
-    /// launch and this report: otherwise an unread order would be taken for an unread launch.
+    /// Returns the report on a spawn, the first one after [`Self::start`]. Safe to cancel. Nothing may be sent between
+    /// the launch and this report: otherwise an unread order would be taken for an unread launch.
     ///
     /// # Errors
     /// ECONNRESET when the supervisor ended before it read the launch, so that nothing was started; EPIPE when it ended

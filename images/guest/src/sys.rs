@@ -101,8 +101,8 @@ pub(crate) fn close_all_but(keep: Option<RawFd>) {
 const DESCRIPTOR_MAX: libc::c_uint = c_int::MAX.unsigned_abs();
 
 fn close_range(first: libc::c_uint, last: libc::c_uint) {
-    // SAFETY: plain numbers. Owners of closed descriptors would be left with others' numbers: there are none at the start
-    // of the guest, and a forked process or a spawned child never comes back to those of its parent.
+    // SAFETY: plain numbers. Owners of closed descriptors would be left with others' numbers: there are none at the
+    // start of the guest, and a forked process or a spawned child never comes back to those of its parent.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if done != 0 {
         // Kernels before 5.9 have no close_range.

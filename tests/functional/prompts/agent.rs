@@ -1,5 +1,5 @@
-//! Host of a model that is a script. Each prompt is rendered for every provider and at both places, from that provider's
-//! history; a test's expectation must hold for all of them.
+//! Host of a model that is a script. Each prompt is rendered for every provider and at both places, from that
+//! provider's history; a test's expectation must hold for all of them.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};

@@ -39,8 +39,8 @@ impl<T> ConnectionTable<T> {
         }
     }
 
-    /// Returns the cell of a server, and the evicted one, which the caller closes. The error names the limit that is reached
-    /// by connections that are all in use.
+    /// Returns the cell of a server, and the evicted one, which the caller closes. The error names the limit that is
+    /// reached by connections that are all in use.
     pub(super) fn cell(
         &mut self,
         key: &ConnectionKey,

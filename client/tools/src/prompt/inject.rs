@@ -56,8 +56,8 @@ pub struct PromptOptions<'a> {
     pub guidance: Guidance<'a>,
     /// Maximum size of the text.
     pub budget: PromptBudget<'a>,
-    /// `true` if a summary replaces the older part of the history. The summary then speaks of results that are gone, and no
-    /// message is made for them unless one of the next two options is set.
+    /// `true` if a summary replaces the older part of the history. The summary then speaks of results that are gone,
+    /// and no message is made for them unless one of the next two options is set.
     pub has_summary: bool,
     /// `true` if results of tools were taken out of the history, so that the summary does not speak of them.
     pub results_were_compacted: bool,

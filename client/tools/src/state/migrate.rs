@@ -8,10 +8,10 @@ use super::state_keys::{self, KeyKind, LoadScope};
 use super::{SessionState, StateDelta, selection};
 
 /// Moves keys that name no agent to their owner: the agent that `owner` returns for the skill (see
-/// [`owners`](crate::prompt::skill_load_history::owners), which reads it from the history), else the current agent. Without an
-/// owner they stay. If the owner already has the key, only the old key is removed. Old and new keys are those of
-/// `scope`'s load mode: for `session` those without `temp:`, and those with it, too. A second migration changes
-/// nothing.
+/// [`owners`](crate::prompt::skill_load_history::owners), which reads it from the history), else the current agent.
+/// Without an owner they stay. If the owner already has the key, only the old key is removed. Old and new keys are
+/// those of `scope`'s load mode: for `session` those without `temp:`, and those with it, too. A second migration
+/// changes nothing.
 #[must_use]
 pub fn migrate(
     state: &SessionState,

@@ -30,8 +30,8 @@ impl Selection {
         Self::These(unique)
     }
 
-    /// Reads a selection that this crate or a reference system wrote: `*`, a JSON array in a string, an array, either as
-    /// bytes. Returns `None` for any other value.
+    /// Reads a selection that this crate or a reference system wrote: `*`, a JSON array in a string, an array, either
+    /// as bytes. Returns `None` for any other value.
     #[must_use]
     pub fn read(value: &Value) -> Option<Self> {
         match value {

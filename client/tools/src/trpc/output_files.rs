@@ -199,8 +199,8 @@ impl CollectPlan {
         }
     }
 
-    /// Collects the files that an exec, named in full, left into its result. `daemon_saves` is `true` if the daemon saves the
-    /// artifacts by itself.
+    /// Collects the files that an exec, named in full, left into its result. `daemon_saves` is `true` if the daemon
+    /// saves the artifacts by itself.
     pub(super) async fn collect(
         &self,
         context: SessionContext<'_>,

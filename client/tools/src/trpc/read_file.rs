@@ -1,4 +1,5 @@
-//! `read_file`: text of a file by reference, in this turn or a later one. No more of the file is read than is requested.
+//! `read_file`: text of a file by reference, in this turn or a later one. No more of the file is read than is
+//! requested.
 
 use bytes::Bytes;
 use futures::TryStreamExt;

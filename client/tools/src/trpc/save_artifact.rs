@@ -1,5 +1,5 @@
-//! `workspace_save_artifact`: saves one file of the workspace as an artifact. Its bytes go from the guest to the store, not
-//! through this process.
+//! `workspace_save_artifact`: saves one file of the workspace as an artifact. Its bytes go from the guest to the store,
+//! not through this process.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! `skill_load`: puts a skill into the next prompts. Only the session's state changes; nothing is staged before something
-//! runs.
+//! `skill_load`: puts a skill into the next prompts. Only the session's state changes; nothing is staged before
+//! something runs.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! `workspace_exec`: a command in the session's workspace, in no skill. To its end, or going on like those of skill_exec.
+//! `workspace_exec`: a command in the session's workspace, in no skill. To its end, or going on like those of
+//! skill_exec.
 
 use std::collections::BTreeMap;
 

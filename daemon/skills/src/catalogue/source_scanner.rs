@@ -34,8 +34,8 @@ pub(crate) enum ScanExtent {
 pub(crate) struct ScanOutcome {
     /// The new snapshot; the one before if nothing changed.
     pub(crate) catalogue: Arc<Catalogue>,
-    /// `true` if directories are watched from now on whose changes since the scan nobody reported, so that a second scan
-    /// must follow.
+    /// `true` if directories are watched from now on whose changes since the scan nobody reported, so that a second
+    /// scan must follow.
     pub(crate) is_unwatched_change: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Findings in SKILL.md and skill-card.json: every code with its severity under each profile. A document is read once; the
-//! profile only decides which findings are reported, and how severe they are. Pure.
+//! Findings in SKILL.md and skill-card.json: every code with its severity under each profile. A document is read once;
+//! the profile only decides which findings are reported, and how severe they are. Pure.
 
 use crate::{Problem, Severity};
 

@@ -25,7 +25,8 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Maximum data of one message of StreamStdin, in bytes.
 const STREAM_BYTES_MAX: usize = 256 << 10;
 
-/// Checks the page of a `ListExecsRequest`. Returns its size and the exec id after which it begins (empty for the first).
+/// Checks the page of a `ListExecsRequest`. Returns its size and the exec id after which it begins (empty for the
+/// first).
 ///
 /// # Errors
 /// `Invalid` with every violation.

@@ -16,8 +16,8 @@ const MACHINE_ID: &str = "/etc/machine-id";
 pub(super) struct DirectoryIdentity {
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// Creation time of the directory, in nanoseconds since 1970; `None` if the file system keeps none. File systems of one
-    /// kind give their root the same inode number, so only this value reveals the copy of a root.
+    /// Creation time of the directory, in nanoseconds since 1970; `None` if the file system keeps none. File systems of
+    /// one kind give their root the same inode number, so only this value reveals the copy of a root.
     pub(super) birth: Option<u64>,
     /// `/etc/machine-id`; empty if the host has none.
     pub(super) machine: String,
@@ -44,8 +44,8 @@ impl DirectoryIdentity {
         })
     }
 
-    /// Parses `key value` lines. Returns `None` if a key other than `birth` is missing or damaged. Unknown lines, which later
-    /// versions may write, are ignored.
+    /// Parses `key value` lines. Returns `None` if a key other than `birth` is missing or damaged. Unknown lines, which
+    /// later versions may write, are ignored.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let value = |key: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -78,8 +78,8 @@ impl DirectoryIdentity {
 
     /// Returns why this directory is a copy of the `recorded` one, `None` if it is the same.
     ///
-    /// A directory that was moved keeps device, inode and time of birth. One whose file system was mounted again may have
-    /// another device number, but is at the same path: then the recorded one cannot be there any more.
+    /// A directory that was moved keeps device, inode and time of birth. One whose file system was mounted again may
+    /// have another device number, but is at the same path: then the recorded one cannot be there any more.
     pub(super) fn copy_of(&self, recorded: &Self) -> Option<&'static str> {
         let unknown = self.machine.is_empty() || recorded.machine.is_empty();
         if !unknown && self.machine != recorded.machine {

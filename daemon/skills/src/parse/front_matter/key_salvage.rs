@@ -18,8 +18,8 @@ struct KeyBlock<'a> {
     lines: Vec<&'a str>,
 }
 
-/// Salvages front matter that is not valid YAML: reads each top-level key by itself, in order. The front matter begins on
-/// `first_line`.
+/// Salvages front matter that is not valid YAML: reads each top-level key by itself, in order. The front matter begins
+/// on `first_line`.
 ///
 /// # Errors
 /// The reason why it is too complex.
