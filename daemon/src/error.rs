@@ -18,10 +18,11 @@ mod input_source_error;
 mod retry_advice;
 mod skills_error;
 
-pub use error_text::{Chain, Violation};
+pub use error_text::Violation;
 use error_text::{EntryPrefix, NearestHint, VersionSuffix, ViolationList};
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
+pub use skilld_skills::error::ErrorChain as Chain;
 
 /// Log target of INTERNAL errors. The status refers callers to such a line by its request id, so these lines have a
 /// rate limit of their own.

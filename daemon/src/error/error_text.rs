@@ -1,4 +1,4 @@
-//! Text of errors: violations, sources, and parts of messages.
+//! Text of errors: violations, and parts of messages.
 
 use std::fmt;
 
@@ -36,22 +36,6 @@ impl Violation {
 fn cut(mut text: String, bytes: usize) -> String {
     text.truncate(text.floor_char_boundary(bytes));
     text
-}
-
-/// Display of an error with its sources, for the log.
-#[derive(Debug)]
-pub struct Chain<'a>(pub &'a dyn std::error::Error);
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            write!(f, ": {error}")?;
-            source = error.source();
-        }
-        Ok(())
-    }
 }
 
 /// Display of violations as one line.
