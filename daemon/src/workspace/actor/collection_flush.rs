@@ -46,7 +46,7 @@ impl SlotActor {
             event,
             deadline: Instant::now() + timeout,
         });
-        self.refuse_waiting_use();
+        self.retry_waiting_requests();
         true
     }
 

@@ -301,17 +301,14 @@ impl SlotActor {
         }
     }
 
-    /// Refuses the requests that wait for the guest, but those to collect: the end of the workspace has begun.
-    pub(super) fn refuse_waiting_use(&mut self) {
+    /// Handles the requests that wait for the guest again, after the end of the workspace has begun: only those to
+    /// collect go on waiting.
+    pub(super) fn retry_waiting_requests(&mut self) {
         let Some(reconnect) = &mut self.reconnect else {
             return;
         };
-        let waiting = std::mem::take(&mut reconnect.waiting);
-        let (to_collect, others): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|request| request.to_collect);
-        reconnect.waiting = to_collect;
-        for request in others {
-            answer(request.reply, Err(self.not_ready_error()));
+        for request in std::mem::take(&mut reconnect.waiting) {
+            self.on_grant(request);
         }
     }
 
