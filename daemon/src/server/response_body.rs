@@ -166,7 +166,11 @@ impl http_body::Body for GuardedResponseBody {
             Poll::Ready(Some(Ok(frame))) => frame.trailers_ref(),
             Poll::Ready(_) | Poll::Pending => None,
         };
-        if trailers.is_some_and(is_lost_guest) && this.is_stopped(context) {
+        // The status is read only during a stop, not at the end of every stream.
+        if let Some(trailers) = trailers
+            && this.is_stopped(context)
+            && is_lost_guest(trailers)
+        {
             let error = stop_error(this.starts && !this.begun);
             return Poll::Ready(Some(Ok(this.end(error))));
         }
