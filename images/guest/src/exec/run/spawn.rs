@@ -45,9 +45,6 @@ pub(super) struct SpawnedExec {
     pub(super) terminal: Option<OwnedFd>,
 }
 
-/// Step and errno of a failed spawn; `None` if the supervisor was killed before it could report.
-type SpawnError = Option<(SpawnStage, i32)>;
-
 /// Failure of a launch.
 enum LaunchError {
     /// A command killed the supervisor before it read the launch, so nothing was started.
@@ -82,11 +79,13 @@ pub(super) async fn spawn_exec(
     }
     let spawned = match open_streams(start) {
         Ok(streams) => spawn_with_streams(guest, &launch, streams).await,
-        Err(failure) => Err(Some(failure)),
+        Err((stage, errno)) => Err(LaunchError::Failed(stage, errno)),
     };
     spawned.map_err(|failure| {
-        let Some((stage, errno)) = failure else {
-            return exec::lost_result();
+        let (stage, errno) = match failure {
+            LaunchError::Failed(stage, errno) => (stage, errno),
+            LaunchError::Unread => (SpawnStage::Fork, Errno::EPIPE as i32),
+            LaunchError::Lost => return exec::lost_result(),
         };
         let about = match stage {
             SpawnStage::Cwd => describe_directory(&launch.cwd),
@@ -124,8 +123,8 @@ async fn spawn_with_streams(
     guest: &Guest,
     launch: &LaunchSpec,
     streams: ExecStreams,
-) -> Result<SpawnedExec, SpawnError> {
-    let fork_failed = |errno| Some((SpawnStage::Fork, errno as i32));
+) -> Result<SpawnedExec, LaunchError> {
+    let fork_failed = |errno| LaunchError::Failed(SpawnStage::Fork, errno as i32);
     let mut supervisor = guest.supervisors.take().map_err(fork_failed)?;
     let mut spawned = launch_leader(guest, &supervisor, launch, &streams.stdio).await;
     for _ in 0..RELAUNCHES_MAX {
@@ -142,15 +141,16 @@ async fn spawn_with_streams(
             sources: streams.sources,
             terminal: streams.terminal,
         }),
-        Err(LaunchError::Failed(stage, errno)) => {
-            guest.supervisors.give_back(supervisor);
-            Err(Some((stage, errno)))
-        }
-        Err(LaunchError::Unread) => Err(fork_failed(Errno::EPIPE)),
-        Err(LaunchError::Lost) => {
-            supervisor.end();
-            guest.supervisors.abandon(&supervisor);
-            Err(None)
+        Err(failure) => {
+            match failure {
+                LaunchError::Failed(..) => guest.supervisors.give_back(supervisor),
+                LaunchError::Unread => {}
+                LaunchError::Lost => {
+                    supervisor.end();
+                    guest.supervisors.abandon(&supervisor);
+                }
+            }
+            Err(failure)
         }
     }
 }
