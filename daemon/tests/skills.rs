@@ -152,7 +152,7 @@ async fn a_staged_skill_has_its_files_and_the_four_links() {
     }
     let mode = |path: &str| fs::metadata(skill.join(path)).expect("there").mode() & 0o7777;
     assert_eq!([mode("."), mode("bin")], [0o755, 0o755]);
-    assert_eq!([mode("SKILL.md"), mode("bin/run.sh")], [0o444, 0o555]);
+    assert_eq!([mode("SKILL.md"), mode("bin/run.sh")], [0o644, 0o755]);
     assert_eq!(fixture.script("s1"), "echo 1.10\n");
 }
 

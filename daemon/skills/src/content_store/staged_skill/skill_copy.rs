@@ -1,7 +1,8 @@
 //! Copies a stored skill into a workspace's folder and adds the four links.
 //!
-//! Copies are byte for byte and keep the stored mode, except for scripts: a file whose first line names its interpreter
-//! becomes executable, and CRLF line ends of such a file or of a shell script become LF.
+//! Copies are byte for byte, except that CRLF line ends of a script become LF. Files are 0644, or 0755 if they are
+//! executable or their first line names an interpreter: the mount keeps commands from writing, and a copy of a template
+//! can be edited, because `cp` copies the mode too.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -22,6 +23,9 @@ const LINKS: [(&str, &str); 3] = [
 const BUFFER_BYTES: usize = 64 << 10;
 /// Maximum size of a script whose line ends are converted, in bytes.
 const SCRIPT_BYTES_MAX: u64 = 1 << 20;
+/// Mode of a staged file that is executable, and of all others.
+const EXECUTABLE_MODE: u32 = 0o755;
+const FILE_MODE: u32 = 0o644;
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Copies a stored skill into a new folder, and adds the links unless the skill has files of these names.
@@ -67,9 +71,11 @@ fn copy_file(from: &Path, to: &Path, buffer: &mut [u8]) -> io::Result<()> {
     let head = buffer.get(..filled).unwrap_or_default();
     let script = ScriptTraits::of(from, head);
     let stored = source.metadata()?;
-    let mode = match script.is_direct {
-        true => 0o555,
-        false => stored.permissions().mode() & 0o777,
+    let is_executable = script.is_direct || stored.permissions().mode() & 0o111 != 0;
+    let mode = if is_executable {
+        EXECUTABLE_MODE
+    } else {
+        FILE_MODE
     };
     let mut target = OpenOptions::new()
         .write(true)
@@ -167,44 +173,44 @@ mod tests {
                 "#!/bin/bash\necho\n",
                 0o444,
                 "#!/bin/bash\necho\n",
-                0o555,
+                0o755,
             ),
             (
                 "a.sh",
                 "#!/bin/bash\r\necho\r\n",
                 0o444,
                 "#!/bin/bash\necho\n",
-                0o555,
+                0o755,
             ),
             (
                 "a.sh",
                 "\u{feff}#! /bin/sh\r\na\rb\r\n",
                 0o444,
                 "#! /bin/sh\na\rb\n",
-                0o555,
+                0o755,
             ),
-            ("a.sh", "echo\r\n", 0o444, "echo\n", 0o444),
-            ("a.SH", "echo\r\n\r\n", 0o555, "echo\n\n", 0o555),
-            ("a.sh", "echo", 0o444, "echo", 0o444),
-            ("a.sh", "echo\r", 0o444, "echo\r", 0o444),
+            ("a.sh", "echo\r\n", 0o444, "echo\n", 0o644),
+            ("a.SH", "echo\r\n\r\n", 0o555, "echo\n\n", 0o755),
+            ("a.sh", "echo", 0o444, "echo", 0o644),
+            ("a.sh", "echo\r", 0o444, "echo\r", 0o644),
             (
                 "tool",
                 "#!/usr/bin/env python3\r\nx\r\n",
                 0o444,
                 "#!/usr/bin/env python3\nx\n",
-                0o555,
+                0o755,
             ),
-            ("a.py", "print()\r\n", 0o444, "print()\r\n", 0o444),
-            ("a.rs", "#![no_std]\r\n", 0o444, "#![no_std]\r\n", 0o444),
-            ("a.csv", "a,b\r\n1,2\r\n", 0o444, "a,b\r\n1,2\r\n", 0o444),
-            ("bin", "\0\r\n", 0o555, "\0\r\n", 0o555),
-            ("a.sh", &long_script, 0o444, &long_fixed, 0o555),
+            ("a.py", "print()\r\n", 0o444, "print()\r\n", 0o644),
+            ("a.rs", "#![no_std]\r\n", 0o444, "#![no_std]\r\n", 0o644),
+            ("a.csv", "a,b\r\n1,2\r\n", 0o444, "a,b\r\n1,2\r\n", 0o644),
+            ("bin", "\0\r\n", 0o555, "\0\r\n", 0o755),
+            ("a.sh", &long_script, 0o444, &long_fixed, 0o755),
             (
                 "a.txt",
                 &long_script[11..],
                 0o444,
                 &long_script[11..],
-                0o444,
+                0o644,
             ),
         ];
         for (name, text, mode, expected, expected_mode) in cases {
@@ -218,7 +224,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn what_is_no_script_is_the_same_bytes_and_mode(
+        fn files_other_than_scripts_keep_their_bytes_and_their_executable_bit(
             bytes in proptest::collection::vec(any::<u8>(), 0..300),
             repeat in 1_usize..700,
             executable in any::<bool>(),
@@ -226,7 +232,8 @@ mod tests {
             let bytes = bytes.repeat(repeat);
             prop_assume!(!bytes.starts_with(b"#!") && !bytes.starts_with(BYTE_ORDER_MARK));
             let mode = if executable { 0o555 } else { 0o444 };
-            prop_assert_eq!(staged("data.bin", &bytes, mode), (bytes, mode));
+            let staged_mode = if executable { 0o755 } else { 0o644 };
+            prop_assert_eq!(staged("data.bin", &bytes, mode), (bytes, staged_mode));
         }
     }
 }
