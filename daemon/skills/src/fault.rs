@@ -111,6 +111,10 @@ fault_points! {
     DeleteForgotten = "delete.forgotten",
     /// Fault point: everything is removed; the client has no response.
     DeleteDone = "delete.done",
+    /// Fault point: the archive of an environment's build is unpacked; the environment has no folder.
+    EnvironmentUnpacked = "environment.unpacked",
+    /// Fault point: the environment has its folder; no record refers to it.
+    EnvironmentInstalled = "environment.installed",
     /// Fault point: the archive of a skill is unpacked; its content is not in the store.
     PublishUnpacked = "publish.unpacked",
     /// Fault point: the skill's content is in the store; no record refers to it.

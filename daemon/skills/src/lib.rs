@@ -4,6 +4,7 @@
 //! parse/             pure: bytes of SKILL.md and skill-card.json → document, card, problems
 //! sources/           local directories, URLs, published archives; each yields folders of skills
 //! content_store/     content-addressed copies, verified and leased; staging copies them into a slot
+//! environments/      what a skill's packages are built from, and the store of what was built
 //! catalogue/         one task scans the sources, ingests each changed folder into the store, publishes a snapshot
 //! skills_service.rs  every question about skills, answered from the latest snapshot and the store
 //! ```
@@ -15,6 +16,7 @@
 
 pub mod catalogue;
 pub mod content_store;
+pub mod environments;
 pub mod error;
 pub mod fault;
 pub mod fetch;

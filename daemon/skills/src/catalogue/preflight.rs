@@ -17,10 +17,10 @@ use crate::parse::problem::Severity;
 mod need_collector;
 mod network_signs;
 mod package_json;
-mod python_requirements;
+pub(crate) mod python_requirements;
 mod script_interpreter;
 
-pub(crate) use need_collector::collect_needs;
+pub(crate) use need_collector::{collect_needs, is_aside};
 
 /// Environment variables that every command has.
 const ENVIRONMENT: &str = "CLAUDE_SKILL_DIR HOME INPUTS_DIR LANG OUTPUT_DIR PATH PWD PYTHONDONTWRITEBYTECODE PYTHONPATH \

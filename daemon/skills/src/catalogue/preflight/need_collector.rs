@@ -57,10 +57,16 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
 }
 
 fn is_wanted(file: &SkillFile) -> bool {
-    let (folders, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
-    let aside = folders.split('/').any(|folder| has_word(ASIDE, folder));
+    let name = file.path.rsplit('/').next().unwrap_or(&file.path);
     let about = ["requirements.txt", "pyproject.toml", "package.json"].contains(&name);
-    !aside && file.is_text && (about || file.purpose == skill_files::FilePurpose::Script)
+    let is_script = file.purpose == skill_files::FilePurpose::Script;
+    !is_aside(&file.path) && file.is_text && (about || is_script)
+}
+
+/// Returns `true` if a file lies in a folder of tests, templates or examples, so that the skill itself does not use it.
+pub(crate) fn is_aside(path: &str) -> bool {
+    let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
+    folders.split('/').any(|folder| has_word(ASIDE, folder))
 }
 
 /// Returns the names that an import may mean: a file, or a folder with one in it, wherever it is.

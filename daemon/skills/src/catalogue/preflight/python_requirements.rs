@@ -26,27 +26,44 @@ pub(super) fn package_of(module: &str) -> Option<&'static str> {
     pairs.find_map(|pair| pair.strip_prefix(module)?.strip_prefix('='))
 }
 
-/// Returns the dependencies of a script's own block of metadata (PEP 723), with the line where it begins.
+/// Inline metadata of a Python script (PEP 723).
+#[derive(Debug)]
+pub(crate) struct ScriptMetadata {
+    /// Line where the block begins.
+    pub(crate) line: usize,
+    /// Requirements of the script, as written.
+    pub(crate) dependencies: Vec<String>,
+}
+
+/// Returns the packages of a script's inline metadata, with the line where its block begins.
 pub(super) fn read_script_block(text: &str) -> Vec<LocatedName> {
-    let mut lines = text.lines().map(str::trim_end).enumerate();
-    let Some((start, _)) = lines.find(|(_, line)| *line == "# /// script") else {
+    let Some(metadata) = read_script_metadata(text) else {
         return Vec::new();
     };
+    let dependencies = metadata.dependencies.iter();
+    let names = dependencies.filter_map(|dependency| parse_requirement(dependency));
+    names.map(|name| (name, metadata.line)).collect()
+}
+
+/// Reads the inline metadata of a script; returns `None` if it has none, or a block that is never closed.
+pub(crate) fn read_script_metadata(text: &str) -> Option<ScriptMetadata> {
+    let mut lines = text.lines().map(str::trim_end).enumerate();
+    let (start, _) = lines.find(|(_, line)| *line == "# /// script")?;
     let mut block = String::new();
     for (_, line) in lines.take(BLOCK_LINES_MAX) {
         if line == "# ///" {
             let table = block.parse::<toml::Table>().unwrap_or_default();
-            let names = text_items(table.get("dependencies")).filter_map(parse_requirement);
-            return names.map(|name| (name, start + 1)).collect();
+            let dependencies = text_items(table.get("dependencies")).map(str::to_owned);
+            return Some(ScriptMetadata {
+                line: start + 1,
+                dependencies: dependencies.collect(),
+            });
         }
-        let Some(line) = line.strip_prefix('#') else {
-            break;
-        };
+        let line = line.strip_prefix('#')?;
         block += line.strip_prefix(' ').unwrap_or(line);
         block += "\n";
     }
-    // The block is never closed.
-    Vec::new()
+    None
 }
 
 /// Returns the packages that a requirements.txt names, with their lines.

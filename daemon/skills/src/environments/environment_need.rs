@@ -1,0 +1,285 @@
+//! What the environment of a skill is built from: the Python requirements and the Node.js package that its files state.
+//!
+//! | file | read |
+//! |---|---|
+//! | `requirements.txt` | every line |
+//! | `pyproject.toml` | `project.dependencies` |
+//! | `*.py` | the block of inline script metadata (PEP 723) |
+//! | `package.json` and `package-lock.json` of the skill's root | as they are, for npm |
+//!
+//! All Python requirements of a skill share one environment, so two scripts cannot need two versions of one package.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+
+use data_encoding::HEXLOWER;
+use sha2::{Digest, Sha256};
+
+use super::requirement_line::check_requirement;
+use crate::catalogue::preflight::python_requirements::{ScriptMetadata, read_script_metadata};
+use crate::content_store::skill_files::{self, Manifest, SkillFile};
+use crate::error::Result;
+use crate::parse::problem::Problem;
+
+/// Code of the problem of a requirement that a build must not see.
+pub const REQUIREMENT_REFUSED: &str = "environment.requirement_refused";
+
+/// Maximum number of requirements of one skill. The largest lock file of the public collections has 212.
+const REQUIREMENTS_MAX: usize = 1000;
+/// Maximum number of scripts that are read for their inline metadata.
+const SCRIPTS_MAX: usize = 500;
+/// Maximum size in bytes of a file that states requirements; a longer one is refused.
+const STATED_BYTES_MAX: u64 = 1 << 20;
+/// Maximum size in bytes of a package-lock.json.
+const LOCK_BYTES_MAX: u64 = 8 << 20;
+/// Number of bytes at the beginning of a script that can hold its inline metadata.
+const SCRIPT_BYTES_MAX: u64 = 64 << 10;
+/// Maximum number of problems of one skill; a file of 10,000 wrong lines has one cause.
+const PROBLEMS_MAX: usize = 20;
+
+/// Need of a skill for packages that its image may lack.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EnvironmentNeed {
+    /// Checked lines of a requirements.txt, sorted, without duplicates.
+    pub requirements: Vec<String>,
+    /// Content of the skill's package.json; empty if it has none or if that names no dependencies.
+    pub package_json: Vec<u8>,
+    /// Content of the skill's package-lock.json; empty if it has none.
+    pub package_lock: Vec<u8>,
+    /// Reasons for which the environment is not built.
+    pub problems: Vec<Problem>,
+}
+
+impl EnvironmentNeed {
+    /// Reads the need of a skill from its stored files.
+    ///
+    /// # Errors
+    /// `Io` when the store cannot be read.
+    pub(crate) fn read(manifest: &Manifest) -> Result<Self> {
+        let mut reader = NeedReader {
+            manifest,
+            requirements: BTreeSet::new(),
+            need: Self::default(),
+        };
+        let mut scripts = 0;
+        for file in manifest.files().iter().filter(|file| is_read(file)) {
+            match file_name(&file.path) {
+                "requirements.txt" => reader.requirements_file(file)?,
+                "pyproject.toml" => reader.project_file(file)?,
+                _ if scripts < SCRIPTS_MAX => {
+                    scripts += 1;
+                    reader.script(file)?;
+                }
+                _ => {}
+            }
+        }
+        reader.node_package()?;
+        Ok(reader.finish())
+    }
+
+    /// Returns `true` if the skill needs no environment.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty() && self.package_json.is_empty() && self.problems.is_empty()
+    }
+
+    /// Returns the digest of everything that a build reads, 64 hex digits.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        let requirements = self.requirements.join("\n");
+        for part in [
+            requirements.as_bytes(),
+            &self.package_json,
+            &self.package_lock,
+        ] {
+            // The length keeps the end of one part from being read as the beginning of the next.
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        HEXLOWER.encode(&hash.finalize())
+    }
+}
+
+/// Reads the files of one skill.
+struct NeedReader<'a> {
+    manifest: &'a Manifest,
+    requirements: BTreeSet<String>,
+    need: EnvironmentNeed,
+}
+
+impl NeedReader<'_> {
+    fn requirements_file(&mut self, file: &SkillFile) -> Result<()> {
+        let Some(text) = self.read_text(file, STATED_BYTES_MAX)? else {
+            return Ok(());
+        };
+        for (line, requirement) in join_continued_lines(&text) {
+            self.requirement(&file.path, line, &requirement);
+        }
+        Ok(())
+    }
+
+    fn project_file(&mut self, file: &SkillFile) -> Result<()> {
+        let Some(text) = self.read_text(file, STATED_BYTES_MAX)? else {
+            return Ok(());
+        };
+        let project = text.parse::<toml::Table>().unwrap_or_default();
+        let project = project.get("project").and_then(toml::Value::as_table);
+        let stated = project.and_then(|project| project.get("dependencies"));
+        let stated = stated.and_then(toml::Value::as_array).into_iter().flatten();
+        for requirement in stated.filter_map(toml::Value::as_str) {
+            self.requirement(&file.path, 0, requirement);
+        }
+        Ok(())
+    }
+
+    fn script(&mut self, file: &SkillFile) -> Result<()> {
+        let bytes = self.read_bytes(file, SCRIPT_BYTES_MAX)?;
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some(ScriptMetadata { line, dependencies }) = read_script_metadata(&text) {
+            for requirement in dependencies {
+                self.requirement(&file.path, line, &requirement);
+            }
+        }
+        Ok(())
+    }
+
+    fn node_package(&mut self) -> Result<()> {
+        let manifest = self.manifest;
+        let Some(file) = manifest.find_exact("package.json") else {
+            return Ok(());
+        };
+        // What the skill brings itself needs no installation.
+        let brings_modules = manifest
+            .files()
+            .iter()
+            .any(|file| file.path.starts_with("node_modules/"));
+        let package = self.read_bytes(file, STATED_BYTES_MAX)?;
+        let parsed = serde_json::from_slice::<serde_json::Value>(&package).unwrap_or_default();
+        let dependencies = parsed
+            .get("dependencies")
+            .and_then(|stated| stated.as_object());
+        if brings_modules || dependencies.is_none_or(serde_json::Map::is_empty) {
+            return Ok(());
+        }
+        self.need.package_json = package;
+        match manifest.find_exact("package-lock.json") {
+            Some(lock) if lock.size <= LOCK_BYTES_MAX => {
+                self.need.package_lock = self.read_bytes(lock, LOCK_BYTES_MAX)?;
+            }
+            found => {
+                let message = match found {
+                    Some(_) => "package-lock.json is larger than 8 MiB",
+                    None => {
+                        "package.json names dependencies and the skill has no package-lock.json: run \
+                         `npm install --package-lock-only` and add it to the skill"
+                    }
+                };
+                self.problem(message.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one requirement of a file.
+    fn requirement(&mut self, path: &str, line: usize, text: &str) {
+        if self.requirements.len() >= REQUIREMENTS_MAX {
+            if self.requirements.len() == REQUIREMENTS_MAX {
+                // One more than the maximum: reported once.
+                self.requirements.insert(String::new());
+                self.problem(format!("{path} brings the skill to more than {REQUIREMENTS_MAX} requirements"));
+            }
+            return;
+        }
+        match check_requirement(text) {
+            Ok(requirement) => {
+                self.requirements.insert(requirement);
+            }
+            Err(reason) => {
+                let place = match line {
+                    0 => path.to_owned(),
+                    line => format!("{path}:{line}"),
+                };
+                let shown: String = text.chars().take(100).collect();
+                let shown = shown.escape_debug();
+                self.problem(format!("{place}: \"{shown}\" {reason}"));
+            }
+        }
+    }
+
+    fn problem(&mut self, message: String) {
+        if self.need.problems.len() < PROBLEMS_MAX {
+            let problem = Problem::warning(REQUIREMENT_REFUSED, message);
+            self.need.problems.push(problem);
+        }
+    }
+
+    /// Reads a text file; one that is too large is a problem and not read.
+    fn read_text(&mut self, file: &SkillFile, bytes_max: u64) -> Result<Option<String>> {
+        if file.size > bytes_max {
+            self.problem(format!("{} is larger than {bytes_max} bytes", file.path));
+            return Ok(None);
+        }
+        let bytes = self.read_bytes(file, bytes_max)?;
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    fn read_bytes(&self, file: &SkillFile, bytes_max: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut opened = self.manifest.open(file)?.take(bytes_max);
+        opened
+            .read_to_end(&mut bytes)
+            .map_err(skill_files::unreadable)?;
+        Ok(bytes)
+    }
+
+    fn finish(mut self) -> EnvironmentNeed {
+        self.need.requirements = self.requirements.into_iter().collect();
+        self.need
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Returns `true` if a file can state requirements of the skill itself.
+fn is_read(file: &SkillFile) -> bool {
+    let name = file_name(&file.path);
+    let states = matches!(name, "requirements.txt" | "pyproject.toml")
+        || file.path.ends_with(".py")
+        || file.purpose == skill_files::FilePurpose::Script;
+    states && file.is_text && !crate::catalogue::preflight::is_aside(&file.path)
+}
+
+/// Returns the requirements of a requirements.txt with their lines: continued lines joined, comments removed.
+fn join_continued_lines(text: &str) -> Vec<(usize, String)> {
+    let mut requirements = Vec::new();
+    let mut joined = String::new();
+    let mut start = 0;
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        if joined.is_empty() {
+            start = index + 1;
+        }
+        let is_comment = line.trim_start().starts_with('#');
+        let line = line.split_once(" #").map_or(line, |(line, _)| line);
+        let line = if is_comment { "" } else { line.trim() };
+        if let Some(continued) = line.strip_suffix('\\') {
+            joined += continued;
+            joined.push(' ');
+            continue;
+        }
+        joined += line;
+        let requirement = std::mem::take(&mut joined);
+        if !requirement.trim().is_empty() {
+            requirements.push((start, requirement));
+        }
+    }
+    if !joined.trim().is_empty() {
+        requirements.push((start, joined));
+    }
+    requirements
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! Record of a built environment, and the report that its build writes.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the format of records and reports.
+pub const VERSION: u32 = 1;
+
+/// Record of one environment, as stored beside it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvironmentRecord {
+    /// Format version, [`VERSION`].
+    pub version: u32,
+    /// Name of its folder: 32 hex digits, random, so that a command cannot guess the folder of another workspace's skill.
+    pub name: String,
+    /// Digest of the need, 64 hex digits.
+    pub need: String,
+    /// Id of the image that it was built for and in.
+    pub image_id: String,
+    /// Number of its files.
+    pub files: u64,
+    /// Size of its files in bytes.
+    pub bytes: u64,
+    /// End of the build, in milliseconds since 1970.
+    pub create_time_ms: u64,
+    /// Packages that the build found.
+    pub report: BuildReport,
+}
+
+/// What a build did: `environment.json` at the beginning of its archive. Untrusted until it was checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildReport {
+    /// Format version, [`VERSION`].
+    pub version: u32,
+    /// Python interpreter; `None` if the skill needs no Python package.
+    pub python: Option<PythonInterpreter>,
+    /// Python packages in the environment.
+    #[serde(default)]
+    pub packages: Vec<BuiltPackage>,
+    /// Python packages that the image provides to the skill.
+    #[serde(default)]
+    pub provided: Vec<BuiltPackage>,
+    /// Node.js packages in the environment.
+    #[serde(default)]
+    pub node_packages: Vec<BuiltPackage>,
+    /// Top-level names of the modules that the environment adds to Python.
+    #[serde(default)]
+    pub python_modules: Vec<String>,
+}
+
+/// Python interpreter of an image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PythonInterpreter {
+    /// Absolute path in the image.
+    pub executable: String,
+    /// Version, for instance `3.13.5`.
+    pub version: String,
+}
+
+/// Package with its exact version.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuiltPackage {
+    /// Normalised name.
+    pub name: String,
+    /// Version.
+    pub version: String,
+    /// Hashes of the files that it may have been installed from, `sha256:` and 64 hex digits.
+    #[serde(default)]
+    pub sha256: Vec<String>,
+}
+
+impl BuildReport {
+    /// Checks what the daemon uses of a report.
+    ///
+    /// # Errors
+    /// Returns the reason for people.
+    pub fn check(&self) -> Result<(), String> {
+        if self.version != VERSION {
+            return Err(format!("has the version {}, not {VERSION}", self.version));
+        }
+        let Some(python) = &self.python else {
+            return Ok(());
+        };
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
+        let is_path = python.executable.starts_with('/') && python.executable.chars().all(is_plain);
+        if !is_path || python.executable.len() > 256 {
+            return Err("names an interpreter that is not an absolute path".to_owned());
+        }
+        if python.minor_version().is_none() {
+            return Err("names a version of Python that is not of the form 3.N.M".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl PythonInterpreter {
+    /// Returns the version without its last number, for instance `3.13`.
+    #[must_use]
+    pub fn minor_version(&self) -> Option<String> {
+        let mut numbers = self.version.split('.');
+        let (major, minor) = (numbers.next()?, numbers.next()?);
+        let is_number = |text: &str| {
+            (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        (is_number(major) && is_number(minor)).then(|| format!("{major}.{minor}"))
+    }
+}
+
+/// Returns a time in milliseconds since 1970.
+pub(super) fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
