@@ -21,6 +21,7 @@ use crate::parse::problem::Problem;
 use crate::skills_options::SkillsOptions;
 
 pub mod content_hashing;
+pub(crate) mod digest_cache;
 mod lease;
 pub mod link_policy;
 pub(crate) mod metadata_fingerprint;

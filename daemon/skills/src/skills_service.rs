@@ -16,7 +16,8 @@ use crate::catalogue::search::SearchMatch;
 use crate::catalogue::skill::{PageCursor, Skill};
 use crate::catalogue::skill_library::SkillLibrary;
 use crate::catalogue::source_scanner::ScanExtent;
-use crate::content_store::skill_files::{FileContent, Manifest, ManifestCache, SkillFile};
+use crate::content_store::digest_cache::DigestCache;
+use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
 use crate::content_store::staged_skill::{self, StagedSkill};
 use crate::content_store::{ContentStore, DAMAGED, StoreCleanup};
 use crate::error::{Error, Result};
@@ -70,7 +71,9 @@ impl Skills {
                 store,
                 sources,
                 options: options.clone(),
-                manifests: ManifestCache::default(),
+                manifests: DigestCache::new(|manifest| manifest.files().len()),
+                // A few kilobytes, like a skill of ten files.
+                environment_needs: DigestCache::new(|_| 10),
             }),
             catalogue,
             permits: Arc::new(Semaphore::new(BLOCKING_MAX)),
@@ -230,11 +233,25 @@ impl Skills {
     ) -> Result<Vec<StagedSkill>> {
         let target = slot_skills_dir.to_owned();
         self.read(move |library, catalogue| {
-            let leased = wanted.iter().map(|wanted| library.lease(catalogue, wanted));
+            let leased = wanted
+                .iter()
+                .map(|wanted| library.lease_to_stage(catalogue, wanted));
             // The leases last until everything is copied.
             let (skills, _leases): (Vec<_>, Vec<_>) =
                 leased.collect::<Result<Vec<_>>>()?.into_iter().unzip();
             staged_skill::stage_skills(&library.store, &target, skills)
+        })
+        .await
+    }
+
+    /// Returns a skill as staging it would report it, with the packages that it needs.
+    ///
+    /// # Errors
+    /// `SkillNotFound`, `SkillInvalid`, `Io`.
+    pub async fn environment_need(&self, wanted: SkillRef) -> Result<StagedSkill> {
+        self.read(move |library, catalogue| {
+            let (skill, _lease) = library.lease_to_stage(catalogue, &wanted)?;
+            Ok(skill)
         })
         .await
     }

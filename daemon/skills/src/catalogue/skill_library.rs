@@ -12,9 +12,11 @@ use super::name_suggestions::skill_not_found;
 use super::preflight::{Need, collect_needs};
 use super::skill::{Skill, SkillState};
 use crate::content_store::content_hashing::{ContentSource, ContentSummary, IngestError};
-use crate::content_store::skill_files::{FileContent, Manifest, ManifestCache, SkillFile};
+use crate::content_store::digest_cache::DigestCache;
+use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
 use crate::content_store::staged_skill::StagedSkill;
 use crate::content_store::{ContentStore, DAMAGED, Lease};
+use crate::environments::environment_need::EnvironmentNeed;
 use crate::error::{Error, Result};
 use crate::parse::document::Document;
 use crate::parse::finding::ValidationProfile;
@@ -31,8 +33,10 @@ pub(crate) struct SkillLibrary {
     pub(crate) store: Arc<ContentStore>,
     pub(crate) sources: Arc<Sources>,
     pub(crate) options: SkillsOptions,
-    /// Manifests that were read; they follow from a digest alone.
-    pub(crate) manifests: ManifestCache,
+    /// Manifests that were read.
+    pub(crate) manifests: DigestCache<Manifest>,
+    /// Needs for an environment that were read.
+    pub(crate) environment_needs: DigestCache<EnvironmentNeed>,
 }
 
 impl SkillLibrary {
@@ -178,6 +182,20 @@ impl SkillLibrary {
         let (skill, _lease) = self.lease(catalogue, wanted)?;
         let manifest = self.manifest(&skill)?;
         collect_needs(&self.stored_document(&skill)?.front_matter, &manifest)
+    }
+
+    /// Makes sure that a skill is in the store with everything that staging needs, and leases it there.
+    pub(crate) fn lease_to_stage(
+        &self,
+        catalogue: &Catalogue,
+        wanted: &SkillRef,
+    ) -> Result<(StagedSkill, Lease)> {
+        let (mut skill, lease) = self.lease(catalogue, wanted)?;
+        let need = self.environment_needs.get_or_read(&skill.digest, || {
+            EnvironmentNeed::read(&*self.manifest(&skill)?)
+        });
+        skill.environment_need = need?;
+        Ok((skill, lease))
     }
 
     /// Returns the files of leased content; those that its card names, if it has a card that names any.

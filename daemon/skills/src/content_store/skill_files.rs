@@ -24,10 +24,8 @@ use crate::{mime, openat2, placeholders};
 
 mod file_lookup;
 mod file_purpose;
-mod manifest_cache;
 
 pub use file_purpose::FilePurpose;
-pub(crate) use manifest_cache::ManifestCache;
 
 /// Number of bytes at a file's beginning that decide its type.
 const START_BYTES: usize = 8 * 1024;

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use nix::errno::Errno;
@@ -22,6 +23,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use super::ContentStore;
 use super::content_hashing::ContentSummary;
+use crate::environments::environment_need::EnvironmentNeed;
 use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};
 use crate::parse::front_matter::FrontMatter;
@@ -49,6 +51,8 @@ pub struct StagedSkill {
     pub unchanged: bool,
     /// Names of the four links that the skill has itself.
     pub own_links: Vec<&'static str>,
+    /// Packages that the skill needs beyond its image, as its files state them.
+    pub environment_need: Arc<EnvironmentNeed>,
 }
 
 impl StagedSkill {
@@ -61,6 +65,7 @@ impl StagedSkill {
             bytes: content.bytes,
             unchanged: false,
             own_links: content.own_links,
+            environment_need: Arc::default(),
         }
     }
 }
