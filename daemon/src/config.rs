@@ -18,10 +18,12 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde::de::Deserializer;
+use environments::EnvironmentOptions;
 use skilld_skills::SkillsOptions;
 
 mod artifacts;
 mod derived_defaults;
+pub mod environments;
 mod fetch;
 mod pools;
 mod ranges;
@@ -109,6 +111,8 @@ pub struct SkillsConfig {
     pub publish_bytes_max: u64,
     /// Maximum number of archives that are received and unpacked at the same time.
     pub publishes_max: usize,
+    /// Options of skills' environments.
+    pub environments: EnvironmentOptions,
 }
 
 // === impl Config ===

@@ -130,6 +130,8 @@ pub struct ContainerSpec {
     pub uid: u32,
     /// Resource limits of the container.
     pub limits: ContainerLimits,
+    /// Directories of the host that containers share, mounted read-only.
+    pub shared_dirs: Vec<SharedDirectory>,
     /// Size of the container's /tmp, in bytes.
     pub tmp_bytes: u64,
     /// Size of the container's /dev/shm, in bytes.
@@ -140,6 +142,19 @@ pub struct ContainerSpec {
     pub oci_runtime: Option<String>,
     /// Environment of the guest as `NAME=value`. Commands do not get it.
     pub env: Vec<String>,
+}
+
+/// Directory of the host that containers share. Each container gets an overlay of its own over it, so that its files are
+/// other inodes in every container: a lock or a watch on one does not reach another tenant. The kernel still reads them
+/// into memory once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedDirectory {
+    /// Absolute path on the host, without the characters that separate in the options of an overlay.
+    pub source: PathBuf,
+    /// Empty directory on the host: an overlay without a writable layer needs two directories.
+    pub empty: PathBuf,
+    /// Absolute path in the container.
+    pub target: &'static str,
 }
 
 /// State of one container, as the engine reports it.

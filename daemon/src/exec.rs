@@ -16,7 +16,7 @@ mod program_restriction;
 pub mod script;
 pub mod script_arguments;
 
-pub use environment::DEFAULT_PATH;
+pub use environment::{DEFAULT_PATH, SkillEnvironment};
 use script_arguments::CommandArguments;
 
 /// Maximum length of one argument or of a shell command text in bytes, before and after placeholders are replaced.
@@ -42,6 +42,10 @@ pub struct ExecContext<'a> {
     pub env: &'a BTreeMap<String, String>,
     /// Staged skills: name → digest.
     pub skills: &'a BTreeMap<String, String>,
+    /// Environments of staged skills, by the skill's name.
+    pub environments: &'a BTreeMap<String, SkillEnvironment>,
+    /// `true` if containers have the operator's wheels.
+    pub has_wheelhouse: bool,
     /// Script that `spec.script` names, or `None` if the spec has no script.
     pub script: Option<&'a script::ScriptProgram>,
     /// Configured defaults and limits of execs.
@@ -68,7 +72,20 @@ pub fn resolve_exec(
         replace_placeholders(&mut spec, skill)?;
     }
     let CommandArguments { argv, env } = build_command(skill.as_deref(), &spec, context.script)?;
-    let env = environment::build_environment(&exec_id, skill.as_deref(), context.env, &env, &spec);
+    let packages = environment::PackageSources {
+        environment: skill
+            .as_deref()
+            .and_then(|skill| context.environments.get(skill)),
+        has_wheelhouse: context.has_wheelhouse,
+    };
+    let env = environment::build_environment(
+        &exec_id,
+        skill.as_deref(),
+        packages,
+        context.env,
+        &env,
+        &spec,
+    );
     if spec.script.is_some() {
         // Report the arguments that are executed.
         spec.argv.clone_from(&argv);

@@ -180,9 +180,9 @@ enum SlotRequest {
         remaining: Option<Duration>,
         reply: oneshot::Sender<Result<()>>,
     },
-    /// Records staged skills: name → digest.
+    /// Records staged skills.
     Skills {
-        staged: BTreeMap<String, String>,
+        staged: Vec<record::StagedSkillRecord>,
         reply: oneshot::Sender<Result<()>>,
     },
     /// Records staged inputs.
@@ -403,11 +403,11 @@ impl Workspace {
             .await
     }
 
-    /// Records staged skills: name → digest.
+    /// Records staged skills.
     ///
     /// # Errors
     /// [`Error::WorkspaceNotReady`], or the record could not be written.
-    pub async fn record_skills(&self, staged: BTreeMap<String, String>) -> Result<()> {
+    pub async fn record_skills(&self, staged: Vec<record::StagedSkillRecord>) -> Result<()> {
         self.slot
             .ask(|reply| SlotRequest::Skills { staged, reply })
             .await

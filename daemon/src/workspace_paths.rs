@@ -28,6 +28,10 @@ pub const INPUTS_DIR: &str = "/workspace/work/inputs";
 pub const OUTPUT_DIR: &str = "/workspace/out";
 /// Path in the container that contains one directory per exec.
 pub const RUNS_DIR: &str = "/workspace/runs";
+/// Absolute path of the environments of skills in a container; each has a folder there.
+pub const ENVIRONMENTS_DIR: &str = "/opt/skilld/environments";
+/// Absolute path of the operator's wheels in a container.
+pub const WHEELHOUSE_DIR: &str = "/opt/skilld/wheelhouse";
 
 /// Name of the workspace's metadata file.
 pub const METADATA_FILE: &str = "metadata.json";

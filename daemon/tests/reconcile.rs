@@ -64,6 +64,7 @@ async fn stop_with_orphans(
                 disk_bytes: 1,
                 inodes: 1,
             },
+            shared_dirs: Vec::new(),
             tmp_bytes: 1,
             shm_bytes: 1,
             terminals: 1,

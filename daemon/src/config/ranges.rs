@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::path::Path;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -136,6 +137,7 @@ pub(super) fn check_ranges(faults: &mut FaultList<'_>, config: &Config) {
         files.collect_on_exit_timeout => server.unary_timeout, ": DeleteWorkspace waits for it";
         engine.remove_timeout => server.unary_timeout, ": DeleteWorkspace waits for it";
     });
+    check_environments(faults, config);
     let refresh_timeout = config.skills.options.remote.refresh_timeout;
     faults.require_order(
         ("fetch.timeout", config.fetch.timeout),
@@ -148,6 +150,33 @@ pub(super) fn check_ranges(faults: &mut FaultList<'_>, config: &Config) {
         check_pool(faults, config, pool);
     }
     check_pool_relations(faults, config);
+}
+
+/// Checks the options of skills' environments.
+fn check_environments(faults: &mut FaultList<'_>, config: &Config) {
+    let environments = &config.skills.environments;
+    if !environments.is_enabled() {
+        return;
+    }
+    // Docker hands the paths of an overlay to the kernel in one text, in which these characters separate.
+    let is_plain = |path: &Path| !path.to_string_lossy().contains([',', ':', '\\', '"']);
+    let advice = "must not contain a comma, a colon, a backslash or a quotation mark: Docker can't mount such a path";
+    let state_dir = format!("{advice}; or set skills.environment_builds = \"never\"");
+    faults.require("state_dir", is_plain(&config.state_dir), state_dir);
+    let wheelhouse = environments.wheelhouse.as_deref();
+    faults.require("skills.wheelhouse", wheelhouse.is_none_or(is_plain), advice);
+    faults.require_order(
+        ("skills.build_disk", environments.build_disk_bytes),
+        ("skills.build_memory", environments.build_memory_bytes),
+        true,
+        ": it counts in it",
+    );
+    faults.require_order(
+        ("skills.build_timeout", environments.build_timeout),
+        ("execs.timeout_max", config.execs.timeout_max),
+        false,
+        "",
+    );
 }
 
 fn check_paths_and_texts(faults: &mut FaultList<'_>, config: &Config) {

@@ -1,5 +1,6 @@
 //! Section `[skills]`: roots of skills, limits of one skill, and limits of what is fetched for roots that are URLs.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -7,6 +8,7 @@ use serde::de::Deserializer;
 use skilld_skills::{ArchiveBounds, RemoteOptions, SkillRoot, SkillsOptions};
 
 use super::skill_roots::parse_skill_root;
+use super::environments::{EnvironmentBuilds, EnvironmentOptions};
 use super::{SkillsConfig, values};
 use crate::fetch::FetchOptions;
 
@@ -35,6 +37,23 @@ struct SkillsSection {
     publish_bytes_max: u64,
     #[serde(deserialize_with = "values::count")]
     publishes_max: usize,
+    environment_builds: EnvironmentBuilds,
+    #[serde(deserialize_with = "optional_path")]
+    wheelhouse: Option<PathBuf>,
+    #[serde(deserialize_with = "values::optional_text")]
+    package_index: Option<String>,
+    #[serde(deserialize_with = "values::optional_text")]
+    node_package_index: Option<String>,
+    package_hosts: Vec<String>,
+    source_builds: bool,
+    #[serde(deserialize_with = "values::count")]
+    builds_max: usize,
+    #[serde(deserialize_with = "values::time")]
+    build_timeout: Duration,
+    #[serde(deserialize_with = "values::size")]
+    build_memory: u64,
+    #[serde(deserialize_with = "values::size")]
+    build_disk: u64,
     #[serde(deserialize_with = "values::time")]
     keep_unused: Duration,
     #[serde(deserialize_with = "values::time")]
@@ -95,9 +114,29 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
         options,
         publish_bytes_max: section.publish_bytes_max,
         publishes_max: section.publishes_max,
+        environments: EnvironmentOptions {
+            builds: section.environment_builds,
+            wheelhouse: section.wheelhouse,
+            package_index: section.package_index,
+            node_package_index: section.node_package_index,
+            package_hosts: section.package_hosts,
+            source_builds: section.source_builds,
+            builds_max: section.builds_max,
+            build_timeout: section.build_timeout,
+            build_memory_bytes: section.build_memory,
+            build_disk_bytes: section.build_disk,
+        },
     })
 }
 
 fn skill_roots<'de, D: Deserializer<'de>>(source: D) -> Result<Vec<SkillRoot>, D::Error> {
     values::list(source, parse_skill_root)
+}
+
+/// Deserializes a path; the empty text means `None`.
+fn optional_path<'de, D: Deserializer<'de>>(source: D) -> Result<Option<PathBuf>, D::Error> {
+    values::parsed(source, |text| match text {
+        "" => Ok(None),
+        path => values::absolute_path(path).map(Some),
+    })
 }

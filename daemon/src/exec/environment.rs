@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use skilld_proto::v1 as pb;
 
 use super::program_restriction;
@@ -13,10 +14,48 @@ use crate::workspace_paths;
 /// Default PATH of commands: Debian's search path for programs.
 pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
+/// Settings of pip and uv in every command: there is no network, and packages come from wheels in the container.
+const PACKAGE_TOOLS: [(&str, &str); 5] = [
+    ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+    ("PIP_NO_INDEX", "1"),
+    ("UV_NO_INDEX", "1"),
+    ("UV_OFFLINE", "1"),
+    ("UV_PYTHON_DOWNLOADS", "never"),
+];
+
+/// Environment of a staged skill: packages that are mounted read-only into the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkillEnvironment {
+    /// Name of its folder beneath [`workspace_paths::ENVIRONMENTS_DIR`].
+    pub name: String,
+    /// `true` if it has a virtual environment of Python.
+    pub has_python: bool,
+    /// `true` if it has Node.js packages.
+    pub has_node: bool,
+}
+
+impl SkillEnvironment {
+    /// Returns the absolute path of its folder in the container.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("{}/{}", workspace_paths::ENVIRONMENTS_DIR, self.name)
+    }
+}
+
+/// Packages that a command can use or install.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PackageSources<'a> {
+    /// Environment of the command's skill.
+    pub(super) environment: Option<&'a SkillEnvironment>,
+    /// `true` if containers have the operator's wheels.
+    pub(super) has_wheelhouse: bool,
+}
+
 /// Returns the environment of a command as `NAME=value`, sorted by name.
 pub(super) fn build_environment(
     exec_id: &str,
     skill: Option<&str>,
+    packages: PackageSources<'_>,
     workspace: &BTreeMap<String, String>,
     arguments: &[(String, String)],
     spec: &pb::ExecSpec,
@@ -38,11 +77,16 @@ pub(super) fn build_environment(
         ("WORKSPACE_DIR", workspace_paths::WORKSPACE_DIR.to_owned()),
         ("WORK_DIR", workspace_paths::WORK_DIR.to_owned()),
     ]);
+    env.extend(PACKAGE_TOOLS.map(|(name, value)| (name, value.to_owned())));
     let is_restricted = spec.programs.is_some();
+    add_wheels(&mut env, packages);
     if let Some(name) = skill {
         let dir = format!("{}/{name}", workspace_paths::SKILLS_DIR);
         if !is_restricted {
             env.insert("VIRTUAL_ENV", format!("{dir}/.venv"));
+        }
+        if let Some(environment) = packages.environment {
+            add_packages(&mut env, environment);
         }
         // The skill's folder is read-only, so Python could not write byte code there.
         env.insert("PYTHONDONTWRITEBYTECODE", "1".to_owned());
@@ -73,24 +117,64 @@ pub(super) fn build_environment(
     }
     if let Some(name) = skill {
         let dir = format!("{}/{name}", workspace_paths::SKILLS_DIR);
-        add_skill_search_paths(&mut env, &dir, is_restricted);
+        add_skill_search_paths(&mut env, &dir, packages.environment, is_restricted);
     }
     env.into_iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect()
 }
 
-/// Adds a skill's folders to PATH and PYTHONPATH, also if the client sets these variables: the programs of its virtual
-/// environment come first, its own programs and modules last. Commands can write to the virtual environment, so a
-/// restricted command does not search it.
-fn add_skill_search_paths(env: &mut BTreeMap<&str, String>, skill_dir: &str, is_restricted: bool) {
+/// Adds the directories in which pip and uv look for wheels.
+fn add_wheels(env: &mut BTreeMap<&str, String>, packages: PackageSources<'_>) {
+    let environment = packages.environment.filter(|packages| packages.has_python);
+    let wheels = environment.map(|environment| format!("{}/wheels", environment.path()));
+    let wheelhouse = packages
+        .has_wheelhouse
+        .then(|| workspace_paths::WHEELHOUSE_DIR.to_owned());
+    let folders: Vec<String> = wheels.into_iter().chain(wheelhouse).collect();
+    if !folders.is_empty() {
+        env.insert("PIP_FIND_LINKS", folders.join(" "));
+        env.insert("UV_FIND_LINKS", folders.join(","));
+    }
+}
+
+/// Adds variables through which Python and Node.js find the packages of a skill's environment.
+fn add_packages(env: &mut BTreeMap<&str, String>, environment: &SkillEnvironment) {
+    let dir = environment.path();
+    if environment.has_python {
+        env.insert("VIRTUAL_ENV", format!("{dir}/venv"));
+    }
+    if environment.has_node {
+        env.insert("NODE_PATH", format!("{dir}/node_modules"));
+    }
+}
+
+/// Adds a skill's folders to PATH and PYTHONPATH, also if the client sets these variables: the programs of a virtual
+/// environment that a command made come first, then those of the skill's environment, its own programs and modules
+/// last. Commands can write to the first, so a restricted command does not search it.
+fn add_skill_search_paths(
+    env: &mut BTreeMap<&str, String>,
+    skill_dir: &str,
+    environment: Option<&SkillEnvironment>,
+    is_restricted: bool,
+) {
     let virtual_env = match is_restricted {
         true => String::new(),
         false => format!("{skill_dir}/.venv/bin"),
     };
     let path = env.entry("PATH").or_default();
     let given = std::mem::take(path);
-    *path = join_search_paths(&[virtual_env, given, format!("{skill_dir}/bin")]);
+    let packages = environment.map_or_else(String::new, |environment| {
+        let dir = environment.path();
+        let folders = [
+            (environment.has_python, "venv/bin"),
+            (environment.has_node, "node_modules/.bin"),
+        ];
+        let folders = folders.into_iter().filter(|(exists, _)| *exists);
+        let folders = folders.map(|(_, folder)| format!("{dir}/{folder}"));
+        join_search_paths(&folders.collect::<Vec<_>>())
+    });
+    *path = join_search_paths(&[virtual_env, packages, given, format!("{skill_dir}/bin")]);
     let modules = env.entry("PYTHONPATH").or_default();
     let given = std::mem::take(modules);
     *modules = join_search_paths(&[given, skill_dir.to_owned()]);

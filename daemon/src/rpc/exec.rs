@@ -74,11 +74,14 @@ impl ExecRpc {
         }
         let none = BTreeMap::new();
         let claim = grant.view.record.claim.as_ref();
+        let no_environments = BTreeMap::new();
         let skills = claim.map_or(&none, |claim| &claim.skills);
         let script = self.find_script(&workspace, &spec, skills).await?;
         let around = ExecContext {
             env: claim.map_or(&none, |claim| &claim.env),
             skills,
+            environments: claim.map_or(&no_environments, |claim| &claim.environments),
+            has_wheelhouse: self.0.config.skills.environments.has_wheelhouse(),
             script: script.as_ref(),
             config: &self.0.config.execs,
         };

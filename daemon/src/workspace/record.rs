@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::ContainerLimits;
 use crate::error::{Error, Result};
+use crate::exec::SkillEnvironment;
 use crate::workspace::slot_state_machine::LossCause;
 
 /// Version of the format. The container of a record with another version is removed as an orphan.
@@ -95,9 +96,23 @@ pub struct WorkspaceClaim {
     pub end_time_ms: u64,
     /// Staged skills: name → digest.
     pub skills: BTreeMap<String, String>,
+    /// Environments of staged skills, by the skill's name. Skills without one are absent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environments: BTreeMap<String, SkillEnvironment>,
     /// Staged inputs, at most [`INPUTS_MAX`] and one per path, the latest last.
     #[serde(default)]
     pub inputs: Vec<InputRecord>,
+}
+
+/// Staged skill, as a claim records it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StagedSkillRecord {
+    /// Name of the skill.
+    pub name: String,
+    /// Digest, `sha256:` and 64 hex digits.
+    pub digest: String,
+    /// Its environment; `None` if it needs none, or if that is missing.
+    pub environment: Option<SkillEnvironment>,
 }
 
 /// Maximum number of recorded inputs.
@@ -130,6 +145,24 @@ pub struct InputRecord {
 }
 
 impl WorkspaceClaim {
+    /// Returns `true` if a skill is recorded exactly like this.
+    #[must_use]
+    pub fn has_skill(&self, skill: &StagedSkillRecord) -> bool {
+        self.skills.get(&skill.name) == Some(&skill.digest)
+            && self.environments.get(&skill.name) == skill.environment.as_ref()
+    }
+
+    /// Records staged skills, which replace those of the same names.
+    pub fn add_skills(&mut self, skills: Vec<StagedSkillRecord>) {
+        for skill in skills {
+            match skill.environment {
+                Some(environment) => self.environments.insert(skill.name.clone(), environment),
+                None => self.environments.remove(&skill.name),
+            };
+            self.skills.insert(skill.name, skill.digest);
+        }
+    }
+
     /// Adds inputs. Earlier records of the same paths, and the oldest beyond [`INPUTS_MAX`], are dropped.
     pub fn add_inputs(&mut self, inputs: Vec<InputRecord>) {
         let same = |path: &str| inputs.iter().any(|input| input.path == path);

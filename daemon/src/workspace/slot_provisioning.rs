@@ -14,17 +14,19 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use skilld_proto::guest::{GENERATION, v1 as pb};
 
-use crate::config::PoolConfig;
-use crate::engine::{self, ContainerLimits, ContainerSpec};
+use crate::config::{Config, PoolConfig};
+use crate::engine::{self, ContainerLimits, ContainerSpec, SharedDirectory};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::guest;
+use crate::skills::environments::environment_store;
 use crate::workspace::record::{self, SlotRecord, WorkspaceClaim};
 use crate::workspace::shared_slot_context::SharedSlotContext;
+use crate::workspace_paths;
 
 /// Path of the metadata file in the slot's directory; `/workspace/metadata.json` in the container.
 pub const METADATA: &str = "skills/.metadata.json";
@@ -90,12 +92,34 @@ pub fn container_spec(
         slot_dir: context.slot_dir(record.number),
         uid: record.uid,
         limits: record.limits,
+        shared_dirs: shared_directories(&context.config),
         tmp_bytes: pool.tmp_bytes,
         shm_bytes: pool.shm_bytes,
         terminals: terminals_per_container(context),
         oci_runtime: record.oci_runtime.clone(),
         env: vec![format!("SKILLD_NONCE={}", record.nonce)],
     }
+}
+
+/// Returns the directories that all containers share: environments of skills, and the operator's wheels.
+fn shared_directories(config: &Config) -> Vec<SharedDirectory> {
+    let options = &config.skills.environments;
+    if !options.is_enabled() {
+        return Vec::new();
+    }
+    let base = config.state_dir.join("environments");
+    let shared = |source: PathBuf, target| SharedDirectory {
+        source,
+        empty: environment_store::empty_dir(&base),
+        target,
+    };
+    let environments = shared(
+        environment_store::mounted_dir(&base),
+        workspace_paths::ENVIRONMENTS_DIR,
+    );
+    let wheelhouse = options.wheelhouse.clone();
+    let wheelhouse = wheelhouse.map(|dir| shared(dir, workspace_paths::WHEELHOUSE_DIR));
+    [environments].into_iter().chain(wheelhouse).collect()
 }
 
 /// Returns the number of terminals of one container: an equal share of the kernel's maximum without its reserve. So all

@@ -58,6 +58,18 @@ pub fn environment_key(need_digest: &str, image_id: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(text))
 }
 
+/// Returns the directory of all environments of a store, which is mounted into every container.
+#[must_use]
+pub fn mounted_dir(base: &Path) -> PathBuf {
+    base.join("mounted")
+}
+
+/// Returns the directory of a store that stays empty.
+#[must_use]
+pub fn empty_dir(base: &Path) -> PathBuf {
+    base.join("empty")
+}
+
 impl EnvironmentStore {
     /// Opens the store in `base`, reads its records, and removes what an earlier daemon left unfinished.
     ///
@@ -72,8 +84,8 @@ impl EnvironmentStore {
             tolerate(ErrorKind::NotFound, fs::remove_dir_all(store.temporary()))?;
             for (directory, mode) in [
                 (base.to_owned(), 0o755),
-                (store.mounted_dir(), 0o711),
-                (store.empty_dir(), 0o755),
+                (mounted_dir(base), 0o711),
+                (empty_dir(base), 0o755),
                 (base.join("records"), 0o700),
                 (store.temporary(), 0o700),
             ] {
@@ -85,18 +97,6 @@ impl EnvironmentStore {
         };
         open().map_err(Error::io(format!("open {}", base.display())))?;
         Ok(store)
-    }
-
-    /// Directory of all environments, which is mounted into every container.
-    #[must_use]
-    pub fn mounted_dir(&self) -> PathBuf {
-        self.base.join("mounted")
-    }
-
-    /// Directory that stays empty, the lower one of every overlay.
-    #[must_use]
-    pub fn empty_dir(&self) -> PathBuf {
-        self.base.join("empty")
     }
 
     /// Returns the environment of a key, and notes that it is used.
@@ -138,7 +138,7 @@ impl EnvironmentStore {
         let report = read_report(&unpacked.root)?;
         make_python_links(&unpacked.root, &report).map_err(failed("link the interpreter of"))?;
         fault::reach(Point::EnvironmentUnpacked);
-        let place = self.mounted_dir().join(name);
+        let place = mounted_dir(&self.base).join(name);
         fs::rename(&unpacked.root, &place).map_err(failed("install"))?;
         fault::reach(Point::EnvironmentInstalled);
         let record = EnvironmentRecord {
@@ -197,7 +197,7 @@ impl EnvironmentStore {
         let place = aside.path().join("tree");
         tolerate(
             ErrorKind::NotFound,
-            fs::rename(self.mounted_dir().join(name), &place),
+            fs::rename(mounted_dir(&self.base).join(name), &place),
         )?;
         tolerate(ErrorKind::NotFound, fs::remove_dir_all(&place))?;
         tracing::info!(environment = name, "unused environment removed");
@@ -220,7 +220,7 @@ impl EnvironmentStore {
             let usable = record.filter(|record| {
                 record.version == VERSION
                     && key == Some(environment_key(&record.need, &record.image_id).as_str())
-                    && self.mounted_dir().join(&record.name).is_dir()
+                    && mounted_dir(&self.base).join(&record.name).is_dir()
             });
             if let (Some(key), Some(record)) = (key, usable) {
                 self.records().insert(key.to_owned(), Arc::new(record));
@@ -239,7 +239,7 @@ impl EnvironmentStore {
             .values()
             .map(|record| record.name.clone())
             .collect();
-        for entry in fs::read_dir(self.mounted_dir())? {
+        for entry in fs::read_dir(mounted_dir(&self.base))? {
             let entry = entry?;
             let is_known = entry
                 .file_name()

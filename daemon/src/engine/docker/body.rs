@@ -13,7 +13,7 @@ use bollard::models::{
 };
 
 use crate::engine::oci_runtime::RuntimeKind;
-use crate::engine::{ContainerSpec, seccomp};
+use crate::engine::{ContainerSpec, SharedDirectory, seccomp};
 
 /// Path of the guest in the container. It runs as PID 1 without arguments.
 const ENTRYPOINT: &str = "/run/skilld/skilld-guest";
@@ -175,9 +175,14 @@ fn all_mounts(spec: &ContainerSpec, host: &HostFeatures) -> Vec<Mount> {
     let runtime = spec.oci_runtime.as_ref().unwrap_or(&host.default_runtime);
     let shares_host_kernel = RuntimeKind::from_name(runtime).shares_host_kernel();
     let terminals = shares_host_kernel.then(|| terminals_mount(spec));
+    let shared = spec
+        .shared_dirs
+        .iter()
+        .map(|shared| shared_mount(spec, shared));
     bind_mounts(&spec.slot_dir)
         .into_iter()
         .chain(terminals)
+        .chain(shared)
         .collect()
 }
 
@@ -210,21 +215,38 @@ fn bind_mounts(slot_dir: &Path) -> impl IntoIterator<Item = Mount> {
 }
 
 /// Returns the mount of /dev/pts with a limit of terminals, which replaces Docker's unlimited one. No mount type of Docker
-/// accepts this option, so it is an anonymous volume of the built-in driver. It is removed together with the container.
+/// accepts this option.
 fn terminals_mount(spec: &ContainerSpec) -> Mount {
     let options = format!(
         "nosuid,noexec,newinstance,max={},mode=0620,ptmxmode=0666,gid=5",
         spec.terminals
     );
+    volume_mount(spec, "/dev/pts", "devpts", options)
+}
+
+/// Returns the mount of a shared directory: an overlay without a writable layer. No mount type of Docker is one, so it
+/// is an anonymous volume of the built-in driver.
+fn shared_mount(spec: &ContainerSpec, shared: &SharedDirectory) -> Mount {
+    let options = format!(
+        "ro,nosuid,nodev,lowerdir={}:{}",
+        shared.source.display(),
+        shared.empty.display()
+    );
+    volume_mount(spec, shared.target, "overlay", options)
+}
+
+/// Returns the mount of a file system as an anonymous volume of Docker's built-in driver. It is removed together with
+/// the container.
+fn volume_mount(spec: &ContainerSpec, target: &str, file_system: &str, options: String) -> Mount {
     let driver_options = [
-        ("type", "devpts".to_owned()),
-        ("device", "devpts".to_owned()),
+        ("type", file_system.to_owned()),
+        ("device", file_system.to_owned()),
         ("o", options),
     ];
     let driver_options = driver_options.map(|(name, value)| (name.to_owned(), value));
     Mount {
         typ: Some(MountType::VOLUME),
-        target: Some("/dev/pts".to_owned()),
+        target: Some(target.to_owned()),
         volume_options: Some(MountVolumeOptions {
             no_copy: Some(true),
             labels: Some(spec.labels.clone()),

@@ -82,7 +82,7 @@ fn installed_environment_is_found_by_need_and_image_also_after_a_restart() {
         assert_eq!(store.find(&environment_key("need", "sha256:other")), None);
         assert_eq!(store.find(&environment_key("other", "sha256:image")), None);
     }
-    let folder = fixture.store.mounted_dir().join(NAME);
+    let folder = mounted_dir(fixture.base.path()).join(NAME);
     for (link, target) in [
         ("python", "/usr/bin/python3"),
         ("python3", "python"),
@@ -98,7 +98,7 @@ fn installed_environment_is_found_by_need_and_image_also_after_a_restart() {
 fn environments_cannot_be_listed_by_a_command() {
     let fixture = Fixture::new();
     let mode = |path: PathBuf| fs::metadata(path).expect("there").permissions().mode() & 0o777;
-    assert_eq!(mode(fixture.store.mounted_dir()), 0o711);
+    assert_eq!(mode(mounted_dir(fixture.base.path())), 0o711);
     assert_eq!(mode(fixture.base.path().join("records")), 0o700);
 }
 
@@ -137,12 +137,12 @@ fn environment_larger_than_its_bounds_is_refused() {
 fn folder_without_a_record_and_record_without_a_folder_are_removed_at_start() {
     let fixture = Fixture::new();
     fixture.install(&[(REPORT, REPORT_TEXT)]).expect("installed");
-    fs::create_dir(fixture.store.mounted_dir().join("half")).expect("mkdir");
+    fs::create_dir(mounted_dir(fixture.base.path()).join("half")).expect("mkdir");
     fs::write(fixture.base.path().join("tmp/left"), "x").expect("write");
     fixture.reopen();
     assert_eq!(fixture.names("mounted"), [NAME]);
     assert_eq!(fixture.names("tmp"), Vec::<String>::new());
-    fs::remove_dir_all(fixture.store.mounted_dir().join(NAME)).expect("removed");
+    fs::remove_dir_all(mounted_dir(fixture.base.path()).join(NAME)).expect("removed");
     assert_eq!(fixture.reopen().find(&key()), None);
     assert_eq!(fixture.names("records"), Vec::<String>::new());
 }

@@ -17,6 +17,11 @@ fn spec() -> ContainerSpec {
             disk_bytes: 256 << 20,
             inodes: 65_536,
         },
+        shared_dirs: vec![SharedDirectory {
+            source: "/state/environments/mounted".into(),
+            empty: "/state/environments/empty".into(),
+            target: "/opt/skilld/environments",
+        }],
         tmp_bytes: 64 << 20,
         shm_bytes: 32 << 20,
         terminals: 48,
