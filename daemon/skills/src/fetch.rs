@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
-use reqwest::{Client, Response, StatusCode, header};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::fs::File;
@@ -29,12 +29,14 @@ use crate::task_spawner::TaskSpawner;
 mod address_class;
 mod address_policy;
 mod fetch_error;
+mod index_proxy;
 #[cfg(test)]
 pub(crate) mod tests;
 mod web_url;
 
 use address_policy::{AddressError, AddressPolicy};
 pub use fetch_error::FetchError;
+pub use index_proxy::{IndexHost, IndexProxy, IndexProxyOptions, IndexProxyReport};
 pub use web_url::WebUrl;
 
 /// Maximum number of redirects of one fetch.
@@ -249,6 +251,28 @@ impl UrlFetcher {
         url: &WebUrl,
         validators: Option<&CacheValidators>,
     ) -> Result<Response, FetchError> {
+        let mut request = client.get(url.url().clone());
+        request = request.header(header::ACCEPT_ENCODING, "identity");
+        let validators = validators.filter(|known| known.from == resource_key(url.url()));
+        if let Some(etag) = validators.and_then(|known| known.etag.as_ref()) {
+            request = request.header(header::IF_NONE_MATCH, etag);
+        }
+        if let Some(time) = validators.and_then(|known| known.last_modified.as_ref()) {
+            request = request.header(header::IF_MODIFIED_SINCE, time);
+        }
+        let response = self.send_checked(request, url).await?;
+        if response.status() == StatusCode::NOT_MODIFIED && validators.is_none() {
+            return Err(status_error(url, response.status()));
+        }
+        Ok(response)
+    }
+
+    /// Sends a request to an address that may be connected to, and receives the head of its response.
+    async fn send_checked(
+        &self,
+        request: RequestBuilder,
+        url: &WebUrl,
+    ) -> Result<Response, FetchError> {
         let FetcherInner { policy, bounds, .. } = &*self.inner;
         let check_address = |address: IpAddr| {
             let host = url.url().host_str().unwrap_or_default();
@@ -261,24 +285,12 @@ impl UrlFetcher {
             Some(Host::Ipv6(address)) => check_address(address.into())?,
             Some(Host::Domain(_)) | None => {}
         }
-        let mut request = client.get(url.url().clone());
-        request = request.header(header::ACCEPT_ENCODING, "identity");
-        let validators = validators.filter(|known| known.from == resource_key(url.url()));
-        if let Some(etag) = validators.and_then(|known| known.etag.as_ref()) {
-            request = request.header(header::IF_NONE_MATCH, etag);
-        }
-        if let Some(time) = validators.and_then(|known| known.last_modified.as_ref()) {
-            request = request.header(header::IF_MODIFIED_SINCE, time);
-        }
         let response = request.send().await;
         let response = response.map_err(|error| self.request_error(url, error))?;
         if bounds.proxy.is_none()
             && let Some(peer) = response.remote_addr()
         {
             check_address(peer.ip())?;
-        }
-        if response.status() == StatusCode::NOT_MODIFIED && validators.is_none() {
-            return Err(status_error(url, response.status()));
         }
         Ok(response)
     }

@@ -62,6 +62,26 @@ impl AddressPolicy {
             allowable,
         })
     }
+
+    /// Returns those addresses of a host that may be connected to. Fails if the host has only others.
+    pub(super) fn allowed_addresses(
+        self,
+        host: &str,
+        found: impl Iterator<Item = SocketAddr>,
+    ) -> Result<Vec<SocketAddr>, AddressError> {
+        let mut refused = None;
+        let mut allowed = Vec::new();
+        for address in found {
+            match self.check_address(host, address.ip()) {
+                Ok(()) => allowed.push(address),
+                Err(why) => refused = Some(why),
+            }
+        }
+        match refused {
+            Some(refused) if allowed.is_empty() => Err(refused),
+            _ => Ok(allowed),
+        }
+    }
 }
 
 impl Resolve for AddressPolicy {
@@ -71,18 +91,8 @@ impl Resolve for AddressPolicy {
             let host = name.as_str();
             // reqwest replaces the port by that of the URL.
             let found = tokio::net::lookup_host((host, 0)).await?;
-            let mut refused = None;
-            let mut allowed: Vec<SocketAddr> = Vec::new();
-            for address in found {
-                match policy.check_address(host, address.ip()) {
-                    Ok(()) => allowed.push(address),
-                    Err(why) => refused = Some(why),
-                }
-            }
-            match refused {
-                Some(refused) if allowed.is_empty() => Err(refused.into()),
-                _ => Ok(Box::new(allowed.into_iter()) as Addrs),
-            }
+            let allowed = policy.allowed_addresses(host, found)?;
+            Ok(Box::new(allowed.into_iter()) as Addrs)
         })
     }
 }

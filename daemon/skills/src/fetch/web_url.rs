@@ -147,7 +147,7 @@ fn shown_url(url: &Url) -> String {
 }
 
 /// Returns an unparsable URL without query, fragment and credentials.
-fn hide_secrets(text: &str) -> String {
+pub(super) fn hide_secrets(text: &str) -> String {
     let end = text.find(['?', '#']).unwrap_or(text.len());
     let text = text.get(..end).unwrap_or_default();
     let shown = match (text.split_once("://"), text.rsplit_once('@')) {
@@ -161,7 +161,7 @@ fn too_long() -> String {
     format!("it is longer than {URL_BYTES_MAX} bytes")
 }
 
-fn shorten(text: String) -> String {
+pub(super) fn shorten(text: String) -> String {
     match text.char_indices().nth(SHOWN_CHARS_MAX) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text,

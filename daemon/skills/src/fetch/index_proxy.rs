@@ -1,0 +1,383 @@
+//! HTTP proxy through which the build of an environment reaches the configured package indexes and nothing else.
+//!
+//! ```text
+//! Unix socket → head     at most 16 KiB, within 10 s
+//!             → target   CONNECT HOST:PORT, or GET and HEAD of an http URL; the host is on the allow-list
+//!             → fetcher  resolves and checks: the address that was checked is the one that is connected to
+//!             → bytes    counted over all connections; beyond the build's bound they end
+//! ```
+//!
+//! One proxy serves one build, whose programs are hostile. A connection carries one request. The proxy decrypts nothing,
+//! stores nothing and follows no redirect: a redirect's target is another request of the client, and checked like it.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Method, Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use reqwest::Body;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{FetchError, UrlFetcher, WebUrl};
+use crate::error::ErrorChain;
+
+mod byte_budget;
+mod host_connection;
+mod index_host;
+#[cfg(test)]
+mod tests;
+
+use byte_budget::{ByteBudget, CountedBody};
+use host_connection::ByteStream;
+pub use index_host::IndexHost;
+use index_host::missing_entry;
+
+/// Maximum size of the head of a request, in bytes.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Maximum time from a connection to the end of its request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of connections beyond `connections_max` that are answered with 503; further ones are not accepted yet.
+const REFUSALS_MAX: usize = 16;
+/// Maximum number of refused hosts that are remembered.
+const REFUSED_HOSTS_MAX: usize = 32;
+/// Time between attempts to accept while the process has no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Headers that concern one connection only (RFC 9110, 7.6.1), and those that a proxy's client sends by old custom.
+const HOP_HEADERS: [HeaderName; 9] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// HTTP proxy of one build, with an allow-list of hosts.
+#[derive(Debug)]
+pub struct IndexProxy {
+    options: IndexProxyOptions,
+    fetcher: UrlFetcher,
+    budget: Arc<ByteBudget>,
+    /// Entries of the allow-list that would have allowed what was refused.
+    refused_hosts: Mutex<BTreeSet<String>>,
+}
+
+/// Options of an [`IndexProxy`].
+#[derive(Debug, Clone)]
+pub struct IndexProxyOptions {
+    /// Hosts that may be reached.
+    pub hosts: Vec<IndexHost>,
+    /// Maximum number of simultaneous connections; further ones are answered with 503.
+    pub connections_max: usize,
+    /// Maximum number of bytes of all tunnels, in both directions, and of all bodies of responses. Heads do not count.
+    pub bytes_max: u64,
+}
+
+/// Summary of what a build did by its proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexProxyReport {
+    /// First 32 different hosts that were refused because they are not on the allow-list, each as the entry that would
+    /// allow it: `HOST`, or `HOST:PORT` for a port other than 80 and 443. Sorted as texts are.
+    pub refused_hosts: BTreeSet<String>,
+    /// Number of transferred bytes, as `bytes_max` counts them.
+    pub bytes: u64,
+    /// `true` if the build was refused bytes because of `bytes_max`.
+    pub bytes_exceeded: bool,
+}
+
+/// Tunnel that begins once its client has received the response.
+struct AcceptedTunnel {
+    client: OnUpgrade,
+    server: Box<dyn ByteStream>,
+}
+
+/// Request that is answered with an error.
+#[derive(Debug)]
+struct RefusedRequest {
+    status: StatusCode,
+    why: String,
+}
+
+// === impl IndexProxy ===
+
+impl IndexProxy {
+    /// Makes the proxy of one build. `fetcher` resolves and connects: its address policy, its timeouts and its own proxy
+    /// apply.
+    #[must_use]
+    pub fn new(options: IndexProxyOptions, fetcher: UrlFetcher) -> Self {
+        Self {
+            budget: Arc::new(ByteBudget::new(options.bytes_max)),
+            options,
+            fetcher,
+            refused_hosts: Mutex::default(),
+        }
+    }
+
+    /// Serves connections until `stop` is cancelled, which ends all of them at once. Dropping the future does the same.
+    pub async fn serve(self, listener: UnixListener, stop: CancellationToken) -> IndexProxyReport {
+        let connections_max = self.options.connections_max.min(Semaphore::MAX_PERMITS);
+        let accepted_max = connections_max.saturating_add(REFUSALS_MAX);
+        let permits = Arc::new(Semaphore::new(connections_max));
+        let proxy = Arc::new(self);
+        let mut connections = JoinSet::new();
+        loop {
+            let has_room = connections.len() < accepted_max;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(_) = connections.join_next() => {}
+                stream = accept_stream(&listener), if has_room => {
+                    let permit = Arc::clone(&permits).try_acquire_owned().ok();
+                    connections.spawn(Arc::clone(&proxy).serve_stream(stream, permit));
+                }
+            }
+        }
+        connections.shutdown().await;
+        proxy.report()
+    }
+
+    fn report(&self) -> IndexProxyReport {
+        IndexProxyReport {
+            refused_hosts: self.lock_refused_hosts().clone(),
+            bytes: self.options.bytes_max.saturating_sub(self.budget.left()),
+            bytes_exceeded: self.budget.is_exceeded(),
+        }
+    }
+
+    /// Serves one connection: a request, and the tunnel that it may ask for. Without a permit the answer is 503.
+    async fn serve_stream(
+        self: Arc<Self>,
+        stream: UnixStream,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
+        let (hand_over, mut accepted) = mpsc::channel(1);
+        let service = service_fn(async |request| {
+            let answered = match &permit {
+                Some(_) => self.answer_request(request, &hand_over).await,
+                None => Err(self.too_many_connections()),
+            };
+            Ok::<_, Infallible>(answered.unwrap_or_else(RefusedRequest::into_response))
+        });
+        let served = http1::Builder::new()
+            .keep_alive(false)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades()
+            .await;
+        let ended = match (served, accepted.try_recv()) {
+            (Err(error), _) => Err(ErrorChain(&error).to_string()),
+            (Ok(()), Err(_)) => Ok(()),
+            (Ok(()), Ok(tunnel)) => self.run_tunnel(tunnel).await,
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection to the index proxy broke");
+        }
+    }
+
+    async fn run_tunnel(&self, tunnel: AcceptedTunnel) -> Result<(), String> {
+        let client = tunnel.client.await;
+        let client = client.map_err(|error| ErrorChain(&error).to_string())?;
+        let copied = self
+            .budget
+            .copy_both_ways(TokioIo::new(client), tunnel.server);
+        copied.await.map_err(|error| error.to_string())
+    }
+
+    async fn answer_request(
+        &self,
+        request: Request<Incoming>,
+        hand_over: &mpsc::Sender<AcceptedTunnel>,
+    ) -> Result<Response<Body>, RefusedRequest> {
+        let url = requested_url(&request)?;
+        self.check_host(&url)?;
+        self.check_budget()?;
+        if request.method() != Method::CONNECT {
+            return self.forward_request(request, &url).await;
+        }
+        let server = self.fetcher.connect_to_host(&url).await?;
+        let client = hyper::upgrade::on(request);
+        // The channel has room: a connection carries one request.
+        let _ = hand_over.try_send(AcceptedTunnel { client, server });
+        Ok(Response::new(Body::default()))
+    }
+
+    /// Sends a request to its server, without the headers of this connection, and returns the response in the same way.
+    async fn forward_request(
+        &self,
+        mut request: Request<Incoming>,
+        url: &WebUrl,
+    ) -> Result<Response<Body>, RefusedRequest> {
+        let mut headers = std::mem::take(request.headers_mut());
+        remove_hop_headers(&mut headers);
+        headers.remove(header::EXPECT);
+        headers.remove(header::CONTENT_LENGTH);
+        // The client sets the host of the URL, which is the one that was checked.
+        headers.remove(header::HOST);
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        let client = self.fetcher.client().await?;
+        let outgoing = client.request(request.method().clone(), url.url().clone());
+        let outgoing = self.fetcher.send_checked(outgoing.headers(headers), url);
+        let limit = self.fetcher.inner.bounds.timeout;
+        let response = tokio::time::timeout(limit, outgoing).await;
+        let response = response.map_err(|_| FetchError::Timeout {
+            url: url.to_string(),
+            limit,
+        })??;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let why = format!("{url} was answered with another protocol");
+            return Err(RefusedRequest::new(StatusCode::BAD_GATEWAY, why));
+        }
+        let mut response = Response::from(response);
+        *response.version_mut() = Version::HTTP_11;
+        remove_hop_headers(response.headers_mut());
+        let budget = Arc::clone(&self.budget);
+        Ok(response.map(|body| Body::wrap(CountedBody { body, budget })))
+    }
+
+    fn check_host(&self, url: &WebUrl) -> Result<(), RefusedRequest> {
+        if self.options.hosts.iter().any(|host| host.allows(url.url())) {
+            return Ok(());
+        }
+        let entry = missing_entry(url.url());
+        tracing::debug!(host = %entry, "the index proxy refused a host");
+        let why = format!(
+            "{entry} is not a package host of this server: add {entry:?} to skills.package_hosts if builds may reach it"
+        );
+        let mut refused_hosts = self.lock_refused_hosts();
+        if refused_hosts.len() < REFUSED_HOSTS_MAX {
+            refused_hosts.insert(entry);
+        }
+        Err(RefusedRequest::new(StatusCode::FORBIDDEN, why))
+    }
+
+    fn check_budget(&self) -> Result<(), RefusedRequest> {
+        if self.budget.left() > 0 {
+            return Ok(());
+        }
+        let limit = self.options.bytes_max;
+        let why =
+            format!("this build has transferred {limit} bytes, which is its limit: depend on less");
+        Err(RefusedRequest::new(StatusCode::FORBIDDEN, why))
+    }
+
+    fn too_many_connections(&self) -> RefusedRequest {
+        let limit = self.options.connections_max;
+        let why =
+            format!("this build has {limit} open connections, which is its limit: close one first");
+        RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, why)
+    }
+
+    fn lock_refused_hosts(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        let hosts = self.refused_hosts.lock();
+        hosts.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl RefusedRequest ===
+
+impl RefusedRequest {
+    fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { status, why }
+    }
+
+    fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::from(format!("{}\n", self.why)));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        headers.insert(header::CONTENT_TYPE, text);
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            let methods = HeaderValue::from_static("CONNECT, GET, HEAD");
+            headers.insert(header::ALLOW, methods);
+        }
+        response
+    }
+}
+
+impl From<FetchError> for RefusedRequest {
+    fn from(error: FetchError) -> Self {
+        let status = match &error {
+            FetchError::Url { .. } => StatusCode::BAD_REQUEST,
+            FetchError::Address { .. } => StatusCode::FORBIDDEN,
+            FetchError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+            FetchError::Downgrade { .. }
+            | FetchError::Redirects { .. }
+            | FetchError::Unreachable { .. }
+            | FetchError::Status { .. }
+            | FetchError::TooLarge { .. }
+            | FetchError::Checksum { .. }
+            | FetchError::File { .. }
+            | FetchError::Client { .. } => StatusCode::BAD_GATEWAY,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+/// Returns the URL that a request is about: its target, or `https://HOST:PORT/` for a tunnel.
+fn requested_url(request: &Request<Incoming>) -> Result<WebUrl, RefusedRequest> {
+    let bad_request = |why: &str| Err(RefusedRequest::new(StatusCode::BAD_REQUEST, why));
+    let (method, target) = (request.method(), request.uri());
+    if ![Method::CONNECT, Method::GET, Method::HEAD].contains(method) {
+        let why = format!("{method} is not proxied: use CONNECT, GET or HEAD");
+        return Err(RefusedRequest::new(StatusCode::METHOD_NOT_ALLOWED, why));
+    }
+    if !request.body().is_end_stream() {
+        return bad_request("a request with a body is not proxied: use a tunnel by CONNECT");
+    }
+    if method != Method::CONNECT {
+        return match target.scheme_str() {
+            Some("http") => Ok(target.to_string().parse()?),
+            Some(_) => bad_request("only http:// URLs are proxied: use CONNECT for https"),
+            None => bad_request("this is a proxy: the target must be an http:// URL"),
+        };
+    }
+    match (target.authority(), target.path_and_query()) {
+        (Some(authority), None) if authority.port().is_some() => {
+            Ok(format!("https://{authority}/").parse()?)
+        }
+        _ => bad_request("the target of CONNECT must be HOST:PORT"),
+    }
+}
+
+/// Removes the headers that concern one connection, also those that the message itself names.
+fn remove_hop_headers(headers: &mut HeaderMap) {
+    let listed = headers.get_all(header::CONNECTION).iter();
+    let listed = listed.filter_map(|names| names.to_str().ok());
+    let listed: Vec<HeaderName> = listed
+        .flat_map(|names| names.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in HOP_HEADERS.iter().chain(&listed) {
+        headers.remove(name);
+    }
+}
+
+/// Waits for a connection. Accepting goes on after a failure.
+async fn accept_stream(listener: &UnixListener) -> UnixStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => {
+                tracing::warn!(%error, "connections to the index proxy cannot be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
