@@ -195,6 +195,25 @@ impl Pool {
         answer.await.unwrap_or(Err(Error::Draining))
     }
 
+    /// Waits until a boot fails from now on, and returns its message for operators.
+    pub async fn wait_for_failed_boot(&self) -> String {
+        let mut snapshot = self.snapshot.clone();
+        let known = snapshot.borrow_and_update().problem.clone();
+        let known = known.map(|(_, time)| time);
+        loop {
+            if snapshot.changed().await.is_err() {
+                // The pool has stopped, so no boot fails any more.
+                std::future::pending::<()>().await;
+            }
+            let problem = snapshot.borrow_and_update().problem.clone();
+            if let Some((message, time)) = problem
+                && Some(time) != known
+            {
+                return message;
+            }
+        }
+    }
+
     /// Tries to boot at once, without waiting for the back-off: the engine answers again.
     pub async fn retry_boot(&self) {
         self.send(PoolMessage::RetryBoot).await;

@@ -23,6 +23,7 @@ pub mod actor;
 pub mod adopt;
 pub mod creation;
 pub mod host_problems;
+pub mod internal_pool;
 pub mod launcher;
 pub mod lease;
 pub mod orphan_removals;

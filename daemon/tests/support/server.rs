@@ -205,7 +205,7 @@ pub(crate) fn assert_empty(dir: &Path) {
 }
 
 /// Returns the path of the guest binary: from SKILLD_GUEST, else from this build, else from `make guest`.
-fn guest_path() -> PathBuf {
+pub(crate) fn guest_path() -> PathBuf {
     #[expect(
         clippy::disallowed_methods,
         reason = "the Makefile names the guest this way"
