@@ -1,0 +1,503 @@
+"""Builds the environment of a skill inside a container of its image, and writes it to stdout as a tar.
+
+The daemon runs this file as `python3 -c TEXT OPTIONS`, with OPTIONS in JSON: `name` of the environment, `source`
+(folder with requirements.txt, or package.json and package-lock.json), `index_url` and `node_index_url` ("" is
+offline), `proxy_socket` and `wheelhouse` (null or a path), `source_builds`. Messages go to stderr. Exit status: 0 for
+success, 3 if the need cannot be met, 1 for any other failure; the last line on stderr is then the reason.
+
+Packages that the image has are used from there. Such a package takes part in the resolution as a *redirect wheel*,
+which holds no code but a .pth file with the directories where the code is.
+"""
+
+import sys
+
+# With `-c` the first entry is the working directory, which holds files of the skill.
+sys.path[:] = [entry for entry in sys.path if entry]
+
+import base64  # noqa: E402
+import hashlib  # noqa: E402
+import io  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import platform  # noqa: E402
+import re  # noqa: E402
+import shutil  # noqa: E402
+import socket  # noqa: E402
+import subprocess  # noqa: E402
+import tarfile  # noqa: E402
+import threading  # noqa: E402
+import zipfile  # noqa: E402
+from collections import deque  # noqa: E402
+from importlib import metadata  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+ENVIRONMENTS_ROOT = Path("/opt/skilld/environments")
+REQUIREMENT_COUNT_MAX = 1000
+REQUIREMENTS_BYTES_MAX = 1 << 20
+# Lines of one tool's output that are passed on, and characters of a line or of a quoted reason.
+OUTPUT_LINES_MAX = 200
+OUTPUT_LINE_MAX = 1000
+REASON_MAX = 1500
+PROXY_CONNECTIONS_MAX = 64
+# Variables of the image that the tools see. The rest could change what they install.
+KEPT_VARIABLES = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS")
+# Error codes of npm that are faults of the lock file, of a package or of the index's content.
+NPM_NEED_CODES = {"E404", "EBADENGINE", "EBADPLATFORM", "EINTEGRITY", "ENOTCACHED", "ETARGET", "EUSAGE"}
+
+REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)[^@/\\]*")
+HASH_OPTION = re.compile(r"\s--hash[= ](sha256:[0-9a-f]{64})(?!\S)")
+PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s\\;]+)")
+VERSION = re.compile(
+    r"v?(?:(\d+)!)?(\d+(?:\.\d+)*)(?:[-_.]?(alpha|beta|preview|pre|rc|a|b|c)[-_.]?(\d*))?"
+    r"(?:-(\d+)|[-_.]?(post|rev|r)[-_.]?(\d*))?(?:[-_.]?(dev)[-_.]?(\d*))?(?:\+([a-z0-9]+(?:[-_.][a-z0-9]+)*))?"
+)
+PRE_RELEASE_TAGS = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc"}
+
+
+class BuildError(Exception):
+    """Failure of the build that says nothing about the need."""
+
+
+class NeedError(Exception):
+    """Need that the image, the wheelhouse and the index cannot meet."""
+
+
+class VisibleDistribution:
+    """Distribution that an interpreter can import: its normalized name and version, and what a redirect needs."""
+
+    def __init__(self, distribution, name, version):
+        self.name = name
+        self.version = version
+        self.directory = os.path.abspath(str(distribution.locate_file("")))
+        self.extras = distribution.metadata.get_all("Provides-Extra") or []
+        self.requires = [" ".join(line.split()) for line in distribution.metadata.get_all("Requires-Dist") or []]
+        # A redirect hides the metadata of the real distribution, so it repeats what programs look up there.
+        copied = {file: distribution.read_text(file) for file in ("entry_points.txt", "top_level.txt")}
+        self.metadata_files = {file: text for file, text in copied.items() if text}
+
+
+def normalize_name(name):
+    """Returns the name of a distribution as indexes and resolvers compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def normalize_version(text):
+    """Returns a version in the normal form of PEP 440, or None if it has none."""
+    match = VERSION.fullmatch(text.strip().lower())
+    if not match:
+        return None
+    epoch, release, pre, pre_number, implicit_post, post, post_number, dev, dev_number, local = match.groups()
+    version = f"{int(epoch)}!" if epoch and int(epoch) else ""
+    version += ".".join(str(int(part)) for part in release.split("."))
+    version += f"{PRE_RELEASE_TAGS.get(pre, pre)}{int(pre_number or 0)}" if pre else ""
+    version += f".post{int(implicit_post or post_number or 0)}" if implicit_post or post else ""
+    version += f".dev{int(dev_number or 0)}" if dev else ""
+    if local:
+        parts = re.split(r"[-_.]", local)
+        version += "+" + ".".join(str(int(part)) if part.isdigit() else part for part in parts)
+    return version
+
+
+def is_same_version(left, right):
+    """Returns True if two normalized versions differ at most in zeros at the end of the release."""
+    first, second = (re.sub(r"^((?:\d+!)?\d+(?:\.\d+)*?)(?:\.0)+(?![.\d])", r"\1", text) for text in (left, right))
+    return first == second
+
+
+def list_distributions(directories):
+    """Returns the distributions in the given directories by name; the first of a name wins, as on import."""
+    found = {}
+    for distribution in metadata.distributions(path=directories):
+        name, version = distribution.metadata["Name"], normalize_version(distribution.version or "")
+        if name and version and normalize_name(name) not in found:
+            found[normalize_name(name)] = VisibleDistribution(distribution, normalize_name(name), version)
+    return found
+
+
+def write_redirect_wheel(folder, distribution, path_file, directories, requires=()):
+    """Writes a wheel without code, whose .pth file adds the directories where the distribution's code is."""
+    stem = f"{distribution.name.replace('-', '_')}-{distribution.version}"
+    fields = [("Metadata-Version", "2.1"), ("Name", distribution.name), ("Version", distribution.version)]
+    fields += [("Provides-Extra", extra) for extra in distribution.extras]
+    fields += [("Requires-Dist", line) for line in requires]
+    files = {
+        path_file: "".join(f"{directory}\n" for directory in directories),
+        f"{stem}.dist-info/METADATA": "".join(f"{key}: {value}\n" for key, value in fields),
+        f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: skilld\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files.update((f"{stem}.dist-info/{file}", text) for file, text in distribution.metadata_files.items())
+    record = ""
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            data = text.encode()
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record += f"{path},sha256={digest},{len(data)}\n"
+            wheel.writestr(zipfile.ZipInfo(path), data)
+        path = f"{stem}.dist-info/RECORD"
+        wheel.writestr(zipfile.ZipInfo(path), f"{record}{path},,\n")
+
+
+class SocketForwarder:
+    """TCP port on the loopback interface whose connections are forwarded to the Unix socket of the daemon's proxy."""
+
+    def __init__(self, socket_path):
+        self.socket_path = socket_path
+        self.free_connections = threading.BoundedSemaphore(PROXY_CONNECTIONS_MAX)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept_connections, daemon=True).start()
+
+    def accept_connections(self):
+        """Accepts connections for ever; beyond the maximum they wait in the kernel's queue."""
+        while True:
+            self.free_connections.acquire()
+            client, _ = self.listener.accept()
+            threading.Thread(target=self.forward_connection, args=(client,), daemon=True).start()
+
+    def forward_connection(self, client):
+        """Copies both directions of one connection until both have ended."""
+        try:
+            with client, socket.socket(socket.AF_UNIX) as upstream:
+                upstream.connect(self.socket_path)
+                sender = threading.Thread(target=copy_stream, args=(client, upstream), daemon=True)
+                sender.start()
+                copy_stream(upstream, client)
+                sender.join()
+        except OSError as error:
+            report(f"proxy socket {self.socket_path}: {error}")
+        finally:
+            self.free_connections.release()
+
+
+def copy_stream(source, target):
+    """Copies bytes to the end of the source, then ends the target's direction; an error ends the whole connection."""
+    try:
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # The other side has closed it.
+
+
+def report(message):
+    """Writes one line to stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+class EnvironmentBuilder:
+    """One build: its options, its own folder and the environment variables of the tools."""
+
+    def __init__(self, options, folder):
+        self.options = options
+        self.source = Path(options["source"])
+        self.folder = folder
+        self.tree = folder / "tree"
+        self.tree.mkdir()
+        for name in ("home", "tmp", "installed"):
+            (folder / name).mkdir()
+        self.variables = {key: os.environ[key] for key in KEPT_VARIABLES if key in os.environ}
+        self.variables.update(HOME=str(folder / "home"), TMPDIR=str(folder / "tmp"), NO_COLOR="1")
+        self.variables.update(UV_CACHE_DIR=str(folder / "uv-cache"), UV_NO_CONFIG="1", UV_NO_PROGRESS="1")
+        # Cache and environment lie in one tmpfs, so hard links keep the memory of every file single.
+        self.variables.update(UV_PYTHON_DOWNLOADS="never", UV_LINK_MODE="hardlink", UV_CONCURRENT_DOWNLOADS="16")
+        self.variables.update(UV_HTTP_RETRIES="2")
+        # The tree is read-only and its files have no mtime: byte code must be valid without a look at the source.
+        self.variables.update(PYC_INVALIDATION_MODE="UNCHECKED_HASH")
+        if options.get("proxy_socket"):
+            url = SocketForwarder(options["proxy_socket"]).url
+            for key in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+                self.variables.update({key: url, key.lower(): url})
+        self.result = {"version": 1, "python": None, "packages": [], "provided": [], "node_packages": []}
+        self.result["python_modules"] = []
+
+    def run_tool(self, name, *arguments, working_directory=None):
+        """Runs uv or npm, passes on the last lines of its stderr, and returns its success and those lines."""
+        program = shutil.which(name, path=self.variables.get("PATH"))
+        if program is None:
+            raise NeedError(f"the image has no {name}: use an image that has it, or remove the need")
+        command = [program, *map(str, arguments)]
+        process = subprocess.Popen(
+            command, cwd=working_directory or self.folder, env=self.variables, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        lines = deque(maxlen=OUTPUT_LINES_MAX)
+        for line in iter(lambda: process.stderr.readline(OUTPUT_LINE_MAX), b""):
+            lines.append(line.decode(errors="replace").rstrip())
+        succeeded = process.wait() == 0
+        for line in lines:
+            report(f"{name}: {line}")
+        return succeeded, "\n".join(lines)
+
+    def build_python(self):
+        """Resolves requirements.txt, installs what the image lacks, and writes the redirect wheels."""
+        requirements, user_hashes = self.read_requirements()
+        # Directories without a distribution hold the standard library.
+        image = list_distributions(sys.path)
+        image_directories = list(dict.fromkeys(item.directory for item in image.values()))
+        image_directories.sort(key=lambda directory: [os.path.abspath(entry) for entry in sys.path].index(directory))
+        for item in image.values():
+            # Distributions of Debian leave out dependencies that they do not need. Extras are checked in full.
+            requires = [line for line in item.requires if is_extra_line(line) or requirement_name(line) in image]
+            write_redirect_wheel(self.folder / "installed", item, f"{item.name}.pth", image_directories, requires)
+
+        pins = self.resolve_requirements(requirements, image)
+        missing = {}
+        for name, (version, hashes) in pins.items():
+            if name in image and is_same_version(version, image[name].version):
+                self.result["provided"].append({"name": name, "version": version})
+            else:
+                missing[name] = (version, user_hashes.get(name) or hashes)
+        site_packages = self.install_packages(missing)
+        self.write_wheels(site_packages, image, image_directories)
+
+    def read_requirements(self):
+        """Returns the requirements without their hashes, and the hashes by package."""
+        with open(self.source / "requirements.txt", encoding="utf-8") as file:
+            text = file.read(REQUIREMENTS_BYTES_MAX + 1)
+        lines = [line.strip() for line in text.splitlines()]
+        lines = [line for line in lines if line and not line.startswith("#")]
+        if len(lines) > REQUIREMENT_COUNT_MAX or len(text) > REQUIREMENTS_BYTES_MAX:
+            limit = f"{REQUIREMENT_COUNT_MAX} lines or {REQUIREMENTS_BYTES_MAX} characters"
+            raise NeedError(f"requirements.txt has more than {limit}: name direct dependencies only")
+        hashes = {}
+        for index, line in enumerate(lines):
+            lines[index] = HASH_OPTION.sub("", line)
+            if not REQUIREMENT.fullmatch(lines[index]):
+                raise NeedError(f"requirements.txt: {line[:200]!r} is no requirement: write NAME or NAME==VERSION")
+            hashes.setdefault(requirement_name(line), []).extend(HASH_OPTION.findall(line))
+        return lines, hashes
+
+    def index_arguments(self):
+        """Returns the options of uv that say where packages come from."""
+        arguments = ["--find-links", self.folder / "installed"]
+        if self.options.get("wheelhouse"):
+            arguments += ["--find-links", self.options["wheelhouse"]]
+        arguments += ["--index-url", self.options["index_url"]] if self.options.get("index_url") else ["--no-index"]
+        return arguments + ([] if self.options.get("source_builds") else ["--only-binary", ":all:"])
+
+    def run_uv(self, *arguments):
+        """Runs uv and sorts its failures into those of the need and others."""
+        succeeded, output = self.run_tool("uv", *arguments)
+        if succeeded:
+            return
+        if match := re.search(r"Hash mismatch for `([^`]+)`", output):
+            raise NeedError(f"package {match[1]} has another hash than requirements.txt says: correct hash or version")
+        if match := re.search(r"[Ff]ailed to build `([^`]+)`", output):
+            raise NeedError(f"package {match[1]} cannot be built from its source: choose a version with a wheel")
+        # The causes follow the headline; hints and warnings say nothing about them.
+        reason = quote_reason(re.split(r"cause:|╰─▶", output, maxsplit=1)[-1].split("hint:")[0])
+        if "No solution found" not in output:
+            raise BuildError(f"uv {arguments[0]} failed: {reason}")
+        advice = "choose versions that exist and fit together"
+        if not self.options.get("index_url"):
+            advice = "choose versions that the image has, or add wheels to the wheelhouse"
+        if "no usable wheels" in output or "no wheels" in output:
+            advice = "choose a version with a wheel for this Python, or let the operator allow source builds"
+        raise NeedError(f"requirements.txt cannot be met: {reason}: {advice}")
+
+    def resolve_requirements(self, requirements, image):
+        """Returns version and hashes of every package of the resolution, which prefers the image's versions."""
+        report(f"resolving {len(requirements)} requirements")
+        wanted, pinned = self.folder / "requirements.in", self.folder / "pins.txt"
+        wanted.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+        # uv keeps the pins of an existing output file where they satisfy the requirements.
+        pinned.write_text("".join(f"{item.name}=={item.version}\n" for item in image.values()))
+        self.run_uv(
+            "pip", "compile", wanted, "--output-file", pinned, "--python", sys.executable, *self.index_arguments(),
+            "--generate-hashes", "--no-header", "--no-annotate",
+        )  # fmt: skip
+        pins, hashes = {}, []
+        for line in pinned.read_text().splitlines():
+            if match := PIN.match(line):
+                hashes = []
+                pins[normalize_name(match["name"])] = (normalize_version(match["version"]), hashes)
+            hashes.extend(HASH_OPTION.findall(line))
+        return pins
+
+    def install_packages(self, packages):
+        """Makes the virtual environment, installs the packages into it and returns its site-packages directory."""
+        venv = self.tree / "venv"
+        self.run_uv("venv", "--python", sys.executable, "--relocatable", "--system-site-packages", venv)
+        for path in (venv / "bin").iterdir():
+            # Activation scripts for other shells.
+            if path.name != "activate" and not path.is_symlink():
+                path.unlink()
+        if packages:
+            report(f"installing {len(packages)} packages")
+            pinned = self.folder / "install.txt"
+            with open(pinned, "w", encoding="utf-8") as file:
+                for name, (version, hashes) in packages.items():
+                    options = " ".join(f"--hash={item}" for item in hashes)
+                    file.write(f"{name}=={version} {options}\n")
+                    digests = [item.partition(":")[2] for item in hashes]
+                    self.result["packages"].append({"name": name, "version": version, "sha256": digests})
+            self.run_uv(
+                "pip", "install", "--requirements", pinned, "--python", venv / "bin" / "python",
+                *self.index_arguments(), "--no-deps", "--require-hashes", "--compile-bytecode",
+            )  # fmt: skip
+        interpreter = os.path.realpath(venv / "bin" / "python")
+        self.result["python"] = {"executable": interpreter, "version": platform.python_version()}
+        for path in [*venv.iterdir(), *(venv / "bin").iterdir()]:
+            # The daemon makes the links to the interpreter, which lead out of the tree. Locks and markers are uv's own.
+            is_marker = path.parent == venv and path.is_file() and path.name != "pyvenv.cfg"
+            if is_marker or (path.is_symlink() and path.parent != venv):
+                path.unlink()
+        return venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+    def write_wheels(self, site_packages, image, image_directories):
+        """Writes redirect wheels of all that the environment can import, for virtual environments made later."""
+        wheels = self.tree / "wheels"
+        wheels.mkdir()
+        mounted = str(ENVIRONMENTS_ROOT / self.options["name"] / site_packages.relative_to(self.tree))
+        installed = list_distributions([str(site_packages)])
+        # Python reads .pth files by name: late, and those of the environment before those of the image.
+        for name, item in installed.items():
+            write_redirect_wheel(wheels, item, f"zz_skilld_environment_{name}.pth", [mounted, *image_directories])
+        for name, item in image.items():
+            if name not in installed:
+                write_redirect_wheel(wheels, item, f"zz_skilld_image_{name}.pth", image_directories)
+        modules = {path.name.split(".")[0] for path in site_packages.iterdir() if is_importable(path)}
+        self.result["python_modules"] = sorted(modules)
+        if sys.prefix != sys.base_prefix:
+            # The image's Python is a virtual environment itself, which --system-site-packages leaves out.
+            (site_packages / "zz_skilld_image.pth").write_text("".join(f"{item}\n" for item in image_directories))
+
+    def build_node(self):
+        """Installs the packages of package-lock.json, and runs none of their scripts."""
+        if not (self.source / "package-lock.json").is_file():
+            raise NeedError("package.json has no package-lock.json: run `npm install` and add the file to the skill")
+        folder = self.folder / "node"
+        (folder / "node_modules").mkdir(parents=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copyfile(self.source / name, folder / name)
+        report("installing the packages of package-lock.json")
+        index_url = self.options.get("node_index_url")
+        succeeded, output = self.run_tool(
+            "npm", "ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier",
+            "--loglevel=error", "--logs-max=0", f"--cache={self.folder / 'npm-cache'}",
+            "--fetch-retries=2", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000",
+            f"--registry={index_url}" if index_url else "--offline", working_directory=folder,
+        )  # fmt: skip
+        if not succeeded:
+            raise npm_failure(output, folder / "package-lock.json")
+        (folder / "node_modules").mkdir(exist_ok=True)
+        lock = folder / "node_modules" / ".package-lock.json"
+        packages = {}
+        if lock.is_file():
+            packages = json.loads(lock.read_text(encoding="utf-8"))["packages"]
+            lock.unlink()
+        for path, item in sorted(packages.items()):
+            package = {"name": path.rpartition("node_modules/")[2], "version": item.get("version", "")}
+            self.result["node_packages"].append(package)
+        (folder / "node_modules").rename(self.tree / "node_modules")
+
+    def write_tar(self, stream):
+        """Writes environment.json and the tree, sorted and without owners and times."""
+        entries = []
+        for path in list_tree(self.tree):
+            entry = tarfile.TarInfo(os.path.relpath(path, self.tree))
+            entry.mode = 0o755
+            if os.path.islink(path):
+                entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
+                target = os.path.normpath(os.path.join(os.path.dirname(entry.name), entry.linkname))
+                if os.path.isabs(target) or target.split("/")[0] == "..":
+                    raise NeedError(f"link {entry.name} leads out of the environment: use packages of an index only")
+            elif os.path.isdir(path):
+                entry.type = tarfile.DIRTYPE
+            else:
+                status = os.stat(path)
+                entry.size, entry.mode = status.st_size, 0o755 if status.st_mode & 0o111 else 0o644
+            entries.append((entry, path))
+        with tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+            data = json.dumps(self.result).encode()
+            first = tarfile.TarInfo("environment.json")
+            first.size = len(data)
+            archive.addfile(first, io.BytesIO(data))
+            for entry, path in entries:
+                if entry.isreg():
+                    with open(path, "rb") as file:
+                        archive.addfile(entry, file)
+                else:
+                    archive.addfile(entry)
+        stream.flush()
+
+
+def quote_reason(text):
+    """Returns a tool's message as a part of one line, of bounded length."""
+    text = re.sub(r"\.? And (because)", r"; and \1", " ".join(re.sub("[│├╰▶]", " ", text).split())).rstrip(".")
+    return text[:1].lower() + text[1:REASON_MAX]
+
+
+def npm_failure(output, lock_file):
+    """Returns the error that npm's messages describe."""
+    lines = [line.split(" ", 2)[-1] for line in output.splitlines() if line.startswith("npm ")]
+    code = next((line.split()[1] for line in lines if re.match(r"code \S", line)), "")
+    reason = quote_reason(" ".join(line for line in lines if not line.startswith(("code ", "A complete log"))))
+    if code not in NPM_NEED_CODES:
+        return BuildError(f"npm ci failed: {reason}")
+    if match := re.search(r"wanted (sha[0-9]+-\S+)", reason):
+        # npm names the hash only.
+        packages = json.loads(lock_file.read_text(encoding="utf-8"))["packages"]
+        names = [path.rpartition("node_modules/")[2] for path, item in packages.items() if item.get("integrity") == match[1]]
+        reason = f"package {', '.join(names)} has another hash than the lock file says"
+    return NeedError(f"package-lock.json cannot be met: {reason}: correct it with `npm install`")
+
+
+def requirement_name(line):
+    """Returns the normalized name at the start of a requirement."""
+    match = REQUIREMENT.match(line)
+    return normalize_name(match["name"]) if match else ""
+
+
+def is_extra_line(line):
+    """Returns True if a Requires-Dist line belongs to an extra."""
+    return re.search(r";.*\bextra\b", line) is not None
+
+
+def is_importable(path):
+    """Returns True if an entry of site-packages is a module or a package."""
+    name, is_module = path.name.split(".")[0], path.suffix in (".py", ".pyc", ".so")
+    return name.isidentifier() and name != "__pycache__" and (is_module or (path.is_dir() and name == path.name))
+
+
+def list_tree(folder):
+    """Yields the paths below a folder, each directory before its content, without following links."""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        yield entry.path
+        if entry.is_dir(follow_symlinks=False):
+            yield from list_tree(entry.path)
+
+
+def build_environment(options, stream):
+    """Builds the environment and writes the tar to the stream."""
+    source = Path(options["source"])
+    # Byte code names the folder, so its name is the same in every build.
+    folder = source.parent / "environment"
+    folder.mkdir()
+    builder = EnvironmentBuilder(options, folder)
+    if (source / "requirements.txt").is_file():
+        builder.build_python()
+    if (source / "package.json").is_file():
+        builder.build_node()
+    builder.write_tar(stream)
+
+
+def main():
+    """Runs the build and turns its outcome into the exit status."""
+    try:
+        build_environment(json.loads(sys.argv[1]), sys.stdout.buffer)
+    except NeedError as error:
+        report(error)
+        return 3
+    except (BuildError, OSError) as error:
+        report(f"the build failed: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

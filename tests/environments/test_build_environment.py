@@ -1,0 +1,375 @@
+"""Runs daemon/src/environments/build_environment.py in containers as tight as workspaces, without any network.
+
+    python3 -B -m unittest discover -v -s tests/environments
+
+Needs Docker and skilld/base. uv and npm are the image's; where it has none, those of this host are mounted.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from sample_packages import SocketIndex, make_source_distribution, make_tarball, make_wheel
+
+IMAGE = "skilld/base:latest"
+SCRIPT = Path(__file__).resolve().parents[2] / "daemon/src/environments/build_environment.py"
+ENVIRONMENT = "/opt/skilld/environments/sample"
+UID = "200001"
+GREETER = "import sys\n\ndef main():\n    print('hello from', sys.prefix)\n\ndef plug():\n    return 'plugged in'\n"
+ENTRY_POINTS = "[console_scripts]\ngreet = greeter:main\n\n[greeter.plugins]\nown = greeter:plug\n"
+
+
+def run_container(command, *options, **keywords):
+    """Runs a command in a container that is configured like a workspace's, and returns the completed process."""
+    hardening = [
+        "--rm", "--label", "io.skilld.test=environments", "--user", f"{UID}:{UID}", "--read-only", "--network", "none",
+        "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--memory", "1g", "--pids-limit", "512",
+        "--tmpfs", f"/workspace:exec,uid={UID},gid={UID},mode=0700,size=256m", "--tmpfs", "/tmp:exec,mode=1777",
+        "--env", "HOME=/workspace",
+    ]  # fmt: skip
+    return subprocess.run(
+        ["docker", "run", *hardening, *options, IMAGE, *command], capture_output=True, timeout=120, **keywords
+    )
+
+
+def find_tool_mounts(folder):
+    """Returns the options that mount uv and npm of this host, as far as the image has none."""
+    found = run_container(["bash", "-c", "command -v uv npm"]).stdout.decode().split()
+    mounts = []
+    if not any(path.endswith("/uv") for path in found):
+        uv = shutil.which("uv")
+        if uv is None:
+            subprocess.run([sys.executable, "-m", "venv", folder / "uv"], check=True)
+            subprocess.run([folder / "uv/bin/pip", "install", "--quiet", "uv"], check=True)
+            uv = folder / "uv/bin/uv"
+        mounts += ["--volume", f"{Path(uv).resolve()}:/usr/local/bin/uv:ro"]
+    if not any(path.endswith("/npm") for path in found):
+        npm = Path(shutil.which("npm") or sys.exit("neither the image nor this host has npm: install it")).resolve()
+        (folder / "npm").write_text('#!/bin/sh\nexec node /opt/npm/bin/npm-cli.js "$@"\n')
+        (folder / "npm").chmod(0o755)
+        mounts += ["--volume", f"{npm.parents[1]}:/opt/npm:ro", "--volume", f"{folder / 'npm'}:/usr/local/bin/npm:ro"]
+    return mounts
+
+
+class BuildResult:
+    """Outcome of one run of the script: its exit status, its messages and the tar."""
+
+    def __init__(self, process):
+        self.code = process.returncode
+        self.lines = process.stderr.decode().splitlines()
+        self.reason = self.lines[-1] if self.lines else ""
+        self.tar = process.stdout
+
+    def entries(self):
+        with tarfile.open(fileobj=io.BytesIO(self.tar)) as archive:
+            return archive.getmembers()
+
+    def environment(self):
+        with tarfile.open(fileobj=io.BytesIO(self.tar)) as archive:
+            return json.load(archive.extractfile("environment.json"))
+
+    def unpack(self, folder):
+        """Unpacks as the daemon does: refuses links that lead out, then links the interpreter into the environment."""
+        with tarfile.open(fileobj=io.BytesIO(self.tar)) as archive:
+            archive.extractall(folder, filter="data")
+        python = self.environment()["python"]
+        for name in ("python", "python3", Path(python["executable"]).name) if python else ():
+            (folder / "venv/bin" / name).symlink_to(python["executable"])
+        return folder
+
+
+class EnvironmentCase(unittest.TestCase):
+    """Folder of the class with a wheelhouse, and the calls that build and use environments."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.root = Path(folder.name)
+        cls.tools = find_tool_mounts(cls.root)
+        cls.wheelhouse = cls.root / "wheelhouse"
+        cls.wheelhouse.mkdir()
+        cls.greeter_hash = make_wheel(
+            cls.wheelhouse, "greeter", "1.0", {"greeter": GREETER}, ["idna>=3"], ENTRY_POINTS
+        )  # fmt: skip
+        make_wheel(cls.wheelhouse, "strict", "1.0", {"strict": ""}, ["greeter<1"])
+        make_wheel(cls.wheelhouse, "idna", "99.0", {"idna": "ORIGIN = 'environment'"})
+        make_source_distribution(cls.wheelhouse, "unbuilt", "1.0")
+
+    @classmethod
+    def build(cls, *mounts, script_path="", **changes):
+        """Runs the script on files given by name, with options that differ from an offline build's."""
+        files = {name: changes.pop(name) for name in list(changes) if "." in name}
+        source = Path(tempfile.mkdtemp(dir=cls.root))
+        source.chmod(0o755)
+        for name, text in files.items():
+            (source / name).write_text(text)
+        options = {
+            "name": "sample", "source": "/workspace/work/build", "index_url": "", "node_index_url": "",
+            "proxy_socket": None, "wheelhouse": "/opt/skilld/wheelhouse", "source_builds": False,
+        } | changes  # fmt: skip
+        stage = f'mkdir work && cp -r /source work/build && {script_path} exec /usr/bin/python3 -c "$0" "$1"'
+        started = time.monotonic()
+        process = run_container(
+            ["bash", "-c", stage, SCRIPT.read_text(), json.dumps(options)], "--volume", f"{source}:/source:ro",
+            "--volume", f"{cls.wheelhouse}:/opt/skilld/wheelhouse:ro", *cls.tools, *mounts,
+        )  # fmt: skip
+        result = BuildResult(process)
+        print(f"  built {sorted(files)}: exit {result.code}, {len(result.tar)} bytes, {time.monotonic() - started:.1f} s")
+        return result
+
+    def built(self, *mounts, **changes):
+        """Builds an environment that must succeed."""
+        result = self.build(*mounts, **changes)
+        self.assertEqual(result.code, 0, "\n".join(result.lines))
+        return result
+
+    def refused(self, *words, code=3, **changes):
+        """Builds an environment that must fail with a last line that has the given words, and without a tar."""
+        result = self.build(**changes)
+        self.assertEqual((result.code, result.tar), (code, b""), "\n".join(result.lines))
+        for word in words:
+            self.assertIn(word, result.reason)
+        return result
+
+    def use(self, tree, script, *mounts):
+        """Runs a shell script beside the read-only environment, as a workspace would, and returns its output."""
+        tree.chmod(0o755)
+        process = run_container(
+            ["bash", "-euc", script], "--volume", f"{tree}:{ENVIRONMENT}:ro", "--env", f"VIRTUAL_ENV={ENVIRONMENT}/venv",
+            "--env", f"PATH={ENVIRONMENT}/venv/bin:/usr/local/bin:/usr/bin:/bin",
+            "--env", "UV_OFFLINE=1", "--env", f"UV_FIND_LINKS={ENVIRONMENT}/wheels",
+            "--env", f"NODE_PATH={ENVIRONMENT}/node_modules", *self.tools, *mounts,
+        )  # fmt: skip
+        self.assertEqual(process.returncode, 0, process.stderr.decode())
+        return process.stdout.decode().splitlines()
+
+
+class PackagesOfTheWheelhouse(EnvironmentCase):
+    """Uses one environment that took greeter from the wheelhouse and idna from the image."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        need = f"greeter>=1 --hash=sha256:{cls.greeter_hash}\nrequests\n"
+        cls.result = cls.build(**{"requirements.txt": need})
+        assert cls.result.code == 0, cls.result.lines
+        cls.tree = cls.result.unpack(cls.root / "tree")
+
+    def test_tar_describes_the_environment_first_and_has_no_owners_times_or_interpreters(self):
+        entries = self.result.entries()
+        self.assertEqual(entries[0].name, "environment.json")
+        self.assertEqual([entry.name for entry in entries[1:]], sorted(entry.name for entry in entries[1:]))
+        self.assertEqual({(entry.uid, entry.gid, entry.mtime) for entry in entries}, {(0, 0, 0)})
+        self.assertEqual({entry.mode for entry in entries}, {0o644, 0o755})
+        self.assertEqual({entry.name.split("/")[0] for entry in entries}, {"environment.json", "venv", "wheels"})
+        names = [entry.name for entry in entries if entry.name.startswith("venv/bin/")]
+        self.assertEqual(names, ["venv/bin/activate", "venv/bin/greet"])
+        described = self.result.environment()
+        greeter = {"name": "greeter", "version": "1.0", "sha256": [self.greeter_hash]}
+        self.assertEqual((described["version"], described["packages"]), (1, [greeter]))
+        self.assertEqual(described["python_modules"], ["greeter"])
+        self.assertLessEqual({"idna", "requests", "urllib3"}, {item["name"] for item in described["provided"]})
+
+    def test_console_script_works_where_the_tree_is_mounted(self):
+        self.assertEqual(self.use(self.tree, "greet; cd /tmp; sh -c greet"), [f"hello from {ENVIRONMENT}/venv"] * 2)
+
+    def test_same_need_gives_the_same_bytes(self):
+        need = f"greeter>=1 --hash=sha256:{self.greeter_hash}\nrequests\n"
+        self.assertEqual(self.build(**{"requirements.txt": need}).tar, self.result.tar)
+
+    def test_byte_code_is_used_instead_of_the_source(self):
+        tree = self.result.unpack(self.root / "other-source")
+        source = next(tree.glob("venv/lib/*/site-packages/greeter.py"))
+        source.write_text("raise SystemExit('compiled again')\n")
+        self.assertEqual(self.use(tree, "python -c 'import greeter; print(greeter.plug())'"), ["plugged in"])
+
+    def test_uv_run_resolves_a_script_offline_from_environment_and_image(self):
+        script = (
+            "# /// script\n# dependencies = ['greeter>=1', 'requests']\n# ///\n"
+            "import greeter, idna, requests, sys\nfrom importlib.metadata import entry_points\n"
+            "print(greeter.__file__)\nprint(requests.__file__)\n"
+            "print([point.load()() for point in entry_points(group='greeter.plugins')])\n"
+        )
+        lines = self.use(self.tree, f'cat > run.py <<"END"\n{script}END\nuv run run.py')
+        self.assertRegex(lines[0], f"^{ENVIRONMENT}/venv/lib/python3[.0-9]*/site-packages/greeter.py$")
+        self.assertEqual(lines[1:], ["/usr/lib/python3/dist-packages/requests/__init__.py", "['plugged in']"])
+
+    def test_pip_installs_packages_of_environment_and_image_into_a_private_environment(self):
+        lines = self.use(
+            self.tree,
+            f"/usr/bin/python3 -m venv v\nv/bin/pip install -q --no-index --find-links {ENVIRONMENT}/wheels greeter requests\n"
+            "v/bin/python -c 'import greeter, requests; print(greeter.plug(), requests.__version__[0])'\nv/bin/greet\n",
+        )
+        self.assertEqual(lines, ["plugged in 2", "hello from /workspace/v"])
+
+    def test_newer_version_of_a_private_environment_wins(self):
+        newer = self.root / "newer"
+        newer.mkdir()
+        make_wheel(newer, "greeter", "2.0", {"greeter": "def plug():\n    return 'newer'\n"})
+        lines = self.use(
+            self.tree,
+            f"uv venv -q v\nuv pip install -q --python v/bin/python --find-links /newer --find-links $UV_FIND_LINKS greeter requests\n"
+            "v/bin/python -c 'import greeter, requests; print(greeter.plug())'\n"
+            "python -c 'import greeter; print(greeter.plug())'\n",
+            "--volume", f"{newer}:/newer:ro",
+        )  # fmt: skip
+        self.assertEqual(lines, ["newer", "plugged in"])
+
+
+class PackagesOfTheImage(EnvironmentCase):
+    def test_package_of_the_image_satisfies_a_need_without_install(self):
+        result = self.built(**{"requirements.txt": "# comment\n\nrequests>=2 ; python_version >= '3'\nPyYAML\n"})
+        described = result.environment()
+        self.assertEqual((described["packages"], described["python_modules"]), ([], []))
+        self.assertLessEqual({"requests", "pyyaml"}, {item["name"] for item in described["provided"]})
+        tree = result.unpack(self.root / "provided")
+        self.assertEqual(list(tree.glob("venv/lib/*/site-packages/*")), [])
+        self.assertEqual(self.use(tree, "python -c 'import sys, yaml, requests; print(sys.prefix)'"), [f"{ENVIRONMENT}/venv"])
+
+    def test_version_that_the_image_lacks_comes_from_the_wheelhouse_and_wins(self):
+        tree = self.built(**{"requirements.txt": "idna>=98\n"}).unpack(self.root / "idna")
+        lines = self.use(
+            tree,
+            "python -c 'import idna; print(idna.ORIGIN)'\nuv venv -q v\n"
+            "uv pip install -q --python v/bin/python pyyaml chardet idna\n"
+            "v/bin/python -c 'import chardet, idna, yaml; print(idna.ORIGIN)'",
+        )
+        self.assertEqual(lines, ["environment", "environment"])
+
+    def test_dependencies_of_the_image_packages_are_respected(self):
+        self.refused("requests", "idna>=2.5,<4", **{"requirements.txt": "requests\nidna>=98\n"})
+
+    def test_extra_of_an_image_package_needs_the_packages_of_the_extra(self):
+        self.refused("pysocks", "wheelhouse", **{"requirements.txt": "requests[socks]\n"})
+
+    def test_environment_of_nothing_has_no_python(self):
+        self.assertIsNone(self.built().environment()["python"])
+
+
+class RefusedNeeds(EnvironmentCase):
+    def test_wrong_hash_is_named(self):
+        self.refused("greeter==1.0", "hash", **{"requirements.txt": f"greeter --hash=sha256:{'0' * 64}\n"})
+
+    def test_conflicting_pins_are_named(self):
+        self.refused("strict", "greeter<1", "greeter==1.0", **{"requirements.txt": "strict\ngreeter==1.0\n"})
+
+    def test_missing_package_is_named(self):
+        self.refused("nonexistent-package", "wheelhouse", **{"requirements.txt": "nonexistent-package\n"})
+
+    def test_source_distribution_needs_source_builds(self):
+        self.refused("unbuilt==1.0", "source builds", **{"requirements.txt": "unbuilt\n"})
+        result = self.built(source_builds=True, **{"requirements.txt": "unbuilt\n"})
+        self.assertEqual(result.environment()["python_modules"], ["unbuilt"])
+
+    def test_lines_that_are_no_requirements_by_name_are_refused(self):
+        for line in ("--index-url https://example.com", "greeter @ file:///etc/passwd", "-e .", "./folder"):
+            with self.subTest(line=line):
+                self.refused(line.split()[0], "NAME", **{"requirements.txt": f"{line}\n"})
+
+    def test_number_of_requirements_is_bounded(self):
+        self.refused("1000", **{"requirements.txt": "greeter\n" * 1001})
+
+    def test_missing_tool_is_named(self):
+        self.refused("no uv", script_path="PATH=/nowhere", **{"requirements.txt": "greeter\n"})
+
+    def test_output_of_tools_is_bounded(self):
+        tool = self.root / "noisy-uv"
+        tool.write_text("#!/bin/sh\nseq 1 5000 >&2\nexit 2\n")
+        tool.chmod(0o755)
+        result = self.build("--volume", f"{tool}:/tools/uv:ro", script_path="PATH=/tools:$PATH",
+                            **{"requirements.txt": "greeter\n"})  # fmt: skip
+        self.assertEqual((result.code, result.lines[-2]), (1, "uv: 5000"))
+        self.assertLess(len(result.lines), 210)
+        self.assertLess(len(result.reason), 2000)
+
+
+class PackagesOfAnIndex(EnvironmentCase):
+    """Reaches an index only through the Unix socket of the proxy."""
+
+    def serve(self, pages):
+        folder = Path(tempfile.mkdtemp(dir=self.root))
+        folder.chmod(0o755)
+        index = SocketIndex(folder / "index.sock", pages)
+        self.addCleanup(index.server_close)
+        self.addCleanup(index.shutdown)
+        return index, ("--volume", f"{folder}:/run/skilld:ro")
+
+    def test_wheel_of_an_index_comes_through_the_proxy(self):
+        wheels = self.root / "index"
+        wheels.mkdir()
+        digest = make_wheel(wheels, "distant", "3.1", {"distant": "ORIGIN = 'index'"}, ["idna>=3"])
+        page = f'<a href="/files/distant-3.1-py3-none-any.whl#sha256={digest}">distant-3.1-py3-none-any.whl</a>'
+        index, mounts = self.serve({
+            "http://index.test/simple/distant/": page.encode(),
+            "http://index.test/files/distant-3.1-py3-none-any.whl": (wheels / "distant-3.1-py3-none-any.whl").read_bytes(),
+        })  # fmt: skip
+        place = {"index_url": "http://index.test/simple", "proxy_socket": "/run/skilld/index.sock"}
+        result = self.built(*mounts, **place, **{"requirements.txt": "distant\n"})
+        described = result.environment()
+        self.assertEqual(described["packages"], [{"name": "distant", "version": "3.1", "sha256": [digest]}])
+        self.assertEqual([item["name"] for item in described["provided"]], ["idna"])
+        self.assertEqual({url.split("/")[2] for url in index.requested}, {"index.test"})
+        absent = self.build(*mounts, **place, **{"requirements.txt": "absent\n"})
+        self.assertEqual(absent.code, 3, absent.lines)
+        self.assertIn("absent", absent.reason)
+
+    def test_unreachable_index_is_no_fault_of_the_need(self):
+        self.refused("index.test", code=1, index_url="http://index.test/simple", proxy_socket="/run/skilld/index.sock",
+                     **{"requirements.txt": "distant\n"})  # fmt: skip
+
+    def test_install_scripts_of_node_packages_do_not_run(self):
+        manifest = {"name": "marked", "version": "1.2.3", "scripts": {"install": "touch /workspace/ran && exit 1"}}
+        files = {"package/package.json": json.dumps(manifest), "package/index.js": "module.exports = 'marked'"}
+        packed = make_tarball(files)
+        url = "http://index.test/npm/marked/-/marked-1.2.3.tgz"
+        index, mounts = self.serve({url: packed})
+        integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed).digest()).decode()
+        locked = {"version": "1.2.3", "resolved": url, "integrity": integrity, "hasInstallScript": True}
+        root = {"name": "need", "version": "1.0.0", "dependencies": {"marked": "^1.0.0"}}
+        place = {"node_index_url": "http://index.test/npm/", "proxy_socket": "/run/skilld/index.sock"}
+        scripts = {"scripts": {"preinstall": "exit 1", "install": "exit 1", "prepare": "exit 1"}}
+        need = {"package.json": json.dumps(root | scripts), "package-lock.json": self.lock(root, marked=locked)}
+        result = self.built(*mounts, **place, **need)
+        self.assertEqual(index.requested, [url])
+        self.assertEqual(result.environment()["node_packages"], [{"name": "marked", "version": "1.2.3"}])
+        self.assertIsNone(result.environment()["python"])
+        tree = result.unpack(self.root / "node")
+        self.assertEqual(self.use(tree, "node -p 'require(\"marked\")'"), ["marked"])
+
+        locked["integrity"] = "sha512-" + base64.b64encode(bytes(64)).decode()
+        damaged = self.build(*mounts, **place, **{**need, "package-lock.json": self.lock(root, marked=locked)})
+        self.assertEqual(damaged.code, 3, damaged.lines)
+        self.assertIn("package marked has another hash", damaged.reason)
+        self.refused("marked", **need)
+
+    def test_package_without_dependencies_needs_no_index(self):
+        root = {"name": "need", "version": "1.0.0"}
+        need = {"package.json": json.dumps(root), "package-lock.json": self.lock(root)}
+        self.assertEqual([entry.name for entry in self.built(**need).entries()], ["environment.json", "node_modules"])
+        self.refused("package-lock.json", **{"package.json": json.dumps(root)})
+
+    def test_link_out_of_the_environment_is_refused(self):
+        root = {"name": "need", "version": "1.0.0", "dependencies": {"outer": "file:../outer"}}
+        lock = json.loads(self.lock(root, outer={"resolved": "../outer", "link": True}))
+        lock["packages"]["../outer"] = {"version": "1.0.0"}
+        self.refused("outer", **{"package.json": json.dumps(root), "package-lock.json": json.dumps(lock)})
+
+    @staticmethod
+    def lock(root, **packages):
+        """Returns a package-lock.json of a root package and the packages below it."""
+        entries = {"": root} | {f"node_modules/{name}": item for name, item in packages.items()}
+        return json.dumps({**root, "lockfileVersion": 3, "requires": True, "packages": entries})
+
+
+if __name__ == "__main__":
+    unittest.main()
