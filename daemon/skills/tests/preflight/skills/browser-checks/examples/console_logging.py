@@ -1,0 +1,2 @@
+from playwright.sync_api import sync_playwright
+import colorama

@@ -1,0 +1,2 @@
+export const headings = (data) => data.items.map((item) => item.title);
+export { default as other } from "./other.mjs";

@@ -1,0 +1,1 @@
+const x = require('jest-extended');

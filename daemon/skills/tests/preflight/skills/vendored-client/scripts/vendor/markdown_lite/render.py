@@ -1,0 +1,1 @@
+def render(items): return str(items)

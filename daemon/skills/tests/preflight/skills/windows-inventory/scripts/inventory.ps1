@@ -1,0 +1,3 @@
+param([string]$Out = "inventory.json")
+$services = Get-Service | Where-Object { $_.Status -eq "Running" }
+$services | ConvertTo-Json | Set-Content $Out
