@@ -167,7 +167,7 @@ impl SkillService for SkillRpc {
         let needs = self.0.skills.needs(skill).await;
         let needs = needs.map_err(Error::from)?;
         let inventory = self.0.registry.image_inventory(pool).await?;
-        let findings = preflight::find_unmet_needs(&needs, &inventory, &request.env);
+        let findings = preflight::find_unmet_needs(&needs, &inventory, None, &request.env);
         let image = &pool.image().reference;
         Ok(Response::new(skill_content::preflight_message(
             &findings, image,

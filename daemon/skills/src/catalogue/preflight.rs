@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! store's copy of a skill ─► need_collector.rs: stated requirements (front matter, PEP 723, requirements.txt, pyproject.toml,
-//!                            package.json, first lines) and concluded ones (extensions, imports)
-//! guest of a warm container ─► ImageInventory: programs and packages of the image
-//!                            requirements − inventory = findings
+//!                            package.json, first lines) and concluded ones (extensions, imports, commands)
+//! guest of a warm container ─► ImageInventory: programs and packages of the image, and of the skill's environment
+//!                            requirements − inventories = findings
 //! ```
 //!
 //! An unmet requirement is an error if the skill states it, and a warning if it was concluded, because a file may never
@@ -14,13 +14,24 @@ use std::collections::HashSet;
 
 use crate::parse::problem::Severity;
 
+mod command_install;
+mod command_needs;
+pub(crate) mod file_selection;
+mod markdown_commands;
 mod need_collector;
 mod network_signs;
+mod node_calls;
+mod node_imports;
+mod node_tokens;
 mod package_json;
+mod program_names;
+mod python_calls;
 pub(crate) mod python_requirements;
 mod script_interpreter;
+mod shell_words;
+mod text_cursor;
 
-pub(crate) use need_collector::{collect_needs, is_aside};
+pub(crate) use need_collector::collect_needs;
 
 /// Environment variables that every command has.
 const ENVIRONMENT: &str = "CLAUDE_SKILL_DIR HOME INPUTS_DIR LANG OUTPUT_DIR PATH PWD PYTHONDONTWRITEBYTECODE PYTHONPATH \
@@ -89,20 +100,29 @@ pub struct UnmetNeed {
 }
 
 impl ImageInventory {
-    fn has(&self, kind: NeedKind, name: &str, env: &[String]) -> bool {
-        match kind {
-            NeedKind::Interpreter | NeedKind::Binary | NeedKind::AnyBinary => {
-                self.programs.contains(name)
+    /// Returns `true` if the image, or an environment, has what a need names.
+    fn has(&self, need: &Need, name: &str) -> bool {
+        match need.kind {
+            NeedKind::Interpreter => self.programs.contains(name),
+            NeedKind::Binary | NeedKind::AnyBinary => {
+                program_names::aliases_of(name).any(|alias| self.programs.contains(alias))
             }
-            NeedKind::Env => has_word(ENVIRONMENT, name) || env.iter().any(|given| given == name),
-            NeedKind::PythonPackage => self.python_packages.contains(name),
-            // Without Python its modules are unknown; the missing interpreter is reported anyway.
-            NeedKind::PythonModule => {
-                self.python_modules.is_empty() || self.python_modules.contains(name)
+            NeedKind::PythonPackage => {
+                // Advice such as `pip install x` is followed by any package that has the module.
+                let is_advice = need.severity == Severity::Warning;
+                let is_module = |module: &String| python_requirements::is_module_of(module, name);
+                self.python_packages.contains(name)
+                    || (is_advice && self.python_modules.iter().any(is_module))
             }
+            // The top-level module of a namespace may be another package's.
+            NeedKind::PythonModule if name.contains('.') => {
+                let package = python_requirements::likely_package_of(name);
+                self.python_packages.contains(&package)
+            }
+            NeedKind::PythonModule => self.python_modules.contains(name),
             NeedKind::NodePackage => self.node_packages.contains(name),
-            // Workspaces have no network.
-            NeedKind::Network => false,
+            // Workspaces have no network, and variables are no part of an image.
+            NeedKind::Env | NeedKind::Network => false,
         }
     }
 }
@@ -112,24 +132,67 @@ fn has_word(words: &str, word: &str) -> bool {
     words.split_whitespace().any(|known| known == word)
 }
 
-/// Returns the requirements that the image does not meet, errors first. `env` are variables that the command will have.
+/// Returns the requirements that neither the image nor an environment that was built for the skill meets, errors first.
+/// `env` are variables that the command will have.
 #[must_use]
 pub fn find_unmet_needs(
     needs: &[Need],
-    inventory: &ImageInventory,
+    image: &ImageInventory,
+    environment: Option<&ImageInventory>,
     env: &[String],
 ) -> Vec<UnmetNeed> {
-    let missing = needs.iter().filter(|need| {
-        let has = |name: &String| inventory.has(need.kind, name, env);
-        !need.names.iter().any(has)
-    });
+    let inventories: Vec<&ImageInventory> =
+        [Some(image), environment].into_iter().flatten().collect();
+    // Without Python its modules are unknown; the missing interpreter is reported anyway.
+    let has_python = inventories
+        .iter()
+        .any(|inventory| !inventory.python_modules.is_empty());
+    let is_met = |need: &Need, name: &str| match need.kind {
+        NeedKind::Env => has_word(ENVIRONMENT, name) || env.iter().any(|given| given == name),
+        NeedKind::PythonModule if !has_python => true,
+        _ => inventories
+            .iter()
+            .any(|inventory| inventory.has(need, name)),
+    };
+    let missing = needs
+        .iter()
+        .filter(|need| !need.names.iter().any(|name| is_met(need, name)));
     let mut findings: Vec<UnmetNeed> = missing.map(make_finding).collect();
     let rank = |finding: &UnmetNeed| (finding.severity != Severity::Error, finding.kind);
     // Of several places with the same requirement, the first that states it is reported.
     findings.sort_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name)));
     let mut seen = HashSet::new();
-    findings.retain(|finding| seen.insert((finding.kind, finding.name.clone())));
+    findings.retain(|finding| seen.insert(finding_subject(finding)));
+    // Any program of a package shows that it is installed, and the one that is called is reported anyway.
+    findings.retain(|finding| {
+        let names = || finding.name.split(", ");
+        finding.kind != NeedKind::AnyBinary
+            || finding.severity == Severity::Error
+            || !names().any(|name| seen.contains(&(NeedKind::Binary, program_subject(name))))
+    });
     findings
+}
+
+/// Returns the kind and the name of what a finding is about. Findings about the same thing are reported once.
+fn finding_subject(finding: &UnmetNeed) -> (NeedKind, String) {
+    let name = &finding.name;
+    match finding.kind {
+        NeedKind::Interpreter | NeedKind::Binary => (NeedKind::Binary, program_subject(name)),
+        NeedKind::PythonPackage | NeedKind::PythonModule => {
+            let first = name.split(", ").next().unwrap_or_default();
+            (
+                NeedKind::PythonPackage,
+                python_requirements::likely_package_of(first),
+            )
+        }
+        kind => (kind, name.clone()),
+    }
+}
+
+/// Returns the same name for all names of one program.
+fn program_subject(name: &str) -> String {
+    let first = program_names::aliases_of(name).next();
+    first.unwrap_or(name).to_owned()
 }
 
 fn make_finding(need: &Need) -> UnmetNeed {
@@ -149,8 +212,12 @@ fn make_finding(need: &Need) -> UnmetNeed {
         NeedKind::PythonPackage => format!(
             "the Python package {name} is not in the image, and nothing can be installed without a network: {USE_A_POOL}"
         ),
+        NeedKind::PythonModule if need.names.len() > 1 => {
+            format!("none of the modules {name} is in the image: use a pool whose image has one")
+        }
         NeedKind::PythonModule => {
-            let package = python_requirements::package_of(&name);
+            let package = python_requirements::likely_package_of(&name);
+            let package = Some(package).filter(|package| *package != name);
             let package = package.map(|package| format!(" (of the package {package})"));
             let package = package.unwrap_or_default();
             format!("the module {name}{package} is not in the image: {USE_A_POOL}")

@@ -1,5 +1,7 @@
 //! What the environment of a skill is built from: the Python requirements and the Node.js package that its files state.
 //!
+//! Files of tests, templates and examples are left out, like in preflight.
+//!
 //! | file | read |
 //! |---|---|
 //! | `requirements.txt` | every line |
@@ -16,6 +18,7 @@ use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::requirement_line::check_requirement;
+use crate::catalogue::preflight::file_selection::{FileUse, select_files};
 use crate::catalogue::preflight::python_requirements::{ScriptMetadata, read_script_metadata};
 use crate::content_store::skill_files::{self, Manifest, SkillFile};
 use crate::error::Result;
@@ -26,8 +29,8 @@ pub const REQUIREMENT_REFUSED: &str = "environment.requirement_refused";
 
 /// Maximum number of requirements of one skill. The largest lock file of the public collections has 212.
 const REQUIREMENTS_MAX: usize = 1000;
-/// Maximum number of scripts that are read for their inline metadata.
-const SCRIPTS_MAX: usize = 500;
+/// Maximum number of files that are read.
+const FILES_MAX: usize = 500;
 /// Maximum size in bytes of a file that states requirements; a longer one is refused.
 const STATED_BYTES_MAX: u64 = 1 << 20;
 /// Maximum size in bytes of a package-lock.json.
@@ -61,16 +64,12 @@ impl EnvironmentNeed {
             requirements: BTreeSet::new(),
             need: Self::default(),
         };
-        let mut scripts = 0;
-        for file in manifest.files().iter().filter(|file| is_read(file)) {
-            match file_name(&file.path) {
-                "requirements.txt" => reader.requirements_file(file)?,
-                "pyproject.toml" => reader.project_file(file)?,
-                _ if scripts < SCRIPTS_MAX => {
-                    scripts += 1;
-                    reader.script(file)?;
-                }
-                _ => {}
+        for (file, file_use) in select_files(manifest, "").into_iter().take(FILES_MAX) {
+            match file_use {
+                FileUse::Requirements => reader.requirements_file(file)?,
+                FileUse::PythonProject => reader.project_file(file)?,
+                FileUse::Script => reader.script(file)?,
+                FileUse::NodePackage | FileUse::SkillMd => {}
             }
         }
         reader.node_package()?;
@@ -237,19 +236,6 @@ impl NeedReader<'_> {
         self.need.requirements = self.requirements.into_iter().collect();
         self.need
     }
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
-/// Returns `true` if a file can state requirements of the skill itself.
-fn is_read(file: &SkillFile) -> bool {
-    let name = file_name(&file.path);
-    let states = matches!(name, "requirements.txt" | "pyproject.toml")
-        || file.path.ends_with(".py")
-        || file.purpose == skill_files::FilePurpose::Script;
-    states && file.is_text && !crate::catalogue::preflight::is_aside(&file.path)
 }
 
 /// Returns the requirements of a requirements.txt with their lines: continued lines joined, comments removed.

@@ -1,13 +1,18 @@
 //! Collects the requirements of a skill: stated in its front matter and its package files, or concluded from its
-//! scripts.
+//! scripts and from the commands in its SKILL.md.
 
 use std::collections::HashSet;
 use std::io::Read;
 
+use super::command_needs::{CommandPlace, ConcludedNeed, find_command_needs};
+use super::file_selection::{FileUse, select_files};
+use super::markdown_commands::{self, CodeKind};
+use super::program_names::{is_ambiguous, is_known_program};
 use super::{
-    Need, NeedKind, has_word, network_signs, package_json, python_requirements, script_interpreter,
+    Need, NeedKind, has_word, network_signs, node_calls, node_imports, package_json, python_calls,
+    python_requirements, script_interpreter,
 };
-use crate::content_store::skill_files::{self, Manifest, SkillFile};
+use crate::content_store::skill_files::{self, FilePurpose, Manifest, SkillFile};
 use crate::error::Result;
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Severity;
@@ -20,15 +25,19 @@ const BYTES_MAX: usize = 8 << 20;
 const FILE_BYTES_MAX: u64 = 256 << 10;
 /// Maximum number of requirements of one skill.
 const NEEDS_MAX: usize = 2000;
-/// Folders whose files are no part of what runs: nobody needs what a template or a test needs.
-const ASIDE: &str = "assets evals examples node_modules template templates test tests";
+/// Names of agents, which texts about compatibility also mention.
+const AGENTS: &str = "claude codex copilot gemini";
 
 /// Requirements of one skill so far.
 struct NeedCollector<'a> {
     manifest: &'a Manifest,
     /// Modules that the skill itself has.
     own_modules: HashSet<&'a str>,
+    /// Programs that the skill itself has: its scripts, and the functions that they define.
+    own_programs: HashSet<String>,
     needs: Vec<Need>,
+    /// Conclusions so far; each is drawn once.
+    concluded: HashSet<(NeedKind, Vec<String>)>,
 }
 
 /// Returns everything that a skill requires of an image.
@@ -39,34 +48,33 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
     let mut collector = NeedCollector {
         manifest,
         own_modules: find_own_modules(manifest),
+        own_programs: find_own_programs(manifest),
         needs: Vec::new(),
+        concluded: HashSet::new(),
     };
     collector.front_matter(front);
     let mut left = BYTES_MAX;
-    let wanted = manifest.files().iter().filter(|file| is_wanted(file));
-    for file in wanted.take(FILES_MAX) {
+    let mut read_file = |file: &SkillFile| -> Result<String> {
         let mut bytes = Vec::new();
         let mut opened = manifest.open(file)?.take(FILE_BYTES_MAX.min(left as u64));
         opened
             .read_to_end(&mut bytes)
             .map_err(skill_files::unreadable)?;
         left = left.saturating_sub(bytes.len());
-        collector.file(&file.path, &String::from_utf8_lossy(&bytes));
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let document = find_skill_md(manifest).map(&mut read_file).transpose()?;
+    let document = document.unwrap_or_default();
+    for (file, file_use) in select_files(manifest, &document)
+        .into_iter()
+        .take(FILES_MAX)
+    {
+        match file_use {
+            FileUse::SkillMd => collector.document(&file.path, &document),
+            _ => collector.file(&file.path, file_use, &read_file(file)?),
+        }
     }
-    Ok(collector.needs)
-}
-
-fn is_wanted(file: &SkillFile) -> bool {
-    let name = file.path.rsplit('/').next().unwrap_or(&file.path);
-    let about = ["requirements.txt", "pyproject.toml", "package.json"].contains(&name);
-    let is_script = file.purpose == skill_files::FilePurpose::Script;
-    !is_aside(&file.path) && file.is_text && (about || is_script)
-}
-
-/// Returns `true` if a file lies in a folder of tests, templates or examples, so that the skill itself does not use it.
-pub(crate) fn is_aside(path: &str) -> bool {
-    let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
-    folders.split('/').any(|folder| has_word(ASIDE, folder))
+    Ok(collector.finish())
 }
 
 /// Returns the names that an import may mean: a file, or a folder with one in it, wherever it is.
@@ -74,6 +82,15 @@ fn find_own_modules(manifest: &Manifest) -> HashSet<&str> {
     let paths = manifest.files().iter().map(|file| file.path.as_str());
     let modules = paths.filter_map(|path| path.strip_suffix(".py"));
     modules.flat_map(|path| path.split('/')).collect()
+}
+
+/// Returns the names under which commands may call the skill's own scripts.
+fn find_own_programs(manifest: &Manifest) -> HashSet<String> {
+    let files = manifest.files().iter();
+    let scripts =
+        files.filter(|file| file.purpose == FilePurpose::Script || file.path.starts_with("bin/"));
+    let names = scripts.filter_map(|file| file.path.rsplit('/').next());
+    names.map(str::to_owned).collect()
 }
 
 impl NeedCollector<'_> {
@@ -93,6 +110,52 @@ impl NeedCollector<'_> {
         }
     }
 
+    /// Adds a conclusion, unless it was drawn before.
+    fn conclude(&mut self, need: ConcludedNeed, path: &str) {
+        let kind = match need.kind {
+            NeedKind::Binary if need.names.len() > 1 => NeedKind::AnyBinary,
+            kind => kind,
+        };
+        let is_own = |name: &String| {
+            self.own_modules
+                .contains(name.split('.').next().unwrap_or_default())
+        };
+        if kind == NeedKind::PythonModule && need.names.iter().any(is_own) {
+            return;
+        }
+        if !self.concluded.insert((kind, need.names.clone())) {
+            return;
+        }
+        let source = format_place(path, need.line);
+        let names: Vec<&str> = need.names.iter().map(String::as_str).collect();
+        self.add(kind, &names, Severity::Warning, &source);
+        let is_network = match (kind, names.as_slice()) {
+            (NeedKind::PythonModule, [name]) => network_signs::is_network_module(name),
+            (NeedKind::NodePackage, [name]) => network_signs::is_network_package(name),
+            _ => false,
+        };
+        if is_network {
+            self.add(NeedKind::Network, &names, Severity::Warning, &source);
+        }
+    }
+
+    /// Returns all requirements but the programs that the skill itself has.
+    fn finish(mut self) -> Vec<Need> {
+        let own = &self.own_programs;
+        let is_program = |kind| {
+            matches!(
+                kind,
+                NeedKind::Binary | NeedKind::AnyBinary | NeedKind::Network
+            )
+        };
+        let is_concluded =
+            |need: &Need| need.severity == Severity::Warning && is_program(need.kind);
+        self.needs.retain(|need| {
+            !(is_concluded(need) && need.names.iter().any(|name| own.contains(name)))
+        });
+        self.needs
+    }
+
     fn front_matter(&mut self, front: &FrontMatter) {
         let requires = &front.requires;
         let key = |part: &str| format!("metadata.requires.{part}");
@@ -110,21 +173,68 @@ impl NeedCollector<'_> {
         for name in &requires.env {
             self.add(NeedKind::Env, &[name], Severity::Error, &key("env"));
         }
-        if network_signs::states_network(&front.compatibility) {
+        self.compatibility(&front.compatibility);
+    }
+
+    fn compatibility(&mut self, text: &str) {
+        if network_signs::states_network(text) {
             let name = ["the skill"];
             self.add(NeedKind::Network, &name, Severity::Warning, "compatibility");
         }
+        let text = text.to_lowercase();
+        let words = text.split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'));
+        for word in words.filter(|word| !has_word(AGENTS, word)) {
+            let is_denied = ["no", "without", "not need", "not require"]
+                .iter()
+                .any(|denial| text.contains(&format!("{denial} {word}")));
+            if !is_denied
+                && !text.contains("optional")
+                && is_known_program(word)
+                && !is_ambiguous(word)
+            {
+                self.add(
+                    NeedKind::Binary,
+                    &[word],
+                    Severity::Warning,
+                    "compatibility",
+                );
+            }
+        }
     }
 
-    fn file(&mut self, path: &str, text: &str) {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        match name {
-            "requirements.txt" => {
+    fn document(&mut self, path: &str, text: &str) {
+        for code in markdown_commands::find_code(text) {
+            let needs = match code.kind {
+                CodeKind::Shell => {
+                    // A function in a document is none of another one's commands.
+                    let mut functions = HashSet::new();
+                    find_command_needs(
+                        &code.text,
+                        code.line,
+                        CommandPlace::Document,
+                        &mut functions,
+                    )
+                }
+                CodeKind::Python => python_needs(&code.text, code.line),
+                CodeKind::Node => node_needs(&code.text, code.line),
+            };
+            for need in needs {
+                self.conclude(need, path);
+            }
+        }
+    }
+
+    fn file(&mut self, path: &str, file_use: FileUse, text: &str) {
+        match file_use {
+            FileUse::Requirements => {
                 self.python_packages(path, python_requirements::read_requirements(text));
             }
-            "pyproject.toml" => self.python_packages(path, python_requirements::read_project(text)),
-            "package.json" => self.node_packages(path, text),
-            _ => self.script(path, text),
+            FileUse::PythonProject => {
+                self.python_packages(path, python_requirements::read_project(text))
+            }
+            FileUse::NodePackage => self.node_packages(path, text),
+            FileUse::Script => self.script(path, text),
+            FileUse::SkillMd => {}
         }
     }
 
@@ -136,17 +246,25 @@ impl NeedCollector<'_> {
     }
 
     fn node_packages(&mut self, path: &str, text: &str) {
-        let folder = path.strip_suffix("package.json").unwrap_or_default();
         for name in package_json::read_dependencies(text) {
-            let places =
-                [folder, ""].map(|folder| format!("{folder}node_modules/{name}/package.json"));
-            if places
-                .iter()
-                .all(|place| self.manifest.find_exact(place).is_none())
-            {
+            if !self.has_node_package(path, &name) {
                 self.add(NeedKind::NodePackage, &[&name], Severity::Error, path);
             }
         }
+    }
+
+    /// Returns `true` if a file's folder, or one around it, has a package in its node_modules.
+    fn has_node_package(&self, path: &str, name: &str) -> bool {
+        let mut folder = path;
+        while let Some((outer, _)) = folder.rsplit_once('/') {
+            folder = outer;
+            let place = format!("{folder}/node_modules/{name}/package.json");
+            if self.manifest.find_exact(&place).is_some() {
+                return true;
+            }
+        }
+        let place = format!("node_modules/{name}/package.json");
+        self.manifest.find_exact(&place).is_some()
     }
 
     fn script(&mut self, path: &str, text: &str) {
@@ -163,25 +281,60 @@ impl NeedCollector<'_> {
         };
         let source = format_place(path, 1);
         self.add(NeedKind::Interpreter, &[&interpreter], severity, &source);
-        if interpreter == "python3" {
-            self.python_packages(path, python_requirements::read_script_block(text));
-            for (module, line) in python_requirements::find_imports(text) {
-                if self.own_modules.contains(module.as_str()) {
-                    continue;
-                }
-                let source = format_place(path, line);
-                self.add(
-                    NeedKind::PythonModule,
-                    &[&module],
-                    Severity::Warning,
-                    &source,
-                );
-                if network_signs::is_network_module(&module) {
-                    self.add(NeedKind::Network, &[&module], Severity::Warning, &source);
-                }
+        let needs = match interpreter.as_str() {
+            "python3" | "uv" => {
+                self.python_packages(path, python_requirements::read_script_block(text));
+                let calls = python_calls::find_program_calls(text);
+                python_needs(text, 1).into_iter().chain(calls).collect()
             }
+            "bash" | "sh" | "zsh" => {
+                find_command_needs(text, 1, CommandPlace::Script, &mut self.own_programs)
+            }
+            "node" | "tsx" | "bun" => {
+                let mut needs = node_needs(text, 1);
+                needs.retain(|need| {
+                    !need
+                        .names
+                        .iter()
+                        .any(|name| self.has_node_package(path, name))
+                });
+                needs.extend(node_calls::find_program_calls(text));
+                needs
+            }
+            _ => Vec::new(),
+        };
+        for need in needs {
+            self.conclude(need, path);
         }
     }
+}
+
+fn find_skill_md(manifest: &Manifest) -> Option<&SkillFile> {
+    let files = manifest.files().iter();
+    // An exact name comes before others.
+    files
+        .filter(|file| file.is_text && file.path.eq_ignore_ascii_case("SKILL.md"))
+        .max_by_key(|file| file.path == "SKILL.md")
+}
+
+fn python_needs(text: &str, line: usize) -> Vec<ConcludedNeed> {
+    let imports = python_requirements::find_imports(text).into_iter();
+    let needs = imports.map(|import| ConcludedNeed {
+        kind: NeedKind::PythonModule,
+        names: import.names,
+        line: line + import.line - 1,
+    });
+    needs.collect()
+}
+
+fn node_needs(text: &str, line: usize) -> Vec<ConcludedNeed> {
+    let imports = node_imports::find_imports(text).into_iter();
+    let needs = imports.map(|import| ConcludedNeed {
+        kind: NeedKind::NodePackage,
+        names: import.names,
+        line: line + import.line - 1,
+    });
+    needs.collect()
 }
 
 fn format_place(path: &str, line: usize) -> String {

@@ -22,6 +22,22 @@ pub(super) fn read_dependencies(text: &str) -> Vec<String> {
     names
 }
 
+/// Returns the package of an import's or an installation's specifier: `@scope/x` for `@scope/x/lib/run.js`, `x` for
+/// `x@^1` and `npm:x`. `None` for a path, an address or an alias of a project's own folders.
+pub(super) fn package_of_specifier(specifier: &str) -> Option<String> {
+    let specifier = specifier.strip_prefix("npm:").unwrap_or(specifier);
+    let end = match specifier.strip_prefix('@') {
+        Some(scoped) => scoped.find('/')? + 2,
+        None => 0,
+    };
+    let rest = specifier.get(end..)?;
+    let length = rest.find(['/', '@']).unwrap_or(rest.len());
+    let name = specifier.get(..end + length)?;
+    let is_start = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let is_scope = end != 2 && (end == 0 || is_start(specifier.get(1..)?));
+    (is_scope && is_start(rest) && is_name(name)).then(|| name.to_owned())
+}
+
 fn is_name(name: &str) -> bool {
     let plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '@' | '/' | '.' | '_' | '-' | '~');
@@ -31,6 +47,37 @@ fn is_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn specifier_names_its_package() {
+        for (specifier, expected) in [
+            ("docx", Some("docx")),
+            ("csv-parse/sync", Some("csv-parse")),
+            ("@scope/x/lib/run.js", Some("@scope/x")),
+            ("@scope/x@1.2", Some("@scope/x")),
+            ("x@^1", Some("x")),
+            ("npm:chalk@5", Some("chalk")),
+            ("lodash.merge", Some("lodash.merge")),
+            ("./x", None),
+            ("../x", None),
+            ("/x", None),
+            (".", None),
+            ("@/x/y", None),
+            ("~/x", None),
+            ("#x", None),
+            ("@scope", None),
+            ("https://x.example/y.js", None),
+            ("", None),
+            ("@", None),
+            ("a b", None),
+        ] {
+            assert_eq!(
+                package_of_specifier(specifier).as_deref(),
+                expected,
+                "{specifier:?}"
+            );
+        }
+    }
 
     #[test]
     fn only_what_is_needed_to_run_counts() {

@@ -1,8 +1,12 @@
 //! Reads requirements from Python scripts, requirements.txt and pyproject.toml. Pure. Text that cannot be understood
 //! yields nothing, because a skill's file must not make preflight fail.
 
+mod logical_lines;
 mod python_imports;
 
+pub(super) use logical_lines::{
+    LogicalLine, is_foreign_platform, split_logical_lines, string_length,
+};
 pub(super) use python_imports::find_imports;
 
 /// Maximum number of lines of a PEP 723 block.
@@ -11,11 +15,19 @@ const BLOCK_LINES_MAX: usize = 1000;
 const NAME_BYTES_MAX: usize = 128;
 
 /// Modules and the packages that have them, where the names differ.
-const PACKAGES: &str = "Crypto=pycryptodome OpenSSL=pyopenssl PIL=pillow attr=attrs bs4=beautifulsoup4 cv2=opencv-python \
-    dateutil=python-dateutil docx=python-docx dotenv=python-dotenv fitz=pymupdf github=pygithub \
-    googleapiclient=google-api-python-client jose=python-jose jwt=pyjwt magic=python-magic markdown_it=markdown-it-py \
-    mpl_toolkits=matplotlib pkg_resources=setuptools pptx=python-pptx psycopg2=psycopg2-binary serial=pyserial \
-    skimage=scikit-image sklearn=scikit-learn slugify=python-slugify yaml=pyyaml zmq=pyzmq";
+const PACKAGES: &str = "Bio=biopython Crypto=pycryptodome Cryptodome=pycryptodomex Levenshtein=levenshtein \
+    OpenSSL=pyopenssl PIL=pillow PyPDF2=pypdf2 Xlib=python-xlib attr=attrs azure.storage.blob=azure-storage-blob \
+    bs4=beautifulsoup4 cairo=pycairo cv2=opencv-python dateutil=python-dateutil discord=discord-py docx=python-docx \
+    dotenv=python-dotenv ebooklib=ebooklib faiss=faiss-cpu fitz=pymupdf flask_cors=flask-cors git=gitpython github=pygithub \
+    gi=pygobject google.auth=google-auth google.oauth2=google-auth google.protobuf=protobuf \
+    google_auth_oauthlib=google-auth-oauthlib googleapiclient=google-api-python-client jose=python-jose jwt=pyjwt \
+    llama_index=llama-index ldap=python-ldap magic=python-magic markdown_it=markdown-it-py mpl_toolkits=matplotlib \
+    mysqldb=mysqlclient MySQLdb=mysqlclient nacl=pynacl opentelemetry.metrics=opentelemetry-api \
+    opentelemetry.trace=opentelemetry-api pkg_resources=setuptools pptx=python-pptx psycopg=psycopg \
+    psycopg2=psycopg2-binary pymupdf=pymupdf pythoncom=pywin32 serial=pyserial sentence_transformers=sentence-transformers \
+    skimage=scikit-image sklearn=scikit-learn slugify=python-slugify socks=pysocks telegram=python-telegram-bot \
+    tree_sitter=tree-sitter umap=umap-learn usb=pyusb whisper=openai-whisper wx=wxpython xdg=pyxdg yaml=pyyaml \
+    youtube_transcript_api=youtube-transcript-api zmq=pyzmq";
 
 /// A name and the line that it is on, 0 if the line is not known.
 pub(super) type LocatedName = (String, usize);
@@ -24,6 +36,21 @@ pub(super) type LocatedName = (String, usize);
 pub(super) fn package_of(module: &str) -> Option<&'static str> {
     let mut pairs = PACKAGES.split_whitespace();
     pairs.find_map(|pair| pair.strip_prefix(module)?.strip_prefix('='))
+}
+
+/// Returns the package that a module is most likely in.
+pub(super) fn likely_package_of(module: &str) -> String {
+    match package_of(module) {
+        Some(package) => package.to_owned(),
+        None => module.replace(['_', '.'], "-").to_lowercase(),
+    }
+}
+
+/// Returns `true` if a module is most likely of a package: `cv2` of `opencv-python-headless`, `pypdf` of `pypdf`.
+pub(super) fn is_module_of(module: &str, package: &str) -> bool {
+    let likely = likely_package_of(module);
+    let variant = |end: &str| package.strip_suffix(end) == Some(likely.as_str());
+    likely == package || variant("-headless") || likely.strip_suffix("-binary") == Some(package)
 }
 
 /// Inline metadata of a Python script (PEP 723).
@@ -111,7 +138,7 @@ fn text_items(value: Option<&toml::Value>) -> impl Iterator<Item = &str> {
 
 /// Returns the normalised name (PEP 503) at the beginning of a requirement (PEP 508); `None` if it has none, or is for
 /// another system.
-fn parse_requirement(text: &str) -> Option<String> {
+pub(super) fn parse_requirement(text: &str) -> Option<String> {
     let (text, marker) = text.split_once(';').unwrap_or((text, ""));
     let foreign = ["win32", "Windows", "darwin", "Darwin"];
     let only = marker.contains("==") && foreign.iter().any(|system| marker.contains(system));

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+mod labelled_skills;
+
 use super::*;
 use crate::content_store::skill_files::Manifest;
 use crate::{FrontMatter, Requires};
@@ -38,7 +40,7 @@ fn check(front: &FrontMatter, files: &[(&str, &str)], env: &[&str]) -> Vec<Row> 
     let dir = skill(files);
     let manifest = Manifest::read(dir.path()).expect("manifest");
     let needs = collect_needs(front, &manifest).expect("collected");
-    let found = find_unmet_needs(&needs, &image(), &strings(env));
+    let found = find_unmet_needs(&needs, &image(), None, &strings(env));
     let row = |finding: UnmetNeed| {
         assert!(!finding.message.is_empty());
         let error = finding.severity == Severity::Error;

@@ -1,0 +1,136 @@
+//! Commands that install software, and what they say that a skill needs. Pure.
+
+use super::program_names::programs_of_package;
+use super::python_requirements::parse_requirement;
+use super::shell_words::ShellWord;
+use super::{NeedKind, package_json};
+
+/// Software that a command installs: a kind, and names of which any one shows that it is installed.
+pub(super) type InstalledSoftware = (NeedKind, Vec<String>);
+
+/// Names of packages in examples.
+const PLACEHOLDERS: &str =
+    "package package-name package_name packages name pkg some-package your-package";
+
+/// Returns what a command installs, from its program and arguments; `None` if it installs nothing. Empty if what it
+/// installs is not said, as with `npm install`.
+pub(super) fn read_install_command(
+    program: &str,
+    args: &[ShellWord],
+) -> Option<Vec<InstalledSoftware>> {
+    let args: Vec<&str> = args
+        .iter()
+        .filter(|word| !word.is_dynamic)
+        .map(|word| word.text.as_str())
+        .collect();
+    let mut words = args.iter().copied().filter(|arg| !arg.starts_with('-'));
+    let first = words.next().unwrap_or_default();
+    let second = words.next().unwrap_or_default();
+    let after = |word: &str| -> Vec<&str> {
+        let at = args.iter().position(|arg| *arg == word);
+        args.get(at.map_or(0, |at| at + 1)..)
+            .unwrap_or_default()
+            .to_vec()
+    };
+    let found = match (program, first, second) {
+        ("pip" | "pip3", "install", _) => python_packages(&after("install")),
+        ("uv", "pip", "install") => python_packages(&after("install")),
+        ("uv" | "poetry" | "pdm" | "rye", "add", _) => python_packages(&after("add")),
+        ("conda" | "mamba" | "micromamba", "install", _) => python_packages(&after("install")),
+        ("pipx", "install", _) => programs(&after("install")),
+        ("uv", "tool", "install") => programs(&after("install")),
+        ("npm" | "pnpm" | "bun", "install" | "i" | "add", _) => node_packages(&after(first)),
+        ("yarn", "global", "add") | ("yarn", "add", _) => node_packages(&after("add")),
+        ("npm", "ci" | "update", _) | ("yarn" | "pnpm", "" | "install", _) => Vec::new(),
+        ("apt" | "apt-get" | "brew" | "dnf" | "yum" | "zypper", "install" | "reinstall", _)
+        | ("apk", "add", _) => system_packages(&after(first)),
+        ("pacman", _, _) if args.iter().any(|arg| arg.starts_with("-S")) => system_packages(&args),
+        ("cargo" | "go" | "gem" | "snap" | "flatpak", "install", _) => {
+            built_programs(program, &after("install"))
+        }
+        (
+            "apt" | "apt-get" | "brew" | "dnf" | "apk",
+            "update" | "upgrade" | "tap" | "services",
+            _,
+        )
+        | (
+            "choco" | "winget" | "scoop" | "port" | "nix-env" | "xcode-select" | "asdf" | "nvm",
+            _,
+            _,
+        )
+        | ("claude" | "gemini" | "codex", "plugin" | "extensions" | "mcp" | "skill", _)
+        | ("npx" | "bunx", "skills" | "add-skill" | "clawhub", _)
+        | ("clawhub", _, _) => Vec::new(),
+        _ => return None,
+    };
+    Some(found)
+}
+
+/// Returns the arguments that are no options and no values of options.
+fn operands<'a>(args: &[&'a str], options_with_value: &str) -> Vec<&'a str> {
+    let mut operands = Vec::new();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if super::has_word(options_with_value, arg) {
+            args.next();
+        } else if !arg.starts_with('-') && !super::has_word(PLACEHOLDERS, arg) {
+            operands.push(*arg);
+        }
+    }
+    operands
+}
+
+fn python_packages(args: &[&str]) -> Vec<InstalledSoftware> {
+    let options = "-r --requirement -c --constraint -i --index-url --extra-index-url -t --target -f --find-links -e \
+        --editable --python --prefix --group --channel -n --name";
+    let named = operands(args, options)
+        .into_iter()
+        .filter(|arg| !arg.contains(['/', '\\']) && *arg != ".");
+    let names = named.filter_map(parse_requirement);
+    names
+        .map(|name| (NeedKind::PythonPackage, vec![name]))
+        .collect()
+}
+
+fn node_packages(args: &[&str]) -> Vec<InstalledSoftware> {
+    let names = operands(args, "--prefix --registry -C -w --workspace").into_iter();
+    let names = names.filter_map(package_json::package_of_specifier);
+    names
+        .map(|name| (NeedKind::NodePackage, vec![name]))
+        .collect()
+}
+
+fn system_packages(args: &[&str]) -> Vec<InstalledSoftware> {
+    // An application with windows is of no use in a container.
+    if args.contains(&"--cask") {
+        return Vec::new();
+    }
+    let names = operands(args, "-t --target-release -o").into_iter();
+    let names = names.map(|name| name.rsplit('/').next().unwrap_or(name));
+    let programs = names
+        .map(programs_of_package)
+        .filter(|programs| !programs.is_empty());
+    let owned = |programs: Vec<&str>| programs.into_iter().map(str::to_owned).collect();
+    programs
+        .map(|programs| (NeedKind::Binary, owned(programs)))
+        .collect()
+}
+
+/// Returns the programs of Python packages that are programs.
+fn programs(args: &[&str]) -> Vec<InstalledSoftware> {
+    let names = operands(args, "--python --with")
+        .into_iter()
+        .filter_map(parse_requirement);
+    names.map(|name| (NeedKind::Binary, vec![name])).collect()
+}
+
+/// Returns the programs that a language's own package manager builds.
+fn built_programs(program: &str, args: &[&str]) -> Vec<InstalledSoftware> {
+    // The programs of a gem, a snap and a flatpak have names of their own.
+    if !matches!(program, "cargo" | "go") {
+        return Vec::new();
+    }
+    let names = operands(args, "--version --git --path --features").into_iter();
+    let names = names.filter_map(|arg| arg.split('@').next()?.rsplit('/').next());
+    system_packages(&names.collect::<Vec<_>>())
+}

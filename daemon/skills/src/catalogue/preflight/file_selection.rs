@@ -1,0 +1,108 @@
+//! Chooses the files of a skill that preflight reads: its SKILL.md, its package files and the scripts that run when the
+//! skill is used.
+
+use super::has_word;
+use crate::content_store::skill_files::{FilePurpose, Manifest, SkillFile};
+
+/// Folders whose files are no part of what runs: nobody needs what a template or a test needs.
+const ASIDE: &str = "__fixtures__ __mocks__ __tests__ assets benchmarks e2e eval evals example examples fixture fixtures \
+    sample samples spec specs template templates test test-data testdata tests";
+/// Folders with packages of others, which bring or guard what they import.
+const VENDORED: &str = ".venv _vendor node_modules site-packages third_party vendor vendored venv";
+/// Endings of names of files that only development needs.
+const DEVELOPMENT_ENDINGS: [&str; 3] = [".test", ".spec", ".config"];
+
+/// Use of a file in preflight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileUse {
+    SkillMd,
+    Requirements,
+    PythonProject,
+    NodePackage,
+    Script,
+}
+
+/// Returns the files to read, in their order, with their use. `document` is the text of SKILL.md.
+pub(crate) fn select_files<'a>(
+    manifest: &'a Manifest,
+    document: &str,
+) -> Vec<(&'a SkillFile, FileUse)> {
+    let used = manifest
+        .files()
+        .iter()
+        .filter_map(|file| Some((file, use_of_file(file)?)));
+    let used: Vec<(&SkillFile, FileUse)> = used.collect();
+    let is_plain_script =
+        |(file, used): &(&SkillFile, FileUse)| *used == FileUse::Script && !is_aside(&file.path);
+    // Some skills keep all of their scripts in such a folder, and tell to run them.
+    let has_scripts = used.iter().any(is_plain_script);
+    let is_wanted = |(file, _): &(&SkillFile, FileUse)| {
+        let name = file.path.rsplit('/').next().unwrap_or(&file.path);
+        !is_aside(&file.path) || (!has_scripts && document.contains(name))
+    };
+    used.into_iter().filter(is_wanted).collect()
+}
+
+fn use_of_file(file: &SkillFile) -> Option<FileUse> {
+    let (folders, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
+    let is_vendored = folders.split('/').any(|folder| has_word(VENDORED, folder));
+    if is_vendored || !file.is_text {
+        return None;
+    }
+    match name {
+        "requirements.txt" => Some(FileUse::Requirements),
+        "pyproject.toml" => Some(FileUse::PythonProject),
+        "package.json" => Some(FileUse::NodePackage),
+        name if folders.is_empty() && name.eq_ignore_ascii_case("SKILL.md") => {
+            Some(FileUse::SkillMd)
+        }
+        _ => (file.purpose == FilePurpose::Script).then_some(FileUse::Script),
+    }
+}
+
+/// Returns `true` for the path of a test, a fixture or an example.
+fn is_aside(path: &str) -> bool {
+    let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
+    let is_python_test = stem.starts_with("test_") || stem.ends_with("_test") || stem == "conftest";
+    let is_development =
+        DEVELOPMENT_ENDINGS.iter().any(|end| stem.ends_with(end)) || name.ends_with(".d.ts");
+    folders.split('/').any(|folder| has_word(ASIDE, folder))
+        || (is_python_test && matches!(ending, "py" | "sh" | "bats"))
+        || is_development
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_and_fixtures_are_told_by_folder_and_by_name() {
+        for path in [
+            "tests/x.py",
+            "scripts/__tests__/x.js",
+            "spec/fixtures/x.sh",
+            "evals/run.py",
+            "scripts/test_x.py",
+            "scripts/x_test.py",
+            "conftest.py",
+            "web/x.test.js",
+            "web/x.spec.ts",
+            "vite.config.ts",
+            "types/x.d.ts",
+        ] {
+            assert!(is_aside(path), "{path}");
+        }
+        for path in [
+            "scripts/x.py",
+            "scripts/testing.py",
+            "scripts/test.py",
+            "scripts/latest.js",
+            "contest.py",
+            "protest/x.py",
+            "scripts/config.js",
+        ] {
+            assert!(!is_aside(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Precision and recall of preflight on skills with labels, beneath `daemon/skills/tests/preflight/`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::catalogue::document_reader::read_stored_documents;
+
+/// Smallest precision and smallest recall on the skills that the rules were made with.
+const SHARE_MIN: f64 = 0.95;
+
+/// Skill, kind and name of something that is missing.
+type MissingItem = (String, String, String);
+
+/// Findings and labels of a group of skills.
+struct LabelledGroup {
+    skills: usize,
+    found: BTreeSet<MissingItem>,
+    labels: BTreeSet<MissingItem>,
+}
+
+fn data_directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preflight")
+}
+
+fn read_table(name: &str) -> toml::Table {
+    let path = data_directory().join(name);
+    let text = fs::read_to_string(&path).expect("readable");
+    text.parse().expect("TOML")
+}
+
+fn texts(table: &toml::Table, key: &str) -> Vec<String> {
+    let items = table.get(key).and_then(toml::Value::as_array);
+    let texts = items.into_iter().flatten().filter_map(toml::Value::as_str);
+    texts.map(str::to_owned).collect()
+}
+
+fn inventory() -> ImageInventory {
+    let table = read_table("inventory.toml");
+    let set = |key: &str| texts(&table, key).into_iter().collect();
+    ImageInventory {
+        programs: set("programs"),
+        python_packages: set("python_packages"),
+        python_modules: set("python_modules"),
+        node_packages: set("node_packages"),
+    }
+}
+
+/// Returns a finding as labels name it: packages by their names, and a network without the program that wants it.
+fn missing_item(skill: &str, finding: &UnmetNeed) -> MissingItem {
+    let first = finding.name.split(", ").next().unwrap_or_default();
+    let (kind, name) = match finding.kind {
+        NeedKind::Interpreter => ("interpreter", first.to_owned()),
+        NeedKind::Binary | NeedKind::AnyBinary => ("program", first.to_owned()),
+        NeedKind::Env => ("env", first.to_owned()),
+        NeedKind::PythonPackage | NeedKind::PythonModule => ("python", python_requirements::likely_package_of(first)),
+        NeedKind::NodePackage => ("node", first.to_owned()),
+        NeedKind::Network => ("network", String::new()),
+    };
+    (skill.to_owned(), kind.to_owned(), name)
+}
+
+fn find_missing(dir: &Path, skill: &str, inventory: &ImageInventory) -> Vec<MissingItem> {
+    let document = read_stored_documents(dir, 1 << 20, skill).expect("a skill");
+    let manifest = Manifest::read(dir).expect("manifest");
+    let needs = collect_needs(&document.front_matter, &manifest).expect("collected");
+    let found = find_unmet_needs(&needs, inventory, None, &[]);
+    found.iter().map(|finding| missing_item(skill, finding)).collect()
+}
+
+fn labels_of(skill: &str, label: &toml::Table) -> Vec<MissingItem> {
+    let kinds = ["program", "interpreter", "python", "node", "env"];
+    let item = |kind: &str, name: String| (skill.to_owned(), kind.to_owned(), name);
+    let mut labels: Vec<MissingItem> = kinds
+        .iter()
+        .flat_map(|kind| texts(label, kind).into_iter().map(|name| item(kind, name)))
+        .collect();
+    if label.get("network").and_then(toml::Value::as_bool) == Some(true) {
+        labels.push(item("network", String::new()));
+    }
+    labels
+}
+
+/// Runs preflight on all skills of a folder. Each of them must have a label.
+fn read_group(folder: &str, labels: &str) -> LabelledGroup {
+    let inventory = inventory();
+    let table = read_table(labels);
+    let mut group = LabelledGroup {
+        skills: 0,
+        found: BTreeSet::new(),
+        labels: BTreeSet::new(),
+    };
+    for entry in fs::read_dir(data_directory().join(folder)).expect("listed") {
+        let dir = entry.expect("an entry").path();
+        let skill = dir.file_name().and_then(|name| name.to_str()).expect("a name");
+        let label = table.get(skill).and_then(toml::Value::as_table);
+        group.labels.extend(labels_of(skill, label.unwrap_or_else(|| panic!("{labels} has no [{skill}]"))));
+        group.found.extend(find_missing(&dir, skill, &inventory));
+        group.skills += 1;
+    }
+    assert_eq!(group.skills, table.len(), "skills with a label in {labels}");
+    group
+}
+
+/// Prints every wrong and every missed finding, and returns precision and recall.
+fn print_shares(folder: &str, group: &LabelledGroup) -> (f64, f64) {
+    let right = group.found.intersection(&group.labels).count();
+    for (skill, kind, name) in group.found.difference(&group.labels) {
+        println!("{folder}: false positive: {skill}: {kind} {name}");
+    }
+    for (skill, kind, name) in group.labels.difference(&group.found) {
+        println!("{folder}: false negative: {skill}: {kind} {name}");
+    }
+    let share = |count: usize| f64::from(u32::try_from(right).expect("few")) / f64::from(u32::try_from(count).expect("few"));
+    let (precision, recall) = (share(group.found.len()), share(group.labels.len()));
+    println!("{folder}: {} skills, {} labels, precision {precision:.3}, recall {recall:.3}", group.skills, group.labels.len());
+    (precision, recall)
+}
+
+#[test]
+fn preflight_is_right_on_the_labelled_skills() {
+    let group = read_group("skills", "labels.toml");
+    let (precision, recall) = print_shares("skills", &group);
+    assert!(group.skills >= 40, "{} skills", group.skills);
+    assert!(precision >= SHARE_MIN && recall >= SHARE_MIN, "precision {precision:.3}, recall {recall:.3}");
+}
