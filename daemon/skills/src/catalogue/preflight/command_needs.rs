@@ -13,6 +13,8 @@ const DEPTH_MAX: usize = 4;
 /// Programs that run the command in their arguments.
 const RUNNERS: &str =
     "builtin command doas env exec flock ionice nice nohup setsid stdbuf sudo time timeout xargs";
+/// Maximum number of programs that run each other in one command, such as `sudo env timeout 5 x`.
+const CHAIN_MAX: usize = 8;
 /// Maximum number of programs of which each does for the others.
 const ALTERNATIVES_MAX: usize = 8;
 /// Options of such programs that take a value.
@@ -180,11 +182,14 @@ impl CommandReader {
 
     fn command(&mut self, command: &ShellCommand, depth: usize) {
         let mut words = command.words.as_slice();
-        while let Some((program, args)) = words.split_first() {
-            words = match self.program(command, program, args, depth) {
-                Some(rest) => rest,
-                None => return,
+        for _ in 0..CHAIN_MAX {
+            let Some((program, args)) = words.split_first() else {
+                return;
             };
+            let Some(rest) = self.program(command, program, args, depth) else {
+                return;
+            };
+            words = rest;
         }
     }
 
@@ -431,3 +436,6 @@ fn inner_command<'a>(program: &str, args: &'a [ShellWord]) -> &'a [ShellWord] {
         _ => rest,
     }
 }
+
+#[cfg(test)]
+mod tests;

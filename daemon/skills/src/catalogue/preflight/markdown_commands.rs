@@ -7,15 +7,23 @@ use super::program_names::{is_ambiguous, is_known_program};
 const SHELLS: &str = "bash sh shell zsh";
 const SESSIONS: &str = "console shell-session shellsession sh-session bash-session terminal";
 /// Words before a command that the text advises against.
-const DENIALS: [&str; 8] = [
+const DENIALS: [&str; 6] = [
     "never",
     "do not",
     "don't",
     "avoid",
     "instead of",
     "rather than",
+];
+/// Words in a line about a command that the skill does without.
+const CONDITIONS: [&str; 7] = [
     "not needed",
     "not required",
+    "optional",
+    "if available",
+    "if installed",
+    "if present",
+    "if you have",
 ];
 
 /// Kind of code in a document.
@@ -180,6 +188,10 @@ fn is_command_line(line: &str) -> bool {
 
 /// Finds code in a line of text that is evidently a command.
 fn find_inline_commands(line: &str, number: usize, found: &mut Vec<DocumentCode>) {
+    let lower = line.to_lowercase();
+    if CONDITIONS.iter().any(|condition| lower.contains(condition)) {
+        return;
+    }
     let mut rest = line;
     while let Some(at) = rest.find('`') {
         let before = rest.get(..at).unwrap_or_default().to_lowercase();

@@ -237,7 +237,9 @@ impl<'a> ShellReader<'a, '_> {
         } else if self.cursor.take_text("{") {
             word.is_dynamic = true;
             let inner = take_balanced(&mut self.cursor, '{', '}');
+            word.text.push('{');
             word.text.push_str(inner);
+            word.text.push('}');
             // `${name:-$(command)}` runs the command.
             if let Some((_, command)) = inner.split_once("$(") {
                 self.nested(command.trim_end_matches(')'), line);
@@ -260,6 +262,13 @@ impl<'a> ShellReader<'a, '_> {
         if self.depth < DEPTH_MAX {
             read_text(text, line, self.depth + 1, self.script);
         }
+    }
+
+    /// Returns `true` where `((` begins arithmetic: a command of its own, or the head of a loop.
+    fn takes_arithmetic(&self) -> bool {
+        self.words
+            .iter()
+            .all(|word| super::has_word(KEYWORDS, &word.text) || word.text == "for")
     }
 
     fn skip_arithmetic(&mut self) {
@@ -327,8 +336,7 @@ impl<'a> ShellReader<'a, '_> {
                 }
                 self.words.clear();
             }
-            None if self.words.is_empty() && self.cursor.take_text("(") => self.skip_arithmetic(),
-            None if self.words.first().is_some_and(|word| word.text == "for") => {
+            None if self.takes_arithmetic() && self.cursor.take_text("(") => {
                 self.skip_arithmetic();
             }
             None => self.open_subshell(),

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+mod hostile_text;
 mod labelled_skills;
 
 use super::*;

@@ -38,7 +38,11 @@ fn imports_are_found_in_what_is_code_only() {
         \x0bimport 1bad-name\n\
         import \u{4e2d}\u{6587}";
     let found = find_imports(source);
-    let found: Vec<&str> = found.iter().flat_map(|import| &import.names).map(String::as_str).collect();
+    let found: Vec<&str> = found
+        .iter()
+        .flat_map(|import| &import.names)
+        .map(String::as_str)
+        .collect();
     assert_eq!(
         found,
         [
@@ -62,7 +66,10 @@ fn imports_are_found_in_what_is_code_only() {
 fn lines_are_those_of_the_file() {
     let source = "'''\n\n'''\nx = (\n1,\n)\n\nimport a\nfrom b import (\n  c,\n)\nimport d\n";
     let found = find_imports(source);
-    let found: Vec<(&str, usize)> = found.iter().map(|import| (import.names[0].as_str(), import.line)).collect();
+    let found: Vec<(&str, usize)> = found
+        .iter()
+        .map(|import| (import.names[0].as_str(), import.line))
+        .collect();
     assert_eq!(found, [("a", 8), ("b", 9), ("d", 12)]);
 }
 

@@ -54,7 +54,9 @@ fn missing_item(skill: &str, finding: &UnmetNeed) -> MissingItem {
         NeedKind::Interpreter => ("interpreter", first.to_owned()),
         NeedKind::Binary | NeedKind::AnyBinary => ("program", first.to_owned()),
         NeedKind::Env => ("env", first.to_owned()),
-        NeedKind::PythonPackage | NeedKind::PythonModule => ("python", python_requirements::likely_package_of(first)),
+        NeedKind::PythonPackage | NeedKind::PythonModule => {
+            ("python", python_requirements::likely_package_of(first))
+        }
         NeedKind::NodePackage => ("node", first.to_owned()),
         NeedKind::Network => ("network", String::new()),
     };
@@ -66,7 +68,10 @@ fn find_missing(dir: &Path, skill: &str, inventory: &ImageInventory) -> Vec<Miss
     let manifest = Manifest::read(dir).expect("manifest");
     let needs = collect_needs(&document.front_matter, &manifest).expect("collected");
     let found = find_unmet_needs(&needs, inventory, None, &[]);
-    found.iter().map(|finding| missing_item(skill, finding)).collect()
+    found
+        .iter()
+        .map(|finding| missing_item(skill, finding))
+        .collect()
 }
 
 fn labels_of(skill: &str, label: &toml::Table) -> Vec<MissingItem> {
@@ -93,9 +98,15 @@ fn read_group(folder: &str, labels: &str) -> LabelledGroup {
     };
     for entry in fs::read_dir(data_directory().join(folder)).expect("listed") {
         let dir = entry.expect("an entry").path();
-        let skill = dir.file_name().and_then(|name| name.to_str()).expect("a name");
+        let skill = dir
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a name");
         let label = table.get(skill).and_then(toml::Value::as_table);
-        group.labels.extend(labels_of(skill, label.unwrap_or_else(|| panic!("{labels} has no [{skill}]"))));
+        group.labels.extend(labels_of(
+            skill,
+            label.unwrap_or_else(|| panic!("{labels} has no [{skill}]")),
+        ));
         group.found.extend(find_missing(&dir, skill, &inventory));
         group.skills += 1;
     }
@@ -112,9 +123,16 @@ fn print_shares(folder: &str, group: &LabelledGroup) -> (f64, f64) {
     for (skill, kind, name) in group.labels.difference(&group.found) {
         println!("{folder}: false negative: {skill}: {kind} {name}");
     }
-    let share = |count: usize| f64::from(u32::try_from(right).expect("few")) / f64::from(u32::try_from(count).expect("few"));
+    let share = |count: usize| {
+        f64::from(u32::try_from(right).expect("few"))
+            / f64::from(u32::try_from(count).expect("few"))
+    };
     let (precision, recall) = (share(group.found.len()), share(group.labels.len()));
-    println!("{folder}: {} skills, {} labels, precision {precision:.3}, recall {recall:.3}", group.skills, group.labels.len());
+    println!(
+        "{folder}: {} skills, {} labels, precision {precision:.3}, recall {recall:.3}",
+        group.skills,
+        group.labels.len()
+    );
     (precision, recall)
 }
 
@@ -123,5 +141,8 @@ fn preflight_is_right_on_the_labelled_skills() {
     let group = read_group("skills", "labels.toml");
     let (precision, recall) = print_shares("skills", &group);
     assert!(group.skills >= 40, "{} skills", group.skills);
-    assert!(precision >= SHARE_MIN && recall >= SHARE_MIN, "precision {precision:.3}, recall {recall:.3}");
+    assert!(
+        precision >= SHARE_MIN && recall >= SHARE_MIN,
+        "precision {precision:.3}, recall {recall:.3}"
+    );
 }
