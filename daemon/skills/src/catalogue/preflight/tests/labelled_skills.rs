@@ -10,6 +10,9 @@ use crate::catalogue::document_reader::read_stored_documents;
 /// Smallest precision and smallest recall on the skills that the rules were made with.
 const SHARE_MIN: f64 = 0.95;
 
+/// Smallest precision and smallest recall on skills that were written after the rules.
+const HELD_OUT_SHARE_MIN: f64 = 0.8;
+
 /// Skill, kind and name of something that is missing.
 type MissingItem = (String, String, String);
 
@@ -143,6 +146,17 @@ fn preflight_is_right_on_the_labelled_skills() {
     assert!(group.skills >= 40, "{} skills", group.skills);
     assert!(
         precision >= SHARE_MIN && recall >= SHARE_MIN,
+        "precision {precision:.3}, recall {recall:.3}"
+    );
+}
+
+#[test]
+fn preflight_is_nearly_right_on_skills_that_were_written_after_the_rules() {
+    let group = read_group("held-out", "held-out.toml");
+    let (precision, recall) = print_shares("held-out", &group);
+    assert!(group.skills >= 10, "{} skills", group.skills);
+    assert!(
+        precision >= HELD_OUT_SHARE_MIN && recall >= HELD_OUT_SHARE_MIN,
         "precision {precision:.3}, recall {recall:.3}"
     );
 }
