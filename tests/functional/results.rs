@@ -33,6 +33,7 @@ async fn memory_bomb_is_oom_killed_and_the_workspace_usable_after() -> Result<()
     let outcome = run(client, &name, argv(["python3", "-c", BOMB])).await?;
     let ended = (outcome.reason(), outcome.signal(), outcome.exit_code());
     assert_eq!(ended, (Ended::OomKilled, Some(9), None), "{outcome:?}");
+    assert_eq!(outcome.result.oom_kills, 1, "{outcome:?}");
     let peak = outcome.result.peak_memory_bytes;
     assert!((48 << 20..=96 << 20).contains(&peak), "{peak}");
 
@@ -46,21 +47,11 @@ async fn memory_bomb_is_oom_killed_and_the_workspace_usable_after() -> Result<()
     let ended = (outcome.reason(), outcome.signal(), outcome.exit_code());
     assert_eq!(ended, (Ended::OomKilled, None, Some(137)), "{outcome:?}");
     assert_eq!(outcome.text(), "one\n");
-    // It went on without the child, and well: that is no failure.
-    let outcome = run(
-        client,
-        &name,
-        shell(&format!("python3 -c \"{BOMB}\"; echo fine")),
-    )
-    .await?;
-    assert_eq!(
-        (outcome.reason(), outcome.text().as_str()),
-        (Ended::Exited, "fine\n")
-    );
 
     // What was killed for memory before says nothing of what fails now.
     for (script, wanted) in [("exit 3", Ended::Exited), ("kill -9 $$", Ended::Signaled)] {
-        assert_eq!(run(client, &name, shell(script)).await?.reason(), wanted);
+        let outcome = run(client, &name, shell(script)).await?;
+        assert_eq!((outcome.reason(), outcome.result.oom_kills), (wanted, 0));
     }
     run(client, &name, shell("touch $WORK_DIR/over")).await?;
     let bystander = attach(client, &bystander.name, StreamOffsets::default()).await?;
@@ -68,6 +59,27 @@ async fn memory_bomb_is_oom_killed_and_the_workspace_usable_after() -> Result<()
         (bystander.reason(), bystander.text().as_str()),
         (Ended::Exited, "ok\n")
     );
+    daemon.stop().await
+}
+
+/// A chain goes on without the killed child, and well: that is no failure, but its result counts the kill.
+#[tokio::test]
+async fn an_oom_kill_in_a_chain_that_exits_with_0_is_counted() -> Result<()> {
+    const BOMB: &str = "a = []\nwhile True: a.append(b'x' * (1 << 20))";
+    let daemon = Daemon::start().await?;
+    let client = &daemon.client;
+    let name = small(client).await?;
+    let chain = format!("python3 -c \"{BOMB}\"; python3 -c \"{BOMB}\"; echo fine");
+    let outcome = run(client, &name, shell(&chain)).await?;
+    let ended = (
+        outcome.reason(),
+        outcome.exit_code(),
+        outcome.result.oom_kills,
+    );
+    assert_eq!(ended, (Ended::Exited, Some(0), 2), "{outcome:?}");
+    assert_eq!(outcome.text(), "fine\n");
+    let outcome = run(client, &name, shell("echo later")).await?;
+    assert_eq!(outcome.result.oom_kills, 0, "{outcome:?}");
     daemon.stop().await
 }
 

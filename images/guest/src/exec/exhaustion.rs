@@ -103,6 +103,14 @@ impl ExhaustionDetector {
         }
     }
 
+    /// Returns the number of processes of the workspace that the kernel killed for memory since the snapshot; 0 without
+    /// the counter. Processes of other execs count too.
+    pub(crate) fn oom_kills(&self, before: StartSnapshot) -> u64 {
+        let now = self.oom.as_ref().and_then(CgroupCounter::read);
+        let counted = before.counters.oom.zip(now);
+        counted.map_or(0, |(before, now)| now.saturating_sub(before))
+    }
+
     /// Returns the resource that ran out during a failed exec, if any. The counters cover the whole workspace: if
     /// other execs ran, the killed process may have been theirs. Then only an exec that was itself killed, or reports
     /// it as shells do, counts as out of memory.
@@ -247,6 +255,27 @@ mod tests {
     }
 
     #[test]
+    fn oom_kills_are_counted_since_the_start_with_both_cgroup_layouts() {
+        for layout in [V1, V2] {
+            let cgroup = tempfile::tempdir().expect("a directory");
+            write(cgroup.path(), &layout, 4, 0);
+            let detector = ExhaustionDetector::open(cgroup.path());
+            let before = detector.snapshot(false);
+            assert_eq!(detector.oom_kills(before), 0, "{}", layout.oom);
+            write(cgroup.path(), &layout, 6, 0);
+            assert_eq!(detector.oom_kills(before), 2, "{}", layout.oom);
+            // An exec that starts now, beside the first one.
+            let later = detector.snapshot(true);
+            write(cgroup.path(), &layout, 7, 0);
+            let counted = (detector.oom_kills(before), detector.oom_kills(later));
+            assert_eq!(counted, (3, 1), "{}", layout.oom);
+            // A counter that was reset claims nothing.
+            write(cgroup.path(), &layout, 0, 0);
+            assert_eq!(detector.oom_kills(before), 0, "{}", layout.oom);
+        }
+    }
+
+    #[test]
     fn without_counters_nothing_is_claimed() {
         let cgroup = tempfile::tempdir().expect("a directory");
         let roomy = File::open(cgroup.path()).expect("opened");
@@ -256,6 +285,7 @@ mod tests {
             assert_eq!((before.counters.oom, before.counters.pids), (None, None));
             assert_eq!(detector.reason(FAILED, before, roomy.as_fd()), None);
             assert_eq!(detector.reason(KILLED, before, roomy.as_fd()), None);
+            assert_eq!(detector.oom_kills(before), 0);
         };
         check();
         for text in [

@@ -346,7 +346,10 @@ impl RunningExec {
             self.guest.exhaustion.reason(exit, self.before, workspace)
         };
         let cause = self.cause.or_else(ran_out);
-        let result = super::exited_result(exit, wall, cause);
+        let result = v1::ExecResult {
+            oom_kills: self.guest.exhaustion.oom_kills(self.before),
+            ..super::exited_result(exit, wall, cause)
+        };
         self.deadlines.timeout = None;
         self.deadlines.silence = None;
         self.deadlines.leak = Some(deadline_after(Instant::now(), self.settings.leak_grace));
@@ -362,7 +365,10 @@ impl RunningExec {
         if self.phase() < ExecPhase::Exited {
             self.deadlines = ExecDeadlines::default();
             self.tree.leader_ended(&self.guest);
-            let result = lost_leader_result(self.cause, self.started.elapsed());
+            let result = v1::ExecResult {
+                oom_kills: self.guest.exhaustion.oom_kills(self.before),
+                ..lost_leader_result(self.cause, self.started.elapsed())
+            };
             record_exit(&self.guest, &self.exec, result);
         }
     }
