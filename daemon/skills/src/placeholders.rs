@@ -4,11 +4,13 @@
 const SKILLS_DIR: &str = "/workspace/skills";
 
 /// Placeholders of other skill systems. A shell does not expand the first two.
-const PLACEHOLDERS: [&str; 4] = [
+const PLACEHOLDERS: [&str; 6] = [
     "__BASE_DIR__",
     "{baseDir}",
     "${CLAUDE_PLUGIN_ROOT}",
     "${CLAUDE_SKILL_DIR}",
+    "$CLAUDE_PLUGIN_ROOT",
+    "$CLAUDE_SKILL_DIR",
 ];
 /// Maximum number of replacements of each placeholder in one text. It limits how much a text grows.
 const REPLACEMENTS_MAX: usize = 2000;
@@ -40,11 +42,14 @@ fn replace_placeholders(text: &str, skill: &str, placeholders: &[&str]) -> Strin
 fn replace_placeholder(text: &str, skill: &str, placeholder: &str) -> String {
     // A plugin keeps its skills in this folder; a workspace contains only the skill itself.
     let in_plugin = format!("/skills/{skill}");
+    let is_bare_variable = placeholder.starts_with("$C");
     let mut pieces = text.splitn(REPLACEMENTS_MAX + 1, placeholder);
     let mut replaced = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
-        if placeholder.starts_with('{') && replaced.ends_with('$') {
-            // `${baseDir}` is a variable of some program and not a placeholder.
+        // `${baseDir}` and `$CLAUDE_SKILL_DIRECTORY` are variables of some program and not placeholders.
+        let is_in_variable = placeholder.starts_with('{') && replaced.ends_with('$');
+        let is_longer_name = is_bare_variable && piece.starts_with(is_variable_character);
+        if is_in_variable || is_longer_name {
             replaced += placeholder;
             replaced += piece;
             continue;
@@ -68,6 +73,11 @@ fn replace_placeholder(text: &str, skill: &str, placeholder: &str) -> String {
 /// Returns `true` if a skill's name may contain the character.
 fn is_name_character(char: char) -> bool {
     char.is_ascii_alphanumeric() || matches!(char, '.' | '_' | '-')
+}
+
+/// Returns `true` if the name of a variable may contain the character.
+fn is_variable_character(char: char) -> bool {
+    char.is_ascii_alphanumeric() || char == '_'
 }
 
 #[cfg(test)]
@@ -99,8 +109,17 @@ mod tests {
                 "`${baseDir}/x` {BASE_DIR} {basedir}",
             ),
             (
-                "$CLAUDE_PLUGIN_ROOT __BASE_DIR",
-                "$CLAUDE_PLUGIN_ROOT __BASE_DIR",
+                "$CLAUDE_PLUGIN_ROOTS $CLAUDE_SKILL_DIR_2 $CLAUDE_SKILL_DIRECTORY __BASE_DIR",
+                "$CLAUDE_PLUGIN_ROOTS $CLAUDE_SKILL_DIR_2 $CLAUDE_SKILL_DIRECTORY __BASE_DIR",
+            ),
+            // Without braces, up to a character that the variable's name cannot have.
+            (
+                "$CLAUDE_SKILL_DIR/x, $CLAUDE_SKILL_DIR.",
+                "/workspace/skills/pdf/x, /workspace/skills/pdf.",
+            ),
+            (
+                "$CLAUDE_PLUGIN_ROOT/skills/pdf/x $CLAUDE_PLUGIN_ROOT",
+                "/workspace/skills/pdf/x /workspace/skills/pdf",
             ),
             ("", ""),
         ] {
@@ -110,10 +129,10 @@ mod tests {
 
     #[test]
     fn shell_text_keeps_variables_that_the_shell_expands() {
-        let text = "{baseDir}/x '${CLAUDE_PLUGIN_ROOT}' ${baseDir} __BASE_DIR__";
+        let text = "{baseDir}/x '${CLAUDE_PLUGIN_ROOT}' $CLAUDE_SKILL_DIR ${baseDir} __BASE_DIR__";
         assert_eq!(
             resolve_placeholders_for_shell(text, "pdf"),
-            "/workspace/skills/pdf/x '${CLAUDE_PLUGIN_ROOT}' ${baseDir} /workspace/skills/pdf"
+            "/workspace/skills/pdf/x '${CLAUDE_PLUGIN_ROOT}' $CLAUDE_SKILL_DIR ${baseDir} /workspace/skills/pdf"
         );
     }
 

@@ -100,11 +100,12 @@ fn placeholders_for_the_skill_folder_are_replaced_in_commands() {
         "{baseDir}/bin/x",
         "__BASE_DIR__",
         "${CLAUDE_PLUGIN_ROOT}/y",
+        "$CLAUDE_SKILL_DIR",
         "${baseDir}",
     ];
     let request = resolve_spec(of_skill(argv(&args)), StartMode::Run).expect("good");
     let (program, last) = (format!("{root}/bin/x"), format!("{root}/y"));
-    let expected = [program.as_str(), root, last.as_str(), "${baseDir}"];
+    let expected = [program.as_str(), root, last.as_str(), root, "${baseDir}"];
     assert_eq!(request.argv, expected);
     assert_eq!(request.spec.expect("a spec").argv, expected);
 
