@@ -96,6 +96,13 @@ pub fn output(spec: &ExecSpec, input: &Input) -> (Vec<u8>, Option<ExecResult>) {
         "login" => (b"Name: ".to_vec(), killed),
         "deaf" => (b"started\n".to_vec(), killed),
         "exit" => (Vec::new(), exit(0)),
+        "oom" => {
+            let end = exit(0).map(|result| ExecResult {
+                oom_kills: 1,
+                ..result
+            });
+            (b"done\n".to_vec(), end)
+        }
         other => panic!("{other:?} does nothing with its stdin"),
     }
 }

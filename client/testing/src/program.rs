@@ -43,6 +43,15 @@ impl Program {
                 Vec::new(),
                 ended(Some(Outcome::Signal(11)), Reason::Signaled),
             ),
+            // A chain that goes on without the child that the kernel killed for memory.
+            "oom" => Self::new(
+                line("done".into()),
+                exit(0).map(|result| ExecResult {
+                    oom_kills: number().unsigned_abs().into(),
+                    ..result
+                }),
+            ),
+            "readonly" => Self::new(refused_write(), exit(1)),
             "print" => Self::new(print(), exit(0)),
             "flood" => Self::new(flood(), exit(0)),
             "spec" => Self::new(
@@ -161,6 +170,12 @@ fn ended(outcome: Option<Outcome>, reason: Reason) -> Option<ExecResult> {
         reason: reason.into(),
         ..Default::default()
     })
+}
+
+/// Returns what a shell prints where it may not write into the folder in which it starts.
+fn refused_write() -> Vec<(OutputStream, Bytes)> {
+    let line = b"bash: line 1: a.txt: Read-only file system\n";
+    vec![(OutputStream::Stderr, Bytes::from_static(line))]
 }
 
 fn print() -> Vec<(OutputStream, Bytes)> {

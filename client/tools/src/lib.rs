@@ -32,6 +32,7 @@ pub mod prompt;
 mod prompt_lifecycle;
 mod prompt_material_reader;
 mod proto_json;
+mod run_warnings;
 mod script_run;
 mod session;
 mod sherma;

@@ -18,6 +18,7 @@ use crate::host_environment::add_host_variables;
 use crate::output_buffer::OutputStreams;
 use crate::output_collection::{self, ArtifactOwner};
 use crate::proto_json;
+use crate::run_warnings;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
 use crate::tool_error::{ToolError, ToolResult};
 
@@ -266,6 +267,8 @@ fn script_result(skill: String, script: String, finished: FinishedExec) -> Scrip
         warnings,
     };
     result.warnings.extend(finished.warnings);
+    let warnings = run_warnings::describe_run(&finished.result, &finished.spec, &result.stderr);
+    result.warnings.extend(warnings);
     result
 }
 

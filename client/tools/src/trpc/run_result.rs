@@ -9,6 +9,7 @@ use crate::call_context::CallContext;
 use crate::exec_run::{ExecEnd, FinishedExec};
 use crate::output_buffer::OutputStreams;
 use crate::output_collection::ArtifactOwner;
+use crate::run_warnings;
 use crate::state::{ARTIFACTS, StateDelta};
 
 /// Result of a run: its end, its output and the files that it left.
@@ -161,6 +162,12 @@ impl RunResult {
         result.stdout = stdout.into_text("stdout", &mut result.warnings);
         result.stderr = stderr.into_text("stderr", &mut result.warnings);
         result.warnings.extend(finished.warnings);
+        let errors = match finished.spec.terminal {
+            None => &result.stderr,
+            Some(_) => &result.stdout,
+        };
+        let warnings = run_warnings::describe_run(&finished.result, &finished.spec, errors);
+        result.warnings.extend(warnings);
         result
     }
 

@@ -20,6 +20,7 @@ use super::stdin_prompt::{StdinPrompt, find_prompt};
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::exec_run::{follow_exec, is_unknown_exec};
 use crate::output_buffer::output_bytes;
+use crate::run_warnings;
 use crate::tool_error::{ToolError, ToolResult};
 
 /// Longest wait in milliseconds; the daemon's maximum.
@@ -210,6 +211,10 @@ pub(super) async fn poll_command(
     (seen.output, seen.stderr) = (delivered.stdout, delivered.stderr);
     if let Some(end) = answered.result {
         seen.set_end(&RunResult::new(&end));
+        if command.plan.is_none() {
+            // The result of a skill's command has it.
+            seen.warnings.extend(run_warnings::oom_warning(&end));
+        }
         match finish_command(context, poll, command).await {
             Ok(result) => seen.result = result,
             // The output is handed over all the same.

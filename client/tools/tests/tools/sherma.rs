@@ -648,6 +648,17 @@ async fn a_script_in_a_new_workspace_is_told_so_once() {
     assert_eq!(ran.get("warnings"), None);
 }
 
+#[tokio::test]
+async fn an_oom_kill_that_the_exit_code_of_a_script_hides_is_a_warning() {
+    let (fake, mut talk) = conversation_with(|options| options.additions = true).await;
+    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
+    let script =
+        json!({"skill_id": "notes", "script_path": "scripts/run.py", "argv": ["oom", "1"]});
+    let ran = talk.ok("run_skill_script", script).await;
+    check_fields(&ran, &json!({"exit_code": 0, "outcome": "exited"}));
+    check_warning(&ran, "1 process was killed for memory");
+}
+
 /// Writes down what is called, and changes what it is told to.
 #[derive(Clone, Default)]
 pub(crate) struct Recorder {

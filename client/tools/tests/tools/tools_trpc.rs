@@ -14,6 +14,7 @@ mod material;
 mod mistakes;
 mod offer;
 mod policy;
+mod run_warnings;
 mod sessions;
 mod skill_commands;
 mod turns;

@@ -8,7 +8,7 @@ use skilld_tools::{Family, ToolOptions};
 use tonic::{Code, Status};
 
 use super::{conversation, conversation_with, options, run, text, use_tool};
-use crate::conversation::check_fields;
+use crate::conversation::{check_fields, check_warning};
 use skilld_testing::collection_messages::file;
 use skilld_testing::{Break, refusal};
 
@@ -146,4 +146,22 @@ async fn shermas_scripts_take_arguments_that_are_text_of_a_map_too() {
     let (code, message) = talk.refused("run_skill_script", run(json!("a b"))).await;
     assert_eq!(code, "INVALID_ARGUMENTS");
     assert!(message.contains("script_args must be a map"), "{message}");
+}
+
+#[tokio::test]
+async fn what_the_exit_code_of_a_script_hides_is_a_note_in_its_text() {
+    let (_fake, mut talk) = conversation(options()).await;
+    let ran = use_tool(&mut talk, run(&json!({"argv": ["oom", "1"]}))).await;
+    assert_eq!(
+        (&ran["exit_code"], &ran["outcome"]),
+        (&json!(0), &json!("exited"))
+    );
+    let oom = "1 process was killed for memory";
+    assert!(text(&ran).contains(&format!("Note: {oom}")), "{ran}");
+    check_warning(&ran, oom);
+    let in_skill = json!({"argv": ["readonly"], "cwd": "skill_root"});
+    let ran = use_tool(&mut talk, run(&in_skill)).await;
+    let read_only = "skills are read-only: write to out/ or work/";
+    assert!(text(&ran).contains(&format!("Note: {read_only}")), "{ran}");
+    check_warning(&ran, read_only);
 }
