@@ -103,17 +103,36 @@ impl FakeServices {
         let mut state = self.lock();
         state.asked.push(request.name.clone());
         let wrong = |reason| Err(refusal(Code::InvalidArgument, reason, &[]));
-        if request.path.split('/').any(|part| part == "..") {
+        if request.path.starts_with('/') || request.path.split('/').any(|part| part == "..") {
             return wrong("PATH_ESCAPES");
         }
         let folder = format!("{path}/");
         if state.skill_files.keys().any(|it| it.starts_with(&folder)) {
             return wrong("WRONG_FILE_TYPE");
         }
-        let near = [("path", request.path.as_str()), ("nearest", "USAGE.md")];
+        // Else the only file that differs in case only.
+        let alike = state
+            .skill_files
+            .keys()
+            .filter(|it| it.eq_ignore_ascii_case(&path));
+        let alike: Vec<&str> = alike.map(|it| &it[name.len() + 1..]).collect();
+        let near = match alike.is_empty() {
+            true => "USAGE.md".to_owned(),
+            false => alike.join(","),
+        };
+        let near = [("path", request.path.as_str()), ("nearest", near.as_str())];
         let missing = || refusal(Code::NotFound, "FILE_NOT_FOUND", &near);
-        let bytes = state.skill_files.get(&path).ok_or_else(missing)?;
-        let file = described(&request.path, bytes);
+        let found = match (state.skill_files.contains_key(&path), alike.as_slice()) {
+            (true, _) => request.path.as_str(),
+            (false, [only]) => only,
+            (false, _) => return Err(missing()),
+        };
+        let bytes = state.skill_files.get(&format!("{name}/{found}"));
+        let bytes = match bytes.ok_or_else(missing)? {
+            bytes if request.workspace_paths => &with_workspace_paths(name, bytes),
+            bytes => bytes,
+        };
+        let file = described(found, bytes);
         let number = |given: i64| usize::try_from(given).expect("no negative number");
         let from = number(request.offset).min(bytes.len());
         let to = match number(request.length) {
@@ -179,6 +198,15 @@ impl FakeServices {
             inputs: staged.collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// Replaces a placeholder for the skill's folder, as the daemon replaces all of them.
+pub(super) fn with_workspace_paths(skill: &str, bytes: &[u8]) -> Vec<u8> {
+    let Ok(text) = str::from_utf8(bytes) else {
+        return bytes.to_vec();
+    };
+    let folder = format!("/workspace/skills/{skill}");
+    text.replace("{baseDir}", &folder).into_bytes()
 }
 
 fn described(path: &str, bytes: &[u8]) -> SkillFile {

@@ -12,6 +12,7 @@ use skilld_client::v1::{
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+use super::catalogue::with_workspace_paths;
 use super::{State, error_details, refusal};
 
 /// Version of a skill with its files.
@@ -154,6 +155,11 @@ impl State {
                 "FILE_NOT_FOUND",
                 &[("path", &path), ("nearest", &near)],
             ));
+        };
+        let name = kit.skill.name.trim_start_matches("skills/");
+        let bytes = match request.workspace_paths {
+            true => &Bytes::from(with_workspace_paths(name, bytes)),
+            false => bytes,
         };
         let from = usize::try_from(request.offset)
             .unwrap_or_default()

@@ -36,6 +36,7 @@ mod run_warnings;
 mod script_run;
 mod session;
 mod sherma;
+mod skill_file_path;
 mod skill_lookup;
 mod skill_text_tag;
 mod skills;

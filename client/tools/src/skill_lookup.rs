@@ -11,7 +11,9 @@ use skilld_client::v1::{
 };
 use skilld_client::{Error, short_id};
 
-pub(crate) use files::{FileContent, list_documents, list_files, read_file, translate_file_error};
+pub(crate) use files::{
+    FileContent, list_documents, list_files, read_file, read_requested_file, translate_file_error,
+};
 
 use crate::call_context::{SessionContext, ToolsetContext};
 use crate::tool_error::{ToolError, ToolResult};

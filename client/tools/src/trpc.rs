@@ -13,6 +13,7 @@
 mod command_policy;
 mod doc_and_tool_selection;
 mod field_error_translator;
+mod file_reference;
 mod input_staging;
 mod line_selector;
 mod output_delivery;

@@ -31,9 +31,8 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: &MethodArguments
         ));
     }
     let skill = skill_name_resolution::find_loaded_skill(*call, &arguments.skill_name).await?;
-    let pinned = skill_lookup::pinned_reference(&skill);
     let max = call.tools.options.primary_bytes_max;
-    let file = skill_lookup::read_file(call.tools, &pinned, path, offset, max).await?;
+    let file = skill_lookup::read_requested_file(call.tools, &skill, path, offset, max).await?;
     let mut text = match &file.text {
         Some(text) => wrap_in_tag(&skill, Some(&file.path), text),
         None => format!(

@@ -65,9 +65,9 @@ async fn read_file(
         return Err(ToolError::arguments("the path is empty"));
     }
     let skill = skill.await?;
-    let pinned = pinned_reference(&skill);
     let max = call.tools.options.primary_bytes_max;
-    let mut file = skill_lookup::read_file(call.tools, &pinned, path, offset, max).await?;
+    let file = skill_lookup::read_requested_file(call.tools, &skill, path, offset, max);
+    let mut file = file.await?;
     Ok(ToolAnswer::of(json!(FileResult {
         content: file.text.take(),
         next_offset: file.next_offset,

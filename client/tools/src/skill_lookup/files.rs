@@ -4,11 +4,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use skilld_client::Error;
 use skilld_client::v1::skill_file::Kind;
-use skilld_client::v1::{ListSkillFilesRequest, ReadSkillFileRequest, Reason, SkillFile};
+use skilld_client::v1::{ListSkillFilesRequest, ReadSkillFileRequest, Reason, Skill, SkillFile};
 
-use super::{nearest_names, translate_skill_error};
+use super::{nearest_names, pinned_reference, skill_id, translate_skill_error};
 use crate::call_context::ToolsetContext;
 use crate::output_buffer::whole_end;
+use crate::skill_file_path::relative_path;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 
@@ -138,6 +139,29 @@ pub(crate) async fn read_file(
         text: is_text.then(|| String::from_utf8_lossy(&bytes).into_owned()),
         next_offset: (is_text && is_cut).then_some(next),
     })
+}
+
+/// Reads a file of a skill as [`read_file`] does, by a path that a model wrote: it may begin with the skill's folder or
+/// a placeholder for it.
+pub(crate) async fn read_requested_file(
+    tools: &ToolsetContext,
+    skill: &Skill,
+    path: &str,
+    offset: u64,
+    bytes_max: usize,
+) -> ToolResult<FileContent> {
+    let pinned = pinned_reference(skill);
+    let id = skill_id(skill);
+    let relative = relative_path(&id, path);
+    match read_file(tools, &pinned, path, offset, bytes_max).await {
+        // Such a path may exist in the skill, too, and counts first.
+        Err(ToolError::FileNotFound { .. } | ToolError::InvalidArguments { .. })
+            if relative != path =>
+        {
+            read_file(tools, &pinned, relative, offset, bytes_max).await
+        }
+        read => read,
+    }
 }
 
 /// Converts the daemon's error about a file or its skill.

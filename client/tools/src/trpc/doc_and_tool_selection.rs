@@ -1,6 +1,6 @@
 //! `skill_select_docs`, `skill_select_tools`: chooses the documents and tools of a skill that the next prompts bring.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use super::decode;
 use super::skill_listing::require_unversioned_name;
 use super::tool_table::has_tool;
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
+use crate::skill_file_path::{DocumentMatch, find_document};
 use crate::state::skill_loads::{self, SelectionOutcome};
 use crate::state::{Selection, SelectionMode, StateDelta};
 use crate::tool_error::ToolResult;
@@ -50,6 +51,19 @@ pub(super) struct SelectedDocs {
     /// Documents that the skill does not have; they were left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unknown_docs: Vec<String>,
+    /// For unknown documents: those that may have been meant.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    similar_docs: BTreeMap<String, Vec<String>>,
+}
+
+/// Documents that a call names, by whether the skill has them.
+#[derive(Debug, Default)]
+pub(super) struct RequestedDocs {
+    /// Paths as the skill has them.
+    pub(super) known: Vec<String>,
+    pub(super) unknown: Vec<String>,
+    /// Documents that may have been meant by unknown names.
+    similar: BTreeMap<String, Vec<String>>,
 }
 
 /// Tools of a skill that are offered.
@@ -85,14 +99,15 @@ pub(super) struct SelectToolsResult {
 }
 
 impl SelectedDocs {
-    pub(super) fn new(selection: Option<&Selection>, unknown: Vec<String>) -> Self {
+    pub(super) fn new(selection: Option<&Selection>, requested: RequestedDocs) -> Self {
         Self {
             selected_docs: match selection {
                 Some(Selection::These(names)) => names.clone(),
                 Some(Selection::All) | None => Vec::new(),
             },
             include_all_docs: selection == Some(&Selection::All),
-            unknown_docs: unique(unknown),
+            unknown_docs: unique(requested.unknown),
+            similar_docs: requested.similar,
         }
     }
 }
@@ -102,9 +117,10 @@ pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> Call
     let (tools, state, scope) = (call.tools, call.state, call.scope());
     let skill = skill_lookup::find_skill(tools, require_unversioned_name(&asked.skill)?).await?;
     let name = skill_lookup::skill_id(&skill);
-    let (items, mut unknown_docs) = split_known_docs(tools, &skill, &asked.docs).await?;
+    let mut docs = find_requested_docs(tools, &skill, &asked.docs).await?;
+    let items = std::mem::take(&mut docs.known);
     let change = SelectionMode::parse(&asked.mode);
-    let selected = if has_effect(change, asked.include_all_docs, &items, &unknown_docs) {
+    let selected = if has_effect(change, asked.include_all_docs, &items, &docs.unknown) {
         skill_loads::select_docs(state, scope, &name, change, &items, asked.include_all_docs)
     } else {
         unchanged(skill_loads::docs(state, scope, &name), &[])
@@ -115,11 +131,11 @@ pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> Call
         ..*call
     };
     let inline = prompt_material_reader::read_inline_content(context, skill).await?;
-    unknown_docs.extend(inline.unknown_docs);
+    docs.unknown.extend(inline.unknown_docs);
     let result = SelectDocsResult {
         skill: name,
         mode: change.name().to_owned(),
-        docs: SelectedDocs::new(Some(&selected.selection), unknown_docs),
+        docs: SelectedDocs::new(Some(&selected.selection), docs),
         content: inline.content,
     };
     Ok(ToolAnswer::with(&result, selected.delta))
@@ -195,20 +211,33 @@ pub(super) fn split_available_tools(
     }
 }
 
-/// Splits documents into those that the skill has and the others.
-pub(super) async fn split_known_docs(
+/// Finds the documents that a call names among those that the skill has.
+pub(super) async fn find_requested_docs(
     tools: &ToolsetContext,
     skill: &Skill,
     asked: &[String],
-) -> ToolResult<(Vec<String>, Vec<String>)> {
-    let asked = asked.iter().map(|doc| doc.trim().to_owned());
-    let asked: Vec<String> = asked.filter(|doc| !doc.is_empty()).collect();
+) -> ToolResult<RequestedDocs> {
+    let asked = asked.iter().map(|doc| doc.trim());
+    let asked: Vec<&str> = asked.filter(|doc| !doc.is_empty()).collect();
+    let mut requested = RequestedDocs::default();
     if asked.is_empty() {
-        return Ok((Vec::new(), Vec::new()));
+        return Ok(requested);
     }
     let docs = skill_lookup::list_documents(tools, &skill_lookup::pinned_reference(skill)).await?;
-    let docs: HashSet<String> = docs.into_iter().map(|file| file.path).collect();
-    Ok(asked.into_iter().partition(|doc| docs.contains(doc)))
+    let docs: Vec<String> = docs.into_iter().map(|file| file.path).collect();
+    let id = skill_lookup::skill_id(skill);
+    for doc in asked {
+        match find_document(&id, &docs, doc) {
+            DocumentMatch::Found(path) => requested.known.push(path),
+            DocumentMatch::Unknown(similar) => {
+                requested.unknown.push(doc.to_owned());
+                if !similar.is_empty() {
+                    requested.similar.insert(doc.to_owned(), similar);
+                }
+            }
+        }
+    }
+    Ok(requested)
 }
 
 fn unique(names: Vec<String>) -> Vec<String> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::decode;
-use super::doc_and_tool_selection::{self, SelectedDocs, SelectedTools, split_known_docs};
+use super::doc_and_tool_selection::{self, SelectedDocs, SelectedTools, find_requested_docs};
 use super::skill_listing::require_unversioned_name;
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer};
 use crate::hooks::{LoadedSkill, SkillChoice, UnloadedSkill};
@@ -59,10 +59,10 @@ pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
     let reference = skill_lookup::skill_reference(&choice.skill_id, &choice.version);
     let skill = skill_lookup::find_skill(tools, require_unversioned_name(&reference)?).await?;
     let name = skill_lookup::skill_id(&skill);
-    let (docs, mut unknown_docs) = split_known_docs(tools, &skill, &asked.docs).await?;
-    let docs = match (asked.include_all_docs, docs.is_empty()) {
+    let mut requested = find_requested_docs(tools, &skill, &asked.docs).await?;
+    let docs = match (asked.include_all_docs, requested.known.is_empty()) {
         (true, _) => Some(Selection::All),
-        (false, false) => Some(Selection::these(&docs)),
+        (false, false) => Some(Selection::these(&requested.known)),
         (false, true) => None,
     };
     let mut delta = skill_loads::load(state, scope, &name, docs.as_ref(), None);
@@ -91,14 +91,14 @@ pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
         ..*call
     };
     let inline = prompt_material_reader::read_inline_content(context, skill).await?;
-    unknown_docs.extend(inline.unknown_docs);
+    requested.unknown.extend(inline.unknown_docs);
     let has_content = inline.content.is_some();
     report.content = inline.content.unwrap_or_default();
     call.complete_load(&mut report, &leaving).await?;
     let result = LoadResult {
         message: format!("loaded: {name}"),
         digest: report.digest,
-        docs: SelectedDocs::new(docs.as_ref(), unknown_docs),
+        docs: SelectedDocs::new(docs.as_ref(), requested),
         tools: selected_tools,
         evicted: evicted.names,
         content: has_content.then_some(report.content),

@@ -8,4 +8,5 @@ mod schema;
 mod servers;
 mod sherma;
 mod stdio_servers;
+mod skill_paths;
 mod tools_trpc;

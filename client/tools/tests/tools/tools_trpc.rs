@@ -17,6 +17,7 @@ mod policy;
 mod run_warnings;
 mod sessions;
 mod skill_commands;
+mod skill_files;
 mod turns;
 mod versions;
 

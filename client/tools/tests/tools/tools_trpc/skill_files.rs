@@ -1,0 +1,163 @@
+//! Files of skills before and after they are staged: by the paths that skills, prompts and models write.
+
+use serde_json::json;
+use skilld_client::v1;
+use skilld_tools::ToolOptions;
+
+use super::{Talk, skill};
+
+const TEXT: &[u8] = b"run {baseDir}/scripts/run.sh\n";
+const RESOLVED: &str = "run /workspace/skills/demo/scripts/run.sh\n";
+
+/// A conversation with two documents that refer to their skill's folder, and nothing in a workspace.
+async fn with_documents() -> Talk {
+    let talk = Talk::new(ToolOptions::default()).await;
+    {
+        let mut state = talk.fake.state.lock();
+        for path in ["demo/REFERENCE.md", "demo/docs/Usage.md"] {
+            state.skill_files.insert(path.to_owned(), TEXT.to_vec());
+        }
+        state
+            .skill_files
+            .insert("other/docs/b.md".to_owned(), b"b\n".to_vec());
+    }
+    talk
+}
+
+#[tokio::test]
+async fn a_skills_file_is_read_by_every_path_before_anything_is_staged() {
+    let mut talk = with_documents().await;
+    talk.call("skill_load", json!({"skill": "demo"})).await;
+    talk.calls();
+    for path in [
+        "skill://demo/REFERENCE.md",
+        "skills/demo/REFERENCE.md",
+        "workspace://skills/demo/REFERENCE.md",
+        "/workspace/skills/demo/REFERENCE.md",
+        "/mnt/skills/demo/reference.md",
+        "$SKILLS_DIR/demo/Reference.md",
+        "${CLAUDE_SKILL_DIR}/REFERENCE.md",
+        "$CLAUDE_SKILL_DIR/REFERENCE.md",
+        "${CLAUDE_PLUGIN_ROOT}/skills/demo/REFERENCE.md",
+        "{baseDir}/reference.md",
+        "REFERENCE.md",
+        " reference.md ",
+    ] {
+        let read = talk.call("read_file", json!({"file_name": path})).await;
+        assert_eq!(read["content"], RESOLVED, "{path}");
+        assert_eq!(read["file_name"], "skill://demo/REFERENCE.md", "{path}");
+    }
+    let calls = talk.calls();
+    assert!(
+        calls
+            .iter()
+            .all(|call| call.contains("/Read") || call.contains("/Get")),
+        "nothing is made or staged: {calls:?}"
+    );
+    assert!(talk.fake.state.lock().workspaces.is_empty());
+}
+
+#[tokio::test]
+async fn a_path_that_may_mean_several_files_or_none_lists_those_that_it_may_mean() {
+    let mut talk = with_documents().await;
+    let of_loaded = json!({"file_name": "${CLAUDE_SKILL_DIR}/REFERENCE.md"});
+    let (code, message) = talk.refused("read_file", of_loaded.clone()).await;
+    assert_eq!(code, "INVALID_ARGUMENTS");
+    assert!(message.contains("none is loaded"), "{message}");
+    let relative = json!({"file_name": "REFERENCE.md"});
+    let unloaded = talk.refused("read_file", relative.clone()).await;
+    assert_eq!(unloaded.0, "FILE_NOT_FOUND");
+    talk.call("skill_load", json!({"skill": "demo"})).await;
+    talk.call("skill_load", json!({"skill": "other"})).await;
+    let read = talk.call("read_file", relative.clone()).await;
+    assert_eq!(read["file_name"], "skill://demo/REFERENCE.md");
+    {
+        let mut state = talk.fake.state.lock();
+        state
+            .skill_files
+            .insert("other/REFERENCE.md".to_owned(), b"x".to_vec());
+        state
+            .skill_files
+            .insert("demo/docs/USAGE.md".to_owned(), b"x".to_vec());
+    }
+    for arguments in [relative, of_loaded] {
+        let (code, message) = talk.refused("read_file", arguments).await;
+        assert_eq!(code, "INVALID_ARGUMENTS");
+        let both = "use one of skill://other/REFERENCE.md, skill://demo/REFERENCE.md";
+        assert!(message.contains(both), "{message}");
+    }
+    // Two that differ in case only.
+    let unclear = json!({"file_name": "skills/demo/docs/usage.md"});
+    let (code, message) = talk.refused("read_file", unclear).await;
+    assert_eq!(code, "FILE_NOT_FOUND");
+    assert!(
+        message.contains("docs/USAGE.md or docs/Usage.md"),
+        "{message}"
+    );
+    let hidden = json!({"file_name": "skills/ghost/a.md"});
+    assert_eq!(talk.refused("read_file", hidden).await.0, "UNKNOWN_SKILL");
+}
+
+#[tokio::test]
+async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_workspace() {
+    let mut talk = with_documents().await;
+    let old = v1::Skill {
+        version: "0.9.0".into(),
+        digest: format!("sha256:{}", "09".repeat(32)),
+        ..skill("demo", &[])
+    };
+    talk.fake.state.lock().skills.push(old.clone());
+    talk.call("skill_run", super::run("hello")).await;
+    {
+        let mut state = talk.fake.state.lock();
+        let workspace = state.workspaces.values_mut().next().expect("one");
+        workspace.skills = vec![v1::WorkspaceSkill {
+            name: "demo".into(),
+            digest: old.digest.clone(),
+        }];
+        let made = "skills/demo/out/a.txt".to_owned();
+        state.staged.insert(made, b"made\n".to_vec());
+        state.asked.clear();
+    }
+    let staged = json!({"file_name": "/workspace/skills/demo/REFERENCE.md"});
+    let read = talk.call("read_file", staged).await;
+    assert_eq!(read["content"], RESOLVED);
+    let asked = talk.fake.state.lock().asked.clone();
+    assert_eq!(asked, [format!("skills/demo@{}", old.digest)]);
+    let made = json!({"file_name": "skills/demo/out/a.txt"});
+    assert_eq!(talk.call("read_file", made).await["content"], "made\n");
+}
+
+#[tokio::test]
+async fn a_document_is_chosen_by_every_path_and_in_any_case_that_is_clear() {
+    let mut talk = with_documents().await;
+    talk.fake
+        .state
+        .lock()
+        .skill_files
+        .insert("demo/docs/USAGE.md".to_owned(), b"x".to_vec());
+    let docs = json!([
+        "reference.md",
+        "${CLAUDE_SKILL_DIR}/references/A.md",
+        "/mnt/skills/demo/usage.md",
+        "docs/usage.md",
+        "a.MD",
+        "nope.md",
+    ]);
+    for tool in ["skill_load", "skill_select_docs"] {
+        let chosen = talk
+            .call(tool, json!({"skill": "demo", "docs": docs}))
+            .await;
+        let wanted = json!(["REFERENCE.md", "references/a.md", "USAGE.md"]);
+        assert_eq!(chosen["selected_docs"], wanted, "{tool}");
+        assert_eq!(
+            chosen["unknown_docs"],
+            json!(["docs/usage.md", "a.MD", "nope.md"])
+        );
+        let similar = json!({
+            "docs/usage.md": ["docs/USAGE.md", "docs/Usage.md"],
+            "a.MD": ["references/a.md"],
+        });
+        assert_eq!(chosen["similar_docs"], similar, "{tool}");
+    }
+}
