@@ -42,12 +42,17 @@ impl SkillService for FakeServices {
         }
         let state = self.lock();
         if !state.kits.is_empty() {
-            // Two to a page.
-            let from: usize = request.into_inner().page_token.parse().unwrap_or(0);
-            let skills = state.kits.iter().map(|kit| kit.skill.clone());
-            let next = from + 2;
+            // Two to a page, of many as many as are asked for.
+            let request = request.into_inner();
+            let from: usize = request.page_token.parse().unwrap_or(0);
+            let size = match state.kits.len() {
+                ..100 => 2,
+                _ => usize::try_from(request.page_size).expect("no negative number"),
+            };
+            let kits = state.kits.iter().skip(from).take(size);
+            let next = from + size;
             return Ok(Response::new(ListSkillsResponse {
-                skills: skills.skip(from).take(2).collect(),
+                skills: kits.map(|kit| kit.skill.clone()).collect(),
                 next_page_token: match next < state.kits.len() {
                     true => next.to_string(),
                     false => String::new(),

@@ -174,12 +174,10 @@ impl State {
 
     /// Returns the skills whose names contain the query.
     pub(super) fn kits_like(&self, query: &str) -> Vec<SkillMatch> {
-        let like = self
-            .kits
-            .iter()
-            .filter(|kit| kit.skill.name.contains(query));
-        like.map(|kit| SkillMatch {
-            skill: Some(kit.skill.clone()),
+        let skills = self.kits.iter().map(|kit| &kit.skill).chain(&self.skills);
+        let like = skills.filter(|skill| skill.name.contains(query));
+        like.map(|skill| SkillMatch {
+            skill: Some(skill.clone()),
             score: 3.0,
             matched_fields: vec!["name".into()],
         })

@@ -46,7 +46,7 @@ struct MethodArguments {
     skill_name: String,
     /// read_file: relative to the skill's folder.
     file_path: String,
-    /// read_file: the first byte, for a file that comes in parts.
+    /// list, search, read_file: where to go on, `next_offset` of the call before; in a file the first byte.
     offset: u64,
     /// execute_script: relative to the skill's folder.
     script_path: String,
@@ -154,8 +154,11 @@ async fn call_method(call: CallContext<'_>, arguments: Value) -> CallResult {
         return Err(ToolError::arguments(problem));
     }
     match method.as_str() {
-        "list" => list_and_search_methods::list_skills(call).await,
-        "search" => list_and_search_methods::search_skills(call, &arguments.query).await,
+        "list" => list_and_search_methods::list_skills(call, arguments.offset).await,
+        "search" => {
+            let MethodArguments { query, offset, .. } = &arguments;
+            list_and_search_methods::search_skills(call, query, *offset).await
+        }
         "load" => load_method::load_skill(call, &arguments.skill_name).await,
         "read_file" => read_file_method::read_file(call, &arguments).await,
         _ => execute_script_method::execute_script(call, arguments).await,

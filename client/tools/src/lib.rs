@@ -37,6 +37,7 @@ mod script_run;
 mod session;
 mod sherma;
 mod skill_file_path;
+mod skill_list_page;
 mod skill_lookup;
 mod skill_text_tag;
 mod skills;

@@ -26,22 +26,23 @@ pub use preload::{PreloadOutcome, SkippedPreload};
 use crate::builtin_tool::{BuiltinTool, check_tools, find_tool, list_offered};
 use crate::call_context::{CallResult, SessionContext};
 use crate::script_run::ScriptResult;
+use crate::skill_list_page::SkillList;
 use crate::state::sherma::LoadedSkills;
 use crate::tool_definition::{ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 use tool_arguments::{
-    AssetArguments, LoadArguments, NoArguments, ResourceArguments, RunArguments, SearchArguments,
+    AssetArguments, ListArguments, LoadArguments, ResourceArguments, RunArguments, SearchArguments,
     SkillArguments,
 };
 
 /// Tools of the family, in the order in which they are offered.
 static TOOLS: [BuiltinTool; 10] = [
-    BuiltinTool::new::<NoArguments, Vec<skill_listing::ListedSkill>>(
+    BuiltinTool::new::<ListArguments, SkillList<skill_listing::ListedSkill>>(
         "list_skills",
-        "Lists all skills: id, version, name and what each is for. Load one with load_skill_md before you \
-         use it.",
-        |call, _| Box::pin(skill_listing::list_skills(call)),
+        "Lists the skills, or finds some by words: id, version, name and what each is for. Load one with load_skill_md \
+         before you use it.",
+        |call, arguments| Box::pin(skill_listing::list_skills(call, arguments)),
     ),
     BuiltinTool::new::<LoadArguments, skill_load::LoadReport>(
         "load_skill_md",
@@ -88,7 +89,7 @@ static TOOLS: [BuiltinTool; 10] = [
     )
     .addition()
     .running(),
-    BuiltinTool::new::<SearchArguments, Vec<skill_listing::FoundSkill>>(
+    BuiltinTool::new::<SearchArguments, SkillList<skill_listing::FoundSkill>>(
         "search_skills",
         "Finds skills by words, best first.",
         |call, arguments| Box::pin(skill_listing::search_skills(call, arguments)),

@@ -22,7 +22,7 @@ use crate::tool_options::ToolOptions;
 /// Number of skills of one page; the server's maximum.
 const PAGE_SIZE: i32 = 1000;
 /// Maximum number of skills that a search finds; the server's maximum.
-const FOUND_MAX: usize = 100;
+pub(crate) const FOUND_MAX: usize = 100;
 /// Maximum number of concurrent requests when many skills or files are read.
 const REQUESTS_MAX: usize = 8;
 
@@ -115,7 +115,9 @@ pub(crate) async fn search_skills(
         limit: i32::try_from(limit).unwrap_or_default(),
         compat,
     };
-    let found = tools.client.search_skills(request).await?.matches;
+    let found = tools.client.search_skills(request).await;
+    let found = found.map_err(|error| translate_skill_error(&tools.options, error, query))?;
+    let found = found.matches;
     let shown = found.into_iter().filter_map(|mut found| {
         let skill = found.skill.take()?;
         let is_shown = tools.options.shows(&skill_id(&skill));
@@ -209,6 +211,21 @@ pub(crate) async fn list_current_skills(tools: &ToolsetContext) -> ToolResult<Ve
         }
     });
     collect_found(current).await
+}
+
+/// Searches the usable skills by words, each name once, best first: of several versions the one that matches best.
+pub(crate) async fn find_skills_by_words(
+    tools: &ToolsetContext,
+    query: &str,
+) -> ToolResult<Vec<Skill>> {
+    let mut found = Vec::new();
+    let mut names = BTreeSet::new();
+    for (skill, _) in search_skills(tools, query, FOUND_MAX, false).await? {
+        if names.insert(skill_id(&skill)) {
+            found.push(skill);
+        }
+    }
+    Ok(found)
 }
 
 /// Converts the daemon's error about a skill. The names that it suggests are those that the options show.

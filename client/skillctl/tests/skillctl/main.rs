@@ -7,6 +7,7 @@ mod commands_line;
 mod commands_mcp;
 mod commands_mcp_http;
 mod commands_mcp_resources;
+mod commands_mcp_skills;
 mod commands_tool;
 mod followed_execs;
 mod help;

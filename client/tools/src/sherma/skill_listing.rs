@@ -3,14 +3,15 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
-use skilld_client::v1::Skill;
+use skilld_client::v1::{Skill, SkillMatch};
 
 use super::skill_version_resolution::is_loaded;
-use super::tool_arguments::SearchArguments;
+use super::tool_arguments::{ListArguments, SearchArguments};
 use super::{decode, read_loaded};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::prompt::clean;
-use crate::skill_lookup::{self, skill_id};
+use crate::skill_list_page::{EntryDetail, SkillListPage, json_bytes};
+use crate::skill_lookup::{self, FOUND_MAX, skill_id};
 use crate::state::sherma::LoadedSkills;
 use crate::tool_error::ToolError;
 
@@ -33,20 +34,21 @@ pub(super) struct ListedSkill {
 }
 
 impl ListedSkill {
-    fn new(skill: &Skill, loaded: &LoadedSkills) -> Self {
+    fn new(skill: &Skill, loaded: &LoadedSkills, detail: EntryDetail) -> Self {
         let id = skill_id(skill);
+        let text = |text: &str| detail.cut(clean(text).0);
         Self {
             name: match skill.display_name.as_str() {
                 "" => id.clone(),
-                name => clean(name).0,
+                name => text(name),
             },
             version: match skill.version.as_str() {
                 "" => "*".to_owned(),
-                version => clean(version).0,
+                version => text(version),
             },
-            description: clean(&skill.description).0,
+            description: text(&skill.description),
             loaded: is_loaded(loaded, skill),
-            problem: skill_lookup::unusable_reason(skill),
+            problem: skill_lookup::unusable_reason(skill).map(|problem| detail.cut(problem)),
             id,
         }
     }
@@ -62,11 +64,26 @@ pub(super) struct FoundSkill {
     matched_fields: Vec<String>,
 }
 
-pub(super) async fn list_skills(call: CallContext<'_>) -> CallResult {
+pub(super) async fn list_skills(call: CallContext<'_>, arguments: Value) -> CallResult {
+    let asked: ListArguments = decode(arguments)?;
     let loaded = read_loaded(*call);
-    let skills = skill_lookup::list_skills(call.tools).await?;
-    let listed = skills.iter().map(|skill| ListedSkill::new(skill, &loaded));
-    Ok(ToolAnswer::of(json!(listed.collect::<Vec<_>>())))
+    let query = asked.query.trim();
+    let skills = match query {
+        "" => skill_lookup::list_skills(call.tools).await?,
+        words => {
+            let found = skill_lookup::search_skills(call.tools, words, FOUND_MAX, false).await?;
+            found.into_iter().map(|(skill, _)| skill).collect()
+        }
+    };
+    let describe = |skill: &Skill, detail| ListedSkill::new(skill, &loaded, detail);
+    let page = SkillListPage::new(&skills, asked.offset, describe, json_bytes);
+    let list = page.into_list(|next| match query {
+        "" => format!(
+            "the others: list_skills with offset {next}, or with query to find skills by words"
+        ),
+        _ => format!("the others: the same call with offset {next}, or more words"),
+    });
+    Ok(ToolAnswer::of(json!(list)))
 }
 
 pub(super) async fn search_skills(call: CallContext<'_>, arguments: Value) -> CallResult {
@@ -80,12 +97,20 @@ pub(super) async fn search_skills(call: CallContext<'_>, arguments: Value) -> Ca
         .unwrap_or(FOUND_DEFAULT);
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
     let found = skill_lookup::search_skills(call.tools, &search.query, wanted, false).await?;
-    let matches = found.into_iter().map(|(skill, found)| FoundSkill {
-        id: skill_id(&skill),
-        version: clean(&skill.version).0,
-        description: clean(&skill.description).0,
-        score: found.score,
-        matched_fields: found.matched_fields,
-    });
-    Ok(ToolAnswer::of(json!(matches.collect::<Vec<_>>())))
+    let page = SkillListPage::new(&found, search.offset, FoundSkill::new, json_bytes);
+    let list = page
+        .into_list(|next| format!("the others: the same call with offset {next}, or more words"));
+    Ok(ToolAnswer::of(json!(list)))
+}
+
+impl FoundSkill {
+    fn new((skill, found): &(Skill, SkillMatch), detail: EntryDetail) -> Self {
+        Self {
+            id: skill_id(skill),
+            version: detail.cut(clean(&skill.version).0),
+            description: detail.cut(clean(&skill.description).0),
+            score: found.score,
+            matched_fields: found.matched_fields.clone(),
+        }
+    }
 }

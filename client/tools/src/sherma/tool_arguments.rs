@@ -24,7 +24,14 @@ fn any_version() -> String {
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct NoArguments {}
+pub(super) struct ListArguments {
+    /// Words: list only the skills that match them, best first.
+    #[serde(default)]
+    pub(super) query: String,
+    /// Where to go on: `next_offset` of the call before.
+    #[serde(default)]
+    pub(super) offset: usize,
+}
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct SkillArguments {
@@ -110,4 +117,7 @@ pub(super) struct SearchArguments {
     /// At most this many, up to 100; 25 unless given.
     #[serde(default)]
     pub(super) limit: Option<u32>,
+    /// Where to go on: `next_offset` of the call before.
+    #[serde(default)]
+    pub(super) offset: usize,
 }

@@ -3,10 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use skilld_client::v1::Skill;
 
 use super::decode;
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::prompt::clean;
+use crate::skill_list_page::{EntryDetail, SkillList, SkillListPage, json_bytes};
 use crate::skill_lookup;
 use crate::tool_error::{ToolError, ToolResult};
 
@@ -17,6 +19,10 @@ pub(super) struct ListArguments {
     pub(super) mode: String,
     /// Objects with name and description instead of names.
     pub(super) details: bool,
+    /// Words: list only the skills that match them, best first.
+    pub(super) query: String,
+    /// Where to go on: `next_offset` of the call before.
+    pub(super) offset: usize,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -37,8 +43,8 @@ pub(super) struct SkillLine {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum ListResult {
-    Names(Vec<String>),
-    Summaries(Vec<SkillLine>),
+    Names(SkillList<String>),
+    Summaries(SkillList<SkillLine>),
 }
 
 /// Tools that a skill declares.
@@ -50,19 +56,48 @@ pub(super) struct ToolsResult {
 
 pub(super) async fn list_skills(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: ListArguments = decode(arguments)?;
+    let (tools, query) = (call.tools, asked.query.trim());
+    let names = async || -> ToolResult<Vec<String>> {
+        Ok(match query {
+            "" => {
+                let names = skill_lookup::list_skill_names(tools).await?;
+                names.into_iter().collect()
+            }
+            words => {
+                let found = skill_lookup::find_skills_by_words(tools, words).await?;
+                found.iter().map(skill_lookup::skill_id).collect()
+            }
+        })
+    };
+    let skills = async || match query {
+        "" => skill_lookup::list_current_skills(tools).await,
+        words => skill_lookup::find_skills_by_words(tools, words).await,
+    };
+    let rest = |next: usize| match query {
+        "" => format!(
+            "the others: skill_list with offset {next}, or with query to find skills by words"
+        ),
+        _ => format!("the others: the same call with offset {next}, or more words"),
+    };
     let result = if asked.details {
-        let skills = skill_lookup::list_current_skills(call.tools).await?;
-        let lines = skills.iter().map(|skill| SkillLine {
-            name: skill_lookup::skill_id(skill),
-            // A model reads it: without characters that deceive the eye.
-            description: clean(&skill.description).0,
-        });
-        ListResult::Summaries(lines.collect())
+        let page = SkillListPage::new(&skills().await?, asked.offset, SkillLine::new, json_bytes);
+        ListResult::Summaries(page.into_list(rest))
     } else {
-        let names = skill_lookup::list_skill_names(call.tools).await?;
-        ListResult::Names(names.into_iter().collect())
+        let name = |name: &String, _| name.clone();
+        let page = SkillListPage::new(&names().await?, asked.offset, name, json_bytes);
+        ListResult::Names(page.into_list(rest))
     };
     Ok(ToolAnswer::of(json!(result)))
+}
+
+impl SkillLine {
+    fn new(skill: &Skill, detail: EntryDetail) -> Self {
+        Self {
+            name: skill_lookup::skill_id(skill),
+            // A model reads it: without characters that deceive the eye.
+            description: detail.cut(clean(&skill.description).0),
+        }
+    }
 }
 
 pub(super) async fn list_tools(call: CallContext<'_>, arguments: Value) -> CallResult {

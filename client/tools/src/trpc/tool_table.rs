@@ -35,8 +35,8 @@ const KILLED_WORKSPACE_FIELDS: &[&str] =
 pub(super) static TOOLS: [BuiltinTool; 16] = [
     BuiltinTool::new::<ListArguments, ListResult>(
         "skill_list",
-        "Lists the skills that you can load. Each is a folder with instructions, documents and scripts for one kind of \
-         task.",
+        "Lists the skills that you can load, or finds some by words. Each is a folder with instructions, documents and \
+         scripts for one kind of task.",
         |call, arguments| Box::pin(skill_listing::list_skills(call, arguments)),
     ),
     BuiltinTool::new::<SkillArguments, ToolsResult>(

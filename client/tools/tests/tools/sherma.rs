@@ -90,7 +90,7 @@ async fn the_seven_tools_have_their_names_and_argument_names() {
     assert_eq!(talk.names().await, SEVEN);
     let definitions = talk.definitions().await;
     for (tool, required, optional) in [
-        ("list_skills", "", ""),
+        ("list_skills", "", "query offset"),
         ("load_skill_md", "skill_id", "version reload"),
         ("unload_skill", "skill_id", "version"),
         ("list_skill_resources", "skill_id", "version"),

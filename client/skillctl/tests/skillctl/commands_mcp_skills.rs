@@ -1,0 +1,56 @@
+//! Skills over `skillctl mcp`: long lists, and texts that refer to their skill's folder.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value without the key is how a test fails"
+)]
+
+use serde_json::json;
+use skilld_testing::skills::Kit;
+
+use crate::commands_mcp::Client;
+use crate::commands_tool::fake;
+
+#[tokio::test]
+async fn a_list_of_thousands_of_skills_is_a_bounded_page_and_a_query_finds_one() {
+    let fake = fake();
+    let kits = (0..2000).map(|number| Kit::new(&format!("skill-{number:04}"), "1.0.0"));
+    fake.state.lock().kits = kits.collect();
+    let mut client = Client::start(&fake, &[]).await;
+    let listed = client.call("skill_list", json!({"details": true})).await;
+    let text = listed["content"][0]["text"].as_str().expect("text");
+    assert!(text.len() <= 16 * 1024, "{} bytes", text.len());
+    let page = &listed["structuredContent"];
+    assert_eq!(page["total"], 2000);
+    let (shown, next) = (page["skills"].as_array(), page["next_offset"].as_u64());
+    assert_eq!(shown.map(|shown| shown.len() as u64), next);
+    let found = client
+        .call("skill_list", json!({"query": "skill-1234"}))
+        .await;
+    assert_eq!(found["structuredContent"]["result"], json!(["skill-1234"]));
+}
+
+#[tokio::test]
+async fn placeholders_in_a_skills_text_are_paths_of_the_workspace() {
+    let fake = fake();
+    let kit = Kit::new("notes", "1.0.0")
+        .file("SKILL.md", "run {baseDir}/x.sh\n")
+        .file("assets/p.png", b"\x89PNG\r\n\x1a\n\0\0".to_vec());
+    fake.state.lock().kits = vec![kit];
+    let mut client = Client::start(&fake, &[]).await;
+    let resource = json!({"uri": "skill://notes/SKILL.md"});
+    let read = client
+        .request("resources/read", resource)
+        .await
+        .expect("a file");
+    let resolved = "run /workspace/skills/notes/x.sh\n";
+    assert_eq!(read["contents"][0]["text"], resolved);
+    client.call("skill_load", json!({"skill": "notes"})).await;
+    let file = json!({"file_name": "${CLAUDE_SKILL_DIR}/SKILL.md"});
+    let read = client.call("read_file", file).await;
+    assert_eq!(read["structuredContent"]["content"], resolved);
+    // A file that is no text is returned as what it is, by such a path too.
+    let image = json!({"file_name": "{baseDir}/assets/p.png"});
+    let image = client.call("read_file", image).await;
+    assert_eq!(image["content"][1]["mimeType"], "image/png", "{image}");
+}

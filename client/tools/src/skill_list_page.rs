@@ -1,0 +1,235 @@
+//! Pages of lists of skills. A list that does not fit into one answer is shown in parts, with shortened texts, and says
+//! how to see the rest. Pure; every family lists and searches through it.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Maximum size of an answer that lists skills in bytes of JSON. It is what results show of a command's output by
+/// default ([`crate::ToolOptions::output_bytes_max`]): about 4,000 tokens, some 400 names.
+const ANSWER_BYTES_MAX: usize = 16 * 1024;
+/// Maximum size of the entries of an answer in bytes. The rest is for the message, the numbers and the fields' names.
+const ENTRIES_BYTES_MAX: usize = ANSWER_BYTES_MAX - 768;
+/// Maximum number of characters of a text in a list that is shown in parts. Agent Zero cuts descriptions there.
+pub(crate) const TEXT_CHARS_MAX: usize = 200;
+
+/// List of skills as an answer has it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum SkillList<T> {
+    /// All skills.
+    All(Vec<T>),
+    /// Some of them, where all do not fit or the call asks for later ones.
+    Part(SkillListPart<T>),
+}
+
+/// Part of a list of skills.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SkillListPart<T> {
+    skills: Vec<T>,
+    /// Number of skills in the whole list.
+    total: usize,
+    /// `offset` of the call that goes on; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_offset: Option<usize>,
+    /// Which skills these are, and how to see the others.
+    message: String,
+}
+
+/// Amount of text in an entry of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryDetail {
+    /// Texts as they are.
+    Full,
+    /// Each text cut by [`shorten`].
+    Short,
+}
+
+impl EntryDetail {
+    /// Returns a text at the length that the entry has room for.
+    pub(crate) fn cut(self, text: String) -> String {
+        match self {
+            Self::Full => text,
+            Self::Short => shorten(&text),
+        }
+    }
+}
+
+/// Entries of a list that fit into one answer.
+#[derive(Debug)]
+pub(crate) struct SkillListPage<T> {
+    pub(crate) entries: Vec<T>,
+    /// Position of the first entry in the list.
+    pub(crate) offset: usize,
+    /// Number of entries of the list.
+    pub(crate) total: usize,
+}
+
+impl<T> SkillListPage<T> {
+    /// Returns the whole list in full if it fits into one answer, else the entries from `offset` on that fit with short
+    /// texts: at least one if the list has one there. `size` is the number of bytes of an entry.
+    pub(crate) fn new<S>(
+        skills: &[S],
+        offset: usize,
+        describe: impl Fn(&S, EntryDetail) -> T,
+        size: impl Fn(&T) -> usize,
+    ) -> Self {
+        let total = skills.len();
+        let mut entries = Vec::new();
+        if offset == 0 {
+            let all = skills
+                .iter()
+                .map(|skill| describe(skill, EntryDetail::Full));
+            entries = take_fitting(all, &size);
+        }
+        if entries.len() < total {
+            let rest = skills.get(offset..).unwrap_or_default();
+            let rest = rest.iter().map(|skill| describe(skill, EntryDetail::Short));
+            let mut rest = rest.peekable();
+            entries = match rest.next_if(|first| size(first) > ENTRIES_BYTES_MAX) {
+                Some(huge) => vec![huge],
+                None => take_fitting(rest, &size),
+            };
+        }
+        Self {
+            entries,
+            offset,
+            total,
+        }
+    }
+
+    /// Returns `true` if the page is the whole list, and no later part was asked for.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.offset == 0 && self.entries.len() == self.total
+    }
+
+    /// Returns the offset of the next page; `None` on the last one.
+    pub(crate) fn next_offset(&self) -> Option<usize> {
+        let next = self.offset.saturating_add(self.entries.len());
+        (next < self.total).then_some(next)
+    }
+
+    /// Describes which part of the list the page is. `rest` says how to see the others from an offset.
+    pub(crate) fn describe(&self, rest: impl Fn(usize) -> String) -> String {
+        let Self { offset, total, .. } = self;
+        let end = offset.saturating_add(self.entries.len());
+        match self.next_offset() {
+            _ if self.entries.is_empty() => {
+                format!("the list has {total} skills, none of them from offset {offset} on")
+            }
+            Some(next) => format!("skills {} to {end} of {total}; {}", offset + 1, rest(next)),
+            None => format!("skills {} to {end} of {total}", offset + 1),
+        }
+    }
+
+    /// Returns the list as an answer has it.
+    pub(crate) fn into_list(self, rest: impl Fn(usize) -> String) -> SkillList<T> {
+        if self.is_whole() {
+            return SkillList::All(self.entries);
+        }
+        SkillList::Part(SkillListPart {
+            total: self.total,
+            next_offset: self.next_offset(),
+            message: self.describe(rest),
+            skills: self.entries,
+        })
+    }
+}
+
+/// Returns the first entries that fit into one answer together.
+fn take_fitting<T>(entries: impl Iterator<Item = T>, size: impl Fn(&T) -> usize) -> Vec<T> {
+    let mut room = ENTRIES_BYTES_MAX;
+    let fitting = entries.map_while(|entry| {
+        room = room.checked_sub(size(&entry))?;
+        Some(entry)
+    });
+    fitting.collect()
+}
+
+/// Returns the number of bytes of an entry in a list, with its comma.
+pub(crate) fn json_bytes(entry: &impl Serialize) -> usize {
+    serde_json::to_string(entry).map_or(usize::MAX, |text| text.len() + 1)
+}
+
+/// Cuts a text to [`TEXT_CHARS_MAX`] characters and an ellipsis.
+pub(crate) fn shorten(text: &str) -> String {
+    match text.char_indices().nth(TEXT_CHARS_MAX) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(texts: &[String], offset: usize) -> SkillListPage<String> {
+        let describe = |text: &String, detail: EntryDetail| detail.cut(text.clone());
+        SkillListPage::new(texts, offset, describe, |text| json_bytes(text))
+    }
+
+    #[test]
+    fn a_list_that_fits_is_whole_and_keeps_its_texts() {
+        let texts = vec!["x".repeat(1000); 15];
+        let page = page(&texts, 0);
+        assert!(page.is_whole());
+        assert_eq!(page.entries, texts);
+    }
+
+    #[test]
+    fn a_longer_list_is_cut_to_short_texts_and_pages_that_have_each_entry_once() {
+        // Each character of the texts has four bytes, or six in JSON.
+        let texts: Vec<String> = (0..500)
+            .map(|number| {
+                format!(
+                    "{number} {}",
+                    ["\u{1f600}", "\u{1}"][number % 2].repeat(300)
+                )
+            })
+            .collect();
+        let (mut seen, mut offset) = (Vec::new(), 0);
+        loop {
+            let page = page(&texts, offset);
+            let next = page.next_offset();
+            let list = page.into_list(|next| format!("go on with {next}"));
+            let answer = serde_json::to_string(&list).expect("JSON");
+            assert!(answer.len() <= ANSWER_BYTES_MAX, "{} bytes", answer.len());
+            let SkillList::Part(part) = list else {
+                panic!("not all of them fit");
+            };
+            seen.extend(part.skills);
+            match next {
+                Some(next) => offset = next,
+                None => break,
+            }
+        }
+        let short: Vec<String> = texts.iter().map(|text| shorten(text)).collect();
+        assert!(seen == short, "each entry once, in its place");
+        assert!(
+            short
+                .iter()
+                .all(|text| text.chars().count() == TEXT_CHARS_MAX + 1)
+        );
+    }
+
+    #[test]
+    fn a_page_says_which_part_it_is_and_how_to_go_on() {
+        let texts = vec!["x".repeat(1000); 100];
+        let rest = |next: usize| format!("go on with {next}");
+        let first = page(&texts, 0);
+        let (shown, next) = (first.entries.len(), first.next_offset());
+        assert_eq!(next, Some(shown));
+        let wanted = format!("skills 1 to {shown} of 100; go on with {shown}");
+        assert_eq!(first.describe(rest), wanted);
+        assert_eq!(page(&texts, 98).describe(rest), "skills 99 to 100 of 100");
+        for offset in [100, usize::MAX] {
+            let none = page(&texts, offset);
+            assert!(none.entries.is_empty() && none.next_offset().is_none());
+            assert!(!none.is_whole());
+            let wanted = format!("the list has 100 skills, none of them from offset {offset} on");
+            assert_eq!(none.describe(rest), wanted);
+        }
+        // An entry that is larger than the room is shown all the same.
+        let huge = SkillListPage::new(&[()], 0, |(), _| (), |()| usize::MAX);
+        assert_eq!(huge.entries.len(), 1);
+    }
+}
