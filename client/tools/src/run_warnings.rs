@@ -189,6 +189,10 @@ mod tests {
             let warned = warnings == [READ_ONLY_WARNING];
             assert_eq!(warned, wanted, "{cwd:?} {line}: {warnings:?}");
         }
+    }
+
+    #[test]
+    fn a_write_that_did_not_fail_the_run_or_was_elsewhere_is_no_warning() {
         let done = ExecResult {
             outcome: Some(Outcome::ExitCode(0)),
             ..ExecResult::default()

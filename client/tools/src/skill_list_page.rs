@@ -164,7 +164,7 @@ mod tests {
 
     fn page(texts: &[String], offset: usize) -> SkillListPage<String> {
         let describe = |text: &String, detail: EntryDetail| detail.cut(text.clone());
-        SkillListPage::new(texts, offset, describe, |text| json_bytes(text))
+        SkillListPage::new(texts, offset, describe, json_bytes)
     }
 
     #[test]

@@ -1,10 +1,5 @@
 //! Skills over `skillctl mcp`: long lists, and texts that refer to their skill's folder.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a JSON value without the key is how a test fails"
-)]
-
 use serde_json::json;
 use skilld_testing::skills::Kit;
 

@@ -1,10 +1,5 @@
 //! Paths of a skill's files in the families that name the skill beside the path, and placeholders in what they read.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a JSON value without the key is how a test fails"
-)]
-
 use serde_json::json;
 use skilld_testing::Fake;
 use skilld_testing::skills::Kit;
