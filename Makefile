@@ -8,6 +8,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 BIN := $(TARGET)/release
 GUEST := $(TARGET)/$(TRIPLE)/guest/skilld-guest
 STATE ?= $(CURDIR)/.demo
+# Not taken from the environment, where the name is common.
+IMAGE = base
 SOAK_EXECS ?= 100000
 FUZZ_SECONDS ?= 300
 # What a target needs is built side by side: the image waits for downloads, and both builds end with steps on one core.
@@ -24,22 +26,22 @@ CARGO_MACHETE := 0.9.2
 # The database of advisories is a repository on GitHub: without a way there, advisories are left out and named.
 ADVISORIES := https://github.com/RustSec/advisory-db
 
-.PHONY: help demo test unit soak fuzz check tools bench token-report guest image build run fmt lint doc clean preflight
+.PHONY: help demo test unit soak fuzz check tools bench token-report guest image base-image image-lock build run fmt lint doc clean preflight
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
-demo: build guest image ## run a sample skill on a CSV through a private daemon, and time it against docker run
+demo: build guest base-image ## run a sample skill on a CSV through a private daemon, and time it against docker run
 	@BIN='$(BIN)' GUEST='$(GUEST)' tests/demo.sh
 
-test: preflight-python build guest image ## every test, end to end on real Docker; ends by proving that nothing is left
+test: preflight-python build guest base-image ## every test, end to end on real Docker; ends by proving that nothing is left
 	@tests/run.sh
 
 unit: preflight-rust ## every test that needs no Docker (TEST='-p skilld --test pool' for some of them)
 	cargo build --locked -p skilld-guest
 	cargo test --locked $(or $(TEST),--workspace --exclude skilld-tests)
 
-soak: build guest image ## 100,000 execs in one workspace: nothing grows (SOAK_EXECS=N for another number)
+soak: build guest base-image ## 100,000 execs in one workspace: nothing grows (SOAK_EXECS=N for another number)
 	SKILLD_SOAK_EXECS='$(SOAK_EXECS)' SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' \
 		cargo test --locked -p skilld-tests --test load -- soak --nocapture
 
@@ -68,7 +70,7 @@ tools: preflight-rust
 	@command -v cargo-machete > /dev/null || cargo install --locked --debug --quiet cargo-machete@$(CARGO_MACHETE)
 	@command -v cargo-deny > /dev/null || cargo install --locked --debug --quiet cargo-deny@$(CARGO_DENY)
 
-bench: build guest image ## measure against docker exec and a local spawn; writes tests/bench/results/ and docs/benchmarks.md
+bench: build guest base-image ## measure against docker exec and a local spawn; writes tests/bench/results/ and docs/benchmarks.md
 	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --release --locked -p skilld-tests --bin bench -- --record
 
 token-report: preflight-rust ## count what skills cost in prompts, over skills/ and DIR=…; RECORD=1 writes tests/bench/results/
@@ -77,13 +79,20 @@ token-report: preflight-rust ## count what skills cost in prompts, over skills/ 
 guest: preflight-rust ## build the static guest, PID 1 of every container
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile guest -p skilld-guest --target $(TRIPLE)
 
-image: preflight-docker ## make the image skilld/base:latest, unless it is up to date
-	@images/base/build.sh
+image: preflight-docker ## make the image skilld/base:latest, or another one (IMAGE=office), unless it is up to date
+	@images/build.sh '$(IMAGE)'
+
+# The image that tests, demo and benchmarks use, whatever IMAGE says.
+base-image: preflight-docker
+	@images/build.sh base
+
+image-lock: preflight-docker preflight-python ## record the current versions of an image's packages (IMAGE=office), and make it
+	@images/build.sh --lock '$(IMAGE)'
 
 build: preflight-rust ## build skilld and skillctl for release
 	cargo build --release --locked -p skilld -p skillctl
 
-run: build guest image ## run a daemon in the foreground, its state in .demo (STATE=DIR for another place)
+run: build guest base-image ## run a daemon in the foreground, its state in .demo (STATE=DIR for another place)
 	SKILLD_ENGINE__GUEST_PATH='$(GUEST)' SKILLD_SKILLS__ROOTS='["$(CURDIR)/skills"]' '$(BIN)/skilld' --state-dir '$(STATE)'
 
 fmt: ## format the code

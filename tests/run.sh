@@ -56,7 +56,7 @@ first_steps() {
     return "$failed"
 }
 
-step 'the image' tests/image.sh
+step 'the image' tests/images.sh
 step 'the sample skills' skills
 step 'the documents' tests/docs.sh
 # With the fault points: tests/crash/faults.rs runs the daemon that this builds beside the tests, and no other one has them.

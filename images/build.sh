@@ -1,0 +1,183 @@
+#!/usr/bin/env bash
+# Makes the image skilld/IMAGE:latest from the lists in images/IMAGE. Run by `make image`; does nothing when the image is
+# up to date, which a label with the hash of all inputs says.
+#
+#   build.sh IMAGE          installs the versions of IMAGE/packages.lock and IMAGE/requirements.lock
+#   build.sh --lock IMAGE   installs the current versions and writes both files
+#
+# install.sh installs everything, in one of two places:
+#
+#   1. a registry answers: in debian:trixie-slim, by the Dockerfile.
+#   2. otherwise in a minimal Debian that mmdebstrap makes. Downloads are kept in ~/.cache/skilld/images for the next build.
+#
+# SKILLD_IMAGE_FROM=registry or =mmdebstrap forces one way.
+# Single quotes: mmdebstrap and apt-get expand what is in them.
+# shellcheck disable=SC2016
+set -euo pipefail
+cd "$(dirname "$0")"
+
+readonly suite=trixie python=3.13
+readonly registry_base=debian:$suite-slim label=io.skilld.image.inputs pull_timeout=60
+way=${SKILLD_IMAGE_FROM:-any}
+
+say() { printf 'image: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+
+locked=1
+if [ "${1-}" = --lock ]; then locked=0 && shift; fi
+readonly locked name=${1:-base}
+[ -e "$name/packages.txt" ] || die "there is no images/$name/packages.txt: the images are $(echo */packages.txt | sed 's,/packages.txt,,g')"
+readonly image=skilld/$name:latest draft=skilld/$name-draft:latest
+cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/skilld/images/$name
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/skilld-image.XXXXXX")
+readonly cache work context=$work/context log=$work/log
+trap 'rm -rf "$work"; docker rmi --no-prune "$draft" >/dev/null 2>&1 || true' EXIT
+trap 'exit 130' INT TERM
+
+# Runs a step, prints its duration and, if it fails, the end of its output. Lines that begin with "image:" are shown at
+# once. A function that is a step must check its commands: errexit does not hold in a condition.
+step() {
+    local title=$1 start=$SECONDS
+    shift
+    say "$title …"
+    : >"$log"
+    if ! "$@" 2>&1 | tee "$log" | { grep --line-buffered '^image: ' >&2 || true; }; then
+        tail -n 30 "$log" | grep -v '^image: ' >&2 || true
+        return 1
+    fi
+    say "$title: $((SECONDS - start)) s"
+}
+
+# An image has the lists of skilld/base and its own. Later lines of dpkg.cfg have priority over earlier ones.
+make_context() {
+    local list
+    mkdir "$context"
+    cp Dockerfile install.sh "$context/"
+    for list in packages.txt dpkg.cfg; do
+        cat "base/$list" >"$context/$list"
+        if [ "$name" != base ] && [ -e "$name/$list" ]; then cat "$name/$list" >>"$context/$list"; fi
+    done
+    cp "$name/packages.lock" "$name/requirements.lock" "$context/"
+    if [ -e "$name/configure.sh" ]; then cp "$name/configure.sh" "$context/"; fi
+}
+
+hash_inputs() { { (cd "$context" && sha256sum -- *) && sha256sum build.sh; } | sha256sum | cut -d' ' -f1; }
+
+# The certificates that the host trusts: a proxy between this host and PyPI may have one of its own.
+add_certificates() {
+    local file
+    for file in "${PIP_CERT:-}" "${SSL_CERT_FILE:-}" /etc/ssl/certs/ca-certificates.crt; do
+        if [ -s "$file" ]; then cp "$file" "$context/ca.crt" && return; fi
+    done
+}
+
+# Prints the mirror that this host uses for "" or "-security" if it is a Debian, else the official one.
+mirror() {
+    local host uri=
+    # shellcheck disable=SC1091
+    host=$(. /etc/os-release 2>/dev/null && echo "${ID:-}:${VERSION_CODENAME:-}") || host=
+    if [[ $host == debian:?* ]]; then
+        uri=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 2>/dev/null |
+            awk -v release="${host#debian:}$1" '$1 == release && $2 == "main" && !uri { uri = $3 } END { print uri }') || uri=
+    fi
+    echo "${uri:-http://deb.debian.org/debian$1}"
+}
+
+install_mmdebstrap() {
+    local packages='mmdebstrap debian-archive-keyring'
+    command -v apt-get >/dev/null || { say "no registry answers: install $packages, then run make image again" && return 1; }
+    [ "$(id -u)" = 0 ] ||
+        { say "no registry answers: run 'sudo apt-get install $packages uidmap', then make image again" && return 1; }
+    # An index that can't be fetched is only a fault if the packages are not found without it.
+    apt-get update -qq || true
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages
+}
+
+# Makes the draft of the image in a chroot, which shares this host's network. mmdebstrap runs the hooks without a shell
+# of ours, so they get the directories of the cache as relative paths.
+run_mmdebstrap() {
+    local main security proxy options=() changes=() line
+    main=$(mirror "") security=$(mirror -security)
+    # The host's proxy is needed to get the packages and must not stay in the image.
+    proxy=$(apt-config dump 2>/dev/null | grep -E '^Acquire::(https?::Proxy|Check-Valid-Until) "..*";$') || proxy=
+    [ -z "$proxy" ] || options+=(--aptopt="$proxy")
+    mkdir -p "$cache/archives" "$cache/wheels" "$work/archives" "$work/wheels"
+    options+=(
+        --setup-hook='mkdir -p "$1/var/cache/apt/archives" "$1/var/cache/skilld/wheels" "$1/usr/share/skilld"'
+        --setup-hook="sync-in $cache/archives /var/cache/apt/archives"
+        --setup-hook="sync-in $cache/wheels /var/cache/skilld/wheels"
+        --setup-hook="sync-in $context /usr/share/skilld"
+        --skip=essential/unlink --skip=download/empty
+        --customize-hook="LOCKED=$locked chroot \"\$1\" bash /usr/share/skilld/install.sh install >&2"
+        --customize-hook='rm -rf "$1/var/cache/apt/archives/partial" "$1/var/cache/apt/archives/lock"'
+        --customize-hook="sync-out /var/cache/apt/archives $work/archives"
+        --customize-hook="sync-out /var/cache/skilld/wheels $work/wheels"
+        --customize-hook='chroot "$1" bash /usr/share/skilld/install.sh clean >&2'
+        --customize-hook='rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap"'
+    )
+    while read -r line; do changes+=(--change "$line"); done < <(grep -E '^(ENV|WORKDIR|USER|CMD) ' Dockerfile)
+    mmdebstrap --variant=minbase --dpkgopt="$context/dpkg.cfg" "${options[@]}" "$suite" - \
+        "deb $main $suite main" "deb $main $suite-updates main" "deb $security $suite-security main" |
+        docker import "${changes[@]}" - "$draft" || return 1
+    # What this build did not need is not kept.
+    rm -rf "$cache/archives" "$cache/wheels"
+    mv "$work/archives" "$work/wheels" "$cache/"
+}
+
+run_docker_build() {
+    docker build --build-arg "BASE=$registry_base" --build-arg "LOCKED=$locked" --tag "$draft" "$context"
+}
+
+from_registry() {
+    step "pull $registry_base (at most $pull_timeout s)" timeout "$pull_timeout" docker pull --quiet "$registry_base" &&
+        step "install in $registry_base" run_docker_build
+}
+
+from_mmdebstrap() {
+    { command -v mmdebstrap >/dev/null && [ -e /usr/share/keyrings/debian-archive-keyring.gpg ]; } ||
+        step 'install mmdebstrap' install_mmdebstrap || return 1
+    step "make a Debian $suite with mmdebstrap" run_mmdebstrap
+}
+
+# Writes requirements.lock: exact versions, with the hashes of their wheels for every platform.
+lock_python() {
+    python3 -m venv "$work/venv" && "$work/venv/bin/pip" install --quiet --disable-pip-version-check uv &&
+        "$work/venv/bin/uv" pip compile --quiet --no-header --generate-hashes --only-binary :all: --upgrade \
+            --python-version "$python" --output-file "$name/requirements.lock" "$name/requirements.in"
+}
+
+command -v docker >/dev/null || die "docker is missing: install it (Debian, Ubuntu: apt-get install docker.io)"
+docker version >/dev/null 2>&1 || die "docker does not answer: is it running, and are you root or in the group docker?"
+
+if [ "$locked" = 0 ]; then
+    touch "$name/packages.lock"
+    step "lock the Python packages of $image" lock_python || die "could not lock the Python packages"
+fi
+make_context
+inputs=$(hash_inputs)
+if [ "$locked" = 1 ] && [ "$(docker image inspect -f "{{index .Config.Labels \"$label\"}}" "$image" 2>/dev/null)" = "$inputs" ]; then
+    say "$image is up to date"
+    exit 0
+fi
+
+add_certificates
+old=$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null) || old=
+case $way in
+registry) from_registry ;;
+mmdebstrap) from_mmdebstrap ;;
+any) from_registry || { say "no image from a registry; making one here" && from_mmdebstrap; } ;;
+*) die "SKILLD_IMAGE_FROM is registry or mmdebstrap, not '$way'" ;;
+esac || die "could not make $image; the reason is above"
+if [ "$locked" = 0 ]; then
+    docker run --rm --network none "$draft" cat /usr/share/skilld/packages.lock >"$work/packages.lock"
+    cp "$work/packages.lock" "$name/packages.lock"
+    cp "$work/packages.lock" "$context/packages.lock"
+    rm -f "$context/ca.crt"
+    inputs=$(hash_inputs)
+fi
+docker build --quiet --label "$label=$inputs" --tag "$image" - <<<"FROM $draft" >/dev/null 2>"$log" || { cat "$log" >&2 && exit 1; }
+# The image that was replaced is removed, unless a container still runs on it.
+[ -z "$old" ] || docker rmi "$old" >/dev/null 2>&1 || true
+say "$image: $(docker image inspect -f '{{.Size}}' "$image" | numfmt --to=iec) in $SECONDS s"

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Installs an image's content into the root file system that this script runs in, as root. Called by the Dockerfile and
+# by build.sh; never on a host.
+#
+#   install.sh install   Debian packages of packages.lock, then Python packages of requirements.lock
+#   install.sh clean     removes what only the build needed
+#
+# This folder is /usr/share/skilld in the image. LOCKED=0 ignores packages.lock and writes a new one.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+readonly suite=trixie downloads=/var/cache/skilld snapshot=http://snapshot.debian.org/archive
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
+export DEBIAN_FRONTEND=noninteractive
+# Settings of the host that mean nothing here. Proxies and PIP_INDEX_URL stay.
+unset TMPDIR SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH VIRTUAL_ENV \
+    PIP_CERT PIP_CONFIG_FILE PIP_FIND_LINKS PIP_PREFIX PIP_TARGET PIP_USER PIP_REQUIRE_VIRTUALENV
+
+say() { printf 'image: %s\n' "$*" >&2; }
+
+step() {
+    local name=$1 start=$SECONDS
+    shift
+    "$@"
+    say "  $name: $((SECONDS - start)) s"
+}
+
+apt() {
+    apt-get -q -y -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-unsafe-io \
+        -o APT::Keep-Downloaded-Packages=true "$@"
+}
+
+# Prints "package locked-version other-version" for each line "package version" of stdin that differs from the lock.
+differences() {
+    awk -F'[= ]' 'NR == FNR { if ($0 !~ /^#/) locked[$1] = $2; next } ($1 in locked) && locked[$1] != $2 { print $1, locked[$1], $2 }' \
+        packages.lock -
+}
+
+# Prints the differences of the versions that apt would install. With the preferences below these are the locked
+# versions that no source has any more.
+superseded() { apt-cache dumpavail | awk '/^Package: / { name = $2 } /^Version: / { print name, $2 }' | differences; }
+
+# Adds the state of Debian's archive at the time of the lock as a further source, if it can be reached.
+add_snapshot() {
+    local time list=/etc/apt/sources.list.d/skilld-snapshot.list
+    time=$(sed -n 's/^# snapshot: //p' packages.lock)
+    printf 'deb [check-valid-until=no] %s\n' "$snapshot/debian/$time $suite main" "$snapshot/debian/$time $suite-updates main" \
+        "$snapshot/debian-security/$time $suite-security main" >"$list"
+    apt update -o Dir::Etc::SourceList="$list" -o Dir::Etc::SourceParts=- -o APT::Get::List-Cleanup=0 \
+        -o APT::Update::Error-Mode=any -o Acquire::Retries=0 -o Acquire::http::Timeout=10 || rm "$list"
+}
+
+# A locked version has priority over every other one, also over an installed newer one. Where no source has it, apt takes
+# the current version of the suite. Updates of a stable Debian are fixes, so a build does not fail on the day of one.
+install_debian() {
+    local packages
+    cp dpkg.cfg /etc/dpkg/dpkg.cfg.d/skilld
+    apt update
+    if [ "${LOCKED:-1}" = 1 ]; then
+        awk -F= '!/^#/ { printf "Package: %s\nPin: version %s\nPin-Priority: 1001\n\n", $1, $2 }' packages.lock \
+            >/etc/apt/preferences.d/skilld
+        if [ -n "$(superseded)" ]; then add_snapshot; fi
+    fi
+    mapfile -t packages < <(grep -v '^#' packages.txt)
+    apt --allow-downgrades dist-upgrade
+    apt --no-install-recommends --allow-downgrades install "${packages[@]}"
+    apt autoclean
+}
+
+list_installed() { dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\n' | sed -n 's/^installed //p'; }
+
+# Compares the installed versions with the lock, or writes the lock.
+check_debian() {
+    local changed
+    if [ "${LOCKED:-1}" != 1 ]; then
+        { echo "# Versions of all Debian packages of the image, written by make image-lock."
+          echo "# snapshot: $(date -u +%Y%m%dT%H%M%SZ)"
+          list_installed | tr ' ' '='; } >packages.lock
+        return
+    fi
+    changed=$(list_installed | differences)
+    if [ -n "$changed" ]; then
+        say "  $(wc -l <<<"$changed") Debian packages are not as locked: no mirror has these versions any more"
+        while read -r name locked installed; do say "    $name: $installed instead of $locked"; done <<<"$changed"
+        say '    make image-lock records the new versions'
+    fi
+}
+
+# pip verifies the hash of every wheel, also of those from an earlier build. Nothing is built from source.
+install_python() {
+    local options=(--quiet --disable-pip-version-check --require-hashes --only-binary :all: --requirement requirements.lock)
+    if [ -e ca.crt ]; then export PIP_CERT=$PWD/ca.crt; fi
+    mkdir -p "$downloads/wheels" "$downloads/wheels.new"
+    pip download "${options[@]}" --no-index --find-links "$downloads/wheels" --dest "$downloads/wheels.new" 2>/dev/null ||
+        pip download "${options[@]}" --find-links "$downloads/wheels" --dest "$downloads/wheels.new"
+    rm -r "$downloads/wheels"
+    mv "$downloads/wheels.new" "$downloads/wheels"
+    # Debian's mark for a Python that only apt may change is of no use in an image: a command that installs a package
+    # into its own workspace would have to override it.
+    rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
+    pip install "${options[@]}" --no-index --find-links "$downloads/wheels" --ignore-installed --root-user-action ignore
+}
+
+# Python comes from Debian; there is no network to download another one.
+configure_uv() {
+    mkdir -p /etc/uv
+    printf '%s\n' 'python-downloads = "never"' 'python-preference = "only-system"' >/etc/uv/uv.toml
+}
+
+case ${1-} in
+install)
+    step 'Debian packages' install_debian
+    check_debian
+    step 'Python packages' install_python
+    configure_uv
+    if [ -e configure.sh ]; then step 'configuration' bash configure.sh; fi
+    ;;
+clean)
+    # With an archive a program that sets its locale opens one file instead of looking for two dozen, which is a quarter
+    # of bash's start where the root's storage driver is a program (fuse-overlayfs).
+    localedef --add-to-archive /usr/lib/locale/C.utf8
+    # No setuid or setgid program is left: no-new-privileges makes them useless, and a missing one can't be attacked.
+    find / -xdev -type f -perm /6000 -exec chmod a-s {} +
+    rm -rf "$downloads" ca.crt /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/* /var/log/* /root/.cache /tmp/* \
+        /etc/apt/preferences.d/skilld /etc/apt/sources.list.d/skilld-snapshot.list
+    # The mount points that the daemon uses.
+    mkdir -p /workspace /run/skilld
+    ;;
+*)
+    echo 'usage: install.sh install|clean' >&2
+    exit 64
+    ;;
+esac
