@@ -1,0 +1,3 @@
+# Counts the status codes of a log.
+{ count[$2]++ }
+END { for (code in count) print code, count[code] }
