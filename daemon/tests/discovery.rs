@@ -87,9 +87,14 @@ impl Fixture {
         self.write(path, text.replace("version: \n", ""));
     }
 
+    /// All skills and problems, without those of roots that a test left empty.
     async fn list(&self) -> Listing {
         self.skills.rescan().await.expect("scanned");
-        self.skills.list().await.expect("list")
+        let mut listing = self.skills.list().await.expect("list");
+        listing
+            .problems
+            .retain(|problem| problem.code != "root.no_skills");
+        listing
     }
 
     async fn catalogue(&self) -> Arc<Catalogue> {
@@ -190,27 +195,89 @@ async fn a_card_stands_in_for_front_matter_and_never_for_instructions() {
 }
 
 #[tokio::test]
-async fn folders_of_tools_and_hidden_ones_are_passed_over_unless_they_are_roots() {
-    let skipped = [
+async fn skills_in_dot_folders_are_found_and_folders_of_tools_are_passed_over() {
+    let passed_over = [
         ".git",
+        ".hg",
+        ".svn",
+        ".venv",
+        ".mypy_cache",
         "node_modules",
         "__pycache__",
-        ".venv",
         "dist",
-        ".hidden",
     ];
-    let fixture = Fixture::with(|config| {
-        let hidden = Path::new(config.roots[0].text()).join(".claude/skills");
-        config.roots[1] = SkillRoot::dir(&hidden);
-    });
-    for folder in skipped {
+    let fixture = Fixture::new();
+    for folder in passed_over {
         fixture.skill(&format!("a/{folder}/x"), "x");
         fixture.skill(&format!("a/outer/{folder}/x"), "x");
     }
     fixture.skill("a/outer", "outer");
-    fixture.skill("a/.claude/skills/named", "named");
-    assert_eq!(fixture.names().await, ["named", "outer"]);
+    fixture.skill("a/.claude/skills/claude", "claude");
+    fixture.skill("a/.agents/skills/group/agents", "agents");
+    fixture.skill("a/.curated/curated", "curated");
+    fixture.skill("a/project/.codex/skills/codex", "codex");
+    fixture.skill("b/.system", "system");
+    assert_eq!(
+        fixture.names().await,
+        ["agents", "claude", "codex", "curated", "outer", "system"]
+    );
     assert_eq!(fixture.problems().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_skill_in_a_dot_folder_comes_after_the_others_of_its_name() {
+    let fixture = Fixture::new();
+    fixture.document("a/.claude/skills/csv/SKILL.md", "csv", "hidden", "1.0");
+    fixture.document("a/skills/csv/SKILL.md", "csv", "visible", "1.0");
+    let (skill, _) = fixture.get("csv").await.expect("listed");
+    assert_eq!(skill.front_matter.description, "visible");
+}
+
+#[tokio::test]
+async fn a_folder_of_a_tool_that_is_a_root_is_read() {
+    let fixture = Fixture::with(|config| {
+        let inside = Path::new(config.roots[0].text()).join("node_modules/pack");
+        config.roots[1] = SkillRoot::dir(&inside);
+    });
+    fixture.skill("a/node_modules/pack/named", "named");
+    assert_eq!(fixture.names().await, ["named"]);
+}
+
+#[tokio::test]
+async fn dot_folders_count_for_the_limits_of_a_root() {
+    let fixture = Fixture::with(|config| config.dirs_max = 5);
+    for number in 0..20 {
+        fixture.skill(&format!("a/.s{number}"), &format!("s{number}"));
+    }
+    assert_eq!(fixture.names().await.len(), 4);
+    assert_eq!(fixture.problems().await, ["root.too_many_dirs"]);
+}
+
+#[tokio::test]
+async fn a_root_without_a_skill_is_a_problem_that_says_what_to_do() {
+    let fixture = Fixture::new();
+    fixture.write("a/notes/README.md", "x");
+    let mut listing = fixture.skills.list().await.expect("listed");
+    assert!(listing.skills.is_empty());
+    let root = |name: &str| fixture.path(name).display().to_string();
+    let told = |listing: &Listing| {
+        let problems = listing.problems.iter();
+        let told = problems.map(|problem| {
+            assert_eq!(problem.severity, Severity::Warning);
+            assert!(problem.message.contains("SKILL.md"), "{problem:?}");
+            (problem.code, problem.subject.clone())
+        });
+        told.collect::<Vec<_>>()
+    };
+    let expected = ["a", "b"].map(|name| ("root.no_skills", root(name)));
+    assert_eq!(told(&listing), expected);
+    assert!(*fixture.skills.is_readable().borrow());
+    // A rejected skill is one, and a reason of another kind is enough.
+    fixture.write("a/bad/SKILL.md", "no front matter");
+    fs::remove_dir(fixture.path("b")).expect("remove");
+    fixture.skills.rescan().await.expect("scanned");
+    listing = fixture.skills.list().await.expect("listed");
+    assert_eq!(codes(&listing.problems), ["root.unreadable"]);
 }
 
 #[tokio::test]

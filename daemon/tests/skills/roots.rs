@@ -14,7 +14,7 @@ async fn nested_folders_are_found_and_the_first_root_wins() {
     for (path, name) in [
         ("a/b/c/deep", "deep"),
         ("a/b/c/d/e/f/g/lost", "lost"),
-        (".hidden/x", "x"),
+        (".git/x", "x"),
         ("node_modules/y", "y"),
     ] {
         let front = format!("---\nname: {name}\ndescription: first\n---\n");

@@ -1,7 +1,7 @@
 //! Scans all sources and builds the catalogue. Owned by the catalogue's task; every call blocks.
 
 use std::collections::{BTreeSet, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::catalogue_assembly::assemble_catalogue;
@@ -194,7 +194,19 @@ fn scan_source(
         SourceFolders::Beneath(root) => {
             let contents = walk.walk_root(root);
             scan.is_readable &= contents.is_readable;
-            scan.problems.extend(contents.problems);
+            let problems = contents.problems.into_iter();
+            scan.problems.extend(problems.map(|problem| {
+                // The place of a fetched root in the store says nothing to its operator.
+                match &source.origin {
+                    Some(origin) if Path::new(&problem.subject) == root => {
+                        problem.about(Path::new(origin))
+                    }
+                    _ => problem,
+                }
+            }));
+            if contents.folders.is_empty() && scan.problems.is_empty() {
+                scan.problems.push(no_skills_problem(source));
+            }
             let (folders, inner) = ingest.ingest_local(&contents.folders);
             scan.folders = folders;
             directories.extend(inner);
@@ -205,6 +217,15 @@ fn scan_source(
         }
     }
     scan
+}
+
+/// Makes the problem of a source that was read and has no skill.
+fn no_skills_problem(source: &SkillSource) -> Problem {
+    let message = format!(
+        "{} has no skill: put folders with a SKILL.md there, or take it out of skills.roots",
+        source.root
+    );
+    Problem::warning("root.no_skills", message).about(Path::new(&source.root))
 }
 
 /// Returns the real path of a local source.

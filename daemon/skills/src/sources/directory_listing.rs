@@ -14,8 +14,32 @@ use crate::parse::skill_card;
 
 /// The document.
 pub(crate) const SKILL_MD: &str = "SKILL.md";
-/// Names of folders that belong to tools; hidden folders are skipped too.
-const SKIPPED: [&str; 3] = ["node_modules", "__pycache__", "dist"];
+/// Names of folders that belong to tools: version control, package managers, caches and editors. Other folders whose
+/// names begin with a dot may hold skills, such as `.claude/skills`.
+const SKIPPED: [&str; 22] = [
+    ".bzr",
+    ".cache",
+    ".direnv",
+    ".eggs",
+    ".git",
+    ".gradle",
+    ".hg",
+    ".idea",
+    ".jj",
+    ".mypy_cache",
+    ".nox",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".svn",
+    ".terraform",
+    ".tox",
+    ".venv",
+    ".vscode",
+    ".yarn",
+    "__pycache__",
+    "dist",
+    "node_modules",
+];
 
 /// Entries of one directory that matter for finding skills.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,7 +50,7 @@ pub(crate) struct DirectoryListing {
     pub(crate) documents: Vec<String>,
     /// `true` if there is a skill-card.json.
     pub(crate) card: bool,
-    /// Directories in which there may be skills; sorted.
+    /// Directories in which there may be skills; sorted, those whose names begin with a dot last.
     pub(crate) dirs: Vec<OsString>,
     /// Links that may lead to such; sorted.
     pub(crate) links: Vec<OsString>,
@@ -71,7 +95,10 @@ impl DirectoryListing {
             }
         }
         listing.documents.sort_unstable();
-        listing.dirs.sort_unstable();
+        // Copies in dot folders do not shadow the skills that they were made of.
+        listing
+            .dirs
+            .sort_unstable_by(|a, b| (is_hidden(a), a).cmp(&(is_hidden(b), b)));
         listing.links.sort_unstable();
         Ok(listing)
     }
@@ -95,8 +122,11 @@ impl DirectoryListing {
 }
 
 fn may_matter(name: &OsStr) -> bool {
-    let hidden = name.as_bytes().first() == Some(&b'.');
-    !hidden && !SKIPPED.iter().any(|skipped| name == *skipped)
+    !SKIPPED.iter().any(|skipped| name == *skipped)
+}
+
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_bytes().first() == Some(&b'.')
 }
 
 /// Returns the kind of an entry as far as it matters here.
