@@ -363,6 +363,7 @@ mod tests {
             bytes: 1,
             directories: 0,
             own_links: Vec::new(),
+            case_clash: None,
         };
         let is_intact = |dir: &Path, read| check_digest(dir, "a", read).map(|it| it.is_some());
         assert!(is_intact(there.path(), Ok(content("a"))).expect("read"));

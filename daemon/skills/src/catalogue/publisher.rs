@@ -62,6 +62,7 @@ impl SkillLibrary {
             .map_err(Error::io("make a directory for an archive"))?;
         let into = temporary.path().join("skill");
         let unpacked = unpack_archive(&mut file, kind, &into, &archive_bounds(&self.options))?;
+        unpacked.check_case()?;
         drop(file);
         fault::reach(Point::PublishUnpacked);
         let version = self.check_document(name, &unpacked.root)?.version;

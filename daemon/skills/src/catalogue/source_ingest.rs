@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use super::document_reader::{DocumentReader, read_stored_skill};
 use super::skill::{Skill, SkillState};
 use crate::content_store::ContentStore;
-use crate::content_store::content_hashing::{ContentSource, IngestError};
+use crate::content_store::content_hashing::{ContentSource, ContentSummary, IngestError};
 use crate::content_store::link_policy::LinkPolicy;
 use crate::content_store::metadata_fingerprint::MetadataFingerprint;
 use crate::parse::finding;
@@ -203,7 +203,15 @@ impl SourceIngest<'_> {
         skill.judge(ValidationProfile::Lenient);
         if skill.state != SkillState::Rejected {
             let content = self.store.ingest(folder, &skill.name);
-            skill.apply_content(content.map_err(IngestError::into_problem));
+            let content = content.map_err(IngestError::into_problem);
+            let clash = content
+                .as_ref()
+                .ok()
+                .and_then(ContentSummary::case_clash_problem);
+            skill.apply_content(match clash.filter(|_| self.source.origin.is_some()) {
+                Some(problem) => Err(problem),
+                None => content,
+            });
         } else if !is_name(&skill.name)
             && let Some(problem) = skill.problems.first()
         {

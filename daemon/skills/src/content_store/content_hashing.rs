@@ -8,7 +8,7 @@
 //! `kind (1 byte: f file, x executable file, l link) · length of path (8 bytes, little endian) · path ·
 //! sha256 of its contents or target`. Empty directories do not count.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -53,9 +53,19 @@ pub struct ContentSummary {
     pub directories: u64,
     /// Names of [`LINKS`] that the skill has itself.
     pub own_links: Vec<&'static str>,
+    /// Two paths that differ only in case.
+    pub(crate) case_clash: Option<Box<(String, String)>>,
 }
 
 impl ContentSummary {
+    /// Returns the error of a skill that came in an archive and has paths that differ only in case: where it was packed
+    /// or unpacked, one file may have replaced the other.
+    pub(crate) fn case_clash_problem(&self) -> Option<Problem> {
+        let (path, other) = self.case_clash.as_deref()?;
+        let message = format!("{path} differs only in case from {other}: rename one of them");
+        Some(Problem::error("skill.case_clash", message))
+    }
+
     /// Returns warnings for the user of the skill.
     pub(crate) fn warnings(&self, dir: &Path) -> impl Iterator<Item = Problem> {
         self.own_links.iter().map(move |name| {
@@ -391,6 +401,7 @@ impl ContentWalk<'_> {
             bytes: self.bytes,
             directories: self.walked.saturating_sub(1),
             own_links: LINKS.into_iter().filter(own).collect(),
+            case_clash: find_case_clash(self.entries.keys().map(Path::new)),
         }
     }
 
@@ -398,6 +409,26 @@ impl ContentWalk<'_> {
         let message = format!("the skill has more than {} files", self.bounds.files_max);
         IngestError::refused("skill.too_many_files", message)
     }
+}
+
+/// Returns the first two paths, or folders of them, that differ only in case.
+fn find_case_clash<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<Box<(String, String)>> {
+    let mut spellings: HashMap<String, &Path> = HashMap::new();
+    for path in paths {
+        for part in path.ancestors().filter(|part| !part.as_os_str().is_empty()) {
+            let shown = part.to_string_lossy();
+            match spellings.insert(shown.to_lowercase(), part) {
+                None => {}
+                // The folders above it are known.
+                Some(other) if other == part => break,
+                Some(other) => {
+                    let other = other.to_string_lossy().into_owned();
+                    return Some(Box::new((shown.into_owned(), other)));
+                }
+            }
+        }
+    }
+    None
 }
 
 /// Makes one directory of mode 0755, whatever the umask.

@@ -15,7 +15,7 @@
 //! | hard links to earlier files, as copies | other hard links |
 //! | one folder around everything, and taken off | absolute names, `..`, control characters, no UTF-8 |
 //! | backslashes of zip files from Windows, as separators | other backslashes |
-//! | PAX and GNU long names, git's global header, zip64 | two entries of a name, or of names that differ in case |
+//! | PAX and GNU long names, git's global header, zip64 | two entries of a name |
 //! | what macOS adds: `__MACOSX/`, `._x`, left out | bytes after the end, or an end that does not come |
 
 use std::cell::Cell;
@@ -72,6 +72,27 @@ pub struct UnpackedArchive {
     pub entries: u64,
     /// Size of its files, in bytes.
     pub bytes: u64,
+    /// First path that differs only in case from an earlier one, and that one.
+    pub(crate) case_clash: Option<(String, String)>,
+}
+
+impl UnpackedArchive {
+    /// Checks that no two paths differ only in case: other systems would take them for one file.
+    ///
+    /// # Errors
+    /// `ArchiveInvalid`.
+    pub(crate) fn check_case(&self) -> Result<()> {
+        match &self.case_clash {
+            None => Ok(()),
+            Some((path, other)) => {
+                let other = printable_name(other.as_bytes());
+                Err(entry_error(
+                    path,
+                    format!("differs only in case from {other}"),
+                ))
+            }
+        }
+    }
 }
 
 /// Error of a [`LimitedReader`] at its limit.

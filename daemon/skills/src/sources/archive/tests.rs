@@ -455,7 +455,6 @@ fn hostile_names_are_refused_in_tar_and_zip() {
         ("a\u{85}b", "control character"),
         (&long, "longer than 255 bytes"),
         ("a/b/c/d/e/f/g/h/i", "deeper than 8 names"),
-        ("skill.md", "differs only in case from SKILL.md"),
         ("SKILL.md", "twice"),
         ("SKILL.md/x", "is beneath a file or a link"),
     ] {
@@ -483,8 +482,6 @@ fn hostile_names_are_refused_in_tar_and_zip() {
         entry(b'0', b"\xfc.txt", b"", 0, b""),
     ]);
     assert!(refusal(&latin1).contains(r"\xfc.txt has a name that is not UTF-8"));
-    let deep_case = tar_of(&[file("a/SKILL.md", SKILL), file("A/x", b"x")]);
-    assert!(refusal(&deep_case).contains("differs only in case from a"));
     let path = format!("{}x", "d/".repeat(512));
     let path = tar_of(&[
         file("SKILL.md", SKILL),
@@ -492,6 +489,35 @@ fn hostile_names_are_refused_in_tar_and_zip() {
         file("x", b"x"),
     ]);
     assert!(refusal(&path).contains("longer than 1024 bytes"));
+}
+
+#[test]
+fn names_that_differ_only_in_case_are_unpacked_and_reported() {
+    for (names, clash) in [
+        (&["SKILL.md", "a", "b/a"][..], None),
+        (
+            &["a/SKILL.md", "README.md", "readme.md", "Readme.md"],
+            Some(("readme.md", "README.md")),
+        ),
+        (&["a/SKILL.md", "A/x"], Some(("A", "a"))),
+        (&["a/Ä", "a/ä", "b"], Some(("a/ä", "a/Ä"))),
+    ] {
+        let files: Vec<_> = names.iter().map(|name| (*name, name.as_bytes())).collect();
+        let tar: Vec<_> = files.iter().map(|(name, data)| file(name, data)).collect();
+        for bytes in [tar_of(&tar), zip_of(&files)] {
+            let (_dir, unpacked) = unpacked_with(&bytes, &BOUNDS);
+            let unpacked = unpacked.expect("unpacked");
+            let found = tree(&unpacked.root);
+            for (name, data) in &files {
+                let is_file = |it: &&(String, String, Vec<u8>)| it.0 == *name && it.2 == *data;
+                assert!(found.iter().any(|it| is_file(&it)), "{name}: {found:?}");
+            }
+            let told = unpacked.case_clash.as_ref();
+            let told = told.map(|(path, other)| (path.as_str(), other.as_str()));
+            assert_eq!(told, clash, "{names:?}");
+            assert_eq!(unpacked.check_case().is_ok(), clash.is_none());
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Writes an unpacked archive to disk: the only place that checks names and writes files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
@@ -55,8 +55,12 @@ enum NodeKind {
 pub(super) struct UnpackTree<'a> {
     into: &'a Path,
     bounds: ArchiveBounds,
-    /// Taken paths, by path in lower case, so that names which differ only in case collide.
-    nodes: BTreeMap<String, (String, NodeKind)>,
+    /// Taken paths.
+    nodes: BTreeMap<String, NodeKind>,
+    /// First path of each spelling, by path in lower case.
+    first_spellings: HashMap<String, String>,
+    /// First path that differs only in case from an earlier one, and that one.
+    case_clash: Option<(String, String)>,
     /// Path and target of each link; made at the end, so that nothing is written through one.
     links: Vec<(String, String)>,
     /// Number of headers that were read.
@@ -72,6 +76,8 @@ impl<'a> UnpackTree<'a> {
             into,
             bounds,
             nodes: BTreeMap::new(),
+            first_spellings: HashMap::new(),
+            case_clash: None,
             links: Vec::new(),
             headers: 0,
             files: 0,
@@ -227,7 +233,7 @@ impl<'a> UnpackTree<'a> {
             let problem = "is a hard link out of the archive";
             return Err(entry_error(path, problem));
         };
-        if self.nodes.get(&target.to_lowercase()) != Some(&(target.clone(), NodeKind::File)) {
+        if self.nodes.get(&target) != Some(&NodeKind::File) {
             let problem = "is a hard link to something that is no earlier file";
             return Err(entry_error(path, problem));
         }
@@ -247,9 +253,8 @@ impl<'a> UnpackTree<'a> {
         }
         for (at, _) in path.match_indices('/') {
             let above = path.get(..at).unwrap_or_default();
-            match self.nodes.get(&above.to_lowercase()) {
-                Some((there, NodeKind::Directory)) if there == above => {}
-                Some((there, NodeKind::Directory)) => return Err(differs_in_case(above, there)),
+            match self.nodes.get(above) {
+                Some(NodeKind::Directory) => {}
                 Some(_) => {
                     return Err(entry_error(path, "is beneath a file or a link"));
                 }
@@ -259,19 +264,22 @@ impl<'a> UnpackTree<'a> {
                 }
             }
         }
-        match self.nodes.get(&path.to_lowercase()) {
+        match self.nodes.get(path) {
             None => self.insert_node(path, node).map(|()| true),
-            Some((there, _)) if there != path => Err(differs_in_case(path, there)),
-            Some((_, NodeKind::Directory)) if node == NodeKind::Directory => Ok(false),
+            Some(NodeKind::Directory) if node == NodeKind::Directory => Ok(false),
             Some(_) => Err(entry_error(path, "is there twice")),
         }
     }
 
     fn insert_node(&mut self, path: &str, node: NodeKind) -> Result<()> {
-        self.nodes
-            .insert(path.to_lowercase(), (path.to_owned(), node));
+        self.nodes.insert(path.to_owned(), node);
         if self.nodes.len() as u64 > self.bounds.entries {
             return Err(self.too_many_entries());
+        }
+        let first = self.first_spellings.entry(path.to_lowercase());
+        let first = first.or_insert_with(|| path.to_owned());
+        if first != path && self.case_clash.is_none() {
+            self.case_clash = Some((path.to_owned(), first.clone()));
         }
         Ok(())
     }
@@ -318,22 +326,18 @@ impl<'a> UnpackTree<'a> {
             files: self.files,
             entries: self.nodes.len() as u64,
             bytes: self.bytes,
+            case_clash: self.case_clash,
         })
     }
 
     /// Returns the name of the only entry at the top, if that is a directory.
     fn wrapper(&self) -> Option<String> {
-        let mut top = self.nodes.values().filter(|(path, _)| !path.contains('/'));
+        let mut top = self.nodes.iter().filter(|(path, _)| !path.contains('/'));
         match (top.next(), top.next()) {
             (Some((path, NodeKind::Directory)), None) => Some(path.clone()),
             _ => None,
         }
     }
-}
-
-fn differs_in_case(path: &str, other: &str) -> Error {
-    let other = printable_name(other.as_bytes());
-    entry_error(path, format!("differs only in case from {other}"))
 }
 
 /// Checks the size of one file and that of all files against the bounds.
