@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::fetch::WebUrl;
+use crate::fetch::{FetchError, WebUrl};
+use crate::parse::finding::quote_excerpt;
+use crate::skill_path::{SKILL_PATH_BYTES_MAX, normalise_skill_path};
 
 /// Options of sources, store and catalogue.
 #[derive(Debug, Clone)]
@@ -79,10 +81,12 @@ pub enum SkillRoot {
     },
     /// Archive, index or skill card on a server.
     Url {
-        /// URL without its query, which may hold secrets, and without the pin.
+        /// URL and folder, without the URL's query, which may hold secrets, and without the pin.
         text: String,
         /// URL with query and pin.
         url: WebUrl,
+        /// Folder of the archive that has the skills, relative to its top; empty for the whole archive.
+        folder: String,
     },
 }
 
@@ -93,6 +97,36 @@ impl SkillRoot {
         match self {
             Self::Dir { text, .. } | Self::Url { text, .. } => text,
         }
+    }
+
+    /// Parses a root on a server: a URL, and after `#` a pin `sha256=HEX`, a folder of the archive, or both with `&`
+    /// between them.
+    ///
+    /// # Errors
+    /// `Url` for what is no URL to fetch, and for a folder that is not a relative path without `..`.
+    pub fn parse_url(text: &str) -> Result<Self, FetchError> {
+        let (base, fragment) = text.trim().split_once('#').unwrap_or((text.trim(), ""));
+        let (pinned, folder) = match fragment.split_once('&') {
+            Some((pin, folder)) if pin.starts_with("sha256=") => (format!("{base}#{pin}"), folder),
+            None if fragment.starts_with("sha256=") => (text.to_owned(), ""),
+            _ => (base.to_owned(), fragment),
+        };
+        let url: WebUrl = pinned.parse()?;
+        let Ok(folder) = normalise_skill_path("roots", folder) else {
+            return Err(FetchError::Url {
+                url: url.to_string(),
+                why: format!(
+                    "{} is no folder of an archive: after # write a relative path of at most {SKILL_PATH_BYTES_MAX} \
+                     bytes, without .. and backslashes",
+                    quote_excerpt(folder)
+                ),
+            });
+        };
+        let text = match folder.as_str() {
+            "" => url.to_string(),
+            folder => format!("{url}#{folder}"),
+        };
+        Ok(Self::Url { text, url, folder })
     }
 
     /// Makes a root of a directory.

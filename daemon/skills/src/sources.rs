@@ -59,7 +59,7 @@ impl Sources {
                 folders: SourceFolders::Beneath(path.clone()),
                 problems: Vec::new(),
             },
-            SkillRoot::Url { text, url } => self.remote.source(text, url),
+            SkillRoot::Url { text, url, folder } => self.remote.source(text, url, folder),
         });
         configured.chain([self.published.source()]).collect()
     }

@@ -3,8 +3,6 @@
 use skilld_skills::SkillRoot;
 use url::Url;
 
-use crate::fetch::WebUrl;
-
 /// Parses a root: a path, `file://`, `http://` or `https://`.
 ///
 /// # Errors
@@ -22,11 +20,7 @@ pub(super) fn parse_skill_root(text: &str) -> Result<SkillRoot, String> {
         });
     }
     if !text.to_ascii_lowercase().starts_with("file:") {
-        let url: WebUrl = text.parse().map_err(|error| format!("{error}"))?;
-        return Ok(SkillRoot::Url {
-            text: url.to_string(),
-            url,
-        });
+        return SkillRoot::parse_url(text).map_err(|error| error.to_string());
     }
     let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
     match url.scheme() {
@@ -92,6 +86,9 @@ mod tests {
             ("https://example.com/x.zip#sha256=00", None),
             ("https://user:secret@example.com/x.zip", None),
             ("http://127.0.0.1:8080/x.tar.gz", Some("")),
+            ("https://example.com/x.tar.gz#a/b", Some("")),
+            ("https://example.com/x.tar.gz#../b", None),
+            ("https://example.com/x.tar.gz#/a", None),
             ("file://elsewhere/srv", None),
             ("ftp://example.com/x.zip", None),
             ("https://", None),

@@ -6,9 +6,9 @@
 //! refresh  asks all servers now
 //! ```
 //!
-//! A failure keeps what was fetched before and is a problem of the root. `refresh_attempt.rs` says what a URL may lead
-//! to,
-//! `root_record.rs` what is remembered of it.
+//! A failure keeps what was fetched before and is a problem of the root. Roots that are folders of one archive share its
+//! URL, which is fetched once. `refresh_attempt.rs` says what a URL may lead to, `root_record.rs` what is remembered of
+//! it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -49,6 +49,7 @@ const ATTEMPTS_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct RemoteRoots {
     context: Arc<RemoteContext>,
+    /// Remote roots, one for each URL.
     roots: Vec<Arc<RemoteRoot>>,
 }
 
@@ -64,10 +65,12 @@ struct RemoteContext {
     attempts: watch::Sender<u64>,
 }
 
-/// Remote root and the results of its attempts.
+/// URL of one or several roots, and the results of its attempts.
 #[derive(Debug)]
 struct RemoteRoot {
     url: WebUrl,
+    /// The roots as configured.
+    texts: Vec<String>,
     /// File of its record.
     path: PathBuf,
     status: watch::Sender<RootStatus>,
@@ -99,15 +102,20 @@ impl RemoteRoots {
         tasks: TaskSpawner,
     ) -> Result<Self> {
         fs::create_dir_all(records).map_err(Error::io(format!("make {}", records.display())))?;
-        let urls = options.roots.iter().filter_map(|root| match root {
-            SkillRoot::Dir { .. } => None,
-            SkillRoot::Url { url, .. } => Some(url),
-        });
-        let roots = urls.map(|url| Arc::new(RemoteRoot::open(url, records, store)));
+        let mut roots: Vec<RemoteRoot> = Vec::new();
+        for root in &options.roots {
+            let SkillRoot::Url { text, url, .. } = root else {
+                continue;
+            };
+            match roots.iter_mut().find(|root| root.url == *url) {
+                Some(root) => root.texts.push(text.clone()),
+                None => roots.push(RemoteRoot::open(url, text, records, store)),
+            }
+        }
         let remote = options.remote.clone();
         let private = remote.allow_private_addresses;
         Ok(Self {
-            roots: roots.collect(),
+            roots: roots.into_iter().map(Arc::new).collect(),
             context: Arc::new(RemoteContext {
                 fetcher: UrlFetcher::new(&remote.fetch, private, tasks.clone()),
                 options: remote,
@@ -146,14 +154,18 @@ impl RemoteRoots {
         })
     }
 
-    /// Returns a root as it is now.
-    pub(crate) fn source(&self, text: &str, url: &WebUrl) -> SkillSource {
+    /// Returns a root as it is now: a folder of what its URL leads to, or all of it. Blocks.
+    pub(crate) fn source(&self, text: &str, url: &WebUrl, folder: &str) -> SkillSource {
         let root = self.roots.iter().find(|root| root.url == *url);
         let status = root.map(|root| root.status.borrow().clone());
         let status = status.unwrap_or_default();
         let record = status.record.as_ref();
-        let dir = record.map(|record| self.context.store.dir(&record.tree));
-        let problems = status.problems(url).into_iter();
+        let mut problems = status.problems(url);
+        let dir = record.and_then(|record| {
+            let dir = record.find_folder(&self.context.store.dir(&record.tree), folder);
+            dir.map_err(|problem| problems.push(problem)).ok()
+        });
+        let problems = problems.into_iter();
         SkillSource {
             root: text.to_owned(),
             origin: Some(text.to_owned()),
@@ -174,23 +186,24 @@ impl RemoteRoots {
         let asked = Instant::now();
         let attempts = self.roots.iter().map(|root| {
             let (context, root) = (Arc::clone(&self.context), Arc::clone(root));
-            let url = root.url.clone();
+            let texts = root.texts.clone();
             // The attempt goes on when its client is gone: its result is for all clients.
             let renew = async move { context.renew(&root, asked).await };
-            (url, self.context.tasks.spawn(renew))
+            (texts, self.context.tasks.spawn(renew))
         });
         let mut pending = Vec::new();
-        for (url, task) in attempts.collect::<Vec<_>>() {
+        for (texts, task) in attempts.collect::<Vec<_>>() {
             let ended = match by {
                 None => Ok(task.await),
                 Some(by) => timeout_at(by, task).await,
             };
             let Ok(ended) = ended else {
-                let message = format!(
-                    "{url} is still being fetched; what it had before is there until that is done"
-                );
-                let problem = Problem::warning("root.pending", message);
-                pending.push(problem.about(Path::new(&url.to_string())));
+                pending.extend(texts.iter().map(|text| {
+                    let message = format!(
+                        "{text} is still being fetched; what it had before is there until that is done"
+                    );
+                    Problem::warning("root.pending", message).about(Path::new(text))
+                }));
                 continue;
             };
             ended.map_err(|error| Error::Internal(error.to_string()))?;
@@ -268,7 +281,7 @@ impl RemoteContext {
 // === impl RemoteRoot ===
 
 impl RemoteRoot {
-    fn open(url: &WebUrl, records: &Path, store: &ContentStore) -> Self {
+    fn open(url: &WebUrl, text: &str, records: &Path, store: &ContentStore) -> Self {
         let pin = url.sha256().map(|sha256| format!("#sha256={sha256}"));
         let identity = format!("{}{}", url.url(), pin.unwrap_or_default());
         let name = HEXLOWER.encode(&Sha256::digest(identity));
@@ -287,6 +300,7 @@ impl RemoteRoot {
         };
         Self {
             url: url.clone(),
+            texts: vec![text.to_owned()],
             path,
             status: watch::Sender::new(status),
             turn: Mutex::default(),

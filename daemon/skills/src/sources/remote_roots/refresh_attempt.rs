@@ -224,11 +224,14 @@ impl<'a> RefreshAttempt<'a> {
                 return Err(Problem::error("archive.invalid", message).into());
             }
             Some(name) => self.tree.join(name),
-            None if is_skill => self
-                .tree
-                .join(folder_name(&unpacked, &download.fetched.url)),
-            // The tree is an empty directory, which the rename replaces.
-            None => self.tree.clone(),
+            None => {
+                if is_skill {
+                    self.record.top = folder_name(&unpacked, &download.fetched.url);
+                }
+                self.record.wrapper.clone_from(&unpacked.wrapper);
+                // Without a name this is the tree, an empty directory, which the rename replaces.
+                self.tree.join(&self.record.top)
+            }
         };
         fs::rename(&unpacked.root, target)?;
         Ok(None)
@@ -242,7 +245,6 @@ impl<'a> RefreshAttempt<'a> {
         self.record.is_card = plan.is_card;
         self.record.is_final = plan.is_pinned;
         self.record.skipped = plan.skipped;
-        let is_complete = self.record.skipped.is_empty();
         let (mut taken, mut first_problem) = (0, None);
         for skill in &plan.skills {
             let budget = self.budget;
@@ -275,13 +277,9 @@ impl<'a> RefreshAttempt<'a> {
             first_problem.get_or_insert(problem);
         }
         match first_problem {
-            Some(problem) if taken == 0 => return Err(problem.into()),
-            _ if taken == 0 && is_complete => {
-                self.record.skipped.push(format!("{from} names no skill"));
-            }
-            _ => {}
+            Some(problem) if taken == 0 => Err(problem.into()),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Fetches one skill of an index; `card` is the text of the card that lists its files.

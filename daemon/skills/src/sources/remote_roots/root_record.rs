@@ -4,10 +4,17 @@
 //! the record keeps there. A record whose tree is gone or altered is ignored, so that the root is fetched anew.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::fetch::CacheValidators;
+use crate::parse::finding::quote_excerpt;
+use crate::parse::problem::Problem;
+
+/// Maximum number of folders that a problem names.
+const SHOWN_MAX: usize = 5;
 
 /// Record of what was fetched from one URL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,10 +27,85 @@ pub(super) struct RootRecord {
     pub(super) validators: CacheValidators,
     /// `true` if the tree stays the same as long as the document does.
     pub(super) is_final: bool,
+    /// Name of the one folder around everything in the archive, which the tree lacks.
+    #[serde(default)]
+    pub(super) wrapper: Option<String>,
+    /// Folder of the tree that holds the archive's files: empty, or the skill's if the archive is one skill.
+    #[serde(default)]
+    pub(super) top: String,
     /// `true` if the document is a skill card.
     pub(super) is_card: bool,
     /// SHA-256 of each skill's archive or SKILL.md, by name, where an index pins it.
     pub(super) artifacts: BTreeMap<String, String>,
     /// Reasons why skills are missing from the tree, or not in their newest version.
     pub(super) skipped: Vec<String>,
+}
+
+impl RootRecord {
+    /// Returns the directory of a folder of the archive in the stored `tree`. The folder may be given with or without
+    /// the one around everything.
+    ///
+    /// # Errors
+    /// The problem of a folder that the archive does not have, or of a path that means two.
+    pub(super) fn find_folder(&self, tree: &Path, folder: &str) -> Result<PathBuf, Problem> {
+        if folder.is_empty() {
+            return Ok(tree.to_owned());
+        }
+        let top = tree.join(&self.top);
+        let wrapper = self.wrapper.as_deref().unwrap_or_default();
+        let unwrapped = Path::new(folder).strip_prefix(wrapper).ok();
+        let unwrapped = unwrapped.filter(|_| !wrapper.is_empty());
+        let as_given = find_directory(tree, &top, Path::new(folder));
+        match (
+            as_given,
+            unwrapped.and_then(|path| find_directory(tree, &top, path)),
+        ) {
+            (Some(dir), None) | (None, Some(dir)) => Ok(dir),
+            (Some(_), Some(_)) => {
+                let message = format!(
+                    "the archive has two folders {}, with and without the folder around everything: write \
+                     #{wrapper}/{folder} for the inner one, or nothing for the whole archive",
+                    quote_excerpt(folder)
+                );
+                Err(Problem::error("root.no_folder", message))
+            }
+            (None, None) => {
+                let message = format!(
+                    "the archive has no folder {}: write one that it has after # in skills.roots; at its top are {}",
+                    quote_excerpt(folder),
+                    list_folders(&top)
+                );
+                Err(Problem::error("root.no_folder", message))
+            }
+        }
+    }
+}
+
+/// Returns the directory at a path below `top` if it exists and no link leads out of the tree on the way to it.
+fn find_directory(tree: &Path, top: &Path, path: &Path) -> Option<PathBuf> {
+    let dir = top.join(path);
+    let real = dir.canonicalize().ok()?;
+    let is_inside = tree.canonicalize().is_ok_and(|tree| real.starts_with(tree));
+    (is_inside && real.is_dir()).then_some(dir)
+}
+
+/// Lists the first folders of a directory, for people.
+fn list_folders(dir: &Path) -> String {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    let names = folders.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.collect();
+    names.sort_unstable();
+    if names.is_empty() {
+        return "no folders".to_owned();
+    }
+    let shown = names.iter().take(SHOWN_MAX);
+    let mut text = shown
+        .map(|name| quote_excerpt(name))
+        .collect::<Vec<_>>()
+        .join(", ");
+    if names.len() > SHOWN_MAX {
+        text += &format!(" and {} more", names.len() - SHOWN_MAX);
+    }
+    text
 }

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::RemoteRoots;
 use crate::content_store::ContentStore;
-use crate::fetch::WebUrl;
 use crate::fetch::tests::server::{Reply, Server};
 use crate::skills_options::{RemoteOptions, SkillRoot, SkillsOptions};
 use crate::sources::skill_source::{SkillSource, SourceFolders};
 use crate::task_spawner::TaskSpawner;
 use crate::test_dir::TaskDir;
-use crate::{Problem, Severity, Skill, Skills, ValidationProfile};
+use crate::{Problem, Severity, Skill, SkillState, Skills, ValidationProfile};
 
+mod folders;
 mod indexes;
 
 /// A cache and a server that behaves as the test wants.
@@ -31,7 +31,7 @@ struct Fixture {
 struct Daemon {
     remote: RemoteRoots,
     store: Arc<ContentStore>,
-    urls: Vec<WebUrl>,
+    roots: Vec<SkillRoot>,
 }
 
 impl Fixture {
@@ -55,33 +55,40 @@ impl Fixture {
         }
     }
 
-    /// Another daemon on the same cache.
-    fn daemon(&self, paths: &[&str]) -> Daemon {
-        let urls = paths.iter().map(|path| {
+    /// Parses roots: paths of the server, or whole URLs.
+    fn roots(&self, paths: &[&str]) -> Vec<SkillRoot> {
+        let roots = paths.iter().map(|path| {
             let url = if path.starts_with('/') {
                 self.server.url(path)
             } else {
                 (*path).to_owned()
             };
-            url.parse::<WebUrl>().expect("a URL")
+            SkillRoot::parse_url(&url).expect("a URL")
         });
-        let urls: Vec<WebUrl> = urls.collect();
+        roots.collect()
+    }
+
+    /// Another daemon on the same cache.
+    fn daemon(&self, paths: &[&str]) -> Daemon {
         let mut config = self.config.clone();
-        config.roots = urls
-            .iter()
-            .map(|url| SkillRoot::Url {
-                text: url.to_string(),
-                url: url.clone(),
-            })
-            .collect();
+        config.roots = self.roots(paths);
         let base = self.dir.path().join("state/skills");
         let store = Arc::new(ContentStore::open(&base, &config).expect("a store"));
         let remote = RemoteRoots::open(&config, &base.join("remote"), &store, self.tasks.clone());
         Daemon {
             remote: remote.expect("opened"),
             store,
-            urls,
+            roots: config.roots,
         }
+    }
+
+    /// The skills of a daemon with these roots.
+    fn skills(&self, paths: &[&str]) -> Skills {
+        let mut config = self.config.clone();
+        config.roots = self.roots(paths);
+        let state = self.dir.path().join("state");
+        fs::create_dir_all(&state).expect("mkdir");
+        Skills::open(&config, &state, self.tasks.clone()).expect("open")
     }
 
     /// Names of everything that attempts left in the state directory, sorted.
@@ -101,8 +108,15 @@ impl Fixture {
 
 impl Daemon {
     fn source(&self) -> SkillSource {
-        let url = self.urls.first().expect("a URL");
-        self.remote.source(&url.to_string(), url)
+        self.nth_source(0)
+    }
+
+    /// The root that was given at this position.
+    fn nth_source(&self, index: usize) -> SkillSource {
+        let SkillRoot::Url { text, url, folder } = &self.roots[index] else {
+            panic!("not a URL");
+        };
+        self.remote.source(text, url, folder)
     }
 
     async fn refreshed(&self) -> SkillSource {
@@ -455,9 +469,8 @@ async fn a_server_that_says_nothing_holds_neither_the_start_nor_the_other_roots(
     let daemon = fixture.daemon(&["/silent", "/x.zip"]);
     daemon.remote.start();
     fixture.server.taken(2).await;
-    let url = daemon.urls.get(1).expect("two URLs");
     let deadline = Instant::now() + Duration::from_secs(30);
-    while daemon.remote.source("x", url).folders == SourceFolders::Missing {
+    while daemon.nth_source(1).folders == SourceFolders::Missing {
         assert!(Instant::now() < deadline, "the other root is held up");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -610,15 +623,7 @@ async fn no_skill_of_a_root_is_missed_between_two_pages() {
         let skills = ["x/SKILL.md", "y/SKILL.md", "z/SKILL.md"].map(skill);
         tar(&[skills.as_slice(), &[("z/text", text)]].concat())
     };
-    let mut config = fixture.config.clone();
-    let url: WebUrl = fixture.server.url("/x").parse().expect("a URL");
-    config.roots = vec![SkillRoot::Url {
-        text: url.to_string(),
-        url,
-    }];
-    let state = fixture.dir.path().join("state");
-    fs::create_dir(&state).expect("mkdir");
-    let skills = Skills::open(&config, &state, fixture.tasks.clone()).expect("open");
+    let skills = fixture.skills(&["/x"]);
     let (mut after, mut seen) = (None, Vec::new());
     loop {
         // Fetched anew in between, it lies elsewhere.
@@ -636,4 +641,81 @@ async fn no_skill_of_a_root_is_missed_between_two_pages() {
         after = page.skills.last().map(Skill::cursor);
     }
     assert_eq!(seen, ["x", "y", "z"]);
+}
+
+#[tokio::test]
+async fn a_url_without_a_skill_is_a_problem_of_its_root() {
+    let fixture = Fixture::new().await;
+    let put = |path: &str, reply| fixture.server.put(path, reply);
+    put("/x.zip", Reply::ok(zip(&[("docs/README.md", "text")])));
+    put(
+        "/.well-known/agent-skills/index.json",
+        Reply::ok(format!(
+            "{{\"$schema\": \"{}\", \"skills\": []}}",
+            indexes::SCHEMA
+        )),
+    );
+    let entry = serde_json::json!({ "skills": [{"name": "a", "files": ["README.md"]}] });
+    put("/i/index.json", Reply::ok(entry.to_string()));
+    let skills = fixture.skills(&["/x.zip", "/", "/i/index.json"]);
+    let listing = skills.refresh(None).await.expect("refreshed");
+    let problems = listing.problems.iter();
+    let told: Vec<_> = problems
+        .map(|problem| (problem.severity, problem.code, problem.subject.clone()))
+        .collect();
+    let told_of = |path, code| (Severity::Warning, code, fixture.server.url(path));
+    assert_eq!(
+        told,
+        [
+            told_of("/x.zip", "root.no_skills"),
+            told_of("/", "root.no_skills"),
+            told_of("/i/index.json", "root.skill_skipped"),
+            // It has the same content as the root before it.
+            told_of("/i/index.json", "root.duplicate"),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn names_that_differ_in_case_cost_the_skill_that_has_them_and_no_other() {
+    let fixture = Fixture::new().await;
+    let (good, bad, inner) = (document("good"), document("bad"), document("inner"));
+    let files = [
+        ("r/README.md", "text"),
+        ("r/readme.md", "text"),
+        ("r/good/SKILL.md", &*good),
+        ("r/bad/SKILL.md", &bad),
+        ("r/bad/docs/a.md", "text"),
+        ("r/bad/Docs/b.md", "text"),
+        ("r/bad/inner/SKILL.md", &inner),
+    ];
+    fixture.server.put("/x.tar", Reply::ok(tar(&files)));
+    let single = [("SKILL.md", &*bad), ("a.md", "text"), ("A.md", "text")];
+    fixture.server.put("/y.zip", Reply::ok(zip(&single)));
+    let skills = fixture.skills(&["/x.tar", "/y.zip"]);
+    let listing = skills.refresh(None).await.expect("refreshed");
+    let listed: Vec<_> = listing
+        .skills
+        .iter()
+        .map(|skill| {
+            let codes = skill.problems.iter().map(|problem| problem.code);
+            (&*skill.name, skill.state, codes.collect::<Vec<_>>())
+        })
+        .collect();
+    let clash = vec!["skill.case_clash"];
+    assert_eq!(
+        listed,
+        [
+            ("bad", SkillState::Rejected, clash.clone()),
+            ("bad", SkillState::Rejected, clash),
+            ("good", SkillState::Loaded, vec![]),
+            ("inner", SkillState::Loaded, vec![]),
+        ]
+    );
+    let said = &listing.skills[0].problems[0].message;
+    assert!(
+        said.starts_with("docs differs only in case from Docs"),
+        "{said}"
+    );
+    assert_eq!(listing.problems, []);
 }

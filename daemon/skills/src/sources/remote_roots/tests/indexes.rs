@@ -9,7 +9,7 @@ use crate::fetch::WebUrl;
 use crate::fetch::tests::server::Reply;
 use crate::sources::skill_source::SourceFolders;
 
-const SCHEMA: &str = "https://schemas.agentskills.io/discovery/0.2.0/schema.json";
+pub(super) const SCHEMA: &str = "https://schemas.agentskills.io/discovery/0.2.0/schema.json";
 const PINNED: &str = "/.well-known/agent-skills/index.json";
 const LISTED: &str = "/.well-known/skills/index.json";
 
@@ -326,15 +326,6 @@ async fn an_index_of_an_unknown_kind_is_not_guessed_at() {
     assert_eq!(source.folders, SourceFolders::Missing);
     assert_eq!(codes(&source), [(Severity::Error, "root.document_invalid")]);
     assert_eq!(fixture.server.hits(LISTED), 0);
-}
-
-#[tokio::test]
-async fn an_index_without_skills_says_so() {
-    let fixture = Fixture::new().await;
-    fixture.server.put(PINNED, pinned(&json!([])));
-    let source = fixture.daemon(&["/"]).refreshed().await;
-    assert!(names(&source).is_empty());
-    assert!(source.problems[0].message.ends_with("names no skill"));
 }
 
 #[tokio::test]
