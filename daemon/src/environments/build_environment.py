@@ -37,8 +37,10 @@ REQUIREMENTS_BYTES_MAX = 1 << 20
 # Lines of one tool's output that are passed on, and characters of a line or of a quoted reason.
 OUTPUT_LINES_MAX = 200
 OUTPUT_LINE_MAX = 1000
-REASON_MAX = 1500
+REASON_MAX = 800
 PROXY_CONNECTIONS_MAX = 64
+TAR_BUFFER_BYTES = 1 << 18
+CERTIFICATE_FILE = "/etc/ssl/certs/ca-certificates.crt"
 # Variables of the image that the tools see. The rest could change what they install.
 KEPT_VARIABLES = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS")
 # Error codes of npm that are faults of the lock file, of a package or of the index's content.
@@ -197,9 +199,13 @@ class EnvironmentBuilder:
         self.folder = folder
         self.tree = folder / "tree"
         self.tree.mkdir()
-        for name in ("home", "tmp", "installed"):
+        for name in ("home", "tmp"):
             (folder / name).mkdir()
         self.variables = {key: os.environ[key] for key in KEPT_VARIABLES if key in os.environ}
+        if os.path.isfile(CERTIFICATE_FILE):
+            # The image's certificates include those that its operator added; uv and Node bring their own otherwise.
+            self.variables.setdefault("SSL_CERT_FILE", CERTIFICATE_FILE)
+            self.variables.setdefault("NODE_EXTRA_CA_CERTS", CERTIFICATE_FILE)
         self.variables.update(HOME=str(folder / "home"), TMPDIR=str(folder / "tmp"), NO_COLOR="1")
         self.variables.update(UV_CACHE_DIR=str(folder / "uv-cache"), UV_NO_CONFIG="1", UV_NO_PROGRESS="1")
         # Cache and environment lie in one tmpfs, so hard links keep the memory of every file single.
@@ -212,7 +218,7 @@ class EnvironmentBuilder:
             for key in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
                 self.variables.update({key: url, key.lower(): url})
         self.result = {"version": 1, "python": None, "packages": [], "provided": [], "node_packages": []}
-        self.result["python_modules"] = []
+        self.result.update(python_modules=[], warnings=[])
 
     def run_tool(self, name, *arguments, working_directory=None):
         """Runs uv or npm, passes on the last lines of its stderr, and returns its success and those lines."""
@@ -239,14 +245,8 @@ class EnvironmentBuilder:
         image = list_distributions(sys.path)
         image_directories = list(dict.fromkeys(item.directory for item in image.values()))
         image_directories.sort(key=lambda directory: [os.path.abspath(entry) for entry in sys.path].index(directory))
-        for item in image.values():
-            # Distributions of Debian leave out dependencies that they do not need. Extras are checked in full.
-            requires = [line for line in item.requires if is_extra_line(line) or requirement_name(line) in image]
-            write_redirect_wheel(self.folder / "installed", item, f"{item.name}.pth", image_directories, requires)
-
-        pins = self.resolve_requirements(requirements, image)
         missing = {}
-        for name, (version, hashes) in pins.items():
+        for name, (version, hashes) in self.resolve_requirements(requirements, image, image_directories).items():
             if name in image and is_same_version(version, image[name].version):
                 self.result["provided"].append({"name": name, "version": version})
             else:
@@ -273,7 +273,7 @@ class EnvironmentBuilder:
 
     def index_arguments(self):
         """Returns the options of uv that say where packages come from."""
-        arguments = ["--find-links", self.folder / "installed"]
+        arguments = ["--find-links", self.redirects]
         if self.options.get("wheelhouse"):
             arguments += ["--find-links", self.options["wheelhouse"]]
         arguments += ["--index-url", self.options["index_url"]] if self.options.get("index_url") else ["--no-index"]
@@ -288,19 +288,40 @@ class EnvironmentBuilder:
             raise NeedError(f"package {match[1]} has another hash than requirements.txt says: correct hash or version")
         if match := re.search(r"[Ff]ailed to build `([^`]+)`", output):
             raise NeedError(f"package {match[1]} cannot be built from its source: choose a version with a wheel")
-        # The causes follow the headline; hints and warnings say nothing about them.
+        # The causes follow the headline, and hints follow the causes.
         reason = quote_reason(re.split(r"cause:|╰─▶", output, maxsplit=1)[-1].split("hint:")[0])
         if "No solution found" not in output:
             raise BuildError(f"uv {arguments[0]} failed: {reason}")
         advice = "choose versions that exist and fit together"
         if not self.options.get("index_url"):
             advice = "choose versions that the image has, or add wheels to the wheelhouse"
-        if "no usable wheels" in output or "no wheels" in output:
+        if names := sorted(set(re.findall(r"Wheels are required for `([^`]+)`", output))):
+            reason = f"no usable wheel of {', '.join(names)}: {reason}"
             advice = "choose a version with a wheel for this Python, or let the operator allow source builds"
         raise NeedError(f"requirements.txt cannot be met: {reason}: {advice}")
 
-    def resolve_requirements(self, requirements, image):
+    def resolve_requirements(self, requirements, image, image_directories):
         """Returns version and hashes of every package of the resolution, which prefers the image's versions."""
+        for with_extras in (True, False):
+            self.redirects = self.folder / ("redirects" if with_extras else "redirects-without-extras")
+            self.redirects.mkdir()
+            for item in image.values():
+                # Packages of Debian leave out dependencies that they do not need.
+                requires = [
+                    line for line in item.requires
+                    if (with_extras if is_extra_line(line) else requirement_name(line) in image)
+                ]  # fmt: skip
+                write_redirect_wheel(self.redirects, item, f"{item.name}.pth", image_directories, requires)
+            try:
+                return self.compile_pins(requirements, image)
+            except NeedError as error:
+                if not with_extras:
+                    raise
+                # An extra of many packages is still of use where one of them is absent.
+                self.result["warnings"].append(f"an extra of a package of the image may be incomplete: {error}")
+
+    def compile_pins(self, requirements, image):
+        """Resolves the requirements with uv, and returns version and hashes by package."""
         report(f"resolving {len(requirements)} requirements")
         wanted, pinned = self.folder / "requirements.in", self.folder / "pins.txt"
         wanted.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
@@ -370,6 +391,7 @@ class EnvironmentBuilder:
         """Installs the packages of package-lock.json, and runs none of their scripts."""
         if not (self.source / "package-lock.json").is_file():
             raise NeedError("package.json has no package-lock.json: run `npm install` and add the file to the skill")
+        locked = self.read_locked_packages()
         folder = self.folder / "node"
         (folder / "node_modules").mkdir(parents=True)
         for name in ("package.json", "package-lock.json"):
@@ -379,11 +401,11 @@ class EnvironmentBuilder:
         succeeded, output = self.run_tool(
             "npm", "ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier",
             "--loglevel=error", "--logs-max=0", f"--cache={self.folder / 'npm-cache'}",
-            "--fetch-retries=2", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000",
+            "--fetch-retries=2", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=1000",
             f"--registry={index_url}" if index_url else "--offline", working_directory=folder,
         )  # fmt: skip
         if not succeeded:
-            raise npm_failure(output, folder / "package-lock.json")
+            raise npm_failure(output, locked)
         (folder / "node_modules").mkdir(exist_ok=True)
         lock = folder / "node_modules" / ".package-lock.json"
         packages = {}
@@ -395,6 +417,19 @@ class EnvironmentBuilder:
             self.result["node_packages"].append(package)
         (folder / "node_modules").rename(self.tree / "node_modules")
 
+    def read_locked_packages(self):
+        """Returns the packages of package-lock.json by their path; all must come from an index."""
+        try:
+            locked = json.loads((self.source / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+            origins = {path: item.get("resolved", "https:") for path, item in locked.items() if path}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise NeedError("package-lock.json is not of version 2 or 3: write it with `npm install` of npm 7 or later")
+        for path, origin in origins.items():
+            if not str(origin).startswith(("https:", "http:")) or locked[path].get("link"):
+                name, origin = path.rpartition("node_modules/")[2], str(origin)[:200]
+                raise NeedError(f"package {name} comes from {origin!r}: use packages of an index only")
+        return locked
+
     def write_tar(self, stream):
         """Writes environment.json and the tree, sorted and without owners and times."""
         entries = []
@@ -403,16 +438,13 @@ class EnvironmentBuilder:
             entry.mode = 0o755
             if os.path.islink(path):
                 entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
-                target = os.path.normpath(os.path.join(os.path.dirname(entry.name), entry.linkname))
-                if os.path.isabs(target) or target.split("/")[0] == "..":
-                    raise NeedError(f"link {entry.name} leads out of the environment: use packages of an index only")
             elif os.path.isdir(path):
                 entry.type = tarfile.DIRTYPE
             else:
                 status = os.stat(path)
                 entry.size, entry.mode = status.st_size, 0o755 if status.st_mode & 0o111 else 0o644
             entries.append((entry, path))
-        with tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+        with tarfile.open(fileobj=stream, mode="w|", bufsize=TAR_BUFFER_BYTES, format=tarfile.GNU_FORMAT) as archive:
             data = json.dumps(self.result).encode()
             first = tarfile.TarInfo("environment.json")
             first.size = len(data)
@@ -429,10 +461,11 @@ class EnvironmentBuilder:
 def quote_reason(text):
     """Returns a tool's message as a part of one line, of bounded length."""
     text = re.sub(r"\.? And (because)", r"; and \1", " ".join(re.sub("[│├╰▶]", " ", text).split())).rstrip(".")
-    return text[:1].lower() + text[1:REASON_MAX]
+    # The conclusion is at the end.
+    return text[:1].lower() + text[1:] if len(text) <= REASON_MAX else f"… {text[-REASON_MAX:]}"
 
 
-def npm_failure(output, lock_file):
+def npm_failure(output, locked):
     """Returns the error that npm's messages describe."""
     lines = [line.split(" ", 2)[-1] for line in output.splitlines() if line.startswith("npm ")]
     code = next((line.split()[1] for line in lines if re.match(r"code \S", line)), "")
@@ -441,8 +474,7 @@ def npm_failure(output, lock_file):
         return BuildError(f"npm ci failed: {reason}")
     if match := re.search(r"wanted (sha[0-9]+-\S+)", reason):
         # npm names the hash only.
-        packages = json.loads(lock_file.read_text(encoding="utf-8"))["packages"]
-        names = [path.rpartition("node_modules/")[2] for path, item in packages.items() if item.get("integrity") == match[1]]
+        names = [path.rpartition("node_modules/")[2] for path in locked if locked[path].get("integrity") == match[1]]
         reason = f"package {', '.join(names)} has another hash than the lock file says"
     return NeedError(f"package-lock.json cannot be met: {reason}: correct it with `npm install`")
 
