@@ -27,6 +27,8 @@ for part in (
     "<em>morning</em>",
     '<a href="#table">the table</a>',
     "Rain counts.",
+    '<h1 id="table">Amounts</h1>',
+    "<footer>House of Gardens</footer>",
 ):
     expect(f"{part!r} in the page", page.count(part), 1)
 expect("style sheet beside the page", (out / "house.css").read_text().startswith("header, footer"), True)

@@ -14,7 +14,9 @@ if sorted(report.splitlines()) != sorted(wanted.splitlines()):
 diff = (out / "changes.diff").read_text().splitlines()
 if diff.count("-water 300 g") != 1 or diff.count("+water 350 g") != 1:
     sys.exit(f"changes.diff has other lines: {diff}")
-print("ok: the report names the four changes")
+if [line for line in diff if line.startswith("rename ")] != ["rename from steps.txt", "rename to method.txt"]:
+    sys.exit(f"changes.diff has other renames: {diff}")
+print("ok: the report and the diff have the four changes")
 with tempfile.TemporaryDirectory() as folder:
     subprocess.run(["git", "clone", "--quiet", "--branch", "main", out / "history.bundle", folder], check=True)
     log = subprocess.run(["git", "-C", folder, "log", "--format=%s by %an"], check=True, capture_output=True, text=True)

@@ -27,3 +27,7 @@ expect("sizes", sizes, wanted)
 expect("colour", colours["写真 1.jpg"], [1, 7, 1])
 with Image.open(out / "sheet.png") as sheet:
     expect("size of the sheet", sheet.size, (220, 220))
+    # The first pictures in the order of their names: small (blue), tall (gray, 33 pixels wide), été (red), 写真 (green).
+    middles = [sheet.convert("RGB").getpixel(place) for place in ((55, 55), (165, 55), (55, 165), (165, 165))]
+    brightest = [max(range(3), key=middle.__getitem__) for middle in middles]
+    expect("pictures on the sheet", [brightest[0], *brightest[2:]], [2, 0, 1])
