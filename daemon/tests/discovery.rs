@@ -608,6 +608,41 @@ async fn versions_of_a_name_stand_side_by_side() {
 }
 
 #[tokio::test]
+async fn a_name_means_a_stable_version_wherever_its_previews_are() {
+    for (preview, stable) in [
+        ("2.0.0-beta.1", "1.2.0"),
+        ("2.0rc1", "1.2.0"),
+        ("2.0.0-beta.1", ""),
+    ] {
+        let fixture = Fixture::new();
+        fixture.document("a/csv-pre/SKILL.md", "csv", "preview", preview);
+        fixture.document("b/csv-old/SKILL.md", "csv", "older", "1.0");
+        // While one root has both, and while the preview's root comes first.
+        for folder in ["a/csv", "b/csv"] {
+            fixture.document(&format!("{folder}/SKILL.md"), "csv", folder, stable);
+            for asked in ["csv", "csv@*", "csv@latest"] {
+                let (skill, _) = fixture.get(asked).await.expect(asked);
+                let description = &skill.front_matter.description;
+                assert_eq!(description, folder, "{asked} beside {preview}");
+            }
+            let named = format!("csv@{preview}");
+            for asked in [&named, "csv@>=2.0.0a1"] {
+                let (skill, _) = fixture.get(asked).await.expect(asked);
+                assert_eq!(skill.front_matter.description, "preview", "{asked}");
+            }
+            fs::remove_dir_all(fixture.path(folder)).expect("remove");
+            if stable.is_empty() {
+                // Without a version it would not be the highest one of root b.
+                break;
+            }
+        }
+        fs::remove_dir_all(fixture.path("b/csv-old")).expect("remove");
+        let (skill, _) = fixture.get("csv").await.expect("nothing else");
+        assert_eq!(skill.front_matter.description, "preview");
+    }
+}
+
+#[tokio::test]
 async fn a_root_that_is_there_twice_is_read_once() {
     let fixture = Fixture::with(|config| {
         let same = Path::new(config.roots[0].text()).join("../a");

@@ -9,6 +9,7 @@ use crate::parse::document::Document;
 use crate::parse::finding::{Findings, ValidationProfile};
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Problem;
+use crate::parse::version::Version;
 
 /// State of a skill in the catalogue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -121,6 +122,12 @@ impl Skill {
             self.state,
             SkillState::Loaded | SkillState::LoadedWithWarnings
         )
+    }
+
+    /// Returns `true` if its version precedes a release.
+    pub(crate) fn is_prerelease(&self) -> bool {
+        let version = Version::parse(&self.front_matter.version);
+        version.is_some_and(|version| version.is_prerelease())
     }
 
     /// Returns the digest of its content; empty if the content is not known.

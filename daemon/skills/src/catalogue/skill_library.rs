@@ -1,7 +1,7 @@
 //! Reads one skill: resolves a reference in a snapshot, leases its content in the store, and reads from there.
 //!
-//! A bare name selects the highest version in the first root that has the name; a specifier selects the highest version
-//! that fits over all roots.
+//! A bare name selects the highest version in the first root that has the name, a pre-release only if no root has
+//! anything else; a specifier selects the highest version that fits over all roots.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -243,7 +243,8 @@ pub(crate) fn find_skill<'a>(
             choose_version(&usable, specifier).or_else(|| choose_version(&rejected, specifier))
         }
         VersionRef::Current | VersionRef::Digest(_) => {
-            let first_root = usable.first().map(|skill| skill.rank);
+            let stable = usable.iter().find(|skill| !skill.is_prerelease());
+            let first_root = stable.or(usable.first()).map(|skill| skill.rank);
             usable.retain(|skill| Some(skill.rank) == first_root);
             choose_version(&usable, &Specifier::any()).or(rejected.first().copied())
         }
