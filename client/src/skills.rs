@@ -7,12 +7,12 @@ use skilld_proto::v1::skill_service_client::SkillServiceClient;
 use skilld_proto::v1::{
     DeleteSkillRequest, GetSkillRequest, ListSkillFilesRequest, ListSkillFilesResponse,
     ListSkillsRequest, ListSkillsResponse, PreflightSkillRequest, PreflightSkillResponse,
-    PublishSkillHeader, PublishSkillRequest, ReadSkillFileRequest, ReadSkillFileResponse,
-    RefreshSkillsRequest, RefreshSkillsResponse, SearchSkillsRequest, SearchSkillsResponse, Skill,
-    SkillFile, read_skill_file_response,
+    PrepareSkillRequest, PrepareSkillResponse, PublishSkillHeader, PublishSkillRequest,
+    ReadSkillFileRequest, ReadSkillFileResponse, RefreshSkillsRequest, RefreshSkillsResponse,
+    SearchSkillsRequest, SearchSkillsResponse, Skill, SkillFile, read_skill_file_response,
 };
-use tonic::Status;
 use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 
 use crate::client::retried_calls;
 use crate::download::DownloadPart;
@@ -46,6 +46,20 @@ retried_calls! { SkillServiceClient:
 }
 
 impl Client {
+    /// Builds the environment of a skill and returns the messages of the build: its lines, and last its result.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
+    pub async fn prepare_skill(
+        &self,
+        mut request: PrepareSkillRequest,
+    ) -> Result<Streaming<PrepareSkillResponse>, Error> {
+        request.name = skill_name(&request.name);
+        self.retry_call(request, SkillServiceClient::prepare_skill)
+            .await
+    }
+
     /// Opens a file of a skill, or a part of it, for reading.
     ///
     /// # Errors

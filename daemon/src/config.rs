@@ -16,9 +16,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use environments::EnvironmentOptions;
 use serde::Deserialize;
 use serde::de::Deserializer;
-use environments::EnvironmentOptions;
 use skilld_skills::SkillsOptions;
 
 mod artifacts;

@@ -313,7 +313,10 @@ impl EnvironmentBuilder {
         };
         drop(builds);
         if events.send(BuildEvent::Ended(ended)).is_err() {
-            tracing::debug!(skill = request.skill, "no caller waits for the build any more");
+            tracing::debug!(
+                skill = request.skill,
+                "no caller waits for the build any more"
+            );
         }
     }
 
@@ -346,7 +349,10 @@ async fn wait_for_end(
             // Lines that this call was too slow for do not matter to it.
             Ok(BuildEvent::Line(_)) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => {
-                return Err(Problem::error(BUILD_FAILED, "the build ended without a result"));
+                return Err(Problem::error(
+                    BUILD_FAILED,
+                    "the build ended without a result",
+                ));
             }
         }
     }

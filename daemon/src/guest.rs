@@ -91,31 +91,40 @@ impl GuestLink {
     }
 }
 
+/// Binds a socket in a slot's `run/` to which the slot's container can connect, replacing one that a crash left.
+///
+/// # Errors
+/// When the directory cannot be written.
+pub fn bind_container_socket(run_dir: &Path, name: &str) -> Result<UnixListener> {
+    let path = run_dir.join(name);
+    let bind = || -> io::Result<UnixListener> {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // The kernel shows a container the path to which its peer was bound. This path does not reveal the slot's
+        // directory, and is never too long for a socket.
+        let directory = fs::File::open(run_dir)?;
+        let unnamed = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
+        let listener = UnixListener::bind(unnamed)?;
+        // The slot's directory keeps other users of the host out; the container has only the slot's uid.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+        Ok(listener)
+    };
+    bind().map_err(|source| Error::Io {
+        operation: format!("bind the socket {}", path.display()),
+        source,
+    })
+}
+
 impl GuestSocket {
     /// Binds the socket in a slot's `run/`, replacing one that a crash left.
     ///
     /// # Errors
     /// When the directory cannot be written.
     pub fn bind(run_dir: &Path) -> Result<Self> {
+        let listener = bind_container_socket(run_dir, SOCKET)?;
         let path = run_dir.join(SOCKET);
-        let bind = || -> io::Result<UnixListener> {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            // The kernel shows a container the path to which its peer was bound. This path does not reveal the slot's
-            // directory, and is never too long for a socket.
-            let directory = fs::File::open(run_dir)?;
-            let unnamed = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
-            let listener = UnixListener::bind(unnamed)?;
-            // The slot's directory keeps other users of the host out; the container has only the slot's uid.
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
-            Ok(listener)
-        };
-        let listener = bind().map_err(|source| Error::Io {
-            operation: format!("bind the guest's socket {}", path.display()),
-            source,
-        })?;
         Ok(Self { listener, path })
     }
 

@@ -8,6 +8,7 @@
 //! | [`rpc`] | gRPC services, one file each; `rpc/convert/` validates all requests |
 //! | [`collect`] | collections of files as artifacts, also when an exec ends |
 //! | [`inputs`] | files by reference, staged from their source into a workspace |
+//! | [`environments`] | packages that skills need beyond their image: finds built ones, builds missing ones |
 //! | [`workspace`] | life of a slot: state table, one task per slot, record on disk, registry of names |
 //! | [`exec`] | resolution of a command: argv, environment, working directory, effective limits |
 //! | [`workspace_paths`] | lexical rules for paths in a workspace |
@@ -23,6 +24,7 @@ pub mod artifacts;
 pub mod collect;
 pub mod config;
 pub mod engine;
+pub mod environments;
 pub mod error;
 pub mod exec;
 #[cfg(any(test, feature = "fuzz"))]

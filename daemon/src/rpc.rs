@@ -12,6 +12,7 @@ use crate::artifacts::Artifacts;
 use crate::collect::on_exit_collector::OnExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
+use crate::environments::Environments;
 use crate::inputs::InputStager;
 use crate::shutdown::Tasks;
 use crate::skills::Skills;
@@ -22,6 +23,7 @@ pub mod artifact;
 pub mod convert;
 pub mod exec;
 pub mod file;
+mod prepare_skill;
 pub mod relay;
 pub mod relay_budget;
 mod replaced_skills;
@@ -50,6 +52,8 @@ pub struct ServiceDependencies {
     pub relays: relay_budget::RelayBudget,
     /// Catalogue and store of skills.
     pub skills: Skills,
+    /// Environments of skills.
+    pub environments: Environments,
     /// Artifact store.
     pub artifacts: Artifacts,
     /// Collector that saves outputs when execs end.
@@ -81,6 +85,12 @@ impl AnswerDeadline {
             received: Instant::now(),
             deadline,
         }
+    }
+
+    /// Returns the time until which a call may wait for others. Without a deadline, as in tests, it does not wait.
+    fn wait_deadline_of<T>(request: &tonic::Request<T>) -> Instant {
+        let deadline = request.extensions().get::<Self>();
+        deadline.map_or_else(Instant::now, Self::wait_deadline)
     }
 
     /// Returns the time until which the call may wait for other calls. A quarter of the time is left for the answer.

@@ -5,7 +5,6 @@
 //! A request takes a [`WorkspaceGrant`] once, from the task's latest snapshot or, while only the task can decide, from
 //! the task. Bytes then flow from the guest to the client without the task.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -123,12 +123,19 @@ async fn command_of_the_daemon_gets_its_input_and_returns_output_and_exit_code()
         ..shell("cat; echo $WORD; echo 0123456789 >&2; exit 3")
     };
     let mut stdout = Vec::new();
-    let end = slot.run(command, &mut stdout).await.expect("ran");
+    let mut stderr = Vec::new();
+    let on_stderr = |piece: &[u8]| stderr.extend_from_slice(piece);
+    let end = slot.run(command, &mut stdout, on_stderr).await;
+    let end = end.expect("ran");
     assert_eq!(String::from_utf8_lossy(&stdout), "inblue\n");
+    assert!(stderr.ends_with(&end.stderr_tail) && stderr.len() > 8);
     assert_eq!(end.stderr_tail, b"3456789\n", "the last eight bytes");
     assert_eq!(exit_code(&end.result), Some(3));
     assert!(!end.is_success());
-    let end = slot.run(shell("true"), &mut stdout).await.expect("ran");
+    let end = slot
+        .run(shell("true"), &mut stdout, |_| {})
+        .await
+        .expect("ran");
     assert!(end.is_success());
     drop(slot);
     wait_for_no_container(&daemon.engine).await;
@@ -149,14 +156,14 @@ async fn output_and_time_of_a_command_of_the_daemon_are_bounded() {
         ..shell("while :; do echo 0123456789; done")
     };
     let mut stdout = Vec::new();
-    let end = slot.run(command, &mut stdout).await.expect("ran");
+    let end = slot.run(command, &mut stdout, |_| {}).await.expect("ran");
     assert_eq!(end.result.reason(), Reason::OutputLimit);
     assert_eq!(stdout.len(), 1000);
     let command = InternalCommand {
         timeout: Duration::from_millis(300),
         ..shell("sleep 1000")
     };
-    let end = slot.run(command, &mut stdout).await.expect("ran");
+    let end = slot.run(command, &mut stdout, |_| {}).await.expect("ran");
     assert_eq!(end.result.reason(), Reason::Timeout);
     drop(slot);
     daemon.stop().await;
@@ -184,7 +191,7 @@ async fn staged_file_is_readable_by_a_command_of_the_daemon() {
         cwd: dir.join("fake-workspace/work").display().to_string(),
         ..shell("cat a.txt")
     };
-    let end = slot.run(command, &mut stdout).await.expect("ran");
+    let end = slot.run(command, &mut stdout, |_| {}).await.expect("ran");
     assert!(end.is_success());
     assert_eq!(stdout, b"one two");
     drop(slot);

@@ -84,7 +84,8 @@ async fn an_mcp_client_uses_the_tools_of_every_family() -> Result<()> {
             ensure!(answer["error"] == false, "{family}: {answer:#}");
             // Lists of skills are lists, or objects where they are shown in parts.
             let schema = &answer["schema"];
-            let is_list = ["skill_list", "list_skills", "search_skills"].contains(&answer["tool"].as_str().unwrap_or_default());
+            let is_list = ["skill_list", "list_skills", "search_skills"]
+                .contains(&answer["tool"].as_str().unwrap_or_default());
             ensure!(
                 schema["type"] == "object" || is_list,
                 "{family}: {answer:#}"

@@ -53,6 +53,7 @@ impl Container {
         let uid = NEXT_UID.fetch_add(1, Ordering::Relaxed);
         let instance = format!("test-{}-{uid}", std::process::id());
         let mut spec = ContainerSpec {
+            shared_dirs: Vec::new(),
             name: format!("skilld-{instance}"),
             labels: HashMap::from([
                 (LABEL_INSTANCE.to_owned(), instance.clone()),

@@ -1,4 +1,4 @@
-//! `skillctl skill`: lists, shows, reads, searches, checks and publishes skills.
+//! `skillctl skill`: lists, shows, reads, searches, checks, prepares and publishes skills.
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
@@ -10,11 +10,12 @@ use crate::paged_lists::read_all_pages;
 use crate::{complete, output, value_formats};
 
 pub(crate) mod check;
+mod prepare;
 mod publish;
 mod read;
 
 command_group! {
-    /// List, show, read, search, check and publish skills.
+    /// List, show, read, search, check, prepare and publish skills.
     #[command(after_help = "Example:\n  skillctl skill list")]
     Skill {
         #[command(visible_alias = "ls")]
@@ -25,6 +26,7 @@ command_group! {
         Search(read::Search),
         Problems(read::Problems),
         Check(check::Check),
+        Prepare(prepare::Prepare),
         Publish(publish::Publish),
         #[command(visible_alias = "rm")]
         Delete(publish::Delete),

@@ -12,6 +12,7 @@ use super::{FakeServices, skills};
 #[tonic::async_trait]
 impl SkillService for FakeServices {
     type ReadSkillFileStream = BoxStream<'static, Result<ReadSkillFileResponse, Status>>;
+    type PrepareSkillStream = BoxStream<'static, Result<PrepareSkillResponse, Status>>;
 
     async fn list_skills(
         &self,
@@ -222,5 +223,12 @@ impl SkillService for FakeServices {
         _: Request<PreflightSkillRequest>,
     ) -> Result<Response<PreflightSkillResponse>, Status> {
         Ok(Response::new(PreflightSkillResponse::default()))
+    }
+
+    async fn prepare_skill(
+        &self,
+        _: Request<PrepareSkillRequest>,
+    ) -> Result<Response<Self::PrepareSkillStream>, Status> {
+        Err(Status::unimplemented("the fake daemon builds nothing"))
     }
 }

@@ -4,6 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::Deserializer;
+use skilld_skills::fetch::IndexHost;
+use url::Url;
+
+use super::values;
 
 /// Occasion on which the environment of a skill is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -17,6 +22,15 @@ pub enum EnvironmentBuilds {
     Never,
 }
 
+/// Index of packages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackageIndex {
+    /// URL as configured.
+    pub url: String,
+    /// Its host and port.
+    pub host: IndexHost,
+}
+
 /// Options of skills' environments.
 #[derive(Debug, Clone)]
 pub struct EnvironmentOptions {
@@ -25,11 +39,11 @@ pub struct EnvironmentOptions {
     /// Directory of wheels from which Python packages are installed.
     pub wheelhouse: Option<PathBuf>,
     /// URL of an index of Python packages (PEP 503).
-    pub package_index: Option<String>,
+    pub package_index: Option<PackageIndex>,
     /// URL of a registry of Node.js packages.
-    pub node_package_index: Option<String>,
+    pub node_package_index: Option<PackageIndex>,
     /// Hosts that a build may reach besides those of the two indexes.
-    pub package_hosts: Vec<String>,
+    pub package_hosts: Vec<IndexHost>,
     /// `true` if a build may compile source distributions, which runs code of the packages.
     pub source_builds: bool,
     /// Maximum number of builds at the same time in one pool.
@@ -49,9 +63,54 @@ impl EnvironmentOptions {
         self.builds != EnvironmentBuilds::Never
     }
 
+    /// Returns the hosts that a build may reach; none without an index.
+    #[must_use]
+    pub fn allowed_hosts(&self) -> Vec<IndexHost> {
+        let indexes = [&self.package_index, &self.node_package_index];
+        let indexes = indexes.into_iter().flatten().map(|index| &index.host);
+        let mut hosts: Vec<IndexHost> = indexes.cloned().collect();
+        if !hosts.is_empty() {
+            hosts.extend(self.package_hosts.iter().cloned());
+        }
+        hosts
+    }
+
     /// Returns `true` if containers have the operator's wheels.
     #[must_use]
     pub fn has_wheelhouse(&self) -> bool {
         self.is_enabled() && self.wheelhouse.is_some()
     }
+}
+
+/// Deserializes the URL of an index; the empty text means `None`.
+pub(super) fn package_index<'de, D: Deserializer<'de>>(
+    source: D,
+) -> Result<Option<PackageIndex>, D::Error> {
+    values::parsed(source, |text| match text {
+        "" => Ok(None),
+        text => parse_package_index(text).map(Some),
+    })
+}
+
+/// Deserializes the hosts that builds may reach besides those of the indexes.
+pub(super) fn package_hosts<'de, D: Deserializer<'de>>(
+    source: D,
+) -> Result<Vec<IndexHost>, D::Error> {
+    values::list(source, IndexHost::parse)
+}
+
+fn parse_package_index(text: &str) -> Result<PackageIndex, String> {
+    let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
+    let host = url.host_str().unwrap_or_default();
+    if !matches!(url.scheme(), "http" | "https") || host.is_empty() {
+        return Err(format!("{text:?} is not of the form https://HOST/PATH"));
+    }
+    let host = match url.port() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    };
+    Ok(PackageIndex {
+        url: text.to_owned(),
+        host: IndexHost::parse(&host)?,
+    })
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::Deserializer;
+use skilld_skills::fetch::IndexHost;
 use skilld_skills::{ArchiveBounds, RemoteOptions, SkillRoot, SkillsOptions};
 
+use super::environments::{self, EnvironmentBuilds, EnvironmentOptions, PackageIndex};
 use super::skill_roots::parse_skill_root;
-use super::environments::{EnvironmentBuilds, EnvironmentOptions};
 use super::{SkillsConfig, values};
 use crate::fetch::FetchOptions;
 
@@ -40,11 +41,12 @@ struct SkillsSection {
     environment_builds: EnvironmentBuilds,
     #[serde(deserialize_with = "optional_path")]
     wheelhouse: Option<PathBuf>,
-    #[serde(deserialize_with = "values::optional_text")]
-    package_index: Option<String>,
-    #[serde(deserialize_with = "values::optional_text")]
-    node_package_index: Option<String>,
-    package_hosts: Vec<String>,
+    #[serde(deserialize_with = "environments::package_index")]
+    package_index: Option<PackageIndex>,
+    #[serde(deserialize_with = "environments::package_index")]
+    node_package_index: Option<PackageIndex>,
+    #[serde(deserialize_with = "environments::package_hosts")]
+    package_hosts: Vec<IndexHost>,
     source_builds: bool,
     #[serde(deserialize_with = "values::count")]
     builds_max: usize,

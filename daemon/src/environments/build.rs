@@ -19,13 +19,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{BuildEvent, EnvironmentBuilder, EnvironmentRequest};
 use crate::config::PoolConfig;
-use crate::config::environments::EnvironmentOptions;
+use crate::config::environments::{EnvironmentOptions, PackageIndex};
 use crate::error::{Error, Result};
-use crate::fetch::WebUrl;
-use crate::fetch::index_proxy::{IndexHost, IndexProxy, IndexProxyOptions, IndexProxyReport};
+use crate::fetch::{IndexProxy, IndexProxyOptions, IndexProxyReport};
 use crate::guest::bind_container_socket;
+use crate::skills::ArchiveBounds;
 use crate::skills::environments::environment_record::EnvironmentRecord;
-use crate::skills::{ArchiveBounds, Problem};
 use crate::workspace::internal_pool::{CommandEnd, InternalCommand, InternalPool, InternalSlot};
 use crate::workspace_paths;
 
@@ -73,7 +72,10 @@ pub(super) async fn run_build(
     let options = &context.config.skills.environments;
     let image = request.pool.image().clone();
     let name = uuid::Uuid::new_v4().simple().to_string();
-    send_line(events, &format!("starting a container of {}", image.reference));
+    send_line(
+        events,
+        &format!("starting a container of {}", image.reference),
+    );
     let template = build_pool(request.pool.config(), options);
     let pool = InternalPool::start(context, &name, image.clone(), &template).await;
     let slot = pool.take_slot().await?;
@@ -87,8 +89,10 @@ pub(super) async fn run_build(
     let mut archive = tokio::fs::File::from_std(upload);
     let run_dir = context.slot_dir(slot.number()).join("run");
     let proxy = start_proxy(builder, &run_dir)?;
-    let command = build_command(&name, options, proxy.is_some(), events);
-    let ended = slot.run(command, &mut archive).await;
+    let command = build_command(&name, options, proxy.is_some());
+    let mut lines = LineSplitter::default();
+    let on_stderr = |piece: &[u8]| lines.push(piece, |line| send_line(events, line));
+    let ended = slot.run(command, &mut archive, on_stderr).await;
     let refused = match proxy {
         Some(proxy) => proxy.finish().await,
         None => Vec::new(),
@@ -153,13 +157,11 @@ async fn stage_need(slot: &InternalSlot, request: &EnvironmentRequest) -> Result
 }
 
 /// Returns the command that builds an environment.
-fn build_command(
-    name: &str,
-    options: &EnvironmentOptions,
-    has_proxy: bool,
-    events: &broadcast::Sender<BuildEvent>,
-) -> InternalCommand {
-    let text = |option: &Option<String>| option.clone().unwrap_or_default();
+fn build_command(name: &str, options: &EnvironmentOptions, has_proxy: bool) -> InternalCommand {
+    let text = |index: &Option<PackageIndex>| {
+        let url = index.as_ref().map(|index| index.url.as_str());
+        url.unwrap_or_default().to_owned()
+    };
     let wheelhouse = options.wheelhouse.as_ref();
     let settings = serde_json::json!({
         "name": name,
@@ -170,8 +172,6 @@ fn build_command(
         "wheelhouse": wheelhouse.map(|_| workspace_paths::WHEELHOUSE_DIR),
         "source_builds": options.source_builds,
     });
-    let mut line = LineSplitter::default();
-    let events = events.clone();
     InternalCommand {
         argv: ["python3", "-I", "-c", SCRIPT, &settings.to_string()]
             .map(str::to_owned)
@@ -182,9 +182,6 @@ fn build_command(
         timeout: options.build_timeout,
         output_bytes_max: options.build_disk_bytes,
         stderr_tail_bytes: STDERR_TAIL_BYTES,
-        on_stderr: Some(Box::new(move |piece| {
-            line.push(piece, |line| send_line(&events, line));
-        })),
     }
 }
 
@@ -199,7 +196,10 @@ impl RunningProxy {
     async fn finish(self) -> Vec<String> {
         self.stop.cancel();
         let report = self.report.await;
-        report.map_or_else(|_| Vec::new(), |report| report.refused_hosts.into_iter().collect())
+        report.map_or_else(
+            |_| Vec::new(),
+            |report| report.refused_hosts.into_iter().collect(),
+        )
     }
 }
 

@@ -100,6 +100,8 @@ impl AdminService for AdminRpc {
         );
         let skills = self.0.skills.problems().await.map_err(Error::from)?;
         problems.extend(convert::skill::problem_messages(&skills));
+        let builds = self.0.environments.problems();
+        problems.extend(convert::skill::problem_messages(&builds));
         Ok(Response::new(pb::GetProblemsResponse { problems }))
     }
 }

@@ -12,6 +12,7 @@ use data_encoding::HEXLOWER;
 use violation_collector::shown;
 
 pub mod artifact;
+pub mod environment;
 pub mod exec;
 pub mod exec_io;
 pub mod file;

@@ -1,7 +1,6 @@
 //! FileService: stages and collects files. The daemon stages skills on the host; the guest does everything else, and
 //! bytes pass through unbuffered.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,16 +10,20 @@ use skilld_proto::guest::v1::put_files_request::Payload;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::file_service_server::FileService;
 use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::SharedDependencies;
+use super::convert::environment::mounted_environment;
 use super::convert::{file as wire, input};
 use super::relay::{RelayedStream, relay_guest_stream, relay_stream};
 use super::upload::{self, UploadLimits, upload_stream};
+use super::{AnswerDeadline, SharedDependencies};
 use crate::collect;
+use crate::environments::{EnvironmentRequest, StagedEnvironment};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::skills::{SkillRef, StagedSkill};
+use crate::workspace::record::StagedSkillRecord;
 use crate::workspace::{Workspace, WorkspaceGrant, WorkspaceId};
 
 /// Implementation of FileService.
@@ -44,47 +47,93 @@ async fn get_named_exec(grant: &WorkspaceGrant, exec: &str) -> Result<Option<pb:
     Ok(Some(exec.into_inner()))
 }
 
-/// Records the staged skills of a workspace, unless the record has them already: a record costs a write to disk.
-async fn record_staged_skills(workspace: &Workspace, staged: &[StagedSkill]) -> Result<()> {
-    let digests: BTreeMap<String, String> = staged
-        .iter()
-        .map(|skill| (skill.name.clone(), format!("sha256:{}", skill.digest)))
-        .collect();
-    let view = workspace.snapshot();
-    let recorded = view.record.claim.as_ref().map(|claim| &claim.skills);
-    let known = |(name, digest): (&String, &String)| {
-        recorded.is_some_and(|skills| skills.get(name) == Some(digest))
-    };
-    if digests.iter().all(known) {
-        return Ok(());
-    }
-    workspace.record_skills(digests).await
-}
-
-/// Stages skills, records them, and removes the versions that they replaced. `_turn` keeps stagings of one workspace in
-/// order.
-async fn stage_and_record(
-    shared: SharedDependencies,
+/// Skills of one request to stage, and the workspace for them.
+struct SkillStaging {
     workspace: Workspace,
     grant: WorkspaceGrant,
     skills: Vec<SkillRef>,
+    /// Time until which missing environments are waited for.
+    wait_deadline: Instant,
+    /// Keeps stagings of one workspace in order.
     _turn: OwnedMutexGuard<()>,
-) -> Result<Vec<StagedSkill>> {
-    let staged = shared.skills.stage(&workspace.skills_dir(), skills).await;
-    let staged = match staged {
-        Ok(staged) => staged,
-        Err(error) => {
-            // If the workspace is being removed, report that instead of the failed write.
-            workspace.grant().await?;
-            return Err(error.into());
+}
+
+impl SkillStaging {
+    /// Stages the skills with their environments, records them, and removes the versions that they replaced.
+    async fn run(
+        self,
+        shared: SharedDependencies,
+    ) -> Result<Vec<(StagedSkill, StagedEnvironment)>> {
+        let workspace = &self.workspace;
+        let staged = shared
+            .skills
+            .stage(&workspace.skills_dir(), self.skills)
+            .await;
+        let staged = match staged {
+            Ok(staged) => staged,
+            Err(error) => {
+                // If the workspace is being removed, report that instead of the failed write.
+                workspace.grant().await?;
+                return Err(error.into());
+            }
+        };
+        let is_changed = staged.iter().any(|skill| !skill.unchanged);
+        let pool = &self.grant.view.record.pool;
+        let environments = find_environments(&shared, pool, &staged, self.wait_deadline).await?;
+        let staged: Vec<_> = staged.into_iter().zip(environments).collect();
+        record_staged_skills(workspace, &staged).await?;
+        fault::reach(Point::StageRecorded);
+        if is_changed {
+            super::replaced_skills::remove_replaced_skills(&shared, workspace, &self.grant).await;
         }
-    };
-    record_staged_skills(&workspace, &staged).await?;
-    fault::reach(Point::StageRecorded);
-    if staged.iter().any(|skill| !skill.unchanged) {
-        super::replaced_skills::remove_replaced_skills(&shared, &workspace, &grant).await;
+        Ok(staged)
     }
-    Ok(staged)
+}
+
+/// Finds or builds the environments of staged skills, in their order.
+async fn find_environments(
+    shared: &SharedDependencies,
+    pool: &str,
+    staged: &[StagedSkill],
+    wait_deadline: Instant,
+) -> Result<Vec<StagedEnvironment>> {
+    if staged.iter().all(|skill| skill.environment_need.is_empty()) {
+        return Ok(vec![StagedEnvironment::default(); staged.len()]);
+    }
+    let pool = shared.registry.pool(Some(pool))?;
+    let finds = staged.iter().map(|skill| {
+        let request = EnvironmentRequest {
+            skill: skill.name.clone(),
+            need: Arc::clone(&skill.environment_need),
+            pool: Arc::clone(pool),
+        };
+        async move {
+            shared
+                .environments
+                .find_for_staging(&request, wait_deadline)
+                .await
+        }
+    });
+    Ok(futures::future::join_all(finds).await)
+}
+
+/// Records the staged skills of a workspace, unless the record has them already: a record costs a write to disk.
+async fn record_staged_skills(
+    workspace: &Workspace,
+    staged: &[(StagedSkill, StagedEnvironment)],
+) -> Result<()> {
+    let record = |(skill, environment): &(StagedSkill, StagedEnvironment)| StagedSkillRecord {
+        name: skill.name.clone(),
+        digest: format!("sha256:{}", skill.digest),
+        environment: environment.record.as_deref().map(mounted_environment),
+    };
+    let staged: Vec<StagedSkillRecord> = staged.iter().map(record).collect();
+    let view = workspace.snapshot();
+    let recorded = view.record.claim.as_ref();
+    if recorded.is_some_and(|claim| staged.iter().all(|skill| claim.has_skill(skill))) {
+        return Ok(());
+    }
+    workspace.record_skills(staged).await
 }
 
 #[tonic::async_trait]
@@ -97,14 +146,18 @@ impl FileService for FileRpc {
         request: Request<pb::StageSkillsRequest>,
     ) -> Result<Response<pb::StageSkillsResponse>, Status> {
         let (id, skills) = wire::check_stage_skills(request.get_ref())?;
+        let wait_deadline = AnswerDeadline::wait_deadline_of(&request);
         let workspace = self.0.registry.get(&id)?;
-        let grant = workspace.grant().await?;
-        // Stagings of one workspace run one after the other, so that its record matches its directory.
-        let turn = workspace.lock_skill_staging().await;
-        let shared = Arc::clone(&self.0);
+        let staging = SkillStaging {
+            grant: workspace.grant().await?,
+            // Stagings of one workspace run one after the other, so that its record matches its directory.
+            _turn: workspace.lock_skill_staging().await,
+            workspace,
+            skills,
+            wait_deadline,
+        };
         // A staging that has begun runs to its end, even if the client goes away.
-        let task = stage_and_record(shared, workspace, grant, skills, turn);
-        let staged = self.0.tasks.spawn(task).await;
+        let staged = self.0.tasks.spawn(staging.run(Arc::clone(&self.0))).await;
         let staged = staged.map_err(|error| Error::Internal(format!("staging: {error}")))??;
         Ok(Response::new(wire::staged_skills_message(&staged)))
     }

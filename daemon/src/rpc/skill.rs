@@ -1,5 +1,8 @@
 //! SkillService: lists, searches, reads, publishes and deletes skills.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use futures::StreamExt;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::read_skill_file_response::Payload;
@@ -9,16 +12,46 @@ use tonic::{Request, Response, Status, Streaming};
 use super::convert::skill_publish as changes;
 use super::convert::{skill as wire, skill_content};
 use super::relay::{RelayedStream, relay_stream};
-use super::skill_publish;
-use super::{AnswerDeadline, SharedDependencies};
+use super::{AnswerDeadline, SharedDependencies, prepare_skill, skill_publish};
+use crate::environments::EnvironmentRequest;
 use crate::error::{Error, Result};
+use crate::pool::Pool;
 use crate::shutdown::Tasks;
-use crate::skills::preflight;
+use crate::skills::SkillRef;
+use crate::skills::environments::environment_record::BuiltPackage;
+use crate::skills::preflight::{self, ImageInventory};
 use crate::skills::skill_files::FileRangeReader;
 
 /// Implementation of SkillService.
 #[derive(Debug, Clone)]
 pub struct SkillRpc(pub SharedDependencies);
+
+impl SkillRpc {
+    /// Returns the packages of a skill's environment; `None` if it has none yet.
+    async fn built_packages(
+        &self,
+        skill: SkillRef,
+        pool: &Arc<Pool>,
+    ) -> Result<Option<ImageInventory>> {
+        let skill = self.0.skills.environment_need(skill).await?;
+        let request = EnvironmentRequest {
+            skill: skill.name,
+            need: skill.environment_need,
+            pool: Arc::clone(pool),
+        };
+        let record = self.0.environments.find(&request);
+        let names = |packages: &[BuiltPackage]| -> HashSet<String> {
+            let names = packages.iter().map(|package| package.name.clone());
+            names.collect()
+        };
+        Ok(record.map(|record| ImageInventory {
+            programs: HashSet::new(),
+            python_packages: names(&record.report.packages),
+            python_modules: record.report.python_modules.iter().cloned().collect(),
+            node_packages: names(&record.report.node_packages),
+        }))
+    }
+}
 
 /// Reads a file as a stream of chunks; each chunk is read when the client asks for it.
 fn chunks(
@@ -39,6 +72,7 @@ fn chunks(
 #[tonic::async_trait]
 impl SkillService for SkillRpc {
     type ReadSkillFileStream = RelayedStream<pb::ReadSkillFileResponse>;
+    type PrepareSkillStream = RelayedStream<pb::PrepareSkillResponse>;
 
     async fn list_skills(
         &self,
@@ -164,13 +198,27 @@ impl SkillService for SkillRpc {
         let request = request.into_inner();
         let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
         let pool = self.0.registry.pool(pool)?;
-        let needs = self.0.skills.needs(skill).await;
+        let needs = self.0.skills.needs(skill.clone()).await;
         let needs = needs.map_err(Error::from)?;
         let inventory = self.0.registry.image_inventory(pool).await?;
-        let findings = preflight::find_unmet_needs(&needs, &inventory, None, &request.env);
+        let packages = self.built_packages(skill, pool).await?;
+        let findings =
+            preflight::find_unmet_needs(&needs, &inventory, packages.as_ref(), &request.env);
         let image = &pool.image().reference;
         Ok(Response::new(skill_content::preflight_message(
             &findings, image,
         )))
+    }
+
+    async fn prepare_skill(
+        &self,
+        request: Request<pb::PrepareSkillRequest>,
+    ) -> Result<Response<Self::PrepareSkillStream>, Status> {
+        let request = request.into_inner();
+        let skill = skill_content::check_prepare_skill(&request)?;
+        let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
+        let pool = self.0.registry.pool(pool)?;
+        let messages = prepare_skill::prepare_skill(&self.0, skill, pool).await?;
+        Ok(Response::new(relay_stream(messages, (), &self.0.relays)))
     }
 }

@@ -14,7 +14,7 @@ use tonic::Streaming;
 
 use super::convert::skill_publish as wire;
 use super::{SharedDependencies, upload};
-use crate::error::{Error, Result};
+use crate::error::{Chain, Error, Result};
 use crate::skills::Skill;
 
 /// Interval between removals of unused skills, if no call wakes the task.
@@ -97,7 +97,7 @@ async fn write_archive(
     Ok(file)
 }
 
-/// Removes unused skills from the store, periodically and when [`super::ServiceDependencies::sweep`] is notified, until
+/// Removes unused skills and environments from their stores, periodically and when [`super::ServiceDependencies::sweep`] is notified, until
 /// the daemon stops.
 pub async fn sweep_store(shared: SharedDependencies) {
     let interval = SWEEP_INTERVAL.min(shared.config.skills.options.keep_unused);
@@ -107,12 +107,18 @@ pub async fn sweep_store(shared: SharedDependencies) {
             () = shared.sweep.notified() => {}
             () = tokio::time::sleep(interval.max(Duration::from_millis(100))) => {}
         }
-        let staged = shared.registry.list_after(None).into_iter();
-        let staged: HashSet<String> = staged
-            .filter_map(|workspace| workspace.snapshot().record.claim.clone())
-            .flat_map(|claim| claim.skills.into_values())
-            .map(|digest| digest.trim_start_matches("sha256:").to_owned())
-            .collect();
+        let workspaces = shared.registry.list_after(None).into_iter();
+        let claims = workspaces.filter_map(|workspace| workspace.snapshot().record.claim.clone());
+        let (mut staged, mut environments) = (HashSet::new(), HashSet::new());
+        for claim in claims {
+            let digests = claim.skills.into_values();
+            staged.extend(digests.map(|digest| digest.trim_start_matches("sha256:").to_owned()));
+            let used = claim.environments.into_values();
+            environments.extend(used.map(|environment| environment.name));
+        }
+        if let Err(error) = shared.environments.collect(environments).await {
+            tracing::warn!(error = %Chain(&error), "unused environments could not be removed");
+        }
         if let Err(error) = shared.skills.collect(staged).await {
             tracing::warn!(%error, "unused skills could not be removed from the store");
         }

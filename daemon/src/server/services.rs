@@ -21,6 +21,7 @@ use crate::artifacts::Artifacts;
 use crate::collect::on_exit_collector::OnExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
+use crate::environments::Environments;
 use crate::error::{Error, Result};
 use crate::fetch::UrlFetcher;
 use crate::inputs::InputStager;
@@ -35,6 +36,7 @@ use crate::rpc::workspace::WorkspaceRpc;
 use crate::rpc::{ServiceDependencies, SharedDependencies};
 use crate::shutdown::Tasks;
 use crate::skills::Skills;
+use crate::skills::environments::environment_store::EnvironmentStore;
 use crate::workspace::registry::WorkspaceRegistry;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_table;
@@ -57,6 +59,11 @@ pub(super) async fn boot_services(
     let artifacts = Artifacts::open(&config.artifacts, &config.state_dir, patience, tasks).await?;
     let private = config.files.input_private_addresses;
     let fetcher = UrlFetcher::new(&config.fetch, private, tasks.for_skills());
+    let packages = UrlFetcher::new(
+        &config.fetch,
+        config.skills.options.remote.allow_private_addresses,
+        tasks.for_skills(),
+    );
     let inputs = InputStager::new(config, artifacts.clone(), fetcher, tasks.clone());
     let context = SharedSlotContext::new(
         config,
@@ -66,7 +73,13 @@ pub(super) async fn boot_services(
         instance,
         slot_table::first_slot_number(),
     );
-    let registry = WorkspaceRegistry::boot(Arc::new(context)).await?;
+    let context = Arc::new(context);
+    // Containers mount the directories of this store.
+    let base = config.state_dir.join("environments");
+    let open = move || EnvironmentStore::open(&base).map_err(Error::from);
+    let store = Arc::new(tasks.blocking(open).await?);
+    let registry = WorkspaceRegistry::boot(Arc::clone(&context)).await?;
+    let environments = Environments::new(store, context, packages);
     let timeout = config.files.collect_on_exit_timeout;
     let on_exit = OnExitCollector::new(artifacts.clone(), tasks.clone(), timeout);
     for workspace in registry.list_after(None) {
@@ -81,6 +94,7 @@ pub(super) async fn boot_services(
         registry,
         relays: RelayBudget::new(config.server.relay_bytes_max),
         skills,
+        environments,
         artifacts,
         on_exit,
         inputs,

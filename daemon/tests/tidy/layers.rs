@@ -22,7 +22,7 @@ const DAEMON_LAYERS: &[&[&str]] = &[
     &["telemetry", "exec", "guest", "skills", "artifacts"],
     &["pool"],
     &["workspace"],
-    &["collect", "inputs"],
+    &["collect", "inputs", "environments"],
     &["rpc"],
     &["server", "fuzz"],
 ];

@@ -186,7 +186,9 @@ impl NeedReader<'_> {
             if self.requirements.len() == REQUIREMENTS_MAX {
                 // One more than the maximum: reported once.
                 self.requirements.insert(String::new());
-                self.problem(format!("{path} brings the skill to more than {REQUIREMENTS_MAX} requirements"));
+                self.problem(format!(
+                    "{path} brings the skill to more than {REQUIREMENTS_MAX} requirements"
+                ));
             }
             return;
         }

@@ -152,8 +152,7 @@ impl EnvironmentStore {
             report,
         };
         let key = environment_key(need_digest, image_id);
-        self.write_record(&key, &record)
-            .map_err(failed("record"))?;
+        self.write_record(&key, &record).map_err(failed("record"))?;
         let record = Arc::new(record);
         self.records().insert(key, Arc::clone(&record));
         tracing::info!(

@@ -7,9 +7,10 @@ use skilld_proto::v1 as pb;
 use skilld_proto::v1::stage_files_header::Kind;
 use skilld_proto::v1::stage_files_request::Payload;
 
-use super::{ViolationCollector, check_upload_data, int64, parse_exec_name};
+use super::{ViolationCollector, check_upload_data, environment, int64, parse_exec_name};
 use crate::collect::SaveAs;
 use crate::config::FilesConfig;
+use crate::environments::StagedEnvironment;
 use crate::error::{Error, Result};
 use crate::skills::{SkillRef, StagedSkill};
 use crate::workspace::WorkspaceId;
@@ -55,8 +56,10 @@ pub fn check_stage_skills(
 
 /// Makes the answer of a StageSkills.
 #[must_use]
-pub fn staged_skills_message(skills: &[StagedSkill]) -> pb::StageSkillsResponse {
-    let skills = skills.iter().map(|skill| pb::StagedSkill {
+pub fn staged_skills_message(
+    skills: &[(StagedSkill, StagedEnvironment)],
+) -> pb::StageSkillsResponse {
+    let skills = skills.iter().map(|(skill, environment)| pb::StagedSkill {
         name: skill.name.clone(),
         digest: format!("sha256:{}", skill.digest),
         path: format!("{}/{}", workspace_paths::SKILLS_DIR, skill.name),
@@ -68,6 +71,11 @@ pub fn staged_skills_message(skills: &[StagedSkill]) -> pb::StageSkillsResponse 
             .iter()
             .map(|&name| name.to_owned())
             .collect(),
+        environment: environment
+            .record
+            .as_deref()
+            .map(environment::environment_message),
+        problems: super::skill::problem_messages(&environment.problems),
     });
     pb::StageSkillsResponse {
         skills: skills.collect(),

@@ -175,6 +175,16 @@ pub fn check_preflight_skill(request: &pb::PreflightSkillRequest) -> Result<Skil
     violations.finish_with(skill)
 }
 
+/// Checks a `PrepareSkillRequest`. Returns the skill.
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_prepare_skill(request: &pb::PrepareSkillRequest) -> Result<SkillRef> {
+    let mut violations = ViolationCollector::default();
+    let skill = violations.take(wire::check_skill_name(&request.name));
+    violations.finish_with(skill)
+}
+
 /// Makes the answer of a preflight.
 #[must_use]
 pub fn preflight_message(findings: &[UnmetNeed], image: &str) -> pb::PreflightSkillResponse {

@@ -56,8 +56,8 @@ impl CommandEnd {
 }
 
 impl InternalSlot {
-    /// Runs a command and writes its stdout to `stdout` as it comes. A writer that blocks blocks the command. Dropping
-    /// the future kills the command.
+    /// Runs a command, writes its stdout to `stdout` as it comes, and calls `on_stderr` for each piece of its stderr. A
+    /// writer that blocks blocks the command. Dropping the future kills the command.
     ///
     /// # Errors
     /// [`Error::GuestLost`] when the container ends or the guest does not report an end in time;
@@ -67,6 +67,7 @@ impl InternalSlot {
         &self,
         command: InternalCommand,
         stdout: &mut (impl AsyncWrite + Unpin + Send),
+        mut on_stderr: impl FnMut(&[u8]) + Send,
     ) -> Result<CommandEnd> {
         let deadline = command.timeout.saturating_add(END_TIMEOUT);
         let (output_bytes_max, stderr_tail_bytes) =
@@ -82,7 +83,7 @@ impl InternalSlot {
                 stderr_tail_bytes,
             };
             let result = self
-                .follow(events.into_inner(), &mut output, stdout)
+                .follow(events.into_inner(), &mut output, stdout, &mut on_stderr)
                 .await?;
             let stderr_tail = output.stderr_tail;
             Ok(CommandEnd {
@@ -111,10 +112,12 @@ impl InternalSlot {
             on_disconnect: pb::OnDisconnect::Kill.into(),
             ..pb::ExecSpec::default()
         };
-        let none = BTreeMap::new();
+        let (none, no_environments) = (BTreeMap::new(), BTreeMap::new());
         let context = ExecContext {
             env: &none,
             skills: &none,
+            environments: &no_environments,
+            has_wheelhouse: false,
             script: None,
             config: &self.context.config.execs,
         };
@@ -132,13 +135,16 @@ impl InternalSlot {
         mut events: Streaming<pb::ExecEvent>,
         output: &mut CommandOutput,
         stdout: &mut (impl AsyncWrite + Unpin + Send),
+        on_stderr: &mut (impl FnMut(&[u8]) + Send),
     ) -> Result<pb::ExecResult> {
         let mut result = None;
         loop {
             let message = events.message().await;
             let message = message.map_err(|status| Error::from_guest(&self.name(), &status))?;
             match message.and_then(|event| event.event) {
-                Some(Event::Output(piece)) => output.take_piece(piece, stdout).await?,
+                Some(Event::Output(piece)) => {
+                    output.take_piece(piece, stdout, on_stderr).await?;
+                }
                 Some(Event::Exited(exited)) => result = exited.result,
                 Some(Event::Closed(_)) => break,
                 Some(Event::Started(_) | Event::Heartbeat(_)) => {}
@@ -172,6 +178,7 @@ impl CommandOutput {
         &mut self,
         piece: pb::exec_event::Output,
         stdout: &mut (impl AsyncWrite + Unpin),
+        on_stderr: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
         let stream = piece.stream();
         let Some(pb::exec_event::output::Content::Data(data)) = piece.content else {
@@ -185,6 +192,7 @@ impl CommandOutput {
         if stream == pb::OutputStream::Stdout {
             return stdout.write_all(&data).await.map_err(write_error);
         }
+        on_stderr(&data);
         self.stderr_tail.extend_from_slice(&data);
         let surplus = self
             .stderr_tail

@@ -39,7 +39,10 @@ fn requirements_of_all_files_are_merged() {
              import httpx\n",
         ),
         ("tests/requirements.txt", "pytest\n"),
-        ("templates/app/pyproject.toml", "[project]\ndependencies = [\"flask\"]\n"),
+        (
+            "templates/app/pyproject.toml",
+            "[project]\ndependencies = [\"flask\"]\n",
+        ),
     ]);
     let zeros = "0".repeat(64);
     assert_eq!(

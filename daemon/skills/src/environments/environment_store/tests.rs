@@ -40,7 +40,13 @@ impl Fixture {
     fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.base.path().join(folder)).expect("listed");
         entries
-            .map(|entry| entry.expect("entry").file_name().into_string().expect("name"))
+            .map(|entry| {
+                entry
+                    .expect("entry")
+                    .file_name()
+                    .into_string()
+                    .expect("name")
+            })
             .collect()
     }
 }
@@ -105,20 +111,34 @@ fn environments_cannot_be_listed_by_a_command() {
 #[test]
 fn archive_that_no_build_makes_is_refused_and_leaves_nothing() {
     let link_python = r#"{"version": 1, "python": {"executable": "../../x", "version": "3.13.5"}}"#;
-    let no_version = r#"{"version": 1, "python": {"executable": "/usr/bin/python3", "version": "x"}}"#;
+    let no_version =
+        r#"{"version": 1, "python": {"executable": "/usr/bin/python3", "version": "x"}}"#;
     for (files, part) in [
         (vec![("venv/x", "")], "environment.json that is missing"),
         (vec![(REPORT, "{"), ("venv/x", "")], "is invalid"),
-        (vec![(REPORT, r#"{"version": 2}"#), ("venv/x", "")], "version 2"),
-        (vec![(REPORT, link_python), ("venv/x", "")], "not an absolute path"),
-        (vec![(REPORT, no_version), ("venv/x", "")], "not of the form 3.N.M"),
+        (
+            vec![(REPORT, r#"{"version": 2}"#), ("venv/x", "")],
+            "version 2",
+        ),
+        (
+            vec![(REPORT, link_python), ("venv/x", "")],
+            "not an absolute path",
+        ),
+        (
+            vec![(REPORT, no_version), ("venv/x", "")],
+            "not of the form 3.N.M",
+        ),
     ] {
         let fixture = Fixture::new();
         let error = fixture.install(&files).expect_err(part);
         assert!(error.to_string().contains(part), "{error}");
         assert_eq!(fixture.store.find(&key()), None);
         for folder in ["mounted", "records", "tmp"] {
-            assert_eq!(fixture.names(folder), Vec::<String>::new(), "{part}: {folder}");
+            assert_eq!(
+                fixture.names(folder),
+                Vec::<String>::new(),
+                "{part}: {folder}"
+            );
         }
     }
 }
@@ -136,7 +156,9 @@ fn environment_larger_than_its_bounds_is_refused() {
 #[test]
 fn folder_without_a_record_and_record_without_a_folder_are_removed_at_start() {
     let fixture = Fixture::new();
-    fixture.install(&[(REPORT, REPORT_TEXT)]).expect("installed");
+    fixture
+        .install(&[(REPORT, REPORT_TEXT)])
+        .expect("installed");
     fs::create_dir(mounted_dir(fixture.base.path()).join("half")).expect("mkdir");
     fs::write(fixture.base.path().join("tmp/left"), "x").expect("write");
     fixture.reopen();
@@ -150,7 +172,9 @@ fn folder_without_a_record_and_record_without_a_folder_are_removed_at_start() {
 #[test]
 fn unused_environments_are_removed_and_used_ones_stay() {
     let fixture = Fixture::new();
-    fixture.install(&[(REPORT, REPORT_TEXT)]).expect("installed");
+    fixture
+        .install(&[(REPORT, REPORT_TEXT)])
+        .expect("installed");
     let used = HashSet::from([NAME.to_owned()]);
     let collect = |keep, used: &HashSet<String>| {
         let cleanup = fixture.store.collect(keep, used).expect("collected");
