@@ -123,8 +123,8 @@ pub struct ContainerSpec {
     pub labels: HashMap<String, String>,
     /// Digest of the image, from [`ImageInfo::id`].
     pub image_id: String,
-    /// Directory of the slot on the host. The container gets read-only bind mounts of `run/`, `skills/`, `passwd` and
-    /// `group` at /run/skilld, /workspace/skills, /etc/passwd and /etc/group.
+    /// Directory of the slot on the host. The container gets read-only bind mounts of `run/`, `skills/`, `mnt/`,
+    /// `passwd` and `group` at /run/skilld, /workspace/skills, /mnt, /etc/passwd and /etc/group.
     pub slot_dir: PathBuf,
     /// User and group id of the workspace and of all processes in it; never 0.
     pub uid: u32,

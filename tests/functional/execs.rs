@@ -132,7 +132,7 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
         ("CLAUDE_SKILL_DIR", dir),
         ("CLAUDE_PLUGIN_ROOT", dir),
         ("VIRTUAL_ENV", &venv),
-        ("PYTHONPATH", dir),
+        ("PYTHONPATH", &format!("{dir}:/run/skilld/python")),
         ("PYTHONDONTWRITEBYTECODE", "1"),
     ] {
         assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");

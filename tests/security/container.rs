@@ -76,6 +76,7 @@ impl Container {
             env: vec!["SKILLD_NONCE=00".to_owned()],
         };
         change(&mut spec);
+        fs::create_dir(slot.path().join("mnt"))?;
         fs::write(
             slot.path().join("passwd"),
             format!("skill:x:{uid}:{uid}::/workspace:/bin/sh\n"),

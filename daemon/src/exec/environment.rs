@@ -14,6 +14,9 @@ use crate::workspace_paths;
 /// Default PATH of commands: Debian's search path for programs.
 pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
+/// Folder of modules that replace those of Python's standard library, which it follows in the search.
+const PYTHON_MODULES_DIR: &str = "/run/skilld/python";
+
 /// Settings of pip and uv in every command: there is no network, and packages come from wheels in the container.
 const PACKAGE_TOOLS: [(&str, &str); 5] = [
     ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
@@ -62,6 +65,7 @@ pub(super) fn build_environment(
 ) -> Vec<String> {
     let run_dir = format!("{}/{exec_id}", workspace_paths::RUNS_DIR);
     let mut env: BTreeMap<&str, String> = BTreeMap::from([
+        ("CLAUDE_PROJECT_DIR", workspace_paths::WORK_DIR.to_owned()),
         ("HOME", workspace_paths::WORK_DIR.to_owned()),
         ("INPUTS_DIR", workspace_paths::INPUTS_DIR.to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
@@ -177,7 +181,8 @@ fn add_skill_search_paths(
     *path = join_search_paths(&[virtual_env, packages, given, format!("{skill_dir}/bin")]);
     let modules = env.entry("PYTHONPATH").or_default();
     let given = std::mem::take(modules);
-    *modules = join_search_paths(&[given, skill_dir.to_owned()]);
+    let replaced = PYTHON_MODULES_DIR.to_owned();
+    *modules = join_search_paths(&[given, skill_dir.to_owned(), replaced]);
 }
 
 /// Joins search paths with colons. Skips empty ones, which would mean the current directory.

@@ -25,6 +25,7 @@ fn resolve_spec(spec: pb::ExecSpec, start: StartMode) -> Result<guest::StartExec
         ("BOTH".to_owned(), "workspace".to_owned()),
     ]);
     let skills = BTreeMap::from([("csv-report".to_owned(), "sha256:0".to_owned())]);
+    let environments = BTreeMap::new();
     let script = spec.script.as_ref();
     let program = script::ScriptProgram {
         path: script.map_or_else(String::new, |script| script.path.clone()),
@@ -38,6 +39,8 @@ fn resolve_spec(spec: pb::ExecSpec, start: StartMode) -> Result<guest::StartExec
         ExecContext {
             env: &env,
             skills: &skills,
+            environments: &environments,
+            has_wheelhouse: false,
             script: Some(&program),
             config: &config,
         },
@@ -183,7 +186,7 @@ fn a_skill_sets_cwd_and_its_variables() {
         "SKILL_DIR=/workspace/skills/csv-report",
         "SKILL_ROOT=/workspace/skills/csv-report",
         "WORKSPACE=/workspace",
-        "PYTHONPATH=/workspace/skills/csv-report",
+        "PYTHONPATH=/workspace/skills/csv-report:/run/skilld/python",
         "PYTHONDONTWRITEBYTECODE=1",
         "CLAUDE_SKILL_DIR=/workspace/skills/csv-report",
         "CLAUDE_PLUGIN_ROOT=/workspace/skills/csv-report",
@@ -363,7 +366,7 @@ fn a_skills_own_places_are_searched_whatever_the_environment_says() {
     let dir = "/workspace/skills/csv-report";
     for pair in [
         format!("PATH={dir}/.venv/bin:/opt/bin:{dir}/bin"),
-        format!("PYTHONPATH=/opt/lib:{dir}"),
+        format!("PYTHONPATH=/opt/lib:{dir}:/run/skilld/python"),
     ] {
         assert!(request.env.contains(&pair), "{pair}");
     }

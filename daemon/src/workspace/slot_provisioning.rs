@@ -3,7 +3,9 @@
 //! ```text
 //! slots/<number>/        0755, beneath slots/ (0700)
 //!   record.json          see record.rs
-//!   run/                 → /run/skilld, read-only: skilld-guest, and guest.sock while the daemon awaits the guest
+//!   run/                 → /run/skilld, read-only: skilld-guest, guest.sock while the daemon awaits the guest, modules
+//!                        for Python in python/
+//!   mnt/                 → /mnt, read-only: links under the names that skills of other systems use
 //!   skills/              → /workspace/skills, read-only: staged skills, .metadata.json
 //!     .metadata.json     → /workspace/metadata.json too, read-only
 //!   staged/ .stage-*     digests of staged skills, and skills that are being staged; see skills/stage.rs
@@ -13,7 +15,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use skilld_proto::guest::{GENERATION, v1 as pb};
@@ -30,6 +32,17 @@ use crate::workspace_paths;
 
 /// Path of the metadata file in the slot's directory; `/workspace/metadata.json` in the container.
 pub const METADATA: &str = "skills/.metadata.json";
+
+/// Python module that replaces `venv`, and its path in the slot's directory.
+const VENV_MODULE: &str = include_str!("slot_provisioning/venv_module.py");
+const VENV_MODULE_PATH: &str = "run/python/venv/__init__.py";
+
+/// Links beneath `/mnt` and where they lead: the names that skills of other systems use.
+const MNT_LINKS: [(&str, &str); 3] = [
+    ("mnt/skills", workspace_paths::SKILLS_DIR),
+    ("mnt/user-data/uploads", workspace_paths::INPUTS_DIR),
+    ("mnt/user-data/outputs", workspace_paths::OUTPUT_DIR),
+];
 
 /// Maximum number of terminals of one container: one for each of 32 commands, and some for tmux and script.
 const TERMINALS_MAX: usize = 48;
@@ -157,9 +170,22 @@ pub fn create_slot_dir(dir: &Path, record: &SlotRecord, guest_path: &Path) -> Re
         if dir.exists() {
             fs::remove_dir_all(dir)?;
         }
-        for path in [dir.to_path_buf(), dir.join("run"), dir.join("skills")] {
+        for path in [
+            "",
+            "run",
+            "run/python",
+            "run/python/venv",
+            "skills",
+            "mnt",
+            "mnt/user-data",
+        ] {
+            let path = dir.join(path);
             fs::create_dir_all(&path)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        }
+        write_readable(&dir.join(VENV_MODULE_PATH), VENV_MODULE.as_bytes())?;
+        for (link, target) in MNT_LINKS {
+            symlink(target, dir.join(link))?;
         }
         let uid = record.uid;
         let passwd = format!(

@@ -198,6 +198,7 @@ fn bind_mounts(slot_dir: &Path) -> impl IntoIterator<Item = Mount> {
         ("run", "/run/skilld"),
         ("skills", "/workspace/skills"),
         ("skills/.metadata.json", "/workspace/metadata.json"),
+        ("mnt", "/mnt"),
         ("passwd", "/etc/passwd"),
         ("group", "/etc/group"),
     ]
