@@ -181,10 +181,9 @@ fn finding_subject(finding: &UnmetNeed) -> (NeedKind, String) {
         NeedKind::Interpreter | NeedKind::Binary => (NeedKind::Binary, program_subject(name)),
         NeedKind::PythonPackage | NeedKind::PythonModule => {
             let first = name.split(", ").next().unwrap_or_default();
-            (
-                NeedKind::PythonPackage,
-                python_requirements::likely_package_of(first),
-            )
+            let package = python_requirements::likely_package_of(first);
+            let package = python_requirements::without_variant(&package).to_owned();
+            (NeedKind::PythonPackage, package)
         }
         kind => (kind, name.clone()),
     }

@@ -46,11 +46,18 @@ pub(super) fn likely_package_of(module: &str) -> String {
     }
 }
 
-/// Returns `true` if a module is most likely of a package: `cv2` of `opencv-python-headless`, `pypdf` of `pypdf`.
+/// Returns the name that variants of a package share: `opencv-python` for `opencv-python-headless`.
+pub(super) fn without_variant(package: &str) -> &str {
+    let variants = ["-headless", "-binary"];
+    let bases = variants
+        .iter()
+        .filter_map(|variant| package.strip_suffix(variant));
+    bases.last().unwrap_or(package)
+}
+
+/// Returns `true` if a module is most likely of a package, or of a variant of it.
 pub(super) fn is_module_of(module: &str, package: &str) -> bool {
-    let likely = likely_package_of(module);
-    let variant = |end: &str| package.strip_suffix(end) == Some(likely.as_str());
-    likely == package || variant("-headless") || likely.strip_suffix("-binary") == Some(package)
+    without_variant(&likely_package_of(module)) == without_variant(package)
 }
 
 /// Inline metadata of a Python script (PEP 723).

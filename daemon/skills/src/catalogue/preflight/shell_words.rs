@@ -9,6 +9,8 @@ use super::text_cursor::TextCursor;
 
 /// Maximum depth of command substitutions; deeper ones are skipped.
 const DEPTH_MAX: usize = 6;
+/// Maximum number of commands of one text; further ones are not read.
+const COMMANDS_MAX: usize = 10_000;
 /// Words before a command that belong to the language.
 const KEYWORDS: &str = "! { } coproc do done elif else esac fi if then time until while";
 
@@ -106,7 +108,7 @@ fn read_text(text: &str, line: usize, depth: usize, script: &mut ShellScript) {
         case_depth: 0,
         in_pattern: false,
     };
-    while reader.step() {}
+    while reader.script.commands.len() < COMMANDS_MAX && reader.step() {}
     reader.end_command(Joint::End);
 }
 

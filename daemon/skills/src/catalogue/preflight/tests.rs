@@ -18,7 +18,7 @@ fn image() -> ImageInventory {
     ImageInventory {
         programs: set(&["bash", "jq", "node", "python3"]),
         python_packages: set(&["pyyaml", "requests"]),
-        python_modules: set(&["json", "os", "requests", "sys", "yaml"]),
+        python_modules: set(&["json", "os", "requests", "subprocess", "sys", "yaml"]),
         node_packages: set(&["commander"]),
     }
 }
@@ -193,6 +193,99 @@ fn a_skill_of_documents_needs_nothing() {
             &[]
         ),
         []
+    );
+}
+
+#[test]
+fn an_environment_that_was_built_for_the_skill_counts_as_present() {
+    let files = [
+        ("requirements.txt", "pandas\nno-such\n"),
+        (
+            "scripts/a.py",
+            "import pandas\nimport numpy\nimport other\n",
+        ),
+        ("scripts/b.sh", "ruff check .\nshellcheck x\n"),
+        ("scripts/c.js", "require('docx'); require('sharp')\n"),
+    ];
+    let dir = skill(&files);
+    let manifest = Manifest::read(dir.path()).expect("manifest");
+    let needs = collect_needs(&FrontMatter::default(), &manifest).expect("collected");
+    let set = |names: &[&str]| strings(names).into_iter().collect();
+    let environment = ImageInventory {
+        programs: set(&["ruff"]),
+        python_packages: set(&["pandas", "numpy"]),
+        python_modules: set(&["pandas", "numpy"]),
+        node_packages: set(&["docx"]),
+    };
+    let names = |environment: Option<&ImageInventory>| -> Vec<String> {
+        let found = find_unmet_needs(&needs, &image(), environment, &[]);
+        found.into_iter().map(|finding| finding.name).collect()
+    };
+    let all = [
+        "no-such",
+        "pandas",
+        "ruff",
+        "shellcheck",
+        "numpy",
+        "other",
+        "docx",
+        "sharp",
+    ];
+    assert_eq!(names(None), all);
+    assert_eq!(
+        names(Some(&environment)),
+        ["no-such", "shellcheck", "other", "sharp"]
+    );
+}
+
+#[test]
+fn programs_and_imports_are_warnings_with_their_lines() {
+    let files = [
+        (
+            "scripts/run.sh",
+            "#!/bin/bash\nmy_step() { echo; }\nmy_step\nhelper.sh\nlibreoffice x\nbash scripts/own.sh\n",
+        ),
+        ("scripts/helper.sh", "soffice y\nmagick z\n"),
+        ("scripts/own.sh", "my_step\nown-tool\n"),
+        ("bin/own-tool", "#!/bin/bash\n"),
+        (
+            "scripts/use.py",
+            "import subprocess\nsubprocess.run(['ffmpeg', '-version'])\nimport cv2\n",
+        ),
+        (
+            "scripts/use.mjs",
+            "import x from 'left-pad';\nimport y from 'shipped';\n",
+        ),
+        ("scripts/node_modules/shipped/package.json", "{}"),
+        ("scripts/test_use.py", "import hypothesis\n"),
+        (
+            "SKILL.md",
+            "---\nname: x\n---\n```bash\npandoc x\n```\n`pip install opencv-python-headless rich`\n",
+        ),
+    ];
+    let program = |name: &str, source: &str| row(NeedKind::Binary, name, false, source);
+    let found = check(&FrontMatter::default(), &files, &[]);
+    assert_eq!(
+        found,
+        [
+            program("ffmpeg", "scripts/use.py:2"),
+            program("libreoffice", "scripts/run.sh:5"),
+            program("magick", "scripts/helper.sh:2"),
+            program("pandoc", "SKILL.md:5"),
+            row(
+                NeedKind::PythonPackage,
+                "opencv-python-headless",
+                false,
+                "SKILL.md:7"
+            ),
+            row(NeedKind::PythonPackage, "rich", false, "SKILL.md:7"),
+            row(
+                NeedKind::NodePackage,
+                "left-pad",
+                false,
+                "scripts/use.mjs:1"
+            ),
+        ]
     );
 }
 

@@ -116,3 +116,17 @@ fn conditions_and_fallbacks_are_told() {
         .collect();
     assert_eq!(fallbacks, [None, None, None, None, None, Some(4), None]);
 }
+
+#[test]
+fn commands_of_one_text_are_bounded() {
+    for text in [
+        "x;".repeat(COMMANDS_MAX * 2),
+        "`a`".repeat(COMMANDS_MAX * 2),
+    ] {
+        let count = split_commands(&text, 1).commands.len();
+        assert!(
+            (COMMANDS_MAX..=COMMANDS_MAX + 1).contains(&count),
+            "{count}"
+        );
+    }
+}
