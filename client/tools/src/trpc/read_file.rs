@@ -34,7 +34,7 @@ pub(super) struct ReadArguments {
 /// Text of a file, or of some lines of it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ReadResult {
-    /// As the call gave it; `skill://name/path` for a file of a skill.
+    /// Reference as the call gave it; `skill://name/path` for a file of a skill.
     file_name: String,
     content: String,
     /// First line of the content; 0 if there is none.
