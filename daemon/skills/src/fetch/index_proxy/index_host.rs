@@ -79,9 +79,9 @@ impl IndexHost {
         allows_port
             && match (&self.pattern, url.host()) {
                 (HostPattern::Exact(allowed), Some(host)) => *allowed == host,
-                (HostPattern::Suffix(suffix), Some(Host::Domain(name))) => name
-                    .strip_suffix(suffix.as_str())
-                    .is_some_and(|below| !below.is_empty()),
+                (HostPattern::Suffix(suffix), Some(Host::Domain(name))) => {
+                    name.ends_with(suffix.as_str())
+                }
                 (HostPattern::Suffix(_), _) | (_, None) => false,
             }
     }
