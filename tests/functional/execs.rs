@@ -105,6 +105,12 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
         ("INPUTS_DIR", "/workspace/work/inputs"),
         ("OUTPUT_DIR", "/workspace/out"),
         ("RUN_DIR", &run_dir),
+        ("CLAUDE_PROJECT_DIR", "/workspace/work"),
+        ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+        ("PIP_NO_INDEX", "1"),
+        ("UV_NO_INDEX", "1"),
+        ("UV_OFFLINE", "1"),
+        ("UV_PYTHON_DOWNLOADS", "never"),
         ("COLOUR", "green"),
         ("BOTH", "exec"),
     ];

@@ -11,6 +11,7 @@ mod badinput;
 mod collects;
 mod conformance;
 mod demo;
+mod environments;
 mod exec_cli;
 mod execs;
 mod files;
