@@ -11,7 +11,8 @@ use skilld_client::Client;
 use skilld_client::v1::{
     ExecSpec, PrepareSkillRequest, PreparedSkill, StagedSkill, prepare_skill_response,
 };
-use skilld_tests::{Daemon, Options, binaries, run, shell, workspace};
+use skilld_tests::exec::{run, shell, start, workspace};
+use skilld_tests::{Daemon, Options, binaries};
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -229,22 +230,19 @@ async fn two_stagings_of_a_new_environment_build_it_once() -> Result<()> {
     // The files are other inodes in each workspace, so that no lock of one reaches the other.
     let file = format!("{}/venv/pyvenv.cfg", first.path);
     let lock = format!(
-        "python3 -c \"import fcntl; f = open('{file}'); fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print('locked', \
-         flush=True); input()\""
+        "python3 -c \"import fcntl, time; f = open('{file}'); fcntl.flock(f, fcntl.LOCK_EX); open('out/locked', 'w'); \
+         time.sleep(600)\""
     );
-    let held = client.start_exec(skilld_client::v1::StartExecRequest {
-        workspace: a.clone(),
-        spec: Some(ExecSpec {
-            stdin: Some(skilld_client::v1::Stdin {
-                source: Some(skilld_client::v1::stdin::Source::Stream(true)),
-            }),
-            ..in_skill("one", &lock)
-        }),
-        ..Default::default()
-    });
-    let held = held.await?;
+    start(client, &a, "lock", in_skill("one", &lock)).await?;
+    let wait = "until [ -e out/locked ]; do sleep 0.01; done";
+    output(client, &a, "one", wait).await?;
     let try_lock = format!("flock -n {file} echo free");
-    skilld_tests::poll_stdout(client, &held.name, "locked\n").await?;
+    let refused = run(client, &a, in_skill("one", &try_lock)).await?;
+    assert_eq!(
+        refused.exit_code(),
+        Some(1),
+        "the lock is held in its own workspace"
+    );
     assert_eq!(output(client, &b, "other", &try_lock).await?, "free\n");
     daemon.stop().await
 }

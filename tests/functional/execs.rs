@@ -108,7 +108,6 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
         ("CLAUDE_PROJECT_DIR", "/workspace/work"),
         ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
         ("PIP_NO_INDEX", "1"),
-        ("UV_NO_INDEX", "1"),
         ("UV_OFFLINE", "1"),
         ("UV_PYTHON_DOWNLOADS", "never"),
         ("COLOUR", "green"),

@@ -18,10 +18,9 @@ pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/us
 const PYTHON_MODULES_DIR: &str = "/run/skilld/python";
 
 /// Settings of pip and uv in every command: there is no network, and packages come from wheels in the container.
-const PACKAGE_TOOLS: [(&str, &str); 5] = [
+const PACKAGE_TOOLS: [(&str, &str); 4] = [
     ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
     ("PIP_NO_INDEX", "1"),
-    ("UV_NO_INDEX", "1"),
     ("UV_OFFLINE", "1"),
     ("UV_PYTHON_DOWNLOADS", "never"),
 ];
