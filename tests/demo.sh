@@ -102,6 +102,7 @@ row() { # label, column, note
 say 'A daemon with a private state directory'
 # In a session of its own, so that a Ctrl-C reaches this script alone, which then ends it in good order.
 env SKILLD_ENGINE__GUEST_PATH="$GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
+    SKILLD_POOLS__OFFICE__WARM=0 SKILLD_POOLS__OFFICE__MAX=0 \
     TMPDIR="$dir" setsid "$BIN/skilld" --state-dir "$dir/state" 2>"$dir/log" 3>&- 4>&- &
 daemon=$!
 start=$(now)

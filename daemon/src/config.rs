@@ -35,7 +35,7 @@ mod values;
 
 pub use artifacts::{ArtifactStorage, ArtifactsConfig, S3Credentials};
 use derived_defaults::DerivedDefaults;
-pub use pools::{PoolConfig, WorkspaceStorage};
+pub use pools::{PoolConfig, PullPolicy, WorkspaceStorage};
 use ranges::FaultList;
 pub use ranges::POLL_WAIT_MAX;
 pub use sections::{EngineConfig, ExecConfig, FilesConfig, ServerConfig, WorkspaceConfig};

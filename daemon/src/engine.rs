@@ -8,13 +8,16 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 
 use futures::stream::BoxStream;
+use tokio::sync::watch;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use image_reference::ImageReference;
 
 pub mod cgroup;
 pub mod docker;
 #[cfg(feature = "test-util")]
 pub mod fake;
+pub mod image_reference;
 pub mod oci_runtime;
 pub mod seccomp;
 
@@ -41,12 +44,41 @@ pub trait Engine: Send + Sync + Debug {
     async fn describe(&self) -> Result<EngineInfo>;
     /// Checks that the engine answers. This call is cheap: the health service uses it.
     async fn ping(&self) -> Result<()>;
+    /// Describes an image; `None` if the engine does not have it.
+    async fn find_image(&self, reference: &ImageReference) -> Result<Option<ImageInfo>>;
+    /// Pulls an image from its registry and reports progress. Takes as long as the registry sends something; dropping
+    /// the future ends the pull.
+    ///
+    /// # Errors
+    ///
+    /// `Error::Engine` with the engine's or the registry's message, which contains no credentials.
+    async fn pull_image(
+        &self,
+        reference: &ImageReference,
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<()>;
     /// Finds an image and checks that containers can be made from it.
     ///
     /// # Errors
     ///
-    /// `Error::Image` if the engine has no such image, or if the image declares a VOLUME.
-    async fn check_image(&self, reference: &str) -> Result<ImageInfo>;
+    /// `Error::ImageMissing` if the engine has no such image; `Error::Image` if containers can't be made from it.
+    async fn check_image(&self, reference: &str) -> Result<ImageInfo> {
+        let parsed = ImageReference::parse(reference).map_err(|why| Error::Image {
+            image: reference.to_owned(),
+            why: format!("it {why}"),
+        })?;
+        let missing = || Error::ImageMissing {
+            image: reference.to_owned(),
+        };
+        let image = self.find_image(&parsed).await?.ok_or_else(missing)?;
+        match image.fault(&parsed) {
+            None => Ok(image),
+            Some(why) => Err(Error::Image {
+                image: reference.to_owned(),
+                why,
+            }),
+        }
+    }
     /// Creates a container with the restrictions of docs/security.md, and returns its id. Does not start it.
     async fn create(&self, spec: &ContainerSpec) -> Result<String>;
     /// Starts a created container.
@@ -89,13 +121,65 @@ pub struct EngineInfo {
     pub cpu_quota: bool,
 }
 
-/// Container image that was checked for use.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Container image, as the engine describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageInfo {
     /// Reference of the image as the operator configured it.
     pub reference: String,
     /// Digest of the image, `sha256:…`. Containers are made from it, so a tag that moves changes nothing until a restart.
     pub id: String,
+    /// Digests under which registries know the image, as `NAME@sha256:…`; empty for an image that was built here.
+    pub repo_digests: Vec<String>,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Processor architecture, for instance `amd64`; empty if the engine does not report it.
+    pub architecture: String,
+    /// Paths that the image declares as VOLUME.
+    pub volumes: Vec<String>,
+    /// Instructions of the image that containers ignore, among ENTRYPOINT and USER.
+    pub ignored_instructions: Vec<&'static str>,
+}
+
+/// Progress of the pull of an image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PullProgress {
+    /// Number of bytes that were downloaded.
+    pub bytes: u64,
+    /// Number of bytes of all layers whose size is known; 0 at the beginning.
+    pub bytes_total: u64,
+}
+
+impl ImageInfo {
+    /// Returns the reason why containers can't be made from this image, and what to do; `None` if they can.
+    #[must_use]
+    pub fn fault(&self, reference: &ImageReference) -> Option<String> {
+        if let Some(pinned) = &reference.digest {
+            let digests: Vec<&str> = self.digests().collect();
+            if !digests.contains(&pinned.as_str()) {
+                let found = match digests.as_slice() {
+                    [] => "no digest of a registry".to_owned(),
+                    digests => digests.join(", "),
+                };
+                return Some(format!(
+                    "it has {found}, not {pinned} as configured: pull that digest, or correct the configuration"
+                ));
+            }
+        }
+        if !self.volumes.is_empty() {
+            // The engine creates a writable directory on the host for each volume, and no limit covers it.
+            let paths = self.volumes.join(", ");
+            return Some(format!(
+                "it declares VOLUME {paths}: build it without volumes"
+            ));
+        }
+        None
+    }
+
+    /// Returns the digests under which registries know the image, `sha256:…`.
+    pub fn digests(&self) -> impl Iterator<Item = &str> {
+        let digests = self.repo_digests.iter();
+        digests.filter_map(|digest| digest.split_once('@').map(|(_, digest)| digest))
+    }
 }
 
 /// Resource limits of one container. The kernel enforces all of them.

@@ -19,7 +19,7 @@ mod retry_advice;
 mod skills_error;
 
 pub use error_text::Violation;
-use error_text::{EntryPrefix, NearestHint, VersionSuffix, ViolationList};
+use error_text::{EntryPrefix, MissingImageRemedy, NearestHint, VersionSuffix, ViolationList};
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
 pub use skilld_skills::error::ErrorChain as Chain;
@@ -285,6 +285,12 @@ pub enum Error {
         /// Reason, and what to do.
         why: String,
     },
+    /// Image that the engine does not have.
+    #[error("image {image} cannot be used: the engine does not have it; {}", MissingImageRemedy(.image))]
+    ImageMissing {
+        /// Image reference of the configuration.
+        image: String,
+    },
     /// Guest that went away or broke the protocol.
     #[error("the guest of {workspace} is lost: {why}")]
     GuestLost {
@@ -392,6 +398,7 @@ impl Error {
             Self::Io { source, .. } => Self::host_kind(source),
             Self::Engine { .. }
             | Self::Image { .. }
+            | Self::ImageMissing { .. }
             | Self::Start { .. }
             | Self::ArtifactDamaged { .. }
             | Self::Internal(_) => (Code::Internal, Reason::Internal),
@@ -446,6 +453,7 @@ impl Error {
             | Self::EngineUnavailable { .. }
             | Self::Engine { .. }
             | Self::Image { .. }
+            | Self::ImageMissing { .. }
             | Self::Start { .. }
             | Self::GuestLost { .. }
             | Self::NotImplemented { .. }

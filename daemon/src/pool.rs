@@ -11,9 +11,12 @@
 //! The pool knows a slot by its number only. A slot becomes warm after its guest answered, is handed out once, and
 //! returns only if the request did not use it. Refilling follows a claim, the end of a slot or the back-off after a
 //! failed boot, never a poll.
+//!
+//! A pool may start before the engine has its image. Until [`image_supply`] finds or pulls the image, it boots nothing and
+//! refuses claims.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -24,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::shutdown::Tasks;
 
 mod backoff;
+pub mod image_supply;
 mod reservation;
 mod task;
 
@@ -77,6 +81,8 @@ enum PoolMessage {
         reply: oneshot::Sender<Result<SlotReservation>>,
     },
     RetryBoot,
+    ImageFound,
+    ImageAbsent(PoolProblem),
     Resize {
         warm_target: usize,
         reply: oneshot::Sender<()>,
@@ -99,15 +105,29 @@ pub struct PoolSnapshot {
     pub claimed: usize,
     /// Number of requests in the queue.
     pub waiting: usize,
-    /// Message and time of the last failed boot; `None` once a boot has worked.
-    pub problem: Option<(String, SystemTime)>,
+    /// Reason why the pool cannot be filled: its image is absent, or its last boot failed. `None` once a boot has worked.
+    pub problem: Option<PoolProblem>,
+}
+
+/// Reason why a pool cannot be filled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolProblem {
+    /// Stable code, for programs.
+    pub code: &'static str,
+    /// `false` if the pool waits for something that the daemon or the operator is expected to do.
+    pub is_error: bool,
+    /// Reason and remedy, for operators.
+    pub message: String,
+    /// Time since which the problem exists.
+    pub time: SystemTime,
 }
 
 /// Handle of one pool's task.
 #[derive(Debug)]
 pub struct Pool {
     config: PoolConfig,
-    image: ImageInfo,
+    /// Empty until the engine has the image.
+    image: OnceLock<ImageInfo>,
     messages: mpsc::Sender<PoolMessage>,
     snapshot: watch::Receiver<PoolSnapshot>,
     is_healthy: watch::Receiver<bool>,
@@ -122,9 +142,31 @@ impl Pool {
         image: ImageInfo,
         launcher: Arc<dyn SlotLauncher>,
     ) -> Arc<Self> {
+        Self::start_task(tasks, config, OnceLock::from(image), true, launcher)
+    }
+
+    /// Starts the task of an empty pool whose image the engine does not have yet. `is_needed` makes the daemon unhealthy
+    /// until then.
+    #[must_use]
+    pub fn start_without_image(
+        tasks: &Tasks,
+        config: PoolConfig,
+        is_needed: bool,
+        launcher: Arc<dyn SlotLauncher>,
+    ) -> Arc<Self> {
+        Self::start_task(tasks, config, OnceLock::new(), !is_needed, launcher)
+    }
+
+    fn start_task(
+        tasks: &Tasks,
+        config: PoolConfig,
+        image: OnceLock<ImageInfo>,
+        is_healthy: bool,
+        launcher: Arc<dyn SlotLauncher>,
+    ) -> Arc<Self> {
         let (sender, messages) = mpsc::channel(MESSAGES_MAX);
         let (snapshot_sender, snapshot) = watch::channel(PoolSnapshot::default());
-        let (health_sender, is_healthy) = watch::channel(true);
+        let (health_sender, is_healthy) = watch::channel(is_healthy);
         let pool = Arc::new(Self {
             config,
             image,
@@ -149,10 +191,37 @@ impl Pool {
         &self.config
     }
 
-    /// Returns the pool's image as the engine resolved it when the daemon started.
+    /// Returns the pool's image as the engine resolved it first; `None` while the engine does not have it.
     #[must_use]
-    pub fn image(&self) -> &ImageInfo {
-        &self.image
+    pub fn image(&self) -> Option<&ImageInfo> {
+        self.image.get()
+    }
+
+    /// Returns the pool's image.
+    ///
+    /// # Errors
+    /// [`Error::PoolExhausted`] while the engine does not have it.
+    pub fn require_image(&self) -> Result<&ImageInfo> {
+        let absent = || Error::PoolExhausted {
+            pool: self.config.name.clone(),
+            why: format!(
+                "the image {} is not there yet, and the server's problems say why",
+                self.config.image
+            ),
+        };
+        self.image.get().ok_or_else(absent)
+    }
+
+    /// Provides the image of a pool that was started without one. The pool then fills itself.
+    pub async fn provide_image(&self, image: ImageInfo) {
+        if self.image.set(image).is_ok() {
+            self.send(PoolMessage::ImageFound).await;
+        }
+    }
+
+    /// Reports why the image is absent.
+    pub async fn report_absent_image(&self, problem: PoolProblem) {
+        self.send(PoolMessage::ImageAbsent(problem)).await;
     }
 
     /// Returns a watch that is `true` while the pool can serve requests.
@@ -199,17 +268,17 @@ impl Pool {
     pub async fn wait_for_failed_boot(&self) -> String {
         let mut snapshot = self.snapshot.clone();
         let known = snapshot.borrow_and_update().problem.clone();
-        let known = known.map(|(_, time)| time);
+        let known = known.map(|problem| problem.time);
         loop {
             if snapshot.changed().await.is_err() {
                 // The pool has stopped, so no boot fails any more.
                 std::future::pending::<()>().await;
             }
             let problem = snapshot.borrow_and_update().problem.clone();
-            if let Some((message, time)) = problem
-                && Some(time) != known
+            if let Some(problem) = problem
+                && Some(problem.time) != known
             {
-                return message;
+                return problem.message;
             }
         }
     }

@@ -123,6 +123,7 @@ pub fn main(config: Config) -> Result<ExitCode> {
             engine = DockerEngine::connect(&config.engine.docker_host, config.engine.timeout) => engine?,
             _ = signals.recv() => return Ok(true),
         };
+        let engine = engine.with_client_config(config.engine.docker_config.clone());
         let started = Server::start_unless_interrupted(config, Arc::new(engine), signals.recv()).await?;
         Ok::<_, Error>(match started {
             StartupOutcome::Serving(server) => server.run(signals).await,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use skilld::config::{Config, ConfigFaults, DEFAULT_TOML};
+use skilld::config::{Config, ConfigFaults, DEFAULT_TOML, PullPolicy};
 
 /// Returns the faults of a configuration file with this text.
 fn faults(text: &str) -> Vec<String> {
@@ -87,8 +87,24 @@ fn default_toml_is_complete_and_loads() {
     assert_eq!(config.files.collect_file_bytes_default, 4 << 20);
     assert_eq!(config.files.collect_total_bytes_default, 64 << 20);
     assert!(config.skills.options.roots.is_empty());
-    assert_eq!(config.pools.len(), 1);
+    assert_eq!(
+        config.engine.docker_config, None,
+        "tests read no environment"
+    );
+    assert_eq!(config.pools.len(), 2);
+    let office = &config.pools[1];
+    assert_eq!(
+        (office.name.as_str(), office.image.as_str()),
+        ("office", "skilld/office:latest")
+    );
+    assert_eq!(
+        (office.warm, office.max, office.pull),
+        (1, 16, PullPolicy::Never)
+    );
+    assert_eq!(office.limits().memory_bytes, 1 << 30);
+    assert_eq!(office.limits().disk_bytes, 512 << 20);
     let pool = &config.pools[0];
+    assert_eq!(pool.pull, PullPolicy::Never);
     assert_eq!(
         (pool.name.as_str(), pool.image.as_str()),
         ("default", "skilld/base:latest")
@@ -117,7 +133,7 @@ fn pool_inherits_missing_keys_from_the_default_pool() {
     let text = "[pools.default]\nwarm = 7\n[pools.heavy]\nmemory = \"2GiB\"\nmax = 3\n";
     let pools = Config::from_toml(text).expect("loads").config.pools;
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
-    assert_eq!(names, ["default", "heavy"]);
+    assert_eq!(names, ["default", "heavy", "office"]);
     assert_eq!(pools[0].warm, 7);
     // Values come from the built-in defaults and not from the other pool of the file.
     assert_eq!(pools[1].warm, 2);
@@ -130,7 +146,8 @@ fn pool_with_max_0_is_disabled() {
     let text =
         "default_pool = \"small\"\n[pools.default]\nwarm = 0\nmax = 0\n[pools.small]\nmax = 4\n";
     let config = Config::from_toml(text).expect("loads").config;
-    assert_eq!(config.pools.len(), 1);
+    let names: Vec<&str> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
+    assert_eq!(names, ["office", "small"]);
     assert_eq!(config.default_pool, "small");
 }
 
@@ -180,6 +197,10 @@ fn malformed_values_are_named_with_their_key() {
         pools.default.storage = "disk" => pools.default.storage: "disk" is not in this version
         pools.default.cpus = 0 => pools.default.cpus: must be between 0.01 and
         pools.Bad_.warm = 1 => pools.Bad_: is not a pool name
+        pools.default.pull = "always" => pools.default.pull: "always" is not a policy; use "never" or "missing"
+        pools.default.image = "" => pools.default.image: must name an image
+        pools.default.image = "../x" => pools.default.image: is not an image reference
+        pools.default.image = "x@sha256:1" => pools.default.image: has a digest that is not
         "#,
     );
 }
@@ -191,7 +212,7 @@ fn relations_between_values_are_checked() {
         default_pool = "x" => default_pool: "x" is not a pool; there are: default
         pools.default.warm = 65 => pools.default.warm: must not be over pools.default.max
         pools.default.disk = "512MiB" => pools.default.disk: must be below pools.default.memory
-        engine.uid_count = 63 => engine.uid_count: 63 are fewer than the 64
+        engine.uid_count = 79 => engine.uid_count: 79 are fewer than the 80
         execs.timeout_max = "1s" => execs.timeout_default: must not be over execs.timeout_max
         execs.retain_bytes_total = "8MiB" => execs.retain_bytes_total: must be at least twice
         execs.retain_bytes_total = "1GiB" => execs.retain_bytes_total: must be below pools.default.memory
@@ -301,7 +322,7 @@ fn flags_override_environment_overrides_file_overrides_defaults() {
     assert_eq!(config.server.streams_max, 8);
     assert_eq!(config.server.drain_timeout, Duration::from_secs(7));
     assert_eq!(config.log, "warn");
-    assert_eq!(config.pools.len(), 2);
+    assert_eq!(config.pools.len(), 3);
 }
 
 #[test]
@@ -318,6 +339,19 @@ fn docker_host_variable_is_used_if_the_key_is_not_set() {
     assert!(
         text(&skilld(&["--check"], &env).stdout).contains("docker_host = \"unix:///other.sock\"")
     );
+}
+
+#[test]
+fn directory_of_registry_credentials_is_that_of_dockers_client() {
+    let with = |env: &[(&str, &str)]| text(&skilld(&["--check"], env).stdout);
+    let found = with(&[("HOME", "/home/x/"), ("DOCKER_CONFIG", "/srv/docker")]);
+    assert!(found.contains("docker_config = \"/srv/docker\""), "{found}");
+    let found = with(&[("HOME", "/home/x/")]);
+    assert!(
+        found.contains("docker_config = \"/home/x/.docker\""),
+        "{found}"
+    );
+    assert!(with(&[]).contains("docker_config = \"\""));
 }
 
 #[test]

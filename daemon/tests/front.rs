@@ -88,7 +88,7 @@ impl TestDaemon {
 
 fn config(dir: &Path, text: &str, change: impl FnOnce(&mut Config)) -> Config {
     let text = format!(
-        "state_dir = {:?}\n{text}\n[pools.default]\nwarm = 0\n",
+        "state_dir = {:?}\n{text}\n[pools.default]\nwarm = 0\n[pools.office]\nwarm = 0\nmax = 0\n",
         dir.display().to_string()
     );
     let mut config = Config::from_toml(&text).expect("configuration").config;

@@ -37,7 +37,8 @@ impl Daemon {
     async fn start() -> Self {
         let dir = TaskDir::new(&Tasks::default().for_skills().tracker);
         let toml = format!(
-            "state_dir = {:?}\nengine.guest_path = {:?}\npools.default.warm = 0\npools.default.warm_up = []\n",
+            "state_dir = {:?}\nengine.guest_path = {:?}\npools.default.warm = 0\npools.default.warm_up = []\n\
+             pools.office.warm = 0\npools.office.max = 0\n",
             dir.path().join("state"),
             guest_path(),
         );

@@ -148,6 +148,9 @@ impl Daemon {
             ("SKILLD_SKILLS__ROOTS", format!("[{}]", roots.join(","))),
             ("SKILLD_POOLS__DEFAULT__WARM", "1".to_owned()),
             ("SKILLD_POOLS__DEFAULT__MAX", "16".to_owned()),
+            // Whether a host has the image of this pool must not change what a test sees.
+            ("SKILLD_POOLS__OFFICE__WARM", "0".to_owned()),
+            ("SKILLD_POOLS__OFFICE__MAX", "0".to_owned()),
             (
                 "SKILLD_LOG",
                 "debug,h2=info,hyper=info,tonic=info,tower=info,bollard=info".to_owned(),

@@ -18,6 +18,8 @@ const INSTALLED_GUEST: &str = "/usr/lib/skilld/skilld-guest";
 pub(super) struct DerivedDefaults {
     /// DOCKER_HOST, for `engine.docker_host`.
     docker_host: Option<String>,
+    /// DOCKER_CONFIG, or `.docker` in HOME, for `engine.docker_config`.
+    docker_config: Option<String>,
     /// SKILLS_ROOT, for `skills.roots`.
     skills_root: Option<String>,
 }
@@ -29,6 +31,10 @@ impl DerivedDefaults {
     pub(super) fn from_environment() -> Self {
         Self {
             docker_host: read_variable("DOCKER_HOST"),
+            docker_config: read_variable("DOCKER_CONFIG").or_else(|| {
+                let home = read_variable("HOME")?;
+                Some(format!("{}/.docker", home.trim_end_matches('/')))
+            }),
             skills_root: read_variable("SKILLS_ROOT"),
         }
     }
@@ -46,6 +52,9 @@ impl DerivedDefaults {
         fill_empty(Some(values), "listen", || format!("unix:{socket}"));
         fill_empty(section(values, "engine"), "docker_host", || {
             docker_host.to_owned()
+        });
+        fill_empty(section(values, "engine"), "docker_config", || {
+            self.docker_config.clone().unwrap_or_default()
         });
         fill_empty(section(values, "engine"), "guest_path", || {
             find_guest().display().to_string()

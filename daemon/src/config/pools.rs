@@ -18,6 +18,8 @@ pub struct PoolConfig {
     pub name: String,
     /// Image reference.
     pub image: String,
+    /// Handling of an image that the engine does not have.
+    pub pull: PullPolicy,
     /// OCI runtime; `None` means the engine's default.
     #[serde(deserialize_with = "values::optional_text")]
     pub oci_runtime: Option<String>,
@@ -55,6 +57,16 @@ pub struct PoolConfig {
     pub warm_up: Vec<String>,
 }
 
+/// Handling of an image that the engine does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum PullPolicy {
+    /// The daemon waits until the operator makes or pulls the image.
+    Never,
+    /// The daemon pulls the image from its registry.
+    Missing,
+}
+
 /// File system that holds the files of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -75,6 +87,22 @@ impl PoolConfig {
             pids: self.pids,
             disk_bytes: self.disk_bytes,
             inodes: self.inodes,
+        }
+    }
+}
+
+// === impl PullPolicy ===
+
+impl TryFrom<String> for PullPolicy {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "never" => Ok(Self::Never),
+            "missing" => Ok(Self::Missing),
+            other => Err(format!(
+                "{other:?} is not a policy; use \"never\" or \"missing\""
+            )),
         }
     }
 }

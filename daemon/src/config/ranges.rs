@@ -13,6 +13,7 @@ use bytesize::ByteSize;
 use super::artifacts::ArtifactStorage;
 use super::pools::is_pool_name;
 use super::{Config, PoolConfig, SLOT_NAME_BYTES_MAX};
+use crate::engine::image_reference::ImageReference;
 
 /// Longest wait of one PollExec. `server.unary_timeout` must be longer.
 pub const POLL_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -288,7 +289,9 @@ fn check_pool(faults: &mut FaultList<'_>, config: &Config, pool: &PoolConfig) {
         is_pool_name(&pool.name),
         "is not a pool name: 1 to 63 of a-z, 0-9, and inside also . _ -",
     );
-    faults.require(&key("image"), !pool.image.is_empty(), "must name an image");
+    if let Err(why) = ImageReference::parse(&pool.image) {
+        faults.add(&key("image"), why);
+    }
     faults.require_order(
         (&key("warm"), pool.warm),
         (&key("max"), pool.max),

@@ -64,6 +64,9 @@ pub struct ServerConfig {
 pub struct EngineConfig {
     /// Address of Docker's API socket, as `unix:///PATH`.
     pub docker_host: String,
+    /// Directory of Docker's client configuration, which has the credentials of registries; `None` if there is none.
+    #[serde(deserialize_with = "values::optional_path")]
+    pub docker_config: Option<PathBuf>,
     /// Deadline of each call to the container engine.
     #[serde(deserialize_with = "values::time")]
     pub timeout: Duration,

@@ -121,6 +121,15 @@ pub(super) fn optional_text<'de, D: Deserializer<'de>>(
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
+/// Deserializes a path; the empty text means `None`, and a relative path is resolved against the working directory.
+pub(super) fn optional_path<'de, D: Deserializer<'de>>(
+    source: D,
+) -> Result<Option<PathBuf>, D::Error> {
+    let text = optional_text(source)?;
+    let path = text.map(|text| absolute_path(&text)).transpose();
+    path.map_err(D::Error::custom)
+}
+
 /// Resolves a path against the working directory.
 ///
 /// # Errors

@@ -1,11 +1,12 @@
 //! Client of the Docker Engine API over Docker's Unix socket.
 //!
-//! It uses create, start, inspect, remove, list and events. It never uses exec, archive, commit or export: these run a
+//! It uses create, start, inspect, remove, list, events and, where a pool asks for it, pull. It never uses exec, archive, commit or export: these run a
 //! process of root in a container that a tenant controls. Every call has a deadline. Before it serves, the daemon calls
 //! [`DockerEngine::connect`], `describe` and `check_image` to check the host.
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bollard::errors::Error as DockerError;
@@ -17,10 +18,12 @@ use bollard::query_parameters::{
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use tokio::sync::watch;
 
+use super::image_reference::ImageReference;
 use super::{
     ContainerEvent, ContainerSpec, ContainerState, ContainerSummary, Engine, EngineInfo, ImageInfo,
-    cgroup,
+    PullProgress, cgroup,
 };
 use crate::engine::oci_runtime::RuntimeKind;
 use crate::error::{Chain, Error, Result};
@@ -34,7 +37,9 @@ use response::{
 
 mod body;
 mod failures;
+mod image;
 mod masked_paths;
+mod registry_credentials;
 mod response;
 
 /// Connection to the Docker Engine of this host.
@@ -45,6 +50,8 @@ pub struct DockerEngine {
     socket: String,
     /// Maximum duration of one call to Docker.
     timeout: Duration,
+    /// Directory of Docker's client configuration, for credentials of registries; `None` if there is none.
+    client_config: Option<PathBuf>,
     /// Host features that decide how containers are configured.
     host: HostFeatures,
     /// Tasks for blocking work, which each call awaits.
@@ -74,6 +81,7 @@ impl DockerEngine {
             docker,
             socket,
             timeout,
+            client_config: None,
             host: HostFeatures::default(),
             tasks: Tasks::default(),
         };
@@ -86,6 +94,16 @@ impl DockerEngine {
             masked_paths: masked_paths::find_masked_paths(),
         };
         Ok(engine)
+    }
+
+    /// Uses the registry credentials of Docker's client, whose configuration is in this directory.
+    #[must_use]
+    pub fn with_client_config(self, dir: Option<PathBuf>) -> Self {
+        let client_config = dir;
+        Self {
+            client_config,
+            ..self
+        }
     }
 
     /// Awaits one call to Docker with a deadline and maps its error. `operation` names the call in the error.
@@ -190,41 +208,28 @@ impl Engine for DockerEngine {
             .map(drop)
     }
 
-    async fn check_image(&self, reference: &str) -> Result<ImageInfo> {
-        let unusable = |why: &str| Error::Image {
-            image: reference.to_owned(),
-            why: why.to_owned(),
-        };
-        let image = match self
-            .with_deadline(self.docker.inspect_image(reference))
-            .await?
-        {
-            Ok(image) => image,
-            Err(error) if has_status(&error, 404) => {
-                return Err(unusable(
-                    "Docker has no such image: run `make image`, or `docker pull` it",
-                ));
-            }
-            Err(error) => return Err(map_docker_error(&self.socket, "inspect image", &error)),
-        };
-        let volumes = image
-            .config
-            .and_then(|config| config.volumes)
-            .unwrap_or_default();
-        if !volumes.is_empty() {
-            // Docker creates a writable directory on the host for each volume, and no limit covers it.
-            let paths = volumes.join(", ");
-            return Err(unusable(&format!(
-                "it declares VOLUME {paths}: build it without volumes"
-            )));
+    async fn find_image(&self, reference: &ImageReference) -> Result<Option<ImageInfo>> {
+        let name = image::local_name(reference);
+        match self.with_deadline(self.docker.inspect_image(&name)).await? {
+            Ok(found) => image::image_info(reference, found).map(Some),
+            Err(error) if has_status(&error, 404) => Ok(None),
+            Err(error) => Err(map_docker_error(&self.socket, "inspect image", &error)),
         }
-        let id = image
-            .id
-            .ok_or_else(|| unusable("Docker reports no id for it"))?;
-        Ok(ImageInfo {
-            reference: reference.to_owned(),
-            id,
-        })
+    }
+
+    async fn pull_image(
+        &self,
+        reference: &ImageReference,
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<()> {
+        let credentials = match &self.client_config {
+            Some(dir) => {
+                let registry = reference.registry();
+                registry_credentials::find_credentials(&self.tasks, dir, registry).await?
+            }
+            None => None,
+        };
+        image::pull_image(&self.docker, &self.socket, reference, credentials, progress).await
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<String> {
@@ -253,7 +258,7 @@ impl Engine for DockerEngine {
             }
             Err(error) if has_status(&error, 404) => Err(Error::Image {
                 image: spec.image_id.clone(),
-                why: "Docker no longer has this image: run `make image` and restart skilld"
+                why: "Docker no longer has this image: build or pull it again and restart skilld"
                     .to_owned(),
             }),
             Err(error) => Err(map_docker_error(&self.socket, "create container", &error)),

@@ -8,23 +8,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use data_encoding::HEXLOWER;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use sha2::{Digest, Sha256};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::image_reference::ImageReference;
 use super::{
     ContainerEvent, ContainerEventKind, ContainerSpec, ContainerState, ContainerSummary, Engine,
-    EngineInfo, ImageInfo, LABEL_INSTANCE,
+    EngineInfo, ImageInfo, LABEL_INSTANCE, PullProgress,
 };
 use crate::error::{Error, Result};
 use state::{ContainerLife, FakeContainer, SharedState, SubscriberMessage};
 
+mod images;
 mod process;
 mod state;
+
+pub use images::HELD_PULL_PROGRESS;
 
 /// Kind of engine call that tests can delay, count or let fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,8 +35,10 @@ pub enum EngineOperation {
     Describe,
     /// Call of [`Engine::ping`].
     Ping,
-    /// Call of [`Engine::check_image`].
-    CheckImage,
+    /// Call of [`Engine::find_image`].
+    FindImage,
+    /// Call of [`Engine::pull_image`].
+    PullImage,
     /// Call of [`Engine::create`].
     Create,
     /// Call of [`Engine::start`].
@@ -66,7 +70,7 @@ impl Default for FakeEngine {
 }
 
 impl FakeEngine {
-    /// Creates an engine that has every image and no container.
+    /// Creates an engine that has every image and no container. See [`Self::remove_image`].
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -154,6 +158,16 @@ impl FakeEngine {
     #[must_use]
     pub fn container_ids(&self) -> Vec<String> {
         self.shared.state().containers.keys().cloned().collect()
+    }
+
+    /// Returns the image id of every container, oldest container first.
+    #[must_use]
+    pub fn container_images(&self) -> Vec<String> {
+        let state = self.shared.state();
+        let containers = state.containers.values();
+        containers
+            .map(|container| container.spec.image_id.clone())
+            .collect()
     }
 
     /// Kills a container's process, as an out-of-memory kill or `docker kill` does, and returns once it has ended. Does
@@ -272,14 +286,16 @@ impl Engine for FakeEngine {
         self.begin_operation(EngineOperation::Ping).await
     }
 
-    async fn check_image(&self, reference: &str) -> Result<ImageInfo> {
-        self.begin_operation(EngineOperation::CheckImage).await?;
-        let digest = Sha256::digest(reference);
-        let id = format!("sha256:{}", HEXLOWER.encode(&digest));
-        Ok(ImageInfo {
-            reference: reference.to_owned(),
-            id,
-        })
+    async fn find_image(&self, reference: &ImageReference) -> Result<Option<ImageInfo>> {
+        self.look_up_image(reference).await
+    }
+
+    async fn pull_image(
+        &self,
+        reference: &ImageReference,
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<()> {
+        self.fetch_image(reference, progress).await
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<String> {

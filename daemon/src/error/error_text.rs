@@ -67,6 +67,27 @@ impl fmt::Display for EntryPrefix<'_> {
     }
 }
 
+/// Display of what to do about an image that the engine does not have, by its reference.
+pub(super) struct MissingImageRemedy<'a>(pub(super) &'a str);
+
+impl fmt::Display for MissingImageRemedy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let image = self.0;
+        let ours = image
+            .strip_prefix("skilld/")
+            .filter(|rest| !rest.contains('@'));
+        let ours = ours.map(|rest| rest.split(':').next().unwrap_or(rest));
+        match ours {
+            Some("base") => f.write_str("run `make image`"),
+            Some(name) => write!(f, "run `make image IMAGE={name}`"),
+            None => write!(
+                f,
+                "run `docker pull {image}`, or set `pull = \"missing\"` for its pool"
+            ),
+        }
+    }
+}
+
 /// Display of similar names as a question; empty without any.
 pub(super) struct NearestHint<'a>(pub(super) &'a [String]);
 

@@ -1,9 +1,10 @@
-//! Back-off after a failed boot.
+//! Back-off after a failed boot, and after a failed pull of an image.
 
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
+use super::PoolProblem;
 use crate::error::{Chain, Error};
 
 /// Wait after the first failed boot.
@@ -31,8 +32,7 @@ impl BootFailure {
         let now = Instant::now();
         let wait = match last {
             Some(last) if last.retry_at > now => last.wait,
-            Some(last) => (last.wait * 2).min(BACKOFF_MAX),
-            None => BACKOFF_MIN,
+            last => next_wait(last.map(|last| last.wait), BACKOFF_MIN, BACKOFF_MAX),
         };
         Self {
             message: Chain(error).to_string(),
@@ -42,6 +42,21 @@ impl BootFailure {
             wait,
         }
     }
+
+    /// Returns the problem for operators.
+    pub(super) fn problem(&self) -> PoolProblem {
+        PoolProblem {
+            code: "pool.boot_failed",
+            is_error: true,
+            message: self.message.clone(),
+            time: self.time,
+        }
+    }
+}
+
+/// Returns the wait after `last`: twice as long, from `min` up to `max`.
+pub(super) fn next_wait(last: Option<Duration>, min: Duration, max: Duration) -> Duration {
+    last.map_or(min, |last| last.saturating_mul(2)).min(max)
 }
 
 #[cfg(test)]

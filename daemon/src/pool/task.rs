@@ -12,7 +12,9 @@ use tokio::time::Instant;
 
 use super::backoff::BootFailure;
 use super::reservation::ReservationEnd;
-use super::{Pool, PoolMessage, PoolSnapshot, SlotLauncher, SlotReport, SlotReservation};
+use super::{
+    Pool, PoolMessage, PoolProblem, PoolSnapshot, SlotLauncher, SlotReport, SlotReservation,
+};
 use crate::error::Result;
 
 mod claims;
@@ -37,6 +39,8 @@ pub(super) struct PoolTask {
     reservation_ends: FuturesUnordered<BoxFuture<'static, ReservationEnd>>,
     /// `None` once a boot has worked.
     failure: Option<BootFailure>,
+    /// Reason why the pool's image is absent; `None` once the pool has it, and before the first report.
+    absent_image: Option<PoolProblem>,
     /// Time at which the pool fills itself again after a failed boot.
     refill_at: Option<Instant>,
     snapshot: watch::Sender<PoolSnapshot>,
@@ -104,6 +108,7 @@ impl PoolTask {
             queue: VecDeque::new(),
             reservation_ends: FuturesUnordered::new(),
             failure: None,
+            absent_image: None,
             refill_at: None,
             snapshot,
             is_healthy,
@@ -156,6 +161,12 @@ impl PoolTask {
                 }
                 self.fill();
             }
+            PoolMessage::ImageFound => {
+                self.absent_image = None;
+                self.set_healthy(true);
+                self.fill();
+            }
+            PoolMessage::ImageAbsent(problem) => self.absent_image = Some(problem),
             PoolMessage::Resize { warm_target, reply } => {
                 self.warm_target = warm_target;
                 while self.warm.len() > warm_target
@@ -315,14 +326,14 @@ impl PoolTask {
             self.count(MemberPhase::Warm),
             self.count(MemberPhase::Booting),
         );
-        let failure = self.failure.as_ref();
+        let failure = self.failure.as_ref().map(BootFailure::problem);
         self.snapshot.send_replace(PoolSnapshot {
             warm_target: self.warm_target,
             warm,
             booting,
             claimed: self.members.len() - warm - booting,
             waiting: self.waiting(),
-            problem: failure.map(|failure| (failure.message.clone(), failure.time)),
+            problem: self.absent_image.clone().or(failure),
         });
     }
 }

@@ -107,14 +107,18 @@ impl AdminService for AdminRpc {
 }
 
 fn pool_problem_message(pool: &Pool) -> Option<pb::Problem> {
-    let (message, time) = pool.snapshot().problem?;
+    let problem = pool.snapshot().problem?;
+    let severity = match problem.is_error {
+        true => pb::problem::Severity::Error,
+        false => pb::problem::Severity::Warning,
+    };
     Some(pb::Problem {
-        severity: pb::problem::Severity::Error.into(),
-        code: "pool.boot_failed".into(),
+        severity: severity.into(),
+        code: problem.code.into(),
         subject: format!("pools/{}", pool.config().name),
-        message,
+        message: problem.message,
         line: 0,
-        time: convert::timestamp_message(time),
+        time: convert::timestamp_message(problem.time),
     })
 }
 
@@ -134,7 +138,10 @@ fn pool_message(pool: &Pool) -> pb::Pool {
     pb::Pool {
         name: format!("pools/{}", config.name),
         image: config.image.clone(),
-        image_id: pool.image().id.clone(),
+        image_id: pool
+            .image()
+            .map(|image| image.id.clone())
+            .unwrap_or_default(),
         oci_runtime: config.oci_runtime.clone().unwrap_or_default(),
         warm_target: int32(stats.warm_target),
         max: int32(config.max),
@@ -145,7 +152,7 @@ fn pool_message(pool: &Pool) -> pb::Pool {
         limits: Some(limits_message(config.limits())),
         problem: stats
             .problem
-            .map(|(message, _)| message)
+            .map(|problem| problem.message)
             .unwrap_or_default(),
     }
 }

@@ -184,7 +184,8 @@ async fn inspect_slot(
     };
     let usable = pools.get(&record.pool).is_some_and(|pool| {
         let config = pool.config();
-        record.image_id == pool.image().id
+        let image = pool.image();
+        image.is_some_and(|image| image.id == record.image_id)
             && record.limits == config.limits()
             && record.oci_runtime == config.oci_runtime
     });

@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::sync::watch;
 
-use crate::config::PoolConfig;
+use crate::config::{PoolConfig, PullPolicy};
 use crate::engine::{ContainerEventKind, EngineInfo, LABEL_INSTANCE, LABEL_UID};
 use crate::error::{Chain, Error, Result};
-use crate::pool::Pool;
+use crate::pool::{Pool, image_supply};
 use crate::skills::preflight::ImageInventory;
 use crate::workspace::launcher::WorkspaceLauncher;
 use crate::workspace::shared_slot_context::SharedSlotContext;
@@ -33,7 +33,7 @@ impl WorkspaceRegistry {
     /// workspace is usable or listed as failed.
     ///
     /// # Errors
-    /// When the engine does not answer or a pool's image cannot be used.
+    /// When the engine does not answer or the default pool's image cannot be used.
     pub async fn boot(context: Arc<SharedSlotContext>) -> Result<Self> {
         let all = context.engine.list(None).await?;
         let foreign = all.iter().filter(|container| {
@@ -50,10 +50,8 @@ impl WorkspaceRegistry {
         let mut pools = BTreeMap::new();
         for config in &context.config.pools {
             let config = resolve_runtime(config.clone(), &context.info)?;
-            let image = context.engine.check_image(&config.image).await?;
             let name = config.name.clone();
-            let launcher = Arc::new(WorkspaceLauncher(Arc::clone(&context)));
-            pools.insert(name, Pool::start(&context.tasks, config, image, launcher));
+            pools.insert(name, start_pool(&context, config).await?);
         }
         let registry = Self {
             context: Arc::clone(&context),
@@ -250,6 +248,33 @@ impl WorkspaceRegistry {
             }
         });
     }
+}
+
+/// Starts a pool. If the engine does not have its image, or the image cannot be used, a task goes on looking for it.
+///
+/// # Errors
+/// When the engine does not answer, or the image of the default pool is absent and may not be pulled.
+async fn start_pool(context: &Arc<SharedSlotContext>, config: PoolConfig) -> Result<Arc<Pool>> {
+    let is_default = config.name == context.config.default_pool;
+    let tasks = &context.tasks;
+    let launcher = Arc::new(WorkspaceLauncher(Arc::clone(context)));
+    let image = context.engine.check_image(&config.image).await;
+    match image {
+        Ok(image) => return Ok(Pool::start(tasks, config, image, launcher)),
+        Err(Error::ImageMissing { .. }) if config.pull == PullPolicy::Missing => {}
+        Err(Error::ImageMissing { .. } | Error::Image { .. }) if !is_default => {}
+        Err(error) => return Err(error),
+    }
+    let pool = Pool::start_without_image(tasks, config, is_default, launcher);
+    let supply = image_supply::supply_image(Arc::clone(&context.engine), Arc::clone(&pool));
+    let stop = tasks.stop.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = supply => {}
+        }
+    });
+    Ok(pool)
 }
 
 /// Sets the OCI runtime of a pool without one to the engine's default, unless that is runc. The check of a guest

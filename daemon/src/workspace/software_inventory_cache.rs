@@ -29,7 +29,7 @@ impl SoftwareInventoryCache {
     /// As [`Pool::claim`]; `WorkspaceNotReady` when the slot was lost meanwhile; `NotImplemented` when the guest is of
     /// a release that can't inspect images.
     pub async fn find_or_ask(&self, pool: &Pool, slots: &SlotTable) -> Result<Arc<ImageInventory>> {
-        let image_id = &pool.image().id;
+        let image_id = &pool.require_image()?.id;
         if let Some(inventory) = self.known().get(image_id) {
             return Ok(Arc::clone(inventory));
         }

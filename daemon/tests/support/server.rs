@@ -107,7 +107,7 @@ impl TestServer {
         }
         let base = format!(
             "state_dir = {:?}\nengine.guest_path = {:?}\nskills.roots = [{root:?}]\npools.default.warm = 1\n\
-             pools.default.warm_up = []\n",
+             pools.default.warm_up = []\npools.office.warm = 0\npools.office.max = 0\n",
             dir.path().join("state"),
             guest_path(),
         );

@@ -8,6 +8,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::EngineOperation;
+use super::images::FakeImages;
 use crate::engine::{ContainerEvent, ContainerEventKind, ContainerSpec, LABEL_INSTANCE};
 use crate::error::Error;
 
@@ -45,6 +46,8 @@ pub(super) struct EngineState {
     pub(super) creations_to_lose: usize,
     /// Settings of containers that are still to be created.
     pub(super) lost_creations: Vec<ContainerSpec>,
+    /// Images that differ from the usual ones, and control of pulls.
+    pub(super) images: FakeImages,
 }
 
 impl EngineState {

@@ -74,6 +74,7 @@ impl PoolTask {
         if self.is_closed {
             return Err(Error::Draining);
         }
+        self.pool.require_image()?;
         if self
             .failure
             .as_ref()

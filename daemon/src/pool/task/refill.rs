@@ -34,7 +34,8 @@ impl PoolTask {
             .failure
             .as_ref()
             .is_some_and(|failure| failure.retry_at > Instant::now());
-        if !self.is_open || self.is_closed || is_waiting_to_retry {
+        let has_image = self.pool.image().is_some();
+        if !self.is_open || self.is_closed || !has_image || is_waiting_to_retry {
             return None;
         }
         let is_coming = |member: &&PoolMember| {

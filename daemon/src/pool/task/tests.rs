@@ -47,6 +47,7 @@ fn image() -> ImageInfo {
     ImageInfo {
         reference: "image:latest".to_owned(),
         id: "sha256:0".to_owned(),
+        ..ImageInfo::default()
     }
 }
 
