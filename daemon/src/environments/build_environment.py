@@ -14,22 +14,22 @@ import sys
 # With `-c` the first entry is the working directory, which holds files of the skill.
 sys.path[:] = [entry for entry in sys.path if entry]
 
-import base64  # noqa: E402
-import hashlib  # noqa: E402
-import io  # noqa: E402
-import json  # noqa: E402
-import os  # noqa: E402
-import platform  # noqa: E402
-import re  # noqa: E402
-import shutil  # noqa: E402
-import socket  # noqa: E402
-import subprocess  # noqa: E402
-import tarfile  # noqa: E402
-import threading  # noqa: E402
-import zipfile  # noqa: E402
-from collections import deque  # noqa: E402
-from importlib import metadata  # noqa: E402
-from pathlib import Path  # noqa: E402
+import base64
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import tarfile
+import threading
+import zipfile
+from collections import deque
+from importlib import metadata
+from pathlib import Path
 
 ENVIRONMENTS_ROOT = Path("/opt/skilld/environments")
 REQUIREMENT_COUNT_MAX = 1000
@@ -241,10 +241,8 @@ class EnvironmentBuilder:
     def build_python(self):
         """Resolves requirements.txt, installs what the image lacks, and writes the redirect wheels."""
         requirements, user_hashes = self.read_requirements()
-        # Directories without a distribution hold the standard library.
         image = list_distributions(sys.path)
         image_directories = list(dict.fromkeys(item.directory for item in image.values()))
-        image_directories.sort(key=lambda directory: [os.path.abspath(entry) for entry in sys.path].index(directory))
         missing = {}
         for name, (version, hashes) in self.resolve_requirements(requirements, image, image_directories).items():
             if name in image and is_same_version(version, image[name].version):
@@ -266,8 +264,9 @@ class EnvironmentBuilder:
         hashes = {}
         for index, line in enumerate(lines):
             lines[index] = HASH_OPTION.sub("", line)
-            if not REQUIREMENT.fullmatch(lines[index]):
-                raise NeedError(f"requirements.txt: {line[:200]!r} is no requirement: write NAME or NAME==VERSION")
+            if not REQUIREMENT.fullmatch(lines[index]) or " --" in lines[index]:
+                advice = "write NAME or NAME==VERSION, and hashes as --hash=sha256:DIGEST"
+                raise NeedError(f"requirements.txt: {line[:200]!r} is not understood: {advice}")
             hashes.setdefault(requirement_name(line), []).extend(HASH_OPTION.findall(line))
         return lines, hashes
 
@@ -393,7 +392,7 @@ class EnvironmentBuilder:
             raise NeedError("package.json has no package-lock.json: run `npm install` and add the file to the skill")
         locked = self.read_locked_packages()
         folder = self.folder / "node"
-        (folder / "node_modules").mkdir(parents=True)
+        folder.mkdir()
         for name in ("package.json", "package-lock.json"):
             shutil.copyfile(self.source / name, folder / name)
         report("installing the packages of package-lock.json")
@@ -412,9 +411,10 @@ class EnvironmentBuilder:
         if lock.is_file():
             packages = json.loads(lock.read_text(encoding="utf-8"))["packages"]
             lock.unlink()
-        for path, item in sorted(packages.items()):
-            package = {"name": path.rpartition("node_modules/")[2], "version": item.get("version", "")}
-            self.result["node_packages"].append(package)
+        self.result["node_packages"] = [
+            {"name": node_package_name(path), "version": item.get("version", "")}
+            for path, item in sorted(packages.items())
+        ]
         (folder / "node_modules").rename(self.tree / "node_modules")
 
     def read_locked_packages(self):
@@ -426,36 +426,28 @@ class EnvironmentBuilder:
             raise NeedError("package-lock.json is not of version 2 or 3: write it with `npm install` of npm 7 or later")
         for path, origin in origins.items():
             if not str(origin).startswith(("https:", "http:")) or locked[path].get("link"):
-                name, origin = path.rpartition("node_modules/")[2], str(origin)[:200]
-                raise NeedError(f"package {name} comes from {origin!r}: use packages of an index only")
+                name, place = node_package_name(path), str(origin)[:200]
+                raise NeedError(f"package {name} comes from {place!r}: use packages of an index only")
         return locked
 
     def write_tar(self, stream):
         """Writes environment.json and the tree, sorted and without owners and times."""
-        entries = []
-        for path in list_tree(self.tree):
-            entry = tarfile.TarInfo(os.path.relpath(path, self.tree))
-            entry.mode = 0o755
-            if os.path.islink(path):
-                entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
-            elif os.path.isdir(path):
-                entry.type = tarfile.DIRTYPE
-            else:
-                status = os.stat(path)
-                entry.size, entry.mode = status.st_size, 0o755 if status.st_mode & 0o111 else 0o644
-            entries.append((entry, path))
         with tarfile.open(fileobj=stream, mode="w|", bufsize=TAR_BUFFER_BYTES, format=tarfile.GNU_FORMAT) as archive:
             data = json.dumps(self.result).encode()
             first = tarfile.TarInfo("environment.json")
             first.size = len(data)
             archive.addfile(first, io.BytesIO(data))
-            for entry, path in entries:
-                if entry.isreg():
-                    with open(path, "rb") as file:
-                        archive.addfile(entry, file)
-                else:
-                    archive.addfile(entry)
+            for name in sorted(os.listdir(self.tree)):
+                archive.add(self.tree / name, name, filter=reset_entry)
         stream.flush()
+
+
+def reset_entry(entry):
+    """Removes from an entry of the tar what differs between two builds."""
+    entry.uid = entry.gid = entry.mtime = 0
+    entry.uname = entry.gname = ""
+    entry.mode = 0o644 if entry.isreg() and not entry.mode & 0o111 else 0o755
+    return entry
 
 
 def quote_reason(text):
@@ -463,6 +455,11 @@ def quote_reason(text):
     text = re.sub(r"\.? And (because)", r"; and \1", " ".join(re.sub("[│├╰▶]", " ", text).split())).rstrip(".")
     # The conclusion is at the end.
     return text[:1].lower() + text[1:] if len(text) <= REASON_MAX else f"… {text[-REASON_MAX:]}"
+
+
+def node_package_name(path):
+    """Returns the name of the package at a path of a lock file."""
+    return path.rpartition("node_modules/")[2]
 
 
 def npm_failure(output, locked):
@@ -474,7 +471,7 @@ def npm_failure(output, locked):
         return BuildError(f"npm ci failed: {reason}")
     if match := re.search(r"wanted (sha[0-9]+-\S+)", reason):
         # npm names the hash only.
-        names = [path.rpartition("node_modules/")[2] for path in locked if locked[path].get("integrity") == match[1]]
+        names = [node_package_name(path) for path in locked if locked[path].get("integrity") == match[1]]
         reason = f"package {', '.join(names)} has another hash than the lock file says"
     return NeedError(f"package-lock.json cannot be met: {reason}: correct it with `npm install`")
 
@@ -494,14 +491,6 @@ def is_importable(path):
     """Returns True if an entry of site-packages is a module or a package."""
     name, is_module = path.name.split(".")[0], path.suffix in (".py", ".pyc", ".so")
     return name.isidentifier() and name != "__pycache__" and (is_module or (path.is_dir() and name == path.name))
-
-
-def list_tree(folder):
-    """Yields the paths below a folder, each directory before its content, without following links."""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        yield entry.path
-        if entry.is_dir(follow_symlinks=False):
-            yield from list_tree(entry.path)
 
 
 def build_environment(options, stream):
