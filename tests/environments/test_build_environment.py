@@ -18,6 +18,7 @@ import tarfile
 import tempfile
 import time
 import unittest
+import uuid
 from pathlib import Path
 
 from sample_packages import SocketIndex, make_source_distribution, make_tarball, make_wheel
@@ -30,7 +31,7 @@ GREETER = "import sys\n\ndef main():\n    print('hello from', sys.prefix)\n\ndef
 ENTRY_POINTS = "[console_scripts]\ngreet = greeter:main\n\n[greeter.plugins]\nown = greeter:plug\n"
 
 
-def run_container(command, *options, **keywords):
+def run_container(command, *options):
     """Runs a command in a container that is configured like a workspace's, and returns the completed process."""
     hardening = [
         "--rm", "--label", "io.skilld.test=environments", "--user", f"{UID}:{UID}", "--read-only", "--network", "none",
@@ -38,9 +39,14 @@ def run_container(command, *options, **keywords):
         "--tmpfs", f"/workspace:exec,uid={UID},gid={UID},mode=0700,size=256m", "--tmpfs", "/tmp:exec,mode=1777",
         "--env", "HOME=/workspace",
     ]  # fmt: skip
-    return subprocess.run(
-        ["docker", "run", *hardening, *options, IMAGE, *command], capture_output=True, timeout=120, **keywords
-    )
+    name = f"skilld-test-{uuid.uuid4().hex}"
+    try:
+        return subprocess.run(
+            ["docker", "run", "--name", name, *hardening, *options, IMAGE, *command], capture_output=True, timeout=120
+        )
+    except subprocess.TimeoutExpired:
+        subprocess.run(["docker", "rm", "--force", name], check=False)
+        raise
 
 
 @functools.cache
