@@ -26,7 +26,12 @@ mod node_tokens;
 mod package_json;
 mod program_names;
 mod python_calls;
+<<<<<<< HEAD
 pub(crate) mod python_requirements;
+=======
+mod python_requirements;
+mod python_tokens;
+>>>>>>> b55ff90 (Split the readers of preflight by what they own)
 mod script_interpreter;
 mod shell_words;
 mod text_cursor;
@@ -148,12 +153,13 @@ pub fn find_unmet_needs(
     let has_python = inventories
         .iter()
         .any(|inventory| !inventory.python_modules.is_empty());
-    let is_met = |need: &Need, name: &str| match need.kind {
-        NeedKind::Env => has_word(ENVIRONMENT, name) || env.iter().any(|given| given == name),
-        NeedKind::PythonModule if !has_python => true,
-        _ => inventories
-            .iter()
-            .any(|inventory| inventory.has(need, name)),
+    let is_met = |need: &Need, name: &str| {
+        let is_given = || has_word(ENVIRONMENT, name) || env.iter().any(|given| given == name);
+        (need.kind == NeedKind::Env && is_given())
+            || (need.kind == NeedKind::PythonModule && !has_python)
+            || inventories
+                .iter()
+                .any(|inventory| inventory.has(need, name))
     };
     let missing = needs
         .iter()
@@ -185,7 +191,9 @@ fn finding_subject(finding: &UnmetNeed) -> (NeedKind, String) {
             let package = python_requirements::without_variant(&package).to_owned();
             (NeedKind::PythonPackage, package)
         }
-        kind => (kind, name.clone()),
+        NeedKind::AnyBinary | NeedKind::Env | NeedKind::NodePackage | NeedKind::Network => {
+            (finding.kind, name.clone())
+        }
     }
 }
 

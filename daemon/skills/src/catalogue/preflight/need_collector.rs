@@ -71,7 +71,12 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
     {
         match file_use {
             FileUse::SkillMd => collector.document(&file.path, &document),
-            _ => collector.file(&file.path, file_use, &read_file(file)?),
+            FileUse::Requirements
+            | FileUse::PythonProject
+            | FileUse::NodePackage
+            | FileUse::Script => {
+                collector.file(&file.path, file_use, &read_file(file)?);
+            }
         }
     }
     Ok(collector.finish())
@@ -111,11 +116,11 @@ impl NeedCollector<'_> {
     }
 
     /// Adds a conclusion, unless it was drawn before.
-    fn conclude(&mut self, need: ConcludedNeed, path: &str) {
-        let kind = match need.kind {
-            NeedKind::Binary if need.names.len() > 1 => NeedKind::AnyBinary,
-            kind => kind,
-        };
+    fn conclude(&mut self, need: &ConcludedNeed, path: &str) {
+        let mut kind = need.kind;
+        if kind == NeedKind::Binary && need.names.len() > 1 {
+            kind = NeedKind::AnyBinary;
+        }
         let is_own = |name: &String| {
             self.own_modules
                 .contains(name.split('.').next().unwrap_or_default())
@@ -219,7 +224,7 @@ impl NeedCollector<'_> {
                 CodeKind::Node => node_needs(&code.text, code.line),
             };
             for need in needs {
-                self.conclude(need, path);
+                self.conclude(&need, path);
             }
         }
     }
@@ -230,7 +235,7 @@ impl NeedCollector<'_> {
                 self.python_packages(path, python_requirements::read_requirements(text));
             }
             FileUse::PythonProject => {
-                self.python_packages(path, python_requirements::read_project(text))
+                self.python_packages(path, python_requirements::read_project(text));
             }
             FileUse::NodePackage => self.node_packages(path, text),
             FileUse::Script => self.script(path, text),
@@ -304,7 +309,7 @@ impl NeedCollector<'_> {
             _ => Vec::new(),
         };
         for need in needs {
-            self.conclude(need, path);
+            self.conclude(&need, path);
         }
     }
 }

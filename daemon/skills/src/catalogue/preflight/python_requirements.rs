@@ -48,11 +48,8 @@ pub(super) fn likely_package_of(module: &str) -> String {
 
 /// Returns the name that variants of a package share: `opencv-python` for `opencv-python-headless`.
 pub(super) fn without_variant(package: &str) -> &str {
-    let variants = ["-headless", "-binary"];
-    let bases = variants
-        .iter()
-        .filter_map(|variant| package.strip_suffix(variant));
-    bases.last().unwrap_or(package)
+    let base = package.strip_suffix("-headless");
+    base.or(package.strip_suffix("-binary")).unwrap_or(package)
 }
 
 /// Returns `true` if a module is most likely of a package, or of a variant of it.

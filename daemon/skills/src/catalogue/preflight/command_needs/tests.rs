@@ -12,7 +12,7 @@ fn needs_in(text: &str, place: CommandPlace) -> Vec<String> {
             NeedKind::PythonModule => "import ",
             NeedKind::NodePackage => "npm ",
             NeedKind::Network => "net ",
-            kind => panic!("{kind:?}"),
+            NeedKind::Interpreter | NeedKind::AnyBinary | NeedKind::Env => "other ",
         };
         format!("{kind}{}", need.names.join("|"))
     };
