@@ -201,15 +201,10 @@ impl SkillService for SkillRpc {
         let needs = self.0.skills.needs(skill.clone()).await;
         let needs = needs.map_err(Error::from)?;
         let inventory = self.0.registry.image_inventory(pool).await?;
-<<<<<<< HEAD
         let packages = self.built_packages(skill, pool).await?;
         let findings =
             preflight::find_unmet_needs(&needs, &inventory, packages.as_ref(), &request.env);
-        let image = &pool.image().reference;
-=======
-        let findings = preflight::find_unmet_needs(&needs, &inventory, &request.env);
         let image = &pool.config().image;
->>>>>>> 5df6bad (Pull images of pools, and start without them)
         Ok(Response::new(skill_content::preflight_message(
             &findings, image,
         )))

@@ -26,12 +26,8 @@ mod node_tokens;
 mod package_json;
 mod program_names;
 mod python_calls;
-<<<<<<< HEAD
 pub(crate) mod python_requirements;
-=======
-mod python_requirements;
 mod python_tokens;
->>>>>>> b55ff90 (Split the readers of preflight by what they own)
 mod script_interpreter;
 mod shell_words;
 mod text_cursor;
