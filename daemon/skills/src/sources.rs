@@ -11,6 +11,7 @@ use crate::task_spawner::TaskSpawner;
 
 pub mod archive;
 pub(crate) mod directory_listing;
+pub mod plugin_root;
 pub mod published_skills;
 pub(crate) mod remote_roots;
 pub(crate) mod root_walk;

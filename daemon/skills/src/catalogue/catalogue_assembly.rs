@@ -1,10 +1,10 @@
-//! Assembles a catalogue from scanned folders: decides which skill is shadowed, and which aliases nested skills have.
+//! Assembles a catalogue from scanned folders: decides which skill is shadowed, and which aliases skills have.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::catalogue_snapshot::Catalogue;
-use super::skill::{Skill, SkillState};
+use super::skill::{SHADOWED, Skill, SkillState};
 use super::source_ingest::IngestedFolder;
 use super::source_scanner::SourceScanResult;
 use crate::content_store::link_policy::LinkPolicy;
@@ -17,7 +17,7 @@ pub(crate) fn assemble_catalogue(
     skills_max: usize,
     link_policy: Arc<LinkPolicy>,
 ) -> Catalogue {
-    let mut winners = HashMap::new();
+    let (mut winners, mut scoped) = (HashMap::new(), HashSet::new());
     let (mut skills, mut problems, mut left_out) = (Vec::new(), Vec::new(), 0_usize);
     for scan in scans {
         problems.extend(scan.problems.iter().cloned());
@@ -26,8 +26,12 @@ pub(crate) fn assemble_catalogue(
                 Err(problem) => problems.push(problem.clone()),
                 Ok(_) if skills.len() >= skills_max => left_out += 1,
                 Ok(skill) => {
-                    let shadow = shadow_problem(skill, &mut winners);
-                    let aliases = nested_aliases(&scan.folders, folder);
+                    let has_scoped_name = keeps_scoped_name(skill, &mut scoped);
+                    let shadow = shadow_problem(skill, has_scoped_name, &mut winners);
+                    let mut aliases = nested_aliases(&scan.folders, folder);
+                    if has_scoped_name {
+                        aliases.splice(0..0, skill.aliases.iter().cloned());
+                    }
                     skills.push(adjust_skill(skill, aliases, shadow));
                 }
             }
@@ -44,7 +48,7 @@ pub(crate) fn assemble_catalogue(
 
 /// Returns the skill with its aliases and, if it is shadowed, with the problem that says so.
 fn adjust_skill(skill: &Arc<Skill>, aliases: Vec<String>, shadow: Option<Problem>) -> Arc<Skill> {
-    if aliases.is_empty() && shadow.is_none() {
+    if aliases == skill.aliases && shadow.is_none() {
         return Arc::clone(skill);
     }
     let mut skill = Skill::clone(skill);
@@ -74,10 +78,22 @@ fn nested_aliases(folders: &[IngestedFolder], folder: &IngestedFolder) -> Vec<St
     aliases
 }
 
+/// Returns `true` if a skill has a scoped name and no earlier skill has that name and version. `scoped` has the plugin,
+/// name and version of each earlier one.
+fn keeps_scoped_name<'a>(skill: &'a Skill, scoped: &mut HashSet<[&'a str; 3]>) -> bool {
+    let key = [
+        skill.plugin_name(),
+        skill.name.as_str(),
+        skill.front_matter.version.as_str(),
+    ];
+    !skill.aliases.is_empty() && (skill.state == SkillState::Rejected || scoped.insert(key))
+}
+
 /// Returns a problem if an earlier skill has the name and version of this one. `winners` has the folder of the first
 /// skill of each name and version.
 fn shadow_problem<'a>(
     skill: &'a Skill,
+    has_scoped_name: bool,
     winners: &mut HashMap<(&'a str, &'a str), &'a Skill>,
 ) -> Option<Problem> {
     if skill.state == SkillState::Rejected {
@@ -89,6 +105,9 @@ fn shadow_problem<'a>(
         return None;
     }
     let winner = winner.found_at.display();
-    let message = format!("{winner} has this name and version already and comes first");
-    Some(Problem::warning("skill.shadowed", message).about(&skill.found_at))
+    let mut message = format!("{winner} has this name and version already and comes first");
+    if let Some(scoped) = skill.aliases.first().filter(|_| has_scoped_name) {
+        message += &format!("; use it as {scoped}");
+    }
+    Some(Problem::warning(SHADOWED, message).about(&skill.found_at))
 }

@@ -1,5 +1,6 @@
 //! The catalogue of one scan: every skill of every source, immutable once published.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -7,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use super::skill::{PageCursor, Skill, SortKey};
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::problem::Problem;
+use crate::parse::skill_ref::folder_name;
 use crate::parse::version;
 
 use super::search::SearchIndex;
@@ -42,6 +44,9 @@ impl Catalogue {
         let mut aliases: HashMap<String, Vec<usize>> = HashMap::new();
         for (index, skill) in skills.iter().enumerate() {
             for alias in &skill.aliases {
+                if let Cow::Owned(folder) = folder_name(alias) {
+                    aliases.entry(folder).or_default().push(index);
+                }
                 aliases.entry(alias.clone()).or_default().push(index);
             }
         }

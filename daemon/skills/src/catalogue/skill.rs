@@ -9,7 +9,12 @@ use crate::parse::document::Document;
 use crate::parse::finding::{Findings, ValidationProfile};
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Problem;
+use crate::parse::skill_ref::{folder_name, scoped_name};
 use crate::parse::version::Version;
+use crate::sources::plugin_root::PluginRoot;
+
+/// Code of the problem of a shadowed skill.
+pub(crate) const SHADOWED: &str = "skill.shadowed";
 
 /// State of a skill in the catalogue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,7 +35,7 @@ pub enum SkillState {
 pub struct Skill {
     /// Name from its documents; the folder's name if they give none.
     pub name: String,
-    /// Other names: `parent/child` for a skill within a skill.
+    /// Other names: `plugin:name` for a skill of a plugin, `parent/child` for a skill within a skill.
     pub aliases: Vec<String>,
     /// Root as configured; empty for a published skill.
     pub root: String,
@@ -46,6 +51,8 @@ pub struct Skill {
     pub dir: PathBuf,
     /// Folders within `dir`, relative to it, that are skills themselves and no part of this one.
     pub nested: Vec<PathBuf>,
+    /// Plugin that it belongs to.
+    pub plugin: Option<Arc<PluginRoot>>,
     /// `true` if `dir` is in the store and never changes.
     pub is_stored: bool,
     /// State that its problems lead to.
@@ -113,6 +120,33 @@ impl Skill {
     pub(crate) fn sort_key(&self) -> SortKey<'_> {
         let version = &self.front_matter.version;
         (&self.name, self.rank, version, &self.source, &self.within)
+    }
+
+    /// Returns the name of its plugin; empty if it belongs to none.
+    #[must_use]
+    pub fn plugin_name(&self) -> &str {
+        self.plugin.as_ref().map_or("", |plugin| &plugin.name)
+    }
+
+    /// Returns `true` if a name in a request is that of the plugin and the skill, so that no other skill is meant.
+    pub(crate) fn is_scoped_as(&self, wanted: &str) -> bool {
+        let scoped = self.plugin.as_ref();
+        let scoped = scoped.map(|plugin| scoped_name(&plugin.name, &self.name));
+        scoped.is_some_and(|scoped| {
+            self.name != wanted && (scoped == wanted || folder_name(&scoped) == wanted)
+        })
+    }
+
+    /// Returns the skill as it is used under its scoped name: named like the folder that it is staged in, and shadowed
+    /// by no other.
+    pub(crate) fn into_scoped(mut self) -> Self {
+        let scoped = scoped_name(self.plugin_name(), &self.name);
+        self.name = folder_name(&scoped).into_owned();
+        self.is_shadowed = false;
+        self.other_problems
+            .retain(|problem| problem.code != SHADOWED);
+        self.judge(ValidationProfile::Lenient);
+        self
     }
 
     /// Returns `true` if commands can use the skill.

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::parse::document::Document;
 use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
-use crate::parse::skill_ref::{SkillRef, VersionRef};
+use crate::parse::skill_ref::{SkillRef, VersionRef, folder_name};
 use crate::parse::version::Specifier;
 use crate::placeholders;
 use crate::skills_options::SkillsOptions;
@@ -58,17 +58,20 @@ impl SkillLibrary {
         Ok((skill, body))
     }
 
-    /// Returns the skill that a reference selects: a listed one, else by its digest one that only the store has.
+    /// Returns the skill that a reference selects: a listed one, else by its digest one that only the store has. A
+    /// skill that was given with its plugin has the name of its folder in a workspace.
     fn resolve(&self, catalogue: &Catalogue, wanted: &SkillRef) -> Result<Arc<Skill>> {
-        match &wanted.version {
+        let listed = match &wanted.version {
             VersionRef::Digest(digest) => match find_digest(catalogue, wanted, digest) {
-                Some(skill) => Ok(Arc::clone(skill)),
-                None => self.find_stored(catalogue, wanted, digest).map(Arc::new),
+                Some(skill) => skill,
+                None => return self.find_stored(catalogue, wanted, digest).map(Arc::new),
             },
-            VersionRef::Current | VersionRef::Matching(_) => {
-                find_skill(catalogue, wanted).map(Arc::clone)
-            }
-        }
+            VersionRef::Current | VersionRef::Matching(_) => find_skill(catalogue, wanted)?,
+        };
+        Ok(match listed.is_scoped_as(&wanted.name) {
+            true => Arc::new(Skill::clone(listed).into_scoped()),
+            false => Arc::clone(listed),
+        })
     }
 
     /// Reads the documents of a skill from the store; from its folder if the store could not take it.
@@ -81,7 +84,8 @@ impl SkillLibrary {
 
     /// Finds a digest in the store, whatever became of the folder that it came from.
     fn find_stored(&self, catalogue: &Catalogue, wanted: &SkillRef, digest: &str) -> Result<Skill> {
-        let name = wanted.name.rsplit('/').next().unwrap_or_default();
+        let folder = folder_name(&wanted.name);
+        let name = folder.rsplit('/').next().unwrap_or_default();
         let skill = read_stored_skill(&self.store, digest, name);
         // A skill whose documents give no name has the one that it was stored under.
         let names = self.store.names(digest);
@@ -236,7 +240,10 @@ pub(crate) fn find_skill<'a>(
         let named = named.iter().copied();
         named.filter(|skill| is_wanted(skill)).collect()
     };
-    let mut usable = in_state(&Skill::is_usable);
+    let mut usable = in_state(&|skill| {
+        let is_scoped = || skill.is_scoped_as(&wanted.name);
+        skill.is_usable() || skill.state == SkillState::Shadowed && is_scoped()
+    });
     let rejected = in_state(&|skill| skill.state == SkillState::Rejected);
     let found = match &wanted.version {
         VersionRef::Matching(specifier) => {

@@ -22,7 +22,7 @@ use crate::content_store::metadata_fingerprint::MetadataFingerprint;
 use crate::parse::finding;
 use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
-use crate::parse::skill_ref::is_name;
+use crate::parse::skill_ref::{is_name, scoped_name};
 use crate::sources::root_walk::FoundFolder;
 use crate::sources::skill_source::{SkillSource, StoredFolder};
 
@@ -177,6 +177,7 @@ impl SourceIngest<'_> {
             within: self.source.relative_path(&found.path),
             dir: found.dir.clone(),
             nested: found.nested.clone(),
+            plugin: found.plugin.clone(),
             other_problems: found.problems.clone(),
             ..Skill::default()
         };
@@ -199,6 +200,9 @@ impl SourceIngest<'_> {
         skill.other_problems.append(&mut reader.problems);
         for problem in &mut skill.other_problems {
             *problem = problem.clone().about(&found.path);
+        }
+        if let Some(plugin) = skill.plugin.as_ref().filter(|_| is_name(&skill.name)) {
+            skill.aliases = vec![scoped_name(&plugin.name, &skill.name)];
         }
         skill.judge(ValidationProfile::Lenient);
         if skill.state != SkillState::Rejected {

@@ -11,6 +11,7 @@ use nix::sys::stat::{SFlag, fstat, fstatat};
 
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::skill_card;
+use crate::sources::plugin_root::MANIFEST_DIR;
 
 /// The document.
 pub(crate) const SKILL_MD: &str = "SKILL.md";
@@ -50,6 +51,8 @@ pub(crate) struct DirectoryListing {
     pub(crate) documents: Vec<String>,
     /// `true` if there is a skill-card.json.
     pub(crate) card: bool,
+    /// `true` if there is a folder for a plugin's manifest.
+    pub(crate) has_manifest_dir: bool,
     /// Directories in which there may be skills; sorted, those whose names begin with a dot last.
     pub(crate) dirs: Vec<OsString>,
     /// Links that may lead to such; sorted.
@@ -114,6 +117,7 @@ impl DirectoryListing {
                 }
             }
             Some(skill_card::FILE_NAME) => self.card = kind != Type::Directory,
+            Some(MANIFEST_DIR) => self.has_manifest_dir = kind == Type::Directory,
             _ if kind == Type::Directory => self.dirs.push(name.to_owned()),
             _ if kind == Type::Symlink => self.links.push(name.to_owned()),
             _ => {}

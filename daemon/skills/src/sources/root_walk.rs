@@ -1,15 +1,17 @@
 //! Local directories: finds the folders beneath a root that are skills.
 //!
 //! A folder is a skill if it has a SKILL.md, in whatever case, or a skill-card.json; folders within it may be skills
-//! too. Links are followed beneath the roots only, after everything that is reached without one, so that a folder keeps
+//! too. It belongs to the nearest plugin around it. Links are followed beneath the roots only, after everything that is reached without one, so that a folder keeps
 //! its own name; no folder is read twice. Whatever a limit leaves out is reported as a problem.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::directory_listing::{DirectoryListing, SKILL_MD};
+use super::plugin_root::PluginRoot;
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::problem::Problem;
 use crate::skills_options::SkillsOptions;
@@ -29,6 +31,8 @@ pub(crate) struct FoundFolder {
     pub(crate) has_card: bool,
     /// Index of the skill around it among the folders of the root.
     pub(crate) parent: Option<usize>,
+    /// Plugin that it belongs to.
+    pub(crate) plugin: Option<Arc<PluginRoot>>,
     /// Folders within it, relative to it, that are skills themselves.
     pub(crate) nested: Vec<PathBuf>,
     /// Problems of its file names.
@@ -73,6 +77,8 @@ struct PendingDirectory {
     depth: usize,
     /// Index of the skill around it.
     parent: Option<usize>,
+    /// Plugin around it.
+    plugin: Option<Arc<PluginRoot>>,
     is_linked: bool,
 }
 
@@ -87,6 +93,7 @@ impl FoundFolder {
             document,
             has_card: listing.card,
             parent: place.parent,
+            plugin: place.plugin.clone(),
             nested: Vec::new(),
             problems: problem.into_iter().collect(),
         }
@@ -125,6 +132,7 @@ impl<'a> RootWalk<'a> {
                 dir,
                 depth: 0,
                 parent: None,
+                plugin: None,
                 is_linked: false,
             }),
             Err(error) => self.report_unreadable_root(root, &error),
@@ -136,7 +144,7 @@ impl<'a> RootWalk<'a> {
         std::mem::take(&mut self.contents)
     }
 
-    fn visit_directory(&mut self, place: PendingDirectory) {
+    fn visit_directory(&mut self, mut place: PendingDirectory) {
         if self.dirs >= self.options.dirs_max || self.entries > self.options.entries_max {
             self.dirs += 1;
             return;
@@ -162,12 +170,16 @@ impl<'a> RootWalk<'a> {
         if listing.cut {
             self.entries = self.options.entries_max.saturating_add(1);
         }
+        if let Some(plugin) = self.find_plugin(&place, &listing) {
+            place.plugin = Some(Arc::new(plugin));
+        }
         let parent = self.add_if_skill(&place, &listing).or(place.parent);
         let below = |name: &OsStr| PendingDirectory {
             path: place.path.join(name),
             dir: place.dir.join(name),
             depth: place.depth + 1,
             parent,
+            plugin: place.plugin.clone(),
             is_linked: place.is_linked,
         };
         if place.depth >= self.options.depth_max {
@@ -206,6 +218,26 @@ impl<'a> RootWalk<'a> {
             let message = format!("the link leads out of the roots, to {}", real.display());
             self.add_problem(Problem::error("root.link_outside", message), &link.path);
         }
+    }
+
+    /// Returns the plugin that begins with a directory.
+    fn find_plugin(
+        &mut self,
+        place: &PendingDirectory,
+        listing: &DirectoryListing,
+    ) -> Option<PluginRoot> {
+        if listing.has_manifest_dir {
+            match PluginRoot::read(self.policy, &place.dir) {
+                Ok(None) => {}
+                Ok(Some(plugin)) => return Some(plugin),
+                Err(problem) => self.add_problem(problem, &place.path),
+            }
+        }
+        // The folders above the root are not looked at.
+        let plugin = PluginRoot::of_layout(&place.path, &place.dir).filter(|_| place.depth > 0)?;
+        let around = place.plugin.as_ref();
+        let has_manifest = around.is_some_and(|around| around.dir.starts_with(&plugin.dir));
+        (!has_manifest).then_some(plugin)
     }
 
     /// Adds a directory to the result if it is a skill. Returns its index.
@@ -285,6 +317,7 @@ pub(crate) fn find_documents(policy: &LinkPolicy, dir: &Path) -> FoundFolder {
         dir: dir.to_owned(),
         depth: 0,
         parent: None,
+        plugin: None,
         is_linked: false,
     };
     FoundFolder::new(&place, &listing)

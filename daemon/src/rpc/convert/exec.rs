@@ -1,5 +1,6 @@
 //! Checks of exec requests, without a look at the workspace. `crate::exec` resolves the checked spec in a workspace.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use skilld_proto::v1 as pb;
@@ -9,6 +10,7 @@ use super::violation_collector::environment_bytes;
 use crate::config::ExecConfig;
 use crate::error::{Error, Result};
 use crate::exec::{script, script_arguments};
+use crate::skills;
 
 /// Maximum number of arguments.
 pub const ARGV_MAX: usize = 4096;
@@ -40,7 +42,10 @@ const SKILL_BYTES_MAX: usize = 64;
 /// # Errors
 /// [`Error::Invalid`] with every violation.
 pub fn check_spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecSpec> {
-    let spec = spec.ok_or_else(|| Error::invalid("spec", "is missing"))?;
+    let mut spec = spec.ok_or_else(|| Error::invalid("spec", "is missing"))?;
+    if let Cow::Owned(folder) = skills::folder_name(&spec.skill) {
+        spec.skill = folder;
+    }
     let mut violations = ViolationCollector::default();
     check_command(&mut violations, &spec);
     violations.environment("spec.env", &spec.env, ENV_MAX, ENV_BYTES_MAX);
@@ -393,6 +398,25 @@ mod tests {
             with((0..5).map(large).collect()),
             [always[0], always[1], "spec.script.args"]
         );
+    }
+
+    #[test]
+    fn a_skill_of_a_plugin_is_used_in_its_folder() {
+        for (skill, folder) in [
+            ("deploy", Some("deploy")),
+            ("acme:deploy", Some("acme--deploy")),
+            ("acme--deploy", Some("acme--deploy")),
+            ("acme:../deploy", None),
+            ("a:b:c", None),
+        ] {
+            let spec = pb::ExecSpec {
+                skill: skill.into(),
+                ..argv(&["true"])
+            };
+            let checked = check_spec(Some(spec), &config()).ok();
+            let checked = checked.map(|spec| spec.skill);
+            assert_eq!(checked.as_deref(), folder, "{skill}");
+        }
     }
 
     #[test]

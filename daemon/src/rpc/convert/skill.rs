@@ -158,6 +158,7 @@ pub fn skill_message(skill: &Skill, body: String) -> pb::Skill {
         state: state.into(),
         root: skill.root.clone(),
         aliases: skill.aliases.clone(),
+        plugin: skill.plugin_name().to_owned(),
         source: skill.source.clone(),
         files: content.map_or(0, |content| int64(content.files)),
         bytes: content.map_or(0, |content| int64(content.bytes)),
