@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, broadcast};
 use tokio::time::Instant;
 
 use crate::config::environments::{EnvironmentBuilds, EnvironmentOptions};
+use crate::engine::ImageInfo;
 use crate::error::{Chain, Error, Result};
 use crate::fetch::UrlFetcher;
 use crate::pool::Pool;
@@ -68,8 +69,10 @@ pub struct EnvironmentRequest {
     pub skill: String,
     /// Packages that the skill needs.
     pub need: Arc<EnvironmentNeed>,
-    /// Pool whose image the environment is for.
+    /// Pool in whose containers the environment is used.
     pub pool: Arc<Pool>,
+    /// Image of those containers. A workspace may be older than the pool's image of today.
+    pub image: ImageInfo,
 }
 
 /// Environment that a skill is staged with.
@@ -359,7 +362,7 @@ async fn wait_for_end(
 }
 
 fn key_of(request: &EnvironmentRequest) -> String {
-    environment_key(&request.need.digest(), &request.pool.image().id)
+    environment_key(&request.need.digest(), &request.image.id)
 }
 
 fn failure_problem(skill: &str, failure: &BuildFailure) -> Problem {

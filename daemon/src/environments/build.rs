@@ -70,7 +70,7 @@ pub(super) async fn run_build(
 ) -> Result<Arc<EnvironmentRecord>, BuildFailure> {
     let context = &builder.context;
     let options = &context.config.skills.environments;
-    let image = request.pool.image().clone();
+    let image = request.image.clone();
     let name = uuid::Uuid::new_v4().simple().to_string();
     send_line(
         events,

@@ -19,11 +19,12 @@ use super::relay::{RelayedStream, relay_guest_stream, relay_stream};
 use super::upload::{self, UploadLimits, upload_stream};
 use super::{AnswerDeadline, SharedDependencies};
 use crate::collect;
+use crate::engine::ImageInfo;
 use crate::environments::{EnvironmentRequest, StagedEnvironment};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::skills::{SkillRef, StagedSkill};
-use crate::workspace::record::StagedSkillRecord;
+use crate::workspace::record::{SlotRecord, StagedSkillRecord};
 use crate::workspace::{Workspace, WorkspaceGrant, WorkspaceId};
 
 /// Implementation of FileService.
@@ -78,8 +79,8 @@ impl SkillStaging {
             }
         };
         let is_changed = staged.iter().any(|skill| !skill.unchanged);
-        let pool = &self.grant.view.record.pool;
-        let environments = find_environments(&shared, pool, &staged, self.wait_deadline).await?;
+        let slot = &self.grant.view.record;
+        let environments = find_environments(&shared, slot, &staged, self.wait_deadline).await?;
         let staged: Vec<_> = staged.into_iter().zip(environments).collect();
         record_staged_skills(workspace, &staged).await?;
         fault::reach(Point::StageRecorded);
@@ -93,19 +94,24 @@ impl SkillStaging {
 /// Finds or builds the environments of staged skills, in their order.
 async fn find_environments(
     shared: &SharedDependencies,
-    pool: &str,
+    slot: &SlotRecord,
     staged: &[StagedSkill],
     wait_deadline: Instant,
 ) -> Result<Vec<StagedEnvironment>> {
     if staged.iter().all(|skill| skill.environment_need.is_empty()) {
         return Ok(vec![StagedEnvironment::default(); staged.len()]);
     }
-    let pool = shared.registry.pool(Some(pool))?;
+    let pool = shared.registry.pool(Some(&slot.pool))?;
     let finds = staged.iter().map(|skill| {
         let request = EnvironmentRequest {
             skill: skill.name.clone(),
             need: Arc::clone(&skill.environment_need),
             pool: Arc::clone(pool),
+            image: ImageInfo {
+                reference: slot.image.clone(),
+                id: slot.image_id.clone(),
+                ..ImageInfo::default()
+            },
         };
         async move {
             shared

@@ -26,6 +26,7 @@ pub(super) async fn prepare_skill(
         skill: skill.name,
         need: skill.environment_need,
         pool: Arc::clone(pool),
+        image: pool.require_image()?.clone(),
     };
     let only = |message| stream::once(std::future::ready(Ok(message))).boxed();
     if request.need.is_empty() {

@@ -38,6 +38,7 @@ impl SkillRpc {
             skill: skill.name,
             need: skill.environment_need,
             pool: Arc::clone(pool),
+            image: pool.require_image()?.clone(),
         };
         let record = self.0.environments.find(&request);
         let names = |packages: &[BuiltPackage]| -> HashSet<String> {
