@@ -3,8 +3,9 @@
 use skilld_proto::v1::admin_service_client::AdminServiceClient;
 use skilld_proto::v1::server_service_client::ServerServiceClient;
 use skilld_proto::v1::{
-    DrainRequest, DrainResponse, GetPoolRequest, GetProblemsRequest, GetServerInfoRequest,
-    ListPoolsRequest, Pool, Problem, ResizePoolRequest, ServerInfo,
+    CheckImageRequest, CheckImageResponse, DrainRequest, DrainResponse, GetPoolRequest,
+    GetProblemsRequest, GetServerInfoRequest, ListPoolsRequest, Pool, Problem, ResizePoolRequest,
+    ServerInfo,
 };
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -20,6 +21,9 @@ retried_calls! { AdminServiceClient:
 
     /// Sets how many warm containers a pool keeps, until the daemon's next start.
     resize_pool(name: &str, warm_target: i32) -> Pool = ResizePoolRequest { name: pool_name(name), warm_target };
+
+    /// Checks an image as a pool would use it. Faults of the image are findings.
+    check_image(request: CheckImageRequest) -> CheckImageResponse = request;
 
     /// Stops taking new work; with `remove` also deletes every workspace and warm container.
     drain(request: DrainRequest) -> DrainResponse = request;

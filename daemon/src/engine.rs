@@ -136,6 +136,8 @@ pub struct ImageInfo {
     pub architecture: String,
     /// Paths that the image declares as VOLUME.
     pub volumes: Vec<String>,
+    /// Variables of the image as `NAME=value`. Commands do not get them; values may be secrets.
+    pub env: Vec<String>,
     /// Instructions of the image that containers ignore, among ENTRYPOINT and USER.
     pub ignored_instructions: Vec<&'static str>,
 }

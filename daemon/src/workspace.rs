@@ -22,6 +22,7 @@ pub mod actor;
 pub mod adopt;
 pub mod creation;
 pub mod host_problems;
+pub mod image_check;
 pub mod internal_pool;
 pub mod launcher;
 pub mod lease;

@@ -1,6 +1,8 @@
 //! Tests of pools and workspaces in a whole server with the fake engine and the real guest: claims, refills, queues,
 //! losses, restarts.
 
+#[path = "pool/image_checks.rs"]
+mod image_checks;
 #[path = "pool/images.rs"]
 mod images;
 #[path = "pool/restarts.rs"]

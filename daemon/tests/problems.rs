@@ -5,10 +5,11 @@ use std::fs;
 use std::path::Path;
 
 /// Prefixes of problem codes, which name the subject.
-const SUBJECTS: [&str; 8] = [
+const SUBJECTS: [&str; 9] = [
     "archive.",
     "card.",
     "container.",
+    "image.",
     "pool.",
     "published.",
     "root.",

@@ -46,6 +46,7 @@ docs/integrations.md | Run the Rust example | the_rust_agent_lets_a_model_use_sk
 docs/integrations.md | Skills as tools in Python | python_loops_over_grpc_let_a_model_use_skills
 docs/integrations.md | An OpenAI-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
 docs/integrations.md | An Anthropic-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
+docs/operations.md | Credentials of registries | not run: needs an account of a registry
 docs/operations.md | Install the programs | deploying_takes_what_was_built_and_no_compiler
 docs/operations.md | Start the service | not run: changes the services of the host
 docs/operations.md | Upgrade | not run: changes the services of the host
@@ -53,6 +54,7 @@ docs/operations.md | Drain | drain_and_watch_do_what_docs_operations_says
 docs/operations.md | Watch | drain_and_watch_do_what_docs_operations_says
 docs/security.md | | not run: tests/run.sh runs the script and every test
 docs/skillctl.md | | what_docs_skillctl_shows_does_what_it_says
+docs/skillctl.md | Images | not run: an_image_is_checked_as_a_pool_would_use_it checks the default image
 docs/skillctl.md | JSON | what_docs_skillctl_shows_does_what_it_says
 docs/skillctl.md | Completion | what_docs_skillctl_shows_does_what_it_says
 docs/tools-agent-zero.md | | not run: the tests of the client call every tool of the family

@@ -8,8 +8,8 @@ use skilld_client::{Client, DEFAULT_ENDPOINT};
 use crate::command_group::command_group;
 use crate::output::{self, OutputFormat, OutputOptions};
 use crate::{
-    artifact, attach, collect, complete, copy, exec, execs, files, logs, mcp, poll, remove, run,
-    server, skill, stage, stdin, tool, version, wait, workspace,
+    artifact, attach, collect, complete, copy, exec, execs, files, image, logs, mcp, poll, remove,
+    run, server, skill, stage, stdin, tool, version, wait, workspace,
 };
 
 /// Run Agent Skills in warm, locked-down containers.
@@ -78,6 +78,8 @@ command_group! {
         #[command(subcommand)]
         Tool(tool::Tool),
         Mcp(mcp::Mcp),
+        #[command(subcommand)]
+        Image(image::Image),
         #[command(subcommand)]
         Pool(server::Pool),
         #[command(subcommand)]

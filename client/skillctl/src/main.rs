@@ -18,6 +18,7 @@ mod exec;
 mod exec_result;
 mod execs;
 mod files;
+mod image;
 mod input_arg;
 mod interrupt;
 mod logs;

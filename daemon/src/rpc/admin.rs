@@ -6,10 +6,12 @@ use tonic::{Request, Response, Status};
 
 use super::SharedDependencies;
 use super::convert::workspace::limits_message;
-use super::convert::{self, int32};
+use super::convert::{self, int32, int64};
+use crate::engine::image_reference::ImageReference;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::workspace::host_problems::{self, HostProblem};
+use crate::workspace::image_check::{self, ImageReport};
 
 /// Implementation of AdminService.
 #[derive(Debug, Clone)]
@@ -84,6 +86,24 @@ impl AdminService for AdminRpc {
         }))
     }
 
+    async fn check_image(
+        &self,
+        request: Request<pb::CheckImageRequest>,
+    ) -> Result<Response<pb::CheckImageResponse>, Status> {
+        let request = request.into_inner();
+        let reference = ImageReference::parse(&request.image);
+        let reference = reference.map_err(|why| Error::invalid("image", why))?;
+        let pool = match request.pool.as_str() {
+            "" => None,
+            name => Some(convert::parse_id("pool", name)?),
+        };
+        let registry = &self.0.registry;
+        let template = registry.pool(pool.as_deref())?.config();
+        tracing::info!(image = %reference, pool = template.name, "checking an image");
+        let report = image_check::check_image(registry.context(), template, &reference).await?;
+        Ok(Response::new(image_report_message(&report)))
+    }
+
     async fn get_problems(
         &self,
         _request: Request<pb::GetProblemsRequest>,
@@ -108,18 +128,46 @@ impl AdminService for AdminRpc {
 
 fn pool_problem_message(pool: &Pool) -> Option<pb::Problem> {
     let problem = pool.snapshot().problem?;
-    let severity = match problem.is_error {
-        true => pb::problem::Severity::Error,
-        false => pb::problem::Severity::Warning,
-    };
     Some(pb::Problem {
-        severity: severity.into(),
+        severity: severity_message(problem.is_error).into(),
         code: problem.code.into(),
         subject: format!("pools/{}", pool.config().name),
         message: problem.message,
         line: 0,
         time: convert::timestamp_message(problem.time),
     })
+}
+
+fn severity_message(is_error: bool) -> pb::problem::Severity {
+    match is_error {
+        true => pb::problem::Severity::Error,
+        false => pb::problem::Severity::Warning,
+    }
+}
+
+fn image_report_message(report: &ImageReport) -> pb::CheckImageResponse {
+    let findings = report.findings.iter().map(|finding| pb::ImageFinding {
+        severity: severity_message(finding.is_error).into(),
+        code: finding.code.to_owned(),
+        message: finding.message.clone(),
+    });
+    let image = report.image.clone().unwrap_or_default();
+    let probes = report.probes.clone().unwrap_or_default();
+    let has_run = report.probes.is_some();
+    pb::CheckImageResponse {
+        findings: findings.collect(),
+        usable: report.findings.iter().all(|finding| !finding.is_error),
+        image_id: image.id,
+        size_bytes: int64(image.size_bytes),
+        repo_digests: image.repo_digests,
+        start_time: has_run
+            .then(|| convert::duration_message(probes.boot_time))
+            .flatten(),
+        programs: int32(probes.programs.len()),
+        python_version: probes.python.unwrap_or_default(),
+        python_packages: int32(probes.python_packages),
+        node_packages: int32(probes.node_packages),
+    }
 }
 
 fn host_problem_message(problem: HostProblem) -> pb::Problem {

@@ -38,6 +38,7 @@ const FEATURES: &[&str] = &[
     "files.stage",
     "files.stage_inputs",
     "health",
+    "images.check",
     "pools.warm_up",
     "skills.list",
     "skills.preflight",

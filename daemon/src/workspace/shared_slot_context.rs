@@ -12,6 +12,7 @@ use crate::engine::{Engine, EngineInfo, cgroup};
 use crate::error::{Chain, Error};
 use crate::guest;
 use crate::shutdown::Tasks;
+use crate::workspace::image_check;
 use crate::workspace::orphan_removals::OrphanRemovals;
 use crate::workspace::record::SlotRecord;
 use crate::workspace::slot_table::{SlotNumberAllocator, SlotTable};
@@ -37,6 +38,8 @@ pub struct SharedSlotContext {
     pub workspaces: Arc<WorkspaceTable>,
     /// Permits for containers that boot at the same time.
     pub boots: Semaphore,
+    /// Permits for checks of images at the same time.
+    pub image_checks: Semaphore,
     /// Inventories of images that were inspected.
     pub inventories: SoftwareInventoryCache,
     /// Wakes the reconciler before its interval is over.
@@ -77,6 +80,7 @@ impl SharedSlotContext {
             slots: SlotTable::new(numbers),
             workspaces: Arc::default(),
             boots: Semaphore::new(limits.boots_max),
+            image_checks: Semaphore::new(image_check::CHECKS_MAX),
             inventories: SoftwareInventoryCache::default(),
             reconcile: Notify::new(),
         }

@@ -118,6 +118,40 @@ async fn tables_are_aligned_and_pages_are_one_list() {
 }
 
 #[tokio::test]
+async fn image_check_prints_its_findings_and_fails_for_an_error() {
+    let fake = fake();
+    let output = run(&fake, &["image", "check", "my/tools:1"]).await;
+    assert_eq!(output.status.code(), Some(0));
+    let expected = "\
+image:      sha256:0123
+size:       300.0 MiB
+started in: 620ms
+programs:   914
+python:     3.13.5, 41 packages
+node:       12 packages
+SEVERITY  FINDING                WHAT TO DO
+warning   image.program_missing  uv is missing: scripts that name their packages do not run
+";
+    assert_eq!(text(&output.stdout), expected);
+    assert_eq!(text(&output.stderr), "skillctl: my/tools:1 is usable\n");
+    let output = run(
+        &fake,
+        &["image", "check", "bad/tools:1", "--pool", "office"],
+    )
+    .await;
+    assert_eq!(output.status.code(), Some(1));
+    let found = text(&output.stdout);
+    assert!(
+        found.contains("error     image.no_bash          bash does not work"),
+        "{found}"
+    );
+    assert_eq!(
+        text(&output.stderr),
+        "skillctl: bad/tools:1 is not usable\n"
+    );
+}
+
+#[tokio::test]
 async fn files_go_in_and_come_out() {
     let fake = fake();
     std::fs::write(fake.path("sales.csv"), "a,b\n").expect("writes");

@@ -56,6 +56,7 @@ const OBJECTS: [&str; 44] = [
     "artifact delete report.txt --all",
     "tool list",
     "tool end --session-file s.json",
+    "image check my/tools:1",
     "pool resize default 3",
     "server info",
     "version",

@@ -49,6 +49,7 @@ pub(super) fn image_info(reference: &ImageReference, image: ImageInspect) -> Res
         size_bytes: u64::try_from(image.size.unwrap_or(0)).unwrap_or(0),
         architecture: image.architecture.unwrap_or_default(),
         volumes: config.volumes.unwrap_or_default(),
+        env: config.env.unwrap_or_default(),
         ignored_instructions: ignored.map(|(_, instruction)| instruction).collect(),
     })
 }

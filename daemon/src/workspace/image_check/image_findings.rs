@@ -1,0 +1,327 @@
+//! Findings about an image: from its description and from the commands that ran in it. Pure.
+
+use super::ImageProbes;
+use crate::engine::ImageInfo;
+use crate::engine::image_reference::ImageReference;
+use crate::exec::DEFAULT_PATH;
+
+/// Maximum number of names in one finding.
+const NAMES_MAX: usize = 10;
+/// Variables of an image that commands get from skilld, or that do not matter to them.
+const KNOWN_VARIABLES: [&str; 5] = ["HOME", "LANG", "LC_ALL", "LC_CTYPE", "PATH"];
+/// Programs that skills often use: names of which one suffices, and what does not run without it.
+const COMMON_PROGRAMS: [(&[&str], &str); 6] = [
+    (&["python3"], "Python scripts do not run"),
+    (&["node"], "JavaScript programs do not run"),
+    (
+        &["uv"],
+        "scripts that name their packages in their first lines (PEP 723) do not run",
+    ),
+    (
+        &["pip", "pip3"],
+        "packages of Python can't be listed or installed",
+    ),
+    (&["git"], "skills that look into repositories do not run"),
+    (&["rg"], "searches with ripgrep do not run; grep may do"),
+];
+
+/// Finding about an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageFinding {
+    /// Stable code, for programs.
+    pub code: &'static str,
+    /// `true` if a pool can't use the image, or most skills can't run in it.
+    pub is_error: bool,
+    /// Description and remedy, for people.
+    pub message: String,
+}
+
+impl ImageFinding {
+    /// Makes a finding that is an error.
+    pub(super) fn error(code: &'static str, message: String) -> Self {
+        let is_error = true;
+        Self {
+            code,
+            is_error,
+            message,
+        }
+    }
+
+    fn warning(code: &'static str, message: String) -> Self {
+        let is_error = false;
+        Self {
+            code,
+            is_error,
+            message,
+        }
+    }
+}
+
+/// Returns the findings of an image's description. A container is started only if none is an error.
+pub(super) fn description_findings(
+    image: &ImageInfo,
+    reference: &ImageReference,
+) -> Vec<ImageFinding> {
+    let mut findings = Vec::new();
+    if let Some(why) = image.fault(reference) {
+        findings.push(ImageFinding::error("image.unusable", why));
+    }
+    let host = host_architecture();
+    if !image.architecture.is_empty() && image.architecture != host {
+        let message = format!(
+            "it is for {}, and this host is {host}: build it for linux/{host}",
+            image.architecture
+        );
+        findings.push(ImageFinding::error("image.other_architecture", message));
+    }
+    for instruction in &image.ignored_instructions {
+        let message =
+            format!("its {instruction} is ignored: skilld starts its guest, as a user of its own");
+        findings.push(ImageFinding::warning("image.instruction_ignored", message));
+    }
+    findings.extend(environment_findings(&image.env));
+    findings
+}
+
+/// Returns the findings of an image's variables, which commands do not get. Values may be secrets, so only those of PATH
+/// are shown.
+fn environment_findings(env: &[String]) -> Vec<ImageFinding> {
+    let pairs = env.iter().filter_map(|pair| pair.split_once('='));
+    let mut findings = Vec::new();
+    let mut names = Vec::new();
+    for (name, value) in pairs {
+        if name == "PATH" {
+            let known = |dir: &&str| DEFAULT_PATH.split(':').any(|known| known == *dir);
+            let others: Vec<&str> = value
+                .split(':')
+                .filter(|dir| !dir.is_empty() && !known(dir))
+                .collect();
+            if !others.is_empty() {
+                let message = format!(
+                    "its PATH has {}, which commands do not search: link the programs there into /usr/local/bin",
+                    list_names(&others)
+                );
+                findings.push(ImageFinding::warning("image.path_ignored", message));
+            }
+        } else if !KNOWN_VARIABLES.contains(&name) {
+            names.push(name);
+        }
+    }
+    if !names.is_empty() {
+        let message = format!(
+            "commands do not get its variables {}: set those that matter in the workspace's env",
+            list_names(&names)
+        );
+        findings.push(ImageFinding::warning("image.env_ignored", message));
+    }
+    findings
+}
+
+/// Returns the findings of the commands that ran in a container of the image.
+pub(super) fn probe_findings(probes: &ImageProbes) -> Vec<ImageFinding> {
+    let mut findings = Vec::new();
+    let shells = [
+        ("image.no_sh", "sh", &probes.sh_fault),
+        ("image.no_bash", "bash", &probes.bash_fault),
+    ];
+    for (code, shell, fault) in shells {
+        if let Some(fault) = fault {
+            let message = format!(
+                "{shell} does not work, so shell commands of skills fail: {fault}; install {shell}"
+            );
+            findings.push(ImageFinding::error(code, message));
+        }
+    }
+    if let (Some(fault), None) = (&probes.write_fault, &probes.sh_fault) {
+        let message = format!("a command cannot write to /workspace/work and /tmp: {fault}");
+        findings.push(ImageFinding::error("image.not_writable", message));
+    }
+    for (names, consequence) in COMMON_PROGRAMS {
+        let mut names = names.iter();
+        let name = names.clone().next().copied().unwrap_or_default();
+        if !names.any(|name| probes.programs.contains(*name)) {
+            let message = format!("{name} is missing: {consequence}");
+            findings.push(ImageFinding::warning("image.program_missing", message));
+        } else if name == "python3"
+            && let Err(fault) = &probes.python
+        {
+            let message = format!("python3 does not work: {fault}");
+            findings.push(ImageFinding::warning("image.python_broken", message));
+        }
+    }
+    if !probes.charmap.is_empty() && probes.charmap != "UTF-8" {
+        let message = format!(
+            "the locale C.UTF-8 is missing (the character set is {}): text that is not ASCII may break",
+            probes.charmap
+        );
+        findings.push(ImageFinding::warning("image.no_utf8_locale", message));
+    }
+    if !probes.setuid_programs.is_empty() {
+        let names: Vec<&str> = probes.setuid_programs.iter().map(String::as_str).collect();
+        let message = format!(
+            "it has setuid programs, which get no rights in a container: remove the bits of {}",
+            list_names(&names)
+        );
+        findings.push(ImageFinding::warning("image.setuid_programs", message));
+    }
+    findings
+}
+
+fn list_names(names: &[&str]) -> String {
+    let shown = names.iter().take(NAMES_MAX).copied();
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(NAMES_MAX) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown} and {more} more"),
+    }
+}
+
+/// Returns this host's architecture by the name that images use.
+fn host_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn codes(findings: &[ImageFinding]) -> Vec<(&'static str, bool)> {
+        let codes = findings.iter();
+        codes
+            .map(|finding| (finding.code, finding.is_error))
+            .collect()
+    }
+
+    fn reference() -> ImageReference {
+        ImageReference::parse("an/image:1").expect("valid")
+    }
+
+    fn image() -> ImageInfo {
+        ImageInfo {
+            architecture: host_architecture().to_owned(),
+            ..ImageInfo::default()
+        }
+    }
+
+    fn working_probes() -> ImageProbes {
+        let programs = ["python3", "node", "uv", "pip3", "git", "rg"];
+        ImageProbes {
+            programs: programs.map(str::to_owned).into_iter().collect(),
+            python: Ok("3.13.5".to_owned()),
+            charmap: "UTF-8".to_owned(),
+            ..ImageProbes::default()
+        }
+    }
+
+    #[test]
+    fn complete_image_has_no_finding() {
+        assert_eq!(description_findings(&image(), &reference()), []);
+        assert_eq!(probe_findings(&working_probes()), []);
+    }
+
+    #[test]
+    fn volume_and_other_architecture_are_errors() {
+        let image = ImageInfo {
+            volumes: vec!["/data".to_owned()],
+            architecture: "s390x".to_owned(),
+            ..image()
+        };
+        let findings = description_findings(&image, &reference());
+        assert_eq!(
+            codes(&findings),
+            [("image.unusable", true), ("image.other_architecture", true)]
+        );
+        assert_eq!(
+            findings[0].message,
+            "it declares VOLUME /data: build it without volumes"
+        );
+    }
+
+    #[test]
+    fn settings_of_the_image_that_commands_do_not_get_are_warnings_without_values() {
+        let image = ImageInfo {
+            ignored_instructions: vec!["ENTRYPOINT"],
+            env: [
+                "PATH=/opt/conda/bin:/usr/bin:",
+                "TOKEN=swordfish",
+                "LANG=C",
+                "odd",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+            ..image()
+        };
+        let findings = description_findings(&image, &reference());
+        let expected = [
+            ("image.instruction_ignored", false),
+            ("image.path_ignored", false),
+            ("image.env_ignored", false),
+        ];
+        assert_eq!(codes(&findings), expected);
+        let text = format!("{findings:?}");
+        assert!(
+            text.contains("its PATH has /opt/conda/bin, which"),
+            "{text}"
+        );
+        assert!(
+            text.contains("variables TOKEN: set") && !text.contains("swordfish"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn image_without_shells_is_unusable_and_one_without_programs_is_poor() {
+        let fault = Some("it cannot be run (ENOENT)".to_owned());
+        let probes = ImageProbes {
+            sh_fault: fault.clone(),
+            bash_fault: fault.clone(),
+            write_fault: fault,
+            programs: HashSet::new(),
+            python: Err("it cannot be run".to_owned()),
+            charmap: "ANSI_X3.4-1968".to_owned(),
+            setuid_programs: vec!["/bin/su".to_owned()],
+            ..ImageProbes::default()
+        };
+        let findings = probe_findings(&probes);
+        let missing = ("image.program_missing", false);
+        let mut expected = vec![("image.no_sh", true), ("image.no_bash", true)];
+        expected.extend([missing; COMMON_PROGRAMS.len()]);
+        expected.extend([
+            ("image.no_utf8_locale", false),
+            ("image.setuid_programs", false),
+        ]);
+        assert_eq!(codes(&findings), expected);
+        assert_eq!(
+            findings[3].message,
+            "node is missing: JavaScript programs do not run"
+        );
+    }
+
+    #[test]
+    fn broken_python_and_unwritable_workspace_are_told_apart_from_missing_programs() {
+        let probes = ImageProbes {
+            python: Err("exit code 1: no module encodings".to_owned()),
+            write_fault: Some("exit code 2".to_owned()),
+            ..working_probes()
+        };
+        let expected = [("image.not_writable", true), ("image.python_broken", false)];
+        assert_eq!(codes(&probe_findings(&probes)), expected);
+    }
+
+    #[test]
+    fn list_of_names_is_bounded() {
+        let names: Vec<String> = (0..12).map(|number| number.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert_eq!(
+            list_names(&names),
+            "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+        );
+        assert_eq!(list_names(&names[..10]), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9");
+    }
+}

@@ -1,0 +1,139 @@
+//! Tests of CheckImage with the fake engine and the real guest. The engine's containers have this host's programs and no
+//! /workspace, so that a write to it is always a finding.
+
+use skilld::engine::ImageInfo;
+use skilld_proto::v1::problem::Severity;
+use skilld_proto::v1::{CheckImageRequest, CheckImageResponse};
+
+use super::*;
+
+/// Finding of every check, because the fake engine's containers have no /workspace.
+const NOT_WRITABLE: &str = "image.not_writable";
+
+async fn check_image(
+    server: &TestServer,
+    image: &str,
+    pool: &str,
+) -> Result<CheckImageResponse, Error> {
+    let request = CheckImageRequest {
+        image: image.to_owned(),
+        pool: pool.to_owned(),
+    };
+    server.client.check_image(request).await
+}
+
+/// Returns the codes of the findings that are errors.
+fn error_codes(answer: &CheckImageResponse) -> Vec<&str> {
+    let errors = answer.findings.iter();
+    let errors = errors.filter(|finding| finding.severity() == Severity::Error);
+    errors.map(|finding| finding.code.as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn image_is_checked_in_a_container_of_which_nothing_is_left() {
+    let server = TestServer::start("", &[]).await;
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let before = server.engine.container_ids();
+    let answer = check_image(&server, "an/image:1", "")
+        .await
+        .expect("checked");
+    assert_eq!(error_codes(&answer), [NOT_WRITABLE]);
+    assert!(!answer.usable);
+    assert!(answer.image_id.starts_with("sha256:"));
+    assert_eq!(answer.size_bytes, 100 << 20);
+    assert!(answer.start_time.is_some());
+    assert!(answer.programs > 10, "{answer:?}");
+    assert_eq!(
+        answer.python_version.is_empty(),
+        !has_python(&answer),
+        "{answer:?}"
+    );
+    // The check neither takes a warm slot nor is visible.
+    assert_eq!(workspace_names(&server).await, Vec::<String>::new());
+    let pools = server.client.list_pools().await.expect("pools");
+    assert_eq!(pools.len(), 1);
+    wait_until("its container is gone", async || {
+        (server.engine.container_ids() == before).then_some(())
+    })
+    .await;
+    assert!(server.stop().await);
+}
+
+fn has_python(answer: &CheckImageResponse) -> bool {
+    let without = |finding: &str| finding.starts_with("python3");
+    !answer
+        .findings
+        .iter()
+        .any(|finding| without(&finding.message))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_an_image_are_findings_and_start_no_container() {
+    let server = TestServer::start("", &[]).await;
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let created = server.engine.call_count(EngineOperation::Create);
+    server.engine.remove_image("an/image:1");
+    let answer = check_image(&server, "an/image:1", "default")
+        .await
+        .expect("checked");
+    assert_eq!(error_codes(&answer), ["image.missing"]);
+    assert_eq!((answer.image_id.as_str(), answer.start_time), ("", None));
+    server.engine.describe_image(ImageInfo {
+        reference: "an/image:2".to_owned(),
+        id: "sha256:2".to_owned(),
+        volumes: vec!["/data".to_owned()],
+        ..ImageInfo::default()
+    });
+    let answer = check_image(&server, "an/image:2", "")
+        .await
+        .expect("checked");
+    assert_eq!(error_codes(&answer), ["image.unusable"]);
+    assert_eq!(server.engine.call_count(EngineOperation::Create), created);
+    server.engine.fail_next(
+        EngineOperation::Start,
+        skilld::error::Error::Engine {
+            operation: "start container",
+            message: "no such runtime".to_owned(),
+        },
+    );
+    let answer = check_image(&server, "an/image:3", "")
+        .await
+        .expect("checked");
+    assert_eq!(error_codes(&answer), ["image.not_started"]);
+    let message = &answer.findings[0].message;
+    assert!(
+        message.ends_with("start container: no such runtime"),
+        "{message}"
+    );
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn image_check_refuses_what_is_no_image_or_no_pool() {
+    let server = TestServer::start("", &[]).await;
+    for image in ["", "../containers/x", "a b"] {
+        let refused = check_image(&server, image, "").await;
+        assert_eq!(error_reason(refused), Reason::InvalidRequest, "{image:?}");
+    }
+    let refused = check_image(&server, "an/image:1", "nope").await;
+    assert_eq!(error_reason(refused), Reason::PoolNotFound);
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn number_of_image_checks_at_once_is_limited() {
+    let server = TestServer::start("", &[]).await;
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    server
+        .engine
+        .set_delay(EngineOperation::Start, Duration::from_secs(2));
+    let check = || check_image(&server, "an/image:1", "");
+    let answers = tokio::join!(check(), check(), check());
+    let answers = [answers.0, answers.1, answers.2];
+    let (done, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    assert_eq!((done.len(), refused.len()), (2, 1));
+    for refused in refused {
+        assert_eq!(error_reason(refused), Reason::QuotaExceeded);
+    }
+    assert!(server.stop().await);
+}
