@@ -207,7 +207,7 @@ async fn run_probe(slot: &InternalSlot, argv: &[&str]) -> Result<Result<String, 
         stderr_tail_bytes: PROBE_STDERR_BYTES,
     };
     let mut stdout = Vec::new();
-    let end = slot.run(command, &mut stdout).await?;
+    let end = slot.run(command, &mut stdout, |_| {}).await?;
     if end.is_success() {
         return Ok(Ok(String::from_utf8_lossy(&stdout).into_owned()));
     }
