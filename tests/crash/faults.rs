@@ -80,6 +80,7 @@ fn every_fault_point_is_crashed_at() {
         "collect.",
         "loss.",
         "delete.",
+        "environment.",
         "publish.",
         "unpublish.",
         "clear.",

@@ -12,6 +12,7 @@ mod daemon;
 mod descriptors;
 mod drain;
 mod engine;
+mod environments;
 mod faults;
 mod loss;
 mod publishing;
