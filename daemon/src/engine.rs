@@ -138,8 +138,8 @@ pub struct ImageInfo {
     pub volumes: Vec<String>,
     /// Variables of the image as `NAME=value`. Commands do not get them; values may be secrets.
     pub env: Vec<String>,
-    /// Instructions of the image that containers ignore, among ENTRYPOINT and USER.
-    pub ignored_instructions: Vec<&'static str>,
+    /// `true` if the image has an ENTRYPOINT, which containers ignore.
+    pub has_entrypoint: bool,
 }
 
 /// Progress of the pull of an image.

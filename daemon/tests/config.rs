@@ -344,11 +344,11 @@ fn docker_host_variable_is_used_if_the_key_is_not_set() {
 #[test]
 fn directory_of_registry_credentials_is_that_of_dockers_client() {
     let with = |env: &[(&str, &str)]| text(&skilld(&["--check"], env).stdout);
-    let found = with(&[("HOME", "/home/x/"), ("DOCKER_CONFIG", "/srv/docker")]);
+    let found = with(&[("HOME", "/srv/x/"), ("DOCKER_CONFIG", "/srv/docker")]);
     assert!(found.contains("docker_config = \"/srv/docker\""), "{found}");
-    let found = with(&[("HOME", "/home/x/")]);
+    let found = with(&[("HOME", "/srv/x/")]);
     assert!(
-        found.contains("docker_config = \"/home/x/.docker\""),
+        found.contains("docker_config = \"/srv/x/.docker\""),
         "{found}"
     );
     assert!(with(&[]).contains("docker_config = \"\""));

@@ -311,8 +311,9 @@ async fn a_private_image_is_pulled_with_the_credentials_of_dockers_client() -> R
     };
     let workspace = daemon.client.create_workspace(request).await?;
     assert_eq!(workspace.pool, "private");
-    let found = docker::connect()?.inspect_image(&format!("{}@{}", registry.name, registry.digest));
-    assert_eq!(found.await?.id, Some(pool.image_id));
+    let pulled = format!("{}@{}", registry.name, registry.digest);
+    let found = docker::connect()?.inspect_image(&pulled).await?;
+    assert_eq!(found.id, Some(pool.image_id));
     let expected = Some(format!("Basic {AUTH}"));
     assert!(registry.seen().contains(&expected), "{:?}", registry.seen());
     let log = daemon.log();

@@ -21,7 +21,7 @@ command_group! {
 /// run in it; missing programs are warnings.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  skillctl image check my/tools:latest\n  skillctl image check my/tools:latest --pool office\n  \
+    after_help = "Example:\n  skillctl image check my/tools:latest\n  skillctl image check my/tools:latest --pool office\n  \
                   skillctl image check my/tools:latest -o json"
 )]
 pub(crate) struct Check {

@@ -72,25 +72,22 @@ impl ImageSupply {
             Ok(image) => return Ok(image),
             Err(error) => error,
         };
-        match error {
-            Error::ImageMissing { .. } if pull == PullPolicy::Missing => {
-                match self.pull(&name).await {
-                    Ok(image) => return Ok(image),
-                    Err(error) => return Err(self.on_pull_failed(&name, &error).await),
-                }
-            }
-            Error::ImageMissing { .. } => {
-                self.report("pool.image_missing", false, error.to_string())
-                    .await;
-            }
-            Error::Image { .. } => {
-                self.report("pool.image_unusable", true, error.to_string())
-                    .await;
-            }
+        let is_missing = matches!(error, Error::ImageMissing { .. });
+        if is_missing && pull == PullPolicy::Missing {
+            return match self.pull(&name).await {
+                Ok(image) => Ok(image),
+                Err(error) => Err(self.on_pull_failed(&name, &error).await),
+            };
+        }
+        if is_missing {
+            self.report("pool.image_missing", false, error.to_string())
+                .await;
+        } else if matches!(error, Error::Image { .. }) {
+            self.report("pool.image_unusable", true, error.to_string())
+                .await;
+        } else {
             // The engine is away: what is known about the image stays.
-            error => {
-                tracing::debug!(image = name, error = %Chain(&error), "image was not looked for")
-            }
+            tracing::debug!(image = name, error = %Chain(&error), "image was not looked for");
         }
         Err(LOOK_INTERVAL)
     }

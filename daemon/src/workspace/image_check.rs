@@ -18,14 +18,12 @@ use crate::engine::image_reference::ImageReference;
 use crate::error::{Error, Result};
 use crate::exec::DEFAULT_PATH;
 use crate::workspace::internal_pool::{CommandEnd, InternalCommand, InternalPool, InternalSlot};
-use crate::workspace::shared_slot_context::SharedSlotContext;
+use crate::workspace::shared_slot_context::{IMAGE_CHECKS_MAX, SharedSlotContext};
 
 mod image_findings;
 
 pub use image_findings::ImageFinding;
 
-/// Maximum number of checks at the same time. Each has one container.
-pub const CHECKS_MAX: usize = 2;
 /// Time limit of one command of a check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of bytes of output of one command of a check.
@@ -101,7 +99,7 @@ pub async fn check_image(
     let turn = context.image_checks.try_acquire();
     let _turn = turn.map_err(|_| Error::QuotaExceeded {
         subject: "the number of image checks at once".to_owned(),
-        limit: CHECKS_MAX as u64,
+        limit: IMAGE_CHECKS_MAX as u64,
     })?;
     let Some(image) = context.engine.find_image(reference).await? else {
         let image = reference.to_string();

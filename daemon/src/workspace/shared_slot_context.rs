@@ -12,12 +12,14 @@ use crate::engine::{Engine, EngineInfo, cgroup};
 use crate::error::{Chain, Error};
 use crate::guest;
 use crate::shutdown::Tasks;
-use crate::workspace::image_check;
 use crate::workspace::orphan_removals::OrphanRemovals;
 use crate::workspace::record::SlotRecord;
 use crate::workspace::slot_table::{SlotNumberAllocator, SlotTable};
 use crate::workspace::software_inventory_cache::SoftwareInventoryCache;
 use crate::workspace::workspace_table::WorkspaceTable;
+
+/// Maximum number of checks of images at the same time. Each has one container.
+pub const IMAGE_CHECKS_MAX: usize = 2;
 
 /// State that the tasks of all slots share.
 #[derive(Debug)]
@@ -80,7 +82,7 @@ impl SharedSlotContext {
             slots: SlotTable::new(numbers),
             workspaces: Arc::default(),
             boots: Semaphore::new(limits.boots_max),
-            image_checks: Semaphore::new(image_check::CHECKS_MAX),
+            image_checks: Semaphore::new(IMAGE_CHECKS_MAX),
             inventories: SoftwareInventoryCache::default(),
             reconcile: Notify::new(),
         }

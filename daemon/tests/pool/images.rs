@@ -38,10 +38,11 @@ async fn create_in(server: &TestServer, pool: &str) -> Result<Workspace, Error> 
 
 /// Returns the status of a claim that must be refused.
 async fn refused_claim(server: &TestServer, pool: &str) -> Box<Failure> {
-    match create_in(server, pool).await.expect_err("refused") {
-        Error::Status(failure) => failure,
-        error => panic!("no status: {error:?}"),
-    }
+    let error = create_in(server, pool).await.expect_err("refused");
+    let Error::Status(failure) = error else {
+        panic!("no status: {error:?}");
+    };
+    failure
 }
 
 /// Waits until the problem of a pool has a code.

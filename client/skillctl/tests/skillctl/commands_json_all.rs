@@ -14,7 +14,7 @@ use skilld_testing::collection_messages::{file, summary};
 use skilld_testing::skills::Kit;
 
 /// A line of each command that prints one object. They are run in this order.
-const OBJECTS: [&str; 44] = [
+const OBJECTS: [&str; 45] = [
     "run csv-report hello",
     "workspace create --id new",
     "workspace list",

@@ -39,9 +39,6 @@ pub(super) fn image_info(reference: &ImageReference, image: ImageInspect) -> Res
     })?;
     let config = image.config.unwrap_or_default();
     let has_entrypoint = config.entrypoint.is_some_and(|argv| !argv.is_empty());
-    let has_user = config.user.is_some_and(|user| !user.is_empty());
-    let ignored = [(has_entrypoint, "ENTRYPOINT"), (has_user, "USER")];
-    let ignored = ignored.into_iter().filter(|(is_set, _)| *is_set);
     Ok(ImageInfo {
         reference: reference.to_string(),
         id,
@@ -50,7 +47,7 @@ pub(super) fn image_info(reference: &ImageReference, image: ImageInspect) -> Res
         architecture: image.architecture.unwrap_or_default(),
         volumes: config.volumes.unwrap_or_default(),
         env: config.env.unwrap_or_default(),
-        ignored_instructions: ignored.map(|(_, instruction)| instruction).collect(),
+        has_entrypoint,
     })
 }
 
@@ -180,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn image_info_names_volumes_and_ignored_instructions() {
+    fn image_info_has_what_decides_about_its_use() {
         let image = ImageInspect {
             id: Some("sha256:1".to_owned()),
             size: Some(7),
@@ -188,14 +185,13 @@ mod tests {
             config: Some(ImageConfig {
                 volumes: Some(vec!["/data".to_owned()]),
                 entrypoint: Some(vec!["x".to_owned()]),
-                user: Some(String::new()),
                 ..ImageConfig::default()
             }),
             ..ImageInspect::default()
         };
         let reference = ImageReference::parse("a").expect("valid");
         let info = image_info(&reference, image).expect("converted");
-        assert_eq!(info.ignored_instructions, ["ENTRYPOINT"]);
+        assert!(info.has_entrypoint);
         assert_eq!(info.size_bytes, 7);
         assert_eq!(info.digests().collect::<Vec<_>>(), ["sha256:2"]);
         let fault = info.fault(&reference).expect("a volume");

@@ -74,10 +74,9 @@ pub(super) fn description_findings(
         );
         findings.push(ImageFinding::error("image.other_architecture", message));
     }
-    for instruction in &image.ignored_instructions {
-        let message =
-            format!("its {instruction} is ignored: skilld starts its guest, as a user of its own");
-        findings.push(ImageFinding::warning("image.instruction_ignored", message));
+    if image.has_entrypoint {
+        let message = "its ENTRYPOINT is not run: skilld starts its guest instead".to_owned();
+        findings.push(ImageFinding::warning("image.entrypoint_ignored", message));
     }
     findings.extend(environment_findings(&image.env));
     findings
@@ -246,7 +245,7 @@ mod tests {
     #[test]
     fn settings_of_the_image_that_commands_do_not_get_are_warnings_without_values() {
         let image = ImageInfo {
-            ignored_instructions: vec!["ENTRYPOINT"],
+            has_entrypoint: true,
             env: [
                 "PATH=/opt/conda/bin:/usr/bin:",
                 "TOKEN=swordfish",
@@ -259,7 +258,7 @@ mod tests {
         };
         let findings = description_findings(&image, &reference());
         let expected = [
-            ("image.instruction_ignored", false),
+            ("image.entrypoint_ignored", false),
             ("image.path_ignored", false),
             ("image.env_ignored", false),
         ];

@@ -1,4 +1,4 @@
-//! One command in a slot of an internal pool: its request to the guest, its output and its end. The daemon does not
+//! Command in a slot of an internal pool: its request to the guest, its output and its end. The daemon does not
 //! trust the guest, so it bounds output and time itself as well.
 
 use std::collections::BTreeMap;

@@ -7,10 +7,13 @@ use super::*;
 
 const SECRET: &str = "swordfish";
 
+/// Reads a configuration file with this text.
 fn config_with(text: &str) -> Result<ClientConfig, CredentialFault> {
-    let dir = tempfile::tempdir().expect("a directory");
-    fs::write(dir.path().join(FILE), text).expect("written");
-    read_config(&dir.path().join(FILE))
+    let mut file =
+        tempfile::NamedTempFile::new().map_err(|error| CredentialFault(error.to_string()))?;
+    std::io::Write::write_all(&mut file, text.as_bytes())
+        .map_err(|error| CredentialFault(error.to_string()))?;
+    read_config(file.path())
 }
 
 fn stored(text: &str, registry: &str) -> Option<DockerCredentials> {
@@ -63,7 +66,7 @@ fn fault_of_the_configuration_shows_nothing_of_its_contents() {
     );
     let wrong = format!(r#"{{"auths": {{"a": {{"auth": "{SECRET}!"}}}}}}"#);
     let fault = config_with(&wrong).expect("readable").find_auth("a");
-    let fault = fault.err().expect("not base64").to_string();
+    let fault = fault.expect_err("not base64").to_string();
     assert!(!fault.contains(SECRET), "{fault}");
     let absent = read_config(Path::new("/does/not/exist/config.json")).expect("empty");
     assert!(absent.auths.is_empty());
