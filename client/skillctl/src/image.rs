@@ -25,7 +25,7 @@ command_group! {
                   skillctl image check my/tools:latest -o json"
 )]
 pub(crate) struct Check {
-    /// [REGISTRY/]NAME[:TAG][@sha256:DIGEST].
+    /// REGISTRY/NAME:TAG or NAME@sha256:DIGEST.
     image: String,
     /// Pool whose limits and OCI runtime the container gets; the server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]
