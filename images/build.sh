@@ -109,7 +109,7 @@ run_mmdebstrap() {
         --setup-hook="sync-in $cache/archives /var/cache/apt/archives"
         --setup-hook="sync-in $cache/wheels /var/cache/skilld/wheels"
         --setup-hook="sync-in $context /usr/share/skilld"
-        --skip=essential/unlink --skip=download/empty
+        --skip=essential/unlink --skip=download/empty --skip=cleanup/run
         --customize-hook="LOCKED=$locked chroot \"\$1\" bash /usr/share/skilld/install.sh install >&2"
         --customize-hook='rm -rf "$1/var/cache/apt/archives/partial" "$1/var/cache/apt/archives/lock"'
         --customize-hook="sync-out /var/cache/apt/archives $work/archives"

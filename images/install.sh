@@ -101,10 +101,12 @@ install_python() {
     pip install "${options[@]}" --no-index --find-links "$downloads/wheels" --ignore-installed --root-user-action ignore
 }
 
-# Python comes from Debian; there is no network to download another one.
-configure_uv() {
+# Commands have no network, so pip and uv do not try for seconds before they say so. An image that is built on this one
+# and has a network sets UV_OFFLINE=0.
+configure_installers() {
+    printf '%s\n' '[global]' 'disable-pip-version-check = true' 'retries = 0' >/etc/pip.conf
     mkdir -p /etc/uv
-    printf '%s\n' 'python-downloads = "never"' 'python-preference = "only-system"' >/etc/uv/uv.toml
+    printf '%s\n' 'offline = true' 'python-downloads = "never"' 'python-preference = "only-system"' >/etc/uv/uv.toml
 }
 
 case ${1-} in
@@ -112,7 +114,7 @@ install)
     step 'Debian packages' install_debian
     check_debian
     step 'Python packages' install_python
-    configure_uv
+    configure_installers
     if [ -e configure.sh ]; then step 'configuration' bash configure.sh; fi
     ;;
 clean)
@@ -123,8 +125,9 @@ clean)
     find / -xdev -type f -perm /6000 -exec chmod a-s {} +
     rm -rf "$downloads" ca.crt /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/* /var/log/* /root/.cache /tmp/* \
         /etc/apt/preferences.d/skilld /etc/apt/sources.list.d/skilld-snapshot.list
-    # The mount points that the daemon uses.
+    # The mount points that the daemon uses. runc 1.1 gives a tmpfs the mode of the directory that it covers.
     mkdir -p /workspace /run/skilld
+    chmod 1777 /workspace
     ;;
 *)
     echo 'usage: install.sh install|clean' >&2

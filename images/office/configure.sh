@@ -2,11 +2,39 @@
 # Settings of skilld/office. Called by install.sh when all packages are installed.
 set -euo pipefail
 
-# Debian's policy keeps ImageMagick from reading PDF and PostScript files, against hostile files on a server. Here the
-# container is the sandbox.
+# A policy for servers keeps ImageMagick from PDF and PostScript files of strangers. Here the container is the sandbox.
 policy=/etc/ImageMagick-7/policy.xml
-sed -i -E '/domain="coder"/ s/rights="none" pattern="(PS|PS2|PS3|EPS|PDF|XPS)"/rights="read|write" pattern="\1"/' "$policy"
-! grep -E '^[^!]*rights="none" pattern="(PS|EPS|PDF)"' "$policy"
+sed -i -E '/<policy domain="coder" rights="none" pattern="[^"]*(PS|PDF)/d' "$policy"
+
+# magika is a part of markitdown; its command line is a program of 34 MB beside it.
+rm -f /usr/local/bin/magika
 
 # The root is read-only at run time, so caches are made here.
 fc-cache --system-only --force
+
+# matplotlib has no setting for a font cache that its user can't write, and takes seconds to make one in a new home.
+# This lets it start from the image's cache.
+shared=/usr/share/skilld/matplotlib
+python3 - "$shared" <<'PYTHON'
+import importlib.util
+import pathlib
+import sys
+
+shared = sys.argv[1]
+source = pathlib.Path(importlib.util.find_spec("matplotlib").submodule_search_locations[0], "font_manager.py")
+text = source.read_text()
+old = """    if try_read_cache:
+        try:
+            fm = json_load(fm_path)
+"""
+new = f"""    if try_read_cache:
+        try:
+            shared = Path("{shared}", fm_path.name)
+            fm = json_load(fm_path if fm_path.exists() else shared)
+"""
+if text.count(old) != 1:
+    sys.exit(f"{source} no longer reads its font cache as expected: adapt configure.sh")
+source.write_text(text.replace(old, new))
+PYTHON
+MPLCONFIGDIR=$shared python3 -c 'import matplotlib.font_manager'
+python3 -m compileall -q "$(python3 -c 'import matplotlib.font_manager as module; print(module.__file__)')"

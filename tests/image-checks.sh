@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Checks the content of an image from inside a container, which tests/images.sh starts. Prints a line for each claim and
+# exits with 1 if one is false.
+#
+# Usage: image-checks.sh base|office
+set -uo pipefail
+content=$1
+
+# The home directory of a command in a workspace.
+mkdir -p "$HOME" && cd "$HOME" || exit 1
+missing=()
+
+# Runs the code of a claim. Prints the end of its output if it fails.
+claim() { # text, code
+    local start=${EPOCHREALTIME/./} mark=ok
+    timeout 120 bash -euo pipefail -c "$2" >/tmp/claim.log 2>&1 </dev/null || mark=MISSING
+    printf '  %-8s%6.1f s  %s\n' "$mark" "$(((${EPOCHREALTIME/./} - start) / 100000))e-1" "$1"
+    if [ "$mark" != ok ]; then
+        tail -n 15 /tmp/claim.log | sed 's/^/             /'
+        missing+=("$1")
+    fi
+}
+
+check_base() {
+    local program
+    for program in awk bash cat curl file find git grep jq node pip pip3 pytest python python3 rg sed sqlite3 tar unzip uv zip; do
+        command -v "$program" >/dev/null || missing+=("$program")
+    done
+    claim 'the mount points of the daemon and the certificates exist' \
+        '[ -d /workspace ] && [ -d /run/skilld ] && [ -s /etc/ssl/certs/ca-certificates.crt ]'
+    claim 'the locale is UTF-8' '[ "$(printf %s é | wc -m)" = 1 ]'
+    claim 'every program of the search path has its libraries' '
+        for program in /usr/bin/* /usr/sbin/* /usr/local/bin/*; do
+            ! ldd "$(readlink -f "$program")" 2>/dev/null | grep -q "not found" || { echo "$program"; exit 1; }
+        done'
+    claim 'python3 has yaml, requests, sqlite3 and ssl' \
+        'python3 -c "import requests, sqlite3, ssl, yaml; assert yaml.safe_load(\"a: 1\") == {\"a\": 1}"'
+    claim 'node, jq and sqlite3 calculate' \
+        '[ "$(node -p 1+1)" = 2 ] && [ "$(jq -n 1+1)" = 2 ] && [ "$(sqlite3 :memory: "select 1+1")" = 2 ]'
+    claim 'git commits' 'git init -q -b main repository && cd repository &&
+        git -c user.name=a -c user.email=a@example.org commit -q --allow-empty -m a'
+    claim 'rg finds' 'echo needle >hay && [ "$(rg -l needle .)" = ./hay ]'
+    claim 'pip says at once that there is no network' '! timeout 10 pip install no-such-package'
+    claim 'pip installs a wheel for the user' '
+        python3 - <<PYTHON
+import zipfile
+with zipfile.ZipFile("hello_wheel-1.0-py3-none-any.whl", "w") as wheel:
+    wheel.writestr("hello_wheel.py", "GREETING = 1\n")
+    wheel.writestr("hello_wheel-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: hello-wheel\nVersion: 1.0\n")
+    wheel.writestr("hello_wheel-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    wheel.writestr("hello_wheel-1.0.dist-info/RECORD", "")
+PYTHON
+        pip install ./hello_wheel-1.0-py3-none-any.whl && python3 -c "import hello_wheel"'
+    claim 'a virtual environment has pip' 'python3 -m venv v && v/bin/pip --version'
+    claim 'pytest runs a test' 'mkdir tests && echo "def test_one(): assert 1 + 1 == 2" >tests/test_one.py && pytest -q tests'
+    claim 'uv starts' 'uv --version'
+    claim 'uv runs the system'\''s Python' '[ "$(uv run --no-project python -c "import sys; print(sys.prefix)")" = /usr ]'
+    claim 'uv runs a script with inline metadata' '
+        printf "# /// script\n# dependencies = []\n# ///\nprint(1)\n" >script.py && [ "$(uv run script.py)" = 1 ]'
+    claim 'uv makes a virtual environment and installs a wheel' '
+        uv venv -q u && VIRTUAL_ENV=$PWD/u uv pip install -q ./hello_wheel-1.0-py3-none-any.whl && u/bin/python -c "import hello_wheel"'
+    claim 'uv says at once that there is no network' '! timeout 10 uv run --with no-such-package python -c 1'
+}
+
+check_office() {
+    local module
+    for module in bs4 defusedxml docx duckdb imageio jinja2 lxml.etree markitdown matplotlib networkx numpy openpyxl pandas \
+        pdf2image pdfplumber PIL pptx pypdf pypdfium2 pytesseract reportlab requests scipy sklearn sympy xlsxwriter yaml; do
+        claim "python3 imports $module" "python3 -c 'import $module'"
+    done
+    claim 'Python packages have all their dependencies' 'pip check'
+    claim 'every Python module is compiled' '
+        python3 - <<PYTHON
+import importlib.util, pathlib, sys
+left = [str(path) for path in pathlib.Path("/usr/local/lib/python3.13/dist-packages").rglob("*.py")
+        if "/tests/" not in str(path) and not pathlib.Path(importlib.util.cache_from_source(path)).exists()]
+sys.exit("\n".join(left[:10]) if left else 0)
+PYTHON'
+    claim 'dot, gh, gs, npm, qpdf and tesseract start' \
+        'dot -V && gh --version && gs --version && npm --version && qpdf --version && tesseract --version'
+    claim 'node finds the modules of the image' \
+        'node -e "for (const name of [\"cheerio\", \"js-yaml\", \"jszip\", \"lodash\", \"marked\", \"xml2js\"]) require(name)"'
+    claim 'the font cache of the image is used' '! fc-cache -v --system-only 2>&1 | grep "caching, new cache contents"; fc-match Arial | grep Liberation'
+    claim 'openpyxl writes a workbook' 'python3 -c "
+import openpyxl
+book = openpyxl.Workbook()
+for row in [(\"fruit\", \"pieces\"), (\"apple\", 3), (\"pear\", 4), (\"sum\", \"=SUM(B2:B3)\")]: book.active.append(row)
+book.save(\"book.xlsx\")"'
+    claim 'LibreOffice converts the workbook to PDF, in a new home' \
+        'soffice --headless --convert-to pdf book.xlsx && [ -s book.pdf ]'
+    claim 'LibreOffice calculates the formulas of the workbook' \
+        'soffice --headless --convert-to csv book.xlsx && grep -x "sum,7" book.csv'
+    claim 'pdftotext reads the PDF' 'pdftotext book.pdf - | grep apple'
+    claim 'pypdf, pdfplumber and pypdfium2 read the PDF' 'python3 -c "
+import pdfplumber, pypdf, pypdfium2
+assert \"apple\" in pypdf.PdfReader(\"book.pdf\").pages[0].extract_text()
+assert \"apple\" in pdfplumber.open(\"book.pdf\").pages[0].extract_text()
+assert \"apple\" in pypdfium2.PdfDocument(\"book.pdf\")[0].get_textpage().get_text_range()"'
+    claim 'qpdf encrypts and checks a PDF' 'qpdf --encrypt a b 256 -- book.pdf locked.pdf && qpdf --check --password=a locked.pdf'
+    claim 'pdftoppm and pdf2image draw the PDF' 'pdftoppm -r 150 -png book.pdf page && ls page-1.png && python3 -c "
+import pdf2image
+assert pdf2image.convert_from_path(\"book.pdf\")[0].width > 100"'
+    claim 'ImageMagick draws the PDF' 'convert -density 150 book.pdf book.png && file book.png | grep "PNG image" && identify book.pdf'
+    claim 'tesseract reads the picture' 'tesseract page-1.png stdout | grep apple'
+    claim 'pytesseract reads the picture' 'python3 -c "
+import pytesseract
+assert \"apple\" in pytesseract.image_to_string(\"page-1.png\")"'
+    claim 'pandoc makes a docx and python-docx reads it' 'printf "# Title\n\nText\n" | pandoc -f markdown -o text.docx && python3 -c "
+import docx
+assert [p.text for p in docx.Document(\"text.docx\").paragraphs] == [\"Title\", \"Text\"]"'
+    claim 'LibreOffice converts the docx to PDF' 'soffice --headless --convert-to pdf text.docx && pdftotext text.pdf - | grep Title'
+    claim 'python-pptx makes a presentation and LibreOffice converts it to PDF' 'python3 -c "
+import pptx
+slides = pptx.Presentation()
+slides.slides.add_slide(slides.slide_layouts[0]).shapes.title.text = \"Slide\"
+slides.save(\"slides.pptx\")"
+        soffice --headless --convert-to pdf slides.pptx && pdftotext slides.pdf - | grep Slide'
+    claim 'markitdown reads docx, pdf, pptx and xlsx' \
+        'for file in text.docx:Title book.pdf:apple slides.pptx:Slide book.xlsx:apple; do markitdown "${file%:*}" | grep "${file#*:}"; done'
+    claim 'reportlab makes a PDF' 'python3 -c "
+from reportlab.pdfgen import canvas
+page = canvas.Canvas(\"report.pdf\"); page.drawString(72, 72, \"report\"); page.save()" && pdftotext report.pdf - | grep report'
+    claim 'xlsxwriter makes a workbook that pandas reads' 'python3 -c "
+import pandas
+pandas.DataFrame({\"a\": [1, 2]}).to_excel(\"table.xlsx\", engine=\"xlsxwriter\", index=False)
+assert pandas.read_excel(\"table.xlsx\")[\"a\"].sum() == 3"'
+    claim 'matplotlib draws a chart' 'python3 -W error -c "
+import matplotlib.pyplot as plt
+plt.plot([1, 2, 4]); plt.title(\"chart\"); plt.savefig(\"chart.png\"); plt.savefig(\"chart.pdf\")" && file chart.png | grep PNG'
+    claim 'matplotlib starts with the font cache of the image' '
+        [ ! -e ~/.cache/matplotlib/fontlist* ] && python3 -c "
+import matplotlib.font_manager as fonts
+assert \"LiberationSans\" in fonts.findfont(\"Liberation Sans\")"'
+    claim 'Pillow and imageio make a GIF' 'python3 -c "
+import imageio.v3, numpy, PIL.Image
+frames = [numpy.full((32, 32, 3), shade, dtype=\"uint8\") for shade in (0, 100, 200)]
+imageio.v3.imwrite(\"frames.gif\", frames)
+assert PIL.Image.open(\"frames.gif\").n_frames == 3"'
+    claim 'ffmpeg makes an mp4 and ffprobe reads it' '
+        ffmpeg -v error -f lavfi -i testsrc=duration=1:size=64x64:rate=5 -c:v libx264 -pix_fmt yuv420p clip.mp4
+        ffprobe -v error -show_entries stream=codec_name -of csv=p=0 clip.mp4 | grep h264'
+    claim 'dot makes an SVG and ImageMagick draws it' 'echo "digraph { a -> b }" | dot -Tsvg -o graph.svg && convert graph.svg graph.png'
+    claim 'duckdb runs a query' 'python3 -c "
+import duckdb
+assert duckdb.sql(\"select sum(i) from range(5) t(i)\").fetchone() == (10,)"'
+    claim 'scikit-learn, scipy, sympy and networkx calculate' 'python3 -c "
+import networkx, scipy.optimize, sklearn.linear_model, sympy
+assert sklearn.linear_model.LinearRegression().fit([[0], [1]], [0, 2]).predict([[2]])[0].round() == 4
+assert round(scipy.optimize.brentq(lambda x: x * x - 4, 0, 3)) == 2
+assert sympy.integrate(\"x\") == sympy.sympify(\"x**2/2\")
+assert networkx.shortest_path(networkx.path_graph(3), 0, 2) == [0, 1, 2]"'
+}
+
+check_base
+if [ "$content" = office ]; then check_office; fi
+if ((${#missing[@]})); then
+    printf '  missing: %s\n' "${missing[@]}" >&2
+    exit 1
+fi
