@@ -142,7 +142,7 @@ assert PIL.Image.open(\"frames.gif\").n_frames == 3"'
     claim 'dot makes an SVG and ImageMagick draws it' 'echo "digraph { a -> b }" | dot -Tsvg -o graph.svg && convert graph.svg graph.png'
     claim 'duckdb runs a query' 'python3 -c "
 import duckdb
-assert duckdb.sql(\"select sum(i) from range(5) t(i)\").fetchone() == (10,)"'
+assert duckdb.sql(\"select sum(i) from range(5) t(i)\").fetchall() == [(10,)]"'
     claim 'scikit-learn, scipy, sympy and networkx calculate' 'python3 -c "
 import networkx, scipy.optimize, sklearn.linear_model, sympy
 assert sklearn.linear_model.LinearRegression().fit([[0], [1]], [0, 2]).predict([[2]])[0].round() == 4

@@ -9,6 +9,19 @@ sed -i -E '/<policy domain="coder" rights="none" pattern="[^"]*(PS|PDF)/d' "$pol
 # magika is a part of markitdown; its command line is a program of 34 MB beside it.
 rm -f /usr/local/bin/magika
 
+# LibreOffice takes the home directory from /etc/passwd and ends if the user has no entry there. skilld gives every user
+# one; these programs also work where only HOME is set.
+for program in soffice libreoffice; do
+    cat >"/usr/local/bin/$program" <<EOF
+#!/bin/sh
+if ! getent passwd "\$(id -u)" >/dev/null; then
+    set -- "-env:UserInstallation=file://\$(printf %s "\$HOME" | sed 's/%/%25/g; s/ /%20/g')/.config/libreoffice/4" "\$@"
+fi
+exec /usr/bin/$program "\$@"
+EOF
+    chmod 755 "/usr/local/bin/$program"
+done
+
 # The root is read-only at run time, so caches are made here.
 fc-cache --system-only --force
 
