@@ -18,6 +18,8 @@ use skilld_proto::v1::{self as pb, Reason};
 
 #[path = "skills/clients.rs"]
 mod clients;
+#[path = "skills/plugin_files.rs"]
+mod plugin_files;
 #[path = "skills/roots.rs"]
 mod roots;
 #[path = "support/server.rs"]

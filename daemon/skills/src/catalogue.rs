@@ -6,6 +6,7 @@ pub(crate) mod catalogue_task;
 mod document_reader;
 mod folder_watcher;
 mod name_suggestions;
+pub(crate) mod plugin_library;
 pub mod preflight;
 pub(crate) mod publisher;
 pub mod search;

@@ -126,7 +126,7 @@ impl ContentStore {
         folder: &ContentSource,
         name: &str,
     ) -> Result<(ContentSummary, Lease), IngestError> {
-        self.copy_within(folder, name, self.bounds)
+        self.copy_bounded(folder, name, self.bounds)
     }
 
     /// Copies a tree into the store whose size its caller has bounded, and leases it.
@@ -138,10 +138,14 @@ impl ContentStore {
         folder: &ContentSource,
         name: &str,
     ) -> Result<(ContentSummary, Lease), IngestError> {
-        self.copy_within(folder, name, NO_BOUNDS)
+        self.copy_bounded(folder, name, NO_BOUNDS)
     }
 
-    fn copy_within(
+    /// Copies a folder within other bounds than those of a skill into the store, and leases it.
+    ///
+    /// # Errors
+    /// As [`Self::ingest`].
+    pub(crate) fn copy_bounded(
         &self,
         folder: &ContentSource,
         name: &str,

@@ -2,6 +2,9 @@
 
 /// Path of the staged skills in the container.
 const SKILLS_DIR: &str = "/workspace/skills";
+/// Directory in `skills/` with the plugins of staged skills, by the names of the skills. No skill's name begins with a
+/// dot.
+pub(crate) const PLUGINS_DIR: &str = ".plugins";
 
 /// Placeholders of other skill systems. A shell does not expand the first two.
 const PLACEHOLDERS: [&str; 6] = [
@@ -15,10 +18,35 @@ const PLACEHOLDERS: [&str; 6] = [
 /// Maximum number of replacements of each placeholder in one text. It limits how much a text grows.
 const REPLACEMENTS_MAX: usize = 2000;
 
+/// Returns the path of the staged files of a skill's plugin, relative to `skills/`.
+pub(crate) fn plugin_root(skill: &str) -> String {
+    format!("{PLUGINS_DIR}/{skill}")
+}
+
+/// Place of a staged skill in a workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkillFolder {
+    /// Name of the folder beneath `skills/`.
+    pub name: String,
+    /// `true` if the skill is staged with the files that it shares within its plugin.
+    pub is_in_plugin: bool,
+}
+
 /// Replaces all placeholders, in text for a model or in one argument of a command.
 #[must_use]
 pub fn resolve_placeholders(text: &str, skill: &str) -> String {
-    replace_placeholders(text, skill, &PLACEHOLDERS)
+    let folder = SkillFolder {
+        name: skill.to_owned(),
+        is_in_plugin: false,
+    };
+    resolve_placeholders_in(text, &folder)
+}
+
+/// Replaces all placeholders like [`resolve_placeholders`]; that of the plugin with the plugin's folder, if the skill is
+/// staged in it.
+#[must_use]
+pub fn resolve_placeholders_in(text: &str, folder: &SkillFolder) -> String {
+    replace_placeholders(text, folder, &PLACEHOLDERS)
 }
 
 /// Replaces only the placeholders that a shell does not expand itself. A skill's name consists of letters, digits and
@@ -26,22 +54,31 @@ pub fn resolve_placeholders(text: &str, skill: &str) -> String {
 #[must_use]
 pub fn resolve_placeholders_for_shell(text: &str, skill: &str) -> String {
     let (for_shell, _variables) = PLACEHOLDERS.split_at(2);
-    replace_placeholders(text, skill, for_shell)
+    let folder = SkillFolder {
+        name: skill.to_owned(),
+        is_in_plugin: false,
+    };
+    replace_placeholders(text, &folder, for_shell)
 }
 
 /// Replaces all occurrences of some placeholders.
-fn replace_placeholders(text: &str, skill: &str, placeholders: &[&str]) -> String {
+fn replace_placeholders(text: &str, folder: &SkillFolder, placeholders: &[&str]) -> String {
     placeholders
         .iter()
         .fold(text.to_owned(), |text, mark| match text.contains(mark) {
-            true => replace_placeholder(&text, skill, mark),
+            true => replace_placeholder(&text, folder, mark),
             false => text,
         })
 }
 
-fn replace_placeholder(text: &str, skill: &str, placeholder: &str) -> String {
-    // A plugin keeps its skills in this folder; a workspace contains only the skill itself.
-    let in_plugin = format!("/skills/{skill}");
+fn replace_placeholder(text: &str, folder: &SkillFolder, placeholder: &str) -> String {
+    let is_of_plugin = placeholder.contains("PLUGIN");
+    let path = match is_of_plugin && folder.is_in_plugin {
+        true => plugin_root(&folder.name),
+        false => folder.name.clone(),
+    };
+    // A plugin keeps its skills in this folder; without the plugin a workspace contains only the skill itself.
+    let in_plugin = format!("/skills/{}", folder.name);
     let is_bare_variable = placeholder.starts_with("$C");
     let mut pieces = text.splitn(REPLACEMENTS_MAX + 1, placeholder);
     let mut replaced = pieces.next().unwrap_or_default().to_owned();
@@ -56,11 +93,11 @@ fn replace_placeholder(text: &str, skill: &str, placeholder: &str) -> String {
         }
         replaced += SKILLS_DIR;
         replaced += "/";
-        replaced += skill;
+        replaced += &path;
         let rest = piece.strip_prefix(in_plugin.as_str());
         replaced += match rest {
             Some(rest)
-                if placeholder.contains("PLUGIN") && !rest.starts_with(is_name_character) =>
+                if is_of_plugin && !folder.is_in_plugin && !rest.starts_with(is_name_character) =>
             {
                 rest
             }
@@ -125,6 +162,19 @@ mod tests {
         ] {
             assert_eq!(resolve_placeholders(text, "pdf"), expected, "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_plugin_that_is_staged_is_named_by_its_own_folder() {
+        let folder = SkillFolder {
+            name: "pdf".to_owned(),
+            is_in_plugin: true,
+        };
+        let text = "${CLAUDE_PLUGIN_ROOT}/skills/pdf/x ${CLAUDE_PLUGIN_ROOT} ${CLAUDE_SKILL_DIR}/x";
+        assert_eq!(
+            resolve_placeholders_in(text, &folder),
+            "/workspace/skills/.plugins/pdf/skills/pdf/x /workspace/skills/.plugins/pdf /workspace/skills/pdf/x"
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::catalogue::catalogue_snapshot::Catalogue;
 use crate::catalogue::catalogue_task::CatalogueHandle;
+use crate::catalogue::plugin_library::PluginCache;
 use crate::catalogue::preflight::Need;
 use crate::catalogue::search::SearchMatch;
 use crate::catalogue::skill::{PageCursor, Skill};
@@ -74,6 +75,7 @@ impl Skills {
                 manifests: DigestCache::new(|manifest| manifest.files().len()),
                 // A few kilobytes, like a skill of ten files.
                 environment_needs: DigestCache::new(|_| 10),
+                plugins: PluginCache::default(),
             }),
             catalogue,
             permits: Arc::new(Semaphore::new(BLOCKING_MAX)),
@@ -250,7 +252,7 @@ impl Skills {
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub async fn environment_need(&self, wanted: SkillRef) -> Result<StagedSkill> {
         self.read(move |library, catalogue| {
-            let (skill, _lease) = library.lease_to_stage(catalogue, &wanted)?;
+            let (skill, _leases) = library.lease_to_stage(catalogue, &wanted)?;
             Ok(skill)
         })
         .await

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::catalogue_snapshot::Catalogue;
 use super::document_reader::{read_stored_documents, read_stored_skill};
 use super::name_suggestions::skill_not_found;
+use super::plugin_library::PluginCache;
 use super::preflight::{Need, collect_needs};
 use super::skill::{Skill, SkillState};
 use crate::content_store::content_hashing::{ContentSource, ContentSummary, IngestError};
@@ -23,7 +24,7 @@ use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::{SkillRef, VersionRef, folder_name};
 use crate::parse::version::Specifier;
-use crate::placeholders;
+use crate::placeholders::{self, SkillFolder};
 use crate::skills_options::SkillsOptions;
 use crate::sources::Sources;
 
@@ -37,6 +38,8 @@ pub(crate) struct SkillLibrary {
     pub(crate) manifests: DigestCache<Manifest>,
     /// Needs for an environment that were read.
     pub(crate) environment_needs: DigestCache<EnvironmentNeed>,
+    /// Shared files of plugins.
+    pub(crate) plugins: PluginCache,
 }
 
 impl SkillLibrary {
@@ -52,7 +55,8 @@ impl SkillLibrary {
         if skill.state != SkillState::Rejected {
             let document = self.read_documents(&skill);
             let read = document.map(|document| document.body).unwrap_or_default();
-            body = placeholders::resolve_placeholders(&read, &skill.name);
+            let folder = self.workspace_folder(catalogue, &skill)?;
+            body = placeholders::resolve_placeholders_in(&read, &folder);
         }
         skill.judge(profile);
         Ok((skill, body))
@@ -107,13 +111,31 @@ impl SkillLibrary {
         wanted: &SkillRef,
     ) -> Result<(StagedSkill, Lease)> {
         let skill = self.resolve(catalogue, wanted)?;
+        self.lease_resolved(catalogue, &skill, wanted)
+    }
+
+    fn lease_resolved(
+        &self,
+        catalogue: &Catalogue,
+        skill: &Skill,
+        wanted: &SkillRef,
+    ) -> Result<(StagedSkill, Lease)> {
         let error = skill.problems.iter().find(|problem| problem.is_error());
         if let (SkillState::Rejected, Some(problem)) = (skill.state, error) {
             return Err(skill_invalid(wanted, problem));
         }
-        let (content, lease) = self.lease_content(catalogue, &skill, wanted)?;
+        let (content, lease) = self.lease_content(catalogue, skill, wanted)?;
         let staged = StagedSkill::new(&skill.name, &skill.front_matter, content);
         Ok((staged, lease))
+    }
+
+    /// Returns where a workspace has a skill.
+    fn workspace_folder(&self, catalogue: &Catalogue, skill: &Skill) -> Result<SkillFolder> {
+        let plugin = self.lease_plugin_files(catalogue, skill)?;
+        Ok(SkillFolder {
+            name: skill.name.clone(),
+            is_in_plugin: plugin.is_some(),
+        })
     }
 
     /// Leases the content of a listed skill. Content that the store lost is copied from the skill's folder again.
@@ -169,12 +191,14 @@ impl SkillLibrary {
         path: &str,
         is_workspace_text: bool,
     ) -> Result<(SkillFile, FileContent)> {
-        let (skill, _lease) = self.lease(catalogue, wanted)?;
+        let resolved = self.resolve(catalogue, wanted)?;
+        let (skill, _lease) = self.lease_resolved(catalogue, &resolved, wanted)?;
         let manifest = self.manifest(&skill)?;
         let mut file = manifest.find(path)?.clone();
         let opened = manifest.open(&file)?;
         let content = if is_workspace_text {
-            FileContent::with_workspace_paths(opened, &mut file, &skill.name)?
+            let folder = self.workspace_folder(catalogue, &resolved)?;
+            FileContent::with_workspace_paths(opened, &mut file, &folder)?
         } else {
             FileContent::Stored(opened)
         };
@@ -188,18 +212,25 @@ impl SkillLibrary {
         collect_needs(&self.stored_document(&skill)?.front_matter, &manifest)
     }
 
-    /// Makes sure that a skill is in the store with everything that staging needs, and leases it there.
+    /// Makes sure that a skill is in the store with everything that staging needs, also the files that it shares within
+    /// its plugin, and leases it there.
     pub(crate) fn lease_to_stage(
         &self,
         catalogue: &Catalogue,
         wanted: &SkillRef,
-    ) -> Result<(StagedSkill, Lease)> {
-        let (mut skill, lease) = self.lease(catalogue, wanted)?;
+    ) -> Result<(StagedSkill, Vec<Lease>)> {
+        let resolved = self.resolve(catalogue, wanted)?;
+        let (mut skill, lease) = self.lease_resolved(catalogue, &resolved, wanted)?;
         let need = self.environment_needs.get_or_read(&skill.digest, || {
             EnvironmentNeed::read(&*self.manifest(&skill)?)
         });
         skill.environment_need = need?;
-        Ok((skill, lease))
+        let mut leases = vec![lease];
+        if let Some((plugin, lease)) = self.lease_plugin_files(catalogue, &resolved)? {
+            skill.plugin = Some(plugin);
+            leases.push(lease);
+        }
+        Ok((skill, leases))
     }
 
     /// Returns the files of leased content; those that its card names, if it has a card that names any.

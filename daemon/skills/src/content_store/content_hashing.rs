@@ -82,7 +82,7 @@ impl ContentSummary {
 pub(crate) struct ContentSource {
     /// Path without links.
     pub(crate) dir: PathBuf,
-    /// Folders of other skills in it, relative to it.
+    /// Folders of other skills in it, and what else is left out, relative to it.
     pub(crate) nested: Vec<PathBuf>,
     /// Directories to which its links may lead.
     pub(crate) link_policy: Arc<LinkPolicy>,
@@ -230,6 +230,9 @@ impl ContentWalk<'_> {
         depth: usize,
     ) -> Result<(), IngestError> {
         let path = at.join(name);
+        if self.folder.nested.contains(&path) {
+            return Ok(());
+        }
         let stat = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)
             .map_err(|errno| unreadable(&path, errno))?;
         let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
@@ -238,9 +241,6 @@ impl ContentWalk<'_> {
             openat(dir, name, flags, Mode::empty()).map_err(|errno| unreadable(&path, errno))
         };
         if kind == SFlag::S_IFDIR {
-            if self.folder.nested.contains(&path) {
-                return Ok(());
-            }
             let opened = Dir::from_fd(open(flags | OFlag::O_DIRECTORY)?)
                 .map_err(|errno| unreadable(&path, errno))?;
             return self.read_directory(opened, &path, depth + 1);

@@ -20,7 +20,8 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result, read_chunk};
 use crate::parse::document::SKILL_MD_BYTES_MAX;
-use crate::{mime, openat2, placeholders};
+use crate::placeholders::{self, SkillFolder};
+use crate::{mime, openat2};
 
 mod file_lookup;
 mod file_purpose;
@@ -120,7 +121,7 @@ impl FileContent {
     pub(crate) fn with_workspace_paths(
         mut file: File,
         described: &mut SkillFile,
-        skill: &str,
+        folder: &SkillFolder,
     ) -> Result<Self> {
         if !described.is_text || described.size > SKILL_MD_BYTES_MAX as u64 {
             return Ok(Self::Stored(file));
@@ -128,7 +129,7 @@ impl FileContent {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(unreadable)?;
         let bytes = match String::from_utf8(bytes) {
-            Ok(text) => placeholders::resolve_placeholders(&text, skill).into_bytes(),
+            Ok(text) => placeholders::resolve_placeholders_in(&text, folder).into_bytes(),
             Err(error) => error.into_bytes(),
         };
         described.size = bytes.len() as u64;

@@ -9,11 +9,21 @@
 //!                            started with it runs: `remove_replaced`
 //! ```
 //!
+//! A skill that shares files within its plugin lies in a copy of the plugin, so that `../` leads from it to these files.
+//! The copy is made and replaced in the same way, one folder deeper:
+//!
+//! ```text
+//! skills/.plugins/<name>/            the plugin's shared files, and the skill at its place among them
+//! skills/.plugins/<name>/.skill  ->  the skill's path in the plugin
+//! skills/<name>                  ->  .plugins/<name>/.skill
+//! ```
+//!
 //! Only the daemon writes here, so no path on the way can be a tenant's.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -22,11 +32,12 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use super::ContentStore;
-use super::content_hashing::ContentSummary;
+use super::content_hashing::{ContentSummary, make_directory};
 use crate::environments::environment_need::EnvironmentNeed;
 use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};
 use crate::parse::front_matter::FrontMatter;
+use crate::placeholders::{PLUGINS_DIR, plugin_root};
 
 mod replaced_versions;
 mod skill_copy;
@@ -53,6 +64,17 @@ pub struct StagedSkill {
     pub own_links: Vec<&'static str>,
     /// Packages that the skill needs beyond its image, as its files state them.
     pub environment_need: Arc<EnvironmentNeed>,
+    /// Files that it is staged with; `None` for a skill that shares none.
+    pub plugin: Option<PluginFiles>,
+}
+
+/// Files that the skills of a plugin share, for the staging of one of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginFiles {
+    /// Digest of the files in the store, 64 hex digits.
+    pub digest: String,
+    /// Path of the skill's folder relative to the plugin's.
+    pub skill_path: PathBuf,
 }
 
 impl StagedSkill {
@@ -66,14 +88,49 @@ impl StagedSkill {
             unchanged: false,
             own_links: content.own_links,
             environment_need: Arc::default(),
+            plugin: None,
         }
     }
+
+    /// Returns the path of its plugin's staged files relative to `skills/`; `None` if it is staged alone.
+    #[must_use]
+    pub fn plugin_root(&self) -> Option<String> {
+        self.plugin.as_ref().map(|_| plugin_root(&self.name))
+    }
+
+    /// Returns what `staged/<name>` says while the workspace has exactly this.
+    fn note(&self) -> String {
+        match &self.plugin {
+            None => self.digest.clone(),
+            Some(plugin) => {
+                let path = plugin.skill_path.display();
+                format!("{} {} {path}", self.digest, plugin.digest)
+            }
+        }
+    }
+}
+
+/// Folder or link that a staging moved to its place.
+struct PublishedFolder {
+    place: PathBuf,
+    /// Path of the version that it replaced.
+    replaced: Option<PathBuf>,
 }
 
 /// Prefix of directories in which skills are prepared.
 const PREPARED: &str = ".stage-";
 /// Directory beside `skills/` with a file for each staged skill, which holds its digest.
 const DIGESTS: &str = "staged";
+
+/// Returns the path of a staged skill's plugin relative to `skills/`, and that of the skill in it. `None` if the skill
+/// is staged alone. `target` is the `skills/` of a slot. Blocks.
+#[must_use]
+pub fn find_staged_plugin(target: &Path, skill: &str) -> Option<(String, PathBuf)> {
+    let plugin = plugin_root(skill);
+    let link = fs::read_link(target.join(skill)).ok()?;
+    let path = fs::read_link(target.join(&plugin).join(skill_copy::SKILL_LINK)).ok()?;
+    (link.starts_with(&plugin)).then_some((plugin, path))
+}
 
 /// Copies stored skills into `target`, the `skills/` of a slot: all or none. Sets `unchanged` where the slot had the
 /// digest already. Blocks.
@@ -92,8 +149,8 @@ pub(crate) fn stage_skills(
     let _turn = lock_directory(target)?;
     let digests = slot.join(DIGESTS);
     for skill in &mut skills {
-        let digest = fs::read_to_string(digests.join(&skill.name));
-        let is_same = digest.is_ok_and(|digest| digest == skill.digest);
+        let noted = fs::read_to_string(digests.join(&skill.name));
+        let is_same = noted.is_ok_and(|noted| noted == skill.note());
         skill.unchanged = is_same && target.join(&skill.name).is_dir();
     }
     let mut changed: Vec<&StagedSkill> = skills.iter().filter(|skill| !skill.unchanged).collect();
@@ -108,30 +165,97 @@ pub(crate) fn stage_skills(
     let prepared = tempfile::Builder::new().prefix(PREPARED).tempdir_in(slot);
     let prepared = prepared.map_err(failed("prepare"))?;
     for skill in &changed {
-        let (stored, to) = (store.dir(&skill.digest), prepared.path().join(&skill.name));
-        skill_copy::copy_skill(&stored, &to, &skill.name).map_err(failed("copy a skill to"))?;
+        prepare_skill(store, prepared.path(), skill).map_err(failed("copy a skill to"))?;
     }
     fault::reach(Point::StagePrepared);
     let mut published = Vec::new();
     for skill in &changed {
-        let (place, digest) = (target.join(&skill.name), digests.join(&skill.name));
-        match publish_folder(&prepared.path().join(&skill.name), &place, &digest) {
-            Ok(replaced) => published.push((place, replaced)),
-            Err(error) => {
-                restore_replaced(published, prepared.path());
-                return Err(failed("publish a skill in")(error));
-            }
+        let digest = digests.join(&skill.name);
+        let done = publish_skill(prepared.path(), target, skill, &digest, &mut published);
+        if let Err(error) = done {
+            restore_replaced(published, prepared.path());
+            return Err(failed("publish a skill in")(error));
         }
     }
+    retire_plugins(target, &published);
     fault::reach(Point::StagePublished);
     for skill in &changed {
         // Without the digest file the next staging of the skill copies it again.
-        if let Err(error) = fs::write(digests.join(&skill.name), &skill.digest) {
+        if let Err(error) = fs::write(digests.join(&skill.name), skill.note()) {
             tracing::warn!(skill = skill.name, %error, "digest of a staged skill was not noted");
         }
     }
     fault::reach(Point::StageNoted);
     Ok(skills)
+}
+
+/// Copies a skill, and its plugin if it has one, into a directory that is not published yet.
+fn prepare_skill(store: &ContentStore, prepared: &Path, skill: &StagedSkill) -> io::Result<()> {
+    let (stored, place) = (store.dir(&skill.digest), prepared.join(&skill.name));
+    let Some(plugin) = &skill.plugin else {
+        // skills/ is above the skill.
+        return skill_copy::copy_skill(&stored, &place, &skill.name, 2);
+    };
+    let (shared, to) = (
+        store.dir(&plugin.digest),
+        prepared.join(plugin_root(&skill.name)),
+    );
+    let plugins = prepared.join(PLUGINS_DIR);
+    tolerate(io::ErrorKind::AlreadyExists, fs::create_dir(plugins))?;
+    skill_copy::copy_skill_in_plugin(&shared, &stored, &to, &plugin.skill_path, &skill.name)?;
+    symlink(skill_link(&skill.name), place)
+}
+
+/// Returns the target of `skills/<name>` for a skill in a plugin.
+fn skill_link(skill: &str) -> PathBuf {
+    Path::new(&plugin_root(skill)).join(skill_copy::SKILL_LINK)
+}
+
+/// Moves a prepared skill, and its plugin before it, to their places, and adds these to `published`.
+fn publish_skill(
+    prepared: &Path,
+    target: &Path,
+    skill: &StagedSkill,
+    digest_file: &Path,
+    published: &mut Vec<PublishedFolder>,
+) -> io::Result<()> {
+    let since = fs::metadata(digest_file).and_then(|noted| noted.modified());
+    let since = since.unwrap_or(SystemTime::UNIX_EPOCH);
+    tolerate(io::ErrorKind::NotFound, fs::remove_file(digest_file))?;
+    let (place, plugin) = (target.join(&skill.name), plugin_root(&skill.name));
+    let mut publish = |from: PathBuf, place: PathBuf| {
+        let replaced = publish_folder(&from, &place, since)?;
+        published.push(PublishedFolder { place, replaced });
+        Ok::<_, io::Error>(())
+    };
+    if skill.plugin.is_none() {
+        return publish(prepared.join(&skill.name), place);
+    }
+    let made = make_directory(&target.join(PLUGINS_DIR));
+    tolerate(io::ErrorKind::AlreadyExists, made)?;
+    publish(prepared.join(&plugin), target.join(&plugin))?;
+    // The same link leads to every version of the plugin.
+    let link = fs::read_link(&place);
+    if link.is_ok_and(|link| link == skill_link(&skill.name)) {
+        return Ok(());
+    }
+    publish(prepared.join(&skill.name), place)
+}
+
+/// Moves plugins aside whose skills are staged without them now: a folder replaced the link to each of these.
+fn retire_plugins(target: &Path, published: &[PublishedFolder]) {
+    for folder in published {
+        let replaced = folder.replaced.as_deref().filter(|path| path.is_symlink());
+        let (Some(aside), Some(name)) =
+            (replaced.and_then(Path::file_name), folder.place.file_name())
+        else {
+            continue;
+        };
+        let plugins = target.join(PLUGINS_DIR);
+        if let Err(error) = fs::rename(plugins.join(name), plugins.join(aside)) {
+            tracing::warn!(skill = %folder.place.display(), %error, "a replaced plugin was not moved aside");
+        }
+    }
 }
 
 /// Checks that skills of one name are of one version: a folder holds one.
@@ -173,14 +297,9 @@ fn remove_leftovers(slot: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves a prepared folder to its place. Returns the path of the version that it replaced, if any.
-fn publish_folder(
-    prepared: &Path,
-    place: &Path,
-    digest_file: &Path,
-) -> io::Result<Option<PathBuf>> {
-    let since = fs::metadata(digest_file).and_then(|noted| noted.modified());
-    tolerate(io::ErrorKind::NotFound, fs::remove_file(digest_file))?;
+/// Moves a prepared folder or link to its place. Returns the path of the version that it replaced, if any, which was
+/// the current one since `since`.
+fn publish_folder(prepared: &Path, place: &Path, since: SystemTime) -> io::Result<Option<PathBuf>> {
     match rename(prepared, place, RenameFlags::RENAME_NOREPLACE) {
         Ok(()) => return Ok(None),
         // EINVAL: the file system does not support flags.
@@ -190,7 +309,6 @@ fn publish_folder(
         Err(Errno::EEXIST | Errno::EINVAL) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let since = since.unwrap_or(SystemTime::UNIX_EPOCH);
     let replaced = VersionActivePeriod::new(since, SystemTime::now());
     let name = place.file_name().unwrap_or_default().to_string_lossy();
     let aside = place.with_file_name(replaced.file_name(&name));
@@ -222,9 +340,10 @@ fn exchange_folders(one: &Path, other: &Path, free: &Path) -> io::Result<()> {
 }
 
 /// Puts replaced versions back after a failure.
-fn restore_replaced(published: Vec<(PathBuf, Option<PathBuf>)>, prepared: &Path) {
-    for (place, replaced) in published.into_iter().rev() {
-        let free = prepared.join(place.file_name().unwrap_or_default());
+fn restore_replaced(published: Vec<PublishedFolder>, prepared: &Path) {
+    for (index, folder) in published.into_iter().enumerate().rev() {
+        let PublishedFolder { place, replaced } = folder;
+        let free = prepared.join(format!(".undone-{index}"));
         let undone = match replaced {
             Some(replaced) => exchange_folders(&replaced, &place, &free)
                 // The rejected version is removed with the prepared directory.

@@ -17,7 +17,7 @@ use crate::sources::plugin_root::MANIFEST_DIR;
 pub(crate) const SKILL_MD: &str = "SKILL.md";
 /// Names of folders that belong to tools: version control, package managers, caches and editors. Other folders whose
 /// names begin with a dot may hold skills, such as `.claude/skills`.
-const SKIPPED: [&str; 22] = [
+pub(crate) const SKIPPED: [&str; 22] = [
     ".bzr",
     ".cache",
     ".direnv",

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::lock_directory;
 use crate::error::Result;
+use crate::placeholders::PLUGINS_DIR;
 
 /// Prefix of the file name: hidden, and no skill's name begins with it.
 const PREFIX: &str = ".replaced-";
@@ -60,14 +61,17 @@ fn unix_ms(time: SystemTime) -> u128 {
         .as_millis()
 }
 
-/// Returns `true` if a slot has replaced versions.
+/// Returns `true` if a slot has replaced versions, of skills or of plugins.
 pub(crate) fn has_replaced(target: &Path) -> bool {
-    fs::read_dir(target).is_ok_and(|mut entries| {
-        entries.any(|entry| {
-            let name = entry.map(|entry| entry.file_name());
-            name.is_ok_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+    let has_some = |dir: &Path| {
+        fs::read_dir(dir).is_ok_and(|mut entries| {
+            entries.any(|entry| {
+                let name = entry.map(|entry| entry.file_name());
+                name.is_ok_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+            })
         })
-    })
+    };
+    has_some(target) || has_some(&target.join(PLUGINS_DIR))
 }
 
 /// Removes replaced versions that no command uses, and the oldest beyond [`KEPT_MAX`]. `starts` are the start times of
@@ -81,8 +85,15 @@ pub(crate) fn remove_replaced(
     starts: Option<&[SystemTime]>,
 ) -> Result<()> {
     let _turn = lock_directory(target)?;
+    remove_replaced_in(target, asked, starts);
+    remove_replaced_in(&target.join(PLUGINS_DIR), asked, starts);
+    Ok(())
+}
+
+/// Removes the replaced versions of one directory.
+fn remove_replaced_in(dir: &Path, asked: SystemTime, starts: Option<&[SystemTime]>) {
     let mut kept = Vec::new();
-    for entry in fs::read_dir(target).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         if let Some(replaced) = name.to_str().and_then(VersionActivePeriod::parse) {
             kept.push((replaced, entry.path()));
@@ -106,7 +117,6 @@ pub(crate) fn remove_replaced(
             }
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

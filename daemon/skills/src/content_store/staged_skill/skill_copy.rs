@@ -1,4 +1,4 @@
-//! Copies a stored skill into a workspace's folder and adds the four links.
+//! Copies a stored skill into a workspace's folder and adds the four links; with its plugin's files, if it has some.
 //!
 //! Copies are byte for byte, except that CRLF line ends of a script become LF. Files are 0644, or 0755 if they are
 //! executable or their first line names an interpreter: the mount keeps commands from writing, and a copy of a template
@@ -13,12 +13,8 @@ use std::path::Path;
 use crate::content_store::content_hashing::make_directory;
 use crate::error::tolerate;
 
-/// Links in a skill's root, so that what its document says works from there: (name, target).
-const LINKS: [(&str, &str); 3] = [
-    ("out", "../../out"),
-    ("work", "../../work"),
-    ("inputs", "../../work/inputs"),
-];
+/// Links in a skill's root, so that what its document says works from there: (name, target in the workspace).
+const LINKS: [(&str, &str); 3] = [("out", "out"), ("work", "work"), ("inputs", "work/inputs")];
 /// Size of the buffer in bytes. Most files are smaller, and one read and one write are the fastest.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Maximum size of a script whose line ends are converted, in bytes.
@@ -27,15 +23,49 @@ const SCRIPT_BYTES_MAX: u64 = 1 << 20;
 const EXECUTABLE_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o644;
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+/// Link at the top of a staged plugin to the skill in it. No shared file at the top of a plugin begins with a dot.
+pub(super) const SKILL_LINK: &str = ".skill";
 
-/// Copies a stored skill into a new folder, and adds the links unless the skill has files of these names.
-pub(super) fn copy_skill(stored: &Path, to: &Path, name: &str) -> io::Result<()> {
+/// Copies a stored skill into a new folder, and adds the links unless the skill has files of these names. `depth` is
+/// the number of folders from the workspace to the skill's own.
+pub(super) fn copy_skill(stored: &Path, to: &Path, name: &str, depth: usize) -> io::Result<()> {
     copy_directory(stored, to, &mut vec![0; BUFFER_BYTES])?;
-    let venv = format!("../../work/.venvs/{name}");
+    let up = "../".repeat(depth);
+    let venv = format!("work/.venvs/{name}");
     for (link, target) in LINKS.into_iter().chain([(".venv", venv.as_str())]) {
+        let target = format!("{up}{target}");
         tolerate(io::ErrorKind::AlreadyExists, symlink(target, to.join(link)))?;
     }
     Ok(())
+}
+
+/// Copies the shared files of a plugin into a new folder `to`, and the skill to `skill_path` in it, which the link
+/// [`SKILL_LINK`] names.
+pub(super) fn copy_skill_in_plugin(
+    plugin: &Path,
+    stored: &Path,
+    to: &Path,
+    skill_path: &Path,
+    name: &str,
+) -> io::Result<()> {
+    copy_directory(plugin, to, &mut vec![0; BUFFER_BYTES])?;
+    let mut place = to.to_owned();
+    for folder in skill_path.parent().into_iter().flat_map(Path::components) {
+        place.push(folder);
+        // A link among the shared files must not lead the skill elsewhere.
+        match fs::symlink_metadata(&place) {
+            Ok(metadata) if metadata.is_dir() => {}
+            Ok(_) => {
+                let message = format!("{} is no folder of the plugin", skill_path.display());
+                return Err(io::Error::other(message));
+            }
+            Err(_) => make_directory(&place)?,
+        }
+    }
+    // skills/, .plugins/ and the plugin are above the skill.
+    let depth = 3 + skill_path.components().count();
+    copy_skill(stored, &to.join(skill_path), name, depth)?;
+    symlink(skill_path, to.join(SKILL_LINK))
 }
 
 fn copy_directory(from: &Path, to: &Path, buffer: &mut [u8]) -> io::Result<()> {
@@ -154,7 +184,7 @@ mod tests {
         fs::write(stored.join(name), bytes).expect("write");
         fs::set_permissions(stored.join(name), Permissions::from_mode(mode)).expect("chmod");
         let to = dir.path().join("to");
-        copy_skill(&stored, &to, "s").expect("prepared");
+        copy_skill(&stored, &to, "s", 2).expect("prepared");
         let mode = fs::metadata(to.join(name))
             .expect("there")
             .permissions()

@@ -1,0 +1,239 @@
+//! Files that the skills of a plugin share are staged with each of them, so that `../` leads to these files.
+
+use super::*;
+use skilld::skills::find_staged_plugin;
+
+impl Fixture {
+    /// A plugin with two skills and files that they share.
+    fn plugin(&self, folder: &str, name: &str) {
+        let manifest = format!("{{\"name\": {name:?}}}");
+        self.write(&format!("{folder}/.claude-plugin/plugin.json"), manifest);
+        self.write(&format!("{folder}/shared/lib.py"), format!("{name} 1"));
+        for skill in ["deploy", "rollback"] {
+            let document = format!(
+                "---\nname: {skill}\ndescription: d\n---\n\
+                 ${{CLAUDE_PLUGIN_ROOT}}/shared/lib.py ${{CLAUDE_SKILL_DIR}}/SKILL.md\n"
+            );
+            self.write(&format!("{folder}/skills/{skill}/SKILL.md"), document);
+            self.write(&format!("{folder}/skills/{skill}/scripts/run.sh"), "echo\n");
+        }
+    }
+
+    /// Reads a file by a path below the slot's `skills/`, as the kernel resolves it.
+    fn read(&self, path: &str) -> std::io::Result<String> {
+        fs::read_to_string(self.slot("s1").join(path))
+    }
+
+    async fn body(&self, name: &str) -> String {
+        self.skills.rescan().await.expect("scanned");
+        let wanted = SkillRef::parse("name", name).expect("valid");
+        let got = self.skills.get(wanted, ValidationProfile::Lenient).await;
+        got.expect("listed").1
+    }
+
+    /// Names in `skills/` and in `skills/.plugins/`, replaced versions as one word.
+    fn staged_names(&self) -> (Vec<String>, Vec<String>) {
+        let short = |name: String| match name.strip_prefix(".replaced-") {
+            Some(rest) => format!("replaced {}", rest.splitn(3, '-').nth(2).expect("a name")),
+            None => name,
+        };
+        let slot = self.slot("s1");
+        let list = |dir: &Path| names(dir).into_iter().map(short).collect();
+        (list(&slot), list(&slot.join(".plugins")))
+    }
+
+    async fn remove_replaced(&self) {
+        let slot = self.slot("s1");
+        assert!(self.skills.has_replaced(&slot).await.expect("read"));
+        let asked = std::time::SystemTime::now() + Duration::from_secs(5);
+        let removed = self.skills.remove_replaced(&slot, asked, Some(Vec::new()));
+        removed.await.expect("removed");
+        assert!(!self.skills.has_replaced(&slot).await.expect("read"));
+    }
+}
+
+#[tokio::test]
+async fn a_skill_reaches_the_files_of_its_plugin_by_relative_paths() {
+    let fixture = Fixture::new();
+    fixture.plugin("acme", "acme");
+    for left_out in [
+        ".git/config",
+        ".env",
+        "README.md",
+        "node_modules/x/index.js",
+    ] {
+        fixture.write(&format!("acme/{left_out}"), "x");
+    }
+    fixture.write("outside.txt", "of no plugin");
+    let alone = fixture.listed("deploy").await.content.expect("read").digest;
+    let staged = fixture.stage("s1", &["deploy"]).await.expect("staged");
+    let staged = &staged[0];
+    assert_eq!((staged.name.as_str(), staged.files), ("deploy", 2));
+    assert_eq!(staged.digest, alone);
+    assert_eq!(staged.plugin_root().as_deref(), Some(".plugins/deploy"));
+    for path in [
+        "deploy/../../shared/lib.py",
+        "deploy/scripts/../../../shared/lib.py",
+        ".plugins/deploy/shared/lib.py",
+    ] {
+        assert_eq!(fixture.read(path).expect(path), "acme 1");
+    }
+    assert!(
+        fixture
+            .read("deploy/SKILL.md")
+            .expect("there")
+            .contains("name: deploy")
+    );
+    assert_eq!(
+        names(&fixture.slot("s1").join(".plugins/deploy")),
+        [".skill", "shared", "skills"]
+    );
+    assert_eq!(
+        names(&fixture.slot("s1").join(".plugins/deploy/skills")),
+        ["deploy"]
+    );
+    // The links of the skill lead to the workspace, wherever the skill lies.
+    let workspace = fixture
+        .path("state/slots/s1")
+        .canonicalize()
+        .expect("there");
+    for place in ["out", "work/inputs", "work/.venvs/deploy"] {
+        fs::create_dir_all(workspace.join(place)).expect("mkdir");
+    }
+    for (link, place) in [
+        ("out", "out"),
+        ("work", "work"),
+        ("inputs", "work/inputs"),
+        (".venv", "work/.venvs/deploy"),
+    ] {
+        let real = fixture.slot("s1").join("deploy").join(link).canonicalize();
+        assert_eq!(real.expect("there"), workspace.join(place), "{link}");
+    }
+    let found = find_staged_plugin(&fixture.slot("s1"), "deploy");
+    let expected = (".plugins/deploy".to_owned(), PathBuf::from("skills/deploy"));
+    assert_eq!(found, Some(expected));
+    // What is served names both folders.
+    assert_eq!(
+        fixture.body("deploy").await,
+        "/workspace/skills/.plugins/deploy/shared/lib.py /workspace/skills/deploy/SKILL.md\n"
+    );
+}
+
+#[tokio::test]
+async fn skills_of_plugins_are_staged_side_by_side_with_their_own_files() {
+    let fixture = Fixture::new();
+    fixture.plugin("a", "acme");
+    fixture.plugin("b", "other");
+    fixture.skill("plain", "1");
+    let all = ["deploy", "rollback", "other:deploy", "plain"];
+    fixture.stage("s1", &all).await.expect("staged");
+    for (skill, text) in [
+        ("deploy", "acme 1"),
+        ("rollback", "acme 1"),
+        ("other--deploy", "other 1"),
+    ] {
+        let path = format!("{skill}/scripts/../../../shared/lib.py");
+        assert_eq!(fixture.read(&path).expect(skill), text);
+    }
+    assert_eq!(find_staged_plugin(&fixture.slot("s1"), "plain"), None);
+    let plain = fixture.slot("s1").join("plain").symlink_metadata();
+    assert!(plain.expect("there").is_dir());
+    let again = fixture.stage("s1", &all).await.expect("staged");
+    assert!(again.iter().all(|skill| skill.unchanged), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_change_of_shared_files_restages_the_skill_and_keeps_the_older_files() {
+    let fixture = Fixture::new();
+    fixture.plugin("acme", "acme");
+    let first = fixture.stage("s1", &["deploy"]).await.expect("staged");
+    // What a command that began before has open.
+    let open = fs::File::open(fixture.slot("s1").join("deploy/")).expect("open");
+    fixture.write("acme/shared/lib.py", "acme 2");
+    let second = fixture.stage("s1", &["deploy"]).await.expect("staged");
+    assert!(!second[0].unchanged && second[0].digest == first[0].digest);
+    let path = "deploy/../../shared/lib.py";
+    assert_eq!(fixture.read(path).expect("there"), "acme 2");
+    use std::os::fd::AsRawFd;
+    let before = format!("/proc/self/fd/{}/../../shared/lib.py", open.as_raw_fd());
+    assert_eq!(fs::read_to_string(&before).expect("kept"), "acme 1");
+    let plain = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let expected = (
+        plain(&[".plugins", "deploy"]),
+        plain(&["replaced deploy", "deploy"]),
+    );
+    assert_eq!(fixture.staged_names(), expected);
+    fixture.remove_replaced().await;
+    fs::read_to_string(&before).expect_err("removed");
+    assert_eq!(fixture.read(path).expect("there"), "acme 2");
+}
+
+#[tokio::test]
+async fn a_plugin_may_begin_and_cease_to_share_files() {
+    let fixture = Fixture::new();
+    fixture.plugin("acme", "acme");
+    let shared = fixture.path("root/acme/shared");
+    let away = fixture.path("away");
+    for (has_files, expected) in [(true, true), (false, false), (true, true), (false, false)] {
+        let _moved = match has_files {
+            true => fs::rename(&away, &shared),
+            false => fs::rename(&shared, &away),
+        };
+        let staged = fixture.stage("s1", &["deploy"]).await.expect("staged");
+        assert_eq!(staged[0].plugin.is_some(), expected);
+        let found = find_staged_plugin(&fixture.slot("s1"), "deploy");
+        assert_eq!(found.is_some(), expected);
+        fixture.read("deploy/SKILL.md").expect("there");
+        let shared = fixture.read("deploy/../../shared/lib.py");
+        assert_eq!(shared.is_ok(), expected);
+        let body = fixture.body("deploy").await;
+        assert_eq!(body.contains("/.plugins/deploy/shared"), expected, "{body}");
+    }
+    fixture.remove_replaced().await;
+    let names = (vec![".plugins".to_owned(), "deploy".to_owned()], vec![]);
+    assert_eq!(fixture.staged_names(), names);
+}
+
+#[tokio::test]
+async fn files_that_leave_the_plugin_are_not_staged_and_the_skill_is() {
+    for prepare in [
+        |fixture: &Fixture| symlink("../../outside", fixture.path("root/acme/shared/link")),
+        |fixture: &Fixture| symlink("/etc/passwd", fixture.path("root/acme/link")),
+        |fixture: &Fixture| {
+            let path = fixture.path("root/acme/fifo");
+            Ok(nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU)?)
+        },
+        |fixture: &Fixture| fs::write(fixture.path("root/acme/large"), vec![0; 17 << 20]),
+        |fixture: &Fixture| {
+            let mut numbers = 0..1001;
+            let many = fixture.path("root/acme/many");
+            fs::create_dir(&many)?;
+            numbers.try_for_each(|number| fs::write(many.join(number.to_string()), "x"))
+        },
+    ] as [fn(&Fixture) -> std::io::Result<()>; 5]
+    {
+        let fixture = Fixture::new();
+        fixture.plugin("acme", "acme");
+        fs::create_dir(fixture.path("outside")).expect("mkdir");
+        prepare(&fixture).expect("prepared");
+        let staged = fixture.stage("s1", &["deploy"]).await.expect("staged");
+        assert_eq!(staged[0].plugin, None);
+        assert_eq!(names(&fixture.slot("s1")), ["deploy"]);
+        fixture.read("deploy/SKILL.md").expect("there");
+    }
+}
+
+#[tokio::test]
+async fn a_skill_whose_folder_is_the_plugin_is_staged_as_any_other() {
+    let fixture = Fixture::new();
+    fixture.skill("own", "1");
+    fixture.write("own/.claude-plugin/plugin.json", "{\"name\": \"own\"}");
+    fixture.write(
+        "own/skills/inner/SKILL.md",
+        "---\nname: inner\ndescription: d\n---\n",
+    );
+    let staged = fixture.stage("s1", &["own", "own:inner"]).await;
+    let staged = staged.expect("staged");
+    assert!(staged.iter().all(|skill| skill.plugin.is_none()));
+    assert_eq!(names(&fixture.slot("s1")), ["own", "own--inner"]);
+}
