@@ -13,12 +13,30 @@ use bollard::query_parameters::{
 /// Label with the id of the daemon instance that owns a container.
 pub const LABEL_INSTANCE: &str = "io.skilld.instance";
 
+/// Image of skills for documents, data and media.
+pub const OFFICE_IMAGE: &str = "skilld/office:latest";
+
 /// Connects to the local engine.
 ///
 /// # Errors
 /// When Docker does not answer.
 pub fn connect() -> Result<Docker> {
     Docker::connect_with_defaults().context("connect to Docker")
+}
+
+/// Returns `true` if the engine has an image of this name.
+///
+/// # Errors
+/// When Docker does not answer.
+pub async fn has_image(name: &str) -> Result<bool> {
+    use bollard::errors::Error::DockerResponseServerError;
+    match connect()?.inspect_image(name).await {
+        Ok(_) => Ok(true),
+        Err(DockerResponseServerError {
+            status_code: 404, ..
+        }) => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("ask Docker for the image {name}")),
+    }
 }
 
 /// Returns the ids of the containers of one daemon instance, stopped ones included.
